@@ -190,6 +190,7 @@ def test_settings_in_force_follow_from_what_there_is(numbers: list[int], tables:
 def test_they_follow_where_a_change_goes_in_portions(numbers: list[int], tables: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("penstock.core.commands.topology.AT_ONCE", 2)
+        patch.setattr("penstock.core.commands.topology.LOOKS", 3)
         follows(numbers, tables)
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+
 import pytest
 
 from penstock.config.queue_arguments import queue_settings, read_policy, why_impossible
@@ -522,6 +525,48 @@ def test_a_start_goes_on_where_a_crash_stopped(world: Ruled, steps: int, delete:
     world.turn()
     world.advance(1)
     assert lengths(world) == [None if delete else 5] * 18
+
+
+def test_of_many_queues_those_alone_are_worked_out_that_a_change_is_about(
+    world: Ruled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.core.commands.topology.LOOKS", 10)
+    for number in range(40):
+        world.declare(f"q{number}", vhost="/" if number % 2 else "other")
+    worked_out, rule = set[str](), Policies.rule
+
+    def noted(self: Policies, vhost: str, name: str, *rest: object) -> object:
+        worked_out.add(name)
+        return rule(self, vhost, name, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Policies, "rule", noted)
+
+    def changed(work: Callable[[], object]) -> str:
+        worked_out.clear()
+        work()
+        while world.core.next_deadline()[0] == 0:
+            world.core.tick(world.now)
+        world.turn()
+        world.same()
+        return " ".join(sorted(worked_out))
+
+    core, now = world.core, world.now
+    assert changed(lambda: core.rule_by_file(now, (), [address("q3", max_delivery_attempts=3)])) == "q3"
+    assert changed(lambda: core.set_policy(now, policy("p", "^q1", max_length=5))) == "q1 q11 q13 q15 q17 q19"
+    both = changed(lambda: core.set_policy(now, policy("p", "^q2", max_length=6)))
+    assert both == "q1 q11 q13 q15 q17 q19 q21 q23 q25 q27 q29", "those that it ruled before, too"
+    assert changed(lambda: core.rule_by_file(now, (), [address("q5", max_delivery_attempts=3)])) == "q3 q5"
+    assert changed(lambda: core.delete_policy(now, "/", "p")) == "q21 q23 q25 q27 q29"
+
+
+def test_a_queue_that_lacks_what_its_policies_say_is_worked_out_at_every_change(world: Ruled) -> None:
+    queue = world.declare("q")
+    world.put(policy("p", "q", dead_letter_routing_key="k"))
+    assert world.core.policy_facts(queue)["policy_unapplied"] != {}
+    assert queue.ruling is not None
+    queue.ruling = replace(queue.ruling, unapplied=(("dead_letter_routing_key", "for another reason"),))
+    world.core.set_policy(world.now, policy("other", "nothing", max_length=5))
+    assert "another reason" not in str(world.core.policy_facts(queue)["policy_unapplied"])
 
 
 def test_the_limit_of_a_type_gives_way_to_whoever_says_one(world: Ruled) -> None:

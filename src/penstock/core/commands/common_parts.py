@@ -43,6 +43,7 @@ from penstock.core.streams.streams import Streams
 from penstock.core.topology.declaring import Admin
 from penstock.core.topology.register import Interning
 from penstock.core.topology.routing import Router
+from penstock.core.topology.ruling import Changes
 from penstock.core.topology.topology import Topology
 from penstock.records.chunks import Now
 from penstock.records.entries import Entry, Topic
@@ -341,6 +342,7 @@ class CoreParts:
         self.queue_limits: dict[str, int] = {}  # of vhosts: queues there may be; whoever serves sets it, no log has it
         self.default_types: dict[str, str] = {}  # of vhosts: types of queues that name none, set in the same way
         self._unruled: dict[int, None] = {}  # ids of queues for which policies of now may say something else
+        self._changes = Changes()  # what made them so
         self.lsn_at: Callable[[int], int] = lambda time: 0  # the first LSN published at this time (microseconds) or
         # later; whoever has the log sets it
         self._sweeping = 0  # the serial number of the last one

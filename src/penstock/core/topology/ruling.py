@@ -25,6 +25,7 @@ from penstock.records.queue_settings import (
     Policy,
     QueueSettings,
     Ruling,
+    ruling_of,
     told,
     values_of,
 )
@@ -280,6 +281,58 @@ def closest_first(settings: Iterable[AddressSetting], address: str) -> list[Addr
     found = [setting for setting in settings if matches(setting, address)]
     found.sort(key=lambda setting: _rank(setting, address))
     return found
+
+
+PENDING_MOST = 16
+"""Changes whose patterns are asked; of more every queue is worked out, which costs less then."""
+
+
+class Changes:
+    """Policies and address settings that came, changed or went: of which queues they may make something else.
+
+    Asked of a queue before its ruling is worked out, which costs tens of times as much.
+    """
+
+    def __init__(self) -> None:
+        self._policies: dict[str, dict[str, Compiled]] = {}  # by vhost and pattern
+        self._addresses: dict[tuple[str, str, bool], AddressSetting] = {}
+        self._all = False  # what changed is not known, or too much
+
+    def note(self, one: Policy | AddressSetting) -> None:
+        """This came, or is gone."""
+        if isinstance(one, Policy):
+            patterns = self._policies.setdefault(one.vhost, {})
+            patterns[one.pattern] = compile_pattern(one.pattern)
+            self._all = self._all or len(patterns) > PENDING_MOST
+        else:
+            self._addresses[one.key] = one
+            self._all = self._all or len(self._addresses) > PENDING_MOST
+
+    def note_all(self) -> None:
+        """Anything may have changed."""
+        self._all = True
+
+    def clear(self) -> None:
+        """Every queue was asked about."""
+        self._policies.clear()
+        self._addresses.clear()
+        self._all = False
+
+    def concern(self, vhost: str, name: str, settings: QueueSettings, ruling: Ruling | None) -> bool:
+        """Whether a queue with these settings in force may have others now.
+
+        One that lacks something which its policies say is asked each time: what stood against it may have gone.
+        """
+        if self._all or (ruling is not None and ruling.unapplied):
+            return True
+        if (patterns := self._policies.get(vhost)) is not None:
+            data = to_bytes(name)
+            if any(pattern.search(data) is not None for pattern in patterns.values()):
+                return True
+        if not self._addresses:
+            return False
+        address = ruling_of(settings, ruling).own.underlying_topic or name
+        return any(one.vhost == vhost and matches(one, address) for one in self._addresses.values())
 
 
 def _rank(setting: AddressSetting, address: str) -> tuple[int, int, tuple[int, ...], int, str]:
