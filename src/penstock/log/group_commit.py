@@ -32,7 +32,7 @@ from penstock.log.committers import CommitHere, Committer, CommitThread, KernelS
 from penstock.log.frame import STOPPED
 from penstock.log.reader import Vias
 from penstock.log.room import Room
-from penstock.log.writer import Appender, Commit, LogSettings, Told, last_of, size_of
+from penstock.log.writer import Appender, Commit, LogSettings, TellCopies, last_of, size_of
 from penstock.ports import Clock, Disk
 from penstock.records.entries import Control, Entry, Group, Publishes
 from penstock.records.kinds import SYNCED, Kind
@@ -212,7 +212,7 @@ class Committing:
             self._committer = CommitHere(self._appender, syncer, readers, thread, self._done, call_soon)
         self._arm()
 
-    def wait_for_copies(self, told: Told, on_synced: Callable[[int], object]) -> None:
+    def wait_for_copies(self, told: TellCopies, on_synced: Callable[[int], object]) -> None:
         """From now on nothing is durable before `committed` says so.
 
         told: how far the open file may be copied, whenever a commit is written and not yet synced; in any thread

@@ -64,7 +64,7 @@ MEMORY = LogSettings(ahead=0, reserve=0, low_space=0, segment=64 << 20)
 Placed: TypeAlias = "tuple[Segment, int, int, int, int, int]"
 """A written batch: segment, first LSN, last LSN, offset, length, rows."""
 
-Told: TypeAlias = "Callable[[int, int, int], object]"
+TellCopies: TypeAlias = "Callable[[int, int, int], object]"
 """Of how far the open file is written: its first LSN, bytes, and the last LSN."""
 
 SHORT = 256 << 10
@@ -195,7 +195,7 @@ class Appender:
         self._offset = segment.end
         self._last = segment.last
         self._opened: list[Segment] = []  # by the present commit
-        self.told: Told | None = None  # who copies what was written
+        self.told: TellCopies | None = None  # who copies what was written
         room.attach(segment.file, segment.end)
 
     def run(self, commit: Commit) -> None:

@@ -37,7 +37,7 @@ UNHEARD = "not running"
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class Report:
     """The last word about one pipeline."""
 
     at: int  # microseconds of a clock that only grows
@@ -53,20 +53,20 @@ class PipelineReports:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._told: dict[str, Told] = {}
+        self._told: dict[str, Report] = {}
         self._gone: dict[str, int] = {}  # taken out of the settings then, and their drivers may not have heard
         self.declared: tuple[str, ...] = ()  # by the settings; they are listed without a word too
 
     def tell(self, driver: str, host: str, pid: int, state: str, pipelines: Mapping[str, object]) -> None:
         """Take a driver's word.  InvalidArgument for names that no pipeline can have, and for too many of them."""
         now = self._clock.mono()
-        fresh: dict[str, Told] = {}
+        fresh: dict[str, Report] = {}
         for name, status in pipelines.items():
             if not NAME.fullmatch(name):
                 raise InvalidArgument(f"{name[:60]!r} is no name of a pipeline")
             if not isinstance(status, dict):
                 raise InvalidArgument(f"the status of pipeline {name} is no object")
-            fresh[name] = Told(now, driver, host, pid, known(cast("dict[str, object]", status)))
+            fresh[name] = Report(now, driver, host, pid, known(cast("dict[str, object]", status)))
         with self._lock:
             self._told = {name: one for name, one in self._told.items() if now - one.at < FORGOTTEN_US}
             fresh = {name: one for name, one in fresh.items() if now - self._gone.get(name, -SILENT_US) >= SILENT_US}
@@ -96,7 +96,7 @@ class PipelineReports:
         now = self._clock.mono()
         return [self._one(name, told.get(name), now) for name in sorted({*self.declared, *told})]
 
-    def _one(self, name: str, told: Told | None, now: int) -> dict[str, object]:
+    def _one(self, name: str, told: Report | None, now: int) -> dict[str, object]:
         if told is None:
             return {"pipeline": name, "state": UNHEARD}
         status = {"pipeline": name, **told.status, "driver": told.driver, "host": told.host, "pid": told.pid}

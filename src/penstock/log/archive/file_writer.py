@@ -24,9 +24,9 @@ from penstock.log.archive.manifest import NEW, RECORDS, Manifest, Part, folder_o
 from penstock.log.archive.parquet import (
     SCHEMA,
     Claim,
+    Footer,
     Sink,
     Source,
-    Told,
     foot_sum,
     pair_texts,
     put_into,
@@ -178,7 +178,7 @@ class Writing:
         """Finish files, of days before one, or all."""
         for key, one in list(self._open.items()):
             if before is None or one.day < before:
-                told = Told(self.origin, one.part.path, (self._claim(one.day),), pair_texts(self.vias))
+                told = Footer(self.origin, one.part.path, (self._claim(one.day),), pair_texts(self.vias))
                 self.done.append(finished(one.part, one.file, one.sink, one.writer, told))
                 del self._open[key]
 
@@ -190,7 +190,7 @@ class Writing:
         return Claim(a if day == min(self._days) else first, min(following, default=b), rows)
 
 
-def finished(part: Part, file: File, sink: Sink, made: Any, told: Told) -> Part:
+def finished(part: Part, file: File, sink: Sink, made: Any, told: Footer) -> Part:
     """The end of a file: its foot, synced."""
     put_into(made, told)
     made.close()
@@ -294,7 +294,7 @@ def merge(
     made = writer(sink, form.compression)
     try:
         held, size, rows = list[pa.Table](), 0, 0
-        said = list[Told]()
+        said = list[Footer]()
         for one in parts:
             for table in _row_groups(disk, one, said):
                 if held and size + table.nbytes > ROW_GROUP:
@@ -318,7 +318,7 @@ def merge(
     return part
 
 
-def _row_groups(disk: Disk, part: Part, said: list[Told]) -> Any:
+def _row_groups(disk: Disk, part: Part, said: list[Footer]) -> Any:
     """Its rows; what it says of them goes to `said`."""
     try:
         try:

@@ -156,7 +156,7 @@ class Claim(NamedTuple):
     rows: int  # with such LSNs, in all files
 
 
-class Told(NamedTuple):
+class Footer(NamedTuple):
     """What a file says."""
 
     origin: int
@@ -165,27 +165,27 @@ class Told(NamedTuple):
     vias: dict[str, list[str]]
 
 
-def put_into(made: Any, told: Told) -> None:
+def put_into(made: Any, told: Footer) -> None:
     """Into the foot of a file that is not closed yet.  `made`: pyarrow's ParquetWriter."""
     said = {**told._asdict(), "claims": [list(claim) for claim in told.claims]}
     made.add_key_value_metadata({KEY: orjson.dumps(said).decode()})
 
 
-def told_in(metadata: Any, path: str) -> Told:
+def told_in(metadata: Any, path: str) -> Footer:
     """What a file says.  `metadata`: pyarrow's FileMetaData.  LogDamaged where it says nothing of the kind."""
     found: dict[bytes, bytes] = metadata.metadata or {}
     try:
         said = cast("dict[str, Any]", orjson.loads(found[KEY.encode()]))
-        return Told(said["origin"], said["path"], tuple(Claim(*one) for one in said["claims"]), said["vias"])
+        return Footer(said["origin"], said["path"], tuple(Claim(*one) for one in said["claims"]), said["vias"])
     except (ValueError, KeyError, TypeError):
         raise LogDamaged(f"the archive's file {path} does not say what it has rows of") from None
 
 
-def told_together(parts: Sequence[Told]) -> Told:
+def told_together(parts: Sequence[Footer]) -> Footer:
     """What the file says that has the rows of all of these."""
     claims = sorted({claim for part in parts for claim in part.claims})
     vias = {key: pair for part in parts for key, pair in part.vias.items()}
-    return Told(parts[0].origin, "", tuple(claims), vias)
+    return Footer(parts[0].origin, "", tuple(claims), vias)
 
 
 def pair_texts(vias: Mapping[int, tuple[str, str]]) -> dict[str, list[str]]:

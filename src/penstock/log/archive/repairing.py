@@ -1,6 +1,6 @@
 """An archive's files against its manifest: all of them checked, and a lost manifest made anew from them.
 
-Each file says what it has rows of (`parquet.Told`).  For a new manifest all rows are read, with the sums of their
+Each file says what it has rows of (`parquet.Footer`).  For a new manifest all rows are read, with the sums of their
 pages; it is right when each stretch that the files speak of has as many rows as were written.  Anything less is refused
 by name: a manifest that leaves something out would leave it out of every read.  Files on their way count when they make
 a stretch whole; what a crash left beside them goes with the next `tidy`.
@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from penstock.errors import LogDamaged
 from penstock.log.archive.manifest import MESSAGES, NEW, OTHERS, RECORDS, Manifest, Part, escaped, read
-from penstock.log.archive.parquet import Claim, Source, Told, file_sum, foot_sum, reader, told_in
+from penstock.log.archive.parquet import Claim, Footer, Source, file_sum, foot_sum, reader, told_in
 from penstock.log.archive.row_groups import Archive, Gone
 from penstock.log.record_batches import column
 from penstock.ports import Disk
@@ -37,7 +37,7 @@ class _Found(NamedTuple):
     """A file, read."""
 
     part: Part
-    told: Told
+    told: Footer
     counts: dict[Claim, int]  # its rows of each stretch
     fresh: bool  # it is on its way
 
@@ -83,7 +83,7 @@ def rebuilt(
     return Manifest(origin, number, tuple(spans), tuple(parts), tuple(gone), vias)
 
 
-def _rows_of(disk: Disk, path: str) -> tuple[Told, Ints, set[str | None]]:
+def _rows_of(disk: Disk, path: str) -> tuple[Footer, Ints, set[str | None]]:
     """What a file says of itself, the LSNs of all its rows, and names of its topics: two at least, if it has two."""
     lsns, names = [np.zeros(0, np.int64)], set[str | None]()
     source = Source(disk.open(path, readonly=True))

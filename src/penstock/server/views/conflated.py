@@ -14,7 +14,7 @@ from penstock.records.dataclass import dataclass
 from penstock.server.follow import ENDLESS, Follow
 from penstock.server.views.record_query import Wish
 from penstock.server.views.row_source import Conflated
-from penstock.server.views.shown import Told
+from penstock.server.views.shown import RowChange
 
 if TYPE_CHECKING:
     from penstock.errors import PenstockError
@@ -42,7 +42,7 @@ class ConflatedTopic:
         if definition.filter is not None:
             compile_filter(definition.filter).require_deterministic("a conflated topic")
         self.definition = definition
-        self.told: list[Callable[[Sequence[Told]], None]] = []
+        self.told: list[Callable[[Sequence[RowChange]], None]] = []
         self.source = 0  # id of the topic that it follows; 0: it follows rows, or nothing
         self.error: PenstockError | None = None  # why nothing more comes
         self.rebuilds = 0
@@ -113,7 +113,7 @@ class ConflatedTopic:
             self.rebuilds += 1
         self.source, self._level = 0, False
         rows, self._rows = self._rows, {}
-        self._tell([Told(key, None, body, "deleted") for key, body in rows.items()])
+        self._tell([RowChange(key, None, body, "deleted") for key, body in rows.items()])
 
     # -- a taker
 
@@ -122,16 +122,16 @@ class ConflatedTopic:
         return ENDLESS
 
     def take(self, portion: list[Event], /) -> None:
-        told: list[Told] = []
+        told: list[RowChange] = []
         for event in portion:
             before = self._rows.get(event.key)
             if event.kind == "oof":
                 if before is not None:
                     del self._rows[event.key]
-                    told.append(Told(event.key, None, before, event.reason))
+                    told.append(RowChange(event.key, None, before, event.reason))
             else:
                 self._rows[event.key] = event.body
-                told.append(Told(event.key, event.body, before))
+                told.append(RowChange(event.key, event.body, before))
         self._tell(told)
 
     def level(self) -> None:
@@ -145,7 +145,7 @@ class ConflatedTopic:
         self.error = error
         self.level()
 
-    def _tell(self, told: list[Told]) -> None:
+    def _tell(self, told: list[RowChange]) -> None:
         if told:
             for tell in list(self.told):
                 tell(told)

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from penstock.ports import Clock
     from penstock.server.follow import Reader
     from penstock.server.views.record_query import Wish
-    from penstock.server.views.shown import Alarms, Shown, Told
+    from penstock.server.views.shown import Alarms, RowChange, Shown
 
 
 class Asked(TypedDict, total=False):
@@ -260,7 +260,7 @@ class RowSource(Source[list[Event]]):
             self.waiting.append(Sign.LEVEL)
         self._reader.step()
 
-    def _tell(self, changes: Sequence[Told]) -> None:
+    def _tell(self, changes: Sequence[RowChange]) -> None:
         there = [change.body for change in changes if change.body is not None]
         passed = iter([True] * len(there) if self._filter is None else self._filter.matches(there))
         for key, body, before, reason in changes:

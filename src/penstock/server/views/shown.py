@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from penstock.server.runtime import Runtime
 
 
-class Told(NamedTuple):
+class RowChange(NamedTuple):
     """What became of a row."""
 
     key: str
@@ -34,7 +34,7 @@ class Told(NamedTuple):
 class Shown(Protocol):
     """Whoever shows rows.  All methods belong to the loop's thread."""
 
-    told: list[Callable[[Sequence[Told]], None]]  # who follows
+    told: list[Callable[[Sequence[RowChange]], None]]  # who follows
 
     @property
     def name(self) -> str:
@@ -122,7 +122,7 @@ class Live:
         self.building = False  # it goes through what its source held: what happens meanwhile waits
         self.later: deque[Moved | Noted] = deque()
         self.waiting: list[Callable[[], None]] = []  # who waits for it to be built
-        self.told: list[Callable[[Sequence[Told]], None]] = []  # who follows
+        self.told: list[Callable[[Sequence[RowChange]], None]] = []  # who follows
         self.ids: dict[GroupKey, int] = {}  # of rows of the view that it gathers
         self.next_id = 1
         self.floor: int | None = None  # the lowest LSN that it may still read
@@ -190,9 +190,9 @@ class Live:
             for tell in list(self.told):
                 tell(told)
 
-    def _told(self, change: Changed) -> Told:
+    def _told(self, change: Changed) -> RowChange:
         old, new = change.old, change.new
-        return Told(
+        return RowChange(
             key_text(change.key),
             None if new is None else body_of(self.view, new),
             None if old is None else body_of(self.view, old),
