@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
+import signal
 import socket
 import subprocess
 import sys
@@ -355,7 +356,24 @@ class Cluster:
     def _lost(self, why: str) -> NoReturn:
         self._say(f"cluster: this process ends: {why}")
         sys.stderr.flush()
+        end_children()
         os._exit(LOST)
+
+
+def end_children() -> None:
+    """Kill the processes of doors, and whatever else this one has started.
+
+    They end by themselves when their server has gone, but not while they are stopped, as this one may have been: until
+    then they would keep its addresses from the server that is started next.
+    """
+    for place in Path("/proc/self/task").glob("*/children"):
+        with suppress(OSError):
+            for child in map(int, place.read_text().split()):
+                with suppress(OSError):
+                    handle = os.pidfd_open(child)
+                    if str(child) in place.read_text().split():  # else the number may be another's by now
+                        signal.pidfd_send_signal(handle, signal.SIGKILL)
+                    os.close(handle)
 
 
 def new_id() -> str:
