@@ -422,3 +422,21 @@ def test_an_ack_by_the_bookmark_of_another_site_is_one_here(pair: tuple[Linked, 
     b.turn()
     a.send(b)
     assert b.q().foreign_count == 1, "what had not come is remembered for it"
+
+
+def test_what_no_link_has_spoken_of_since_the_start_is_not_forgotten(pair: tuple[Linked, Linked]) -> None:
+    """A site that had started asked before its links were up, and no longer knew where others' messages stand."""
+    a, b = pair
+    first = a.publish("q", b"0").first
+    a.send(b)
+    b.restart(clean=True)
+    b.core.carries("a", [Carries(".*")])
+    for _ in range(3):
+        b.core.asks(b.now)
+        b.core.note_link(b.now, "a", acked=b.core.last_lsn)
+        b.advance(2)
+    assert b.link(a) == a.link(b) == []
+    a.core.settle(a.now, a.q(), [range(first, first + 1)], Verb.ACK)
+    a.turn()
+    a.send(b)
+    assert b.q().foreign_count == 0

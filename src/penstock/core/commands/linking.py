@@ -345,9 +345,13 @@ class LinkingCommands(LinkCommands):
             self.take_by_proxy(now, queue, wanted, self.absent)
 
     def _forget_numbers(self, now: Now) -> None:
-        """Forget where messages of other sites stand that no shared queue has, once every link has told their end."""
-        queues = [queue for number in self.sharing.queues if (queue := self._by_id(number)) is not None]
-        floor = min([self._out.next_lsn, *(queue.floor() for queue in queues)])
+        """Forget where messages of other sites stand that no shared queue has, once every link has told their end.
+
+        Also of queues of which nobody has said since the start that they are shared.
+        """
+        shared = set(self.sharing.queues)
+        floors = [queue.floor() for queue in self.queues() if queue.id in shared or queue.may_have_others]
+        floor = min([self._out.next_lsn, *floors])
         told = min((self.link_state(site).acked for site in self._carries), default=self._out.last_lsn)
         known = [(last, below) for last, below in self._floors_then if last > told]
         due = [below for last, below in self._floors_then if last <= told]

@@ -126,6 +126,11 @@ class Contents(QueueParts):
         return self.tail.count
 
     @property
+    def may_have_others(self) -> bool:
+        """Whether messages that other sites published may be in it as in a queue of all."""
+        return self.foreign is not None or self.settings.kind == "group-local"
+
+    @property
     def foreign_count(self) -> int:
         """Messages that another site may lease."""
         return 0 if self.foreign is None else self.foreign.count
