@@ -88,3 +88,39 @@ def test_the_servers_of_the_compose_file_have_settings_that_are_right(monkeypatc
         assert settings.server.name == name
         assert settings.cluster is not None
         assert settings.cluster.advertise == f"{name}:8817"
+
+
+def test_kubernetes_has_the_ports_names_and_probes_of_the_servers(monkeypatch: Any) -> None:
+    parts = list(yaml.safe_load_all((EXAMPLE / "kubernetes.yaml").read_text()))
+    services = {one["metadata"]["name"]: one["spec"] for one in parts if one["kind"] == "Service"}
+    [servers] = [one["spec"] for one in parts if one["kind"] == "StatefulSet"]
+    pod = servers["template"]["spec"]
+    [server], [init] = pod["containers"], pod["initContainers"]
+    given = {one["name"]: one.get("value", "penstock-1") for one in server["env"]}
+    for name, value in given.items():
+        monkeypatch.setenv(name, value.replace("$(PENSTOCK_SERVER__NAME)", "penstock-1"))
+    settings = read_settings(str(EXAMPLE / "penstock.toml"), {})
+    assert settings.cluster is not None
+    assert settings.cluster.listen is not None
+    assert settings.listen.amqp and settings.listen.http and settings.listen.flight  # noqa: PT018 - all of them
+    listens = {
+        "amqp": settings.listen.amqp.port, "http": settings.listen.http.port, "flight": settings.listen.flight.port,
+        "members": settings.cluster.listen.port,
+    }  # fmt: skip
+    assert {one["name"]: one["containerPort"] for one in server["ports"]} == listens
+    for spec in services.values():
+        assert all(listens[one["name"]] == one["port"] for one in spec["ports"])
+        assert spec["selector"] == servers["template"]["metadata"]["labels"]
+    assert settings.cluster.advertise == f"penstock-1.{servers['serviceName']}:{listens['members']}"
+    members = services[servers["serviceName"]]
+    assert (members["clusterIP"], members["publishNotReadyAddresses"]) == ("None", True), "followers are never ready"
+    assert (servers["podManagementPolicy"], servers["updateStrategy"]["type"]) == ("Parallel", "OnDelete")
+    probe = server["readinessProbe"]["httpGet"]
+    assert (probe["path"], probe["port"]) == ("/readyz", "http")
+    assert init["env"] == server["env"]
+    mounts = {one["name"]: one["mountPath"] for one in server["volumeMounts"]}
+    assert str(settings.server.data).startswith(mounts["data"])
+    assert f"{mounts['settings']}/penstock.toml" in server["args"]
+    assert mounts.keys() == {one["name"] for one in pod["volumes"]} | {
+        one["metadata"]["name"] for one in servers["volumeClaimTemplates"]
+    }
