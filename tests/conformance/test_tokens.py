@@ -55,6 +55,7 @@ def test_a_token_reads_and_writes_what_it_is_for_and_nothing_else(broker: Broker
             lambda: client.declare("new"),
             client.users,
             client.issue_token,
+            lambda: client.close_connection("none"),
             lambda: client.renew_token(made["id"]),
             lambda: next(iter(client.replay(".*", "EPOCH", follow=False))),
             lambda: next(iter(client.replay("private", "EPOCH", follow=False))),

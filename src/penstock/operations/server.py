@@ -36,6 +36,8 @@ async def close_connection(house: House, who: Who, connection: str | None, user:
     if (connection is None) == (user is None):
         raise InvalidArgument(f"connection_close: connection is {shown(connection)}, not one of connection and user")
     whole = ADMINISTRATOR.holds(who.tags)
+    if who.token and not whole:
+        raise AccessRefused(f"a token closes connections with the tag {ADMINISTRATOR.name!r} alone")
     if user not in {None, who.user} and not whole:
         raise AccessRefused(
             f"user '{who.user}' closes his own connections; those of others take the tag {ADMINISTRATOR.name!r}"
