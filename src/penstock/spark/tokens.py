@@ -14,9 +14,14 @@ from typing import Any, Self
 
 from penstock.client import connect
 from penstock.errors import NotFound, PenstockError
+from penstock.records.tokens import login_of
+from penstock.spark.remote import Where
 from penstock.units import span
 
 logger = logging.getLogger("penstock.spark.tokens")
+
+TASKS_LAST = "1h"
+"""How long tasks can log in while the server is away, or the driver."""
 
 SHARE = 3
 """It is renewed so often in the time that it lasts."""
@@ -45,6 +50,7 @@ class Token:
             raise
         self.id = str(made["id"])
         self.options = {"url": _without_login(url), "token": str(made["token"])}
+        self.ended = False  # nobody can log in by it any more
         self._thread = threading.Thread(target=self._renew, name="penstock-token", daemon=True)
         self._thread.start()
 
@@ -64,6 +70,7 @@ class Token:
             try:
                 self._client.renew_token(self.id)
             except NotFound as error:
+                self.ended = True
                 logger.error("executors cannot log in any more, for the token was revoked or has ended: %s", error)
                 return
             except PenstockError as error:  # the next try may be in time
@@ -80,6 +87,31 @@ class Token:
         except PenstockError as error:
             logger.warning("token %s ends by itself: %s", self.id, error)
         self._client.close()
+
+
+class TaskLogins:
+    """Who tasks of pipelines log in as on a cluster: a token of the driver's user for each address."""
+
+    def __init__(self) -> None:
+        self._tokens = dict[Where, Token]()
+        self._lock = threading.Lock()
+
+    def __call__(self, where: Where) -> Where:
+        """The same server for tasks.  Raises what the server refuses, Unavailable."""
+        with self._lock:
+            token = self._tokens.get(where)
+            if token is None or token.ended:
+                token = Token(where.url, user=where.user, password=where.password, lasts=TASKS_LAST, label="pipelines")
+                self._tokens[where] = token
+        user, password = login_of(token.options["token"]) or ("", "")
+        return Where(token.options["url"], user, password, where.patience)
+
+    def close(self) -> None:
+        """All of them end."""
+        with self._lock:
+            for token in self._tokens.values():
+                token.close()
+            self._tokens.clear()
 
 
 def _without_login(url: str) -> str:

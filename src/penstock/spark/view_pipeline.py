@@ -284,7 +284,7 @@ class ViewOutputs(Outputs):
 
     def staged(self, frame: Any, query: str, batch: int, target: Output) -> list[str]:
         """Rows onto the server, not visible yet."""
-        stager = ViewStager(self.where, query, batch, target)
+        stager = ViewStager(self.tasks, query, batch, target)
         found = frame.mapInArrow(stager, "stage string, keys boolean").collect()
         self._gone = [str(row[0]) for row in found if row[1]]
         return [str(row[0]) for row in found if not row[1]]
@@ -328,10 +328,11 @@ class ViewPipeline(Pipeline):
         self.checkpoint.sweep()
         session = spark.newSession()
         told = server.act("stats", queue=source.queue, vhost=self.view.vhost)
-        options = {**self.inputs.options(source, None), "stream": stream}
+        tasks = self.place.tasks(self.where)
+        options = {**self.inputs.options(source, None, tasks), "stream": stream}
         frame = self.grouped(session, options, str(told["message_type"]))
         outputs = ViewOutputs(
-            self.where, (to,), self.checkpoint, settles=(), complete=False, lineage=lineage_of(definition)
+            self.where, (to,), self.checkpoint, settles=(), complete=False, lineage=lineage_of(definition), tasks=tasks
         )
         self.outputs = outputs
         writer = frame.writeStream.queryName(definition.name).outputMode("update").foreachBatch(outputs)

@@ -35,13 +35,14 @@ from penstock.spark.pipelines.backfill import BackfillCheckpoint, backfilled
 from penstock.spark.pipelines.code import quieten
 from penstock.spark.pipelines.code import short as short
 from penstock.spark.pipelines.definition import Definition, with_vhost
-from penstock.spark.pipelines.folders import FOLLOWED, Inbox, Place, locked
+from penstock.spark.pipelines.folders import FOLLOWED, Inbox, Place, itself, locked
 from penstock.spark.pipelines.lineage import Lineage
 from penstock.spark.pipelines.pipeline import Pipeline, Planned, lineage_of
 from penstock.spark.pipelines.running import FAILURES_MAX as FAILURES_MAX
 from penstock.spark.pipelines.running import Running
 from penstock.spark.remote import DEFAULT_PATIENCE_S, Remote, Where
 from penstock.spark.sessions import session
+from penstock.spark.tokens import TaskLogins
 from penstock.spark.view_pipeline import ViewPipeline
 
 if TYPE_CHECKING:
@@ -195,6 +196,7 @@ class Driver:
         self.stopping = threading.Event()
         self.once = bool(job.get("once"))
         self.executor = ThreadPoolExecutor(STARTS_AT_ONCE, "penstock-start")
+        self.logins = None if str(job["master"]).startswith("local") else TaskLogins()
         self.all = [self._running(one) for one in self._pipelines(job)]
         self.reporter: Reporter | None = None
         self.teller: Teller | None = None
@@ -204,7 +206,8 @@ class Driver:
 
     def _pipelines(self, job: dict[str, Any]) -> list[Pipeline]:
         patience = float(job.get("patience") or DEFAULT_PATIENCE_S)
-        place = Place(Where(job["url"], job.get("user"), job.get("password"), patience), self.folder)
+        where = Where(job["url"], job.get("user"), job.get("password"), patience)
+        place = Place(where, self.folder, self.logins or itself)
         return [self._pipeline(one, place) for one in cast("list[dict[str, Any]]", job["pipelines"])]
 
     def _pipeline(self, given: dict[str, Any], place: Place) -> Pipeline:
@@ -272,6 +275,8 @@ class Driver:
                 self.stopping.wait(BEAT_S)
         finally:
             self._stop()
+            if self.logins is not None:
+                self.logins.close()
             self.reporter.stop()
             if self.teller is not None:
                 self.teller.close(self.all)

@@ -27,12 +27,18 @@ from penstock.records.dataclass import dataclass
 from penstock.spark.remote import Where
 
 
+def itself(where: Where) -> Where:
+    """Tasks on this machine log in as the driver does."""
+    return where
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
     """Where pipelines run: a server, and the folder of their checkpoints."""
 
     where: Where
     folder: Path
+    tasks: Callable[[Where], Where] = itself  # who tasks log in as, which may run elsewhere
 
 
 @contextmanager

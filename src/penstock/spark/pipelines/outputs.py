@@ -91,6 +91,7 @@ class Outputs:
         narrowed: bool = False,
         letters: Letters | None = None,
         thresholds: Thresholds | None = None,
+        tasks: Where | None = None,
     ) -> None:
         """`settles`: the streams of queues that the query reads; their batches are settled by the commit.
 
@@ -98,9 +99,11 @@ class Outputs:
         lineage: what the batches are made of, as their commits tell it.
         narrowed: a batch that failed may come with fewer rows, so what an earlier try has written is replaced.
         letters: dead letters, which the tasks stage while they compute a batch.
+        tasks: as whom they log in, if not as the driver.
         thresholds: how many rows may fail a rule before the batch does.
         """
         self.where = where
+        self.tasks = tasks or where
         self.targets = tuple(targets)
         self.checkpoint = checkpoint
         self.settles = tuple(settles)
@@ -189,7 +192,7 @@ class Outputs:
 
     def staged(self, frame: Any, query: str, batch: int, target: Output) -> list[str]:
         """Rows onto the server, not visible yet."""
-        stager = Stager(self.where, query, batch, outgoing(frame.schema, target.topic, queue=target.queue), target)
+        stager = Stager(self.tasks, query, batch, outgoing(frame.schema, target.topic, queue=target.queue), target)
         return [str(row[0]) for row in frame.mapInArrow(stager, "stage string").collect()]
 
     def commit(self, query: str, batch: int, stages: Sequence[str]) -> None:

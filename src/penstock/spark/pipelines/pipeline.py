@@ -48,6 +48,7 @@ class Inputs:
     until: int | None = None  # the LSN at which a backfill hands over to the live stream
     places: Mapping[str, str] = field(default_factory=dict[str, str])  # where topics begin instead, by stream
     blame: bool = True  # whether rows may be to blame for what ended the run before
+    tasks: Where | None = None  # as whom tasks log in, if not as the driver
 
     def columns(self, one: Input, patience: float | None = None) -> str | None:
         """DDL of the columns of its bodies: as given, or by its first messages.  None for files that tell their own.
@@ -72,7 +73,7 @@ class Inputs:
             raise NotFound(told, reason=NO_MESSAGE) from None
 
     def options(self, one: Input, columns: str | None, where: Where | None = None) -> dict[str, str]:
-        where, stream = where or self.where, self.definition.stream_of(one)
+        where, stream = where or (not one.log and self.tasks) or self.where, self.definition.stream_of(one)
         given: dict[str, str | None] = {
             "url": where.url,
             "user": where.user,
@@ -224,6 +225,7 @@ class Pipeline:
         self.note_code()
         if self.anew_asked():
             self.begin_anew()
+        self.inputs = replace(self.inputs, tasks=self.place.tasks(self.where))
         self.inputs = replace(self.inputs, places=places_of(self.place.folder, definition.name), blame=self.blame)
         if definition.past is not None:
             self.inputs = replace(self.inputs, until=handover(self.where, self.checkpoint, self._manifest))
@@ -269,7 +271,7 @@ class Pipeline:
             self.inputs.columns(one, patience)
             for one in definition.inputs
         }  # fmt: skip
-        letters = Letters(self.where, session.sparkContext)
+        letters = Letters(self.inputs.tasks or self.where, session.sparkContext)
         frame, digest = self._transformed(session, self.inputs.frames(session, known, letters.post))
         analyzed = frame._jdf.queryExecution().analyzed()
         plan = str(analyzed.toString())
@@ -298,6 +300,7 @@ class Pipeline:
             narrowed=definition.poison_after > 0,
             letters=letters,
             thresholds=thresholds if thresholds.wanted else None,
+            tasks=self.inputs.tasks,
         )
         outputs.check(frame.schema)
         return Planned(frame, mode, outputs, self._made_for(session, plan, known, mode, digest))
