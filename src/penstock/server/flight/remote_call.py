@@ -20,11 +20,12 @@ from typing import TYPE_CHECKING, Any, cast
 
 from pyarrow import flight
 
-from penstock.errors import AccessRefused, PenstockError, Unavailable
+from penstock.errors import AccessRefused, InvalidArgument, PenstockError, Unavailable
 from penstock.records.tokens import login_of
 from penstock.server.doors.columns import batch_up, schema_up
 from penstock.server.doors.line import Broken, Ended, Frame, Kind, Told, failed, failure_of, with_head
 from penstock.server.flight.arriving import Arriving
+from penstock.wire.fields import COMMAND_LIMIT
 from penstock.wire.flight.failures import encode_error, status_of
 from penstock.wire.flight.received import Bounds, Layout
 
@@ -167,6 +168,9 @@ class Uploads:
         """Send what comes next; False: that was the last.  Raises Abandoned when the client is gone."""
         try:
             received, words = next(self._each)
+            if words is not None and len(words) > COMMAND_LIMIT:  # else the server cuts off the whole door
+                what = self._layout.what
+                raise InvalidArgument(f"{what}: {len(words)} bytes of metadata; at most {COMMAND_LIMIT} are read")
             if received is None:
                 self._call.send(Kind.WORDS, words or b"")
             else:

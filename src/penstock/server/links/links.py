@@ -134,8 +134,14 @@ class Links:
         return self.engine.core.telling(section.name, upto=upto)
 
     def agrees(self, site: str, offers: Sequence[object]) -> None:
-        """A site has said what it has.  PreconditionFailed with a line for each thing on which the two differ."""
-        lines = self.engine.core.share(site, read_offers(offers))
+        """A site has said what it has.  PreconditionFailed with a line for each thing on which the two differ.
+
+        InvalidArgument for what cannot be read.
+        """
+        try:
+            lines = self.engine.core.share(site, read_offers(offers))
+        except ValueError as error:
+            raise InvalidArgument(f"link: {error}") from error
         if lines:
             raise PreconditionFailed("; ".join(lines))
 
