@@ -133,6 +133,7 @@ class Files:
     def __init__(self, disk: Disk) -> None:
         self.disk = disk
         self.log = Log()
+        self.sent = 0  # bytes of the log, to all followers
         self.beside = dict[str, int]()  # files beside the log that count, each with the number of its last change
         self.number = 0  # the highest of these
         self._closed = list[SegmentFile]()
@@ -193,6 +194,7 @@ class Sending:
         self.term, self._format = state.term, state.format
         self.acked = 0  # LSN
         self.heard_at = 0
+        self.level_at = 0  # when its disk last had all that there was; 0: never in this stream
         self.sent = 0  # bytes of the log, in this stream
         self.received = 0  # of these, what it has said that it has
         self._files = files
@@ -315,6 +317,7 @@ class Sending:
             raise Gone(f"{segment_name(piece.segment)} is shorter than it was")
         self.link.send(Bytes(self.term, piece.segment, piece.offset, data))
         self.sent += piece.size
+        self._files.sent += piece.size
         self._waits.sent(self.sent, time.monotonic())
         self._place = after(piece)
         return True

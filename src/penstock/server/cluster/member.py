@@ -398,6 +398,8 @@ class Member:
                 sending.begin(message)
             case Ack():
                 sending.ack(message)
+                if message.synced >= self.files.log.last:
+                    sending.level_at = now
                 if in_sync is not None:
                     in_sync.keeps(sending.member, sending.kept)
                     last = self.files.log.last

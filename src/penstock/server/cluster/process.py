@@ -64,6 +64,8 @@ def plain(member: Member) -> dict[str, object]:
             one.member: {
                 "acked_lsn": one.acked, "lag_bytes": max(0, one.sent - one.received),
                 "level": one.level, "silent_seconds": round((now - one.heard_at) / 1e6, 3),
+                "lag_seconds": None if not one.level_at else 0.0 if one.acked >= member.files.log.last
+                else round((now - one.level_at) / 1e6, 3),
             }
             for one in member.sendings.values()
         }  # fmt: skip
@@ -71,6 +73,7 @@ def plain(member: Member) -> dict[str, object]:
         out |= {
             "lsn": member.files.log.last, "committed_lsn": member.committed, "followers": followers,
             "ack_seconds": member.ack_times.plain(), "enough": in_sync is not None and in_sync.enough,
+            "sent_bytes": member.files.sent,
             "lease_left_seconds": round((member.election.until(now) - now) / 1e6, 3),
         }  # fmt: skip
     elif replica is not None:

@@ -258,6 +258,9 @@ def _of_cluster(known: Mapping[str, Any]) -> Iterator[Family]:
     if "lease_left_seconds" in known:
         text = "How long the leader may go on without another word of the register or of its followers"
         counts.append(("lease_left_seconds", text, known["lease_left_seconds"]))
+    if "sent_bytes" in known:
+        text = "Bytes of the log that this leader has sent to followers"
+        yield Family("penstock_cluster_sent_bytes", text, (), [((), known["sent_bytes"])], counter=True)
     if "connected" in known:
         counts.append(("connected", "1: this follower's stream from the leader is there", known["connected"]))
     for name, text, value in counts:
@@ -267,12 +270,14 @@ def _of_cluster(known: Mapping[str, Any]) -> Iterator[Family]:
 
 def _of_followers(known: Mapping[str, Any]) -> Iterator[Family]:
     """What the leader knows of each, and a follower of itself."""
-    lags, records, silences = list[Any](), list[Any](), list[Any]()
+    lags, records, silences, behind_for = list[Any](), list[Any](), list[Any](), list[Any]()
     names = {key: one["name"] for key, one in known.get("members", {}).items()}
     for key, one in known.get("followers", {}).items():
         label = [names.get(key, key)]
         lags.append((label, one["lag_bytes"]))
         silences.append((label, one["silent_seconds"]))
+        if one.get("lag_seconds") is not None:
+            behind_for.append((label, one["lag_seconds"]))
         if (behind := known["lsn"] - one["acked_lsn"]) < ANOTHER_TERM:
             records.append((label, max(0, behind)))
     if 0 <= (behind := known.get("leader_lsn", -1) - known.get("lsn", 0)) < ANOTHER_TERM:
@@ -282,6 +287,7 @@ def _of_followers(known: Mapping[str, Any]) -> Iterator[Family]:
         ("lag_bytes", text, lags),
         ("lag_records", "LSNs by which a follower's disk is behind the leader", records),
         ("ack_age_seconds", "Since a follower last said something", silences),
+        ("lag_seconds", "Since a follower's disk last had all that there was", behind_for),
     ):
         found: Values = values
         if found:
