@@ -70,14 +70,16 @@ class Columns:
     )  # fmt: skip
 
     def __init__(self, parts: Sequence[Part]) -> None:
-        counts, firsts, kinds, names, vias = list[int](), list[int](), list[Any](), list[Any](), list[Any]()
+        firsts, kinds, names, vias = list[int](), list[Any](), list[Any](), list[Any]()
         routes, times, properties, bodies = list[Any](), list[Any](), list[Any](), list[bytes]()
-        expires_at, not_before, priority = list[Any](), list[Any](), list[Any]()
+        counts: list[int] = [1] * len(parts)
+        expires_at: list[Any] = [0] * len(parts)
+        not_before, priority = expires_at[:], expires_at[:]
         packed: list[tuple[int, PackedBodies]] = []
-        for part in parts:
+        for at, part in enumerate(parts):
             if isinstance(part, Publishes):
                 some = part.bodies
-                counts.append(len(some))
+                counts[at] = len(some)
                 firsts.append(part.first)
                 topics, transient = part.topics, part.transient
                 if isinstance(topics, list):
@@ -97,11 +99,10 @@ class Columns:
                     bodies += some
                 else:
                     packed.append((len(bodies), some))
-                expires_at.append(part.expires_at or 0)
-                not_before.append(part.not_before or 0)
-                priority.append(part.priority or 0)
+                expires_at[at] = part.expires_at or 0
+                not_before[at] = part.not_before or 0
+                priority[at] = part.priority or 0
             else:
-                counts.append(1)
                 firsts.append(part.lsn)
                 kinds.append(int(part.kind))
                 names.append(part.name)
@@ -110,9 +111,6 @@ class Columns:
                 times.append(part.time)
                 properties.append(part.header)
                 bodies.append(part.body)
-                expires_at.append(0)
-                not_before.append(0)
-                priority.append(0)
         self.counts, self.firsts, self.kinds, self.names, self.vias = counts, firsts, kinds, names, vias
         self.routes, self.times, self.properties = routes, times, properties
         self.expires_at, self.not_before, self.priority = expires_at, not_before, priority

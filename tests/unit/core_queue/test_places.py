@@ -33,7 +33,7 @@ HOLD: dict[str, set[Part]] = {
 """Slots of a queue in which messages stand, and what the places there are called."""
 
 HOLD_NOTHING = {
-    "agenda", "arrived", "attendance", "declared", "dedup", "dispatch_most", "draining", "expiry", "figures",
+    "agenda", "arrived", "attendance", "behind", "declared", "dedup", "dispatch_most", "draining", "expiry", "figures",
     "free_credit", "id", "last_values", "lease_due", "leased", "leases_in_order", "limits", "name",
     "outstanding", "pace", "paused_until", "plan", "ranking", "ranks", "redelivered_below",
     "roster", "ruling", "serial", "settings", "sharing", "targets", "used_at", "weighing", "weight",

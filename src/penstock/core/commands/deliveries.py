@@ -157,7 +157,7 @@ class DeliveryCommands(QueueCommands):
         if queue.shares_credit:
             return sum([self.settle(now, queue, chunks, Verb.ACK, by=consumer) for consumer, chunks in settled])
         affected = queue.settle_several(self._at(now), settled, self._out)
-        self._touch(queue)
+        self._timers.touched.add(queue)
         return affected
 
     def settle_each(self, now: Now, queue: Queue, consumers: Sequence[Consumer], chunk: Chunk) -> int:
@@ -167,7 +167,7 @@ class DeliveryCommands(QueueCommands):
         if self._admin.by_id.get(queue.id) is not queue:
             return 0
         affected = queue.settle_each(self._at(now), consumers, chunk, self._out)
-        self._touch(queue)
+        self._timers.touched.add(queue)
         return affected
 
     def set_aside(self, now: Now, consumer: Consumer, chunk: Chunk) -> int:
