@@ -102,7 +102,11 @@ def test_flows_of_a_tool(servers: tuple[Managed, Managed]) -> None:
     assert tool.ask("PUT", "queues/late/own", {"arguments": {"x-message-ttl": 60000}})[0] == 201
     server.kill()
     server.start()
-    exported = Tool(server).get("definitions")
+    tool = Tool(server)
+    later = {"type": "x-delayed-message", "arguments": {"x-delayed-type": "direct"}}
+    assert tool.ask("PUT", "exchanges/%2F/later", later)[0] == 201
+    exported = tool.get("definitions")
+    assert "amq.delayed.later" not in {one["name"] for one in exported["queues"]}, "it comes with its exchange"
     taking = Tool(other)
     assert taking.ask("POST", "definitions", exported) == (204, None)
     assert taking.get("definitions") == exported

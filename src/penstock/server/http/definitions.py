@@ -130,12 +130,12 @@ class Definitions(Commands):
         return [one for one in people.permissions(self, NOBODY, None, None) if one["user"] in self.accounts.users]
 
     def shared_queues(self, vhost: str | None) -> Iterable[Mapping[str, object]]:
-        """As a declare makes them."""
+        """As a declare makes them; those that an exchange has for itself come with it."""
         return [
             {"name": one.name, "vhost": one.vhost, "durable": one.durable, "auto_delete": one.auto_delete,
              "arguments": self._arguments(one)}
             for one in self.core.queues()
-            if one.exclusive_to is None and vhost in {None, one.vhost}
+            if one.exclusive_to is None and one.onward is None and vhost in {None, one.vhost}
         ]  # fmt: skip
 
     def shared_bindings(self, vhost: str | None) -> Iterable[Mapping[str, object]]:
