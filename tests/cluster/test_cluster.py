@@ -92,7 +92,8 @@ def test_the_page(site: Site, spark: Any, monkeypatch: pytest.MonkeyPatch) -> No
     publish(site, "orders", 10)
     names: dict[str, Any] = {"url": site.url}
     for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
-        exec(block, names)
+        if "builder.remote" not in block and "create_sink" not in block:  # those test_connect and test_declarative run
+            exec(block, names)
     assert names["spark"].sparkContext.master == site.cluster.url
     assert names["orders"].count() == 10
 
