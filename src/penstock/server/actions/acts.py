@@ -24,6 +24,7 @@ from penstock.expr.meter import LOOP_BODY, LOOP_BYTES
 from penstock.records.chunks import LSN_LIMIT, Chunk, as_chunk
 from penstock.records.entries import Control, Entry, Group, Publishes, Rows, Topic
 from penstock.records.event_actions import OnPublish
+from penstock.records.kinds import Kind
 from penstock.server.actions.resuming import Resuming
 from penstock.server.actions.steps import HEADER, Counts, Portion, Steps
 from penstock.server.actions.triggers import (
@@ -68,7 +69,7 @@ class Acts:
         self.timing = Timing(runtime, self.due)
         self.publishes = bool(rules.publish)  # whether the journal has to be looked at
         self.delivers = bool(rules.deliver)
-        self._topics: dict[Topic, Chosen] = {}
+        self._topics: dict[tuple[Topic, bool], Chosen] = {}  # by topic, and whether another site published there
         self._version = -1
         self._events: deque[Event] = deque()  # whose messages are not fetched yet, in order of what happened
         self._runs: deque[Run] = deque()  # ready to go on, in order
@@ -88,45 +89,49 @@ class Acts:
             if isinstance(entry, Publishes):
                 self._published(entry, "")
             elif isinstance(entry, Group):
-                client = next((publisher_of(one) for one in entry.entries if isinstance(one, Control)), "")
+                said = [one for one in entry.entries if isinstance(one, Control)]
+                client = next(map(publisher_of, said), "")
+                carried = any(one.kind is Kind.CARRIED for one in said)
                 for part in entry.entries:
                     if isinstance(part, Publishes):
-                        self._published(part, client)
+                        self._published(part, client, carried=carried)
 
-    def _published(self, batch: Publishes, client: str) -> None:
+    def _published(self, batch: Publishes, client: str, *, carried: bool = False) -> None:
+        """carried: they were published at another site."""
         if self._version != self.runtime.core.topology_version:
             self._topics.clear()
             self._version = self.runtime.core.topology_version
         first, topics, hops = batch.first, batch.topics, self.runtime.core.hops
         known = hops.any(first, first + len(batch))
         if isinstance(topics, Topic) and not known:
-            if rules := self.rules_of(topics):
+            if rules := self.rules_of(topics, carried):
                 self._add(Event(rules, range(first, first + len(batch)), first + len(batch) - 1, "", client, cause=OWN))
             return
         rows: dict[tuple[Chosen, int], list[int]] = {}
         for row in range(len(batch)):
-            if rules := self.rules_of(batch.topic_of(row)):
+            if rules := self.rules_of(batch.topic_of(row), carried):
                 before = hops.of(first + row) if known else 0
                 rows.setdefault((rules, before), []).append(first + row)
         for (rules, before), lsns in rows.items():
             self._add(Event(rules, as_chunk(lsns), lsns[-1], "", client, before, cause=OWN))
 
-    def rules_of(self, topic: Topic) -> Chosen:
-        """What messages of a topic set off."""
-        found = self._topics.get(topic)
+    def rules_of(self, topic: Topic, carried: bool = False) -> Chosen:
+        """What messages of a topic set off; carried: those that were published at another site."""
+        found = self._topics.get((topic, carried))
         if found is None:
             if len(self._topics) > 65_536:
                 self._topics.clear()
-            found = self._topics[topic] = tuple(
+            other = "local" if carried else "replicated"
+            found = self._topics[topic, carried] = tuple(
                 (rule, chosen, None, "")
                 for on, named, chosen, rule in self._rules.publish
-                if self._shows(on, named, topic)
+                if on.source != other and self._shows(on, named, topic)
             )
         return found
 
     def _shows(self, on: OnPublish, named: TopicPattern, topic: Topic) -> bool:
         """Whether a trigger means a topic.  A queue's name stands for the topics that the queue shows."""
-        if on.source == "replicated" or on.vhost != topic.vhost:
+        if on.vhost != topic.vhost:
             return False
         if named.literal and not on.exchange:
             queue = self.runtime.core.find_queue(on.vhost, on.topic)

@@ -62,7 +62,7 @@ class Resuming:
         runtime: Runtime,
         ledger: Ledger,
         removals: RemovalWatch,
-        rules_of: Callable[[Topic], Chosen],
+        rules_of: Callable[[Topic, bool], Chosen],
         resumed: Callable[[Sequence[Event]], None],
     ) -> None:
         """rules_of: what messages of a topic set off.  resumed: takes what is left to do, in order, each open."""
@@ -119,11 +119,23 @@ class Resuming:
         self._ledger.close(first)
         runtime.arm()
 
+    def _parted(self, lsns: Sequence[int]) -> Iterator[tuple[bool, Sequence[int]]]:
+        """Messages of this site, and those that another one published."""
+        core = self._runtime.core
+        if not core.carried:
+            yield False, lsns
+            return
+        where = [core.told_as(lsn, lsn + 1)[0][0] != core.origin for lsn in lsns]
+        for carried in (False, True):
+            if some := [lsn for lsn, one in zip(lsns, where, strict=True) if one is carried]:
+                yield carried, some
+
     def events_of(self, found: Found) -> Iterator[Event]:
         """What one record, or messages, set off and is not done."""
         if isinstance(found, tuple):
             topic, lsns = found
-            yield from self._left(self._rules_of(topic), OWN, lsns, "", "")
+            for carried, some in self._parted(lsns):
+                yield from self._left(self._rules_of(topic, carried), OWN, some, "", "")
             return
         header = load(found.header) if found.header else {}
         if found.kind is Kind.SOW_DROP:
