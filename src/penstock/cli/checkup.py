@@ -54,6 +54,15 @@ class Finding(NamedTuple):
     advice: str = ""
 
 
+def _door_processes(settings: Settings, server: int | None) -> Iterator[Finding]:
+    """Those that take clients beside the server."""
+    doors = settings.listen.doors()
+    if "amqp" in doors or "amqps" in doors:
+        yield amqp_processes(settings, server)
+    if "http" in doors or "https" in doors:
+        yield http_process(settings, server)
+
+
 def examine(settings: Settings) -> list[Finding]:
     """Everything, in the order of a person's questions."""
     folder = nearest_folder(Path(settings.server.data))
@@ -63,10 +72,7 @@ def examine(settings: Settings) -> list[Finding]:
     if server is not None:
         findings.append(Finding("data folder", "good", f"{folder}, which process {server} serves at present"))
     findings += [port(name, address, server) for name, address in doors.items()]
-    if "amqp" in doors or "amqps" in doors:
-        findings.append(amqp_processes(settings, server))
-    if "http" in doors or "https" in doors:
-        findings.append(http_process(settings, server))
+    findings += _door_processes(settings, server)
     if settings.tls.certificate is not None:
         findings.append(certificate(settings))
     findings += [files(), memory(settings.server.memory)]
@@ -370,7 +376,9 @@ def _called(what: str, address: str, host: str, port: int, *, tls: bool) -> Find
     except OSError as error:
         return Finding(what, "poor", f"{address}: {error}", "it is down, or what lies between keeps us apart")
     if not tls and not host.startswith(LOOPBACK):
-        return Finding(what, "poor", f"{address}, can be reached", "password and messages are sent in clear: penstocks://")
+        return Finding(
+            what, "poor", f"{address}, can be reached", "password and messages are sent in clear: penstocks://"
+        )
     return Finding(what, "good", f"{address}, can be reached")
 
 

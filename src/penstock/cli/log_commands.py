@@ -28,10 +28,10 @@ from penstock.errors import InvalidArgument, LogDamaged
 from penstock.units import format_size
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping, Sequence
 
     from penstock.core.audit_histories import Report
-    from penstock.log.copies import Copy
+    from penstock.log.copies import Compared, Copy
 
 
 DataFolder = Annotated[
@@ -411,32 +411,39 @@ def _audit_members(folders: list[str], members: bool, json: bool) -> None:
     if len(folders) < 2:
         raise InvalidArgument("--members: name the data folders of two members at least")
     report = compare([(folder, open_folder(folder)) for folder in folders])
-    findings = [{"guarantee": "copies", "lsns": lsns, "text": said} for said, lsns in report.wrong]
+    findings: list[dict[str, Any]] = [
+        {"guarantee": "copies", "lsns": lsns, "text": said} for said, lsns in report.wrong
+    ]
     if json:
         copies = [{**asdict(one), "kept": [kept._asdict() for kept in one.kept]} for one in report.copies]
         terms = [one._asdict() for one in report.terms]
         write_json({"copies": copies, "terms": terms, "bytes": report.bytes, "findings": findings})
     else:
-        write_table(
-            ("folder", "first LSN", "last LSN", "term", "committed", "lacks", "of its own"),
-            [
-                (one.folder, one.first, one.last, one.term, one.committed, one.lacks, one.unconfirmed)
-                for one in report.copies
-            ],
-        )
-        write_table(
-            ("term", "led by", "from LSN", "found up to LSN"),
-            [(one.term, one.member, one.first, one.before) for one in report.terms],
-        )
-        for one in report.copies:
-            for said in _explained(one):
-                write(said)
-        for finding in findings:
-            write(f"WRONG: {finding['text']} (LSN {', '.join(map(str, finding['lsns']))})")
-        if not findings:
-            write(f"the same log: {counted(report.bytes, 'byte')} and {counted(report.records, 'record')} compared")
+        _show_copies(report, findings)
     if findings:
         raise typer.Exit(1)
+
+
+def _show_copies(report: Compared, findings: Sequence[Mapping[str, Any]]) -> None:
+    """The copies of a log and its terms as tables, then what is wrong with them."""
+    write_table(
+        ("folder", "first LSN", "last LSN", "term", "committed", "lacks", "of its own"),
+        [
+            (one.folder, one.first, one.last, one.term, one.committed, one.lacks, one.unconfirmed)
+            for one in report.copies
+        ],
+    )
+    write_table(
+        ("term", "led by", "from LSN", "found up to LSN"),
+        [(one.term, one.member, one.first, one.before) for one in report.terms],
+    )
+    for one in report.copies:
+        for said in _explained(one):
+            write(said)
+    for finding in findings:
+        write(f"WRONG: {finding['text']} (LSN {', '.join(map(str, finding['lsns']))})")
+    if not findings:
+        write(f"the same log: {counted(report.bytes, 'byte')} and {counted(report.records, 'record')} compared")
 
 
 def _explained(copy: Copy) -> Iterator[str]:

@@ -107,11 +107,7 @@ def publish(
     if json:
         write_json({"topic": topic, **done.plain(), "seconds": round(seconds, 6)})
     else:
-        if sys.stderr.isatty():
-            sys.stderr.write("\r")
-        write(f"{counted(done.stored, 'message')} published to {topic} in {seconds:.2f} s, all on disk")
-        if done.unroutable:
-            note(f"{counted(done.unroutable, 'message')} not stored: no queue and no declared topic takes {topic!r}")
+        _show_published(topic, done, seconds)
     if done.refused:
         raise Refused(f"{done.refused:,} of {done.rows:,} messages were refused; the first: {done.why}")
     if done.unroutable and "/" not in topic:
@@ -192,6 +188,14 @@ class Sent:
         self.stored += receipt.stored
         self.unroutable += receipt.unroutable
         self.refused += receipt.refused_rows
+
+
+def _show_published(topic: str, done: Sent, seconds: float) -> None:
+    if sys.stderr.isatty():
+        sys.stderr.write("\r")
+    write(f"{counted(done.stored, 'message')} published to {topic} in {seconds:.2f} s, all on disk")
+    if done.unroutable:
+        note(f"{counted(done.unroutable, 'message')} not stored: no queue and no declared topic takes {topic!r}")
 
 
 def send(client: Client, topic: str, tables: Iterable[pa.Table], told: Callable[[int], None]) -> Sent:

@@ -25,7 +25,7 @@ Source: Arrow columnar format, "IPC Streaming Format" and `Message.fbs`.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from crc32c import crc32c
@@ -147,14 +147,7 @@ class Layout:
         self.nodes, self.buffers = nodes + 4, buffers + 4
         if self.n_nodes < 2 or self.n_buffers < 4:
             raise NotAFrame("fewer than two columns")
-        values = _metadata(data, _follow(data, _field(data, message, 4)))
-        for name, width in ((KEY_LSN, 16), (KEY_CRC, 8), (KEY_DURABLE, 16)):
-            if values.get(name, (0, 0))[1] != width:
-                raise NotAFrame(f"metadata without {name}")
-        self.lsn, self.crc, self.durable = (values[name][0] for name in (KEY_LSN, KEY_CRC, KEY_DURABLE))
-        self.last, width = values.get(KEY_LAST, (0, 0))
-        if self.last and width != 16:
-            raise NotAFrame(f"metadata without {KEY_LAST}")
+        self._read_marks(_metadata(data, _follow(data, _field(data, message, 4))))
         changing = sorted(
             [
                 (self.body, 8),
@@ -168,6 +161,16 @@ class Layout:
             ]
         )
         self.still = _between(data, changing)  # every stretch that is the same in each header of this kind
+
+    def _read_marks(self, values: Mapping[str, tuple[int, int]]) -> None:
+        """Where the metadata have first and last LSN, sum and durable LSN.  values: place and width by key."""
+        for name, width in ((KEY_LSN, 16), (KEY_CRC, 8), (KEY_DURABLE, 16)):
+            if values.get(name, (0, 0))[1] != width:
+                raise NotAFrame(f"metadata without {name}")
+        self.lsn, self.crc, self.durable = (values[name][0] for name in (KEY_LSN, KEY_CRC, KEY_DURABLE))
+        self.last, width = values.get(KEY_LAST, (0, 0))
+        if self.last and width != 16:
+            raise NotAFrame(f"metadata without {KEY_LAST}")
 
     def reads(self, header: bytes) -> bool:
         """Whether this header has its numbers at the same places."""

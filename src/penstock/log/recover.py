@@ -28,7 +28,7 @@ segments between the two may be gone.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from operator import attrgetter
 from typing import NamedTuple, cast
@@ -103,9 +103,7 @@ def open_segments(
             # whole before what it replaced is removed: else that is the last copy of its rows
             scan = _open_closed(segment, frames, recovery, following[0], check=header.first in files.instead)
             if repair and not (scan.sealed or header.generation):
-                _, stray = behind(segment, frames, scan.end, file.size())
-                successor = segment_name(following[0].first)
-                recovery.mends.append(partial(end_roll, disk, segment, successor, scan.end, stray, recovery))
+                recovery.mends.append(_end_of_roll(disk, segment, frames, scan, following[0], recovery))
         else:
             _open_last(disk, segment, frames, recovery, files.torn_roll, repair=repair, claims=claims)
         catalog.add(segment)
@@ -276,6 +274,14 @@ def _header(
     return header, size, file if last_one else shelf.put(name, file)
 
 
+def _end_of_roll(
+    disk: Disk, segment: Segment, frames: FrameReader, scan: Walked, following: SegmentHeader, recovery: Recovery
+) -> Callable[[], None]:
+    """What ends a roll that was cut short: a closed segment without its seal."""
+    _, stray = behind(segment, frames, scan.end, segment.file.size())
+    return partial(end_roll, disk, segment, segment_name(following.first), scan.end, stray, recovery)
+
+
 def _open_last(
     disk: Disk, segment: Segment, frames: FrameReader, recovery: Recovery, torn_roll: str, *, repair: bool, claims: bool
 ) -> None:
@@ -294,13 +300,19 @@ def _open_last(
     if claims and max(claim, scan.claimed) >= lost:
         raise claimed(segment, scan, claim)
     recovery.clean = scan.clean and stray == end and not torn_roll
-    if not repair:
-        return
+    if repair:
+        sure = segment.batch_of(scan.claimed) if claims else -1
+        _mend_last(disk, segment, recovery, torn_roll, sure, end, stray)
+
+
+def _mend_last(
+    disk: Disk, segment: Segment, recovery: Recovery, torn_roll: str, sure: int, end: int, stray: int
+) -> None:
+    """Note what has to be done to the last segment, which is good up to `end` and has bytes up to `stray`."""
     if torn_roll:
         recovery.mends.append(partial(set_aside_file, disk, torn_roll, recovery))
     if stray > end:
         recovery.mends.append(partial(cut, disk, segment, end, stray, recovery))
-    sure = segment.batch_of(scan.claimed) if claims else -1
     recovery.mends.append(partial(write_again, disk, segment, sure, end))
 
 

@@ -212,6 +212,19 @@ class Teller:
         number, covered = unpack_pairs(record.body)
         if number not in self.at or not _covers(covered, self.lsn):
             return
+        details = self._particulars(record, covered)
+        event = WORDS[record.kind]
+        if record.kind is Kind.EXPIRE:
+            event = ended(told(details)[0])
+            ending = _why(details)
+            details.pop("why", None)
+            details.update(ending)
+        self._tell(record, event, number, **details)
+        if record.kind in LAST:
+            self._gone(number)
+
+    def _particulars(self, record: Record, covered: Sequence[int]) -> dict[str, object]:
+        """What a record says of this message alone, for people."""
         details = _json(record.header)
         for key, word in (("dead", "letters"), ("sent", "moved_to")):
             pairs = cast("list[tuple[int, int]] | None", details.pop(key, None))
@@ -226,18 +239,11 @@ class Teller:
         if record.kind is Kind.SETTLE and isinstance(details.get("by"), list):
             by = cast("list[tuple[str, int]]", details["by"])
             details["by"] = by[_whose([count for _, count in by], covered, self.lsn)][0]
-        event = WORDS[record.kind]
         if record.kind is Kind.OWN:
             del details["owner"]  # a number; its name is told
         if record.kind is Kind.EXPIRE:
             details.pop("left", None)  # what actions still had to do
-            event = ended(told(details)[0])
-            ending = _why(details)
-            details.pop("why", None)
-            details.update(ending)
-        self._tell(record, event, number, **details)
-        if record.kind in LAST:
-            self._gone(number)
+        return details
 
     def _gone(self, number: int) -> None:
         """A queue has the message no longer, nor has a stream of it."""

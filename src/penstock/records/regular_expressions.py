@@ -151,11 +151,8 @@ def _unsupported(pattern: str) -> tuple[str, int]:
     while place < len(pattern):
         here = pattern[place]
         if here == "\\":
-            following = pattern[place + 1 : place + 2]
-            if not in_class and following and following in "123456789":
-                return f"back-reference \\{following}", place
-            if following in _ESCAPES:
-                return _ESCAPES[following], place
+            if name := _unsupported_escape(pattern[place + 1 : place + 2], in_class):
+                return name, place
             place += 2
             continue
         if in_class:
@@ -170,6 +167,13 @@ def _unsupported(pattern: str) -> tuple[str, int]:
             return f"possessive quantifier {possessive[0]}", place
         place += 1
     return "", 0
+
+
+def _unsupported_escape(following: str, in_class: bool) -> str:
+    """The name of what a backslash and this character are; empty: nothing unusual."""
+    if not in_class and following and following in "123456789":
+        return f"back-reference \\{following}"
+    return _ESCAPES.get(following, "")
 
 
 def _unsupported_group(pattern: str, place: int) -> str:

@@ -1,4 +1,4 @@
-"""What the HTTP door shows of queues, streams, consumers, replays, views, topics, actions, connections and channels.
+"""What the HTTP door shows of queues, streams, consumers, replays, views, topics, actions, connections and processes.
 
 Plain values, taken on the loop. Each is made from what is at hand; nothing is read and nothing is walked but the list
 itself.
@@ -10,6 +10,7 @@ is counted in LSNs, control records and other topics included: counting messages
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -19,6 +20,7 @@ from penstock.records.dataclass import dataclass
 from penstock.server.amqp.channel import Channel
 from penstock.server.bulk.relay import bytes_between
 from penstock.server.counters import Rates
+from penstock.server.doors.door_process import figures_of
 from penstock.wire.flight.bookmarks import format_bookmark
 
 if TYPE_CHECKING:
@@ -360,3 +362,25 @@ def _channel(session: Connection, channel: Channel, connection: str, number: int
         "acks_uncommitted": 0 if channel.tx is None else channel.tx.acknowledged,
         "connection_details": {"name": connection, **_ends(session)},
     }
+
+
+class Process(NamedTuple):
+    """A process of the server: seconds of CPU since its start, bytes, and how often one like it began and ended."""
+
+    name: str
+    pid: int
+    cpu: float
+    resident: int
+    starts: int
+    deaths: int
+
+
+def processes(server: Server) -> list[Process]:
+    """Those that the server is made of, this one first."""
+    door, bulk = server.flight.entrance.process, server.bulk
+    found = [("core", os.getpid(), 1, 0), ("flight", door.pid, door.starts, door.deaths)]
+    for doors in (server.http_doors, server.doors):
+        if doors is not None:
+            found += ((one.name, one.pid, one.starts, one.deaths) for one in doors.processes)
+    found.append(("bulk", bulk.pid, bulk.starts, bulk.deaths))
+    return [Process(name, pid, *figures_of(pid), starts, deaths) for name, pid, starts, deaths in found if pid]

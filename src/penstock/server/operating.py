@@ -270,7 +270,8 @@ class Operating:
 
     def overview(self) -> Mapping[str, object]:
         """The server as a whole, from the counters that `/metrics` has."""
-        from penstock.server.http.facts import Facts, processes  # not loaded before somebody looks
+        from penstock.server.figures import processes  # not loaded before somebody looks
+        from penstock.server.http.facts import Facts
 
         facts = Facts(self.server, __version__)
         metrics = facts.metrics()

@@ -23,6 +23,8 @@ from penstock.testing.instance import Instance
 from penstock.wire.flight.bookmarks import format_bookmark
 
 if TYPE_CHECKING:
+    from penstock.core.queue.order.ranks import Ints
+    from penstock.core.queue.queue import Queue
     from penstock.core.sow.holding import Sow
     from penstock.core.view_groups import View
     from penstock.history.history import History
@@ -198,6 +200,17 @@ def _history(instance: Instance) -> History:
     return History(instance.log, lambda: False)
 
 
+def _available(queue: Queue) -> Ints:
+    """LSNs of what a query finds in a queue."""
+    import numpy as np
+
+    from penstock.core.queue.order.runs import view
+    from penstock.core.queue.whole import AVAILABLE
+
+    chunks = [view(chunk) for chunk in queue.chunks(*AVAILABLE)]
+    return np.concatenate(chunks) if chunks else np.zeros(0, np.int64)
+
+
 def records_of(
     instance: Instance,
     name: str,
@@ -210,8 +223,6 @@ def records_of(
     """What a query finds; on the loop."""
     import numpy as np
 
-    from penstock.core.queue.order.runs import view
-    from penstock.core.queue.places import AVAILABLE
     from penstock.core.sow.select import order_of
     from penstock.server.views.record_query import Counts, Query, keys_of, plain, run
 
@@ -225,9 +236,7 @@ def records_of(
         kind = sow.rule.message_type
     else:
         queue = instance.core.queue(VHOST, name)
-        kind = queue.settings.message_type
-        chunks = [view(chunk) for chunk in queue.chunks(*AVAILABLE)]
-        lsns = np.concatenate(chunks) if chunks else np.zeros(0, np.int64)
+        lsns, kind = _available(queue), queue.settings.message_type
         numbers = lsns.astype(np.uint64)
     instance.make_durable()
     history = _history(instance)

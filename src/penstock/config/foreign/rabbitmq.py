@@ -343,6 +343,13 @@ def _queue(book: Book, item: Item, default_vhost: str) -> None:
     book.add("queue", table, item.place, places)
 
 
+def _goes_without_saying(key: str | None, harmless: tuple[object, ...] | None, value: object) -> bool:
+    """Whether a queue is as this argument says anyway.  harmless: values of it that say nothing."""
+    if key == "queue_type":
+        return value == "classic"
+    return harmless is not None and any(value == one and type(value) is type(one) for one in harmless)
+
+
 def _argument(
     book: Book, table: dict[str, object], places: dict[Path_, Place], argument: str, value: object, place: Place,
     kind: QueueType,
@@ -350,14 +357,11 @@ def _argument(
     if argument == DEDUPLICATION and isinstance(value, bool):
         table |= DEDUPLICATES if value else {}
         return
-    harmless = HARMLESS_ARGUMENTS.get(argument)
-    if harmless is not None and any(value == one and type(value) is type(one) for one in harmless):
-        return
-    key = _OURS.get(argument)
+    key, harmless = _OURS.get(argument), HARMLESS_ARGUMENTS.get(argument)
     if key == "queue_type" and value not in QUEUE_TYPES:
         book.remark(Verdict.REFUSED, place, f"{value!r} is another kind of queue")
         return
-    if argument in kind.idle or (key == "queue_type" and value == "classic"):
+    if argument in kind.idle or _goes_without_saying(key, harmless, value):
         return
     if argument == MAX_AGE:
         try:

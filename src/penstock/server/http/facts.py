@@ -11,7 +11,7 @@ from functools import partial
 from itertools import accumulate
 from math import inf
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, cast
 
 from penstock.config.load import in_force
 from penstock.core.commands.queues import age_of_oldest_lease, head_published, seconds_behind
@@ -26,8 +26,7 @@ from penstock.server.access import judge
 from penstock.server.allocator import resident_bytes
 from penstock.server.clock import SystemClock
 from penstock.server.counters import Rates
-from penstock.server.doors.door_process import figures_of
-from penstock.server.figures import consumers, replay_numbers, standings, topic_facts, view_facts
+from penstock.server.figures import consumers, processes, replay_numbers, standings, topic_facts, view_facts
 from penstock.server.figures import facts as standing_facts
 from penstock.server.http.metrics import (
     ACTIONS,
@@ -375,17 +374,6 @@ def idle_since(queue: Queue, wall: int) -> dict[str, object]:
 # -- metrics
 
 
-class Process(NamedTuple):
-    """A process of the server: seconds of CPU since its start, bytes, and how often one like it began and ended."""
-
-    name: str
-    pid: int
-    cpu: float
-    resident: int
-    starts: int
-    deaths: int
-
-
 def queue_line(core: Core, queue: Queue, now: Now) -> Line:
     """One queue; times in seconds, rates a second."""
     figures, weight = queue.figures or NOTHING_COUNTED, weighed(queue)
@@ -426,10 +414,8 @@ def metrics_of(server: Server, version: str, progress: Progress | None = None) -
         }
         return Metrics(node, cluster, version, early)
     engine, counters, pauses = server.engine, server.counters, server.pulse.pauses()
-    segments, sessions, guards = server.log.segments(), server.amqp.sessions, server.entry.guards.by_door
-    flight, apart = server.flight.entrance.connections, [one for one in (server.doors, server.http_doors) if one]
-    strangers = {door: count for one in apart for door, count in one.there().items()}
-    sent_away = {what: count for one in apart for what, count in one.closed.items()}
+    segments, sessions = server.log.segments(), server.amqp.sessions
+    strangers, closed = _strangers(server)
     seen = SimpleNamespace(
         server=server,
         engine=engine,
@@ -459,7 +445,6 @@ def metrics_of(server: Server, version: str, progress: Progress | None = None) -
     )
     figures = dict(zip((one.name for one in WHOLE.figures), WHOLE.look(seen).values, strict=True))
     messages = {f"rabbitmq_global_messages_{name}": getattr(counters, of) for name, of, _ in MESSAGES}
-    closed = {(door, what): count for door, guard in guards.items() for what, count in guard.closed.items()}
     return Metrics(
         node,
         cluster,
@@ -482,22 +467,24 @@ def metrics_of(server: Server, version: str, progress: Progress | None = None) -
         logins_refused=dict(server.logins.refused),
         memory=engine.bodies.budget.by_name(),
         certificate_seconds_left=None if server.tls is None else server.tls.seconds_left(),
-        strangers={door: len(guard) for door, guard in guards.items()} | flight.there() | strangers,
-        strangers_closed=closed | dict(flight.closed) | sent_away,
+        strangers=strangers,
+        strangers_closed=closed,
         pause_total=pauses.total,
         pause_counts=list(zip((*BOUNDS, inf), accumulate(pauses.counts), strict=True)),
     )
 
 
-def processes(server: Server) -> list[Process]:
-    """Those that the server is made of, this one first."""
-    door, bulk = server.flight.entrance.process, server.bulk
-    found = [("core", os.getpid(), 1, 0), ("flight", door.pid, door.starts, door.deaths)]
-    for doors in (server.http_doors, server.doors):
+def _strangers(server: Server) -> tuple[dict[str, int], dict[tuple[str, str], int]]:
+    """Connections that have not logged in, by door; and those that were closed, by door and what they went beyond."""
+    guards, flight = server.entry.guards.by_door, server.flight.entrance.connections
+    there = {door: len(guard) for door, guard in guards.items()} | flight.there()
+    closed = {(door, what): count for door, guard in guards.items() for what, count in guard.closed.items()}
+    closed |= flight.closed
+    for doors in (server.doors, server.http_doors):
         if doors is not None:
-            found += ((one.name, one.pid, one.starts, one.deaths) for one in doors.processes)
-    found.append(("bulk", bulk.pid, bulk.starts, bulk.deaths))
-    return [Process(name, pid, *figures_of(pid), starts, deaths) for name, pid, starts, deaths in found if pid]
+            there |= doors.there()
+            closed |= doors.closed
+    return there, closed
 
 
 def _archive(engine: Engine) -> dict[str, int]:
