@@ -196,7 +196,7 @@ class Driver:
         self.stopping = threading.Event()
         self.once = bool(job.get("once"))
         self.executor = ThreadPoolExecutor(STARTS_AT_ONCE, "penstock-start")
-        self.logins = None if str(job["master"]).startswith("local") else TaskLogins()
+        self.logins = None if str(job.get("master", "local")).startswith("local") else TaskLogins()
         self.all = [self._running(one) for one in self._pipelines(job)]
         self.reporter: Reporter | None = None
         self.teller: Teller | None = None
