@@ -13,8 +13,10 @@ from penstock.records.schema import CARRIED
 from penstock.wire.flight.commands import Link
 from penstock.wire.flight.linking import (
     BEAT,
+    LEVEL,
     LINKED,
     Heard,
+    Said,
     Welcome,
     ask_words,
     read_heard,
@@ -78,9 +80,10 @@ def test_columns_must_all_be_there() -> None:
         receive(rows().drop_columns(["properties"]), LINKED, Bounds())
 
 
-def test_an_ask_and_a_sign_of_life_are_told_apart() -> None:
-    assert read_said(ask_words(b'["/","work",[[5,1,2]]]')) == b'["/","work",[[5,1,2]]]'
-    assert read_said(BEAT) is None
+def test_an_ask_a_site_that_is_level_and_a_sign_of_life_are_told_apart() -> None:
+    assert read_said(ask_words(b'["/","work",[[5,1,2]]]')) == Said(ask=b'["/","work",[[5,1,2]]]')
+    assert read_said(LEVEL) == Said(level=True)
+    assert read_said(BEAT) == Said()
 
 
 @pytest.mark.parametrize("words", [b'{"say":"ask"}', b'{"say":"ask","ask":5}', b'{"say":"more"}', b"[", b'{"say":1}'])
