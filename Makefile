@@ -130,7 +130,7 @@ soak-cluster: $(STAMP)
 
 # Three sites that share a queue, linked over proxies: links cut, sites killed and stopped, workers everywhere.
 soak-sites: $(STAMP)
-	@PYTHONPATH=tests $(PYTHON_IN) -m soak.sites_soak
+	@PYTHONPATH=tests $(PYTHON_IN) -m soak.sites_soak $(SOAK_ARGS)
 
 # Do the tests that documents name notice what breaks?  An hour and a half; CLAIMS_ARGS="--only limits" for a part.
 soak-claims: $(STAMP)
