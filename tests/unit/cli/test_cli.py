@@ -88,6 +88,7 @@ def test_the_tree_of_commands() -> None:
         *("user set-permissions", "user clear-permissions", "user list-limits", "user set-limit", "user clear-limit"),
         *("cluster init", "cluster status", "cluster promote", "cluster lost", "cluster switchover", "cluster remove"),
         *("cluster finalize", "cluster drill", "link status", "link pause", "link resume", "link proxy"),
+        *("token list", "token issue", "token renew", "token revoke"),
         "migrate",
         *("bench publish", "bench consume", "bench both", "bench ping", "bench deep", "bench spark"),
         *("log ls", "log show", "log verify", "log archive", "log compact", "log export"),
