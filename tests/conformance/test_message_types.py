@@ -6,13 +6,16 @@ from collections.abc import Iterator
 from typing import Any
 
 import httpx
+import orjson
 import pika
 import pyarrow as pa
 import pytest
+from click.testing import CliRunner
 
 import penstock
 from http_lab import NO_TLS
 from message_samples import SAMPLES, Sample
+from penstock.cli.main import command as built
 from penstock.errors import AccessRefused, InvalidArgument, PreconditionFailed
 from penstock.expr.bodies.type_table import body_type
 from penstock.testing import Broker
@@ -182,3 +185,18 @@ def test_a_body_that_does_not_fit_its_schema_is_refused_at_every_door(broker: Br
     told = httpx.get(f"{broker.http_url}/metrics/per-object", verify=NO_TLS, auth=("guest", "guest")).text
     where = '{exchange="",topic="payments",vhost="/"}'
     assert f"penstock_topic_schema_failed_total{where} {float(facts['json_schema_failed'])}" in told
+
+
+PACKED = ("msgpack", "bson", "avro", "protobuf")
+DECODED = [one for one in SAMPLES.values() if one.name.partition(":")[0] in PACKED]
+
+
+@pytest.mark.parametrize("sample", DECODED, ids=[sample.label for sample in DECODED])
+def test_a_person_sees_fields_unless_he_asks_for_the_bytes(broker: Broker, sample: Sample) -> None:
+    for command in (["queue", "peek", f"{sample.label}-work"], ["sow", f"{sample.label}-records"]):
+        told = CliRunner().invoke(built(None), [*command, "--url", broker.flight_url])
+        assert told.exit_code == 0, told.output
+        assert [orjson.loads(line)["id"] for line in told.output.splitlines()] == [order["id"] for order in ORDERS]
+        raw = CliRunner().invoke(built(None), [*command, "--raw", "--url", broker.flight_url])
+        assert raw.exit_code == 0, raw.output
+        assert '"id":"a-1"' not in raw.output

@@ -30,8 +30,9 @@ from penstock.cli.output import (
     write_json,
     write_table,
 )
-from penstock.errors import InvalidArgument, NotFound, Refused
+from penstock.errors import AccessRefused, InvalidArgument, NotFound, PreconditionFailed, Refused
 from penstock.records.dataclass import dataclass
+from penstock.records.message_types import JSON, MessageType
 from penstock.units import parse_duration
 
 if TYPE_CHECKING:
@@ -370,13 +371,44 @@ def take(
     return done, failed
 
 
-def show(message: Message, *, as_json: bool) -> None:
-    """One message on a line."""
+def reader(ask: Callable[[], Mapping[str, object]]) -> Callable[[bytes], str]:
+    """How bodies become text for a person: those of a type that has fields as JSON, all others as they are.
+
+    ask: the facts of the queue or topic that has them.
+    """
+    from penstock.expr.bodies.type_table import body_type
+
+    try:
+        kind = body_type(cast("MessageType", ask().get("message_type") or JSON))
+    except (NotFound, AccessRefused, PreconditionFailed):  # its library is not here, or nobody says what it is
+        return _as_it_is
+    if kind.name in _AS_THEY_ARE:
+        return _as_it_is
+
+    def read(body: bytes) -> str:
+        try:
+            return kind.json(body).decode("utf-8", "replace")
+        except ValueError:
+            return _as_it_is(body)
+
+    return read
+
+
+_AS_THEY_ARE = frozenset({JSON, "binary", "nvfix", "fix", "xml"})
+"""Types whose bodies are text already, or have no fields."""
+
+
+def _as_it_is(body: bytes) -> str:
+    return body.decode("utf-8", "replace")
+
+
+def show(message: Message, *, as_json: bool, text: Callable[[bytes], str] | None = None) -> None:
+    """One message on a line.  text: what a person sees of its body; None: that as it is."""
     if as_json:
         fields = ("lsn", "bookmark", "topic", "attempt", "reason", "body")
         write_json({field: getattr(message, field) for field in fields}, indent=False)
     else:
-        write(message.body.decode("utf-8", "replace"))
+        write((text or _as_it_is)(message.body))
 
 
 app = family("message", "Show, withdraw or move one message.")

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from penstock.cli.messages import reasons, until_or_for, when_of
+from penstock.cli.messages import reader, reasons, until_or_for, when_of
 from penstock.cli.messages import show as show_message
 from penstock.cli.output import (
     DEFAULT_URL,
@@ -191,6 +192,7 @@ def read_setting(text: str) -> tuple[str, object]:
 def peek(
     name: Name,
     count: Annotated[int, typer.Option("--count", min=1, help="How many, from the oldest.")] = 10,
+    raw: Annotated[bool, typer.Option("--raw", help="Bodies as they are, also those of a type such as Avro.")] = False,
     url: Url = DEFAULT_URL,
     json: Json = False,
 ) -> None:
@@ -200,8 +202,9 @@ def peek(
     """
     with connect(url) as client:
         messages = client.peek(name, count)
+        text = None if raw or json else reader(partial(client.queue, name))
     for message in messages:
-        show_message(message, as_json=json)
+        show_message(message, as_json=json, text=text)
         if message.reason and not json:
             write(f"  died: {message.reason}")
 

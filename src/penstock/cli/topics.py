@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol, cast
 
 import typer
 
+from penstock.cli.messages import reader
 from penstock.cli.messages import show as show_message
 from penstock.cli.output import (
     DEFAULT_URL,
@@ -143,6 +145,7 @@ def sow(
         bool, typer.Option("--delete", help="Remove the records that match; says how many first.")
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    raw: Annotated[bool, typer.Option("--raw", help="Bodies as they are, also those of a type such as Avro.")] = False,
     url: Url = DEFAULT_URL,
     json: Json = False,
 ) -> None:
@@ -174,12 +177,21 @@ def sow(
             topic, exchange=exchange, filter=filter, order_by=order_by, top_n=top, skip_n=skip, projection=select,
             grouping=group_by, select=fields, stats=_stats if stats else None,
         )  # fmt: skip
+        text = None if raw or json or select is not None else reader(partial(_facts, client, topic, exchange))
         for record in records:
             if json:
                 shown = ("sow_key", "lsn", "bookmark", "topic", "body")
                 write_json({field: getattr(record, field) for field in shown}, indent=False)
             else:
-                write(record.body.decode("utf-8", "replace"))
+                write(record.body.decode("utf-8", "replace") if text is None else text(record.body))
+
+
+def _facts(client: Client, topic: str, exchange: str) -> Mapping[str, object]:
+    """Of a topic or view, or of a queue of that name."""
+    try:
+        return client.topic(topic, exchange)
+    except NotFound:
+        return client.queue(topic)
 
 
 def _stats(told: dict[str, int]) -> None:
