@@ -14,8 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import orjson
+import typer
 
 from penstock.cli.amqp_link import Broker, Link, read_address
+from penstock.cli.output import connect, counted, note, write, write_json, write_table
+from penstock.cli.serving import read_settings
 from penstock.errors import InvalidArgument, NotFound, Refused, SettingsError, Unavailable
 from penstock.log.disk import OsDisk
 from penstock.log.mending import CUT, begins_a_tail, cut_files, cut_rows
@@ -268,3 +271,38 @@ def _header(message: Message, publisher: str, blind: Sequence[str]) -> bytes:
         headers["BCC"] = list(blind)
     header.headers = {**headers, "x-publisher": publisher, "x-sequence": message.lsn}
     return header_codec.encode(header)
+
+
+def publish_of_member(
+    config: str,
+    files: Sequence[str],
+    url: str,
+    amqp: str | None,
+    told: Callable[[int], None],
+    *,
+    do: bool,
+    json: bool,
+) -> None:
+    """The command: what there is and was done is shown.  config: the member's settings."""
+    with connect(url) as client:
+        found = publish_cut(read_settings(config, {}), client, files, amqp, do=do, told=told)
+    open_ones = [one for one in found if not one.before]
+    left, done = sum(one.messages for one in open_ones), sum(one.published for one in found)
+    unroutable = sum(one.unroutable for one in found)
+    if json:
+        write_json({"dry_run": not do, "messages": left, "published": done, "files": [one.plain() for one in found]})
+    else:
+        columns = ("file in cut/", "to publish", "in the log", "dead letters", "expired", "published")
+        rows = [
+            (one.file, 0 if one.before else one.messages, one.there, one.made, one.expired,
+             "before" if one.before else one.published)
+            for one in found
+        ]  # fmt: skip
+        write_table(columns, rows)
+        if do:
+            write(f"{counted(done, 'message')} published, all on disk")
+        else:
+            write(f"{counted(left, 'message')} would be published: say --yes")
+    if unroutable:
+        note(f"{counted(unroutable, 'message')} not stored: no queue and no declared topic takes them")
+        raise typer.Exit(1)

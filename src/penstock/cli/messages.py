@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, BinaryIO, cast
 
@@ -93,7 +94,10 @@ def publish(
     if from_cut is not None:
         if topic is not None:
             raise InvalidArgument("--from-cut goes without a topic: each message goes to where it was published")
-        _publish_cut(from_cut, cut_file or [], url, amqp, do=yes, json=json)
+        from penstock.cli.cut_publishing import publish_of_member
+
+        told = partial(progress, json=json)
+        publish_of_member(from_cut, cut_file or [], url, amqp, told, do=yes, json=json)
         return
     if cut_file or yes or amqp is not None:
         raise InvalidArgument("--cut-file, --yes and --amqp go with --from-cut")
@@ -112,38 +116,6 @@ def publish(
     if done.refused:
         raise Refused(f"{done.refused:,} of {done.rows:,} messages were refused; the first: {done.why}")
     if done.unroutable and "/" not in topic:
-        raise typer.Exit(1)
-
-
-def _publish_cut(
-    config: str, files: Sequence[str], url: str, amqp: str | None, *, do: bool, json: bool
-) -> None:  # fmt: skip
-    from penstock.cli.cut_publishing import publish_cut
-    from penstock.cli.serving import read_settings
-
-    with connect(url) as client:
-        found = publish_cut(
-            read_settings(config, {}), client, files, amqp, do=do, told=lambda rows: progress(rows, json=json)
-        )
-    open_ones = [one for one in found if not one.before]
-    left, done = sum(one.messages for one in open_ones), sum(one.published for one in found)
-    unroutable = sum(one.unroutable for one in found)
-    if json:
-        write_json({"dry_run": not do, "messages": left, "published": done, "files": [one.plain() for one in found]})
-    else:
-        columns = ("file in cut/", "to publish", "in the log", "dead letters", "expired", "published")
-        rows = [
-            (one.file, 0 if one.before else one.messages, one.there, one.made, one.expired,
-             "before" if one.before else one.published)
-            for one in found
-        ]  # fmt: skip
-        write_table(columns, rows)
-        if do:
-            write(f"{counted(done, 'message')} published, all on disk")
-        else:
-            write(f"{counted(left, 'message')} would be published: say --yes")
-    if unroutable:
-        note(f"{counted(unroutable, 'message')} not stored: no queue and no declared topic takes them")
         raise typer.Exit(1)
 
 

@@ -52,7 +52,7 @@ from penstock.server.upkeep.keeper import Keeper
 logger = logging.getLogger("penstock.server")
 
 if TYPE_CHECKING:
-    from penstock.config.settings import Settings
+    from penstock.config.settings import ArchiveSection, Settings
     from penstock.records.chunks import Chunk
     from penstock.records.entries import Rows
     from penstock.server.flight.door import FlightLimits
@@ -136,48 +136,11 @@ class App(Server):
         starting = Starting(self, self._show)
         try:
             if settings.cluster is not None:
-                from penstock.server.cluster.leading import Cluster
-
-                self.cluster = Cluster(settings, self.say)
-                self.cluster.on_switch = self.stopping.set
-                await starting.wait(self.cluster.lead())
-                if any(name.startswith("flight") for name in settings.listen.doors()):  # it loads while the log is read
-                    self.flight_process = spawned("penstock.server.flight.front", of_a_door(settings.server.memory))
+                await self._lead(starting)
             self.accounts.load(disk)
             self.log, recovered = await starting.recover(self.pools.reading, partial(self._recover, disk))
-            self.engine = Engine(
-                recovered.core,
-                self.log,
-                Caches(settings.server.memory),
-                self.clock,
-                call_soon=loop.call_soon,
-                read_cold=self._read_cold,
-                at_round_end=self.pulse.at_round_end(loop),
-                shares=self.shares,
-            )
-            pools = self.pools
-            self.engine.run_off(
-                judging=pools.off(pools.judging),
-                scanning=pools.off(pools.scanning),
-                replaying=pools.off(pools.replaying),
-                reading=pools.off(pools.reading),
-                acting=pools.off(pools.acting),
-                at_work=pools.at_work,
-            )
-            self.engine.acts.steps.say = self.say
-            self.engine.acts.steps.allow_execute = settings.server.allow_execute
-            self.log.on_durable = self.engine.durable
-            self.log.on_broken = self.engine.break_down
-            syncer = KernelSync.of_this_system()
-            self.log.start_thread(loop.call_soon_threadsafe, loop.call_later, loop, syncer)
-            if self.cluster is not None:
-                self.cluster.attach(self.log, self.engine)
-                self.accounts.copied = self.cluster.keep_accounts
-            told = apply_settings(recovered.core, settings, self.engine.now, recovered.places)
-            self.accounts.bound(recovered.core)
-            declare_views(self.engine.views, settings)
-            on_spark = [f"view.{one.name}" for one in settings.view if one.engine == "spark"]
-            self.engine.pipelines.declared = (*(one.name for one in settings.pipeline), *on_spark)
+            self._make_engine(recovered)
+            told = self._apply(recovered)
             self.engine.acts.resuming.start()
             self.engine.finish_turn()
             self.progress.watch("finishing", 0, 1)
@@ -193,62 +156,8 @@ class App(Server):
                 await self._boot_durable()  # what was copied now, too: whoever takes over needs the stages until then
                 self.cluster.forget(self.cluster.kept_stages)
             self.progress.watch("opening", 0, 1)
-            from penstock.server.amqp.door import (
-                Admission,
-                AmqpDoor,  # the doors' modules came while the log was folded
-            )
-            from penstock.server.flight.door import FlightDoor
-            from penstock.server.flight.log_actions import ArchiveAction, CompactAction
-            from penstock.server.flight.operation_actions import administration
-
-            self.bulk = Bulk(data, budget=settings.server.memory)
-            self.engine.ask_of(self.bulk.call)
-            elsewhere = Compactor(self.bulk)
-            if settings.log.archive is not None:
-                from penstock.server.upkeep.archive import Archiving
-                from penstock.server.upkeep.archived_log import Whole
-
-                shared = None
-                if self.cluster is not None and self.cluster.turn is not None:
-                    from penstock.server.cluster.shared_archive import SharedArchive
-
-                    shared = SharedArchive(self.cluster.keep, Path(data), self.cluster.turn.reign.term)
-                archive = Archiving(
-                    self.log, settings.log.archive, Path(data), self.bulk, pools.reading,
-                    self.engine.promised, self.engine.clock.wall, shared,
-                )  # fmt: skip
-                self.engine.archive, self.engine.archived = archive, archive.has
-                self.engine.past = Whole(self.log, archive, self.bulk)
-            self.keeper = Keeper(self.engine, pools.reading, settings.log, loop, elsewhere, allocator.give_back)
-            self.engine.keeper = self.keeper
-            self.pace = self.keeper.pace
+            self._make_doors(starting, disk, data)
             self.recovered_records, self.recovered_seconds = recovered.records, recovered.seconds
-            self.amqp = AmqpDoor(
-                self.engine, self.logins, self.accounts.vhosts, self.counters, amqp_limits(settings), self.users.rights,
-                Admission(self.users), certificates=settings.tls.cert_login_from is not None, entry=self.entry,
-            )  # fmt: skip
-            self.flight = FlightDoor(
-                self.engine,
-                self.logins,
-                self.accounts.vhosts,
-                disk,
-                wake=loop.call_soon_threadsafe,
-                bulk=self.bulk,
-                entrance=starting.entrance,
-                limits=flight_limits(settings),
-                scratch=str(data),
-            )
-            if (cluster := self.cluster) is not None:
-                self.flight.stages.dropped = lambda names: loop.call_soon_threadsafe(cluster.forget, names)
-            self.flight.actions.table |= CompactAction(self.flight.handover, self.keeper).table
-            self.flight.actions.table |= ArchiveAction(self.flight.handover).table
-            self.flight.actions.table |= administration(self, self.flight.handover)
-            self.flight.links = self.link
-            self.scratch = Scratch(data)
-            self.scratch.clear()
-            self.pager = Pager(self.engine, self.scratch, pools.reading, loop.call_later)
-            if settings.link:
-                self.links = self._links()  # before anybody is given a message that another site may have now
             starting.open(self.amqp, self.flight)
         except BaseException:
             await starting.undo()
@@ -263,7 +172,7 @@ class App(Server):
         self.serving = True
         self.tls = starting.tls
         if self.tls is not None:
-            self.tls.start(loop, pools.reading)
+            self.tls.start(loop, self.pools.reading)
         self.progress.ready()
         starting.end()
         self.engine.tending.fill_heads()
@@ -275,8 +184,119 @@ class App(Server):
         self._beat()
         self._tidy()
         self.alarm.look_soon()
-        self._warm_timer = loop.call_later(WARM_UP_S, pools.scanning.submit, load_first_uses)
+        self._warm_timer = loop.call_later(WARM_UP_S, self.pools.scanning.submit, load_first_uses)
         return Ready(os.getpid(), self.addresses, recovered.records, recovered.seconds)
+
+    async def _lead(self, starting: Starting) -> None:
+        """As a member of a cluster: follow until it is this one that leads."""
+        from penstock.server.cluster.leading import Cluster
+
+        self.cluster = Cluster(self.settings, self.say)
+        self.cluster.on_switch = self.stopping.set
+        await starting.wait(self.cluster.lead())
+        if any(name.startswith("flight") for name in self.settings.listen.doors()):  # it loads while the log is read
+            self.flight_process = spawned("penstock.server.flight.front", of_a_door(self.settings.server.memory))
+
+    def _make_engine(self, recovered: Recovered) -> None:
+        """What decides, on what was recovered; its threads, and the log's."""
+        self.engine = Engine(
+            recovered.core,
+            self.log,
+            Caches(self.settings.server.memory),
+            self.clock,
+            call_soon=self.loop.call_soon,
+            read_cold=self._read_cold,
+            at_round_end=self.pulse.at_round_end(self.loop),
+            shares=self.shares,
+        )
+        pools = self.pools
+        self.engine.run_off(
+            judging=pools.off(pools.judging),
+            scanning=pools.off(pools.scanning),
+            replaying=pools.off(pools.replaying),
+            reading=pools.off(pools.reading),
+            acting=pools.off(pools.acting),
+            at_work=pools.at_work,
+        )
+        self.engine.acts.steps.say = self.say
+        self.engine.acts.steps.allow_execute = self.settings.server.allow_execute
+        self.log.on_durable = self.engine.durable
+        self.log.on_broken = self.engine.break_down
+        syncer = KernelSync.of_this_system()
+        self.log.start_thread(self.loop.call_soon_threadsafe, self.loop.call_later, self.loop, syncer)
+        if self.cluster is not None:
+            self.cluster.attach(self.log, self.engine)
+            self.accounts.copied = self.cluster.keep_accounts
+
+    def _apply(self, recovered: Recovered) -> list[str]:
+        """What the settings say of queues, views and pipelines; what to tell of it."""
+        settings = self.settings
+        told = apply_settings(recovered.core, settings, self.engine.now, recovered.places)
+        self.accounts.bound(recovered.core)
+        declare_views(self.engine.views, settings)
+        on_spark = [f"view.{one.name}" for one in settings.view if one.engine == "spark"]
+        self.engine.pipelines.declared = (*(one.name for one in settings.pipeline), *on_spark)
+        return told
+
+    def _keep_archive(self, section: ArchiveSection, folder: Path) -> None:
+        """What copies closed segments away, and reads them there."""
+        from penstock.server.upkeep.archive import Archiving
+        from penstock.server.upkeep.archived_log import Whole
+
+        shared = None
+        if self.cluster is not None and self.cluster.turn is not None:
+            from penstock.server.cluster.shared_archive import SharedArchive
+
+            shared = SharedArchive(self.cluster.keep, folder, self.cluster.turn.reign.term)
+        archive = Archiving(
+            self.log, section, folder, self.bulk, self.pools.reading,
+            self.engine.promised, self.engine.clock.wall, shared,
+        )  # fmt: skip
+        self.engine.archive, self.engine.archived = archive, archive.has
+        self.engine.past = Whole(self.log, archive, self.bulk)
+
+    def _make_doors(self, starting: Starting, disk: OsDisk, data: Path) -> None:
+        """What serves clients, and what runs beside it; nobody is let in yet."""
+        from penstock.server.amqp.door import Admission, AmqpDoor  # these modules came while the log was folded
+        from penstock.server.flight.door import FlightDoor
+        from penstock.server.flight.log_actions import ArchiveAction, CompactAction
+        from penstock.server.flight.operation_actions import administration
+
+        settings, loop, pools = self.settings, self.loop, self.pools
+        self.bulk = Bulk(data, budget=settings.server.memory)
+        self.engine.ask_of(self.bulk.call)
+        elsewhere = Compactor(self.bulk)
+        if settings.log.archive is not None:
+            self._keep_archive(settings.log.archive, data)
+        self.keeper = Keeper(self.engine, pools.reading, settings.log, loop, elsewhere, allocator.give_back)
+        self.engine.keeper = self.keeper
+        self.pace = self.keeper.pace
+        self.amqp = AmqpDoor(
+            self.engine, self.logins, self.accounts.vhosts, self.counters, amqp_limits(settings), self.users.rights,
+            Admission(self.users), certificates=settings.tls.cert_login_from is not None, entry=self.entry,
+        )  # fmt: skip
+        self.flight = FlightDoor(
+            self.engine,
+            self.logins,
+            self.accounts.vhosts,
+            disk,
+            wake=loop.call_soon_threadsafe,
+            bulk=self.bulk,
+            entrance=starting.entrance,
+            limits=flight_limits(settings),
+            scratch=str(data),
+        )
+        if (cluster := self.cluster) is not None:
+            self.flight.stages.dropped = lambda names: loop.call_soon_threadsafe(cluster.forget, names)
+        self.flight.actions.table |= CompactAction(self.flight.handover, self.keeper).table
+        self.flight.actions.table |= ArchiveAction(self.flight.handover).table
+        self.flight.actions.table |= administration(self, self.flight.handover)
+        self.flight.links = self.link
+        self.scratch = Scratch(data)
+        self.scratch.clear()
+        self.pager = Pager(self.engine, self.scratch, pools.reading, loop.call_later)
+        if settings.link:
+            self.links = self._links()  # before anybody is given a message that another site may have now
 
     def _recover(self, disk: OsDisk) -> tuple[Log, Recovered]:
         """In a thread: the loop answers HTTP meanwhile."""
