@@ -42,7 +42,7 @@ def test_the_examples_run(
 
 def test_every_option_of_a_log_stream_is_named() -> None:
     other = {"user", "password", "vhost", "path", "patience", "states", "log", "startingLsn", "endingLsn", "view"}
-    other |= {"ca", "cert", "key", "verify"}  # of every read and write
+    other |= {"ca", "cert", "key", "verify", "token"}  # of every read and write
     other |= {"mode", "queue", "endingOffsets", "orderBy", "onLostCheckpoint", "poisonAfter"}  # of mode queue
     other |= {
         "backfillUntil",
