@@ -22,7 +22,7 @@ from penstock.core.queue.settling.deferred import Deferred
 from penstock.core.queue.whole import DISPATCH
 from penstock.core.sizes import Sizes
 from penstock.core.state.lsns import within
-from penstock.core.state.pending import DeferredAcks, copies
+from penstock.core.state.pending import TOGETHER_US, DeferredAcks, copies
 from penstock.records.chunks import as_chunk
 from penstock.records.entries import Control
 from penstock.records.kinds import Kind
@@ -119,6 +119,14 @@ class WholeModel(OrderedModel, SettlingModel):
         super().restart(now)
 
     # -- deferred acks
+
+    def defer(self, lsns: set[int], verb: str, by: str, until: int) -> None:
+        """What the same one says within a minute ends with the last of it."""
+        for place, (known, *said, end) in enumerate(self.deferred):
+            if said == [verb, by] and end // TOGETHER_US == until // TOGETHER_US:
+                self.deferred[place] = known | lsns, verb, by, max(end, until)
+                return
+        self.deferred.append((lsns, verb, by, until))
 
     def forget(self, now: int) -> None:
         self.deferred = [entry for entry in self.deferred if entry[3] > now]
@@ -304,7 +312,7 @@ class WholeMachine(OrderedMachine, SettlingMachine):
             was, self.queue.settings = self.queue.settings, settings
             assert self.deferred.add(self.now, self.queue, ORIGIN, as_chunk(wanted), verb, by, self.sink) == len(wanted)
             self.queue.settings = was
-            self.model.deferred.append((set(wanted), verb.value, by, self.clock + span))
+            self.model.defer(set(wanted), verb.value, by, self.clock + span)
         self.after()
 
     # -- crashes
