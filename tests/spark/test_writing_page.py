@@ -23,6 +23,6 @@ def test_the_examples_run(
 
 
 def test_every_option_and_column_of_a_write_is_named() -> None:
-    other = {"url", "user", "password", "token", "vhost", "path", "ca", "cert", "key", "verify"}  # of all reads and writes
+    other = {"url", "user", "password", "token", "vhost", "path", "ca", "cert", "key", "verify"}  # of all
     assert {name for name in WRITE if f"`{name}`" not in SECTION} == other
     assert [name for name in BESIDE if f"`{name}`" not in SECTION] == []
