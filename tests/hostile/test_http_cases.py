@@ -11,6 +11,7 @@ import pytest
 
 from http_lab import NO_TLS
 from live_server import LiveServer
+from waiting import eventually
 
 pytestmark = pytest.mark.usefixtures("as_the_files_say")
 
@@ -72,3 +73,17 @@ def test_who_resets_before_it_is_taken_leaves_no_word_in_the_log(server: LiveSer
             sock.sendall(GET + b"\r\n")
     assert httpx.get(f"http://{host}:{port}/healthz", verify=NO_TLS, timeout=20).json()["status"] == "ok"
     assert "Traceback" not in server.output()
+
+
+def test_a_head_that_is_too_large_is_counted_among_the_bytes_of_strangers(server: LiveServer) -> None:
+    address = server.ready["http"]
+    host, _, port = address.rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=20) as sock:
+        sock.sendall(b"GET /healthz HTTP/1.1\r\nhost: x\r\nx: " + b"y" * 70_000)
+        assert sock.recv(65_536).startswith(b"HTTP/1.1 431 ")
+
+    def told() -> bool:
+        text = httpx.get(f"http://{address}/metrics", verify=NO_TLS, timeout=20).text
+        return 'penstock_strangers_closed_total{door="http",reason="bytes"}' in text
+
+    eventually(told)

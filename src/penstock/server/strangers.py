@@ -136,6 +136,11 @@ class Stranger:
         if self._heard > HEARD_MOST and self.counted:
             self._guard.send_away(self, "bytes", f"it sent more than {HEARD_MOST >> 20} MiB without a login")
 
+    def beyond(self, what: str) -> None:
+        """It went beyond one of the terms, and its door ends it for that."""
+        if self.counted:
+            self._guard.closed[what] += 1
+
     def known(self) -> None:
         self._guard.drop(self)
 

@@ -228,6 +228,8 @@ class HttpLink(H11Protocol):
         error = sys.exception()
         why = str(error or msg)[:REASON_MOST]
         self._stranger.tell(why)
+        if getattr(error, "error_status_hint", 0) == HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE:
+            self._stranger.beyond("bytes")
         cycle = cast("RequestResponseCycle | None", self.cycle)  # there is none before the first request
         if cycle is not None and not cycle.response_complete:
             cycle.disconnected = True  # the application has nobody to answer any more
