@@ -5,11 +5,17 @@ It imports neither: what it does has to be done before.
 
 from __future__ import annotations
 
+import logging
 import os
+import resource
+import signal
+import socket
 import sys
 from collections.abc import Sequence
 from importlib.machinery import ModuleSpec
 from types import ModuleType
+
+import orjson
 
 POOL = "ARROW_DEFAULT_MEMORY_POOL"
 RESERVED, NO_MORE = "MIMALLOC_RESERVE_OS_MEMORY", "MIMALLOC_DISALLOW_OS_ALLOC"
@@ -31,6 +37,23 @@ DOOR_MEMORY = 3 << 29
 def of_a_door(memory: int) -> list[int]:
     """Bytes that a door's process may decompress, and may have in all.  memory: the server's budget."""
     return [decoded_most(memory), decoded_most(memory) + DOOR_MEMORY]
+
+
+def begun_as_a_door() -> tuple[socket.socket, socket.socket, int]:
+    """What a door's process does first, by the arguments of `door_process.spawned`; it may allocate so much, no more.
+
+    The control socket, the one for lines, and bytes that it may decompress.
+    """
+    control, lines = (socket.socket(fileno=int(one)) for one in sys.argv[1:3])
+    decoded, memory = orjson.loads(sys.argv[3])
+    for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(name, signal.SIG_IGN)  # they reach the server too, and its end is the door's
+    resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
+    logging.basicConfig(format="%(asctime)s %(name)s %(levelname)s %(message)s")
+    return control, lines, decoded
 
 
 def with_bounded_pool(most: int) -> None:

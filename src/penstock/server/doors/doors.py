@@ -11,6 +11,7 @@ import asyncio
 import socket
 import ssl
 import threading
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Coroutine, Mapping
 from dataclasses import asdict
@@ -33,7 +34,7 @@ CLOSE_S = 1.0
 """For clients to take the last word."""
 
 
-class Doors:
+class Doors(ABC):
     """All of one kind.  For the loop's thread, where nothing else is said."""
 
     def __init__(
@@ -76,9 +77,9 @@ class Doors:
             for place in range(1, count + 1)
         ]
 
+    @abstractmethod
     def attach(self, place: int, sock: socket.socket) -> None:
         """A door has made a socket between it and the server; this is the server's end."""
-        raise NotImplementedError
 
     # -- a thread may do this
 

@@ -12,8 +12,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import resource
-import signal
 import socket
 import ssl
 import sys
@@ -27,6 +25,7 @@ import orjson
 
 from penstock.server.doors.line import Broken, Ended, Kind, Line, plain
 from penstock.server.listening import Entry, Listener, bind
+from penstock.server.loading import begun_as_a_door
 from penstock.server.strangers import Complaints, Guards, Terms
 
 if TYPE_CHECKING:
@@ -240,12 +239,7 @@ def _unraisable(told: sys.UnraisableHookArgs) -> None:
 
 def main(run: Callable[[socket.socket, socket.socket], None]) -> None:
     """A door as a process, by the arguments that `door_process.spawned` gives it; never returns."""
-    control, lines = (socket.socket(fileno=int(one)) for one in sys.argv[1:3])
-    _, memory = orjson.loads(sys.argv[3])
-    for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(name, signal.SIG_IGN)  # they reach the server too, and its end is ours
-    bound(memory)
-    logging.basicConfig(format="%(asctime)s %(name)s %(levelname)s %(message)s")
+    control, lines, _ = begun_as_a_door()
     global _alone
     _alone = True
     sys.unraisablehook = _unraisable
@@ -254,11 +248,3 @@ def main(run: Callable[[socket.socket, socket.socket], None]) -> None:
     except MemoryError:
         end_without_memory()
     os._exit(0)
-
-
-def bound(memory: int) -> None:
-    """Bytes that this process may allocate."""
-    resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))

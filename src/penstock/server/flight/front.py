@@ -13,10 +13,7 @@ from __future__ import annotations
 import ctypes
 import logging
 import os
-import resource
-import signal
 import socket
-import sys
 import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -24,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from penstock.server.doors.line import Broken, Ended, Kind, Line, Lines, plain
-from penstock.server.loading import do_without_pandas, with_bounded_pool
+from penstock.server.loading import begun_as_a_door, do_without_pandas, with_bounded_pool
 
 if TYPE_CHECKING:
     from penstock.server.flight.grpc_server import Server
@@ -125,12 +122,8 @@ def run(control: socket.socket, lines: socket.socket) -> None:
 
 def main() -> None:
     """The door as a process; never returns."""
-    control, lines = (socket.socket(fileno=int(one)) for one in sys.argv[1:3])
-    decoded, memory = orjson.loads(sys.argv[3])
-    for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(name, signal.SIG_IGN)  # they reach the server too, and its end is ours
-    bound(memory)
-    logging.basicConfig(format="%(asctime)s %(name)s %(levelname)s %(message)s")
+    control, lines, decoded = begun_as_a_door()
+    with_small_stacks()
     do_without_pandas()
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     with_bounded_pool(decoded)
@@ -141,12 +134,8 @@ def main() -> None:
     os._exit(0)
 
 
-def bound(memory: int) -> None:
-    """Bytes that this process may allocate; threads, gRPC's too, get small stacks, for these count."""
-    resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
+def with_small_stacks() -> None:
+    """Threads, gRPC's too: stacks count among what this process may allocate."""
     threading.stack_size(STACK)
     try:
         libc, attributes = ctypes.CDLL(None), ctypes.create_string_buffer(256)
