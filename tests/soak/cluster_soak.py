@@ -192,7 +192,7 @@ class ClusterSoak:
             time.sleep(0.05)
 
     def _level(self) -> int:
-        """Nobody is left behind for ever, either.  The LSN up to which every member has the log; 0: one is left behind."""
+        """Nobody is left behind for ever.  The LSN up to which every member has the log; 0: one is left behind."""
         until = time.monotonic() + PATIENCE_S
         while True:
             leader = next((one for one in self.cluster.servers if one.runs and one.serves), None)
