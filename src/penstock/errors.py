@@ -210,6 +210,13 @@ class Unavailable(PenstockError):
     exit_status = 5
 
 
+class NotLeading(Unavailable):
+    """This member of a cluster follows: another one serves."""
+
+    code = "PS505"
+    to_do = "Name all members in the address, or ask the one that the refusal names."
+
+
 class DiskFull(Refused):
     """The log has no room for more messages; consuming and acknowledging go on."""
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 import urllib.request
 from collections.abc import Iterator
 
 import pytest
 
+import forked
 import penstock
 from cluster_of_servers.house import Cluster
 from penstock import aio
@@ -104,6 +106,29 @@ def test_every_member_tells_metrics(cluster: Cluster) -> None:
         assert f'penstock_cluster_role{{role="{"leading" if server is leader else "following"}"}} 1.0' in text
         assert "penstock_cluster_in_sync 3.0" in text
         assert "penstock_cluster_trouble 0.0" in text, "what is over is told no more"
+        assert "penstock_cluster_cut_records_total " in text
+
+
+def test_a_doctor_asks_the_other_members_for_their_time(cluster: Cluster) -> None:
+    """Whether they lead or follow."""
+    leader, [follower, _] = cluster.leader(), cluster.followers()
+    for server in (leader, follower):
+        told = forked.penstock("doctor", str(server.settings), "--json").stdout
+        found = {one["name"]: one for one in json.loads(told)["findings"]}
+        others = [one for one in cluster.servers if one is not server]
+        assert all(found[f"member {one.name}"]["verdict"] == "good" for one in others), found
+        assert all("its clock is 0.0" in found[f"member {one.name}"]["found"] for one in others), found
+
+
+def test_a_follower_says_who_leads_instead_of_an_answer(cluster: Cluster) -> None:
+    leader, [follower, _] = cluster.leader(), cluster.followers()
+    status, said = follower.get("/api/queues")
+    assert (status, said["error"]) == (421, "misdirected_request")
+    assert f"{leader.name} leads" in said["reason"]
+    assert str(leader.stream) in said["reason"]
+    assert follower.get("/readyz") == (503, {"ready": False, "leader": leader.name})
+    assert [one.get("/leader")[0] for one in (leader, follower)] == [200, 503]
+    assert [one.get("/replica")[0] for one in (leader, follower)] == [503, 200]
 
 
 def test_who_names_servers_of_which_none_serves_is_told_so() -> None:

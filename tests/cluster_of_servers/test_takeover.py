@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 from pathlib import Path
@@ -113,6 +114,33 @@ def test_a_server_that_is_stopped_is_killed_by_its_member_and_never_wakes_up(tmp
         stopped.process.send_signal(signal.SIGSTOP)
         assert stopped.process.wait(20) == -signal.SIGKILL
         assert cluster.leader() is not stopped
+
+
+def test_what_was_stopped_keeps_nothing_from_the_next_start_of_a_server_that_is_killed(tmp_path: Path) -> None:
+    """Those of doors have addresses, and that of the member the lock of the folder: kill -9 of one ends all of them."""
+    new = {"PENSTOCK_SERVER__DOORS": "1", "OPENBLAS_NUM_THREADS": "1"}  # all are processes of their own
+    with Cluster(tmp_path, 1, section='lease = "1s"\nmin_in_sync = 1', flight=True, environ=new) as cluster:
+        server = cluster.leader()
+        publisher = Publisher(cluster)
+        publisher.publish(time.monotonic() + 0.2)
+        main, *others = server.processes()
+        assert len(others) >= 4, "the member, and processes for AMQP, for Flight and for HTTP"
+        for pid in others:
+            os.kill(pid, signal.SIGSTOP)
+        os.kill(main, signal.SIGKILL)
+        assert server.process is not None
+        server.process.wait(20)
+        eventually(lambda: all(map(has_ended, others)), "some are there, stopped")
+        server.start()
+        assert publisher.confirmed <= set(drain(cluster.leader()))
+
+
+def has_ended(pid: int) -> bool:
+    """Whether a process is gone, but for its status."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].startswith("Z")
+    except OSError:
+        return True
 
 
 def publisher_on(cluster: Cluster, before: Publisher) -> Publisher:

@@ -25,11 +25,12 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from penstock.cli.driver_jobs import Door, door_of
 from penstock.cli.output import counted
-from penstock.errors import InvalidArgument, PenstockError, SettingsError, Unavailable
+from penstock.errors import InvalidArgument, PenstockError, ProtocolError, SettingsError, Unavailable
 from penstock.expr import TopicPattern
 from penstock.log.disk import LOCK_NAME, to_be
 from penstock.server.listening import OWN
 from penstock.units import format_size
+from penstock.version import __version__
 
 if TYPE_CHECKING:
     from penstock.config.links import LinkSection
@@ -403,6 +404,7 @@ def java(*, needed: bool) -> Finding:
 READS = 5
 SLOW_S = 0.25
 REACH_S = 2.0
+CLOCKS_APART_S = 1.0
 LOOPBACK = ("127.", "localhost", "[::1]", "0.0.0.0", "[::]")
 
 
@@ -451,7 +453,7 @@ def _members(settings: Settings, section: ClusterSection, state: ClusterState) -
         yield Finding("advertise", "bad", mine, "the others cannot reach that: set cluster.advertise")
     for key, one in sorted(state.members.items()):
         if one.name != settings.server.name:
-            yield _reached(one.name, one.address, leads=key == state.leader)
+            yield _reached(section, one.name, one.address, leads=key == state.leader)
 
 
 def _enough(members: int, in_sync: int, least: int) -> Finding:
@@ -468,12 +470,24 @@ def _enough(members: int, in_sync: int, least: int) -> Finding:
     return Finding("cluster", "good", found)
 
 
-def _reached(name: str, address: str, *, leads: bool) -> Finding:
-    """Whether a member's stream can be called from here."""
-    what, (host, _, port) = f"member {name}", address.rpartition(":")
-    told = f"{address}{', which leads' if leads else ''}"
+def _reached(section: ClusterSection, name: str, address: str, *, leads: bool) -> Finding:
+    """Whether a member's stream can be called from here with the cluster's secret, and what its clock says."""
+    from penstock.server.cluster.speech import Tls, ask
+
+    what, told = f"member {name}", f"{address}{', which leads' if leads else ''}"
     try:
-        socket.create_connection((host.strip("[]"), int(port)), REACH_S).close()
+        tls = None if section.tls is None else Tls(*section.tls)
+        there, ahead, within = ask(address, section.secret.get_secret_value().encode(), tls, REACH_S)
     except (OSError, ValueError) as error:
         return Finding(what, "poor", f"{told}: {error}", "it is down, or what lies between keeps us apart")
-    return Finding(what, "good", f"{told}, can be reached")
+    except (ProtocolError, SettingsError) as error:
+        return Finding(what, "bad", f"{told}: {error}", "secret and certificates of [cluster] must fit those of others")
+    apart = max(0.0, abs(ahead) - within)
+    found = f"{told}, can be reached; its clock is {abs(ahead):.3f} s {'ahead' if ahead > 0 else 'behind'}"
+    if apart > CLOCKS_APART_S:
+        advice = "delays, expirations and schedules go by the clock of whoever leads: keep clocks together, as by NTP"
+        return Finding(what, "poor", found, advice)
+    if there.version != __version__:
+        advice = "upgrade all members, one after the other, and then: penstock cluster finalize"
+        return Finding(what, "poor", f"{found}; its version is {there.version}, and {__version__} here", advice)
+    return Finding(what, "good", found)

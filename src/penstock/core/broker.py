@@ -337,10 +337,7 @@ class Core(
         if mandatory:
             Whole(self._publisher, "this upload").refuse_unwanted(batch.distinct_topics)
         if publisher is None:
-            published = self._publisher.publish(now, batch, persistent=persistent)
-            if self._publisher.raised:
-                self._make_levels(now)
-            return published
+            return self._publisher.publish(now, batch, persistent=persistent)
         if sequence is None:
             raise InvalidArgument(f"publisher '{publisher}' must say the sequence of its first message")
         if batch.size > GROUP_BYTES_MAX:  # its sequence and its rows are one group
@@ -352,8 +349,6 @@ class Core(
 
         published = self._publisher.publishers.follow(publisher, sequence, batch, store)
         self._out.end()
-        if self._publisher.raised:
-            self._make_levels(now)
         return published
 
     @property

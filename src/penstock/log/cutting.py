@@ -10,7 +10,7 @@ from bisect import bisect_right
 
 from penstock.log import checkpoints
 from penstock.log.catalog import Segment
-from penstock.log.frame import FrameReader
+from penstock.log.frame import FrameReader, Window
 from penstock.log.mending import Recovery, cut, set_aside_file
 from penstock.log.segment import (
     FOLDER,
@@ -82,7 +82,8 @@ def _cut_above(disk: Disk, lsn: int, recovery: Recovery) -> None:
     firsts = firsts_of(disk)
     for first in reversed(firsts):
         if first > lsn:
-            if lsn != NOTHING and _indexed(disk, first).rows:
+            if lsn != NOTHING and (rows := _indexed(disk, first).rows):
+                recovery.cut_records += rows
                 set_aside_file(disk, segment_name(first), recovery, f"lies above LSN {lsn}, where the logs part")
             else:
                 disk.remove(segment_name(first))
@@ -95,6 +96,10 @@ def _cut_above(disk: Disk, lsn: int, recovery: Recovery) -> None:
     end = segment.offsets[number - 1] + segment.lengths[number - 1] if number else segment.start
     file = disk.open(segment.name)
     if number < len(segment.lsns):
+        frames, window = FrameReader(), Window(file, file.size())
+        recovery.cut_records += sum(
+            frame.rows for at in segment.offsets[number:] if (frame := frames.at(window, at)) is not None
+        )
         cut(disk, Segment(segment.name, segment.header, segment.start, file), end, file.size(), recovery)
     file.truncate(end)
     file.sync()

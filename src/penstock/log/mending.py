@@ -56,6 +56,7 @@ class Recovery:
     next_lsn: int = 1  # the first LSN that may be given out now
     cut_bytes: int = 0
     cut_files: list[str] = field(default_factory=list[str])
+    cut_records: int = 0  # of these files, in a copy whose log parted from another's
     warnings: list[str] = field(default_factory=list[str])
     checkpoint: int = 0  # LSN of the checkpoint in use; 0: none
     base: int = 0  # floor of the highest complete base; 0: none

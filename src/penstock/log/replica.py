@@ -111,7 +111,9 @@ class Replica:
         if self.origin and found.origin != self.origin:
             raise ProtocolError(f"the folder holds the log of origin {found.origin}, not of {self.origin}")
         mend(found)
-        self.origin, self.recovery = found.origin, found
+        before, self.recovery = self.recovery, found
+        found.cut_files[:0], found.warnings[:0] = before.cut_files, before.warnings
+        found.cut_records, self.origin = before.cut_records, found.origin
         segment = self._segment = catalog.segments[-1]
         if segment.header.generation:  # the mark that closes it comes again
             segment.end = segment.offsets[-1] + segment.lengths[-1] if len(segment.lsns) else segment.start

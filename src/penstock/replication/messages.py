@@ -146,7 +146,20 @@ class Bye(NamedTuple):
     why: str
 
 
-Message: TypeAlias = Hello | Welcome | Begin | Refusal | Bytes | File | Ack | Beat | Keep | Retire | Bye
+class Look(NamedTuple):
+    """Instead of hello, of a person who has the secret: who is here?"""
+
+
+class Here(NamedTuple):
+    """The answer, and the last word."""
+
+    member: str
+    role: str
+    version: str  # of the package
+    wall: int  # microseconds since the epoch
+
+
+Message: TypeAlias = Hello | Welcome | Begin | Refusal | Bytes | File | Ack | Beat | Keep | Retire | Bye | Look | Here
 
 _TERM = count("term", needed=True)
 
@@ -190,6 +203,8 @@ KINDS: Mapping[str, _Kind] = {
     "keep": _Kind(Keep, (_TERM, texts("stages", STAGES_MOST))),
     "retire": _Kind(Retire, (_TERM, _lsn("floor"), _lsn("base"))),
     "bye": _Kind(Bye, (text("why", "", WHY_MOST),)),
+    "look": _Kind(Look, ()),
+    "here": _Kind(Here, (name("member"), text("role", "", 100), text("version", "", 100), _lsn("wall"))),
 }  # fmt: skip
 """Word -> what it is; the fields of a head are those of its class, in their order."""
 

@@ -5,6 +5,7 @@ It imports neither: what it does has to be done before.
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import os
 import resource
@@ -39,11 +40,26 @@ def of_a_door(memory: int) -> list[int]:
     return [decoded_most(memory), decoded_most(memory) + DOOR_MEMORY]
 
 
+PR_SET_PDEATHSIG = 1
+
+
+def end_with_parent() -> None:
+    """Have the kernel kill this process as soon as the thread that started it has gone.
+
+    One that hears of its server's end by a socket ends by itself, but not while it is stopped: until then it would keep
+    addresses, or the lock of a folder, from the server that is started next.
+    """
+    prctl = getattr(ctypes.CDLL(None), "prctl", None)  # Linux has it
+    if prctl is not None:
+        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
 def begun_as_a_door() -> tuple[socket.socket, socket.socket, int]:
     """What a door's process does first, by the arguments of `door_process.spawned`; it may allocate so much, no more.
 
     The control socket, the one for lines, and bytes that it may decompress.
     """
+    end_with_parent()
     control, lines = (socket.socket(fileno=int(one)) for one in sys.argv[1:3])
     decoded, memory = orjson.loads(sys.argv[3])
     for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):

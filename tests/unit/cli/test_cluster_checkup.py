@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-import socket
+import asyncio
+import threading
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from penstock.cli.checkup import examine_cluster
 from penstock.config.load import load_text
 from penstock.config.settings import Settings
+from penstock.replication.messages import Here, Look, Message
 from penstock.replication.register import ClusterState, Member
 from penstock.server.cluster.registers import FileRegister
+from penstock.server.cluster.speech import Peer
+from penstock.version import __version__
+
+SECRET = "not known to strangers"
 
 
 @pytest.fixture
@@ -21,7 +29,7 @@ def settings(tmp_path: Path) -> Settings:
 name = "a"
 [cluster]
 registry = "file://{tmp_path}"
-secret = "not known to strangers"
+secret = "{SECRET}"
 """
     return load_text(text, source="p.toml")
 
@@ -42,9 +50,51 @@ def test_without_a_register_nothing_can_be_done(settings: Settings, tmp_path: Pa
     assert told(settings)["register"][0] == "bad"
 
 
+class There:
+    """A member that can be called, in a thread."""
+
+    def __init__(self, *, secret: str = SECRET, ahead_s: float = 0.0, version: str = __version__) -> None:
+        self._secret, self._ahead_s, self._version = secret.encode(), ahead_s, version
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever)
+
+    def heard(self, link: Peer, message: Message) -> None:
+        assert message == Look()
+        link.send(Here("m-b", "following", self._version, round((time.time() + self._ahead_s) * 1e6)))
+        link.close()
+
+    def gathered(self, link: Peer) -> None:
+        pass
+
+    def lost(self, link: Peer | None) -> None:
+        pass
+
+    def writable(self, link: Peer) -> None:
+        pass
+
+    def __enter__(self) -> int:
+        """The port."""
+        listening = self._loop.create_server(
+            lambda: Peer(self._secret, self, lambda _: None, lambda: None, calls=False), "127.0.0.1", 0
+        )
+        self._thread.start()
+        self._server = asyncio.run_coroutine_threadsafe(listening, self._loop).result(20)
+        port: int = self._server.sockets[0].getsockname()[1]
+        return port
+
+    def __exit__(self, *_: object) -> None:
+        async def close() -> None:
+            self._server.close()
+            await asyncio.sleep(0)  # what it had taken is closed, too
+
+        asyncio.run_coroutine_threadsafe(close(), self._loop).result(20)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
 def test_members_are_counted_and_called(settings: Settings, tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as there:
-        port = there.getsockname()[1]
+    with There() as port:
         members = Member("a", "127.0.0.1:1", 1), Member("b", f"127.0.0.1:{port}", 1), Member("c", "127.0.0.1:1", 1)
         keep(tmp_path, *members, in_sync=2)
         found = told(settings)
@@ -54,6 +104,27 @@ def test_members_are_counted_and_called(settings: Settings, tmp_path: Path) -> N
     assert found["member c"][0] == "poor"
     assert found["machines"] == ("poor", "several members are at 127.0.0.1")
     assert "member a" not in found
+
+
+@pytest.mark.parametrize(
+    ("there", "verdict", "said"),
+    [
+        ({"ahead_s": 0.3}, "good", "s ahead"),
+        ({"ahead_s": -5.0}, "poor", "s behind"),
+        ({"ahead_s": 90.0}, "poor", "s ahead"),
+        ({"version": "0.0.9"}, "poor", "its version is 0.0.9"),
+        ({"secret": "of another cluster"}, "bad", "another secret"),
+    ],
+)
+def test_who_is_called_says_its_time_and_its_version(
+    settings: Settings, tmp_path: Path, there: dict[str, Any], verdict: str, said: str
+) -> None:
+    """And shows that it has the secret."""
+    with There(**there) as port:
+        keep(tmp_path, Member("a", "127.0.0.1:1", 1), Member("b", f"127.0.0.1:{port}", 1), in_sync=2)
+        found = told(settings)["member b"]
+    assert found[0] == verdict
+    assert said in found[1]
 
 
 @pytest.mark.parametrize(("count", "in_sync", "verdict"), [(1, 1, "bad"), (3, 1, "bad"), (2, 2, "poor")])

@@ -18,7 +18,9 @@ from penstock.replication.messages import (
     Bytes,
     File,
     Hello,
+    Here,
     Keep,
+    Look,
     Message,
     Refusal,
     Retire,
@@ -43,6 +45,8 @@ MESSAGES: list[Message] = [
     Beat(3, 17, 120, 99, 1_700_000_000_000_000),
     Retire(3, 80, 60),
     Bye("stopped"),
+    Look(),
+    Here("m-1", "following", "0.1.0", 1_700_000_000_000_000),
 ]
 
 

@@ -20,6 +20,7 @@ LEADS: dict[str, Any] = {
     "in_sync": ["m-1", "m-2"], "members": {"m-1": {"name": "a"}, "m-2": {"name": "b"}, "m-3": {"name": "c"}},
     "ack_seconds": {"counts": [*range(3, 3 + len(BOUNDS)), 90], "sum": 1.5},
     "lsn": 1000 + (3 << 33), "committed_lsn": 900, "lease_left_seconds": 2.5, "enough": True, "sent_bytes": 5000,
+    "cut_records": 12,
     "followers": {
         "m-2": {
             "acked_lsn": 990 + (3 << 33), "lag_bytes": 400, "level": True, "silent_seconds": 0.1, "lag_seconds": 0.25,
@@ -53,6 +54,7 @@ def test_a_leader_tells_of_its_followers() -> None:
     assert found["penstock_cluster_lag_seconds", "b"] == 0.25
     assert ("penstock_cluster_lag_seconds", "c") not in found, "it has never been level"
     assert found["penstock_cluster_sent_bytes_total",] == 5000
+    assert found["penstock_cluster_cut_records_total",] == 12
     assert ("penstock_cluster_lag_records", "c") not in found, "LSNs of another term count no records"
     assert found["penstock_cluster_counts",] == 1
     assert found["penstock_cluster_ack_seconds_bucket", "0.0005"] == 3

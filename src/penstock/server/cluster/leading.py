@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 import orjson
 
 from penstock.core.state.durable import Reign
-from penstock.errors import PreconditionFailed
+from penstock.errors import NotLeading, PreconditionFailed
 from penstock.replication.messages import ARCHIVE, STAGE
 from penstock.server.accounts import FILE as ACCOUNTS
 from penstock.server.cluster.changing import changed
@@ -148,6 +148,18 @@ class Cluster:
         """What probes are told, who have no login: no names, no addresses."""
         names = ("role", "term", "confirm", "enough", "lsn", "committed_lsn", "trouble", "connected")
         return {name: self.known[name] for name in names if name in self.known}
+
+    def refuse_to_follow(self) -> None:
+        """NotLeading, of a member that follows: where to go instead."""
+        if self.turn is None:
+            name, address = self._leader()
+            where = f"{name} leads, whose stream is at {address}" if name else "nobody leads now"
+            raise NotLeading(f"this server follows: {where}")
+
+    def _leader(self) -> tuple[str, str]:
+        """Name and address; empty: nobody leads, as far as is known."""
+        about = self.known.get("members", {}).get(self.known.get("leader"), {})
+        return about.get("name", ""), about.get("address", "")
 
     # while it leads
 
@@ -338,18 +350,21 @@ class Cluster:
         self._hold.learn(known.get("followers", {}), known.get("members", {}), boottime())
         if self._next and known.get("to") == self._next:
             self._handed.set()
-        leader = known.get("leader")
-        members: dict[str, dict[str, str]] = known.get("members", {})
-        about = members.get(leader, {}) if leader else {}
+        (name, address), leader = self._leader(), known.get("leader")
         if known["role"] in ("joining", "following", "leading"):
             line = f"{known['role']}, term {known.get('term', 0)}"
             if leader and known["role"] != "leading":
-                line += f", led by {about.get('name', leader)} at {about.get('address', '?')}"
+                line += f", led by {name or leader} at {address or '?'}"
             if line != self._role:
                 self._role = line
                 self._say(f"cluster: {line}")
                 if known["role"] == "leading" and known["confirm"] == "local":
                     self._say(LOCAL)
+        if (cut := known["cut_records"] - before.get("cut_records", 0)) > 0:
+            self._say(
+                f"cluster: {cut} records that another leader's log goes on without were cut off this one's, and are "
+                f"kept in {self._data}/cut; `penstock cluster lost` lists them"
+            )
         if known.get("trouble") and known["trouble"] != before.get("trouble"):
             self._say(f"cluster: {known['trouble']}")
 

@@ -12,12 +12,13 @@ told what is to be done, and tells what came of it.
 from __future__ import annotations
 
 import logging
+import time
 
 from penstock.errors import ProtocolError
 from penstock.log.replica import ALONE, Beside, Replica
 from penstock.ports import Disk
 from penstock.replication.election import Election, End, Outcome, Read, Role, Swap, TakeOver
-from penstock.replication.messages import Ack, Begin, Bye, Hello, Message, Refusal
+from penstock.replication.messages import Ack, Begin, Bye, Hello, Here, Look, Message, Refusal
 from penstock.replication.register import ClusterState, written
 from penstock.replication.register import Member as Listed
 from penstock.server.cluster import folder
@@ -25,6 +26,7 @@ from penstock.server.cluster.ack_times import AckTimes
 from penstock.server.cluster.following import Following, Mine
 from penstock.server.cluster.log_sending import FORMAT, Files, Link, Sending, refused
 from penstock.server.cluster.outside import Outside, Terms
+from penstock.version import __version__
 
 logger = logging.getLogger("penstock.cluster")
 
@@ -56,9 +58,9 @@ class Member:
         self.ack_times = AckTimes()
         self.committed = self.kept = 0
         self.trouble = ""  # why it cannot take part, or could not the last time
+        self._cut = 0  # records, before it led
         self._version = 0
-        self._registering = False
-        self._registered = False
+        self._registering = self._registered = False
         self._read_at = -(1 << 60)
         self._calling = False
         self._called_at = -(1 << 60)
@@ -84,6 +86,11 @@ class Member:
         return self.known.member
 
     @property
+    def cut_records(self) -> int:
+        """Records that were cut off the log, and kept aside, since another leader's goes on without them."""
+        return self._cut if self.replica is None else self.replica.recovery.cut_records
+
+    @property
     def leads(self) -> bool:
         """Whether the log is this member's to write."""
         return self.role in (Role.TAKING_OVER, Role.LEADING)
@@ -96,12 +103,12 @@ class Member:
             return
         self._version, self.state = version, state
         if refusal := self._not_ours(state):
-            self._refuse(refusal)
+            self._end(refusal)
             return
         mine = Listed(self.terms.name, self.terms.address, FORMAT, self.known.starts, self.terms.process)
         there = state.members.get(self.me)
         if refusal := self._no_longer(there, mine):
-            self._refuse(refusal)
+            self._end(refusal)
             return
         if there != mine:
             if not self._registering:
@@ -183,10 +190,6 @@ class Member:
         if self.known.intact != intact:
             self._keep(self.known._replace(intact=intact))
 
-    def _refuse(self, why: str) -> None:
-        self.trouble = why
-        self._end(why)
-
     # time
 
     def tick(self) -> None:
@@ -238,7 +241,7 @@ class Member:
         replica, self.replica = self.replica, None
         assert replica is not None
         self._raise_term(step.term)
-        before = replica.last
+        before, self._cut = replica.last, replica.recovery.cut_records
         replica.close()
         self._out.lead(step.term, step.start, before)
 
@@ -358,9 +361,11 @@ class Member:
 
     def _hello(self, link: Link, message: Message) -> None:
         state, term = self.state, self.known.highest_term
-        if not isinstance(message, Hello):
+        if isinstance(message, Look):
+            link.send(Here(self.me, self.role.value, __version__, time.time_ns() // 1000))
+        elif not isinstance(message, Hello):
             raise ProtocolError("a follower begins with hello")
-        if not self.leads or state is None:
+        elif not self.leads or state is None:
             who = "nobody" if state is None or state.leader is None else f"{state.leader} at {state.address}"
             link.send(Refusal(term, f"this member does not lead; {who} does"))
         elif not self.files.log.segment:

@@ -39,6 +39,7 @@ from penstock.server.cluster.member import Member
 from penstock.server.cluster.outside import Terms
 from penstock.server.cluster.registers import Kept, Register, register_at
 from penstock.server.cluster.speech import STRANGERS_MOST, Peer, Tls
+from penstock.server.loading import end_with_parent
 
 if TYPE_CHECKING:
     from penstock.replication.register import Member as Listed
@@ -50,11 +51,12 @@ def plain(member: Member) -> dict[str, object]:
     out: dict[str, object] = {
         "member": member.me, "name": member.terms.name, "role": member.role.value, "trouble": member.trouble,
         "min_in_sync": member.terms.min_in_sync, "confirm": "local" if member.terms.local else "in-sync",
-        "intact": member.known.intact,
+        "intact": member.known.intact, "cut_records": member.cut_records,
     }  # fmt: skip
     if state is not None:
         out |= {
-            "cluster": state.cluster, "term": state.term, "leader": state.leader, "format": state.format,
+            "cluster": state.cluster, "term": state.term, "leader": state.leader,
+            "leader_name": "" if state.leader is None else state.members[state.leader].name, "format": state.format,
             "in_sync": sorted(state.in_sync), "to": state.to,
             "members": {key: _listed(one) for key, one in sorted(state.members.items())},
             "terms": [list(one) for one in state.terms],
@@ -118,6 +120,7 @@ def packets(sock: socket.socket) -> Iterator[tuple[bytes, bytes]]:
 
 def main() -> None:
     """Take part until the server's socket ends; never returns."""
+    end_with_parent()
     for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(name, signal.SIG_IGN)  # they reach the server too, and its end is ours
     logging.basicConfig(format="%(asctime)s %(name)s %(levelname)s %(message)s")

@@ -5,8 +5,9 @@
     leader's side   <- HMAC-SHA256(secret, "leader" + theirs + ours)
     then either way    u32 head, u32 body (little endian), head, body
 
-The secret is the cluster's, the same in all settings files: whoever has it may read the whole log.  With TLS all of
-this goes over it, and each side shows a certificate of the cluster's CA.
+A follower begins with hello; a person's `ask` is one question and one answer.  The secret is the cluster's, the same in
+all settings files: whoever has it may read the whole log.  With TLS all of this goes over it, and each side shows a
+certificate of the cluster's CA.
 """
 
 from __future__ import annotations
@@ -15,13 +16,16 @@ import asyncio
 import hmac
 import logging
 import secrets
+import socket
 import ssl
 import struct
+import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import NamedTuple, Protocol, cast
 
 from penstock.errors import ProtocolError, SettingsError
-from penstock.replication.messages import PIECE_MOST, Message, decode, encode
+from penstock.replication.messages import PIECE_MOST, Here, Look, Message, decode, encode
 
 logger = logging.getLogger("penstock.cluster")
 
@@ -62,6 +66,10 @@ class Tls(NamedTuple):
         except (OSError, ssl.SSLError) as error:
             raise SettingsError(f"cluster.certificate, key and ca cannot be used: {error}") from error
         return context
+
+
+def _proof(secret: bytes, side: str, first: bytes, second: bytes) -> bytes:
+    return hmac.digest(secret, side.encode() + first + second, "sha256")
 
 
 class Listener(Protocol):
@@ -187,15 +195,15 @@ class Peer(asyncio.BufferedProtocol):
         assert self._transport is not None
         if self._calls and not self._theirs:
             self._theirs = said
-            self._transport.write(self._ours + self._proof("follower", said, self._ours))
+            self._transport.write(self._ours + _proof(self._secret, "follower", said, self._ours))
             return self._end - self._begin >= NONCE and self._shake()
         if self._calls:
-            right = hmac.compare_digest(said, self._proof("leader", self._ours, self._theirs))
+            right = hmac.compare_digest(said, _proof(self._secret, "leader", self._ours, self._theirs))
         else:
             self._theirs, proof = said[:NONCE], said[NONCE:]
-            right = hmac.compare_digest(proof, self._proof("follower", self._ours, self._theirs))
+            right = hmac.compare_digest(proof, _proof(self._secret, "follower", self._ours, self._theirs))
             if right:
-                self._transport.write(self._proof("leader", self._theirs, self._ours))
+                self._transport.write(_proof(self._secret, "leader", self._theirs, self._ours))
         if not right:
             logger.warning("%s does not know the cluster's secret", self._transport.get_extra_info("peername"))
             self.close()
@@ -205,9 +213,6 @@ class Peer(asyncio.BufferedProtocol):
             self._timer.cancel()
         self._known(self)
         return True
-
-    def _proof(self, side: str, first: bytes, second: bytes) -> bytes:
-        return hmac.digest(self._secret, side.encode() + first + second, "sha256")
 
     def _taken(self, size: int) -> memoryview:
         """The next bytes.  They stay what they are until more come."""
@@ -242,3 +247,45 @@ class Peer(asyncio.BufferedProtocol):
             self._buffer = bytearray(2 * size)
         memoryview(self._buffer)[: len(came)] = came  # which minds that one may lie over the other
         self._begin, self._end = 0, len(came)
+
+
+class Answer(NamedTuple):
+    """Of a member that was asked."""
+
+    here: Here
+    ahead_s: float  # of its clock, to that of who asked
+    within_s: float  # give or take
+
+
+def ask(address: str, secret: bytes, tls: Tls | None, patience_s: float) -> Answer:
+    """Who is at a member's address, and what its clock says.  It blocks.
+
+    OSError where nobody can be reached, ProtocolError for one that has another secret or says something else.
+    """
+    host, _, port = address.rpartition(":")
+    host = host.strip("[]")
+    with ExitStack() as open_, socket.create_connection((host, int(port)), patience_s) as plain:
+        sock = plain if tls is None else open_.enter_context(tls.client().wrap_socket(plain, server_hostname=host))
+        ours, theirs = secrets.token_bytes(NONCE), _exactly(sock, NONCE)
+        sock.sendall(ours + _proof(secret, "follower", theirs, ours))
+        if not hmac.compare_digest(_exactly(sock, NONCE), _proof(secret, "leader", ours, theirs)):
+            raise ProtocolError("it does not know the cluster's secret")
+        head, _ = encode(Look())
+        began = time.time()
+        sock.sendall(_LENGTHS.pack(len(head), 0) + head)
+        length, body = _LENGTHS.unpack(_exactly(sock, _LENGTHS.size))
+        if length > HEAD_MOST or body:
+            raise ProtocolError(f"a message of {length} and {body} bytes came")
+        here, ended = decode(_exactly(sock, length), b""), time.time()
+    if not isinstance(here, Here):
+        raise ProtocolError(f"it says {type(here).__name__.lower()}, and not who it is")
+    return Answer(here, here.wall / 1e6 - (began + ended) / 2, (ended - began) / 2)
+
+
+def _exactly(sock: socket.socket, size: int) -> bytes:
+    found = b""
+    while len(found) < size:
+        if not (part := sock.recv(size - len(found))):
+            raise ProtocolError("it ended the call: it has another secret, or is of an older version")
+        found += part
+    return found

@@ -8,7 +8,8 @@ A door that has been silent for `SILENT_S` is killed: one that is stopped holds 
 and gets too little of the machine to answer, is given `BUSY_S`; what the server slept through itself counts for nobody.
 Whatever ends it,
 its lines end with it, so every call of its clients ends as if they had gone; then another one takes its addresses.  It
-ends when the control socket does, and that happens however the server ends.
+ends when the control socket does, and that happens however the server ends; one that is stopped then is killed by the
+kernel, which looks at the thread that started it: that is `keep`, and it stays as long as the door is wanted.
 
 `apart=False` runs the door in a thread of this process, by the same frames: for tests, and for brokers in a test.
 """
@@ -145,10 +146,14 @@ class DoorProcess:
     def start(self) -> None:
         """Begin; twice does no harm.  OSError when no process can be started."""
         with self._lock:
-            if self._thread is None:
-                self._launch()
-                self._thread = threading.Thread(target=self._keep, name=f"penstock-door-{self.name}", daemon=True)
-                self._thread.start()
+            if self._thread is not None:
+                return
+            began: SimpleQueue[Exception | None] = SimpleQueue()
+            thread = threading.Thread(target=self._keep, args=(began,), name=f"penstock-door-{self.name}", daemon=True)
+            thread.start()
+            if (error := began.get()) is not None:
+                raise error
+            self._thread = thread
 
     def ask(self, told: Mapping[str, object], *, timeout: float = WAIT_S) -> Answer:
         """What the door answers.  Unavailable when it ended, or gives no answer."""
@@ -205,10 +210,16 @@ class DoorProcess:
 
     # -- the thread that keeps it
 
-    def _keep(self) -> None:
+    def _keep(self, began: SimpleQueue[Exception | None]) -> None:
+        try:
+            self._launch()
+        except Exception as error:  # noqa: BLE001 - `start` raises it
+            began.put(error)
+            return
+        began.put(None)
         pause = PAUSE_S
         while True:
-            began = time.monotonic()
+            since = time.monotonic()
             try:
                 self._attend()
             except Broken as broken:
@@ -216,7 +227,7 @@ class DoorProcess:
             except Ended:
                 pass
             self._bury()
-            if time.monotonic() - began > YOUNG_S:
+            if time.monotonic() - since > YOUNG_S:
                 pause = 0.0
             if not self._begun_again(pause):
                 return

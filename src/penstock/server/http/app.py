@@ -3,7 +3,8 @@
 `/healthz`, `/readyz` and `/metrics` ask for no login: probes and scrapers have none, and they show counts and no name
 of anything that users have.  Everything else asks for basic authentication; `/metrics/per-object`, for users with the
 tag monitoring, may be opened by the settings.  An unknown object is 404 in RabbitMQ's shape, an unusable query or body
-400 with a reason.  While the server recovers all of `/api` that asks for queues is 503.
+400 with a reason.  While the server recovers all of `/api` that asks for queues is 503; of a member that follows it is
+421, and who leads.
 
 `/api/openapi.json` is what the table of paths says of itself, in the words of OpenAPI 3.1.
 
@@ -260,8 +261,12 @@ class _Probes:
 
     async def ready(self, _: Request) -> Response:
         """200 once the doors are open, publishes are taken, and other sites have told what happened meanwhile."""
-        ready, behind = self._facts.ready(), self._facts.behind
-        return json_response({"ready": ready, **({"behind": behind} if behind else {})}, 200 if ready else 503)
+        told: dict[str, object] = {"ready": self._facts.ready()}
+        if behind := self._facts.behind:
+            told["behind"] = behind
+        if leader := self._facts.membership().get("leader_name"):
+            told["leader"] = leader
+        return json_response(told, 200 if told["ready"] else 503)
 
     async def leader(self, _: Request) -> Response:
         """For load balancers: 200 where clients are served, 503 elsewhere."""

@@ -261,6 +261,9 @@ def _of_cluster(known: Mapping[str, Any]) -> Iterator[Family]:
     if "sent_bytes" in known:
         text = "Bytes of the log that this leader has sent to followers"
         yield Family("penstock_cluster_sent_bytes", text, (), [((), known["sent_bytes"])], counter=True)
+    if "cut_records" in known:
+        text = "Records that were cut off this member's log, and kept in cut/, since another leader's goes on without"
+        yield Family("penstock_cluster_cut_records", text, (), [((), known["cut_records"])], counter=True)
     if "connected" in known:
         counts.append(("connected", "1: this follower's stream from the leader is there", known["connected"]))
     for name, text, value in counts:

@@ -84,7 +84,9 @@ class Facts:
         return self._progress
 
     def refuse_early(self) -> None:
-        """Unavailable before the start is over."""
+        """Unavailable before the start is over, NotLeading on a member that follows."""
+        if self._server.cluster is not None:
+            self._server.cluster.refuse_to_follow()
         if (progress := self._recovering()) is not None:
             raise Unavailable(f"the server is {progress.line()}")
 

@@ -21,6 +21,7 @@ from penstock.errors import (
     ExpressionError,
     LogBroken,
     NotFound,
+    NotLeading,
     PenstockError,
     QueueBlocked,
     Refused,
@@ -87,6 +88,8 @@ def of_error(error: PenstockError) -> Response:
             return not_found(str(error))
         case AccessRefused():
             return refusal(401, "not_authorized", str(error))
+        case NotLeading():
+            return refusal(421, "misdirected_request", str(error))
         case DiskFull() | Draining() | LogBroken() | Unavailable() | QueueBlocked():
             return refusal(503, "service_unavailable", str(error), {"retry-after": "1"})
         case ExpressionError():
