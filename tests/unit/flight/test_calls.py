@@ -85,16 +85,16 @@ def test_a_stream_gives_its_place_back_however_it_ends() -> None:
         yield 1
         raise NotFound("the second")
 
-    never_begun = Guarded(rows(), calls.stream(BOB))
+    never_begun = Guarded(rows(), calls.stream(BOB), BOB)
     with pytest.raises(Unavailable, match="1 Flight streams .* 1 are allowed"):
         calls.stream(BOB)
     del never_begun
-    left = Guarded(rows(), calls.stream(BOB))
+    left = Guarded(rows(), calls.stream(BOB), BOB)
     assert next(left) == 1
     del left
-    failing = Guarded(rows(), calls.stream(BOB))
+    failing = Guarded(rows(), calls.stream(BOB), BOB)
     with pytest.raises(NotFound, match="the second"):
         list(failing)
-    read = Guarded(iter([1, 2]), calls.stream(BOB))
+    read = Guarded(iter([1, 2]), calls.stream(BOB), BOB)
     assert list(read) == [1, 2]
     assert (calls.streams, calls.abandoned, calls.total) == (0, 0, 4)

@@ -17,8 +17,7 @@ from typing import Protocol, TypeVar
 
 import pyarrow as pa
 
-from penstock.errors import InvalidArgument, PenstockError
-from penstock.records.dataclass import dataclass
+from penstock.errors import AccessRefused, InvalidArgument, PenstockError
 from penstock.server.access import Who
 from penstock.server.doors.line import Told
 from penstock.server.entitlements import Rights
@@ -88,22 +87,44 @@ ABANDONED_SHARE = 4
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
 class Caller:
-    """Who makes a call, and whether it still waits for the answer."""
+    """Who makes a call, as it is now, and whether it still waits for the answer.
 
-    who: Who
-    peer: str
-    gone: Callable[[], bool]
+    A call may last for days.  What it does next is judged by the rights that its login has by then; when the user or
+    the token is no more, whoever works for the call meets `AccessRefused` where it asks whether the client is `gone`.
+    """
+
+    __slots__ = ("_look", "left", "peer", "user")
+
+    def __init__(self, who: Who, peer: str, left: Callable[[], bool], look: Callable[[], Who] | None = None) -> None:
+        """left: whether the client has hung up.  look: who it is now; without it who it was."""
+        self.user = who.user
+        self.peer = peer
+        self.left = left
+        self._look = look or (lambda: who)
 
     @property
-    def user(self) -> str:
-        return self.who.user
+    def who(self) -> Who:
+        return self._look()
 
     @property
     def rights(self) -> Rights | None:
         """What the user may read and write; None where nothing is limited."""
-        return self.who.rights
+        return self._look().rights
+
+    def refusal(self) -> AccessRefused | None:
+        """Why the call may not go on."""
+        if self._look().there:
+            return None
+        return AccessRefused(f"user '{self.user}' may not log in any more, or the token has ended: so does the call")
+
+    def gone(self) -> bool:
+        """Whether nobody waits for the answer.  AccessRefused when the login is none any more."""
+        if self.left():
+            return True
+        if (why := self.refusal()) is not None:
+            raise why
+        return False
 
 
 class Slot:
@@ -237,13 +258,16 @@ class Guarded(Iterator[T]):
     (The `finally` of a generator that was never begun does not run.)
     """
 
-    def __init__(self, rows: Iterator[T], slot: Slot) -> None:
+    def __init__(self, rows: Iterator[T], slot: Slot, caller: Caller) -> None:
         self._rows = rows
         self._slot = slot
+        self._caller = caller
 
     def __next__(self) -> T:
         row: T | None = None
         try:
+            if (why := self._caller.refusal()) is not None:  # where rows never cease, nobody asks whether he is gone
+                raise why
             row = next(self._rows, None)
         finally:
             if row is None:

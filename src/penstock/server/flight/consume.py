@@ -330,8 +330,10 @@ class Exchange(Receiver):
             self._down.finish(error)
 
     def beat(self, now: int) -> None:
-        """Once a second: a client that has been silent for too long is given up."""
-        if self.ending is None and not self._down.finished and now - self.heard_at > self.command.heartbeat:
+        """Once a second: a client that may not go on is told, one that has been silent for too long is given up."""
+        if (why := self.caller.refusal()) is not None:
+            self.end(why)
+        elif self.ending is None and not self._down.finished and now - self.heard_at > self.command.heartbeat:
             silent = (now - self.heard_at) // 1_000_000
             self._slot.abandon()
             self.end(Unavailable(f"nothing was heard from the consumer for {silent} s; its leases were returned"))
@@ -448,13 +450,13 @@ class Exchange(Receiver):
 
     def _wind_up(self, _: PenstockError | None) -> None:
         """The client sends no more, or we gave it up: leases return, answers that are due go out."""
-        lost = self.caller.gone() or self.ending is not None
+        lost = self.caller.left() or self.ending is not None
 
         def leave() -> None:
             self.unsubscribe(lost=lost)
 
         try:
-            self._handover.call(leave, None if lost else self.caller.gone, durable=not lost)
+            self._handover.call(leave, None if lost else self.caller.left, durable=not lost)
         except (LogBroken, Unavailable) as error:
             self.ending = self.ending or error
         finally:

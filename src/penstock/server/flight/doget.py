@@ -326,17 +326,17 @@ class Reads:
         pieces: Iterator[Piece]
         if isinstance(wanted, Replay) and self._followed(caller, wanted):
             schema, pieces = self.following.read(caller, slot, wanted, self._gate.get)
-            return schema, Guarded(pieces, slot)
+            return schema, Guarded(pieces, slot, caller)
         wanted = self._gate.get(caller, wanted)
         if isinstance(wanted, Subscribe):
             schema, pieces = self.watching.read(caller, slot, wanted)
-            return schema, Guarded(pieces, slot)
+            return schema, Guarded(pieces, slot, caller)
         counts = Counts()
         schema, rows = self._read(caller, wanted, counts)
         pieces = _sent(wanted, rows)
         if isinstance(wanted, Sow) and wanted.stats:
             pieces = with_stats(pieces, schema, counts)
-        return schema, Guarded(pieces, slot)
+        return schema, Guarded(pieces, slot, caller)
 
     def schema(self, caller: Caller, wanted: Get) -> pa.Schema:
         """That of an answer whose rows nobody wants; what the bodies are, if no JSON, in `penstock.message_type`."""

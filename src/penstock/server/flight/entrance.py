@@ -19,6 +19,7 @@ from base64 import b64encode
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import orjson
@@ -297,7 +298,7 @@ class Entrance:
         who = self._people.who(user)
         known = self.connections.known((host, port), who)
         line.send(Kind.WELCOME, call, later=known)  # the door counts the time until a first one; others save a wake
-        caller = Caller(who, text(told, "peer"), line.gone)
+        caller = Caller(who, text(told, "peer"), line.gone, partial(self._people.who, user))
         door = self.inside(caller)
         match what:
             case "act":

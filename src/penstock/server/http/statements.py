@@ -14,6 +14,7 @@ import io
 import threading
 from collections.abc import Callable, Coroutine, Generator, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from starlette.responses import Response, StreamingResponse
@@ -95,7 +96,8 @@ class Querying(Commands):
 
         self.facts.refuse_early()
         self.vhost(vhost)
-        caller = Caller(self.server.users.who(user), f"http/{user}", gone.is_set)
+        who = self.server.users.who
+        caller = Caller(who(user), f"http/{user}", gone.is_set, partial(who, user))
         return self.server.flight.queries.run(caller, vhost, sql)
 
 

@@ -94,8 +94,10 @@ class Incoming:
             self._down.finish(error)
 
     def beat(self, now: int) -> None:
-        """Once a second: a site that is silent is given up."""
-        if self._ending is None and now - self._heard_at > SILENT_US:
+        """Once a second: a site whose login is none any more is cut off, one that is silent is given up."""
+        if (why := self._caller.refusal()) is not None:
+            self.end(why)
+        elif self._ending is None and now - self._heard_at > SILENT_US:
             self._slot.abandon()
             self.end(Unavailable(f"nothing was heard from site {self.site!r} for {SILENT_US // 1_000_000} s"))
 
