@@ -13,6 +13,7 @@ import struct
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator
+from itertools import pairwise
 from operator import itemgetter
 from random import Random
 
@@ -21,7 +22,7 @@ import pyarrow as pa
 from penstock.core.audit_log import Audit
 from penstock.core.effects import Verb
 from penstock.core.links.identity import Site
-from penstock.core.links.parcels import Parcel
+from penstock.core.links.parcels import Parcel, read_ask
 from penstock.core.links.telling import GONE, Carries, Telling
 from penstock.core.queue.dispatching.consumers import Consumer
 from penstock.core.queue.queue import Queue
@@ -32,6 +33,9 @@ from penstock.records.chunks import unpack_pairs
 from penstock.records.entries import Control, Publishes
 from penstock.records.kinds import Kind
 from unit.core.world import DURABLE, World, to_table
+
+STEPS = 60
+"""Of a schedule, for each site."""
 
 ORIGINS = {"a": 11, "b": 22, "c": 33}
 
@@ -48,10 +52,13 @@ KINDS: dict[str, dict[str, object]] = {
 class SiteWorld(World):
     """A site: its log, and how far it is durable.  What it has of other sites' logs its own log says."""
 
-    def __init__(self, name: str, names: str, owner: str | None = None, **settings: object) -> None:
-        """owner: of a group-local queue; None: it is a distributed one."""
+    def __init__(
+        self, name: str, names: str, owner: str | None = None, linked: str | None = None, **settings: object
+    ) -> None:
+        """owner: of a group-local queue; None: it is a distributed one.  linked: to these sites; None: to all."""
         super().__init__(origin=ORIGINS[name])
         self.name, self.names = name, names
+        self.linked = names if linked is None else linked
         self.durable = 0  # entries that are on the disk
         self._seen, self._came = 0, dict[int, tuple[int, int]]()
         self._batches = list[tuple[int, pa.RecordBatch]]()
@@ -64,9 +71,9 @@ class SiteWorld(World):
 
     def settle_in(self) -> None:
         """What the settings say, which no log has."""
-        for one in self.names:
+        for one in self.linked:
             if one != self.name:
-                self.core.carries(one, [Carries("q")])
+                self.core.carries(one, [Carries("q")], {""} if self.linked != self.names else ())
 
     def turn(self) -> None:
         super().turn()
@@ -103,6 +110,18 @@ class SiteWorld(World):
     def sync(self) -> None:
         self.durable = len(self.entries)
 
+    def commits(self) -> list[int]:
+        """How many entries there are on the disk if it has all that is surely there, or some commits more."""
+        ends, at = {self.durable}, 0
+        for table in self.tables:
+            rows = table.num_rows
+            while rows:
+                entry = self.entries[at]
+                rows -= len(entry) if isinstance(entry, Publishes) else 1
+                at += 1
+            ends.add(at)
+        return sorted(end for end in ends if end >= self.durable)
+
     @property
     def durable_lsn(self) -> int:
         last = self.entries[self.durable - 1] if self.durable else None
@@ -132,14 +151,23 @@ class Fabric:
         proxies: bool = False,
         publishers: bool = False,
         settings: dict[str, object] | None = None,
+        row: bool = False,
+        dies_at: int | None = None,
     ) -> None:
-        """settings: of the queue; None: chance says of which kind it is."""
+        """settings: of the queue; None: chance says of which kind it is.
+
+        row: each has links to its neighbours alone.  dies_at: at this step some site dies, whatever else happens.
+        """
         self.dice = Random(seed)
-        self.kills, self.proxies, self.publishers = kills, proxies, publishers
+        self.kills, self.proxies, self.publishers, self.dies_at = kills, proxies, publishers, dies_at
         owner = names[0] if self.dice.random() < 0.3 else None
         self.kind = self.dice.choice(list(KINDS)) if settings is None else "given"
         settings, owner = (KINDS[self.kind], owner) if settings is None else (settings, None)
-        self.sites = {name: SiteWorld(name, names, owner, **settings) for name in names}
+        self.ways = {(one, two) for one in names for two in names if one != two}
+        if row:
+            self.ways = {pair for one, two in pairwise(names) for pair in ((one, two), (two, one))}
+        near = {name: "".join(two for one, two in sorted(self.ways) if one == name) if row else None for name in names}
+        self.sites = {name: SiteWorld(name, names, owner, near[name], **settings) for name in names}
         self.busiest = self.dice.choice(names)  # where most is published
         self.eager = self.dice.choice([name for name in names if name != self.busiest])  # where most is worked
         self.cut: set[tuple[str, str]] = set()
@@ -174,7 +202,9 @@ class Fabric:
             acts += [self.proxy, self.proxy]
         if self.publishers:
             acts += [self.change_sides] * 2
-        for _ in range(60 * len(self.sites)):
+        for step in range(STEPS * len(self.sites)):
+            if step == self.dies_at:
+                self.kill()
             self.dice.choice(acts)()
             self.look()
         self.settle_down()
@@ -263,6 +293,7 @@ class Fabric:
     def kill(self) -> None:
         site = self.any()
         self.counts["killed"] += 1
+        site.durable = self.dice.choice(site.commits())  # what nobody was told of yet may be on the disk all the same
         for lsn in [lsn for _, run, _ in site.queue.standing("leased") for lsn in run.chunk]:
             self.excused[self.known(site, lsn)] += 1
         lost = {self.known(site, lsn) for entry in site.entries[site.durable :] for lsn in touched(entry)}
@@ -300,7 +331,7 @@ class Fabric:
         assert sender.core.share(receiver.name, receiver.core.offers(sender.name)) == []
 
     def pairs(self) -> Iterator[tuple[str, str]]:
-        return ((one, other) for one in self.sites for other in self.sites if one != other)
+        return ((one, other) for one in self.sites for other in self.sites if (one, other) in self.ways)
 
     def carry(self) -> None:
         up = [pair for pair in self.pairs() if pair not in self.cut]
@@ -333,7 +364,13 @@ class Fabric:
     def ask(self) -> None:
         site = self.any() if self.dice.random() < 0.3 else self.sites[self.eager]
         site.advance(self.dice.choice((0.1, 2)))
-        self.asks += [(asked.owner, site.name, asked.ask) for asked in site.core.asks(site.now)]
+        self.asked_by(site)
+
+    def asked_by(self, site: SiteWorld) -> None:
+        """What a site asks for, or hands on, is under way."""
+        asked = site.core.asks(site.now)
+        self.counts["handed on"] += sum(len(read_ask(one.ask).path) > 1 for one in asked)
+        self.asks += [(one.to, site.name, one.ask) for one in asked]
         site.turn()
 
     def answer(self) -> None:
@@ -346,6 +383,8 @@ class Fabric:
         site = self.sites[owner]
         self.give(site, asker, ask)
         site.turn()
+        if read_ask(ask).path:
+            self.asked_by(site)
 
     def give(self, site: SiteWorld, asker: str, ask: bytes) -> None:
         self.counts["granted"] += site.core.answer(site.now, asker, ask)
@@ -353,7 +392,7 @@ class Fabric:
     def proxy(self) -> None:
         """An operator has one site act for others, which are cut off, and may be alive."""
         site = self.any() if self.dice.random() < 0.3 else self.sites[self.eager]
-        gone = self.dice.choice([name for name in self.sites if name != site.name])
+        gone = self.dice.choice([name for name in self.sites if (name, site.name) in self.ways])
         self.cut |= {(gone, site.name), (site.name, gone)}
         site.core.absent |= {name for name in self.sites if (name, site.name) in self.cut}
         before = len(site.entries)

@@ -6,29 +6,47 @@ import sys
 from collections import Counter
 from itertools import count
 
-from sim.sites_house import Fabric
+from sim.sites_house import STEPS, Fabric
 
-HOW = ("cuts", "kills", "proxies", "sides")
+HOW = ("cuts", "kills", "proxies", "sides", "all")
+"""all: sites die, operators act for them, publishers change sides."""
+
+ROWS = ("row", "row of all")
+"""The same of three sites whose ends have no link."""
 
 
-def schedule(seed: int, names: str, how: str) -> Fabric:
-    """One run; a fault of it is told with what runs it again."""
-    fabric = Fabric(seed, names, kills=how in ("kills", "sides"), proxies=how == "proxies", publishers=how == "sides")
+def schedule(seed: int, names: str, how: str, dies_at: int | None = None) -> Fabric:
+    """One run; a fault of it is told with what runs it again.  dies_at: some site dies at this step."""
+    everything = how.endswith("all")
+    fabric = Fabric(
+        seed, names, kills=everything or how in ("kills", "sides", "row"), proxies=everything or how == "proxies",
+        publishers=everything or how == "sides", row=how in ROWS, dies_at=dies_at,
+    )  # fmt: skip
     try:
         fabric.run()
     except Exception as error:
-        error.add_note(f"schedule {seed} of {names}, {how}, kind {fabric.kind}")
+        at = "" if dies_at is None else f", dies at {dies_at}"
+        error.add_note(f"schedule {seed} of {names}, {how}, kind {fabric.kind}{at}")
         raise
     return fabric
+
+
+def steps(names: str) -> int:
+    """Of one schedule; a site may die at each."""
+    return STEPS * len(names)
 
 
 def main() -> None:
     """Schedules without an end, from the seed that the command line says on."""
     counts = Counter[str]()
     for seed in count(int(sys.argv[1])):
-        for how in HOW:
-            counts += schedule(seed, "abc" if seed % 4 == 0 else "ab", how).counts
-        counts["schedules"] += len(HOW)
+        three = seed % 4 == 0
+        for how in (*HOW, *ROWS) if three else HOW:
+            counts += schedule(seed, "abc" if three else "ab", how).counts
+            counts["schedules"] += 1
+        names = "abc" if three else "ab"
+        counts += schedule(seed, names, "all", dies_at=seed % steps(names)).counts
+        counts["schedules"] += 1
         if seed % 250 == 249:
             print(f"upto seed {seed}: {dict(counts)}", flush=True)
 

@@ -22,16 +22,20 @@ from penstock.core.queue.contents import Contents
 from penstock.core.queue.foreign import Foreign
 from penstock.records.kinds import Kind
 from sim.sites_house import Fabric, SiteWorld
-from sim.sites_schedules import HOW, schedule
+from sim.sites_schedules import HOW, ROWS, schedule, steps
 
-SCHEDULES = {"ab": 225, "abc": 25}
+SCHEDULES = {"ab": 170, "abc": 22}
 """Of each way: a thousand in all; planted faults are found in `ENOUGH`, and `make soak-schedules` has no end."""
+
+WAYS = [(names, how) for names in SCHEDULES for how in HOW] + [("abc", how) for how in ROWS]
 
 SHARE = min(float(os.environ.get("PENSTOCK_SCHEDULES", "800")) / 800, 1.0)
 """Of them that are run, while somebody works."""
 
 HAPPENS = {
     "cuts": ("granted",), "kills": ("granted", "killed"), "proxies": ("proxied",), "sides": ("sent twice", "killed"),
+    "all": ("granted", "killed", "proxied", "sent twice"), "row": ("granted", "killed", "handed on"),
+    "row of all": ("granted", "killed", "proxied", "sent twice"),
 }  # fmt: skip
 """What has to be among what a run tries."""
 
@@ -39,13 +43,20 @@ ENOUGH = 60
 """Schedules in which a planted fault is found."""
 
 
-@pytest.mark.parametrize("names", ["ab", "abc"])
-@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize(("names", "how"), WAYS)
 def test_each_message_is_worked_once(names: str, how: str, effort: int) -> None:
     counts = Counter[str]()
     for seed in range(SEED, SEED + max(8, int(SCHEDULES[names] * SHARE)) * effort):
         counts += schedule(seed, names, how).counts
     assert all(counts[what] for what in HAPPENS[how]), counts
+
+
+@pytest.mark.parametrize(("names", "how", "share"), [("ab", "all", 5), ("abc", "all", 20), ("abc", "row of all", 20)])
+def test_a_site_may_die_at_any_step(names: str, how: str, share: int, effort: int) -> None:
+    """While operators act for others and publishers change sides; share: one step of so many is tried."""
+    each = max(share // effort, 1)
+    for step in range(SEED % each, steps(names), each):
+        assert schedule(SEED, names, how, dies_at=step).counts["killed"]
 
 
 class Early(Fabric):

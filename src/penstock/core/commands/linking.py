@@ -1,5 +1,4 @@
-"""What a link of the server asks the core: what to tell of the log, to hear what another site tells, and to ask for
-messages that consumers here want and others own.
+"""What a link of the server asks the core: what to tell of the log, and to hear what another site tells.
 
 All that is decided here is in the log as for any command.  What a site tells is durable there; it is told that this one
 has it when `Heard.lsn` is durable here.
@@ -10,22 +9,19 @@ has it when `Heard.lsn` is durable here.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
 
-from penstock.core.commands.links import LinkCommands
-from penstock.core.links.asking import Asking, Waiting
+from penstock.core.commands.transfers import TransferCommands
+from penstock.core.links.asking import Asking
 from penstock.core.links.identity import Offer, Site, disagreements, first_owner, identity_of
-from penstock.core.links.ownership import Claim, Span
-from penstock.core.links.parcels import Asked, Heard, Parcel, Piece, Told, ask_of, read, read_ask
-from penstock.core.links.sharing import Agreed, Sharing, dump_offer, load_offer
+from penstock.core.links.parcels import Heard, Parcel, Piece, Told, read
+from penstock.core.links.sharing import Agreed, dump_offer, load_offer
 from penstock.core.links.telling import Carried, Carries, Telling
-from penstock.core.links.wanted import Wanted
-from penstock.core.queue.dispatching.consumers import Consumer
 from penstock.core.queue.owning import why_not_shared
 from penstock.core.queue.queue import Queue
 from penstock.core.topology.register import no_exchange
@@ -34,35 +30,18 @@ from penstock.records.chunks import Now
 from penstock.records.entries import Publishes, Topic
 from penstock.records.message_bodies import from_column
 
-ASKED_MOST = 10_000
-"""Messages that a queue asks for at once, however much room its consumers have."""
 
-FORGETS_EVERY = 1_000_000
-"""Microseconds until it is looked again at what may be forgotten."""
-
-FLOORS_KEPT = 100
-"""How many moments are remembered whose records links have still to tell."""
-
-
-class LinkingCommands(LinkCommands):
+class LinkingCommands(TransferCommands):
     """Both ends of links."""
-
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self.sharing = Sharing()
-        self.absent = set[str]()  # sites that no link reaches now; the server says so
-        self._carries = dict[str, Carried]()  # by site: what the link to it carries
-        self._askings = dict[int, Asking]()  # by queue
-        self._looks_at = 0
-        self._floors_then = list[tuple[int, int]]()  # last LSN, and the lowest that shared queues had then
 
     # -- what is shared
 
-    def offers(self, to: str) -> list[dict[str, object]]:
-        """What to say to a site of the queues here, as JSON."""
+    def offers(self, to: str, queues: Collection[int] | None = None) -> list[dict[str, object]]:
+        """What to say to a site of the queues here, as JSON; queues: of these ids alone."""
         here, carried = self.peers.sites[0], self._carries.get(to)
         out = list[dict[str, object]]()
-        for queue in self.queues():
+        some = self.queues() if queues is None else [one for number in queues if (one := self._by_id(number))]
+        for queue in some:
             if queue.settings.kind == "local" or queue.exclusive_to is not None:
                 continue
             offer = self._offer(queue, here)
@@ -77,37 +56,58 @@ class LinkingCommands(LinkCommands):
         barriers = settings.barrier_expression
         return Offer(identity, topic, settings.filter, settings.initial_owner, queue.durable, barriers=barriers)
 
-    def share(self, site: str, offers: Sequence[Mapping[str, object]]) -> list[str]:
+    def share(self, site: str, offers: Sequence[Mapping[str, object]], *, more: bool = False) -> list[str]:
         """Hear what a site says of its queues; why some that are one by their names cannot be, a line each.
 
+        more: of some that begin there; it has others, too.
         Errors: ValueError for what is no offer.
         """
-        here, agreed, carried = self.peers.sites[0], dict[int, Agreed](), self._carries.get(site)
-        for table in offers:
-            theirs, since = load_offer(table)
-            queue = self.find_queue(theirs.identity.vhost, theirs.identity.name)
-            if queue is None:
-                continue
-            ours = self._offer(queue, here)
-            if ours.identity != theirs.identity:
-                continue
-            ours = ours._replace(sends=carried is not None and bool(carried.judges(queue.vhost, *ours.topic)))
-            if not ours.sends and not theirs.sends:
-                continue  # they have a name in common, and nothing else
-            faults = list(disagreements(ours, theirs))
-            if (what := why_not_shared(queue.settings)) is not None:
-                faults.append(
-                    f"queue '{queue.name}' in vhost '{queue.vhost}': it has {what} here, and other sites cannot own "
-                    "messages of such a queue"
-                )
-            agreed[queue.id] = Agreed(since, tuple(faults))
-        self.sharing.say(site, agreed)
+        told = [load_offer(table) for table in offers]
+        self.sharing.hear(site, told, more=more)
+        agreed = dict[int, Agreed]()
+        for offer, _ in told:
+            queue = self.find_queue(offer.identity.vhost, offer.identity.name)
+            if queue is not None and (found := self._agreed(queue, site)) is not None:
+                agreed[queue.id] = found
+        self.sharing.say(site, agreed, more=more)
         return [line for one in agreed.values() for line in one.faults]
 
+    def _agreed(self, queue: Queue, site: str) -> Agreed | None:
+        """What a site has said of a queue beside what is said of it here; None: they are not one."""
+        told = self.sharing.offered[site].get((queue.vhost, queue.name))
+        if told is None:
+            return None
+        (theirs, since), carried = told, self._carries.get(site)
+        ours = self._offer(queue, self.peers.sites[0])
+        if ours.identity != theirs.identity:
+            return None
+        ours = ours._replace(sends=carried is not None and bool(carried.judges(queue.vhost, *ours.topic)))
+        if not ours.sends and not theirs.sends:
+            return None  # they have a name in common, and nothing else
+        faults = list(disagreements(ours, theirs))
+        if (what := why_not_shared(queue.settings)) is not None:
+            faults.append(
+                f"queue '{queue.name}' in vhost '{queue.vhost}': it has {what} here, and other sites cannot own "
+                "messages of such a queue"
+            )
+        return Agreed(since, tuple(faults))
+
+    def _say_owner(self, now: Now, queue: Queue) -> None:
+        """What other sites have said of theirs holds from the first message on that this one takes."""
+        super()._say_owner(now, queue)
+        for site in self.sharing.offered:
+            found = self._agreed(queue, site)
+            self.sharing.say(site, {} if found is None else {queue.id: found}, more=True, gone=queue.id)
+
     def shared_as(self, queue: int, site: str) -> tuple[str, str] | None:
-        """Vhost and name of a queue, by its id, that the site has, too; None: it is not shared with it."""
+        """Vhost and name of a queue, by its id, that the site has or may come to have; None: of it is nothing said.
+
+        What happens between its declare there and the moment at which that is known here concerns it, too.
+        """
         found = self._by_id(queue)
-        if found is None or self.sharing.with_site(queue, site) is None:
+        if found is None:
+            return None
+        if self.sharing.with_site(queue, site) is None and not self._carried_to(found, site):
             return None
         return found.vhost, found.name
 
@@ -126,15 +126,17 @@ class LinkingCommands(LinkCommands):
         if topics:
             self._carries[site] = Carried(topics, pass_through)
 
-    def telling(self, to: str, *, upto: int = 0) -> Telling:
+    def telling(self, to: str, *, upto: int = 0, offered: int | None = None) -> Telling:
         """The sender's side of a link, of which `carries` was said, to a site that was met.
 
-        upto: how far it has this log, as it said itself.
+        upto: how far it has this log, as it said itself.  offered: the last LSN when it was told of the queues here;
+        None: it is told of those that there are now.
         """
         number = self.peers.number(to)
         if number is None:
             raise NotFound(f"no site is called '{to}', as far as this one knows")
-        return Telling(self, self.peers.sites[number], self._carries.get(to) or Carried(()), upto)
+        offered = self._out.last_lsn if offered is None else offered
+        return Telling(self, self.peers.sites[number], self._carries.get(to) or Carried(()), upto, offered)
 
     # -- hearing
 
@@ -155,8 +157,10 @@ class LinkingCommands(LinkCommands):
             if told.claim is not None and self.peers.number(told.claim.owner) is None:
                 raise PreconditionFailed(f"no site is called '{told.claim.owner}', as far as this one knows")
         if parcel.upto >= self.heard(site):
+            if parcel.offers:
+                faults += self.share(site, parcel.offers, more=True)
             if parcel.rows is not None:
-                faults = list(self._hear_messages(now, site, parcel, parcel.rows))
+                faults += self._hear_messages(now, site, parcel, parcel.rows)
             for told in parcel.told:
                 self._hear_told(now, site, told)
             if self.twins:
@@ -173,10 +177,10 @@ class LinkingCommands(LinkCommands):
             elif self.origin not in piece.path:
                 _, origin = self._site_of(piece.path[0])
                 mine = rows.slice(at, piece.rows)
-                for some in self._parted(mine, site) if origin == site else [mine]:
+                for some in self._parted(mine, origin):
                     batch, there = self._batch(piece, some, now.wall)
                     numbers = [one for one in parcel.numbers if one.origin == piece.path[0]]
-                    owners = self._owners(batch, site, origin, int(there[0]))
+                    owners = self._owners(batch, site, origin, int(there[0]), piece.at)
                     self.carry(now, piece.path, batch, there, owners, numbers)
             at += piece.rows
 
@@ -212,12 +216,17 @@ class LinkingCommands(LinkCommands):
         )  # fmt: skip
         return batch, cast("Sequence[int]", rows.column("lsn").to_numpy())
 
-    def _owners(self, batch: Publishes, site: str, origin: str, first: int) -> dict[Queue, str]:
-        """Of each queue that may take some of a batch and is shared, who may lease it first."""
+    def _owners(self, batch: Publishes, site: str, origin: str, first: int, at: int) -> dict[Queue, str]:
+        """Of each queue that may take some of a batch and is shared, who may lease it first.
+
+        It is shared if it was there where they were published, or at the site that hands them on, when they came.
+        first, at: where they stand there.
+        """
         out = dict[Queue, str]()
         for queue in self._publisher.queues_of(batch):
-            agreed = self.sharing.with_site(queue.id, site)
-            if agreed is None or (origin == site and first < agreed.since):
+            published = self.sharing.with_site(queue.id, origin)
+            handed_on = None if origin == site else self.sharing.with_site(queue.id, site)
+            if (published is None or first < published.since) and (handed_on is None or 0 < at < handed_on.since):
                 continue
             owner = first_owner(queue.settings, origin)
             if owner is not None and why_not_shared(queue.settings) is None:
@@ -271,166 +280,6 @@ class LinkingCommands(LinkCommands):
         if carried is None or settings.kind == "local" or queue.exclusive_to is not None:
             return False
         return bool(carried.judges(queue.vhost, settings.exchange, settings.underlying_topic or queue.name))
-
-    # -- asking
-
-    def link_up(self, site: str) -> None:
-        """The link to a site is there anew: what was asked before is forgotten on both sides."""
-        self.absent.discard(site)
-        for asking in self._askings.values():
-            asking.came_up(site)
-
-    def asks(self, now: Now) -> list[Asked]:
-        """What to ask other sites for now: messages of theirs that consumers here want and have room for.
-
-        What sites have that are away is taken from queues for which an operator allows it.  To be called now and then;
-        what is remembered of links and not needed any more is forgotten here, too.
-        """
-        now = self._at(now)
-        if now.wall >= self._looks_at:
-            self._looks_at = now.wall + FORGETS_EVERY
-            self._forget_numbers(now)
-        if self.twins:
-            self._part_twins(now)
-        out = list[Asked]()
-        for queue in self._short():
-            if queue.id in self.proxied:
-                self._take_of_absent(now, queue)
-            asking = self._askings.setdefault(queue.id, Asking())
-            free = _free(queue)
-            waiting = self._waiting(queue, now, free)
-            if free <= 0:
-                free, waiting = _free(queue, filtered=True), self._wanted(queue, now)
-            for asked in asking.asks(now.wall, waiting, free):
-                spans = [one for first, stop in asked.spans for one in self.told_as(first, stop)]
-                queue.asked(now.wall, asked.spans)
-                out.append(Asked(asked.owner, ask_of(queue.vhost, queue.name, spans)))
-        return out
-
-    def _part_twins(self, now: Now) -> None:
-        """Of two messages that are one let one go, as `core.links.twins` says."""
-        queues = [queue for number in self.sharing.queues if (queue := self._by_id(number)) is not None]
-        for twin in list(self.twins) if queues else ():
-            sites = [self.peers.sites[peer].origin for peer in (twin.peer, twin.other_peer)]
-            kept, spare = (twin.one, twin.other) if sites[0] < sites[1] else (twin.other, twin.one)
-            over = [self._part_twin(now, queue, kept, spare) for queue in queues]
-            if all(over):
-                self.twins.discard(twin)
-
-    def _part_twin(self, now: Now, queue: Queue, kept: int, spare: int) -> bool:
-        """The same of one queue; whether there is nothing left to do for it."""
-        there = [lsn for lsn in (kept, spare) if queue.lives(lsn)]
-        if not there or min(kept, spare) < queue.id:
-            return True
-        goes = there[-1]
-        if queue.claims(self.peers).of(goes).owner != self.peers.here or queue.lives(goes, "leased"):
-            return False  # its owner lets it go, or whoever works on it is awaited
-        with self.group():
-            if len(there) == 1:  # the other one was worked
-                queue.withdraw(now, range(goes, goes + 1), self._out, "its twin")
-            else:
-                queue.settled_elsewhere(now, range(goes, goes + 1), self.peers.here, self._out, [])
-                self._forget_twins([goes])
-        self._touch(queue)
-        return True
-
-    def _take_of_absent(self, now: Now, queue: Queue) -> None:
-        """Own what consumers here have room for and belongs to sites that are away."""
-        free, wanted = _free(queue), list[Span]()
-        for first, stop, claim in queue.foreign_spans():
-            if claim.owner in self.absent and free > 0:
-                wanted.append((first, min(stop, first + free)))
-                free -= stop - first
-        if wanted:
-            self.take_by_proxy(now, queue, wanted, self.absent)
-
-    def _forget_numbers(self, now: Now) -> None:
-        """Forget where messages of other sites stand that no shared queue has, once every link has told their end.
-
-        Also of queues of which nobody has said since the start that they are shared.
-        """
-        shared = set(self.sharing.queues)
-        floors = [queue.floor() for queue in self.queues() if queue.id in shared or queue.may_have_others]
-        floor = min([self._out.next_lsn, *floors])
-        told = min((self.link_state(site).acked for site in self._carries), default=self._out.last_lsn)
-        known = [(last, below) for last, below in self._floors_then if last > told]
-        due = [below for last, below in self._floors_then if last <= told]
-        if len(known) < FLOORS_KEPT:
-            known.append((self._out.last_lsn, floor))
-        self._floors_then = known
-        for site in [self.peers.name(number) for number in self.carried] if due else ():
-            self.forget_carried(now, site, max(due))
-
-    def _short(self) -> Iterator[Queue]:
-        """Shared queues whose consumers here have more room than there are messages for them."""
-        for number in list(self.sharing.queues):
-            queue = self._by_id(number)
-            if queue is None or not queue.foreign_count or queue.busy:
-                continue
-            if _free(queue) > 0 or _free(queue, filtered=True) > 0:
-                yield queue
-
-    def _wanted(self, queue: Queue, now: Now) -> Iterator[Waiting]:
-        """What consumers with filters want, as far as these have looked; they look on."""
-        wanted = self.wanted.setdefault(queue.id, Wanted())
-        some = {one.filter.text: one.filter for one in _able(queue) if one.filter is not None and one.room > 0}
-        filters = [one for _, one in sorted(some.items())]
-        scan = wanted.look(queue.id, filters, queue.foreign_after, queue.waits_elsewhere)
-        if scan is not None:
-            self._out.effect(scan)
-        claims = queue.claims(self.peers)
-        bound = queue.first_barrier
-        for lsn in wanted.lsns:
-            if lsn >= bound:
-                return
-            owner = claims.of(lsn).owner
-            agreed = self.sharing.with_site(queue.id, owner)
-            if agreed is None or not agreed.faults:
-                yield Waiting(lsn, lsn + 1, owner, self.stamps.of(lsn, now.wall))
-
-    def _waiting(self, queue: Queue, now: Now, credit: int) -> Iterator[Waiting]:
-        if queue.ranked_by is None:
-            spans: Iterable[tuple[int, int, Claim]] = queue.foreign_spans()
-        else:
-            claims = queue.claims(self.peers)
-            spans = (one for span in queue.first_wanted_of(credit) for one in claims.spans(*span))
-        bound = queue.first_barrier
-        for first, stop, claim in spans:
-            if first >= bound:
-                return  # it would wait here
-            agreed = self.sharing.with_site(queue.id, claim.owner)
-            if agreed is None or not agreed.faults:
-                yield Waiting(first, stop, claim.owner, self.stamps.of(first, now.wall))
-
-    def answer(self, now: Now, asker: str, ask: bytes, *, via: str = "") -> int:
-        """A site asks for messages that this one owns; how many it is given.  They go out when that is durable.
-
-        via: who hands the ask on, where no link leads from there to here.
-        Errors: ValueError for what is no ask.
-        """
-        vhost, name, spans = read_ask(ask)
-        queue = self.find_queue(vhost, name)
-        agreed = None if queue is None else self.sharing.with_site(queue.id, via or asker)
-        if queue is None or agreed is None or agreed.faults:
-            return 0
-        here = [span for one in spans for span in self._stand(*one)]
-        return sum(one.stop - one.first for one in self.grant(now, queue, here, asker))
-
-
-def _able(queue: Queue) -> list[Consumer]:
-    """Consumers that may be given something."""
-    return [one for one in queue.consumers if not (one.choked or one.passive or one.standby)]
-
-
-def _free(queue: Queue, *, filtered: bool = False) -> int:
-    """How many more messages consumers here would take than there are for them.
-
-    filtered: those with a filter, who want none of what is ready.
-    """
-    if queue.halted:
-        return 0
-    room = sum([max(one.room, 0) for one in _able(queue) if (one.filter is not None) is filtered])
-    return min(room, queue.room, ASKED_MOST) - (0 if filtered else queue.ready)
 
 
 def _times(rows: pa.RecordBatch, name: str) -> list[int] | None:

@@ -21,6 +21,7 @@ from penstock.core.links.carried import Numbers
 from penstock.core.links.identity import Site, first_owner
 from penstock.core.links.ownership import Claim, Grant, Span, grants, proxied
 from penstock.core.links.parcels import Numbers as NumbersThere
+from penstock.core.links.parcels import joined
 from penstock.core.links.peers import HERE, Peers
 from penstock.core.links.states import EarlyClaim, LinkState
 from penstock.core.links.twins import Numbered, Twin
@@ -35,6 +36,9 @@ from penstock.records.kinds import Kind
 
 UNKNOWN = 0
 """Stands for the origin of a site that settings name and no link has reached yet."""
+
+PEERS_MOST = 10_000
+"""Sites that one meets; their names and numbers are in its log for good."""
 
 AT_ONCE = 65_536
 """LSNs of messages that are settled by one step; a span may have very many, and few messages."""
@@ -59,6 +63,8 @@ class LinkCommands(QueueCommands):
                 f"a site with the log {site.origin} is called '{site.name}', as the one with the log "
                 f"{self.peers.sites[known].origin} is: every site needs a name of its own"
             )
+        if known is None and not mine and len(self.peers.sites) >= PEERS_MOST:
+            raise PreconditionFailed(f"site '{site.name}' would be one more than the {PEERS_MOST} that may be known")
         number = HERE if mine else known if known is not None else self.peers.next()
         if self.peers.sites.get(number) != site:
             self._at(now)
@@ -195,12 +201,13 @@ class LinkCommands(QueueCommands):
         before it says so, or never will.  twins: they went because others are the same messages.
         """
         now = self._at(now)
-        here, known = list[Chunk](), (self.origin, self._origin_of(site))
-        for origin, first, stop in spans:
-            here += [range(*span) for span in self._stand(origin, first, stop)]
+        found, known = list[Span](), (self.origin, self._origin_of(site))
+        for origin, first, stop in joined(list(spans)):
+            found += self._stand(origin, first, stop)
             for span in [] if origin in known else self._numbers(origin).unknown(first, stop):
                 self._deferred.add(now, queue, origin, range(*span), Verb.ACK, site, self._out)
                 self.early.came(origin, *span, queue.id)
+        here: list[Chunk] = [range(*span) for span in merged_spans(found)]
         if len(here) > 1 and sum(map(len, here)) <= AT_ONCE:
             lsns = np.unique(flat(here))
             here = [packed(lsns)]
@@ -221,13 +228,13 @@ class LinkCommands(QueueCommands):
         """
         now = self._at(now)
         here, known = list[Span](), (self.origin, self._origin_of(site))
-        for origin, first, stop in spans:
+        for origin, first, stop in joined(list(spans)):
             here += self._stand(origin, first, stop)
             for span in [] if origin in known else self._numbers(origin).unknown(first, stop):
                 if self.early.add(EarlyClaim(queue.id, origin, *span, claim)):
                     header = {"origin": str(origin), "site": claim.owner, "serial": claim.serial, "why": claim.why}
                     self._out.record(Kind.CLAIMED, queue.name, header, pack_pairs(queue.id, span))
-        return self.own(now, queue, sorted(here), claim) if here else 0
+        return self.own(now, queue, merged_spans(here), claim) if here else 0
 
     # -- what lasts of a link
 
@@ -349,6 +356,17 @@ class LinkCommands(QueueCommands):
         out = proxied(queue.claims(self.peers), asked, self.peers.here, absent)
         self._hand_on(now, queue, out)
         return out
+
+
+def merged_spans(spans: Iterable[Span]) -> list[Span]:
+    """The same LSNs, ascending, each once."""
+    out = list[Span]()
+    for first, stop in sorted(spans):
+        if out and first <= out[-1][1]:
+            out[-1] = (out[-1][0], max(out[-1][1], stop))
+        else:
+            out.append((first, stop))
+    return out
 
 
 def _unknown(numbers: Numbers, lsns: Ints) -> list[range]:

@@ -33,8 +33,11 @@ class Claim(NamedTuple):
     why: Why = "first"
 
     def to(self, owner: str, why: Why) -> Claim:
-        """The claim that this one's owner, or who acts for it, hands on."""
-        return Claim(owner, self.serial + 1, why)
+        """The claim that this one's owner, or who acts for it, hands on.
+
+        One serial is the highest, so that nobody who makes up high ones has honest sites tell what may not be told.
+        """
+        return Claim(owner, min(self.serial + 1, LSN_LIMIT - 1), why)
 
 
 def holds_against(one: Claim, other: Claim) -> bool:
@@ -99,8 +102,17 @@ class Claims:
         """Nobody owns the messages [first, stop) any more."""
         self._set(first, stop, None)
 
-    def __bool__(self) -> bool:
-        return bool(self._starts)
+    def __len__(self) -> int:
+        """Spans, each of one claim."""
+        return len(self._starts)
+
+    def has(self, first: int, stop: int, claim: Claim) -> bool:
+        """Whether hearing this claim would change nothing: all of [first, stop) is claimed by what holds against it."""
+        for low, high, before in self.spans(first, stop):
+            if first < low or holds_against(claim, before):
+                return False
+            first = high
+        return first >= stop
 
     def _set(self, first: int, stop: int, claim: Claim | None) -> None:
         starts, ends, claims = self._starts, self._ends, self._claims

@@ -29,6 +29,7 @@ class Piece(NamedTuple):
 
     path      the origins that they have passed, the first is where they were published, the last who sends them
     blind     further routing keys, which nobody is shown
+    at        where the first one stands in the log of who sends them; queues that begin there part pieces; 0: not told
     """
 
     path: tuple[int, ...]
@@ -36,6 +37,7 @@ class Piece(NamedTuple):
     exchange: str
     blind: tuple[str, ...]
     rows: int
+    at: int = 0
 
 
 class Told(NamedTuple):
@@ -67,6 +69,7 @@ class Parcel(NamedTuple):
     """Messages first, then what happened, in the order of the log.
 
     upto      with this parcel all is told up to this LSN of the sender
+    offers    of queues that begin there, told before the messages that follow them (`core.links.sharing`)
     """
 
     upto: int
@@ -74,6 +77,7 @@ class Parcel(NamedTuple):
     rows: pa.RecordBatch | None = None
     told: tuple[Told, ...] = ()
     numbers: tuple[Numbers, ...] = ()
+    offers: tuple[Mapping[str, object], ...] = ()
 
     @property
     def head(self) -> bytes:
@@ -85,6 +89,8 @@ class Parcel(NamedTuple):
             table["told"] = [_plain(one) for one in self.told]
         if self.numbers:
             table["numbers"] = [list(one) for one in self.numbers]
+        if self.offers:
+            table["offers"] = self.offers
         return orjson.dumps(table)
 
 
@@ -95,8 +101,12 @@ def _plain(told: Told) -> list[object]:
 
 SPANS_MOST = 8_000
 PIECES_MOST = 2_000
+OFFERS_MOST = 200
 BLIND_MOST = 256
 BLIND_BYTES = 255
+PATH_MOST = 64
+NAME_MOST = 1024
+SHOWN_MOST = 200
 BYTES_MOST = 32 << 20
 """What one parcel has at most: so that its head and its rows are small for whoever takes them.
 
@@ -107,13 +117,16 @@ Further routing keys of a message say where its dead letter goes, too: so many o
 def split(parcel: Parcel, before: int) -> list[Parcel]:
     """The same in parcels that are not too large, all but the last of which tell nothing up to any LSN but `before`."""
     out = list[Parcel]()
+    for at in range(0, len(parcel.offers), OFFERS_MOST):
+        out.append(Parcel(before, offers=parcel.offers[at : at + OFFERS_MOST]))
     if parcel.rows is not None:
         for pieces, rows in _portions(parcel.pieces, parcel.rows):
             first, last = _ends(rows)
             mine = [one for one in parcel.numbers if one.lsn <= last and one.lsn + one.size > first]
             out.append(Parcel(before, tuple(pieces), rows, numbers=tuple(mine)))
     told = list(_told_portions(parcel.told))
-    if len(told) == 1 and out and len(out[-1].pieces) + sum(len(one.spans) for one in told[0]) <= PIECES_MOST:
+    last = len(out[-1].pieces) if parcel.rows is not None else PIECES_MOST
+    if len(told) == 1 and last + sum(len(one.spans) for one in told[0]) <= PIECES_MOST:
         out[-1] = out[-1]._replace(told=tuple(told[0]))
     else:
         out += [Parcel(before, told=tuple(some)) for some in told]
@@ -179,9 +192,12 @@ def read(head: bytes, rows: pa.RecordBatch | None) -> Parcel:
         pieces = tuple(_piece(*row) for row in table.get("pieces", ()))
         told = tuple(_told(*row) for row in table.get("told", ()))
         numbers = tuple(_numbers(*row) for row in table.get("numbers", ()))
-        parcel = Parcel(_number(table["upto"]), pieces, rows, told, numbers)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise ValueError(f"a parcel of a link cannot be read: {error}") from error
+        offers: list[Any] = table.get("offers", [])
+        if type(offers) is not list or len(offers) > OFFERS_MOST:
+            raise TypeError(f"{_shown(offers)} is no list of up to {OFFERS_MOST} queues")
+        parcel = Parcel(_number(table["upto"]), pieces, rows, told, numbers, tuple(offers))
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise ValueError(f"a parcel of a link cannot be read: {str(error)[:SHOWN_MOST]}") from error
     if sum(piece.rows for piece in pieces) != (0 if rows is None else rows.num_rows):
         raise ValueError("a parcel of a link has other rows than its head says")
     if rows is not None:
@@ -207,36 +223,46 @@ def _check(rows: pa.RecordBatch, pieces: Sequence[Piece]) -> None:
         at += piece.rows
 
 
+def _shown(value: object) -> str:
+    return repr(value)[:SHOWN_MOST]
+
+
 def _number(value: object, least: int = 0) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value < LSN_LIMIT:
-        raise ValueError(f"{value!r} is no number from {least} to 2^53")
+        raise ValueError(f"{_shown(value)} is no number from {least} to 2^53")
     return value
 
 
 def _text(value: object) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"{value!r} is no text")
+    if not isinstance(value, str) or len(value.encode()) > NAME_MOST:
+        raise TypeError(f"{_shown(value)} is no text of up to {NAME_MOST} bytes")
     return value
 
 
-def _piece(path: Sequence[object], vhost: str, exchange: str, blind: Sequence[str], rows: int) -> Piece:
-    origins = tuple(int(one) for one in path if isinstance(one, int))
-    if not origins or len(origins) != len(path) or len(set(origins)) != len(origins):
-        raise ValueError(f"{path!r} is no path of origins, each once")
+def _origin(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{_shown(value)} is no origin")
+    return value
+
+
+def _piece(path: Sequence[object], vhost: str, exchange: str, blind: Sequence[str], rows: int, at: int = 0) -> Piece:
+    origins = tuple(map(_origin, path)) if isinstance(path, list) else ()
+    if not 0 < len(origins) <= PATH_MOST or len(set(origins)) != len(origins):
+        raise ValueError(f"{_shown(path)} is no path of up to {PATH_MOST} origins, each once")
+    if not isinstance(blind, list):
+        raise TypeError(f"{_shown(blind)} is no list of routing keys")
     keys = tuple(map(_text, blind))
     if told_blind(keys) != keys:
         raise ValueError(f"a message has {len(keys)} further routing keys: {BLIND_MOST} of {BLIND_BYTES} bytes may be")
-    return Piece(origins, _text(vhost), _text(exchange), keys, _number(rows, 1))
+    return Piece(origins, _text(vhost), _text(exchange), keys, _number(rows, 1), _number(at))
 
 
 def _numbers(publisher: str, origin: object, sequence: int, lsn: int, count: int) -> Numbers:
-    if isinstance(origin, bool) or not isinstance(origin, int):
-        raise TypeError(f"{origin!r} is no origin")
-    return Numbers(_text(publisher), origin, _number(sequence, 1), _number(lsn, 1), _number(count, 1))
+    return Numbers(_text(publisher), _origin(origin), _number(sequence, 1), _number(lsn, 1), _number(count, 1))
 
 
 def _told(vhost: str, queue: str, numbers: Sequence[object], *claim: object) -> Told:
-    if len(numbers) % 3:
+    if not isinstance(numbers, list) or len(numbers) % 3:
         raise ValueError("spans are an origin and two LSNs each")
     spans = tuple(_span(*numbers[i : i + 3]) for i in range(0, len(numbers), 3))
     if claim == (TWINS,):
@@ -245,17 +271,27 @@ def _told(vhost: str, queue: str, numbers: Sequence[object], *claim: object) -> 
 
 
 def _span(origin: object, first: object, stop: object) -> tuple[int, int, int]:
-    if isinstance(origin, bool) or not isinstance(origin, int):
-        raise TypeError(f"{origin!r} is no origin")
     if _number(first, 1) >= _number(stop):
-        raise ValueError(f"[{first}, {stop}) is no span")
-    return origin, cast("int", first), cast("int", stop)
+        raise ValueError(f"[{_shown(first)}, {_shown(stop)}) is no span")
+    return _origin(origin), cast("int", first), cast("int", stop)
 
 
 def _claim(owner: object, serial: object, why: object) -> Claim:
-    if why not in WHYS:
-        raise ValueError(f"{why!r} is no reason of a claim")
-    return Claim(_text(owner), _number(serial), why)
+    """Who owns a message first nobody tells: it follows from the queue and from where it was published."""
+    if not isinstance(why, str) or why not in WHYS or why == "first":
+        raise ValueError(f"{_shown(why)} is no reason of a claim")
+    return Claim(_text(owner), _number(serial, 1), why)
+
+
+def joined(spans: Sequence[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
+    """The same messages of their origins, each once: what a site tells may overlap, thousands of times."""
+    out = list[tuple[int, int, int]]()
+    for origin, first, stop in sorted(spans):
+        if out and out[-1][0] == origin and first <= out[-1][2]:
+            out[-1] = (origin, out[-1][1], max(out[-1][2], stop))
+        else:
+            out.append((origin, first, stop))
+    return out
 
 
 class Heard(NamedTuple):
@@ -272,21 +308,52 @@ class Heard(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """What a site asks an owner for.  ask: as bytes, for `answer` there."""
+    """What a site asks an owner for.
+
+    owner    of the messages
+    ask      as bytes, for `answer` there
+    to       who is given it: the owner, or where no link leads to that one a site that hands it on
+    """
 
     owner: str
     ask: bytes
+    to: str
 
 
-def ask_of(vhost: str, queue: str, spans: Sequence[tuple[int, int, int]]) -> bytes:
-    """An ask for messages that their origins call so."""
-    return orjson.dumps([vhost, queue, spans])
+ASKED_MOST = 10_000
+"""Messages that one ask is for at most, however much room consumers have."""
+
+HANDED_ON_MOST = 8
+"""Sites that an ask may have passed."""
 
 
-def read_ask(ask: bytes) -> tuple[str, str, list[tuple[int, int, int]]]:
-    """The inverse.  ValueError for what is no ask."""
+class Ask(NamedTuple):
+    """An ask for messages that their origins call so.
+
+    path: who asks, and who handed it on; empty: it is of who gives it, and for messages of who is asked
+    """
+
+    vhost: str
+    queue: str
+    spans: tuple[tuple[int, int, int], ...]
+    path: tuple[str, ...] = ()
+
+    @property
+    def words(self) -> bytes:
+        """As bytes of JSON."""
+        return orjson.dumps(self[:] if self.path else self[:3])
+
+
+def read_ask(ask: bytes) -> Ask:
+    """The inverse of `Ask.words`.  ValueError for what is no ask."""
     try:
-        vhost, queue, spans = cast("tuple[str, str, list[list[int]]]", orjson.loads(ask))
-        return _text(vhost), _text(queue), [_span(*span) for span in spans]
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"an ask of a link cannot be read: {error}") from error
+        vhost, queue, spans, *more = cast("list[Any]", orjson.loads(ask))
+        [path] = more or [[]]
+        found = Ask(_text(vhost), _text(queue), tuple(_span(*span) for span in spans), tuple(map(_text, path)))
+        if not isinstance(path, list) or len(set(path)) != len(path) or len(path) > HANDED_ON_MOST:
+            raise ValueError(f"{_shown(path)} is no path of up to {HANDED_ON_MOST} sites, each once")
+        if (count := sum(stop - first for _, first, stop in found.spans)) > ASKED_MOST:
+            raise ValueError(f"it is for {count} messages; one is for {ASKED_MOST} at most")
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ValueError(f"an ask of a link cannot be read: {str(error)[:SHOWN_MOST]}") from error
+    return found

@@ -6,6 +6,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, cast
 
 from penstock.core.links.identity import Identity, Offer
+from penstock.records.chunks import LSN_LIMIT
+
+OFFERED_MOST = 10_000
+"""Queues of one site of which it is remembered what it said."""
 
 
 class Agreed(NamedTuple):
@@ -22,17 +26,28 @@ class Agreed(NamedTuple):
 class Sharing:
     """By queue and site.  Nothing of it lasts: it is said anew whenever a link comes up."""
 
-    __slots__ = ("_queues",)
+    __slots__ = ("_queues", "offered")
 
     def __init__(self) -> None:
         self._queues: dict[int, dict[str, Agreed]] = {}
+        self.offered: dict[str, dict[tuple[str, str], tuple[Offer, int]]] = {}  # by site, of each queue there
 
-    def say(self, site: str, queues: Mapping[int, Agreed]) -> None:
-        """With this site these queues are shared, and no others."""
-        for number in {*self._queues, *queues}:
+    def hear(self, site: str, offers: Iterable[tuple[Offer, int]], *, more: bool) -> None:
+        """What a site has said of its queues, all of them or some more; LSNs where they begin."""
+        known = self.offered.setdefault(site, {})
+        if not more:
+            known.clear()
+        for one, since in offers:
+            name = one.identity.vhost, one.identity.name
+            if name in known or len(known) < OFFERED_MOST:
+                known[name] = one, since
+
+    def say(self, site: str, queues: Mapping[int, Agreed], *, more: bool = False, gone: int = 0) -> None:
+        """With this site these queues are shared, and no others.  more: others, too, as they were; but not `gone`."""
+        for number in {gone, *queues} if more else {*self._queues, *queues}:
             if number in queues:
                 self._queues.setdefault(number, {})[site] = queues[number]
-            elif self._queues[number].pop(site, None) is not None and not self._queues[number]:
+            elif self._queues.get(number, {}).pop(site, None) is not None and not self._queues[number]:
                 del self._queues[number]
 
     def with_site(self, queue: int, site: str) -> Agreed | None:
@@ -63,6 +78,11 @@ def load_offer(table: Mapping[str, Any]) -> tuple[Offer, int]:
             Identity(*map(str, table["identity"])), (str(exchange), str(key)), filter_, owner,
             bool(table["logged"]), bool(table["sends"]), cast("str | None", table.get("barriers")),
         )  # fmt: skip
-        return offer, int(table["since"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"what a site says of a queue cannot be read: {error}") from error
+        if any(one is not None and one.__class__ is not str for one in (filter_, owner, offer.barriers)):
+            raise TypeError("its filter, its initial_owner and its barriers are texts, or not there")
+        since = int(table["since"])
+        if not 0 <= since < LSN_LIMIT:
+            raise ValueError("it begins at no LSN")
+        return offer, since
+    except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
+        raise ValueError(f"what a site says of a queue cannot be read: {str(error)[:200]}") from error

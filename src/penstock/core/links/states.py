@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Protocol, cast
 from penstock.core.links.identity import Site
 from penstock.core.links.ownership import Claim, Claims, Why
 from penstock.core.links.twins import Numbered
+from penstock.errors import QueueFull
 from penstock.records.dataclass import dataclass
 
 
@@ -45,6 +46,10 @@ class EarlyClaim(NamedTuple):
     claim: Claim
 
 
+EARLY_MOST = 20_000
+"""Spans of messages of one queue and one origin of which claims are remembered."""
+
+
 class Early:
     """Claims that are remembered until their messages come."""
 
@@ -64,8 +69,17 @@ class Early:
         return bool(self._claims)
 
     def add(self, one: EarlyClaim) -> bool:
-        """Remember it; whether it holds against what was known."""
-        return bool(self._claims.setdefault((one.queue, one.origin), Claims("")).put(one.first, one.stop, one.claim))
+        """Remember it; whether it holds against what was known.
+
+        Errors: QueueFull where that would be more than is remembered.
+        """
+        claims = self._claims.setdefault((one.queue, one.origin), Claims(""))
+        if len(claims) >= EARLY_MOST and not claims.has(one.first, one.stop, one.claim):
+            raise QueueFull(
+                f"of a queue {len(claims)} claims to messages that have not come are remembered; one more would be "
+                f"beyond {EARLY_MOST}"
+            )
+        return bool(claims.put(one.first, one.stop, one.claim))
 
     def came(self, origin: int, first: int, stop: int, queue: int | None = None) -> list[EarlyClaim]:
         """Messages of an origin have come, or are settled: what was remembered of them, which is forgotten.

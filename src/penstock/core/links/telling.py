@@ -66,7 +66,11 @@ class Home(Protocol):
         ...
 
     def shared_as(self, queue: int, site: str) -> tuple[str, str] | None:
-        """Vhost and name of a queue, by its id, that the site has, too; None: it is not shared with it."""
+        """Vhost and name of a queue, by its id, that the site has or may come to have; None: of it is nothing said."""
+        ...
+
+    def offers(self, to: str, queues: Collection[int] | None = None) -> list[dict[str, object]]:
+        """What to say to a site of queues here, as JSON; queues: of these ids alone."""
         ...
 
     def told_as(self, first: int, stop: int) -> list[tuple[int, int, int]]:
@@ -112,11 +116,12 @@ class _Way(NamedTuple):
 class Telling:
     """One link's side at its sender."""
 
-    def __init__(self, home: Home, to: Site, carried: Carried, upto: int = 0) -> None:
-        """upto: so far the other side has this log."""
+    def __init__(self, home: Home, to: Site, carried: Carried, upto: int = 0, offered: int = 0) -> None:
+        """upto: so far the other side has this log.  offered: of queues that begin up to there it has been told."""
         self._home = home
         self._to = to
         self._carried = carried
+        self._offered = offered
         self.upto = upto
 
     def tell(self, batch: pa.RecordBatch) -> list[Parcel]:
@@ -128,23 +133,28 @@ class Telling:
         before, self.upto = self.upto, max(self.upto, int(lsns[-1]) if len(lsns) else 0)
         kinds = batch.column("kind").to_numpy()
         new = lsns > before
+        begun: list[int] = lsns[(kinds == Kind.QUEUE_DECLARE) & new].tolist()
         ours = np.flatnonzero(np.isin(kinds, _TOLD) & new)
         some = batch.take(ours) if len(ours) else None
         records = [] if some is None else list(zip(*(some.column(name).to_pylist() for name in _COLUMNS), strict=True))
         messages = np.flatnonzero((kinds <= Kind.PUBLISH_TRANSIENT) & new)
         pieces, rows = list[Piece](), None
         if len(messages):
-            pieces, rows = self._messages(batch, messages, lsns, list(_ways(records)))
+            pieces, rows = self._messages(batch, messages, lsns, list(_ways(records)), begun)
         told = (*self._claims(records), *self._settled(records))
         numbers = tuple(self._numbers(records)) if pieces else ()
-        return split(Parcel(self.upto, tuple(pieces), rows, told, numbers), before) if pieces or told else []
+        offers = tuple(self._home.offers(self._to.name, [lsn for lsn in begun if lsn > self._offered]))
+        if not pieces and not told and not offers:
+            return []
+        return split(Parcel(self.upto, tuple(pieces), rows, told, numbers, offers), before)
 
     # -- messages
 
     def _messages(
-        self, batch: pa.RecordBatch, rows: npt.NDArray[np.intp], lsns: npt.NDArray[np.int64], ways: list[_Way]
-    ) -> tuple[list[Piece], pa.RecordBatch | None]:
-        """The messages of a batch that go on: those rows of it."""
+        self, batch: pa.RecordBatch, rows: npt.NDArray[np.intp], lsns: npt.NDArray[np.int64], ways: list[_Way],
+        begun: Sequence[int],
+    ) -> tuple[list[Piece], pa.RecordBatch | None]:  # fmt: skip
+        """The messages of a batch that go on: those rows of it.  begun: LSNs at which queues begin."""
         home = self._home
         there = lsns[rows]
         own: tuple[int, ...] = (home.origin,)
@@ -170,7 +180,7 @@ class Telling:
         out = pa.RecordBatch.from_arrays([pa.array(there), *columns.values()], names=CARRIED.names)
         if len(chosen) < len(goes):
             out = out.take(chosen)
-        return list(self._pieces(goes, parts, topics)), out
+        return list(self._pieces(goes, parts, topics, lsns[rows], begun)), out
 
     def _goes_on(self, path: tuple[int, ...]) -> bool:
         peers = self._home.peers
@@ -208,10 +218,11 @@ class Telling:
 
     def _pieces(
         self, goes: npt.NDArray[np.bool_], parts: Sequence[tuple[int, int, tuple[int, ...]]],
-        topics: Sequence[tuple[int, int, int, Any]],
+        topics: Sequence[tuple[int, int, int, Any]], here: npt.NDArray[np.int64], begun: Sequence[int],
     ) -> Iterator[Piece]:  # fmt: skip
-        """What goes on, cut where the way or the exchange changes."""
-        cuts = sorted({end for part in parts for end in part[:2]} | {end for one in topics for end in one[:2]})
+        """What goes on, cut where the way or the exchange changes, or a queue begins."""
+        ends = {end for part in parts for end in part[:2]} | {end for one in topics for end in one[:2]}
+        cuts = sorted(ends.union(np.searchsorted(here, begun).tolist()) if begun else ends)
         ways, places = iter(parts), iter(topics)
         way, place = next(ways), next(places)
         for low, high in pairwise(cuts):
@@ -222,7 +233,7 @@ class Telling:
             if count := int(np.count_nonzero(goes[low:high])):
                 path = way[2] if way[2][-1] == self._home.origin else (*way[2], self._home.origin)
                 vhost, exchange, blind = self._home.via_of(place[2])
-                yield Piece(path, vhost, exchange, told_blind(blind) if blind else (), count)
+                yield Piece(path, vhost, exchange, told_blind(blind) if blind else (), count, int(here[low]))
 
     # -- what happened to messages
 

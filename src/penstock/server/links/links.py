@@ -64,6 +64,7 @@ class Links:
         self.behind = set(engine.core.await_sites(engine.now(), waits))  # sites that queues here wait for
         self._warned = set[str]()
         self._offers = dict[str, object]()  # what was said to each site, as long as a link to it is up
+        self._offered = dict[str, int]()  # the last LSN then
         engine.row_readers.append(self.floor)
         engine.on_durable.append(self._durable)
         if any(one.section.sync for one in self.outgoing.values()):
@@ -121,7 +122,7 @@ class Links:
     def hello(self, section: LinkSection) -> bytes:
         """What is said to a site at first."""
         offers = self.engine.core.offers(section.name)
-        self._offers[section.name] = offers
+        self._offers[section.name], self._offered[section.name] = offers, self.engine.core.last_lsn
         return hello_words(section.name, self.site, offers, self.known, sync=section.sync)
 
     @property
@@ -131,7 +132,7 @@ class Links:
 
     def telling(self, section: LinkSection, upto: int) -> Telling:
         """What tells that site of this log, from there on."""
-        return self.engine.core.telling(section.name, upto=upto)
+        return self.engine.core.telling(section.name, upto=upto, offered=self._offered[section.name])
 
     def agrees(self, site: str, offers: Sequence[object]) -> None:
         """A site has said what it has.  PreconditionFailed with a line for each thing on which the two differ.
@@ -277,7 +278,7 @@ class Links:
         if self.engine.core.proxied or any(one.up for one in self.outgoing.values()):
             asked = self.engine.core.asks(self.engine.now())
             for one in asked:
-                link = self.outgoing.get(one.owner)
+                link = self.outgoing.get(one.to)
                 if link is not None and link.up:
                     link.ask(one.ask)
             self.engine.arm()

@@ -116,9 +116,7 @@ class Incoming:
                     return
                 heard = engine.core.hear(engine.now(), self.site, head, rows)
             except (PenstockError, ValueError) as error:
-                told = error if isinstance(error, PenstockError) else InvalidArgument(f"link: {error}")
-                logger.warning("the link from site %r is cut off: %s", self.site, told)
-                self.end(told)
+                self._cut_off(error)
                 break
             self._queue.popleft()
             self.parcels += 1
@@ -143,24 +141,33 @@ class Incoming:
         if not self._waits:
             self.go_on()
 
-    def _leveled(self) -> None:
+    def _leveled(self, answer: Answer[None]) -> None:
         self._level = True
         self._look_whether_level()
+        answer.give(None)
 
     def _look_whether_level(self) -> None:
         if self._level and not self._queue and self._ending is None:
             self._level = False
             self._links.level(self.site)
 
-    def _asked(self, ask: bytes) -> None:
+    def _asked(self, ask: bytes, answer: Answer[None]) -> None:
         if self._ending is not None:
+            answer.fail(self._ending)
             return
         self.asks += 1
         try:
             self._engine.core.answer(self._engine.now(), self.site, ask)
         except (PenstockError, ValueError) as error:
-            self.end(error if isinstance(error, PenstockError) else InvalidArgument(f"link: {error}"))
+            self._cut_off(error)
+        answer.give(None)
         self._engine.arm()
+
+    def _cut_off(self, error: PenstockError | ValueError) -> None:
+        """It said what it may not say."""
+        told = error if isinstance(error, PenstockError) else InvalidArgument(f"link: {error}")
+        logger.warning("the link from site %r is cut off: %s", self.site, told)
+        self.end(told)
 
     # -- Flight's thread
 
@@ -190,12 +197,12 @@ class Incoming:
                     raise InvalidArgument("link: rows came beside what is no parcel")
                 said = read_said(words)
                 if said.ask is not None:
-                    self._handover.post(partial(self._asked, said.ask))
+                    waiting.append(self._handover.submit(partial(self._asked, said.ask)))
                 elif said.level:
-                    self._handover.post(self._leveled)
-                continue
-            rows = read_rows(received, self._bounds) if received else None
-            waiting.append(self._handover.submit(partial(self._came, words, rows)))
+                    waiting.append(self._handover.submit(self._leveled))
+            else:
+                rows = read_rows(received, self._bounds) if received else None
+                waiting.append(self._handover.submit(partial(self._came, words, rows)))
             while len(waiting) > WAITING_MOST or (waiting and waiting[0].given):
                 waiting.popleft().wait(self._caller.gone)
             arriving.release()

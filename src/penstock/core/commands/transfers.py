@@ -1,0 +1,234 @@
+"""Who asks whom for messages that consumers here want and others own, what an ask is answered, and what is forgotten.
+
+An ask goes to the owner, or where no link leads to that one from site to site, each of which looks who owns the
+messages as far as it knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from penstock.core.commands.links import LinkCommands, merged_spans
+from penstock.core.links.asking import Asking, Waiting
+from penstock.core.links.ownership import Claim, Span
+from penstock.core.links.parcels import ASKED_MOST, HANDED_ON_MOST, Ask, Asked, joined, read_ask
+from penstock.core.links.sharing import Sharing
+from penstock.core.links.telling import Carried
+from penstock.core.links.wanted import Wanted
+from penstock.core.queue.dispatching.consumers import Consumer
+from penstock.core.queue.queue import Queue
+from penstock.records.chunks import Now
+
+HANDING_ON_MOST = 100
+"""Asks that wait to be handed on; more are lost, and come again."""
+
+FORGETS_EVERY = 1_000_000
+"""Microseconds until it is looked again at what may be forgotten."""
+
+FLOORS_KEPT = 100
+"""How many moments are remembered whose records links have still to tell."""
+
+
+class TransferCommands(LinkCommands):
+    """Transfers of messages, from the ask on."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.sharing = Sharing()
+        self.absent = set[str]()  # sites that no link reaches now; the server says so
+        self._carries = dict[str, Carried]()  # by site: what the link to it carries
+        self._askings = dict[int, Asking]()  # by queue
+        self._handing_on = list[Asked]()
+        self._looks_at = 0
+        self._floors_then = list[tuple[int, int]]()  # last LSN, and the lowest that shared queues had then
+
+    def link_up(self, site: str) -> None:
+        """The link to a site is there anew: what was asked before is forgotten on both sides."""
+        self.absent.discard(site)
+        for asking in self._askings.values():
+            asking.came_up(site)
+
+    def asks(self, now: Now) -> list[Asked]:
+        """What to ask other sites for now: messages of theirs that consumers here want and have room for.
+
+        What sites have that are away is taken from queues for which an operator allows it.  To be called now and then;
+        what is remembered of links and not needed any more is forgotten here, too.
+        """
+        now = self._at(now)
+        if now.wall >= self._looks_at:
+            self._looks_at = now.wall + FORGETS_EVERY
+            self._forget_numbers(now)
+        if self.twins:
+            self._part_twins(now)
+        out, self._handing_on = self._handing_on, []
+        for queue in self._short():
+            if queue.id in self.proxied:
+                self._take_of_absent(now, queue)
+            asking = self._askings.setdefault(queue.id, Asking())
+            free = _free(queue)
+            waiting = self._waiting(queue, now, free)
+            if free <= 0:
+                free, waiting = _free(queue, filtered=True), self._wanted(queue, now)
+            for asked in asking.asks(now.wall, waiting, free):
+                queue.asked(now.wall, asked.spans)
+                out += self._asked_of(queue, asked.owner, asked.spans, ())
+        return out
+
+    def _asked_of(self, queue: Queue, owner: str, spans: Sequence[Span], path: tuple[str, ...]) -> Iterator[Asked]:
+        """An ask for messages of an owner, to that site, or to whoever may hand it on where no link leads there.
+
+        path: who asks, and through whose hands it came; empty: this site asks.
+        """
+        told = tuple([one for first, stop in spans for one in self.told_as(first, stop)])
+        if owner in self._carries:
+            yield Asked(
+                owner, Ask(queue.vhost, queue.name, told, (*path, self.peers.here) if path else ()).words, owner
+            )
+            return
+        ask = Ask(queue.vhost, queue.name, told, (*path, self.peers.here))
+        for site in self._carries:
+            if site not in path and self.sharing.with_site(queue.id, site) is not None:
+                yield Asked(owner, ask.words, site)
+
+    def _part_twins(self, now: Now) -> None:
+        """Of two messages that are one let one go, as `core.links.twins` says."""
+        queues = [queue for number in self.sharing.queues if (queue := self._by_id(number)) is not None]
+        for twin in list(self.twins) if queues else ():
+            sites = [self.peers.sites[peer].origin for peer in (twin.peer, twin.other_peer)]
+            kept, spare = (twin.one, twin.other) if sites[0] < sites[1] else (twin.other, twin.one)
+            over = [self._part_twin(now, queue, kept, spare) for queue in queues]
+            if all(over):
+                self.twins.discard(twin)
+
+    def _part_twin(self, now: Now, queue: Queue, kept: int, spare: int) -> bool:
+        """The same of one queue; whether there is nothing left to do for it."""
+        there = [lsn for lsn in (kept, spare) if queue.lives(lsn)]
+        if not there or min(kept, spare) < queue.id:
+            return True
+        goes = there[-1]
+        if queue.claims(self.peers).of(goes).owner != self.peers.here or queue.lives(goes, "leased"):
+            return False  # its owner lets it go, or whoever works on it is awaited
+        with self.group():
+            if len(there) == 1:  # the other one was worked
+                queue.withdraw(now, range(goes, goes + 1), self._out, "its twin")
+            else:
+                queue.settled_elsewhere(now, range(goes, goes + 1), self.peers.here, self._out, [])
+                self._forget_twins([goes])
+        self._touch(queue)
+        return True
+
+    def _take_of_absent(self, now: Now, queue: Queue) -> None:
+        """Own what consumers here have room for and belongs to sites that are away."""
+        free, wanted = _free(queue), list[Span]()
+        for first, stop, claim in queue.foreign_spans():
+            if claim.owner in self.absent and free > 0:
+                wanted.append((first, min(stop, first + free)))
+                free -= stop - first
+        if wanted:
+            self.take_by_proxy(now, queue, wanted, self.absent)
+
+    def _forget_numbers(self, now: Now) -> None:
+        """Forget where messages of other sites stand that no shared queue has, once every link has told their end.
+
+        Also of queues of which nobody has said since the start that they are shared.
+        """
+        shared = set(self.sharing.queues)
+        floors = [queue.floor() for queue in self.queues() if queue.id in shared or queue.may_have_others]
+        floor = min([self._out.next_lsn, *floors])
+        told = min((self.link_state(site).acked for site in self._carries), default=self._out.last_lsn)
+        known = [(last, below) for last, below in self._floors_then if last > told]
+        due = [below for last, below in self._floors_then if last <= told]
+        if len(known) < FLOORS_KEPT:
+            known.append((self._out.last_lsn, floor))
+        self._floors_then = known
+        for site in [self.peers.name(number) for number in self.carried] if due else ():
+            self.forget_carried(now, site, max(due))
+
+    def _short(self) -> Iterator[Queue]:
+        """Shared queues whose consumers here have more room than there are messages for them."""
+        for number in list(self.sharing.queues):
+            queue = self._by_id(number)
+            if queue is None or not queue.foreign_count or queue.busy:
+                continue
+            if _free(queue) > 0 or _free(queue, filtered=True) > 0:
+                yield queue
+
+    def _wanted(self, queue: Queue, now: Now) -> Iterator[Waiting]:
+        """What consumers with filters want, as far as these have looked; they look on."""
+        wanted = self.wanted.setdefault(queue.id, Wanted())
+        some = {one.filter.text: one.filter for one in _able(queue) if one.filter is not None and one.room > 0}
+        filters = [one for _, one in sorted(some.items())]
+        scan = wanted.look(queue.id, filters, queue.foreign_after, queue.waits_elsewhere)
+        if scan is not None:
+            self._out.effect(scan)
+        claims = queue.claims(self.peers)
+        bound = queue.first_barrier
+        for lsn in wanted.lsns:
+            if lsn >= bound:
+                return
+            owner = claims.of(lsn).owner
+            agreed = self.sharing.with_site(queue.id, owner)
+            if agreed is None or not agreed.faults:
+                yield Waiting(lsn, lsn + 1, owner, self.stamps.of(lsn, now.wall))
+
+    def _waiting(self, queue: Queue, now: Now, credit: int) -> Iterator[Waiting]:
+        if queue.ranked_by is None:
+            spans: Iterable[tuple[int, int, Claim]] = queue.foreign_spans()
+        else:
+            claims = queue.claims(self.peers)
+            spans = (one for span in queue.first_wanted_of(credit) for one in claims.spans(*span))
+        bound = queue.first_barrier
+        for first, stop, claim in spans:
+            if first >= bound:
+                return  # it would wait here
+            agreed = self.sharing.with_site(queue.id, claim.owner)
+            if agreed is None or not agreed.faults:
+                yield Waiting(first, stop, claim.owner, self.stamps.of(first, now.wall))
+
+    def answer(self, now: Now, asker: str, ask: bytes, *, via: str = "") -> int:
+        """A site asks for messages that this one owns; how many it is given.  They go out when that is durable.
+
+        What others own, to whom no link leads from there, is asked for further on.
+        via: who hands the ask on, if that is not the one who gives it.
+        Errors: ValueError for what is no ask.
+        """
+        vhost, name, told, path = read_ask(ask)
+        queue, site = self.find_queue(vhost, name), via or asker
+        agreed = None if queue is None else self.sharing.with_site(queue.id, site)
+        if queue is None or agreed is None or agreed.faults:
+            return 0
+        asker = path[0] if path else asker
+        if asker == self.peers.here or self.peers.number(asker) is None:
+            return 0
+        here = merged_spans([span for one in joined(told) for span in self._stand(*one)])
+        if path and len(path) < HANDED_ON_MOST and self.peers.here not in path:
+            self._hand_on_ask(queue, here, path)
+        return sum(one.stop - one.first for one in self.grant(now, queue, here, asker))
+
+    def _hand_on_ask(self, queue: Queue, spans: Sequence[Span], path: tuple[str, ...]) -> None:
+        """Ask for those that others own, in the name of who asks."""
+        owned = dict[str, list[Span]]()
+        for span in spans:
+            for first, stop, claim in queue.claims(self.peers).spans(*span):
+                if claim.owner not in (self.peers.here, *path):
+                    owned.setdefault(claim.owner, []).append((first, stop))
+        for owner, some in owned.items():
+            if len(self._handing_on) < HANDING_ON_MOST:
+                self._handing_on += self._asked_of(queue, owner, some, path)
+
+
+def _able(queue: Queue) -> list[Consumer]:
+    """Consumers that may be given something."""
+    return [one for one in queue.consumers if not (one.choked or one.passive or one.standby)]
+
+
+def _free(queue: Queue, *, filtered: bool = False) -> int:
+    """How many more messages consumers here would take than there are for them.
+
+    filtered: those with a filter, who want none of what is ready.
+    """
+    if queue.halted:
+        return 0
+    room = sum([max(one.room, 0) for one in _able(queue) if (one.filter is not None) is filtered])
+    return min(room, queue.room, ASKED_MOST) - (0 if filtered else queue.ready)
