@@ -8,6 +8,7 @@ from collections import Counter
 from pathlib import Path
 
 from cluster_of_servers.house import Cluster, Publisher, drain, free_ports
+from etcd_process import running_etcd
 from sites.house import LINK, QUEUE, Site, publish
 from waiting import eventually
 
@@ -34,12 +35,22 @@ class Worker(threading.Thread):
 
 
 def test_a_link_goes_on_at_whoever_leads_and_nothing_is_lost_or_worked_twice(tmp_path: Path) -> None:
+    taken_over(tmp_path, "")
+
+
+def test_the_same_where_etcd_says_who_leads(tmp_path: Path) -> None:
+    with running_etcd(tmp_path / "etcd") as host:
+        taken_over(tmp_path, f"etcd://{host}/sites")
+
+
+def taken_over(tmp_path: Path, registry: str) -> None:
+    """A cluster of two, linked to a site, whose leader dies while both publish and work."""
     [port] = free_ports(1)
     b = Site(tmp_path / "b", "b", port)
     topics = '{ pattern = "work" }'
     to_b = LINK.format(name="b", port=port, topics=topics, settings="")
     section = 'name = "east"\nlease = "1s"\nack_timeout = "1s"\nmin_in_sync = 1'
-    with Cluster(tmp_path, 2, section=section, more=to_b, flight=True) as cluster:
+    with Cluster(tmp_path, 2, section=section, more=to_b, flight=True, registry=registry) as cluster:
         to_them = LINK.format(name="east", port=0, topics=topics, settings="")
         addresses = ", ".join(f'"penstock://127.0.0.1:{one.flight}"' for one in cluster.servers)
         to_them = to_them.replace('"penstock://127.0.0.1:0"', addresses)
