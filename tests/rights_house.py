@@ -181,6 +181,7 @@ class House:
         self.wait(self.server.start())
         self.server.logins.delay_s = 0.0
         self.app = self.server.http.app  # type: ignore[union-attr]
+        self.application = self.server.http.application  # type: ignore[union-attr]
         accounts = self.server.accounts
         hashed = Kept(hash_password(PASSWORD), SHA256)
         for user in USERS:

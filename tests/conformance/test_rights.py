@@ -47,7 +47,7 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
 
 
 def test_every_operation_has_a_row(house: House) -> None:
-    rows = house.app.state.table.rows
+    rows = house.application.table.rows
     assert {f"{row.method} {row.path}" for row in rows} == set(HTTP)
     assert set(house.server.flight.actions.table) == set(ACTIONS)
     assert tickets._GET.keys() == set(GETS)

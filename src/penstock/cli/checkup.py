@@ -196,12 +196,13 @@ def amqp_processes(settings: Settings, server: int | None = None) -> Finding:
 
 def http_process(settings: Settings, server: int | None = None) -> Finding:
     """Whether a process reads what HTTP's clients send, and whether that of the server that runs is there."""
-    from penstock.server.http.doorway import MEMORY, MODULE
+    from penstock.server.http.doorway import MODULE
+    from penstock.server.loading import HTTP
 
     what, why = "HTTP process", f"server.doors = {settings.server.doors}"
     if settings.server.doors == 0:
         return Finding(what, "good", f"none: the server's own takes the clients ({why})")
-    found = f"it may allocate {format_size(MEMORY)} ({why})"
+    found = f"it may allocate {format_size(HTTP[1])} ({why})"
     if server is None:
         return Finding(what, "good", found)
     if any(_children(server, MODULE.encode())):

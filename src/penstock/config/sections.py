@@ -8,6 +8,7 @@ others with whom this server keeps one log.  Whether the files of a certificate 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from ipaddress import ip_network
 from typing import Annotated, Literal, NamedTuple, Self, TypeAlias, TypeVar
 
 from pydantic import (
@@ -103,6 +104,20 @@ def _address(value: object) -> object:
 
 
 Listen: TypeAlias = Annotated[Address | None, BeforeValidator(_address)]
+
+
+def _network(value: object) -> object:
+    """An address or a network, as it was written."""
+    if not isinstance(value, str):
+        return value
+    try:
+        ip_network(value)
+    except ValueError as error:
+        raise ValueError(f"{value!r} is no address and no network, as 10.0.0.7 or 10.0.0.0/8 are: {error}") from None
+    return value
+
+
+Network: TypeAlias = Annotated[str, BeforeValidator(_network)]
 
 
 class Listeners(Section):

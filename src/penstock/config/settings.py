@@ -29,6 +29,7 @@ from penstock.config.sections import (
     Duration,
     Listeners,
     Name,
+    Network,
     Section,
     Size,
     TlsSection,
@@ -80,6 +81,11 @@ class Server(Section):
         default=False,
         description="Whether /metrics/per-object, which names queues, streams and pipelines, asks for no login. "
         'Otherwise it is for users with the tag "monitoring".',
+    )
+    trusted_proxies: tuple[Network, ...] = Field(
+        default=(),
+        description="Addresses or networks of proxies whose `X-Forwarded-For` says who asks over HTTP; "
+        "nobody else's is believed.",
     )
     loopback_users: tuple[Name, ...] = Field(
         default=("guest",),

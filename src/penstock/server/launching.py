@@ -10,7 +10,7 @@ import os
 from typing import TYPE_CHECKING
 
 from penstock.server.doors.door_process import spawned
-from penstock.server.loading import decoded_most, do_without_pandas, of_a_door, with_bounded_pool
+from penstock.server.loading import HTTP, decoded_most, do_without_pandas, of_a_door, with_bounded_pool
 
 if TYPE_CHECKING:
     from penstock.config.settings import Settings
@@ -27,8 +27,11 @@ def serve(settings: Settings, *, ready_file: str | None = None, show: Show | Non
     door = None
     if settings.cluster is None and any(name.startswith("flight") for name in settings.listen.doors()):
         door = spawned("penstock.server.flight.front", of_a_door(settings.server.memory))  # who follows has none
+    http = None
+    if settings.server.doors != 0 and any(name.startswith("http") for name in settings.listen.doors()):
+        http = spawned("penstock.server.http.front", HTTP)
     with_bounded_pool(decoded_most(settings.server.memory))
     do_without_pandas()
     from penstock.server.process import serve as run  # after that
 
-    run(settings, ready_file=ready_file, show=show, door=door)
+    run(settings, ready_file=ready_file, show=show, door=door, http=http)

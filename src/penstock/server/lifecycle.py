@@ -147,9 +147,13 @@ class Starting:
         listen = settings.listen
         if server.http_doors is None and settings.server.doors != 0 and (listen.http or listen.https):
             from penstock.server.http.doorway import HttpDoors
+            from penstock.server.http.reception import open_paths
 
             terms, most = server.entry.guards.terms, settings.before_login.bytes
-            server.http_doors = HttpDoors(terms, most, asyncio.get_running_loop())
+            server.http_doors = HttpDoors(
+                terms, most, asyncio.get_running_loop(), first=server.http_process,
+                open_paths=open_paths(metrics=settings.server.open_metrics), trusted=settings.server.trusted_proxies,
+            )  # fmt: skip
             server.http_doors.start()
 
     def _begin_amqp(self) -> bool:

@@ -35,6 +35,10 @@ DOOR_MEMORY = 3 << 29
 """Bytes that a door's process may have beyond what it decompresses: 1.5 GiB, stacks of threads among them."""
 
 
+HTTP = [0, 768 << 20]
+"""The same of HTTP's: heads of 512 strangers, 128 MiB of bodies, and one of these as values."""
+
+
 def of_a_door(memory: int) -> list[int]:
     """Bytes that a door's process may decompress, and may have in all.  memory: the server's budget."""
     return [decoded_most(memory), decoded_most(memory) + DOOR_MEMORY]

@@ -84,10 +84,11 @@ def serve(
     say: Say = say_aloud,
     show: Show | None = None,
     door: Spawned | None = None,
+    http: Spawned | None = None,
 ) -> None:
     """Run a server until SIGTERM or SIGINT.  `ready_file` gets JSON once all doors are open.
 
-    show: who looks on while it recovers; `say` gets a line a second without.  door: Flight's process.
+    show: who looks on while it recovers; `say` gets a line a second without.  door: Flight's process.  http: HTTP's.
     """
     signal.signal(signal.SIGHUP, _heard)  # from the first moment; programs that are run get the usual one back
     descriptors.keep_back()
@@ -96,7 +97,7 @@ def serve(
     pulse = Pulse()
     with asyncio.Runner(loop_factory=pulse.new_loop) as runner:
         server = App(settings, say, pulse, show)
-        server.flight_process = door
+        server.flight_process, server.http_process = door, http
         runner.run(_serve(server, ready_file))
 
 

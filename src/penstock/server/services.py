@@ -82,6 +82,7 @@ class Server:
         self.doors: AmqpDoors | None = None  # of AMQP, where these are processes
         self.http_doors: HttpDoors | None = None  # the same of HTTP
         self.flight_process: Spawned | None = None  # of the Flight door, where it began before the server
+        self.http_process: Spawned | None = None  # the same of HTTP
         self.loop: asyncio.AbstractEventLoop
         self.entry: Entry
         self.log: Log

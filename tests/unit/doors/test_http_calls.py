@@ -13,12 +13,15 @@ import orjson
 import pytest
 
 from choices import EFFORT, SEED
+from penstock.errors import InvalidArgument
 from penstock.records.password_hashes import Slow
-from penstock.server.doors.line import HEAD, VERSION, Ended, Kind
-from penstock.server.http.calls import PIECE, Call, CallLine, call_of
+from penstock.records.properties import EMPTY, Properties, encode
+from penstock.server.doors.line import HEAD, VERSION, Ended, Kind, with_head
+from penstock.server.http.calls import PIECE, Call, CallLine, call_of, wanted_of
 from penstock.server.http.doorway import HttpDoors
 from penstock.server.http.front import Relay
 from penstock.server.strangers import Terms
+from penstock.wire.http.bodies import LARGE_MOST, Brought, Reading
 
 HEAD_MOST = 4096
 CALL = Call("GET", "/api/x%20y", "a=b", [("host", "h"), ("x", "\xff")], "1.1", "http", ("::1", 5), ("::1", 80), False)
@@ -27,14 +30,11 @@ App = Callable[[Any, Any, Any], Awaitable[None]]
 
 
 async def echo(scope: Any, receive: Any, send: Any) -> None:
-    """Say what was asked, and send the body back as it comes."""
+    """Say what was asked, and send the body back, written anew."""
     scope["state"]["visitor"].known()
     await send({"type": "http.response.start", "status": 201, "headers": [(b"path", scope["path"].encode())]})
-    more = True
-    while more:
-        message = await receive()
-        more = message.get("more_body", False)
-        await send({"type": "http.response.body", "body": message.get("body", b""), "more_body": more})
+    values = await scope["state"]["visitor"].read(Reading(LARGE_MOST))
+    await send({"type": "http.response.body", "body": orjson.dumps(values), "more_body": False})
 
 
 class Both:
@@ -138,11 +138,12 @@ def test_a_request_and_its_answer_come_through_whole() -> None:
     async def test() -> None:
         both = Both()
         for size in (0, 1, PIECE, 5 * PIECE + 7):
-            client = Client(*([bytes([7]) * size] if size else []))
+            body = orjson.dumps({"body": "7" * size}) if size else b""
+            client = Client(*([body] if size else []))
             await both.relay(client.scope, client.receive, client.send)
             assert client.got[0]["status"] == 201
             assert (b"path", b"/a b") in client.got[0]["headers"]
-            assert client.body == bytes([7]) * size
+            assert client.body == (body or b"{}")
             assert client.known_times == 1
         assert not both.cut
         both.close()
@@ -255,9 +256,9 @@ def test_a_bug_before_the_answer_is_told_with_500_and_the_line_goes_on() -> None
         await both.relay(client.scope, client.receive, client.send)
         assert [one["status"] for one in client.got[:1]] == [500]
         both.doors.app = echo
-        client = Client(b"hello")
+        client = Client(b'{"hello":1}')
         await both.relay(client.scope, client.receive, client.send)
-        assert client.body == b"hello"
+        assert client.body == b'{"hello":1}'
         both.close()
 
     run(test)
@@ -281,10 +282,11 @@ def test_digests_of_passwords_are_made_by_the_door() -> None:
             await echo(scope, receive, send)
 
         both = Both(logs_in)
-        client = Client(b"body", headers=[(b"authorization", b"Basic YW5uOnNlY3JldA==")])
+        client = Client(b'{"a":1}')
+        client.scope["login"] = "ann", "secret"
         await both.relay(client.scope, client.receive, client.send)
         assert heard == [how.digest("secret")]
-        assert client.body == b"body"
+        assert client.body == b'{"a":1}'
         both.close()
 
     run(test)
@@ -326,7 +328,31 @@ LIES = {
     "another scheme": said(scheme="file"),
     "a client that is no address": said(client="127.0.0.1"),
     "a port that is none": said(client=["127.0.0.1", 70_000]),
+    "a login that is none": said(login=["ann"]),
+    "a password that is none": said(login=["ann", 7]),
 }  # fmt: skip
+
+OF_A_BODY = {
+    "values that are none": frame(Kind.WORDS, b"{") + frame(Kind.END),
+    "a list": frame(Kind.WORDS, b"[]") + frame(Kind.END),
+    "nothing": frame(Kind.END),
+    "more than was wanted": frame(Kind.WORDS, b" " * PIECE) * 3,
+    "no reason": frame(Kind.FAILED, b"{}"),
+    "a reason that is too long": frame(Kind.FAILED, size=1 << 20),
+    "a digest": frame(Kind.DERIVED, b"x"),
+    "another request": said(),
+}
+
+OF_A_MESSAGE = {
+    "no head": b"",
+    "a head that is longer than all": (9).to_bytes(4, "little") + b"{}",
+    "a key that is none": b"".join(with_head({"key": 1, "header": 2}, EMPTY)),
+    "a key that is too long": b"".join(with_head({"key": "k" * 256, "header": 2}, EMPTY)),
+    "a header that is longer than all": b"".join(with_head({"key": "k", "header": 3}, EMPTY)),
+    "a header that is none": b"".join(with_head({"key": "k", "header": 3}, b"\xff\xff\xff")),
+    "a header with bytes behind it": b"".join(with_head({"key": "k", "header": 4}, EMPTY + b"..")),
+    "less than nothing": b"".join(with_head({"key": "k", "header": -1}, EMPTY)),
+}
 
 
 @pytest.mark.parametrize("lie", LIES)
@@ -343,6 +369,79 @@ def test_a_door_that_lies_is_cut_off(lie: str) -> None:
             await line.receive({})
         assert len(both.cut) == 1
         line.close()
+        both.close()
+
+    run(test)
+
+
+@pytest.mark.parametrize(("words", "message"), [
+    *((words, False) for words in OF_A_BODY.values()),
+    *((frame(Kind.WORDS, whole) + frame(Kind.END), True) for whole in OF_A_MESSAGE.values()),
+], ids=[*OF_A_BODY, *OF_A_MESSAGE])  # fmt: skip
+def test_what_a_door_says_of_a_body_is_judged(words: bytes, message: bool) -> None:
+    """Also where it has the right size: the server believes none of it."""
+
+    async def test() -> None:
+        async def reads(scope: Any, receive: Any, send: Any) -> None:
+            await scope["state"]["visitor"].read(Reading(1000, message=message))
+
+        both = Both(reads)
+        line = await both.line()
+        line.transport.write(said(body=True))
+        kind, _, wanted = await line.receive({Kind.MORE: 1000})
+        assert kind is Kind.MORE
+        assert wanted_of(wanted) == Reading(1000, message=message)
+        line.transport.write(words)
+        with pytest.raises(Ended):
+            await line.receive({Kind.ANSWER: 1000, Kind.WORDS: 1000, Kind.DONE: 0})
+        assert len(both.cut) == 1
+        line.close()
+        both.close()
+
+    run(test)
+
+
+def test_a_message_comes_as_its_key_header_and_body() -> None:
+    async def test() -> None:
+        brought = list[Brought]()
+
+        async def reads(scope: Any, receive: Any, send: Any) -> None:
+            brought.append(await scope["state"]["visitor"].read(Reading(LARGE_MOST, message=True)))
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+
+        both = Both(reads)
+        body = {
+            "routing_key": "k", "payload": "aGVsbG8=", "payload_encoding": "base64",
+            "properties": {"message_id": "7", "headers": {"x": 1}},
+        }  # fmt: skip
+        client = Client(orjson.dumps(body))
+        await both.relay(client.scope, client.receive, client.send)
+        assert brought == [Brought("k", encode(Properties(message_id="7", headers={"x": 1})), b"hello")]
+        both.close()
+
+    run(test)
+
+
+@pytest.mark.parametrize(("body", "why"), [
+    (b"[1]", "not a JSON object"),
+    (b"{", "is not JSON"),
+    (b'{"a":' * 600 + b"1" + b"}" * 600, "is not JSON"),
+    (b'{"a":1,"a":2}', "is there twice"),
+    (b'{"a":"' + b"x" * 2000 + b'"}', "are allowed"),
+])  # fmt: skip
+def test_why_a_body_cannot_be_used_is_for_the_application_to_say(body: bytes, why: str) -> None:
+    async def test() -> None:
+        async def reads(scope: Any, receive: Any, send: Any) -> None:
+            with pytest.raises(InvalidArgument, match=why):
+                await scope["state"]["visitor"].read(Reading(1900, once=True) if len(body) < 2100 else Reading())
+            await send({"type": "http.response.start", "status": 400, "headers": []})
+
+        both = Both(reads)
+        for _ in range(2):  # on the same line
+            client = Client(body)
+            await both.relay(client.scope, client.receive, client.send)
+            assert client.got[0]["status"] == 400
+        assert not both.cut
         both.close()
 
     run(test)
@@ -375,7 +474,8 @@ def test_whatever_comes_the_server_goes_on() -> None:
 
     async def test() -> None:
         both, chance, heard = Both(), Random(SEED), 0
-        good = said(body=True) + frame(Kind.WORDS, b"x" * 50) + frame(Kind.END) + said(method="PUT") + said()
+        values = orjson.dumps({"x": "x" * 50})
+        good = said(body=True) + frame(Kind.WORDS, values) + frame(Kind.END) + said(method="PUT") + said()
         for _ in range(400 * EFFORT):
             broken = bytearray(good)
             for _ in range(chance.randint(1, 4)):
@@ -386,7 +486,7 @@ def test_whatever_comes_the_server_goes_on() -> None:
             with suppress(Ended):
                 while True:
                     kind, _, _ = await line.receive(
-                        {Kind.WELCOME: 0, Kind.ANSWER: 1 << 20, Kind.WORDS: PIECE, Kind.DONE: 0}
+                        {Kind.WELCOME: 0, Kind.MORE: 1000, Kind.ANSWER: 1 << 20, Kind.WORDS: PIECE, Kind.DONE: 0}
                     )
                     heard += kind is Kind.DONE
             line.close()

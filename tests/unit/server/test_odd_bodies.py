@@ -22,7 +22,7 @@ from penstock.expr import compile_filter
 from penstock.expr.batches import parsed
 from penstock.expr.view_definition import Definition
 from penstock.server.sql.duckdb_engine import Bounds, Engine
-from penstock.wire.http.routes import read_once
+from penstock.wire.http.bodies import read_once
 
 ALL = {name: body for name, (body, _) in ODD.items()} | DEEP
 

@@ -57,7 +57,7 @@ def test_each_operation_has_a_path_an_action_a_method_and_a_command_or_says_why_
         assert broker.http_url
         doors = broker._doors  # pyright: ignore[reportPrivateUsage]
         assert doors is not None
-        paths = {row.operation for row in doors._http.app.state.table.rows}  # type: ignore[union-attr]
+        paths = {row.operation for row in doors._http.application.table.rows}  # type: ignore[union-attr]
         actions = {name: one.text for name, one in doors.flight.actions.table.items()}
     for name, one in OPERATIONS.items():
         assert (name in actions) == one.action, name

@@ -20,8 +20,8 @@ from penstock.server.access import Who, judge
 from penstock.server.http import facts as real
 from penstock.server.http import overview
 from penstock.server.http.app import create_app
-from penstock.server.http.calls import credentials
 from penstock.server.http.metrics import ACTIONS, QUEUES, TOPICS, VIEWS, Line, Metrics
+from penstock.server.http.reception import credentials
 from penstock.wire.http.routes import RABBITMQ_VERSION
 
 

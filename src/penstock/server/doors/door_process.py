@@ -24,7 +24,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -128,7 +128,8 @@ class DoorProcess:
         self._lines = set[Line]()
         self._pending = dict[int, SimpleQueue[Answer]]()
         self._number = 0
-        self._wishes = list[dict[str, object]]()  # what each new process is asked for again
+        self._wishes = list[tuple[dict[str, object], Sequence[socket.socket]]]()  # of each new process, again
+        self._sockets: socket.socket | None = None  # where they go back and forth
         self._closed = threading.Event()
         self._lock = threading.RLock()
         self._silent = 0.0  # seconds that the door has said nothing
@@ -155,18 +156,20 @@ class DoorProcess:
                 raise error
             self._thread = thread
 
-    def ask(self, told: Mapping[str, object], *, timeout: float = WAIT_S) -> Answer:
-        """What the door answers.  Unavailable when it ended, or gives no answer."""
+    def ask(
+        self, told: Mapping[str, object], sockets: Sequence[socket.socket] = (), *, timeout: float = WAIT_S
+    ) -> Answer:
+        """What the door answers.  Unavailable when it ended, or gives no answer.  sockets: that it is given, too."""
         answers: SimpleQueue[Answer] = SimpleQueue()
         with self._lock:
-            control = self._control
+            control, lines = self._control, self._sockets
             self._number += 1
             number = self._number
             self._pending[number] = answers
         try:
             if control is None:
                 raise Unavailable(f"the process of the {self.name} door is not there")
-            control.send(Kind.CONTROL, 0, orjson.dumps({**told, "number": number}))
+            self._request(control, lines, {**told, "number": number}, sockets)
             answer = answers.get(timeout=timeout)
         except Empty:
             raise Unavailable(f"the process of the {self.name} door gives no answer") from None
@@ -178,9 +181,21 @@ class DoorProcess:
             raise Unavailable(f"the process of the {self.name} door ended")
         return answer
 
-    def keep_asking(self, told: dict[str, object]) -> None:
+    def keep_asking(self, told: dict[str, object], sockets: Sequence[socket.socket] = ()) -> None:
         """Ask each further process for this, too; it may be changed until then."""
-        self._wishes.append(told)
+        self._wishes.append((told, sockets))
+
+    @staticmethod
+    def _request(
+        control: Line, lines: socket.socket | None, told: Mapping[str, object], sockets: Sequence[socket.socket]
+    ) -> None:
+        """The sockets are there when the door reads of them.  Raises Ended."""
+        if sockets and lines is not None:
+            try:
+                socket.send_fds(lines, [b"="], [one.fileno() for one in sockets])
+            except OSError as error:
+                raise Ended(error.errno, str(error)) from None
+        control.send(Kind.CONTROL, 0, orjson.dumps(told))
 
     def cut_off(self, why: str) -> None:
         """It says what no door says: it is not believed any more."""
@@ -283,15 +298,15 @@ class DoorProcess:
         """Start one, and ask it for what the last one did."""
         first, self._first = self._first, None
         made = first or (spawned(self._module, self._memory) if self._apart else self._beside())
-        self._process, self._control = made.process, Line(made.control)
+        self._process, self._control, self._sockets = made.process, Line(made.control), made.lines
         self._control.poll_ms = PING_MS
         self.starts += 1
         name = f"penstock-lines-{self.name}"
         threading.Thread(target=self._take, args=(made.lines,), name=name, daemon=True).start()
         try:
             self._control.send(Kind.CONTROL, 0, orjson.dumps({"do": "begin", **self._begin}))
-            for wish in self._wishes:
-                self._control.send(Kind.CONTROL, 0, orjson.dumps(wish))
+            for wish, sockets in self._wishes:
+                self._request(self._control, made.lines, wish, sockets)
         except Ended:
             pass  # whoever attends sees it, too
 

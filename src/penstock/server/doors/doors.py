@@ -1,8 +1,9 @@
 """Doors that are processes with loops of their own, as the server keeps them: addresses, certificates, figures, ends.
 
-The server binds each address itself and does not listen there: whoever else wants it is told at once that it is taken.
-The doors of a kind listen beside each other (SO_REUSEPORT), and the kernel spreads clients over them.  A door that ends
-takes its clients with it and no other's; another one begins.
+The server binds each address itself, exclusively, and listens there: whoever else wants it is told at once that it is
+taken.  Each door of a kind accepts at a socket of its own beside the others' (SO_REUSEPORT), and the kernel spreads
+clients over them.  A door that ends takes its clients with it and no other's; another one begins, and accepts at the
+same socket, where those wait who came meanwhile.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from penstock.server.doors.line import Broken, number
 from penstock.server.listening import bind
 
 if TYPE_CHECKING:
+    from penstock.server.doors.door_process import Spawned
     from penstock.server.strangers import Terms
     from penstock.server.tls import Identity
 
@@ -48,15 +50,16 @@ class Doors(ABC):
         count: int = 1,
         memory: int,
         apart: bool = True,
+        first: Spawned | None = None,
     ) -> None:
         """kind: what they are called, and with an `s` where they have TLS.  module: of the processes.
 
         begin: what each is told first.  terms: of strangers, for all doors together.  memory: bytes of each at most.
-        apart=False: threads, for tests.
+        apart=False: threads, for tests.  first: the process of one that was started before.
         """
         self.loop = loop
         self._kind = kind
-        self._guards = list[socket.socket]()
+        self._listening = list[socket.socket]()
         self._strangers = dict[str, dict[str, int]]()  # by door, then by listener
         self._closed = dict[str, Counter[tuple[str, str]]]()
         self._tls = list[dict[str, object]]()
@@ -73,6 +76,7 @@ class Doors(ABC):
                 lost=partial(self._lost, str(place)),
                 memory=[0, memory],
                 apart=apart,
+                first=first if place == 1 else None,
             )
             for place in range(1, count + 1)
         ]
@@ -90,25 +94,26 @@ class Doors(ABC):
 
     def listen(self, host: str, port: int, identity: Identity | None = None) -> tuple[str, int]:
         """Have all doors listen, and take nobody yet; the address that was bound.  Raises OSError."""
-        if port:  # nobody is there, not even who would share it
+        shares = len(self.processes) > 1
+        if shares and port:  # nobody is there, not even who would share it
             for sock in bind(host, port, listens=False):
                 sock.close()
-        guards = bind(host, port, shared=True, listens=False)
-        self._guards += guards
-        address, port = guards[0].getsockname()[:2]
-        wish: dict[str, object] = {"do": "listen", "door": self._kind, "host": host, "port": int(port)}
+        listening = list[list[socket.socket]]()
+        for _ in self.processes:
+            listening.append(bind(host, port, shared=shares))
+            self._listening += listening[-1]
+            port = int(listening[0][0].getsockname()[1])
+        wish: dict[str, object] = {"do": "listen", "door": self._kind, "sockets": len(listening[0])}
         if identity is not None:
             wish |= {"door": f"{self._kind}s", "tls": _shown(identity)}
             self._tls.append(wish)
         self.start()
-        for process in self.processes:
-            answer = _ask(process, wish)
+        for process, sockets in zip(self.processes, listening, strict=True):
+            answer = _ask(process, wish, sockets)
             if "why" in answer:
                 raise OSError(0, str(answer["why"])[:1000])
-        wish["again"] = True
-        for process in self.processes:
-            process.keep_asking(wish)
-        return str(address), int(port)
+            process.keep_asking(wish, sockets)
+        return str(listening[0][0].getsockname()[0]), port
 
     def let_in(self) -> None:
         """Have the doors take clients from now on, and those that begin later, too."""
@@ -131,14 +136,14 @@ class Doors(ABC):
                     pass  # the next one is asked to listen with it
 
     def close(self, timeout: float = CLOSE_S) -> None:
-        """Clients that have been told go, then the doors do."""
+        """Clients that have been told go, then the doors do.  Whoever comes now is refused."""
+        for sock in self._listening:
+            sock.close()
         closing = [threading.Thread(target=one.close, args=(timeout,)) for one in self.processes]
         for thread in closing:
             thread.start()
         for thread in closing:
             thread.join()
-        for sock in self._guards:
-            sock.close()
 
     # -- the loop
 
@@ -184,9 +189,9 @@ class Doors(ABC):
         self._strangers.pop(name, None)
 
 
-def _ask(process: DoorProcess, wish: dict[str, object]) -> Mapping[str, Any]:
+def _ask(process: DoorProcess, wish: dict[str, object], sockets: list[socket.socket]) -> Mapping[str, Any]:
     try:
-        return process.ask(wish)
+        return process.ask(wish, sockets)
     except Unavailable as error:
         raise OSError(0, str(error)) from None
 

@@ -1,6 +1,6 @@
 """A door's process that is an event loop, but for what it does with its clients: sockets, guards, the control socket.
 
-    control   begin: what to offer                                  listen: bind and listen, take nobody yet
+    control   begin: what to offer                                  listen: at sockets that come, too; take nobody yet
               open: take clients                                    renew: another certificate
               ping: figures, from the loop                          close: no new clients, those there may end
 
@@ -10,7 +10,6 @@ It ends when its control socket does, in the middle of whatever it does: its cli
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import socket
 import ssl
@@ -24,7 +23,7 @@ from typing import TYPE_CHECKING, Any, cast
 import orjson
 
 from penstock.server.doors.line import Broken, Ended, Kind, Line, plain
-from penstock.server.listening import Entry, Listener, bind
+from penstock.server.listening import Entry, Listener
 from penstock.server.loading import begun_as_a_door
 from penstock.server.strangers import Complaints, Guards, Terms
 
@@ -123,7 +122,7 @@ class Front(ABC):
                     except OSError:
                         self.over.set()  # the core is gone already
                 case "listen":
-                    answer["port"] = self._listen(told)
+                    self._listen(told)
                 case "open":
                     self._open()
                 case "renew":
@@ -134,10 +133,6 @@ class Front(ABC):
                     return
         except OSError as error:
             answer = {"why": error.strerror or str(error)}
-            if told.get("again"):
-                logger = logging.getLogger("penstock.doors")
-                where = f"{told['host']}:{told['port']}"
-                logger.error("%s: the address %s cannot be taken again: %s", told["door"], where, error)
         if told.get("number") is not None:
             self._tell({**answer, "number": told["number"]})
 
@@ -154,12 +149,11 @@ class Front(ABC):
         self._entry = Entry(guards, loop.time)
         await self.begin(told)
 
-    def _listen(self, told: Mapping[str, Any]) -> int:
+    def _listen(self, told: Mapping[str, Any]) -> None:
         if told.get("tls") is not None:
             self._context = context_of(told["tls"])
-        bound = bind(told["host"], told["port"], shared=True)
-        self._bound[told["door"]] = bound
-        return int(bound[0].getsockname()[1])
+        _, fds, _, _ = socket.recv_fds(self.lines, 1, told["sockets"])
+        self._bound[told["door"]] = [socket.socket(fileno=fd) for fd in fds]
 
     def _open(self) -> None:
         entry, bound = self._entry, self._bound

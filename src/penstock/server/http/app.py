@@ -1,173 +1,52 @@
 """The HTTP application: logins, probes, and the table of paths under `/api`.
 
 `/healthz`, `/readyz` and `/metrics` ask for no login: probes and scrapers have none, and they show counts and no name
-of anything that users have.  Everything else asks for basic authentication; `/metrics/per-object`, for users with the
+of anything that users have.  Everything else asks for a login, which `reception` has found in the request, here or in
+the door's process; `/metrics/per-object`, for users with the
 tag monitoring, may be opened by the settings.  An unknown object is 404 in RabbitMQ's shape, an unusable query or body
 400 with a reason.  While the server recovers all of `/api` that asks for queues is 503; of a member that follows it is
 421, and who leads.
 
 `/api/openapi.json` is what the table of paths says of itself, in the words of OpenAPI 3.1.
-
-The dashboard is one page at `/` and what it is made of under `/dashboard/`, from the package as it is; with it comes
-`/cli/rabbitmqadmin`.  It holds no
-data, so it asks for no login: the page asks for one and sends it with each request to `/api`.  Nothing else is ever
-loaded: the content security policy allows what this server sends and nothing inline, and with trusted types no text
-becomes markup.  Source: W3C Content Security Policy Level 3; Trusted Types.
 """
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import math
 import time
-from collections.abc import Mapping, Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import ExitStack
-from importlib.resources import files
-from typing import Protocol
+from typing import Any, Protocol, TypeAlias
 
-from starlette.applications import Starlette
-from starlette.datastructures import Headers
-from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
-from penstock.errors import PenstockError, Unavailable
-from penstock.records.dataclass import dataclass
+from penstock.errors import PenstockError
 from penstock.records.rights import ADMINISTRATOR, LOGIN, MANAGEMENT, MONITORS
 from penstock.server.http import overview, topology
-from penstock.server.http.calls import credentials
 from penstock.server.http.exposition import detailed, exposition
 from penstock.server.http.facts import Facts
+from penstock.server.http.reading import Room
+from penstock.server.http.reception import DETAILED, PER_OBJECT, Reception, open_paths, unknown
 from penstock.server.logins import Derive
+from penstock.wire.http.bodies import Reading
 from penstock.wire.http.lists import BadQuery, json_response, not_found, of_error, refusal
 from penstock.wire.http.routes import Ask, Row, Table
-
-TOOL = "rabbitmqadmin"
-"""A command line for this API in one file of Python, which RabbitMQ's users fetch from their server."""
-
-_TYPES: Mapping[str, str] = {
-    TOOL: "text/plain; charset=utf-8",
-    "html": "text/html; charset=utf-8",
-    "css": "text/css; charset=utf-8",
-    "js": "text/javascript; charset=utf-8",
-    "svg": "image/svg+xml",
-}
-
-_PLACES: Mapping[str, str] = {"index.html": "/", TOOL: f"/cli/{TOOL}"}
-"""Files that are not below `/dashboard/`."""
-
-_SECURITY: Mapping[str, str] = {
-    "content-security-policy": (
-        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; "
-        "form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
-    ),
-    "x-content-type-options": "nosniff",
-    "x-frame-options": "DENY",
-    "referrer-policy": "no-referrer",
-    "cross-origin-opener-policy": "same-origin",
-    "cross-origin-resource-policy": "same-origin",
-    "permissions-policy": "camera=(), geolocation=(), microphone=()",
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    content: bytes
-    type: str
-    tag: str  # its ETag
-
-
-def _read_parts() -> dict[str, Part]:
-    """Every file of the dashboard by its path."""
-    found: dict[str, Part] = {}
-    for one in (files("penstock") / "dashboard").iterdir():
-        kind = _TYPES.get(one.name.rpartition(".")[2])
-        if kind is not None:
-            content = one.read_bytes()
-            path = _PLACES.get(one.name, f"/dashboard/{one.name}")
-            found[path] = Part(content, kind, f'"{hashlib.sha256(content).hexdigest()[:16]}"')
-    return found
-
-
-class Site:
-    """The files, kept in memory."""
-
-    def __init__(self) -> None:
-        self.parts = _read_parts()
-
-    def routes(self) -> list[Route]:
-        return [Route(path, self.serve, methods=["GET"]) for path in self.parts]  # HEAD comes with it
-
-    async def serve(self, request: Request) -> Response:
-        """The file, or 304 for who has it."""
-        part = self.parts[request.url.path]
-        headers = {**_SECURITY, "etag": part.tag, "cache-control": "no-cache"}
-        if request.headers.get("if-none-match") == part.tag:
-            return Response(status_code=304, headers=headers)
-        return Response(part.content, headers=headers, media_type=part.type)
-
-
-_REALM = "Penstock"
 
 _METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 KEPT_S = 1.0
 """For so long who scrapes gets what was rendered for somebody before: it takes seconds where there are many queues."""
 
-METHODS = ["GET", "PUT", "POST", "DELETE", "OPTIONS"]
+METHODS = ("GET", "PUT", "POST", "DELETE", "OPTIONS", "HEAD")
+
+_HEALTHY = frozenset({"ok", "draining", "recovering", "following", "degraded"})
 
 
-def create_app(facts: Facts, rows: Sequence[Row] = (), kept_s: float = KEPT_S) -> Starlette:
-    """The application: an ASGI app for uvicorn, or for a test client.
-
-    rows: paths beside those that the facts answer.  kept_s: how long metrics that were rendered are good.
-    """
-    table = Table([*overview.rows(facts), *topology.rows(facts), *topology.consumer_rows(facts), *rows])
-    _describe(table, facts)
-    probes, site = _Probes(facts, kept_s), Site()
-
-    async def api(request: Request) -> Response:
-        user = str(request.scope["penstock_user"])
-        return await table.answer(request, user, facts)
-
-    app = Starlette(
-        routes=[
-            Route("/healthz", probes.health),
-            Route("/readyz", probes.ready),
-            Route("/leader", probes.leader),
-            Route("/replica", probes.replica),
-            Route("/metrics", probes.metrics),
-            Route(_PER_OBJECT, probes.metrics_per_object),
-            Route(_DETAILED, probes.metrics_detailed),
-            Route("/api/{rest:path}", api, methods=METHODS),
-            *site.routes(),
-        ],
-        exception_handlers={HTTPException: _told, BadQuery: _bad_query, PenstockError: _refused},  # pyright: ignore[reportArgumentType] - each handler takes its own exception
-    )
-    opened = _UNGUARDED | {_PER_OBJECT, _DETAILED} if facts.open_metrics() else _UNGUARDED
-    app.add_middleware(_Login, facts=facts, open_paths=opened | site.parts.keys())
-    app.state.table = table
-    return app
-
-
-async def _told(_: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    if error.status_code == 404:
-        return not_found()
-    return refusal(error.status_code, error.detail.lower().replace(" ", "_"), error.detail, error.headers)
-
-
-async def _bad_query(_: Request, error: Exception) -> Response:
-    return refusal(400, "bad_request", str(error))
-
-
-async def _refused(_: Request, error: Exception) -> Response:
-    assert isinstance(error, PenstockError)
-    return of_error(error)
+Probe: TypeAlias = "Callable[[Request, str], Awaitable[Response]]"
+"""What answers a request of this user; of nobody where none is asked for."""
 
 
 class Visitor(Protocol):
@@ -179,40 +58,69 @@ class Visitor(Protocol):
     def known(self) -> None: ...
 
 
-class _Login:
-    def __init__(self, app: ASGIApp, facts: Facts, open_paths: AbstractSet[str]) -> None:
-        """open_paths: exceptions, so that a new path is guarded."""
-        self._app = app
+class Application:
+    """ASGI's, behind the reception: each request has `login` in its scope.  For the loop's thread."""
+
+    def __init__(self, facts: Facts, rows: Sequence[Row] = (), kept_s: float = KEPT_S) -> None:
+        """rows: paths beside those that the facts answer.  kept_s: how long metrics that were rendered are good."""
         self._facts = facts
-        self._open = open_paths
+        self._room = Room()  # where this process reads bodies
+        self.table = Table([*overview.rows(facts), *topology.rows(facts), *topology.consumer_rows(facts), *rows])
+        _describe(self.table, facts)
+        self.open = open_paths(metrics=facts.open_metrics())
+        self._probes = _Probes(facts, kept_s).paths()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or str(scope["path"]) in self._open:
-            await self._app(scope, receive, send)
+        if scope["type"] != "http":
             return
-        headers = Headers(scope=scope)
-        if scope["method"] not in _SAFE and from_another_site(headers):
-            reason = "a page of another site may change nothing here"
-            await refusal(403, "forbidden", reason)(scope, receive, send)
-            return
-        login = credentials(headers.get("authorization", ""))
-        client: tuple[str, int] | None = scope.get("client")
         visitor: Visitor | None = scope.get("state", {}).get("visitor")
-        host, derive = client[0] if client else "", None if visitor is None else visitor.derive
-        wait_s = await self._facts.login(*login, host, derive) if login is not None else 0.0
-        if login is None or wait_s is not None:
-            await _refused_login(tried=login is not None, wait_s=wait_s or 0.0)(scope, receive, send)
-            return
-        scope["penstock_user"] = login[0]
         with ExitStack() as stack:
             try:
-                stack.enter_context(self._facts.working(login[0]))
-            except Unavailable as error:  # its connection stays a stranger's
-                await of_error(error)(scope, receive, send)
-                return
+                answer = await self._answered(Request(scope, receive), visitor, stack)
+            except BadQuery as error:
+                answer = refusal(400, "bad_request", str(error))
+            except PenstockError as error:
+                answer = of_error(error)
+            await answer(scope, receive, send)
+
+    async def _answered(self, request: Request, visitor: Visitor | None, stack: ExitStack) -> Response:
+        """Raises PenstockError and BadQuery.  stack: what is the request's until its answer is out."""
+        scope, facts = request.scope, self._facts
+        path, user = str(scope["path"]), ""
+        if path not in self.open:
+            login: tuple[str, str] | None = scope["login"]
+            client: tuple[str, int] | None = scope.get("client")
+            host, derive = client[0] if client else "", None if visitor is None else visitor.derive
+            wait_s = await facts.login(*login, host, derive) if login is not None else 0.0
+            if login is None or wait_s is not None:
+                return _refused_login(tried=login is not None, wait_s=wait_s or 0.0)
+            user = login[0]
+            stack.enter_context(facts.working(user))  # else its connection stays a stranger's
             if visitor is not None:
                 visitor.known()
-            await self._app(scope, receive, send)
+        allowed: Sequence[str] = METHODS
+        if path.startswith("/api/"):
+            if request.method in METHODS:
+                return await self.table.answer(request, user, facts, self._read)
+        elif (probe := self._probes.get(path)) is None:
+            return not_found()
+        elif request.method in (allowed := ("GET", "HEAD")):
+            return await probe(request, user)
+        return refusal(405, "method_not_allowed", "Method Not Allowed", {"allow": ", ".join(allowed)})
+
+    async def _read(self, request: Request, user: str, wanted: Reading) -> Any:
+        """What was wanted of a body: by the door, where there is one, which brings it later."""
+        visitor = request.scope.get("state", {}).get("visitor")
+        read = getattr(visitor, "read", None)
+        if read is not None:
+            return await read(wanted)
+        return await self._room.read(user, request.headers.get("content-length", ""), request.receive, wanted)
+
+
+def create_app(facts: Facts, rows: Sequence[Row] = (), kept_s: float = KEPT_S) -> Reception:
+    """The application behind its reception: for uvicorn, or for a test client.  As of `Application`."""
+    app = Application(facts, rows, kept_s)
+    return Reception(app, app.open)
 
 
 def _refused_login(*, tried: bool, wait_s: float) -> Response:
@@ -220,29 +128,8 @@ def _refused_login(*, tried: bool, wait_s: float) -> Response:
         seconds = max(1, math.ceil(wait_s))
         reason = f"too many wrong logins came from this address: try again in {seconds} s"
         return refusal(429, "too_many_requests", reason, {"retry-after": str(seconds)})
-    reason = "Login failed" if tried else "Authorisation failed"
-    return refusal(401, "not_authorized", reason, {"www-authenticate": f'Basic realm="{_REALM}"'})
-
-
-_UNGUARDED = frozenset({"/healthz", "/readyz", "/metrics", "/leader", "/replica"})
-
-_HEALTHY = frozenset({"ok", "draining", "recovering", "following", "degraded"})
-
-_PER_OBJECT, _DETAILED = "/metrics/per-object", "/metrics/detailed"
-
-_SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
-
-
-def from_another_site(headers: Headers) -> bool:
-    """Whether a browser says that a page of another origin made it ask, with a login that it remembers.
-
-    Source: W3C Fetch Metadata; browsers without it say the origin.  Who is no browser says neither.
-    """
-    site = headers.get("sec-fetch-site")
-    if site is not None:
-        return site not in {"same-origin", "none"}
-    origin = headers.get("origin")
-    return origin is not None and origin.partition("://")[2] != headers.get("host", "")
+    told, headers = unknown(tried=tried)
+    return json_response(told, 401, headers)
 
 
 class _Probes:
@@ -254,12 +141,24 @@ class _Probes:
         self._rendering = asyncio.Lock()
         self._kept = dict[bool, tuple[float, bytes]]()  # of each object or not -> until when, what was rendered
 
-    async def health(self, _: Request) -> Response:
+    def paths(self) -> Mapping[str, Probe]:
+        """By path."""
+        return {
+            "/healthz": self.health,
+            "/readyz": self.ready,
+            "/leader": self.leader,
+            "/replica": self.replica,
+            "/metrics": self.metrics,
+            PER_OBJECT: self.metrics_per_object,
+            DETAILED: self.metrics_detailed,
+        }
+
+    async def health(self, _: Request, __: str) -> Response:
         """200 while the server can keep what it is given or is on the way to that, 503 when a restart is needed."""
         facts = self._facts.health()
         return json_response(facts, 200 if facts.get("status") in _HEALTHY else 503)
 
-    async def ready(self, _: Request) -> Response:
+    async def ready(self, _: Request, __: str) -> Response:
         """200 once the doors are open, publishes are taken, and other sites have told what happened meanwhile."""
         told: dict[str, object] = {"ready": self._facts.ready()}
         if behind := self._facts.behind:
@@ -268,27 +167,27 @@ class _Probes:
             told["leader"] = leader
         return json_response(told, 200 if told["ready"] else 503)
 
-    async def leader(self, _: Request) -> Response:
+    async def leader(self, _: Request, __: str) -> Response:
         """For load balancers: 200 where clients are served, 503 elsewhere."""
         role = self._facts.role()
         return json_response({"role": role}, 200 if role == "leading" else 503)
 
-    async def replica(self, _: Request) -> Response:
+    async def replica(self, _: Request, __: str) -> Response:
         """200 where a copy is kept that may lead one day, 503 elsewhere."""
         role = self._facts.role()
         return json_response({"role": role}, 200 if role == "following" else 503)
 
-    async def metrics(self, _: Request) -> Response:
+    async def metrics(self, _: Request, __: str) -> Response:
         return await self._scrape(per_object=False)
 
-    async def metrics_per_object(self, request: Request) -> Response:
+    async def metrics_per_object(self, _: Request, user: str) -> Response:
         """A line for each queue."""
-        self._judge(request)
+        self._judge(user)
         return await self._scrape(per_object=True)
 
-    async def metrics_detailed(self, request: Request) -> Response:
+    async def metrics_detailed(self, request: Request, user: str) -> Response:
         """The families that the query names."""
-        self._judge(request)
+        self._judge(user)
         asked, there = request.query_params, self._facts.vhosts()
         async with self._rendering:
             metrics = await overview.all_metrics(self._facts)
@@ -296,9 +195,9 @@ class _Probes:
             content = await asyncio.to_thread(detailed, metrics, families, vhosts, there)
         return Response(content, media_type=_METRICS_TYPE)
 
-    def _judge(self, request: Request) -> None:
+    def _judge(self, user: str) -> None:
         if not self._facts.open_metrics():
-            self._facts.judge(str(request.scope["penstock_user"]), MONITORS, {}, "Metrics of each queue")
+            self._facts.judge(user, MONITORS, {}, "Metrics of each queue")
 
     async def _scrape(self, *, per_object: bool) -> Response:
         """One rendering at a time, whoever asks."""

@@ -1,11 +1,16 @@
 """Requests on their way from HTTP's door to the server: a socket for each that is under way, frames as of Flight's.
 
     door                                    server
-    CALL     the head of a request       ->
+    CALL     what is asked, and by whom  ->
                                          <-   DERIVE   what digest is made of the password; DERIVED brings it
-                                         <-   WELCOME  its sender has logged in: the body, if there is one
-    WORDS, END  the body                 ->
+                                         <-   WELCOME  its sender has logged in
+                                         <-   MORE     how its body is read
+    WORDS, END  what it holds            ->
+    FAILED      or why it cannot be used ->
                                          <-   ANSWER   status and headers; WORDS, DONE  the body
+
+What strangers have written is parsed in the door: of a body that is JSON its values come, written anew, of one that
+holds a message its key, header and body.
 
 A client that leaves is a socket that the door closes.  A server that closes it in mid-answer has the client cut off.
 The kernel's buffers are the back-pressure.  What comes late, of a call that has ended meanwhile, is dropped.
@@ -15,7 +20,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import binascii
 import re
 import select
 import socket
@@ -24,9 +28,24 @@ from typing import Any, NamedTuple, cast
 
 import orjson
 
+from penstock.errors import InvalidArgument, ProtocolError, Unavailable
 from penstock.records.password_hashes import Slow
-from penstock.records.tokens import login_of
-from penstock.server.doors.line import HEAD, KINDS, VERSION, Broken, Ended, Kind, number, plain, text
+from penstock.records.properties import peeked
+from penstock.server.doors.line import (
+    HEAD,
+    KINDS,
+    VERSION,
+    Broken,
+    Ended,
+    Kind,
+    head_of,
+    number,
+    plain,
+    text,
+    with_head,
+)
+from penstock.wire.fields import NAME_LIMIT
+from penstock.wire.http.bodies import Brought, Reading
 
 BUFFER = 64 << 10
 """Bytes that wait on one side for the other one; the kernel has as many."""
@@ -37,8 +56,8 @@ PIECE = 64 << 10
 HEADERS_MOST = 256
 """Lines of a head; the door takes fewer."""
 
-HEADER_LIMIT = 4096
-"""Bytes of an Authorization header; a longer one is no login."""
+WHY_MOST = 4096
+"""Characters of why a body cannot be used."""
 
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _TARGET = re.compile(r"[\x21-\x7e\x80-\xff]*")
@@ -58,7 +77,8 @@ class Call(NamedTuple):
     scheme: str
     client: tuple[str, int]
     server: tuple[str, int]
-    body: bool  # one follows
+    body: bool  # there is one
+    login: tuple[str, str] | None = None  # a user and a password
 
     def encoded(self) -> bytes:
         """The payload of CALL."""
@@ -71,6 +91,7 @@ def call_of(payload: bytes) -> Call:
     call = Call(
         text(told, "method"), text(told, "path"), text(told, "query"), headers_of(told), text(told, "version"),
         text(told, "scheme"), _address(told, "client"), _address(told, "server"), told.get("body") is True,
+        _login(told.get("login")),
     )  # fmt: skip
     if not _TOKEN.fullmatch(call.method) or call.version not in ("1.0", "1.1") or call.scheme not in ("http", "https"):
         raise Broken("a request with a method, version or scheme that there is not")
@@ -87,6 +108,16 @@ def _address(told: dict[str, Any], name: str) -> tuple[str, int]:
     if len(parts) != 2 or not isinstance(parts[0], str):
         raise Broken(f"{name} is no address")
     return parts[0], number({name: parts[1]}, name, 65_535)
+
+
+def _login(told: object) -> tuple[str, str] | None:
+    match told:
+        case None:
+            return None
+        case [str(user), str(password)]:
+            return user, password
+        case _:
+            raise Broken("a login that is none")
 
 
 def headers_of(told: dict[str, Any]) -> Headers:
@@ -132,19 +163,50 @@ def recipe_of(payload: bytes) -> Slow:
     return Slow(**told)
 
 
-def credentials(header: str) -> tuple[str, str] | None:
-    """User and password of an Authorization header, or None.  Source: RFC 7617."""
-    scheme, _, encoded = header.partition(" ")
-    if scheme.lower() == "bearer" and len(header) <= HEADER_LIMIT:  # RFC 6750
-        return login_of(encoded)
-    if scheme.lower() != "basic" or len(header) > HEADER_LIMIT:
-        return None
+def wanted_of(payload: bytes) -> Reading:
+    """Of MORE, for the door, which believes the server."""
+    return Reading(**orjson.loads(payload))
+
+
+def pieces_of(wanted: Reading, found: Any) -> list[bytes]:
+    """What was wanted of a body, as the payloads of WORDS.  Raises InvalidArgument."""
+    if wanted.message:
+        brought: Brought = found
+        told = {"key": brought.key, "header": len(brought.header)}
+        whole = b"".join(with_head(told, brought.header, brought.body))
+    else:
+        try:
+            whole = orjson.dumps(found)
+        except TypeError as error:  # it goes less deep than what is read
+            raise InvalidArgument(f"the request's body is not JSON that can be read: {error}") from None
+    return [whole[at : at + PIECE] for at in range(0, len(whole), PIECE)]
+
+
+def found_of(wanted: Reading, whole: bytes) -> Any:
+    """The inverse, for the server.  Broken for what no door says."""
+    if not wanted.message:
+        return plain(memoryview(whole))
+    told, rest = head_of(memoryview(whole))
+    key, size = text(told, "key"), number(told, "header", len(rest))
+    header = bytes(rest[:size])
+    if len(key.encode(errors="replace")) > NAME_LIMIT:
+        raise Broken("a key that is too long")
     try:
-        told = base64.b64decode(encoded.strip(), validate=True).decode()
-    except (binascii.Error, UnicodeDecodeError, ValueError):
-        return None
-    user, colon, password = told.partition(":")
-    return (user, password) if colon else None
+        peeked(header)
+    except ProtocolError as error:
+        raise Broken(f"a header of a message that is none: {error}") from None
+    return Brought(key, header, bytes(rest[size:]))
+
+
+def failed(error: InvalidArgument | Unavailable) -> bytes:
+    """The payload of FAILED."""
+    return orjson.dumps({"later": isinstance(error, Unavailable), "why": str(error)[:WHY_MOST]})
+
+
+def failure_of(payload: bytes) -> InvalidArgument | Unavailable:
+    """The inverse.  Broken for what is none."""
+    told = plain(memoryview(payload))
+    return (Unavailable if told.get("later") is True else InvalidArgument)(text(told, "why"))
 
 
 class CallLine:
@@ -155,6 +217,8 @@ class CallLine:
         self._reader = reader
         self._writer = writer
         self._begun: tuple[int, Kind, int] | None = None  # bytes, kind and call of a frame whose head has come
+        self._kept = list[bytes]()  # what leaves with the next frame
+        self._flushes = False  # or in the next turn, if there is none
 
     @classmethod
     async def of(cls, sock: socket.socket) -> CallLine:
@@ -182,13 +246,29 @@ class CallLine:
         poller.register(self._writer.get_extra_info("socket"), select.POLLRDHUP)
         return bool(poller.poll(0))
 
-    def send(self, kind: Kind, payload: bytes = b"") -> None:
-        """A frame of the call that is under way; what nobody reads any more is dropped."""
-        if not self._writer.is_closing():
-            self._writer.write(HEAD.pack(len(payload), kind, VERSION, 0, self.number, 0) + payload)
+    def send(self, kind: Kind, payload: bytes = b"", *, later: bool = False) -> None:
+        """A frame of the call that is under way; what nobody reads any more is dropped.
+
+        later: it may leave with the next one, if that comes in this turn of the loop.
+        """
+        if self._writer.is_closing():
+            return
+        self._kept += (HEAD.pack(len(payload), kind, VERSION, 0, self.number, 0), payload)
+        if not later:
+            self._flush()
+        elif not self._flushes:
+            self._flushes = True
+            asyncio.get_running_loop().call_soon(self._flush)
+
+    def _flush(self) -> None:
+        kept, self._kept = self._kept, []
+        self._flushes = False
+        if kept and not self._writer.is_closing():
+            self._writer.write(b"".join(kept))
 
     async def drain(self) -> None:
         """Wait while much is unsent."""
+        self._flush()
         try:
             await self._writer.drain()
         except OSError:

@@ -300,6 +300,7 @@ class HttpServer:
             log_level="error",  # what strangers send is told by the guard, which counts the lines
             access_log=False,
             lifespan="off",
+            proxy_headers=False,  # `reception` reads them
             http=HttpLink,
             h11_max_incomplete_event_size=head_most,
         )

@@ -47,8 +47,9 @@ from penstock.server.http.administration import VHOST_LIMITS as LIMITS
 from penstock.server.http.messages import Commands
 from penstock.server.users import check_pattern
 from penstock.wire.fields import short
+from penstock.wire.http.bodies import LARGE_MOST
 from penstock.wire.http.lists import done, encoded, gathered, json_bytes, json_response
-from penstock.wire.http.routes import LARGE_MOST, RABBITMQ_VERSION, Row
+from penstock.wire.http.routes import RABBITMQ_VERSION, Row
 
 if TYPE_CHECKING:
     from starlette.responses import Response

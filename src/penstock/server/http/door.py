@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING
 from penstock.operations.acts import OPERATIONS
 from penstock.server.http import overview
 from penstock.server.http.administration import of_links, of_people, of_pipelines, of_policies, of_vhosts
-from penstock.server.http.app import KEPT_S, create_app
+from penstock.server.http.app import KEPT_S, Application
 from penstock.server.http.definitions import Definitions
 from penstock.server.http.deriving import Deriving
 from penstock.server.http.events import Events
 from penstock.server.http.facts import Facts
 from penstock.server.http.messages import Messages, Peeking, message_rows
+from penstock.server.http.reception import Reception
 from penstock.server.http.statements import Querying
 from penstock.server.http.topology import of_bindings, of_exchanges, of_queues, of_super_streams
 from penstock.server.listening import bind
@@ -26,8 +27,6 @@ from penstock.server.operating import Operating, Waits
 from penstock.wire.http import events
 
 if TYPE_CHECKING:
-    from starlette.applications import Starlette
-
     from penstock.server.http.connections import HttpServer
     from penstock.server.http.doorway import HttpDoors
     from penstock.server.listening import Entry, Listener
@@ -55,7 +54,9 @@ class HttpDoor:
         """
         facts = Facts(server, version, progress)
         self._events = Events(server, facts)
-        self.app = create_app(facts, rows_of(server, facts, self._events), kept_s)
+        self.application = Application(facts, rows_of(server, facts, self._events), kept_s)
+        trusted = server.settings.server.trusted_proxies
+        self.app = Reception(self.application, self.application.open, trusted)
         self._head_most = server.settings.before_login.bytes
         self._entry = entry
         self._doors = doors
@@ -76,7 +77,7 @@ class HttpDoor:
             bound = await self._listen_apart(self._doors, host, port, keeper)
         else:
             sockets = bind(host, port)
-            here = await self._begun(self.app)
+            here = await self._begun()
             listener = here.listener(self._entry, name, None if keeper is None else keeper.current)
             self._listeners.append(listener)
             bound = listener.open(sockets)
@@ -86,18 +87,18 @@ class HttpDoor:
         return bound
 
     async def _listen_apart(self, doors: HttpDoors, host: str, port: int, keeper: Keeper | None) -> tuple[str, int]:
-        doors.app = self.app
+        doors.app = self.application
         loop = asyncio.get_running_loop()
         listen = doors.listen if keeper is None else partial(doors.listen, identity=keeper.identity)
         bound = await loop.run_in_executor(None, listen, host, port)
         await loop.run_in_executor(None, doors.let_in)
         return bound
 
-    async def _begun(self, app: Starlette) -> HttpServer:
+    async def _begun(self) -> HttpServer:
         if self._here is None:
             from penstock.server.http.connections import HttpServer  # a server whose door is apart reads no HTTP
 
-            self._here = HttpServer(app, self._head_most)
+            self._here = HttpServer(self.app, self._head_most)
         await self._here.begin()
         return self._here
 

@@ -9,44 +9,72 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 import orjson
 
+from penstock.errors import InvalidArgument
+from penstock.server import loading
 from penstock.server.doors.doors import Doors
 from penstock.server.doors.line import Broken, Ended, Kind
-from penstock.server.http.calls import PIECE, Call, CallLine, call_of, coded, latin, recipe
+from penstock.server.http.calls import (
+    PIECE,
+    WHY_MOST,
+    Call,
+    CallLine,
+    call_of,
+    coded,
+    failure_of,
+    found_of,
+    latin,
+    recipe,
+)
+from penstock.wire.http.bodies import Reading, read_as
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Scope
 
     from penstock.records.password_hashes import Slow
+    from penstock.server.doors.door_process import Spawned
     from penstock.server.strangers import Terms
 
 logger = logging.getLogger("penstock.server.http")
 
 MODULE = "penstock.server.http.front"
 
-MEMORY = 512 << 20
-"""Bytes that the door's process may have: 512 strangers with heads of a mebibyte."""
-
 LINES_MOST = 1024
 """Requests that are under way at a time; the door has fewer."""
 
 DIGEST_MOST = 1024
 
-_LATE = {Kind.WORDS: PIECE, Kind.END: 0, Kind.DERIVED: DIGEST_MOST}
+GROWS = 4
+"""A document that is written anew has at most so many times its bytes: `1e15` becomes 18."""
+
+_READ = {Kind.WORDS: PIECE, Kind.END: 0, Kind.FAILED: 8 * WHY_MOST}
+_LATE = {**_READ, Kind.DERIVED: DIGEST_MOST}
 
 
 class HttpDoors(Doors):
     """The process of HTTP and HTTPS.  For the loop's thread, where nothing else is said."""
 
-    def __init__(self, terms: Terms, head_most: int, loop: asyncio.AbstractEventLoop, *, apart: bool = True) -> None:
-        """terms: of strangers.  head_most: bytes of a request's head."""
-        super().__init__("http", MODULE, {"head_most": head_most}, terms, loop, memory=MEMORY, apart=apart)
+    def __init__(
+        self,
+        terms: Terms,
+        head_most: int,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        open_paths: AbstractSet[str] = frozenset(),
+        trusted: Sequence[str] = (),
+        apart: bool = True,
+        first: Spawned | None = None,
+    ) -> None:
+        """terms: of strangers.  head_most: bytes of a request's head.  open_paths, trusted: as of `Reception`."""
+        begin = {"head_most": head_most, "open": sorted(open_paths), "trusted": list(trusted)}
+        super().__init__("http", MODULE, begin, terms, loop, memory=loading.HTTP[1], apart=apart, first=first)
         self.app: ASGIApp | None = None  # there before the door listens
         self._call_most = 6 * head_most + 4096  # as JSON a byte is six letters at most
         self._lines = set[CallLine]()
@@ -121,8 +149,8 @@ class _Request:
         self.call = call
         self.started = self.done = False  # the answer
         self._line = line
-        self._body = call.body  # more of it may come
-        self._told = False  # that there is none
+        self._body = call.body  # there is one, and nobody has asked for it
+        self._told = False  # that none comes by itself
         self._deriving: asyncio.Task[None] | None = None
         self._heard: Callable[[bytes | None], None] | None = None  # who waits for a digest
         self._broken: Broken | None = None
@@ -134,15 +162,36 @@ class _Request:
             "type": "http", "asgi": {"version": "3.0", "spec_version": "2.3"}, "http_version": call.version,
             "server": call.server, "client": call.client, "scheme": call.scheme, "method": call.method,
             "root_path": "", "path": unquote(call.path), "raw_path": call.path.encode("latin-1"),
-            "query_string": call.query.encode("latin-1"), "headers": coded(call.headers),
+            "query_string": call.query.encode("latin-1"), "headers": coded(call.headers), "login": call.login,
             "state": {"transport": self._line.transport, "visitor": self},
         }  # fmt: skip
 
     # -- its login
 
     def known(self) -> None:
-        """It has logged in: the door counts it no more among the strangers, and sends the body."""
-        self._line.send(Kind.WELCOME)
+        """It has logged in: the door counts it no more among the strangers."""
+        self._line.send(Kind.WELCOME, later=True)
+
+    async def read(self, wanted: Reading) -> Any:
+        """What is wanted of its body, which the door has read.  Raises InvalidArgument, Unavailable, Broken."""
+        if not self._body:
+            return read_as(wanted, b"")
+        self._body = False
+        self._line.send(Kind.MORE, orjson.dumps(wanted._asdict()))
+        pieces, size = list[bytes](), 0
+        while True:
+            try:
+                kind, _, payload = await self._line.receive(_READ, _LATE)
+            except Ended:
+                raise InvalidArgument("the body ended before its announced length") from None
+            if kind is Kind.FAILED:
+                raise failure_of(payload)
+            if kind is Kind.END:
+                return found_of(wanted, b"".join(pieces))
+            size += len(payload)
+            if size > GROWS * wanted.most + PIECE:
+                raise Broken(f"a body of more than {size} bytes, of {wanted.most} that were wanted")
+            pieces.append(payload)
 
     def derive(self, how: Slow, heard: Callable[[bytes | None], None]) -> None:
         """Have the door make a digest of the password; None: it is gone."""
@@ -176,30 +225,31 @@ class _Request:
     # -- ASGI's
 
     async def receive(self) -> Message:
-        """The next piece of the body; after the last one: the client is gone."""
-        if not self._body and not self._told:
+        """No body, which is `read`; then: the client is gone."""
+        if not self._told:
             self._told = True
             return {"type": "http.request", "body": b"", "more_body": False}
         try:
-            kind, _, payload = await self._line.receive({Kind.WORDS: PIECE, Kind.END: 0} if self._body else {}, _LATE)
+            await self._line.receive({}, _LATE)
         except Ended:
-            return {"type": "http.disconnect"}
-        self._body, self._told = kind is not Kind.END, True
-        return {"type": "http.request", "body": payload, "more_body": self._body}
+            pass
+        return {"type": "http.disconnect"}
 
     async def send(self, message: Message) -> None:
         """The head of the answer, or a piece of its body."""
         if message["type"] == "http.response.start":
             self.started = True
             told = {"status": message["status"], "headers": latin(message.get("headers", ()))}
-            self._line.send(Kind.ANSWER, orjson.dumps(told))
+            self._line.send(Kind.ANSWER, orjson.dumps(told), later=True)
             return
         body: Any = message.get("body", b"")
         more = bool(message.get("more_body", False))
         for at in range(0, len(body), PIECE):
-            self._line.send(Kind.WORDS, body[at : at + PIECE])
+            last = not more and at + PIECE >= len(body)
+            self._line.send(Kind.WORDS, body[at : at + PIECE], later=last)
             try:
-                await self._line.drain()
+                if not last:
+                    await self._line.drain()
             except Ended:
                 return  # who reads it is gone, which `receive` tells
         if not more:

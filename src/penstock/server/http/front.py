@@ -1,8 +1,9 @@
 """The process of the HTTP door: `python -m penstock.server.http.front CONTROL LINES MEMORY`.
 
-It takes clients with TLS or without and reads their requests strictly (`connections`); each goes to the server over a
-line of its own (`calls`), and its answer comes back there.  It makes the digests of passwords.  It knows nobody's
-rights, no queue and no log.
+It takes clients with TLS or without and reads their requests strictly (`connections`).  What needs no server it answers
+itself (`reception`); each other goes to the server over a
+line of its own (`calls`), and its answer comes back there.  It reads the JSON of bodies, and makes the digests of
+passwords.  It knows nobody's rights, no queue and no log.
 """
 
 from __future__ import annotations
@@ -17,15 +18,30 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from penstock.errors import InvalidArgument, Unavailable
 from penstock.server.doors import front
 from penstock.server.doors.front import Front, Identities
 from penstock.server.doors.line import Ended, Kind, plain
-from penstock.server.http.calls import PIECE, Call, CallLine, coded, credentials, headers_of, latin, recipe_of
+from penstock.server.http.calls import (
+    PIECE,
+    Call,
+    CallLine,
+    coded,
+    failed,
+    headers_of,
+    latin,
+    pieces_of,
+    recipe_of,
+    wanted_of,
+)
 from penstock.server.http.connections import HttpServer
+from penstock.server.http.reading import Room
+from penstock.server.http.reception import Reception, first_of
 
 if TYPE_CHECKING:
     from penstock.server.http.connections import HttpLink
     from penstock.server.listening import Entry, Listener
+    from penstock.wire.http.bodies import Reading
 
 CALLS_MOST = 768
 """Requests that are with the server at a time; others wait."""
@@ -44,6 +60,10 @@ ANSWER_MOST = 1 << 20
 RECIPE_MOST = 4096
 
 _MAY = {Kind.ANSWER: ANSWER_MOST, Kind.WORDS: PIECE, Kind.DONE: 0, Kind.WELCOME: 0, Kind.DERIVE: RECIPE_MOST}
+_MAY |= {Kind.MORE: RECIPE_MOST}
+
+TOLD = frozenset({b"accept", b"last-event-id", b"x-reason"})
+"""Headers that the server asks for."""
 
 
 class HttpFront(Front):
@@ -57,7 +77,7 @@ class HttpFront(Front):
     async def begin(self, told: Mapping[str, Any]) -> None:
         """Have somebody who reads requests."""
         self._relay = Relay(self.lines)
-        self._server = HttpServer(self._relay, told["head_most"])
+        self._server = HttpServer(Reception(self._relay, frozenset(told["open"]), told["trusted"]), told["head_most"])
         await self._server.begin()
 
     def listener(self, entry: Entry, name: str, identity: Identities | None) -> Listener:
@@ -86,30 +106,32 @@ class Relay:
         """lines: takes the server's end of each line."""
         self._lines = lines
         self._idle = list[tuple[float, CallLine]]()  # since when; the newest last
-        self._room = asyncio.Semaphore(CALLS_MOST)
+        self._places = asyncio.Semaphore(CALLS_MOST)
+        self._room = Room()  # of bodies
         self._pool: ThreadPoolExecutor | None = None
 
     async def __call__(self, scope: Mapping[str, Any], receive: Any, send: Any) -> None:
         """One request."""
-        async with self._room:
+        async with self._places:
             try:
                 line = await self._take()
             except OSError as error:
                 await _refused(send, f"the door has no line to the server: {error.strerror}")
                 return
-            relayed = _Relayed(line, scope, receive, send, self._off)
+            relayed = _Relayed(line, scope, receive, send, self._off, self._room)
             try:
-                whole = await relayed.run()
+                await relayed.run()
+            except Ended:  # the server has no more to say
+                scope["state"]["transport"].abort()
+                line.close()
+                return
             except MemoryError:
                 front.end_without_memory()
                 raise
             except BaseException:
                 line.close()
                 raise
-            if whole:
-                self._give(line)
-            else:
-                line.close()
+            self._give(line)
 
     def close(self) -> None:
         """Nothing is asked any more."""
@@ -153,39 +175,37 @@ class Relay:
 class _Relayed:
     """One request, from its head to the end of its answer."""
 
-    def __init__(self, line: CallLine, scope: Mapping[str, Any], receive: Any, send: Any, off: Any) -> None:
+    def __init__(self, line: CallLine, scope: Mapping[str, Any], receive: Any, send: Any, off: Any, room: Room) -> None:
         self._line = line
         self._scope = scope
         self._receive = receive
         self._send = send
         self._off = off
-        self._sent = False  # all of its body
+        self._room = room
+        self._login: tuple[str, str] | None = scope.get("login")
         self._over = False  # the answer is whole
         self._pump: asyncio.Task[None] | None = None
 
-    async def run(self) -> bool:
-        """Whether the line can take the next one."""
+    async def run(self) -> None:
+        """The line can take the next one afterwards.  Raises Ended when the server has no more to say."""
         line, scope = self._line, self._scope
         line.number += 1
-        headers = latin(scope["headers"])
         body = any(
-            name == "transfer-encoding" or (name == "content-length" and value != "0") for name, value in headers
+            name == b"transfer-encoding" or (name == b"content-length" and value != b"0")
+            for name, value in scope["headers"]
         )
-        self._sent = not body
         line.send(Kind.CALL, Call(
-            scope["method"], scope["raw_path"].decode("latin-1"), scope["query_string"].decode("latin-1"), headers,
-            scope["http_version"], scope["scheme"], tuple(scope["client"]), tuple(scope["server"]), body,
+            scope["method"], scope["raw_path"].decode("latin-1"), scope["query_string"].decode("latin-1"),
+            latin([one for one in scope["headers"] if one[0] in TOLD]),
+            scope["http_version"], scope["scheme"], tuple(scope["client"]), tuple(scope["server"]), body, self._login,
         ).encoded())  # fmt: skip
         try:
-            return await self._answered()
-        except Ended:  # the server has no more to say
-            scope["state"]["transport"].abort()
-            return False
+            await self._answered(body=body)
         finally:
             if self._pump is not None:
                 self._pump.cancel()
 
-    async def _answered(self) -> bool:
+    async def _answered(self, *, body: bool) -> None:
         line, send = self._line, self._send
         visitor: HttpLink = self._scope["state"]["visitor"]
         while True:
@@ -193,9 +213,14 @@ class _Relayed:
             match kind:
                 case Kind.WELCOME:
                     visitor.known()
-                    self._pump = asyncio.ensure_future(self._body())
+                    if not body:
+                        self._pump = asyncio.ensure_future(self._watch())
+                case Kind.MORE:
+                    self._pump = asyncio.ensure_future(self._read(wanted_of(payload)))
                 case Kind.DERIVE:
-                    await self._derive(payload)
+                    _, password = self._login or ("", "")
+                    digest = await self._off(partial(recipe_of(payload).digest, password))
+                    line.send(Kind.DERIVED, digest)
                 case Kind.ANSWER:
                     told = plain(memoryview(payload))
                     head = {"status": told["status"], "headers": coded(headers_of(told))}
@@ -205,7 +230,7 @@ class _Relayed:
                 case _:
                     self._over = True
                     await send({"type": "http.response.body", "body": b"", "more_body": False})
-                    return self._sent
+                    return
 
     async def _pass_on(self, message: Mapping[str, Any]) -> None:
         """Send a piece.  Ended when the server has hung up before the client took it."""
@@ -222,31 +247,39 @@ class _Relayed:
         finally:
             sending.cancel()
 
-    async def _derive(self, payload: bytes) -> None:
-        """What the server compares; it says for which hash."""
-        found = dict(latin(self._scope["headers"])).get("authorization", "")
-        _, password = credentials(found) or ("", "")
-        self._line.send(Kind.DERIVED, await self._off(partial(recipe_of(payload).digest, password)))
+    async def _watch(self) -> None:
+        """See when the client leaves."""
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        if not self._over:
+            self._line.close()
 
-    async def _body(self) -> None:
-        """Hand on what the client sends, and see when it leaves."""
-        line = self._line
+    async def _read(self, wanted: Reading) -> None:
+        """Hand on what the body holds, then see when the client leaves."""
+        line, headers = self._line, first_of(self._scope["headers"])
+        announced = headers.get(b"content-length", b"").decode("latin-1")
+        user = "" if self._login is None else self._login[0]
         try:
-            while True:
-                message = await self._receive()
-                if message["type"] == "http.disconnect":
-                    if not self._over:
-                        line.close()
-                    return
-                body = message.get("body", b"")
-                for at in range(0, len(body), PIECE):
-                    line.send(Kind.WORDS, body[at : at + PIECE])
+            try:
+                pieces = pieces_of(wanted, await self._room.read(user, announced, self._receive, wanted))
+            except (InvalidArgument, Unavailable) as error:
+                line.send(Kind.FAILED, failed(error))
+            else:
+                for piece in pieces[:-1]:
+                    line.send(Kind.WORDS, piece)
                     await line.drain()
-                if not message.get("more_body") and not self._sent:
-                    self._sent = True
-                    line.send(Kind.END)
+                line.send(Kind.WORDS, pieces[-1], later=True)
+                line.send(Kind.END)
+            await self._watch()
         except Ended:
             pass  # whoever waits for the answer sees it, too
+        except MemoryError:
+            line.close()
+            front.end_without_memory()
+            raise
+        except Exception:
+            line.close()
+            raise
 
 
 async def _refused(send: Any, why: str) -> None:

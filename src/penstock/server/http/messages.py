@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import binascii
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from penstock.core.effects import Verb
 from penstock.core.queue import refusing
@@ -23,16 +22,17 @@ from penstock.records.causes import death_reason
 from penstock.records.chunks import Chunk, as_chunk
 from penstock.records.dataclass import dataclass
 from penstock.records.entries import Publishes
-from penstock.records.properties import Properties, decode, encode, peeked
+from penstock.records.properties import Properties, decode, peeked
 from penstock.records.rights import USES, uses
 from penstock.server.entitlements import narrowed
 from penstock.server.gates import Receiver
 from penstock.server.operating import Operating, Waits, resolve
 from penstock.units import format_size
-from penstock.wire.fields import Lenient, short, shown
+from penstock.wire.fields import Lenient
 from penstock.wire.flight.bookmarks import format_bookmark
+from penstock.wire.http.bodies import TEXTS
 from penstock.wire.http.lists import json_response
-from penstock.wire.http.routes import LARGE_MOST, Row, exchange_name
+from penstock.wire.http.routes import Row, exchange_name
 
 if TYPE_CHECKING:
     from starlette.responses import Response
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from penstock.expr import Filter
     from penstock.memory.slab import Piece
     from penstock.records.entries import Rows
-    from penstock.records.field_tables import FieldValue
     from penstock.server.entitlements import Rights
     from penstock.server.http.facts import Facts
     from penstock.server.services import Server
@@ -91,11 +90,6 @@ COUNT_MOST = 10_000
 """Messages of one get; their bytes have a bound of their own."""
 
 ACK_MODES = ("ack_requeue_true", "ack_requeue_false", "reject_requeue_true", "reject_requeue_false")
-
-TEXTS = (
-    "content_type", "content_encoding", "correlation_id", "reply_to", "expiration", "message_id", "type", "user_id",
-    "app_id", "cluster_id",
-)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -380,12 +374,9 @@ class Peeking(Commands):
 
 def message_rows(messages: Messages) -> Sequence[Row]:
     async def publish(ask: Ask) -> Response:
-        fields = await ask.fields(LARGE_MOST)
-        key = short(fields.text("routing_key"), "routing_key")
-        body = payload(fields)
-        header = encode(properties(fields))
+        brought = await ask.message()
         exchange = exchange_name(ask.names["name"])
-        routed = await messages.publish(ask.user, ask.names["vhost"], exchange, key, header, body)
+        routed = await messages.publish(ask.user, ask.names["vhost"], exchange, *brought)
         return json_response({"routed": routed})
 
     async def get(ask: Ask) -> Response:
@@ -406,40 +397,6 @@ def message_rows(messages: Messages) -> Sequence[Row]:
         Row("POST", "/api/queues/{vhost}/{name}/get", get, "Get messages", uses(("read", "queue", "name")),
             "count ackmode encoding truncate"),
     )  # fmt: skip
-
-
-def payload(fields: Lenient) -> bytes:
-    """The body of a message.  Raises InvalidArgument."""
-    encoding = fields.choice("payload_encoding", ("string", "base64"))
-    text = fields.text("payload")
-    if encoding == "string":
-        return text.encode()
-    try:
-        return base64.b64decode(text, validate=True)
-    except (binascii.Error, ValueError):
-        raise InvalidArgument(f"payload is {shown(text)}, not base64") from None
-
-
-def properties(fields: Lenient) -> Properties:
-    """Basic properties by their names; what has no such name is refused, since nobody would see it."""
-    given = fields.table("properties")
-    unknown = given.keys() - {*TEXTS, "headers", "delivery_mode", "priority", "timestamp"}
-    if unknown:
-        raise InvalidArgument(f"properties: {shown(min(unknown))} is no property of a message")
-    some = Lenient(given, "properties: ")
-    texts = {name: some.text(name) for name in TEXTS if given.get(name) is not None}
-    headers = some.table("headers")
-
-    def number(name: str, high: int) -> int | None:
-        return None if given.get(name) is None else some.number(name, 0, high)
-
-    return Properties(
-        **texts,  # pyright: ignore[reportArgumentType]  # all of them are texts
-        headers=cast("Mapping[str, FieldValue]", headers) or None,
-        delivery_mode=number("delivery_mode", 255),
-        priority=number("priority", 255),
-        timestamp=number("timestamp", 2**64 - 1),
-    )
 
 
 def message_item(got: Got, encoding: str, truncate: int) -> dict[str, object]:

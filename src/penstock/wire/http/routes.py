@@ -7,28 +7,18 @@ from it.  Users without a tag of the management API are let into none of them, a
 
 from __future__ import annotations
 
-import asyncio
-import json
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple, Protocol, TypeAlias, cast
+from typing import Any, NamedTuple, Protocol, TypeAlias
 from urllib.parse import unquote
 
-import orjson
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response
 
-from penstock.errors import InvalidArgument
 from penstock.records.dataclass import dataclass
 from penstock.records.rights import MANAGEMENT, Level, Right
-from penstock.units import format_size
-from penstock.wire.fields import Lenient, kind_of, shown
+from penstock.wire.fields import Lenient
+from penstock.wire.http.bodies import BODY_MOST, LARGE_MOST, Brought, Reading
 from penstock.wire.http.lists import listed, not_found, refusal
-
-BODY_MOST = 1 << 20
-"""Bytes of a request's body where a path says nothing else."""
-
-LARGE_MOST = 20_000_000
-"""Bytes of a body that holds a message or definitions: what RabbitMQ allows by default."""
 
 
 class Access(Protocol):
@@ -54,6 +44,7 @@ class Ask:
     access: Access
     right: Right  # what the path asks
     names: Mapping[str, str]  # variables of the path, decoded
+    read: Read
 
     @property
     def query(self) -> Mapping[str, str]:
@@ -79,8 +70,12 @@ class Ask:
 
     async def fields(self, most: int = BODY_MOST, *, once: bool = False) -> Lenient:
         """The body, a JSON object.  Raises InvalidArgument; with `once` for a key that is there twice, too."""
-        body, read = await read_body(self.request, most), read_once if once else read_object
-        return Lenient(read(body) if len(body) <= AT_ONCE else await asyncio.to_thread(read, body))
+        return Lenient(await self.read(self.request, self.user, Reading(most, once)))
+
+    async def message(self) -> Brought:
+        """The message that the body holds.  Raises InvalidArgument."""
+        found: Brought = await self.read(self.request, self.user, Reading(LARGE_MOST, message=True))
+        return found
 
     def flag(self, name: str) -> bool:
         """Whether the query has it as `true`."""
@@ -93,8 +88,8 @@ RABBITMQ_VERSION = "3.13.0"
 DEFAULT_NAME = "amq.default"
 """What paths call the default exchange, which has no name."""
 
-AT_ONCE = 256 * 1024
-"""A longer body is read beside the loop: 20 MB take seconds."""
+Read: TypeAlias = "Callable[[Request, str, Reading], Awaitable[Any]]"
+"""Reads what is wanted of the body of a user's request."""
 
 Handler: TypeAlias = "Callable[[Ask], Awaitable[Response]]"
 
@@ -160,7 +155,7 @@ class Table:
         row = next(iter(methods.values()))
         return methods, {want[1:-1]: part for want, part in zip(row.parts, parts, strict=True) if want[0] == "{"}
 
-    async def answer(self, request: Request, user: str, access: Access) -> Response:
+    async def answer(self, request: Request, user: str, access: Access, read: Read) -> Response:
         """Find the row, judge its right, and carry it out."""
         if not MANAGEMENT.holds(access.tags(user)):
             return refusal(401, "not_authorized", "Not management user")
@@ -176,7 +171,7 @@ class Table:
             return refusal(405, "method_not_allowed", "Method Not Allowed", allowed)
         judged = {**names, **{row.names[one]: names[one] for one in row.names}} if row.names else names
         access.judge(user, row.right, judged, row.summary)
-        return await row.handler(Ask(request, user, access, row.right, names))
+        return await row.handler(Ask(request, user, access, row.right, names, read))
 
 
 def exchange_name(part: str) -> str:
@@ -189,57 +184,3 @@ def raw_parts(request: Request) -> list[str]:
     raw: bytes | None = request.scope.get("raw_path")
     path = raw.decode("ascii", "replace") if raw is not None else request.url.path
     return [unquote(part) for part in path.partition("?")[0].removeprefix("/").removesuffix("/").split("/")]
-
-
-async def read_body(request: Request, most: int) -> bytes:
-    """The body.  InvalidArgument when it is longer; no more than the bound is ever held."""
-    announced = request.headers.get("content-length", "")
-    if announced.isascii() and announced.isdigit() and len(announced) < 20 and int(announced) > most:
-        raise too_long(int(announced), most)
-    parts, size = list[bytes](), 0
-    try:
-        async for part in request.stream():
-            size += len(part)
-            if size > most:
-                raise too_long(size, most)
-            parts.append(part)
-    except ClientDisconnect:
-        raise InvalidArgument("the body ended before its announced length") from None
-    return b"".join(parts)
-
-
-def too_long(size: int, most: int) -> InvalidArgument:
-    return InvalidArgument(f"the request's body has {size} bytes or more, {format_size(most)} are allowed")
-
-
-def read_object(body: bytes, what: str = "the request's body") -> Mapping[str, object]:
-    """A JSON object; an empty body and `null` are an empty one; a byte order mark is tolerated."""
-    text = body.removeprefix(b"\xef\xbb\xbf").strip()
-    if text in {b"", b"null", b"undefined"}:
-        return {}
-    try:
-        value: object = orjson.loads(text)
-    except (orjson.JSONDecodeError, RecursionError) as error:
-        raise InvalidArgument(f"{what} is not JSON: {error}") from None
-    if not isinstance(value, dict):
-        raise InvalidArgument(f"{what} is {kind_of(value)}, not a JSON object")
-    return cast("dict[str, object]", value)
-
-
-def read_once(body: bytes) -> Mapping[str, object]:
-    """The same, where a key that is there twice is no mistake to pass over: the second would silently win."""
-    values = read_object(body)
-    if values:
-        try:
-            json.loads(body.removeprefix(b"\xef\xbb\xbf"), object_pairs_hook=_once)
-        except (RecursionError, ValueError) as error:  # it goes less deep, and takes fewer digits
-            raise InvalidArgument(f"the request's body is not JSON that can be read: {error}") from None
-    return values
-
-
-def _once(pairs: list[tuple[str, object]]) -> None:
-    seen = set[str]()
-    for name, _ in pairs:
-        if name in seen:
-            raise InvalidArgument(f"the key {shown(name)} is there twice")
-        seen.add(name)

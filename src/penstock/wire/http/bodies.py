@@ -1,0 +1,176 @@
+"""Bodies of requests: read whole within a bound, JSON of a bounded number of values, and a message that one holds.
+
+Whoever reads what strangers send does this, the door's process or the server itself (`server.http.reception`).
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias, cast
+
+import orjson
+
+from penstock.errors import InvalidArgument
+from penstock.records.properties import Properties, encode
+from penstock.units import format_size
+from penstock.wire.fields import Lenient, kind_of, short, shown
+
+BODY_MOST = 1 << 20
+"""Bytes of a request's body where a path says nothing else."""
+
+LARGE_MOST = 20_000_000
+"""Bytes of a body that holds a message or definitions: what RabbitMQ allows by default."""
+
+AT_ONCE = 256 * 1024
+"""A longer body is read beside the loop: 20 MB take seconds."""
+
+VALUES_MOST = 3_000_000
+"""Values of a document: each is 72 bytes as an object, and three as text.  Definitions have half as many."""
+
+_TEXT = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
+
+Receive: TypeAlias = "Callable[[], Awaitable[Mapping[str, Any]]]"
+"""ASGI's."""
+
+
+class Reading(NamedTuple):
+    """What is wanted of a body."""
+
+    most: int = BODY_MOST  # bytes
+    once: bool = False  # a key that is there twice is refused
+    message: bool = False  # it holds one
+
+
+class Brought(NamedTuple):
+    """A message."""
+
+    key: str
+    header: bytes  # its encoded properties
+    body: bytes
+
+
+async def read_body(announced: str, receive: Receive, most: int, held: Callable[[int], None] = lambda _: None) -> bytes:
+    """The body.  InvalidArgument when it is longer; no more than the bound is ever held.
+
+    announced: its Content-Length.  held: told how much more is; it may raise.
+    """
+    if announced.isascii() and announced.isdigit() and len(announced) < 20 and int(announced) > most:
+        raise too_long(int(announced), most)
+    parts, size, more = list[bytes](), 0, True
+    while more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise InvalidArgument("the body ended before its announced length")
+        part: bytes = message.get("body", b"")
+        size += len(part)
+        if size > most:
+            raise too_long(size, most)
+        held(len(part))
+        parts.append(part)
+        more = bool(message.get("more_body", False))
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def too_long(size: int, most: int) -> InvalidArgument:
+    return InvalidArgument(f"the request's body has {size} bytes or more, {format_size(most)} are allowed")
+
+
+def read_object(body: bytes, what: str = "the request's body") -> Mapping[str, object]:
+    """A JSON object; an empty body and `null` are an empty one; a byte order mark is tolerated."""
+    text = body.removeprefix(b"\xef\xbb\xbf").strip()
+    if text in {b"", b"null", b"undefined"}:
+        return {}
+    if len(text) > VALUES_MOST and (values := _values(text)) > VALUES_MOST:
+        raise InvalidArgument(f"{what} has about {values} values, {VALUES_MOST} are allowed")
+    try:
+        value: object = orjson.loads(text)
+    except (orjson.JSONDecodeError, RecursionError) as error:
+        raise InvalidArgument(f"{what} is not JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise InvalidArgument(f"{what} is {kind_of(value)}, not a JSON object")
+    return cast("dict[str, object]", value)
+
+
+def _values(text: bytes) -> int:
+    """How many a document has, about: commas and brackets outside of its texts."""
+    found = sum(map(text.count, (b",", b"[", b"{")))
+    if found > VALUES_MOST:
+        found = sum(map(_TEXT.sub(b"", text).count, (b",", b"[", b"{")))
+    return found
+
+
+def read_once(body: bytes) -> Mapping[str, object]:
+    """The same, where a key that is there twice is no mistake to pass over: the second would silently win."""
+    values = read_object(body)
+    if values:
+        try:
+            json.loads(body.removeprefix(b"\xef\xbb\xbf"), object_pairs_hook=_once)
+        except (RecursionError, ValueError) as error:  # it goes less deep, and takes fewer digits
+            raise InvalidArgument(f"the request's body is not JSON that can be read: {error}") from None
+    return values
+
+
+def _once(pairs: Sequence[tuple[str, object]]) -> None:
+    seen = set[str]()
+    for name, _ in pairs:
+        if name in seen:
+            raise InvalidArgument(f"the key {shown(name)} is there twice")
+        seen.add(name)
+
+
+def read_as(wanted: Reading, body: bytes) -> Any:
+    """The values of an object, or the message that it holds.  Raises InvalidArgument."""
+    values = read_once(body) if wanted.once else read_object(body)
+    return message_of(Lenient(values)) if wanted.message else values
+
+
+TEXTS = (
+    "content_type", "content_encoding", "correlation_id", "reply_to", "expiration", "message_id", "type", "user_id",
+    "app_id", "cluster_id",
+)  # fmt: skip
+"""Properties of a message that are texts."""
+
+
+def message_of(fields: Lenient) -> Brought:
+    """What RabbitMQ's publish has in its body.  Raises InvalidArgument."""
+    key = short(fields.text("routing_key"), "routing_key")
+    body = payload(fields)
+    return Brought(key, encode(properties(fields)), body)
+
+
+def payload(fields: Lenient) -> bytes:
+    """The body of a message.  Raises InvalidArgument."""
+    encoding = fields.choice("payload_encoding", ("string", "base64"))
+    text = fields.text("payload")
+    if encoding == "string":
+        return text.encode()
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        raise InvalidArgument(f"payload is {shown(text)}, not base64") from None
+
+
+def properties(fields: Lenient) -> Properties:
+    """Basic properties by their names; what has no such name is refused, since nobody would see it."""
+    given = fields.table("properties")
+    unknown = given.keys() - {*TEXTS, "headers", "delivery_mode", "priority", "timestamp"}
+    if unknown:
+        raise InvalidArgument(f"properties: {shown(min(unknown))} is no property of a message")
+    some = Lenient(given, "properties: ")
+    texts = {name: some.text(name) for name in TEXTS if given.get(name) is not None}
+    headers = some.table("headers")
+
+    def number(name: str, high: int) -> int | None:
+        return None if given.get(name) is None else some.number(name, 0, high)
+
+    return Properties(
+        **texts,  # pyright: ignore[reportArgumentType]  # all of them are texts
+        headers=cast("Mapping[str, Any]", headers) or None,
+        delivery_mode=number("delivery_mode", 255),
+        priority=number("priority", 255),
+        timestamp=number("timestamp", 2**64 - 1),
+    )
