@@ -174,6 +174,36 @@ def test_a_door_that_ends_takes_its_clients_alone_and_is_back(
     eventually(lambda: server.taken() == {"http_requests": 1, "event_streams": 0}, lambda: str(server.taken()))
 
 
+@pytest.mark.parametrize("end", [killed, stopped])
+def test_who_comes_while_there_is_no_door_waits_for_the_next_one(
+    server: Server, end: Callable[[Server, int], None]
+) -> None:
+    """The server holds the address: nobody is refused, and nobody has to come again."""
+    door = server.door()
+    assert door is not None
+    end(server, door)
+    eventually(lambda: end is stopped or server.door() != door, "it was not killed")
+    with ExitStack() as stack:
+        links = [stack.enter_context(closing(server.link())) for _ in range(20)]
+        for link in links:
+            link.connect()
+            link.request("GET", "/api/whoami", headers=LOGIN)
+        assert {link.getresponse().status for link in links} == {200}
+    assert server.door() != door
+
+
+def test_nobody_gets_round_what_is_counted_by_address(server: Server) -> None:
+    """Wrong logins from this machine, each of which says that it comes from somewhere else, are of one address."""
+    wrong = "Basic " + b64encode(b"nobody:wrong").decode()
+    with ExitStack() as stack:
+        links = [stack.enter_context(closing(server.link())) for _ in range(40)]
+        for turn, link in enumerate(links):
+            link.request("GET", "/api/whoami", headers={"authorization": wrong, "x-forwarded-for": f"192.0.2.{turn}"})
+        statuses = {link.getresponse().status for link in links}
+    assert statuses == {401, 429}
+    assert "192.0.2." not in server.output()
+
+
 def test_what_the_processes_are_is_told(server: Server) -> None:
     """By /metrics, one for each process, and by the overview's page of processes."""
     status, told = server.ask("GET", "/metrics")

@@ -102,7 +102,7 @@ class Application:
         if path.startswith("/api/"):
             if request.method in METHODS:
                 return await self.table.answer(request, user, facts, self._read)
-        elif (probe := self._probes.get(path)) is None:
+        elif (probe := self._probes.get(path.removesuffix("/"))) is None:
             return not_found()
         elif request.method in (allowed := ("GET", "HEAD")):
             return await probe(request, user)
