@@ -100,7 +100,7 @@ soak-load: $(STAMP)
 
 soak-random: $(STAMP)
 	@PENSTOCK_EFFORT=$${PENSTOCK_EFFORT:-10} $(PYTHON_IN) -m pytest tests/property tests/sim tests/crash tests/unit \
-		tests/conformance/test_damage.py tests/conformance/test_amqp_doors.py tests/soak/test_stops.py $(PYTEST_ARGS)
+		tests/conformance/test_damage.py tests/conformance/test_amqp_doors.py tests/conformance/test_http_door.py tests/soak/test_stops.py $(PYTEST_ARGS)
 
 soak-hostile: $(STAMP)
 	@PENSTOCK_EFFORT=$${PENSTOCK_EFFORT:-10} $(PYTHON_IN) -m pytest tests/hostile $(PYTEST_ARGS)

@@ -41,7 +41,10 @@ PERSISTENT = pika.BasicProperties(delivery_mode=2)
 LOGIN = {"authorization": "Basic Z3Vlc3Q6Z3Vlc3Q=", "content-type": "application/json"}
 GONE = (AMQPError, PenstockError, OSError, HTTPException)
 BACK_S = 20.0
-UPLOAD = 500
+UPLOAD = 200
+PAUSE_S = 0.01
+"""Between calls of a worker: all of them have to be read again at the end."""
+
 WARM_S = 1.0
 GROWS_MOST = 96 << 20
 """Bytes that the server may have more of at the end: what it caches of what was published meanwhile."""
@@ -106,6 +109,7 @@ class Worker(threading.Thread):
                 with suppress(*GONE), closing(self._work(self)) as steps:
                     for _ in steps:
                         self.done += 1
+                        self.over.wait(PAUSE_S)
                         if self.over.is_set():
                             break
         except BaseException as error:  # noqa: BLE001 - told by the test
@@ -195,7 +199,8 @@ def http_publishes(worker: Worker) -> Iterator[None]:
     with closing(worker.server.link()) as link:
         while True:
             body = worker.next()
-            asked = {"properties": {"delivery_mode": 2}, "routing_key": "http", "payload": body}
+            asked: dict[str, object] = {"properties": {"delivery_mode": 2}, "routing_key": "http", "payload": body}
+            asked["payload_encoding"] = "string"
             link.request("POST", "/api/exchanges/%2F/amq.default/publish", orjson.dumps(asked), LOGIN)
             answer = link.getresponse()
             assert (answer.status, answer.read()) == (200, b'{"routed":true}')
