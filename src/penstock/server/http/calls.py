@@ -172,7 +172,7 @@ def pieces_of(wanted: Reading, found: Any) -> list[bytes]:
     """What was wanted of a body, as the payloads of WORDS.  Raises InvalidArgument."""
     if wanted.message:
         brought: Brought = found
-        told = {"key": brought.key, "header": len(brought.header)}
+        told: dict[str, object] = {"key": brought.key, "header": len(brought.header)}
         whole = b"".join(with_head(told, brought.header, brought.body))
     else:
         try:

@@ -59,8 +59,10 @@ LOOK_S = 0.25
 ANSWER_MOST = 1 << 20
 RECIPE_MOST = 4096
 
-_MAY = {Kind.ANSWER: ANSWER_MOST, Kind.WORDS: PIECE, Kind.DONE: 0, Kind.WELCOME: 0, Kind.DERIVE: RECIPE_MOST}
-_MAY |= {Kind.MORE: RECIPE_MOST}
+_MAY = {
+    Kind.ANSWER: ANSWER_MOST, Kind.WORDS: PIECE, Kind.DONE: 0, Kind.WELCOME: 0, Kind.DERIVE: RECIPE_MOST,
+    Kind.MORE: RECIPE_MOST,
+}  # fmt: skip
 
 TOLD = frozenset({b"accept", b"last-event-id", b"x-reason"})
 """Headers that the server asks for."""
