@@ -65,7 +65,7 @@ PROBES = {"/healthz", "/readyz", "/leader", "/metrics", "/", "/cli/rabbitmqadmin
 
 
 def test_who_has_no_login_is_told_counts_over_http(house: House) -> None:
-    paths = {str(route.path) for route in house.app.routes}
+    paths = {*house.app.pages, *house.application.probes}
     open_paths = {path for path in paths if house.http("", "GET", path).kind == "ok"}
     assert {path for path in open_paths if not path.startswith("/dashboard/")} == PROBES
     assert "/metrics/per-object" in paths - open_paths

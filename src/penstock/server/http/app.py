@@ -68,7 +68,7 @@ class Application:
         self.table = Table([*overview.rows(facts), *topology.rows(facts), *topology.consumer_rows(facts), *rows])
         _describe(self.table, facts)
         self.open = open_paths(metrics=facts.open_metrics())
-        self._probes = _Probes(facts, kept_s).paths()
+        self.probes = _Probes(facts, kept_s).paths()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -102,7 +102,7 @@ class Application:
         if path.startswith("/api/"):
             if request.method in METHODS:
                 return await self.table.answer(request, user, facts, self._read)
-        elif (probe := self._probes.get(path.removesuffix("/"))) is None:
+        elif (probe := self.probes.get(path.removesuffix("/"))) is None:
             return not_found()
         elif request.method in (allowed := ("GET", "HEAD")):
             return await probe(request, user)

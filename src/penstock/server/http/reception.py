@@ -105,7 +105,7 @@ class Reception:
         self.app = app
         self._open = open_paths
         self._trusted = [ipaddress.ip_network(one, strict=False) for one in trusted]
-        self._parts = read_parts()
+        self.pages = read_parts()
 
     async def __call__(self, scope: Scope, receive: Any, send: Send) -> None:
         """One request."""
@@ -116,7 +116,7 @@ class Reception:
         if self._trusted:
             scope["client"] = self._client(scope)
         path, method = str(scope["path"]), str(scope["method"])
-        if (part := self._parts.get(path)) is not None:
+        if (part := self.pages.get(path)) is not None:
             await _serve(part, method, headers, send)
             return
         scope["login"] = None
