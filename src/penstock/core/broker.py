@@ -337,7 +337,10 @@ class Core(
         if mandatory:
             Whole(self._publisher, "this upload").refuse_unwanted(batch.distinct_topics)
         if publisher is None:
-            return self._publisher.publish(now, batch, persistent=persistent)
+            published = self._publisher.publish(now, batch, persistent=persistent)
+            if self._publisher.raised:
+                self._make_levels(now)
+            return published
         if sequence is None:
             raise InvalidArgument(f"publisher '{publisher}' must say the sequence of its first message")
         if batch.size > GROUP_BYTES_MAX:  # its sequence and its rows are one group
@@ -349,6 +352,8 @@ class Core(
 
         published = self._publisher.publishers.follow(publisher, sequence, batch, store)
         self._out.end()
+        if self._publisher.raised:
+            self._make_levels(now)
         return published
 
     @property

@@ -22,6 +22,8 @@ ExchangeType = Literal[
     "x-modulus-hash",
     "x-super-stream",
     "x-random",
+    "x-recent-history",
+    "x-message-deduplication",
     "x-delayed-message",
 ]
 """How each routes: `core.topology.exchange_types`."""
@@ -45,6 +47,7 @@ class QueueType:
     persists: bool = False  # what enters outlives the server, whatever delivery mode it was published with
     counts: bool = False  # what comes back tells how often it was delivered before, in the header x-delivery-count
     offsets: bool = False  # each delivery tells its place in the header x-stream-offset, and a consumer may name one
+    levels: bool = False  # a message of a high priority goes before others, two for each of them
     lasting: bool = False  # such a queue is durable, not exclusive, not auto-delete, and its name is the client's
     rests: Mapping[str, object] = field(default_factory=dict[str, object])  # settings of who says none
     idle: frozenset[str] = frozenset()  # arguments that ask for nothing that is not done anyway
@@ -54,6 +57,13 @@ class QueueType:
 
 
 MAX_AGE = "x-max-age"
+
+HIGH_PRIORITY = 5
+"""From here on a priority is high where there are two levels."""
+
+LEVELS_KEY = f"/@properties/priority IS NOT NULL AND /@properties/priority >= {HIGH_PRIORITY}"
+LEVELS_WEIGHTS = (("true", 2.0),)
+"""Settings that make two levels of priorities, once a message of the high one has come: so many of it for one other."""
 
 _PLACES = frozenset(
     {
@@ -86,6 +96,7 @@ QUEUE_TYPES: Mapping[str, QueueType] = {
             "quorum_queues",
             persists=True,
             counts=True,
+            levels=True,
             lasting=True,
             rests={"delivery_limit": 20},  # as in RabbitMQ since 4.0
             idle=_PLACES | {"x-dead-letter-strategy"},  # a dead letter moves in one step, so at least once

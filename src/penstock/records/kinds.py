@@ -297,8 +297,9 @@ MEANINGS: Mapping[Kind, Meaning] = {
         'queue; {"point", "from", "time"?}: a pass over [from, this LSN) begins, another one ends', ("fold",)
     ),
     Kind.RECOVERED: Meaning(
-        'queue and pairs, all of which are messages that it takes, whatever their route says; {"upto", "columns"?: '
-        "{name: [a, b, value, ...]}}: it took no others below `upto`; columns as in a durable state",
+        'queue and pairs, all of which are messages that it takes, whatever their route says; {"upto"?, "columns"?: '
+        "{name: [a, b, value, ...]}}: it took no others below `upto`; without, they are the history of an exchange to "
+        "which it was bound in this group; columns as in a durable state",
         _MOVES,
         "lazy",
     ),

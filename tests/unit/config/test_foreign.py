@@ -269,10 +269,18 @@ def test_a_delayed_exchange_is_taken_as_it_is(tmp_path: Path) -> None:
     assert load_file(converted.source).exchange[0].type == "x-delayed-message"
 
 
+@pytest.mark.parametrize(("kind", "name", "value"), [("x-recent-history", "x-recent-history-length", 5),
+                                                     ("x-message-deduplication", "x-cache-size", 50)])  # fmt: skip
+def test_an_exchange_that_remembers_is_taken_as_it_is(tmp_path: Path, kind: str, name: str, value: int) -> None:
+    exchange = {"name": "room", "type": kind, "arguments": {name: value}}
+    converted = read_foreign(file(tmp_path, json.dumps({"exchanges": [{"vhost": "/", **exchange}]})))
+    assert (converted.settings["exchange"], remarks(converted)) == ([exchange], set())
+
+
 def test_what_rabbitmq_has_and_we_do_not_yet_is_refused_by_name(tmp_path: Path) -> None:
     queue = {"name": "q", "vhost": "/", "arguments": {"x-max-length": 5, "x-expires": 1000, "x-queue-type": "other"}}
     policy = {"vhost": "/", "name": "p", "pattern": ".*", "definition": {"max-length": 5}}
-    delayed = {"name": "later", "vhost": "/", "type": "x-recent-history"}
+    delayed = {"name": "later", "vhost": "/", "type": "x-jms-topic"}
     right = {"user": "bob", "vhost": "/", "configure": "", "write": ".*", "read": ".*"}
     text = json.dumps({"queues": [queue], "policies": [policy], "exchanges": [delayed], "permissions": [right]})
     converted = read_foreign(file(tmp_path, text))

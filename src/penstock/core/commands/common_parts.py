@@ -319,7 +319,7 @@ class CoreParts:
         self.take_journal, self.take_effects = self._out.take_journal, self._out.take_effects
         self.watch_queues, self.changed_queues = self._timers.watch, self._timers.changed
         self.declare_exchange, self.delete_exchange = self._admin.declare_exchange, self._admin.delete_exchange
-        self.bind, self.unbind = self._admin.bind, self._admin.unbind
+        self.unbind = self._admin.unbind
         self.queue, self.find_queue = self._admin.queue, self._admin.queues.find
         self.queues_of_route = self._interning.queues_of
         self.transactions: int = 0  # committed by this process

@@ -14,6 +14,7 @@ stay in the log.
 from __future__ import annotations
 
 import struct
+from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Self
@@ -68,7 +69,7 @@ class RecoveryCommands(CoreParts):
 
     def looked_back(self, queue: Queue) -> bool:
         """Whether a queue may have messages that are older than itself, whatever its recovery point is now."""
-        return queue.id in self._passes
+        return queue.id in self._passes or queue.floor() < queue.id
 
     def passing_floor(self) -> int:
         """No pass asks for what is older."""
@@ -92,8 +93,11 @@ class RecoveryCommands(CoreParts):
         queue.go_on(now, self._out)
         self._touch(queue)
 
-    def _take(self, now: Now, queue: Queue, found: Found, upto: int) -> None:
-        """Write what the queue takes, and let it in; what has expired meanwhile does not come in."""
+    def _take(self, now: Now, queue: Queue, found: Found, upto: int | None) -> None:
+        """Write what the queue takes, and let it in; what has expired meanwhile does not come in.
+
+        upto: how far its pass has come; None: it is no pass.
+        """
         ends = deadlines(queue.settings, found.times, found.expires_at)
         alive = (ends == 0) | (ends > now.wall)
         lsns, ends, sizes = found.lsns[alive], ends[alive], found.sizes[alive]
@@ -112,9 +116,11 @@ class RecoveryCommands(CoreParts):
             if queue.id in self._deferred.by_queue:
                 self._deferred.appeared(now, queue, self.origin, packed(lsns), packed(lsns), self._out)
 
-    def _write_recovered(self, queue: Queue, lsns: Ints, sizes: Ints, columns: dict[str, Ints], upto: int) -> int:
-        """The record of what a queue takes of a pass that has come so far; its LSN."""
-        header: dict[str, object] = {"upto": upto}
+    def _write_recovered(
+        self, queue: Queue, lsns: Ints, sizes: Ints, columns: dict[str, Ints], upto: int | None
+    ) -> int:
+        """The record of what a queue takes of a pass that has come so far, or without one; its LSN."""
+        header: dict[str, object] = {} if upto is None else {"upto": upto}
         told = {name: runs.tolist() for name, values in columns.items() if len(runs := runs_of(lsns, values))}
         if told:
             header["columns"] = told
@@ -123,6 +129,30 @@ class RecoveryCommands(CoreParts):
             self.sizes.add_older(lsns, sizes)
         pairs = pairs_of(packed(lsns), False) if len(lsns) else []
         return self._out.record(Kind.RECOVERED, queue.name, header, pack_pairs(queue.id, pairs))
+
+    def _take_history(self, now: Now, source: Queue, queue: Queue) -> None:
+        """A queue has been bound to an exchange with a history: it takes what is ready there, and what it has not.
+
+        A queue with a filter takes none of it: no filter is asked about what is stored.
+        """
+        queue.catch_up(now, self._out)
+        living = flat(list(queue.living_pieces()))
+        lsns = flat([chunk for chunk in source.chunks("ready") if len(chunk)])
+        lsns = lsns[~np.isin(lsns, living)]
+        if not len(lsns) or queue.settings.filter or queue.settings.barrier_expression:
+            return
+        _, columns = source.snapshot()
+        ends = spread(lsns, columns.get("expires_at", array("q")))
+        transient = self._publisher.transient
+        found = Found(
+            lsns, np.full(len(lsns), now.wall), ends, np.zeros_like(lsns), self.sizes.of(packed(lsns)), [],
+            lsns[transient.among(lsns)].tolist(),
+        )  # fmt: skip
+        self._take(now, queue, found, None)
+        if self._passes.get(queue.id, ((), None))[1] is None:
+            queue.put_in_order(self._out.last_lsn, self._out)
+        queue.go_on(now, self._out)
+        self._touch(queue)
 
     # -- for declaring and altering
 

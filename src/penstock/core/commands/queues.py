@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import replace
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from penstock.core.commands.life import NOWHERE, RecoveryCommands
@@ -20,8 +21,10 @@ from penstock.core.queue.owning import named_of, why_not_shared
 from penstock.core.queue.places import oldest, weighed
 from penstock.core.queue.queue import Queue
 from penstock.core.topology.declaring import NO_TABLE
+from penstock.core.topology.own_queues import RECENT
 from penstock.errors import AccessRefused, PreconditionFailed
 from penstock.records.chunks import Now
+from penstock.records.declared_types import LEVELS_KEY, LEVELS_WEIGHTS
 from penstock.records.queue_settings import QueueSettings, Ruling, ruling_of
 
 if TYPE_CHECKING:
@@ -185,6 +188,24 @@ class QueueCommands(RecoveryCommands):
             self._out.end()
         return queue
 
+    def bind(
+        self, now: Now, vhost: str, source: str, destination: str, kind: str, key: str,
+        arguments: Mapping[str, object] = NO_TABLE, by: object | None = None,
+    ) -> None:  # fmt: skip
+        """Bind a queue ("queue") or an exchange ("exchange") to an exchange; the same twice is one.
+
+        by: the connection that asks.  A queue gets what its exchange remembers of late, in the same group.
+        """
+        now = self._at(now)
+        self._out.begin()
+        try:
+            new = self._admin.bind(now, vhost, source, destination, kind, key, arguments, by)
+            recent = self._admin.queues.find(vhost, RECENT.prefix + source) if new and kind == "queue" else None
+            if recent is not None and recent.exchange == source:
+                self._take_history(now, recent, self._admin.queue(vhost, destination, by))
+        finally:
+            self._out.end()
+
     def _say_owner(self, now: Now, queue: Queue) -> None:
         """Whose messages are that are published here: of a group-local queue its initial owner's, met or not."""
 
@@ -226,6 +247,17 @@ class QueueCommands(RecoveryCommands):
         if all(getattr(settings, name) == getattr(own, name) for name in held):  # what only policies want may wait
             in_force, ruling = self._possible(queue, in_force, ruling)
         return self._rule(now, queue, in_force, ruling, places)
+
+    def _make_levels(self, now: Now) -> None:
+        """Queues that took a message of a high priority have two levels from now on, where nothing excludes it."""
+        raised = sorted(self._publisher.raised, key=attrgetter("id"))
+        self._publisher.raised.clear()
+        for queue in raised:
+            if queue.id not in self._router.leveling or any(one.filter is not None for one in queue.consumers):
+                continue
+            settings = replace(self.ruling(queue).own, fairness_key=LEVELS_KEY, weights=LEVELS_WEIGHTS)
+            if self._admin.why_not(queue, settings) is None:
+                self.alter_queue(now, queue, settings)
 
     def _possible(
         self, queue: Queue, settings: QueueSettings, ruling: Ruling | None
@@ -277,8 +309,8 @@ class QueueCommands(RecoveryCommands):
 
     def delete_queue(self, now: Now, queue: Queue, if_unused: bool = False, if_empty: bool = False) -> int:
         """Delete a queue; returns how many were ready.  Errors: PreconditionFailed when in use or not empty."""
-        if queue.onward is not None:
-            raise AccessRefused(f"queue '{queue.name}' belongs to exchange '{queue.onward}', and goes with it")
+        if queue.exchange is not None:
+            raise AccessRefused(f"queue '{queue.name}' belongs to exchange '{queue.exchange}', and goes with it")
         if if_unused and queue.consumers:
             raise PreconditionFailed(f"queue '{queue.name}' in vhost '{queue.vhost}' in use")
         if if_empty and queue.available + queue.inactive:

@@ -152,7 +152,7 @@ def _with(published: Published, rows: Sequence[int], reasons: Mapping[int, Refus
         told,
         unroutable=[row for row in told.unroutable if row not in silent and row not in reasons],
         refused=sorted({**reasons, **dict(told.refused)}.items(), key=itemgetter(0)),
-        kept=[row for row in sorted(reasons) if row not in lost],
+        kept=sorted({*told.kept, *(row for row in reasons if row not in lost)}),
         dropped=sorted([*dropped, *told.dropped]),
     )
 

@@ -18,6 +18,7 @@ from operator import attrgetter
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from penstock.core.queue.last_values import key_of
+from penstock.core.topology.own_queues import WAITING
 from penstock.errors import PreconditionFailed, ProtocolError, Refused
 from penstock.records import properties as header_codec
 from penstock.records.dataclass import dataclass
@@ -353,18 +354,10 @@ class Terms(NamedTuple):
     admitted: bool = False
 
 
-PREFIX = "amq.delayed."
-"""What the queues of such exchanges are called, and the exchange under which their rows stand in the log."""
-
-ARGUMENT = "x-delayed-exchange"
-"""An argument of such a queue: whose it is."""
+PREFIX = WAITING.prefix
+"""What the queues of exchanges that delay are called, and the exchange under which their rows stand in the log."""
 
 DELAY = "x-delay"
-
-
-def is_onward(name: str, arguments: Mapping[str, object]) -> bool:
-    """Whether a queue is one of those."""
-    return name.startswith(PREFIX) and arguments.get(ARGUMENT) == name.removeprefix(PREFIX)
 
 
 def later(

@@ -84,6 +84,7 @@ class Publisher:
         self._arrivals = Arrivals(outbox, interning, touched, sizes, self.traits)
         self._storing = Storing(router, interning, outbox, self._rows, self._arrivals, self.traits, self._numbered)
         self.put_into = self._storing.put_into
+        self.raised = self._storing.raised  # queues that are to have two levels of priorities
         self._deduplication = Deduplication(outbox, self.traits)
 
     @property
@@ -264,6 +265,8 @@ class Publisher:
             return self._numbered(now, batch, named, terms)
 
         def store(some: Publishes, skipped: int, bans: Banned) -> Published:
+            if bans and (keys := self._router.remembering):  # who sends anew what was refused is heard
+                bans = {row: names | keys for row, names in bans.items()}
             known = terms._replace(banned=bans or None, numbered=True, admitted=True)
             return self._storing.store(now, some, skipped, known)
 

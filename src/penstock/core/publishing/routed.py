@@ -34,7 +34,7 @@ from penstock.core.publishing.published import (
 from penstock.core.queue.queue import Queue
 from penstock.core.topology.exchange_types import Told
 from penstock.core.topology.register import Interning
-from penstock.core.topology.routing import Plan, Router, Taker
+from penstock.core.topology.routing import CLOSED, Plan, Router, Taker
 from penstock.records.chunks import Now
 from penstock.records.entries import Publishes, Topic
 from penstock.records.kinds import NO_ROUTE
@@ -126,7 +126,8 @@ class Deduplication:
         spared = [(row, queue) for row, queues in duplicates.items() for queue in queues]
         for _, queue in spared:
             queue.spared(1)
-        bans = banned_in(rows, banned, ((row, queue.name) for row, queue in spared))
+        names = ((row, queue.name if queue.exchange is None else CLOSED + queue.name) for row, queue in spared)
+        bans = banned_in(rows, banned, names)
         return _told(self._in_group(some, 0, bans, store), rows, duplicates)
 
     def _part(
@@ -208,6 +209,10 @@ PLANS_KEPT = 4096
 """Plans of single headers that are remembered under one topology."""
 
 
+NOBODYS: frozenset[Queue] = frozenset()
+"""No queues of exchanges."""
+
+
 class Routed:
     """What each row of a batch becomes."""
 
@@ -223,8 +228,10 @@ class Routed:
         self.refused: list[tuple[int, Refusal]] = []
         self.replies: list[tuple[int, Taker]] = []  # rows that are replies to somebody who waits
 
-    def take(self, rows: list[int], queues: tuple[Queue, ...], route: int) -> None:
-        """These rows are kept, and these queues take them."""
+    def take(self, rows: list[int], queues: tuple[Queue, ...], route: int, own: frozenset[Queue] = NOBODYS) -> None:
+        """These rows are kept, and these queues take them; own: those of exchanges, which reach nobody."""
+        if own and own.issuperset(queues):
+            self.unroutable += rows
         routes, kept = self.routes, self.kept
         for row in rows:
             routes[row] = route
@@ -399,7 +406,7 @@ class RowRouter:
         if plan.filtered:
             self._filter(batch, rows, topic, plan, routed)
         elif plan.queues or plan.keep:
-            routed.take(rows, plan.queues, self.route_of(plan))
+            routed.take(rows, plan.queues, self.route_of(plan), NOBODYS if plan.keep else plan.own)
         else:
             routed.unroutable += rows
 
@@ -414,7 +421,8 @@ class RowRouter:
         for bits, same in alike.items():
             queues = tuple(queue for i, queue in enumerate(plan.queues) if bits >> i & 1)
             if queues:
-                routed.take(same, queues, self._interning.route(tuple(queue.id for queue in queues)))
+                own = NOBODYS if plan.keep else plan.own
+                routed.take(same, queues, self._interning.route(tuple(queue.id for queue in queues)), own)
                 for bit, i in enumerate(plan.fenced, len(plan.queues)):
                     if bits >> bit & 1 and bits >> i & 1:
                         routed.barriers.setdefault(plan.queues[i], []).extend(same)

@@ -31,6 +31,7 @@ from penstock.core.queue.queue import Queue
 from penstock.core.topology.register import Interning
 from penstock.core.topology.routing import Plan, Router
 from penstock.records.chunks import Chunk, Now
+from penstock.records.declared_types import HIGH_PRIORITY
 from penstock.records.entries import Publishes, Topic
 from penstock.records.kinds import NO_ROUTE
 from penstock.records.message_bodies import size_of
@@ -75,6 +76,7 @@ class Storing:
         self._arrivals = arrivals
         self.traits = traits
         self._numbered = numbered
+        self.raised = set[Queue]()  # took a message of a high priority, and have one level yet
 
     def store(self, now: Now, batch: Publishes, skip: int, terms: Terms) -> Published:
         """Store what somebody wants of a batch and let it arrive; `skip` leading rows are duplicates.
@@ -129,6 +131,8 @@ class Storing:
             self._outbox.begin()
         first = self._arrivals.store(batch, [(queue, None) for queue in queues] if route == NO_ROUTE else ())
         self._arrivals.arrive_in_each(queues, now, batch)
+        if batch.priority is not None and self._router.leveling:
+            self._raise([(queue, range(size)) for queue in queues], batch.priority)
         if grouped:
             self._outbox.end()
         return Published(first, first + size - 1, stored=size)
@@ -199,7 +203,8 @@ class Storing:
         rows = [row for row, kept in enumerate(routed.kept) if kept]
         first = self._kept(now, batch, rows, traits, blind, routed) if rows else 0
         last = first + len(rows) - 1 if rows else self._outbox.last_lsn
-        return Published(first, last, routed.unroutable, routed.refused, skip, len(rows), dropped=dropped)
+        kept = [row for row in routed.unroutable if routed.kept[row]]  # their exchange remembers them
+        return Published(first, last, routed.unroutable, routed.refused, skip, len(rows), kept, dropped)
 
     def _reply(self, batch: Publishes, routed: Routed) -> Sequence[int]:
         """Give replies to who waits for them; the rows that nobody else wants."""
@@ -276,9 +281,17 @@ class Storing:
                 chunk = array("q", [first + row for row in rows])
             arriving.append((queue, chunk, rows))
         self._arrivals.arrive(now, batch, arriving, barriers)
+        if batch.priority is not None and self._router.leveling:
+            self._raise(takers, batch.priority)
         if grouped:
             self._outbox.end()
         return first
+
+    def _raise(self, takers: Iterable[tuple[Queue, Sequence[int]]], priorities: Sequence[int]) -> None:
+        """Note which queues that have one level took what is of the high one."""
+        for queue, rows in takers:
+            if queue.id in self._router.leveling and any(priorities[row] >= HIGH_PRIORITY for row in rows):
+                self.raised.add(queue)
 
     def _persist(self, batch: Publishes, takers: Sequence[tuple[Queue, Sequence[int]]]) -> None:
         """What a queue takes in which everything outlives the server does so, whatever its header says."""

@@ -173,6 +173,8 @@ def at_work(queue: Contents) -> Iterator[Said]:
         yield "overfull", "what is beyond its limits is being removed first"
     if queue.onward is not None:
         yield "onward", f"what is due here goes on to exchange '{queue.onward}', and to no consumer"
+    elif queue.exchange is not None:
+        yield "own", f"it belongs to exchange '{queue.exchange}', which remembers by it, and has no consumer"
 
 
 # -- words

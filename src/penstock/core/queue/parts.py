@@ -45,7 +45,8 @@ class Declared:
     arguments: dict[str, object]
     actions: tuple[OnExpire | OnDelete, ...]  # what actions want to know of its messages
     sizes: Sizes  # bytes of all messages of the core
-    onward: str | None = None  # whose it is: an exchange at which messages wait until they are due
+    exchange: str | None = None  # whose it is (`core.topology.own_queues`); None: of clients
+    waits: bool = False  # what is due in it goes on to that exchange
 
 
 _NO_ARGUMENTS: dict[str, object] = {}
@@ -91,14 +92,15 @@ class QueueParts:
         arguments: Mapping[str, object] | None = None,
         actions: Sequence[OnExpire | OnDelete] = (),
         sizes: Sizes = _SIZES,
-        onward: str | None = None,
+        exchange: str | None = None,
+        waits: bool = False,
     ) -> None:
         """sizes: bytes of all messages of the core; without, nothing weighs anything."""
         table: dict[str, object] = dict(arguments) if arguments else _NO_ARGUMENTS
         self.id = id
         self.name = name
         self.declared = Declared(
-            vhost, durable, exclusive_to, auto_delete, table, tuple(actions), sizes, onward
+            vhost, durable, exclusive_to, auto_delete, table, tuple(actions), sizes, exchange, waits
         )  # perhaps one that others share
         self.settings = settings
         self.ruling: Ruling | None = None  # what makes them of its own ones; None: they are its own
@@ -198,9 +200,14 @@ class QueueParts:
         return self.declared.sizes
 
     @property
+    def exchange(self) -> str | None:
+        """Whose own it is: an exchange's; None: of clients."""
+        return self.declared.exchange
+
+    @property
     def onward(self) -> str | None:
-        """Whose it is: an exchange at which messages wait until they are due."""
-        return self.declared.onward
+        """The exchange to which what is due in it goes on."""
+        return self.declared.exchange if self.declared.waits else None
 
     # -- counts
 

@@ -142,7 +142,8 @@ class FoldedQueue:
         if lsn <= self.since:
             return
         state = self.state
-        state.reviewed, state.passing = pending.go_on(state.reviewed, state.passing, cast(int, header["upto"]))
+        if "upto" in header:
+            state.reviewed, state.passing = pending.go_on(state.reviewed, state.passing, cast(int, header["upto"]))
         if len(pairs):
             lsns = expand(pairs[:, 0], pairs[:, 1])
             columns = cast("dict[str, list[int]]", header.get("columns") or {})

@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterable, Mapping
 from penstock.core.action_rules import Rules
 from penstock.core.effects import Effect
 from penstock.core.outbox import Outbox
-from penstock.core.publishing.published import ARGUMENT, PREFIX, is_onward
 from penstock.core.queue.queue import Queue
 from penstock.core.sizes import Sizes
 from penstock.core.state.durable import Binding, ExchangeState, QueueState
 from penstock.core.state.encoding import as_table, dump_settings, wrap
 from penstock.core.topology.exchange_types import check_binding, check_type
+from penstock.core.topology.own_queues import own_names, own_queues, owner_of
 from penstock.core.topology.register import (
     Interning,
     Register,
@@ -32,7 +32,6 @@ from penstock.core.topology.routing import REPLY_TO, Router
 from penstock.core.topology.ruling import difference, dump_exchanges, dump_ruling, dump_some
 from penstock.core.topology.topology import (
     DEFAULT,
-    DELAYED,
     PREDECLARED,
     Topology,
     canonical_table,
@@ -76,7 +75,7 @@ class Admin(Register):
     ) -> tuple[QueueSettings, Ruling | None]:
         """The settings in force for a queue with these of its own, and its ruling."""
         policies = self._topology.policies
-        if policies.empty or is_onward(name, arguments):
+        if policies.empty or owner_of(name, arguments) is not None:
             return own, kept(Ruling(own, given))
         kind = arguments.get("x-queue-type", own.queue_type)
         settings, ruling = policies.rule(
@@ -269,10 +268,10 @@ class Admin(Register):
         self._outbox.record(Kind.EXCHANGE_DECLARE, name, header)
         exchange = ExchangeState(kind, durable, auto_delete, internal, as_table(wrap(arguments)))
         self._topology.declare_exchange(vhost, name, exchange)
-        if kind == DELAYED:
+        for own in own_queues(kind, arguments):
             self.declare_queue(
-                now, vhost, PREFIX + name, QueueSettings(), durable=durable, exclusive_to=None, auto_delete=False,
-                arguments={ARGUMENT: name}, passive=False, by=None, server_named=True,
+                now, vhost, own.prefix + name, own.settings(arguments), durable=durable, exclusive_to=None,
+                auto_delete=False, arguments={own.argument: name}, passive=False, by=None, server_named=True,
             )  # fmt: skip
         self._outbox.end()
         if rule is not None:
@@ -311,9 +310,10 @@ class Admin(Register):
         sources = {b.source for b in self._topology.bindings_to(vhost, "exchange", name)} - {name}
         self._outbox.record(Kind.EXCHANGE_DELETE, name, {"vhost": vhost})
         self._topology.delete_exchange(vhost, name)
-        waiting = self.queues.find(vhost, PREFIX + name)
-        if waiting is not None and waiting.onward == name:
-            self.delete_queue(now, waiting)
+        for _, queue_name in own_names(name):
+            queue = self.queues.find(vhost, queue_name)
+            if queue is not None and queue.exchange == name:
+                self.delete_queue(now, queue)
         return sources
 
     def _sweep(self, now: Now, vhost: str, sources: set[str]) -> None:
@@ -339,8 +339,8 @@ class Admin(Register):
         key: str,
         arguments: Mapping[str, object] = NO_TABLE,
         by: object | None = None,
-    ) -> None:
-        """Bind a queue ("queue") or an exchange ("exchange") to an exchange; the same twice is one.
+    ) -> bool:
+        """Bind a queue ("queue") or an exchange ("exchange") to an exchange; the same twice is one.  Whether it is new.
 
         by: the connection that asks, which may not bind the exclusive queue of another one.
         """
@@ -354,16 +354,18 @@ class Admin(Register):
             bound = self.queues.find(vhost, destination)
             if bound is None:
                 raise NotFound(f"no queue '{destination}' in vhost '{vhost}'")
-            if bound.onward is not None:
-                raise AccessRefused(f"queue '{destination}' belongs to exchange '{bound.onward}': it cannot be bound")
+            if bound.exchange is not None:
+                raise AccessRefused(f"queue '{destination}' belongs to exchange '{bound.exchange}': it cannot be bound")
             self._refuse_other(bound, by)
         elif self._topology.exchange(vhost, destination) is None:
             raise no_exchange(vhost, destination)
         check_binding(exchange, key, arguments)
-        if not self._topology.has(binding):
-            now = self._outbox.at(now)
-            self._outbox.record(Kind.BIND, destination, binding_header(binding, arguments))
-            self._topology.bind(binding)
+        if self._topology.has(binding):
+            return False
+        now = self._outbox.at(now)
+        self._outbox.record(Kind.BIND, destination, binding_header(binding, arguments))
+        self._topology.bind(binding)
+        return True
 
     def unbind(
         self,
@@ -462,5 +464,6 @@ def _check_new_exchange(vhost: str, name: str, kind: str, arguments: Mapping[str
     if not isinstance(alternate, str):
         raise bad_argument("alternate-exchange", f"exchange '{name}' in vhost '{vhost}'", f"{alternate!r} is not text")
     check_type(f"exchange '{name}' in vhost '{vhost}'", kind, arguments)
-    if kind == DELAYED and len((PREFIX + name).encode()) > 255:
-        raise InvalidArgument(f"the name of an exchange that delays has at most {255 - len(PREFIX)} bytes")
+    for own in own_queues(kind, arguments):
+        if len((own.prefix + name).encode()) > 255:
+            raise InvalidArgument(f"the name of an exchange that {own.does} has at most {255 - len(own.prefix)} bytes")

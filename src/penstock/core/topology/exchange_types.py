@@ -8,6 +8,8 @@
     x-modulus-hash      to one of all, by a hash; equal shares
     x-super-stream      to the one whose key is the number that the stream protocol's clients get of the routing key
     x-random            to one of all, by chance
+    x-recent-history            to all, and who is bound later gets the last messages, too
+    x-message-deduplication     to all, what does not say `x-deduplication-header` of one that came before
 
 A hash is taken of the routing key; `hash-header` names a header that stands for it, `hash-property` a property.
 Consistent: when an end comes or goes, only what it takes or leaves behind changes its way.  Who shares a hash reads the
@@ -25,6 +27,7 @@ from math import log
 from typing import ClassVar, Literal, TypeAlias, cast
 
 from penstock.core.state.durable import Binding, ExchangeState
+from penstock.core.topology.own_queues import DEDUPLICATION_HEADER, NO_STORE, RECENT, SEEN, OwnQueue
 from penstock.core.topology.topology import DELAYED, routing_type, table_of
 from penstock.errors import PreconditionFailed
 from penstock.records import properties as header_codec
@@ -61,6 +64,7 @@ class Index(ABC):
     passes: ClassVar[Passes] = "key"
     by_headers: bool = False  # whether more than its key has a say in where a message goes
     by_chance: bool = False  # whether chance has, so that no two messages are alike
+    own: ClassVar[OwnQueue | None] = None  # a queue of the exchange itself, in which it puts what it remembers
 
     @abstractmethod
     def __init__(self, arguments: Headers) -> None:
@@ -73,6 +77,10 @@ class Index(ABC):
     @abstractmethod
     def ends(self, key: str, headers: Headers) -> Iterable[End]:
         """Where the bindings lead for one key and one table of headers; one may come more than once."""
+
+    def remembers(self, headers: Headers) -> bool:
+        """Whether a message with these headers enters the exchange's own queue."""
+        return False
 
     @classmethod  # noqa: B027 - most types take anything
     def check(cls, where: str, arguments: Mapping[str, object]) -> None:
@@ -180,6 +188,30 @@ class _Random(_Fanout):
             return self._all
         some = list(self._all)
         return some[int(draw * len(some)) :][:1]
+
+
+class _Recent(_Fanout):
+    by_headers = True
+    own = RECENT
+
+    def remembers(self, headers: Headers) -> bool:
+        return headers.get(NO_STORE) is not True
+
+    @classmethod
+    def check(cls, where: str, arguments: Mapping[str, object]) -> None:
+        RECENT.settings(arguments)
+
+
+class _Deduplicating(_Fanout):
+    by_headers = True
+    own = SEEN
+
+    def remembers(self, headers: Headers) -> bool:
+        return DEDUPLICATION_HEADER in headers
+
+    @classmethod
+    def check(cls, where: str, arguments: Mapping[str, object]) -> None:
+        SEEN.settings(arguments)
 
 
 class _Topic(Index):
@@ -354,6 +386,8 @@ _TYPES: Mapping[str, type[Index]] = {
     "x-modulus-hash": _Modulus,
     "x-super-stream": _SuperStream,
     "x-random": _Random,
+    "x-recent-history": _Recent,
+    "x-message-deduplication": _Deduplicating,
 }
 """All types but the one that delays, which routes as one of these."""
 

@@ -19,11 +19,11 @@ from contextlib import contextmanager
 from penstock.core.action_rules import Rules
 from penstock.core.effects import Effect
 from penstock.core.outbox import Outbox
-from penstock.core.publishing.published import PREFIX, is_onward
 from penstock.core.queue.parts import Declared
 from penstock.core.queue.queue import Queue
 from penstock.core.sizes import Sizes
 from penstock.core.state.durable import DurableState, QueueState
+from penstock.core.topology.own_queues import WAITING, owner_of
 from penstock.core.topology.routing import Router
 from penstock.core.topology.topology import DEFAULT, Topology, canonical_table
 from penstock.errors import AccessRefused, ExpressionError, NotFound, PreconditionFailed, ResourceLocked
@@ -375,11 +375,11 @@ class Register:
         actions = self._rules.on_queue(state.vhost, state.name)
         if len(self._settings) >= SETTINGS_MOST:
             self._settings.clear()
-        onward = state.name.removeprefix(PREFIX) if is_onward(state.name, state.arguments) else None
+        own = owner_of(state.name, state.arguments)
         queue = Queue(
             state.id, state.vhost, state.name, self._settings.setdefault(state.settings, state.settings), state.durable,
-            exclusive_to, state.auto_delete, state.arguments, () if onward is not None else actions, self._sizes,
-            onward,
+            exclusive_to, state.auto_delete, state.arguments, () if own is not None else actions, self._sizes,
+            None if own is None else own[1], own is not None and own[0] is WAITING,
         )  # fmt: skip
         queue.ruling = self.shared(state.ruling)
         if exclusive_to is None and not queue.actions:
@@ -397,7 +397,8 @@ class Register:
             declared.vhost,
             declared.durable,
             declared.auto_delete,
-            declared.onward,
+            declared.exchange,
+            declared.waits,
             canonical_table(declared.arguments),
         )
         if len(self._declared) >= SETTINGS_MOST:

@@ -8,11 +8,12 @@ headers exchange's rule, and what a queue does with a message.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
-from typing import TYPE_CHECKING, TypeAlias, cast
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias, cast
 
 from penstock.core.queue.queue import Queue
+from penstock.core.queue.shares import expressions
 from penstock.core.topology.exchange_types import Headers, Index, index_of
 from penstock.core.topology.topology import DEFAULT, Topology
 from penstock.expr import Filter, FilterSet, TopicPattern, compile_filter
@@ -58,6 +59,18 @@ class Names:
                 del self._by_vhost[queue.vhost]
 
 
+CLOSED = "\0"
+"""Before the name of a gate's queue, among those of queues that must not take a message: the gate is closed to it."""
+
+
+class Gate(NamedTuple):
+    """An exchange that keeps duplicates out, on the way of a message."""
+
+    name: str  # of the queue that has the keys
+    behind: frozenset[str]  # queues that have no other way
+    first: bool  # the message was published to it
+
+
 @dataclass(slots=True)
 class Plan:
     """Where the messages of one topic go, as of one version of the topology."""
@@ -71,6 +84,8 @@ class Plan:
     filtered: bool
     fenced: tuple[int, ...] = ()  # places in `queues` of those with a barrier expression, as these follow in `filters`
     replies: tuple[str, ...] = ()  # addresses for replies: who waits there, if anybody, is asked message by message
+    own: frozenset[Queue] = frozenset()  # of `queues` those of exchanges: what only they take reaches nobody
+    gates: tuple[Gate, ...] = ()  # exchanges on the way that keep duplicates out
     route: int = -1  # interned id of `queues`; -1 until the first message is stored
     _together: FilterSet | None = None
 
@@ -82,14 +97,17 @@ class Plan:
         return self._together
 
     def without(self, names: frozenset[str]) -> Plan:
-        """The same plan without the queues of these names."""
+        """The same plan without the queues of these names, and without what lies behind the gates that are closed."""
+        shut = [gate for gate in self.gates if CLOSED + gate.name in names]
+        names = names.union(*(gate.behind for gate in shut))
         kept = [i for i, queue in enumerate(self.queues) if queue.name not in names]
         fenced = [(kept.index(i), place) for place, i in enumerate(self.fenced, len(self.queues)) if i in kept]
         filters = tuple(self.filters[i] for i in (*kept, *(place for _, place in fenced)))
         queues = tuple(self.queues[i] for i in kept)
         return Plan(
-            self.version, queues, filters, self.keep, self.by_headers, self.by_chance,
-            any(one is not None for one in filters), tuple(i for i, _ in fenced), self.replies,
+            self.version, queues, filters, self.keep and not any(gate.first for gate in shut), self.by_headers,
+            self.by_chance, any(one is not None for one in filters), tuple(i for i, _ in fenced), self.replies,
+            own=self.own,
         )  # fmt: skip
 
 
@@ -130,6 +148,8 @@ class Router:
         self.dropping_newest: set[int] = set()  # of the rejecting those that tell nobody
         self.blocking: set[int] = set()  # of the rejecting those that hold their publishers up
         self.persisting: set[int] = set()  # ids of queues in which everything outlives the server
+        self.remembering = frozenset[str]()  # names of queues in which exchanges have the keys that came
+        self.leveling: set[int] = set()  # ids of queues that will have two levels once a high priority comes
         self.checked = topology.checked  # is empty where no schema is looked at
         self.typed = topology.typed  # is empty where all bodies are JSON
 
@@ -159,6 +179,8 @@ class Router:
             self.limited.add(queue.id)
         if queue.deduplicates:
             self.deduping.add(queue.id)
+            if queue.exchange is not None:
+                self.remembering |= {queue.name}
         if queue.rejects:
             self.rejecting.add(queue.id)
         if queue.drops_newest:
@@ -167,6 +189,9 @@ class Router:
             self.blocking.add(queue.id)
         if settings.type.persists:
             self.persisting.add(queue.id)
+        ordered = settings.rank_text or settings.target_queue_depth or settings.barrier_expression
+        if settings.type.levels and not ordered and not expressions(settings):
+            self.leveling.add(queue.id)
         if settings.message_type != JSON:
             self.typed.add(queue.id)
         if (text := settings.reading("filter")) is not None:
@@ -192,6 +217,7 @@ class Router:
         self.dropping_newest.discard(queue.id)
         self.blocking.discard(queue.id)
         self.persisting.discard(queue.id)
+        self.leveling.discard(queue.id)
         self.typed.discard(queue.id)
         name = settings.underlying_topic
         if not name:
@@ -220,15 +246,20 @@ class Router:
                 return settings.exchange, settings.default_publish_target or settings.underlying_topic or key
         return exchange, key
 
-    def find(self, vhost: str, exchange: str, key: str, headers: Headers) -> tuple[dict[Queue, None], bool, bool]:
-        """The queues that a message reaches before content filters, whether headers had a say in it, and chance."""
+    def find(
+        self, vhost: str, exchange: str, key: str, headers: Headers, own: dict[Queue, str]
+    ) -> tuple[dict[Queue, None], bool, bool]:
+        """The queues that a message reaches before content filters, whether headers had a say in it, and chance.
+
+        own: filled with the queues of exchanges on the way that remember it, and whose each is.
+        """
         found: dict[Queue, None] = {}
         by_headers = by_chance = False
         tried = set[str]()
         name: str | None = exchange
         while name is not None and name not in tried and (here := self._topology.exchange(vhost, name)) is not None:
             tried.add(name)
-            header, drawn = self._follow(vhost, name, key, headers, found)
+            header, drawn = self._follow(vhost, name, key, headers, found, own)
             by_headers |= header
             by_chance |= drawn
             if found:
@@ -242,14 +273,24 @@ class Router:
         return found, by_headers, by_chance
 
     def _follow(
-        self, vhost: str, exchange: str, key: str, headers: Headers, found: dict[Queue, None]
+        self,
+        vhost: str,
+        exchange: str,
+        key: str,
+        headers: Headers,
+        found: dict[Queue, None],
+        own: dict[Queue, str],
+        but: str | None = None,
     ) -> tuple[bool, bool]:
-        """Add what the bindings of an exchange, and of those bound to it, lead to.  Each is visited once."""
+        """Add what bindings of an exchange, and of those bound to it, lead to.  Each is visited once, `but` never."""
         by_headers = by_chance = False
-        visited = {exchange}
+        visited = {exchange, but}
         todo = [exchange]
         named = self.queues.find(vhost, key)  # most queues see their own name, and need no entry for that
-        if named is not None and not named.settings.underlying_topic and named.settings.exchange == exchange:
+        if (
+            named is not None and not named.settings.underlying_topic and named.settings.exchange == exchange
+            and (named.exchange is None or named.onward is not None)
+        ):  # fmt: skip
             found[named] = None
         if (views := self._views.get((vhost, exchange))) is not None:
             found.update(dict.fromkeys(views.find(key)))
@@ -260,6 +301,10 @@ class Router:
                 continue
             by_headers |= index.by_headers
             by_chance |= index.by_chance
+            if index.own is not None and index.remembers(headers):
+                remembering = self.queues.find(vhost, index.own.prefix + name)
+                if remembering is not None:
+                    own[remembering] = name
             for kind, destination in index.ends(key, headers):
                 if kind == "exchange":
                     if destination not in visited:
@@ -285,6 +330,8 @@ class Router:
     def plan(self, vhost: str, exchange: str, keys: Iterable[str], headers: Headers | None) -> Plan:
         """The plan of a topic; with several keys (CC, BCC), of their union.  By queue id: a route has one form."""
         found: dict[Queue, None] = {}
+        own: dict[Queue, str] = {}
+        told: Headers = {} if headers is None else headers
         by_headers = by_chance = keep = False
         replies: tuple[str, ...] = ()
         if exchange == DEFAULT:
@@ -293,17 +340,42 @@ class Router:
         for key in keys:
             if key in replies:
                 continue  # no view and no topic sees what is for one client alone
-            some, header, drawn = self.find(vhost, exchange, key, {} if headers is None else headers)
+            some, header, drawn = self.find(vhost, exchange, key, told, own)
             found |= some
             by_headers |= header
             by_chance |= drawn
             keep |= (vhost, exchange, key) in self._topology.topics or self._kept_by_pattern(vhost, exchange, key)
-        queues = tuple(sorted(found, key=attrgetter("id")))
+        gates = self._gates(vhost, exchange, tuple(keys), told, found, own) if own else ()
+        queues = tuple(sorted(found | dict.fromkeys(own), key=attrgetter("id")))
         filters = tuple(self._filters.get(queue.id) for queue in queues)
         fenced = tuple(i for i, queue in enumerate(queues) if queue.id in self._barriers) if self._barriers else ()
         filters += tuple(self._barriers[queues[i].id] for i in fenced)
         filtered = any(one is not None for one in filters)
-        return Plan(self._topology.version, queues, filters, keep, by_headers, by_chance, filtered, fenced, replies)
+        return Plan(
+            self._topology.version, queues, filters, keep, by_headers, by_chance, filtered, fenced, replies,
+            frozenset(own), gates,
+        )  # fmt: skip
+
+    def _gates(
+        self,
+        vhost: str,
+        exchange: str,
+        keys: Sequence[str],
+        headers: Headers,
+        found: Mapping[Queue, None],
+        own: Mapping[Queue, str],
+    ) -> tuple[Gate, ...]:
+        """Of the exchanges that remember a message those that keep duplicates out, and what only they lead to."""
+        out = list[Gate]()
+        for queue, name in own.items():
+            if not queue.deduplicates:
+                continue
+            others, theirs = dict[Queue, None](), dict[Queue, str]()
+            for key in keys if name != exchange else ():
+                self._follow(vhost, exchange, key, headers, others, theirs, name)
+            behind = {one.name for one in (*found, *own) if one not in others and one not in theirs}
+            out.append(Gate(queue.name, frozenset(behind), name == exchange))
+        return tuple(out)
 
     def message_type(self, vhost: str, exchange: str, key: str) -> MessageType:
         """What the bodies of a topic are: as it was declared, else what the queues say that show it by its name."""

@@ -136,7 +136,7 @@ class Definitions(Commands):
             {"name": one.name, "vhost": one.vhost, "durable": one.durable, "auto_delete": one.auto_delete,
              "arguments": self._arguments(one)}
             for one in self.core.queues()
-            if one.exclusive_to is None and one.onward is None and vhost in {None, one.vhost}
+            if one.exclusive_to is None and one.exchange is None and vhost in {None, one.vhost}
         ]  # fmt: skip
 
     def shared_bindings(self, vhost: str | None) -> Iterable[Mapping[str, object]]:

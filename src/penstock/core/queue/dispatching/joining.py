@@ -37,8 +37,8 @@ def subscribe(queue: Contents, now: Now, sink: Sink, *, starting: bool = False, 
     starting: before the boot record, when nothing may be written; what is due waits for it.
     Errors: AccessRefused when this or another consumer wants the queue for itself.
     """
-    if queue.onward is not None:
-        raise AccessRefused(f"queue '{queue.name}' belongs to exchange '{queue.onward}', and nobody consumes from it")
+    if queue.exchange is not None:
+        raise AccessRefused(f"queue '{queue.name}' belongs to exchange '{queue.exchange}', and nobody consumes from it")
     passive, exclusive = terms.get("passive", False), terms.get("exclusive", False)
     if queue.settings.non_destructive and terms.get("filter") is not None:
         raise InvalidArgument(
