@@ -83,6 +83,20 @@ def delete_vhost(client: Client, name: VhostName, yes: Yes = False) -> Told:
     }, f"vhost {name} deleted with {has}"
 
 
+@served(vhost_app, "trace")
+def trace_vhost(
+    client: Client,
+    name: VhostName,
+    off: Annotated[bool, typer.Option("--off", help="Tell nothing more.")] = False,
+) -> Told:
+    """Tell what is published and delivered in a vhost to who binds a queue to its exchange amq.rabbitmq.trace.
+
+    Example: penstock vhost trace shop
+    """
+    client.trace_vhost(name, not off)
+    return {"vhost": name, "tracing": not off}, f"vhost {name}: tracing is {'off' if off else 'on'}"
+
+
 @served(vhost_app, "set-limit")
 def set_vhost_limit(client: Client, name: VhostName, limit: VhostLimit, value: Most) -> Told:
     """Limit the connections or queues of a vhost.  What is there already stays.

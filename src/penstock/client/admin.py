@@ -404,6 +404,10 @@ class Administration:
             default_queue_type=default_queue_type,
         )  # fmt: skip
 
+    def trace_vhost(self, vhost: str, on: bool = True) -> None:
+        """Tell what is published and delivered in a vhost to its exchange `amq.rabbitmq.trace`, or no longer."""
+        self.action("vhost_set", vhost=vhost, new=False, tracing=on)
+
     def delete_vhost(self, vhost: str) -> None:
         """Remove a vhost with its queues, exchanges, topics, policies and permissions; its connections close."""
         self.action("vhost_delete", vhost=vhost)

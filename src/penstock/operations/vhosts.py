@@ -53,7 +53,7 @@ def vhosts(house: House, who: Who) -> Iterator[dict[str, object]]:
 
 async def set_vhost(
     house: House, who: Who, vhost: str, new: bool | None, description: str | None, tags: Sequence[str] | None,
-    default_queue_type: str | None,
+    default_queue_type: str | None, tracing: bool | None,
 ) -> Answer:  # fmt: skip
     """Make or describe.  Whoever makes one at run time may use it."""
     if default_queue_type is not None and default_queue_type not in QUEUE_TYPES:
@@ -61,7 +61,8 @@ async def set_vhost(
         raise InvalidArgument(f"default_queue_type is {default_queue_type!r}, not one of {known}")
     fresh = vhost not in house.accounts.vhosts
     expect(new, not fresh, f"vhost '{vhost}'")
-    more = {"description": description, "tags": tags, "default_queue_type": default_queue_type}
+    more = {"description": description, "tags": tags, "default_queue_type": default_queue_type,
+            "tracing": tracing}  # fmt: skip
 
     def work(accounts: Accounts) -> None:
         accounts.vhosts.setdefault(vhost, {}).update({key: one for key, one in more.items() if one is not None})
@@ -194,10 +195,11 @@ VHOSTS = Operation(
     sdk="vhosts", cli="vhost list",
 )  # fmt: skip
 SET_VHOST = Operation(
-    "vhost_set", set_vhost, "change", "vhost, description, tags, default_queue_type, new: make or describe a vhost",
+    "vhost_set", set_vhost, "change",
+    "vhost, description, tags, default_queue_type, tracing, new: make or describe a vhost",
     ADMINISTERS,
     (_VHOST, flag("new", None), text("description", most=DESCRIPTION_MOST), texts("tags", TAGS_MOST),
-     text("default_queue_type")),
+     text("default_queue_type"), flag("tracing", None)),
     sdk="add_vhost", cli="vhost add",
 )  # fmt: skip
 DELETE_VHOST = Operation(

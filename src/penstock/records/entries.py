@@ -65,6 +65,7 @@ class Publishes:
     checked: bool = False  # bodies were held to what their topics ask of them
     sent_at: list[int] | None = None  # microseconds; when another site took them, for what they are as old as that
     draws: list[float] | None = None  # what chance has drawn for each row, where an exchange routes by it
+    sender: tuple[str, int, str] | None = None  # connection, channel and user, where somebody wants to know
 
     def __len__(self) -> int:
         return len(self.bodies)
@@ -95,6 +96,7 @@ class Publishes:
             not_before=some(self.not_before), priority=some(self.priority), transient=some(self.transient),
             plain=self.plain, deduplicated=self.deduplicated, size=sum(map(len, bodies)) + heads,
             draws=some(self.draws), checked=self.checked, sent_at=some(self.sent_at),
+            sender=self.sender,
         )  # fmt: skip
         if self.judged is not None:
             out.judged = {

@@ -305,6 +305,7 @@ class Accounts:
             for vhost, limits in self.limits_of_vhosts().items():
                 if "max-queues" in limits:
                     core.queue_limits[vhost] = limits["max-queues"]
+            core.traced = frozenset(vhost for vhost, more in self.vhosts.items() if more.get("tracing"))
             core.default_types = {vhost: self.default_type(vhost) for vhost in self.vhosts}
 
         self.changed.append(tell)

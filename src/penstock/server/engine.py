@@ -38,6 +38,7 @@ from penstock.server.recovering import Recoveries
 from penstock.server.replaying.replays import Replays
 from penstock.server.runtime import Runtime, run_once
 from penstock.server.scanning import Backfills, Scans
+from penstock.server.traces import Traces
 from penstock.server.user_shares import Shares
 from penstock.server.views.views import Views
 
@@ -90,6 +91,7 @@ class Engine(Runtime):
         self.views = Views(self, self.judges, self.replays)
         self.pipelines = PipelineReports(clock)
         self.gates = Gates(self)
+        self.traces = self.gates.traces = Traces(self)
         self.tending = Tending(self)
         self.acts = Acts(self, self.judges)
         self.notices = Notices(self)
@@ -182,6 +184,8 @@ class Engine(Runtime):
         for effect in core.take_effects():
             self._performers[type(effect)](effect)
         self.notices.gather(journal)
+        if core.traced:
+            self.traces.gather(journal)
         if journal:
             self.acts.ledger.seen = last_of(journal[-1])
         gates = self.gates

@@ -53,6 +53,11 @@ class Receiver(Protocol):
         ...
 
     @property
+    def user(self) -> str:
+        """Who takes them, as far as it is known."""
+        return ""
+
+    @property
     def full(self) -> bool:
         """Whether its connection holds as many bytes as it may: what else there is waits for `Gates.reopen`."""
         ...
@@ -72,6 +77,14 @@ class Receiver(Protocol):
 
     def cancelled(self, consumer: Consumer) -> None:
         """The queue went away under the consumer."""
+        ...
+
+
+class Taps(Protocol):
+    """Who is told of deliveries."""
+
+    def delivered(self, effect: Delivery, piece: Piece) -> None:
+        """Rows of a piece, which are in memory, are handed to who takes them."""
         ...
 
 
@@ -98,6 +111,7 @@ class Gates:
         self.late: deque[Delivery | Fence] = deque()  # until an LSN is durable
         self.sync_late = False  # among the new late ones some must wait for a sync, whatever the setting
         self.fences: list[Fence] = []  # of this turn
+        self.traces: Taps | None = None  # told of each delivery of vhosts that are traced
         runtime.deliverers.append(self._lowest)
 
     def _lowest(self) -> int | None:
@@ -188,6 +202,8 @@ class Gates:
         receiver: Receiver = consumer.holder  # type: ignore[assignment]  # as `receiver_of`, which is a call
         if effect.others or runtime.broken is not None or (self._gates and receiver.gate in self._gates):
             return False
+        if runtime.core.traced:
+            return False
         row = runtime.bodies.arrivals.row(effect.chunk[0])
         if row is None:
             return False
@@ -199,7 +215,7 @@ class Gates:
     def deliver_each(self, effect: Deliveries) -> None:
         """The same for messages of which each has a consumer of its own: together, where nothing is in their way."""
         receiver = receiver_of(effect.consumers[0])
-        if self._runtime.broken is None and receiver.gate not in self._gates:
+        if self._runtime.broken is None and receiver.gate not in self._gates and not self._runtime.core.traced:
             whole = self._runtime.bodies.arrivals.whole(effect.chunk)
             if whole is not None:
                 receiver.deliver_each(effect, whole)
@@ -214,7 +230,7 @@ class Gates:
         """Send rows in their order as far as they are in memory and the connection takes them; the rest, or None."""
         whole = self._runtime.bodies.arrivals.whole(chunk)
         if whole is not None:
-            receiver.deliver(effect, whole)
+            self._hand(effect, whole, receiver)
             return None
         done, total = 0, len(chunk)
         key = effect.consumer.targets or effect.queue
@@ -228,10 +244,16 @@ class Gates:
                 if not len(rows):
                     continue
             done += len(piece.chunk)
-            receiver.deliver(effect, piece)
+            self._hand(effect, piece, receiver)
             if done < total and receiver.full:
                 return chunk[done:]
         return None
+
+    def _hand(self, effect: Delivery, piece: Piece, receiver: Receiver) -> None:
+        """Rows go to who takes them, and are told where that is traced."""
+        if self.traces is not None and self._runtime.core.traced:
+            self.traces.delivered(effect, piece)
+        receiver.deliver(effect, piece)
 
     def _wait(self, effect: Delivery, rest: Chunk, receiver: Receiver) -> None:
         """The gate is closed: open it when the rows are there, or the connection takes bytes again."""

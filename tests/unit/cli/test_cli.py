@@ -83,6 +83,7 @@ def test_the_tree_of_commands() -> None:
         *("message show", "message cancel", "message reschedule"),
         *("connection list", "connection close", "exchange list", "exchange declare", "exchange delete"),
         *("binding list", "binding declare", "binding delete", "vhost list", "vhost add", "vhost delete"),
+        "vhost trace",
         *("vhost list-limits", "vhost set-limit", "vhost clear-limit", "user list", "user add", "user delete"),
         *("user change-password", "user clear-password", "user set-tags", "user list-permissions"),
         *("user set-permissions", "user clear-permissions", "user list-limits", "user set-limit", "user clear-limit"),

@@ -142,6 +142,7 @@ class Client:
     delete_vhost = _awaited(blocking.Client.delete_vhost)
     limits = _awaited(blocking.Client.limits)
     set_user_limit = _awaited(blocking.Client.set_user_limit)
+    trace_vhost = _awaited(blocking.Client.trace_vhost)
     set_vhost_limit = _awaited(blocking.Client.set_vhost_limit)
     tokens = _awaited(blocking.Client.tokens)
     issue_token = _awaited(blocking.Client.issue_token)

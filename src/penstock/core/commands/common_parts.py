@@ -340,6 +340,7 @@ class CoreParts:
         self._patterns: dict[Subscription, None] = {}  # subscriptions to several queues
         self._sweeps: dict[Token, Sweep] = {}  # settlements by filter on their way
         self.queue_limits: dict[str, int] = {}  # of vhosts: queues there may be; whoever serves sets it, no log has it
+        self.traced = frozenset[str]()  # vhosts whose messages are told to `amq.rabbitmq.trace`, set in the same way
         self.default_types: dict[str, str] = {}  # of vhosts: types of queues that name none, set in the same way
         self._unruled: dict[int, None] = {}  # ids of queues for which policies of now may say something else
         self._changes = Changes()  # what made them so

@@ -26,6 +26,9 @@ DEFAULT = ""
 EVENTS = "amq.rabbitmq.event"
 """The exchange to which the server says what changes (`server.notices`)."""
 
+TRACE = "amq.rabbitmq.trace"
+"""The exchange to which messages are told that are published and delivered (`server.traces`)."""
+
 DELAYED = "x-delayed-message"
 """The type of an exchange at which messages wait; its argument `x-delayed-type` says how it routes."""
 
@@ -42,7 +45,7 @@ PREDECLARED: Mapping[str, ExchangeState] = {
     "amq.topic": ExchangeState("topic"),
     "amq.headers": ExchangeState("headers"),
     "amq.match": ExchangeState("headers"),
-    "amq.rabbitmq.trace": ExchangeState("topic", internal=True),
+    TRACE: ExchangeState("topic", internal=True),
     EVENTS: ExchangeState("topic", internal=True),
 }
 

@@ -127,6 +127,10 @@ class Channel(Receiver):
         self.getting: dict[Consumer, deque[Answer]] = _NONE  # basic.gets whose message is on its way
         self.unannounced: dict[Consumer, list[tuple[Delivery, Piece]]] = _NONE  # consume-ok waits: what came before it
 
+    @property
+    def user(self) -> str:
+        return self.session.user
+
     def attend(self) -> None:
         """It takes messages from now on; one that does not, as most that publish, keeps no room for what they need."""
         if self.tags is not _NO_TAGS:

@@ -211,6 +211,8 @@ class Intake:
         if refuse is not None and self.publishers.alarm.holds(self.session, channel, run):
             return
         batch = Publishes(topics, run.properties, run.bodies, plain=run.plain, judged=judged)
+        if self.core.traced:
+            batch.sender = self.session.peer, channel.number, self.session.user
         if refuse is None and not self.session.engine.judges.ready([batch], partial(self._again, channel, run, batch)):
             self.session.incoming.hold()
             return

@@ -153,6 +153,8 @@ def description_of(fields: Lenient) -> dict[str, object]:
         found["tags"] = tags
     if fields.values.get("default_queue_type") not in {None, "", "undefined"}:
         found["default_queue_type"] = fields.choice("default_queue_type", tuple(QUEUE_TYPES))
+    if "tracing" in fields.values:
+        found["tracing"] = fields.flag("tracing")
     return found
 
 
@@ -177,7 +179,7 @@ def of_vhosts(of: Deriving) -> Sequence[Row]:
         of.list("/api/vhosts", VHOSTS, "Every vhost"),
         of.one(vhost, VHOSTS, "One vhost", {"vhost": "name"}, right=SEES),
         of.put(vhost, vhosts.SET_VHOST, "Make or describe a vhost", description_of, thing="a vhost",
-               body="description tags default_queue_type"),
+               body="description tags default_queue_type tracing"),
         of.do("DELETE", vhost, vhosts.DELETE_VHOST, "Delete a vhost with everything in it"),
         of.part(f"{vhost}/permissions", PERMISSIONS, "Permissions in a vhost", VHOSTS, "vhost"),
         of.part(f"{vhost}/topic-permissions", TOPIC_PERMISSIONS, within, VHOSTS, "vhost"),

@@ -1,0 +1,105 @@
+"""The firehose: what is published and delivered in a traced vhost comes to `amq.rabbitmq.trace`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pika
+import pytest
+from pika.adapters.blocking_connection import BlockingChannel
+
+from http_lab import Http
+from scenario import amqp
+from waiting import eventually
+
+
+@pytest.fixture
+def channel(http: Http) -> Iterator[BlockingChannel]:
+    """A channel whose queue `seen` gets all traces."""
+    with amqp(http.broker) as channel:
+        channel.queue_declare("seen", durable=True)
+        channel.queue_bind("seen", "amq.rabbitmq.trace", "#")
+        channel.queue_declare("jobs", durable=True)
+        yield channel
+
+
+def trace(http: Http, on: bool = True) -> None:
+    http.do("PUT", "vhosts/%2F", {"tracing": on}, 204)
+    assert http.get("vhosts/%2F")["tracing"] is on
+
+
+def next_of(channel: BlockingChannel, queue: str = "seen") -> tuple[str, dict[str, Any], bytes]:
+    """Key, headers and body of the next trace."""
+
+    found: list[tuple[str, dict[str, Any], bytes]] = []
+
+    def got() -> bool:
+        method, properties, body = channel.basic_get(queue, auto_ack=True)
+        if method is not None:
+            found.append((method.routing_key, dict(properties.headers), body))
+        return bool(found)
+
+    eventually(got)
+    return found[0]
+
+
+def test_a_publish_and_its_delivery_are_told_with_what_they_say(http: Http, channel: BlockingChannel) -> None:
+    trace(http)
+    said = pika.BasicProperties(delivery_mode=2, headers={"n": 7}, message_id="m1", priority=3)
+    channel.basic_publish("", "jobs", b"work", said, mandatory=True)
+    key, headers, body = next_of(channel)
+    assert (key, body) == ("publish.", b"work")
+    assert headers["exchange_name"] == ""
+    assert headers["routing_keys"] == ["jobs"]
+    assert headers["routed_queues"] == ["jobs"]
+    assert headers["properties"] == {"delivery_mode": 2, "headers": {"n": 7}, "message_id": "m1", "priority": 3}
+    assert (headers["vhost"], headers["user"], headers["channel"]) == ("/", "guest", channel.channel_number)
+    assert {"node", "connection"} <= set(headers)
+    for redelivered in (0, 1):
+        method, _, _ = channel.basic_get("jobs")
+        channel.basic_nack(method.delivery_tag, requeue=True)
+        key, headers, body = next_of(channel)
+        assert (key, body, headers["redelivered"]) == ("deliver.jobs", b"work", redelivered)
+        assert (headers["user"], headers["channel"], headers["routing_keys"]) == (
+            "guest", channel.channel_number, ["jobs"]
+        )  # fmt: skip
+
+
+def test_who_binds_a_key_gets_that_exchange_alone(http: Http, channel: BlockingChannel) -> None:
+    trace(http)
+    channel.queue_declare("one", durable=True)
+    channel.queue_bind("one", "amq.rabbitmq.trace", "publish.amq.topic")
+    channel.queue_bind("jobs", "amq.topic", "a.*")
+    channel.basic_publish("", "jobs", b"not this")
+    channel.basic_publish("amq.topic", "a.b", b"this")
+    key, headers, body = next_of(channel, "one")
+    assert (key, headers["exchange_name"], headers["routing_keys"], body) == (
+        "publish.amq.topic", "amq.topic", ["a.b"], b"this"
+    )  # fmt: skip
+
+
+def test_messages_of_other_doors_and_many_at_once_are_told(http: Http, channel: BlockingChannel) -> None:
+    trace(http)
+    for n in range(5):
+        http.broker.publish("jobs", b'{"n":%d}' % n)
+    assert [next_of(channel)[2] for _ in range(5)] == [b'{"n":%d}' % n for n in range(5)]
+    inbox: list[bytes] = []
+    channel.basic_consume("jobs", lambda _c, _m, _p, body: inbox.append(body), auto_ack=True)
+    for _ in range(100):
+        if len(inbox) == 5:
+            break
+        channel.connection.process_data_events(0.1)
+    assert [(key, body) for key, _, body in (next_of(channel) for _ in range(5))] == [
+        ("deliver.jobs", body) for body in inbox
+    ]
+
+
+def test_nothing_is_told_before_it_is_on_nor_after_it_is_off_nor_traces(http: Http, channel: BlockingChannel) -> None:
+    channel.basic_publish("", "jobs", b"before", mandatory=True)
+    trace(http)
+    channel.basic_publish("", "jobs", b"told", mandatory=True)
+    assert next_of(channel)[2] == b"told"
+    trace(http, on=False)
+    channel.basic_publish("", "jobs", b"after", mandatory=True)
+    assert channel.basic_get("seen", auto_ack=True)[0] is None, "and that the trace was fetched is no news"
