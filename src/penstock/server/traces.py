@@ -8,7 +8,7 @@ is told as it is handed to its receiver.  A trace is a message like any other, a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.core.publishing.published import PREFIX
@@ -133,8 +133,8 @@ class Traces:
         runtime.arm()
 
 
-def _carbon(headers: object) -> Iterator[str]:
+def _carbon(headers: Mapping[str, FieldValue] | None) -> Iterator[str]:
     """Further keys that a message says."""
-    found = headers.get("CC") if isinstance(headers, dict) else None
+    found = None if headers is None else headers.get("CC")
     if isinstance(found, list):
         yield from (str(one) for one in found)
