@@ -25,7 +25,7 @@ from penstock.core.queue.queue import Queue
 from penstock.core.queue.settling import leases, letters, scattered
 from penstock.core.state.lsns import flat, spread
 from penstock.records.chunks import Now, as_chunk, pack_pairs, unpack_pairs
-from penstock.records.entries import Control, Publishes, Topic
+from penstock.records.entries import Control, Publishes, Topic, singly
 from penstock.records.kinds import HEAD, Kind
 from penstock.records.queue_settings import QueueSettings, Retry
 from property.queue_model import Model, Worker, matches
@@ -217,7 +217,7 @@ class QueueMachine(RuleBasedStateMachine):
                     assert effect.queue == self.queue.id
                 else:
                     self.other(effect)
-        for entry in sink.take_journal():
+        for entry in singly(sink.take_journal()):
             assert isinstance(entry, Control)
             self.fold.feed(entry)
             if entry.kind in (Kind.EXPIRE, Kind.DROP):

@@ -16,7 +16,7 @@ from penstock.log.encode import Encoder
 from penstock.log.log import Log
 from penstock.log.verify import verify
 from penstock.log.writer import LogSettings, slice_of
-from penstock.records.entries import Control, Entry, Group, Publishes
+from penstock.records.entries import Control, Entry, Publishes, singly
 from penstock.records.kinds import Kind
 from penstock.records.schema import COLUMNS
 from penstock.server.opening import fold
@@ -50,7 +50,7 @@ class Judge:
         """The log is handed these."""
         self.entries += entries
         for entry in entries:
-            for part in entry.entries if isinstance(entry, Group) else (entry,):
+            for part in singly([entry]):
                 if isinstance(part, Control):
                     assert part.lsn > self.given, f"LSN {part.lsn} is given out twice"
                     self.bodies[part.lsn], self.kinds[part.lsn] = part.body, int(part.kind)
@@ -163,7 +163,7 @@ def _until(entry: Entry, last: int) -> Iterator[Entry]:
         if entry.lsn <= last:
             yield entry
     else:
-        for part in entry.entries:
+        for part in singly([entry]):
             yield from _until(part, last)
 
 

@@ -14,7 +14,7 @@ from penstock.errors import PenstockError
 from penstock.log.simdisk import SimDisk
 from penstock.log.writer import LogSettings
 from penstock.records.chunks import Chunk
-from penstock.records.entries import Entry, Group, Publishes
+from penstock.records.entries import Entry, Publishes, singly
 from penstock.testing.instance import FakeClock
 from penstock.wire.amqp import methods as m
 from sim.serverkit import Client, Content, Life, state_of
@@ -48,13 +48,11 @@ class Ledger:
 
     def append(self, entries: list[Entry]) -> None:
         """The log is handed these."""
-        for entry in entries:
-            parts = entry.entries if isinstance(entry, Group) else [entry]
-            for part in parts:
-                if isinstance(part, Publishes):
-                    for row, body in enumerate(part.bodies):
-                        assert part.first + row not in self.given, f"LSN {part.first + row} is given out twice"
-                        self.given[part.first + row] = body
+        for part in singly(entries):
+            if isinstance(part, Publishes):
+                for row, body in enumerate(part.bodies):
+                    assert part.first + row not in self.given, f"LSN {part.first + row} is given out twice"
+                    self.given[part.first + row] = body
 
     def judge(self, found: dict[str, list[bytes]]) -> None:
         """What a restart found in its queues, oldest first."""

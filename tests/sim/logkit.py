@@ -9,7 +9,7 @@ from penstock.log.log import Log
 from penstock.log.simdisk import SimDisk
 from penstock.log.writer import MEMORY, LogSettings
 from penstock.ports import Disk
-from penstock.records.entries import Control, Entry, Group, Publishes, Topic
+from penstock.records.entries import Control, Entry, Publishes, Topic, singly
 from penstock.records.kinds import Kind
 
 ORDERS = Topic("/", "", "orders")
@@ -90,10 +90,8 @@ def content(log: Log) -> list[tuple[int, bytes]]:
 def rows_of(entries: Iterable[Entry]) -> list[tuple[int, bytes]]:
     """What `content` gives once these are in the log."""
     out = list[tuple[int, bytes]]()
-    for entry in entries:
-        if isinstance(entry, Group):
-            out += rows_of(entry.entries)
-        elif isinstance(entry, Control):
+    for entry in singly(entries):
+        if isinstance(entry, Control):
             out.append((entry.lsn, entry.body))
         else:
             out += [(entry.first + row, body) for row, body in enumerate(entry.bodies)]

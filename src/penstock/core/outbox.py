@@ -11,10 +11,19 @@ from typing import Generic, TypeVar
 
 from penstock.core.state.encoding import dump
 from penstock.records.chunks import LSN_LIMIT, Now
-from penstock.records.entries import Control, Entry, Group, Publishes
+from penstock.records.entries import Control, Entry, Group, Moves, Publishes
 from penstock.records.kinds import NO_ROUTE, NO_VIA, Kind
 
 E = TypeVar("E")
+
+RUNS = frozenset((Kind.GRANT, Kind.SETTLE))
+"""Kinds that come by the hundred in a turn, one for each queue."""
+
+SHORT = 4096
+"""Bytes of header and body of a record up to which it may be one of a run."""
+
+RUN_MOST = 1024
+"""Records of a run."""
 
 
 class Outbox(Generic[E]):
@@ -73,12 +82,32 @@ class Outbox(Generic[E]):
         """Write one control record; returns its LSN.  header: bytes are what `dump` has made of one."""
         lsn = self._give(1)
         told = header if isinstance(header, bytes) else dump(header) if header is not None else b""
+        group, journal = self._group, self.journal
+        if kind in RUNS and journal and group is None and self._joins(journal, lsn, kind, name, told, body):
+            return lsn
         entry = Control(kind, name, told, body, lsn, self.time, via, route)
-        if self._group is not None:
-            self._group.entries.append(entry)
+        if group is not None:
+            group.entries.append(entry)
         else:
-            self.journal.append(entry)
+            journal.append(entry)
         return lsn
+
+    def _joins(self, journal: list[Entry], lsn: int, kind: Kind, name: str, told: bytes, body: bytes) -> bool:
+        """Whether a record goes with the one before it; then it does."""
+        last = journal[-1]
+        if len(told) + len(body) > SHORT or isinstance(last, Group | Publishes) or last.time != self.time:
+            return False
+        if isinstance(last, Control):
+            if last.kind not in RUNS or last.lsn + 1 != lsn or len(last.header) + len(last.body) > SHORT:
+                return False
+            last = journal[-1] = Moves(last.lsn, last.time, [last.kind], [last.name], [last.header], [last.body])
+        elif (count := len(last.kinds)) >= RUN_MOST or last.first + count != lsn:
+            return False
+        last.kinds.append(kind)
+        last.names.append(name)
+        last.headers.append(told)
+        last.bodies.append(body)
+        return True
 
     def publish(self, batch: Publishes) -> int:
         """Write messages; sets `batch.first` and `batch.time`, returns the first LSN."""

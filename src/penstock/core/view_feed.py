@@ -19,7 +19,7 @@ from penstock.core.sow.index import Index, unpack_put
 from penstock.core.state.encoding import load
 from penstock.records.chunks import Chunk, unpack_pairs
 from penstock.records.dataclass import dataclass
-from penstock.records.entries import Control, Entry, Group, Publishes
+from penstock.records.entries import Control, Entry, Group, Moves, Publishes
 from penstock.records.kinds import MEANINGS, NO_ROUTE, PUBLISHES, Kind, State
 
 Verb: TypeAlias = Literal["leave", "back", "activate", "gone", "end", "anew", "look"]
@@ -121,6 +121,9 @@ class Feed:
             if isinstance(entry, Group):
                 for part in entry.entries:
                     yield from self._one(part, entry)
+            elif isinstance(entry, Moves):
+                for part in entry.singly():
+                    yield from self._one(part, None)
             else:
                 yield from self._one(entry, None)
 

@@ -15,11 +15,11 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from penstock.records.entries import Control, Entry, Group, Publishes
-from penstock.records.kinds import Kind
+from penstock.records.entries import Control, Entry, Group, Moves, Publishes
+from penstock.records.kinds import NO_ROUTE, NO_VIA, Kind
 from penstock.records.message_bodies import PackedBodies
 
-Part: TypeAlias = "Publishes | Control"
+Part: TypeAlias = "Publishes | Control | Moves"
 
 Texts: TypeAlias = "tuple[bytes | memoryview, bytes]"
 """Offsets and data of a column of texts or bytes."""
@@ -102,6 +102,16 @@ class Columns:
                 expires_at[at] = part.expires_at or 0
                 not_before[at] = part.not_before or 0
                 priority[at] = part.priority or 0
+            elif isinstance(part, Moves):
+                counts[at] = len(part.kinds)
+                firsts.append(part.first)
+                kinds.append(part.kinds)
+                names.append(part.names)
+                vias.append(NO_VIA)
+                routes.append(NO_ROUTE)
+                times.append(part.time)
+                properties.append(part.headers)
+                bodies += part.bodies
             else:
                 firsts.append(part.lsn)
                 kinds.append(int(part.kind))

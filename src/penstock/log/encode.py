@@ -20,7 +20,7 @@ from penstock.log import columns
 from penstock.log.columns import PUBLISH, TRANSIENT, parts_of
 from penstock.log.frame import KEY_CRC, KEY_DURABLE, KEY_LSN, ZERO_CRC, FrameReader, Layout, stamp
 from penstock.log.record_batches import make_batch, message_with
-from penstock.records.entries import Control, Entry, Group, Publishes, Topic
+from penstock.records.entries import Control, Entry, Group, Moves, Publishes, Topic, singly
 from penstock.records.kinds import NO_ROUTE, NO_VIA, Kind
 from penstock.records.message_bodies import PackedBodies
 from penstock.records.schema import COLUMNS
@@ -52,7 +52,7 @@ class Encoded(NamedTuple):
 def arrow_batch(entries: Sequence[Entry]) -> pa.RecordBatch:
     """The same batch as pyarrow alone makes it: slow, and obvious."""
     rows: list[tuple[object, ...]] = []
-    for part in parts_of(entries):
+    for part in singly(entries):
         if isinstance(part, Control):
             rows.append((
                 part.lsn, int(part.kind), part.name, part.via, part.route, part.time, 0, 0, 0, part.header, part.body,
@@ -99,7 +99,12 @@ def samples() -> list[list[Entry]]:
     later = Control(Kind.BOOT, "", b"{}", b"", 1 << 40, 1_700_000_000_000_003)
     short = Publishes([plain, other], [b"", b"\0\0"], [b"1", b"2"], 89, 5, [NO_ROUTE, 1], [0, 1], [2, 0], [0, 255])
     packed = Publishes(plain, b"\x10\0\x02", PackedBodies.of([b"dd", b"", b"e"] * 30).part(1, 81), 89, 6, 3)
-    return [[few], [many], [control], [few, Group([many, control]), later], [control, short], [packed], [many, packed]]
+    kinds, names = [Kind.GRANT, Kind.SETTLE, Kind.SETTLE], ["orders", "", "o"]
+    moves = Moves(86, 6, kinds, names, [b"{}", b"", b"{ }"], [bytes(24), b"", b"x"])
+    return [
+        [few], [many], [control], [few, Group([many, control]), later], [control, short], [packed], [many, packed],
+        [moves], [moves, packed],
+    ]  # fmt: skip
 
 
 @cache

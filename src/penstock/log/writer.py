@@ -24,7 +24,7 @@ from penstock.log.room import Room, out_of_space
 from penstock.log.segment import FOLDER, SegmentHeader, segment_name
 from penstock.ports import Disk
 from penstock.records.dataclass import dataclass
-from penstock.records.entries import Control, Entry, Group, Publishes
+from penstock.records.entries import Control, Entry, Group, Moves, Publishes
 from penstock.records.kinds import Kind
 from penstock.records.message_bodies import lengths
 from penstock.records.message_bodies import size_of as bytes_of
@@ -98,6 +98,8 @@ def size_of(entry: Entry) -> int:
         return len(entry.body) + len(entry.header) + 96
     if isinstance(entry, Publishes):
         return (entry.size or _measure(entry)) + _ROW * len(entry.bodies)
+    if isinstance(entry, Moves):
+        return sum(map(len, entry.bodies)) + sum(map(len, entry.headers)) + 96 * len(entry.bodies)
     return sum(map(size_of, entry.entries))
 
 
@@ -113,6 +115,8 @@ def last_of(entry: Entry) -> int:
         return entry.first + len(entry.bodies) - 1
     if isinstance(entry, Control):
         return entry.lsn
+    if isinstance(entry, Moves):
+        return entry.first + len(entry.kinds) - 1
     return last_of(entry.entries[-1])
 
 

@@ -1,8 +1,11 @@
-"""What the core hands to the log: batches of messages, control records, and groups that must not be parted."""
+"""What the core hands to the log: batches of messages, control records, and groups that must not be parted.
+
+Records that come by the hundred are handed over as columns.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import field
 from typing import TypeAlias, TypeVar, cast
 
@@ -157,7 +160,41 @@ class Group:
         return sum(map(len, self.entries))
 
 
-Entry: TypeAlias = Publishes | Control | Group
+@dataclass(slots=True, eq=False)
+class Moves:
+    """What became of many queues' messages, record by record: as columns what a `Control` for each would say.
+
+    Records have the LSNs `first, first + 1, ...`.
+    """
+
+    first: int
+    time: int  # of all of them
+    kinds: list[Kind]
+    names: list[str]
+    headers: list[bytes]
+    bodies: list[bytes]
+
+    def __len__(self) -> int:
+        return len(self.kinds)
+
+    def singly(self) -> list[Control]:
+        """The same, one by one."""
+        columns = zip(self.kinds, self.names, self.headers, self.bodies, strict=True)
+        return [Control(*one, self.first + row, self.time) for row, one in enumerate(columns)]
+
+
+Entry: TypeAlias = Publishes | Control | Moves | Group
+
+
+def singly(entries: Iterable[Entry]) -> Iterator[Publishes | Control]:
+    """The entries in order, with groups and runs of records opened."""
+    for entry in entries:
+        if isinstance(entry, Group):
+            yield from entry.entries
+        elif isinstance(entry, Moves):
+            yield from entry.singly()
+        else:
+            yield entry
 
 
 @dataclass(slots=True, eq=False)

@@ -24,7 +24,7 @@ from penstock.errors import PenstockError
 from penstock.log.writer import last_of
 from penstock.memory.budget import ReadCold
 from penstock.memory.caches import Caches
-from penstock.records.entries import Entry, Group, Publishes
+from penstock.records.entries import Control, Entry, Group, Publishes
 from penstock.records.kinds import LAZY
 from penstock.server.actions.acts import Acts
 from penstock.server.ahead import Walked
@@ -233,7 +233,7 @@ class Engine(Runtime):
                 for part in entry.entries:
                     if isinstance(part, Publishes):
                         self.bodies.add(part)
-            elif entry.kind not in LAZY:
+            elif isinstance(entry, Control) and entry.kind not in LAZY:
                 urgent = True
         return urgent
 

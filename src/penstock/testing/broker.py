@@ -18,7 +18,7 @@ from penstock.operations.acts import OPERATIONS
 from penstock.operations.messages import VERBS, known
 from penstock.operations.story import Event, Record
 from penstock.operations.story import tell as tell_story
-from penstock.records.entries import Control, Group, Publishes
+from penstock.records.entries import Control, Publishes, singly
 from penstock.records.kinds import Kind
 from penstock.server.access import Who
 from penstock.testing.broker_life import VHOST, check_count, check_text, micros_of
@@ -214,14 +214,13 @@ class Broker(Publishing, Subscribing):
 
 def _gathered(log: TellingLog) -> Iterator[Record]:
     """Messages never wait without an answer, so these are decisions."""
-    for entry in log.gathered():
-        for part in entry.entries if isinstance(entry, Group) else (entry,):
-            if isinstance(part, Control):
-                yield Record(
-                    part.lsn, part.kind, part.name, part.time, part.route, part.header, part.body, 0, 0, 0, part.via
-                )
-            else:
-                yield from _messages(part)
+    for part in singly(log.gathered()):
+        if isinstance(part, Control):
+            yield Record(
+                part.lsn, part.kind, part.name, part.time, part.route, part.header, part.body, 0, 0, 0, part.via
+            )
+        else:
+            yield from _messages(part)
 
 
 def _messages(batch: Publishes) -> Iterator[Record]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import pyarrow as pa
 
@@ -27,7 +27,7 @@ from penstock.core.queue.queue import Queue
 from penstock.core.state.durable import DurableState
 from penstock.core.state.fold import Fold
 from penstock.records.chunks import Now
-from penstock.records.entries import Control, Entry, Group, Publishes, Rows, Topic
+from penstock.records.entries import Control, Entry, Publishes, Rows, Topic, singly
 from penstock.records.event_actions import Action
 from penstock.records.field_tables import FieldValue
 from penstock.records.kinds import NO_ROUTE, NO_VIA, Kind
@@ -50,7 +50,7 @@ def header(**values: object) -> bytes:
 def to_table(entries: Sequence[Entry]) -> pa.Table:
     """Journal entries as rows of the log."""
     rows: list[tuple[object, ...]] = []
-    for entry in _flat(entries):
+    for entry in singly(entries):
         if isinstance(entry, Control):
             rows.append((
                 entry.lsn, int(entry.kind), entry.name, None if entry.via == NO_VIA else entry.via,
@@ -77,14 +77,6 @@ def to_table(entries: Sequence[Entry]) -> pa.Table:
         for values, field in zip(columns, COLUMNS, strict=True)
     ]
     return pa.table(arrays, schema=COLUMNS)
-
-
-def _flat(entries: Sequence[Entry]) -> Iterator[Publishes | Control]:
-    for entry in entries:
-        if isinstance(entry, Group):
-            yield from entry.entries
-        else:
-            yield entry
 
 
 class World:
@@ -116,7 +108,7 @@ class World:
                 return
             if entries:
                 self.tables.append(to_table(entries))
-                for entry in _flat(entries):
+                for entry in singly(entries):
                     self.entries.append(entry)
                     if isinstance(entry, Publishes):
                         self.rows.update({entry.first + i: (entry, i) for i in range(len(entry))})

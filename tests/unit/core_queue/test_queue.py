@@ -18,7 +18,7 @@ from penstock.core.queue.dispatching.consumers import Consumer, Credit
 from penstock.core.queue.queue import Queue
 from penstock.errors import AccessRefused
 from penstock.records.chunks import Chunk, Now, as_chunk, unpack_pairs
-from penstock.records.entries import Control, Publishes, Rows, Topic
+from penstock.records.entries import Control, Publishes, Rows, Topic, singly
 from penstock.records.event_actions import OnExpire
 from penstock.records.kinds import Kind
 from penstock.records.queue_settings import QueueSettings, Retry
@@ -73,7 +73,7 @@ class Bench:
     def log(self) -> list[tuple[Kind, dict[str, Any], list[int]]]:
         """(kind, header, pairs) of the records since the last call."""
         out = list[tuple[Kind, dict[str, Any], list[int]]]()
-        for entry in self.sink.take_journal():
+        for entry in singly(self.sink.take_journal()):
             assert isinstance(entry, Control)
             out.append((entry.kind, orjson.loads(entry.header or b"{}"), list(unpack_pairs(entry.body)[1])))
         return out

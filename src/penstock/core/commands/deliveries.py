@@ -156,9 +156,8 @@ class DeliveryCommands(QueueCommands):
             return 0
         if queue.shares_credit:
             return sum([self.settle(now, queue, chunks, Verb.ACK, by=consumer) for consumer, chunks in settled])
-        affected = queue.settle_several(self._at(now), settled, self._out)
         self._timers.touched.add(queue)
-        return affected
+        return queue.settle_several(self._at(now), settled, self._out)
 
     def settle_each(self, now: Now, queue: Queue, consumers: Sequence[Consumer], chunk: Chunk) -> int:
         """The same of as many consumers as messages, each of which has done the one at its place; chunk: ascending."""

@@ -22,6 +22,7 @@ from penstock.core.publishing.evaluating import keys_of, last_keys_of, ranks_of
 from penstock.core.publishing.published import TraitsMemo
 from penstock.core.publishing.routed import dedup_keys
 from penstock.core.queue.dispatching.consumers import Consumer, Credit
+from penstock.core.queue.dispatching.straight import straight
 from penstock.core.queue.order.runs import holds, view
 from penstock.core.queue.queue import Queue
 from penstock.core.sizes import Sizes
@@ -169,16 +170,20 @@ class Arrivals:
 
             share_out(now, [Share(*one) for one in taken], self._outbox, self._outbox.effects, give)
         else:
+            usual = not barriers and not batch.deduplicated and batch.expires_at is None and batch.not_before is None
+            out, touched = self._outbox, self._touched
             for queue, chunk, rows in taken:
-                self.arrive_in(queue, now, chunk, batch, rows, barriers.get(queue) if barriers else None)
+                if usual and straight(queue, now, chunk, out):
+                    queue.arrived += len(chunk)
+                    touched.add(queue)
+                else:
+                    self.arrive_in(queue, now, chunk, batch, rows, barriers.get(queue) if barriers else None)
 
     def arrive_in_each(self, queues: Sequence[Queue], now: Now, batch: Publishes) -> None:
         """Let all rows of a stored batch arrive in each of these queues."""
         size = len(batch.bodies)
         chunk, rows = range(batch.first, batch.first + size), range(size)
-        if len(queues) == 1:
-            self.arrive_in(queues[0], now, chunk, batch, rows)
-        elif queues:
+        if queues:
             self.arrive(now, batch, [(queue, chunk, rows) for queue in queues])
 
     def arrive_in(

@@ -33,7 +33,7 @@ from penstock.core.topology.routing import Plan, Router
 from penstock.records.chunks import Chunk, Now
 from penstock.records.declared_types import HIGH_PRIORITY
 from penstock.records.entries import Publishes, Topic
-from penstock.records.kinds import NO_ROUTE
+from penstock.records.kinds import NO_ROUTE, NO_VIA
 from penstock.records.message_bodies import size_of
 from penstock.records.schema import GROUP_BYTES_MAX
 
@@ -143,15 +143,17 @@ class Storing:
         """None when some topic needs a closer look; nothing is written then."""
         topics = batch.topics
         groups = by_topic(topics, len(traits))
-        route_of = self._plain_routes(groups)
-        if route_of is None:
+        plans = self._plain_plans(groups)
+        if plans is None:
             return None
         takers: dict[Queue, list[int]] = {}
         shared: set[Queue] = set()
         wanted = 0
-        for topic, rows in groups.items():
-            self._interning.place(topic)
-            queues = self._rows.plan(topic).queues
+        place = self._interning.place
+        for (topic, rows), plan in zip(groups.items(), plans, strict=True):
+            if topic.via == NO_VIA:
+                place(topic)
+            queues = plan.queues
             wanted += len(rows) * len(queues)
             for queue in queues:
                 if queue in takers:
@@ -160,27 +162,31 @@ class Storing:
                 else:
                     takers[queue] = rows
         batch.wanted = wanted
-        if len(set(route_of.values())) == 1:
-            batch.routes = next(iter(route_of.values()))
-        else:
-            batch.routes = [route_of[topic] for topic in topics] if isinstance(topics, list) else NO_ROUTE
+        batch.routes = plans[0].route
+        if isinstance(topics, list) and len({plan.route for plan in plans}) > 1:
+            batch.routes = [topic.plan.route for topic in topics]  # type: ignore[attr-defined]  # of `_plain_plans`
         batch.transient = transient_of(traits, persistent)
         for queue in shared:
             takers[queue].sort()
         first = self._into(now, batch, list(takers.items()))
         return Published(first, first + len(traits) - 1, stored=len(traits))
 
-    def _plain_routes(self, topics: Iterable[Topic]) -> dict[Topic, int] | None:
-        """The route of each topic; None when one asks more than its name, or the table of routes is full."""
-        out: dict[Topic, int] = {}
+    def _plain_plans(self, topics: Iterable[Topic]) -> list[Plan] | None:
+        """The plan of each topic, with its route; None when one asks more than its name, or there is no route left."""
+        out: list[Plan] = []
+        version = self._router.version
         for topic in topics:
-            plan = self._rows.plan(topic)
-            if not _says_all(plan):
+            plan = topic.plan
+            if not isinstance(plan, Plan) or plan.version != version:
+                plan = self._rows.plan(topic)
+            if (plan.route == NO_ROUTE or plan.filtered or plan.by_headers) and not self._is_plain(plan):
                 return None
-            out[topic] = self._rows.route_of(plan)
-            if out[topic] == NO_ROUTE and plan.queues:
-                return None
+            out.append(plan)
         return out
+
+    def _is_plain(self, plan: Plan) -> bool:
+        """Whether a plan says all of its topic's messages, and has a route if it leads anywhere."""
+        return _says_all(plan) and (self._rows.route_of(plan) != NO_ROUTE or not plan.queues)
 
     # anything else
 

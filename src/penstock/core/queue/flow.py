@@ -42,6 +42,7 @@ from penstock.core.queue import places, whole
 from penstock.core.queue.administering import pause_due
 from penstock.core.queue.dispatching import attendance, joining
 from penstock.core.queue.dispatching.dispatch import dispatch, room_now
+from penstock.core.queue.dispatching.straight import straight
 from penstock.core.queue.due import expire_due, fall_due
 from penstock.core.queue.expiry import Ints, deadlines, queue_deadline
 from penstock.core.queue.held import BEHIND_BARRIERS, BEHIND_DEPTH
@@ -254,6 +255,8 @@ def arrive(
         return
     plan = stages_of(queue).stages
     if not plan and expires_at is None and not_before is None and barriers is None:
+        if straight(queue, now, chunk, sink):
+            return
         if queue.is_due(now):
             queue.tick(now, sink)
         if queue.targets.lists:

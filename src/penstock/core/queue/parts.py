@@ -77,7 +77,7 @@ class QueueParts:
         "last_values", "lease_due", "leased", "leases_in_order",
         "letters", "limits", "main", "name", "older", "outstanding", "pace",
         "paused_until", "plan", "ranking", "ranks", "redelivered_below", "returned", "roster", "ruling", "serial",
-        "settings", "shares", "sharing", "tail", "targets", "used_at", "weighing", "weight",
+        "settings", "shares", "sharing", "tail", "targets", "used_at", "usual", "weighing", "weight",
     )  # fmt: skip
 
     def __init__(
@@ -125,6 +125,7 @@ class QueueParts:
         # consumers
         self.attendance = _ATTENDANCE
         self.roster = _ROSTER  # open ones that are pushed to
+        self.usual: QueueSettings | None = None  # settings known to be `straight.is_usual`
         self.all_consumers = _CONSUMERS  # open ones, and closed ones that still hold something
         self.targets = _TARGETS
         self.sharing: int = 0  # consumers with shared credit

@@ -52,6 +52,7 @@ from penstock.core.queue.order.ranking import rated
 from penstock.core.queue.order.runs import NEVER, Run
 from penstock.core.queue.parts import NO_CREDIT
 from penstock.core.queue.settling.letters import Letter
+from penstock.core.queue.settling.lone import acknowledge_lone
 from penstock.core.queue.settling.settle import Acked, acknowledge, acknowledge_each, apart, settle, together
 from penstock.core.queue.stages import PLAIN, stages_of
 from penstock.core.queue.staging import Told
@@ -357,6 +358,8 @@ class Queue(Surface):
 
     def settle_several(self, now: Now, settled: Sequence[Acked], sink: Sink) -> int:
         """Deliveries of several consumers are done, one after the other; returns how many messages that affected."""
+        if len(settled) == 1 and acknowledge_lone(self, now, *settled[0], sink):
+            return 1
         if self.is_due(now):
             self.tick(now, sink)
         if not together(self):

@@ -16,7 +16,7 @@ import numpy as np
 
 from penstock.core.effects import Sink
 from penstock.core.queue.order.runs import Run, sift, sorted_chunk, view
-from penstock.core.queue.whole import DISPATCH
+from penstock.core.queue.whole import ATTENDANCE, DISPATCH
 from penstock.records.chunks import Chunk, Now
 from penstock.records.dataclass import dataclass
 from penstock.records.entries import Publishes
@@ -232,6 +232,16 @@ def stages_of(queue: Contents) -> Plan:
     plan = queue.plan or queue.planned()
     assert isinstance(plan, Plan)
     return plan
+
+
+def is_quiet(queue: Contents, now: Now) -> bool:
+    """Whether a plain queue without filters has nothing to come back to now."""
+    agenda = queue.agenda
+    if agenda:
+        here, mono = queue.attendance, now.mono
+        if agenda != ATTENDANCE or here.opens <= mono or here.overdue <= mono or here.looking:
+            return False
+    return queue.plan is PLAIN and not queue.targets.lists
 
 
 def put_back(queue: Contents, run: Run) -> None:

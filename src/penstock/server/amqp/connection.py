@@ -112,21 +112,20 @@ class Connection(Session):
 
     # -- what comes
 
-    def bring(self, target: events.Target, header: bytes, body: bytes, mode: int) -> None:
-        """A message that a door has read.  mode: as `PublishRun.plain`."""
-        held = self.incoming.held
-        if mode < 0 or held is not None or self.closing or not self._gather(target, header, body, mode):
-            self.incoming.take((events.PublishRun(target.channel, target, header, [body], plain=mode, told=1),))
+    def gather(self, target: events.Target, header: bytes, body: bytes, mode: int) -> bool:
+        """Have a message that came alone wait for those of others, if it may; before the acks behind it are settled.
 
-    def _gather(self, target: events.Target, header: bytes, body: bytes, mode: int) -> bool:
-        """Have a message that came alone wait for those of others, if it may; before the acks behind it are settled."""
+        mode: as `PublishRun.plain`.
+        """
         channel, topic = self.channels.get(target.channel), target.topic
-        if channel is None or topic is None or channel.unconfirmed > incoming.PACED_UNCONFIRMED:
-            return False
-        if not channel.open or channel.tx is not None or self.rights is not None:
+        if (
+            mode < 0 or topic is None or channel is None or self.incoming.held is not None or self.closing
+            or channel.unconfirmed > incoming.PACED_UNCONFIRMED
+            or not channel.open or channel.tx is not None or self.rights is not None
+        ):  # fmt: skip
             return False
         intake, gathering = self.intake, self._gathering
-        if gathering.empty:
+        if not gathering.begun:
             gathering.begin()
         if gathering.version != intake.topology or len(header) + len(body) > gathering.most:
             return False

@@ -104,12 +104,12 @@ class Reading(Connection):
             if end < len(data) and (run := machine.lone_acks(data, end)) is None:
                 return False
             target, header, body, mode, _ = message
-            if not self._gather(target, header, body, mode):
+            if not self.gather(target, header, body, mode):
                 return False
         elif data[10] != ACK or (run := machine.lone_acks(data)) is None:
             return False
         if run is not None:
-            if gathering.empty:
+            if not gathering.begun:
                 gathering.begin()
             self._ack(run)
         self.incoming.count(len(data), gathering.mono)

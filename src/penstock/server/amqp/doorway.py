@@ -230,7 +230,9 @@ class Doorway:
             mode = mode_of(header)
             if mode < 0:
                 _well_formed(header)
-            far.connection.bring(far.targets[place], header, body, mode)
+            target = far.targets[place]
+            if not far.connection.gather(target, header, body, mode):
+                self._take(far, events.PublishRun(target.channel, target, header, [body], plain=mode, told=1))
         self._make_room(sessions)
 
     def _make_room(self, sessions: Iterable[int]) -> None:

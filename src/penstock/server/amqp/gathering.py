@@ -90,6 +90,7 @@ class Gathering:
     def __init__(self, publishers: House) -> None:
         self.version = -1  # of the topology under which the topics of this round were found
         self.mono = 0  # when the round's first came
+        self.begun = False  # something lies here; else whoever brings something has to `begin`
         self.most = -1  # bytes that a message may have, with its header, to be one of a batch; below 0: none may be
         self._most = 0  # bytes that may be one batch
         self._publishers = publishers
@@ -106,13 +107,9 @@ class Gathering:
         self._acks_behind: list[tuple[Consumer, Chunk]] = []  # of connections that have messages in it
         self._engine.before_turn.append(self.decide)
 
-    @property
-    def empty(self) -> bool:
-        """Whether nothing lies here, so that whoever brings something has to `begin`."""
-        return not self._rows and not self._acks
-
     def begin(self) -> None:
         """The first brings something, and learns what is the same for a whole round."""
+        self.begun = True
         self.version = self._core.topology_version
         self.mono = self._engine.clock.mono()
         self._most = min(BYTES_MOST, self._core.at_once)
@@ -125,6 +122,7 @@ class Gathering:
         size = len(header) + len(body)
         if self._size + size > self._most or len(self._rows) >= ROWS_MOST or intake.acked == self._round:
             self.decide()
+            self.begun = True
         self._rows.append((intake, channel, target))
         self._topics.append(topic)
         self._properties.append(header)
@@ -135,7 +133,7 @@ class Gathering:
 
     def acknowledge(self, intake: Session, settled: Sequence[tuple[Consumer, Chunk]]) -> None:
         """Deliveries of a connection are done."""
-        if not self._rows and not self._acks:
+        if not self.begun:
             self.begin()
         if intake.gathered == self._round:
             intake.acked = self._round
@@ -145,6 +143,8 @@ class Gathering:
 
     def decide(self) -> None:
         """All that lies here is decided."""
+        if not self._rows:
+            self.begun = False
         if self._acks:
             acks, self._acks = self._acks, []
             self._settle(acks)
@@ -153,6 +153,7 @@ class Gathering:
             modes, size, behind = self._modes, self._size, self._acks_behind
             self._rows, self._topics, self._properties, self._bodies, self._modes = [], [], [], [], set()
             self._acks_behind = []
+            self.begun = False
             self._size = 0
             self._round += 1
             mode = modes.pop() if len(modes) == 1 else -1

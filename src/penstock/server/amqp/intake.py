@@ -117,7 +117,7 @@ class Intake:
         gathering = self.gathering
         if run.plain < 0 or run.early or not self.gathers(channel):
             return False
-        if gathering.empty:
+        if not gathering.begun:
             gathering.begin()
         some = run.properties
         header = len(some) if isinstance(some, bytes) else max(map(len, some))

@@ -124,7 +124,7 @@ def grant_each(queue: Contents, now: Now, sink: Sink, consumers: Sequence[Consum
         pairs[1::2] = range(chunk.start + 1, chunk.stop + 1) if isinstance(chunk, range) else [lsn + 1 for lsn in chunk]
         header = b'{"attempt":1,"to":[%s1]]}' % names
         sink.record(Kind.GRANT, queue.name, header, struct.pack(f"<{1 + 2 * count}q", queue.id, *pairs))
-    terms = _terms(now.mono, deadline)
+    terms = terms_of(now.mono, deadline)
     for consumer, lsn in zip(consumers, chunk, strict=True):
         leases = consumer.leases
         if leases.count == 1:
@@ -153,7 +153,7 @@ def _period(queue: Contents, now: Now) -> tuple[int, int]:
     return now.mono + period, now.wall + period
 
 
-def _terms(mono: int, deadline: int) -> Run:
+def terms_of(mono: int, deadline: int) -> Run:
     """What first deliveries have in common that are given now."""
     terms = Run(range(0), True, ONCE, 0, deadline)
     terms.granted = mono
@@ -294,7 +294,7 @@ def _lease_each(
     queue: Contents, sink: Sink, alone: Sequence[tuple[Consumer, Run]], mono: int, deadline: int, until: int
 ) -> None:
     """The first delivery of one message to each of these."""
-    terms = _terms(mono, deadline)
+    terms = terms_of(mono, deadline)
     for consumer, run in alone:
         consumer.leases.count += 1
         consumer.leases.add_lone(run.chunk[0], terms)
@@ -357,13 +357,20 @@ def _numbers(run: Run) -> tuple[int, int]:
 
 def _log_one(queue: Contents, sink: Sink, consumer: Consumer, numbers: tuple[int, int], body: bytes) -> None:
     attempt, unseen = numbers
-    header = consumer.first_grant if attempt == 1 else b""
-    if not header:
+    if attempt == 1:
+        header = consumer.first_grant or first_header(consumer)
+    else:
         told = {"consumer": consumer.tag, "client": consumer.client, "attempt": attempt}
         header = dump({**told, "unseen": unseen} if unseen else told)
-        if attempt == 1:
-            consumer.first_grant = header
     sink.record(Kind.GRANT, queue.name, header, body)
+
+
+def first_header(consumer: Consumer) -> bytes:
+    """The header of the record of a first delivery to one consumer; it is remembered."""
+    header = consumer.first_grant
+    if not header:
+        header = consumer.first_grant = dump({"consumer": consumer.tag, "client": consumer.client, "attempt": 1})
+    return header
 
 
 def _told(numbers: tuple[int, int], some: Sequence[tuple[Consumer, bytes]]) -> bytes:

@@ -101,7 +101,7 @@ def _done(queue: Contents, now: Now, runs: list[Run], count: int, named: str, si
     """These were acknowledged: so many, with what was in the queue no more."""
     queue.left(runs)
     body = exact_body(queue, runs) if queue.actions else pairs_body(queue.id, runs)
-    settled = sink.record(Kind.SETTLE, queue.name, _by(named), body)
+    settled = sink.record(Kind.SETTLE, queue.name, by_one(named), body)
     if queue.actions:
         gone(queue, runs, settled, sink)
     count_acked(queue, now, runs[0], count)
@@ -400,7 +400,7 @@ def _record(queue: Contents, now: Now, runs: Sequence[Run], names: Sequence[str]
     if not runs:
         return
     if names.count(names[0]) == len(names):
-        header, body = _by(names[0]), _body(queue.id, runs)
+        header, body = by_one(names[0]), _body(queue.id, runs)
     else:
         header, body = _by_several(queue.id, runs, names)
     sink.record(Kind.SETTLE, queue.name, header, body)
@@ -413,7 +413,7 @@ _headers: dict[str, bytes] = {}
 """Of records that say who has done something: the same few say so again and again."""
 
 
-def _by(named: str) -> bytes | None:
+def by_one(named: str) -> bytes | None:
     """The header of such a record."""
     if not named:
         return None
