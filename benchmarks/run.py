@@ -39,6 +39,7 @@ SHORT = {
     "clients": ["--seconds", "3", "--repeat", "1"],
     "flight": ["--repeat", "1"],
     "sites": ["--messages", "100000", "--repeat", "1"],
+    "doors": ["--repeat", "1"],
     "memory": ["--messages", "1000000"],
     "depth": ["--messages", "200000"],
     "restart": ["--messages", "1000000"],

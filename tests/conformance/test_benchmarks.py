@@ -72,6 +72,18 @@ def test_many_clients_are_measured_on_real_servers(tmp_path: Path) -> None:
     assert all(value > 0 for value in figures.values())
 
 
+def test_doors_that_end_are_measured_on_a_real_server(tmp_path: Path) -> None:
+    command = [sys.executable, str(FOLDER / "bench_doors.py"), "--quick", "--folder", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    figures = {line["what"]: line["value"] for line in lines}
+    for door in ("amqp", "flight", "http"):
+        assert 0 < figures[f"the {door} door killed: back"] < 30
+        assert figures[f"the {door} door killed: p99 of the others"] > 0
+    assert figures["small Flight publishes beside a saturated AMQP door, doors = 1"] > 0
+
+
 def test_many_clients_are_measured_on_every_peer_that_is_installed(tmp_path: Path) -> None:
     """Each is started, does all the loads, and is gone; who is not installed is named."""
     page = tmp_path / "page.md"

@@ -6,14 +6,16 @@ pyarrow's server does much before any code of ours sees it, and some of that end
 from __future__ import annotations
 
 import os
+import resource
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -129,6 +131,23 @@ def test_a_door_that_takes_all_of_its_memory_ends_alone(tmp_path: Path) -> None:
         )  # fmt: skip
         eventually(lambda: another_door(server.process and server.process.pid, door), "it took what it liked", BACK_S)
         until_back(server)
+
+
+def test_a_door_that_has_no_memory_for_its_guards_ends_and_is_back(tmp_path: Path) -> None:
+    """One that went on would look after nobody who has not logged in, for as long as the server runs."""
+    with serving(tmp_path) as server:
+        assert server.process is not None
+        door = door_of(server.process.pid)
+        told = Path(f"/proc/{door}/status").read_text().splitlines()
+        has = next(int(line.split()[1]) << 10 for line in told if line.startswith("VmData"))
+        resource.prlimit(door, resource.RLIMIT_DATA, (has, has))
+        host, _, port = server.ready["flight"].rpartition(":")
+        with ExitStack() as stack, suppress(OSError):
+            for _ in range(60):
+                stack.enter_context(socket.create_connection((host, int(port)), timeout=5))
+        eventually(lambda: another_door(server.process and server.process.pid, door), "it went on", BACK_S)
+        until_back(server)
+        assert "MemoryError" not in server.output().replace("MemoryError: ", "")
 
 
 def publishing(client: penstock.Client) -> None:

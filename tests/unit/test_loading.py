@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from bulk_lab import Writer
 from penstock.history.view import listing
 from penstock.server.bulk.reads import plain
@@ -165,3 +167,19 @@ def test_dataclasses_are_those_whose_methods_are_made_when_needed() -> None:
             if any(one.name == "dataclass" for one in node.names):
                 found.append(f"{file.relative_to(SOURCE)}:{node.lineno}")
     assert not found, f"import dataclass from penstock.records.dataclass: {found}"
+
+
+@pytest.mark.parametrize(("module", "without"), [
+    ("penstock.server.flight.front, penstock.server.flight.grpc_server", ["_hashlib", "_ssl", "asyncio", "pandas"]),
+    ("penstock.server.http.front", ["numpy", "pyarrow", "starlette", "anyio", "penstock.core", "penstock.expr", "re2"]),
+    ("penstock.server.amqp.front", ["numpy", "pyarrow", "uvicorn", "penstock.core", "penstock.expr", "re2"]),
+    ("penstock.server.http.door", ["prometheus_client", "uvicorn", "h11"]),
+])  # fmt: skip
+def test_a_process_that_takes_clients_has_its_own_needs_alone(module: str, without: list[str]) -> None:
+    """Each of these is some MiB at rest: OpenSSL 4, numpy 20."""
+    program = f"from penstock.server.loading import do_without_pandas as less; less(); import sys, {module}"
+    done = subprocess.run(
+        [sys.executable, "-c", f"{program}; print(*sys.modules)"], capture_output=True, text=True, check=True,
+        env={"PYTHONPATH": str(SOURCE)},
+    )  # fmt: skip
+    assert not set(without) & set(done.stdout.split())

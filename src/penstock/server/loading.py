@@ -12,6 +12,7 @@ import resource
 import signal
 import socket
 import sys
+import threading
 from collections.abc import Sequence
 from importlib.machinery import ModuleSpec
 from types import ModuleType
@@ -64,6 +65,7 @@ def begun_as_a_door() -> tuple[socket.socket, socket.socket, int]:
     The control socket, the one for lines, and bytes that it may decompress.
     """
     end_with_parent()
+    threading.excepthook = _ends
     control, lines = (socket.socket(fileno=int(one)) for one in sys.argv[1:3])
     decoded, memory = orjson.loads(sys.argv[3])
     for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -74,6 +76,18 @@ def begun_as_a_door() -> tuple[socket.socket, socket.socket, int]:
     resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
     logging.basicConfig(format="%(asctime)s %(name)s %(levelname)s %(message)s")
     return control, lines, decoded
+
+
+UNGUARDED = 76
+"""Status of a door's process that ended because one of its threads did."""
+
+
+def _ends(told: threading.ExceptHookArgs) -> None:
+    """A thread that ends by an error, for want of memory for instance, leaves a door without what it guarded."""
+    try:
+        threading.__excepthook__(told)
+    finally:
+        os._exit(UNGUARDED)
 
 
 def with_bounded_pool(most: int) -> None:

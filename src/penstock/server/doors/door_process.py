@@ -47,8 +47,9 @@ LINES_MOST = 1024
 CONTROL = {Kind.CONTROL: 4 << 20}
 """What may come on a control socket: the addresses of all connections that ended since the last word, at most."""
 
-YOUNG_S, PAUSE_S, PAUSE_MOST_S = 1.0, 0.2, 5.0
-"""A process that ends so soon is started again after a pause, each time a longer one."""
+YOUNG_S, PAUSE_S, PAUSE_MOST_S = 1.0, 0.2, 0.8
+"""A process that ends so soon is started again after a pause, each time a longer one: whoever ends it again and again
+keeps the others out for less than a second."""
 
 WAIT_S = 30.0
 

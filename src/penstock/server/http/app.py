@@ -26,8 +26,8 @@ from starlette.types import Receive, Scope, Send
 from penstock.errors import PenstockError
 from penstock.records.rights import ADMINISTRATOR, LOGIN, MANAGEMENT, MONITORS
 from penstock.server.http import overview, topology
-from penstock.server.http.exposition import detailed, exposition
 from penstock.server.http.facts import Facts
+from penstock.server.http.metrics import Metrics
 from penstock.server.http.reading import Room
 from penstock.server.http.reception import DETAILED, PER_OBJECT, Reception, open_paths, unknown
 from penstock.server.logins import Derive
@@ -192,7 +192,7 @@ class _Probes:
         async with self._rendering:
             metrics = await overview.all_metrics(self._facts)
             families, vhosts = asked.getlist("family"), set(asked.getlist("vhost"))
-            content = await asyncio.to_thread(detailed, metrics, families, vhosts, there)
+            content = await asyncio.to_thread(_detailed, metrics, families, vhosts, there)
         return Response(content, media_type=_METRICS_TYPE)
 
     def _judge(self, user: str) -> None:
@@ -207,13 +207,27 @@ class _Probes:
                 metrics = await overview.all_metrics(self._facts)
                 known, links = self._facts.membership(), self._facts.links()
                 content = await asyncio.to_thread(
-                    exposition, metrics, per_object=per_object, membership=known, links=links
+                    _exposition, metrics, per_object=per_object, membership=known, links=links
                 )
                 self._facts.scraped()
                 if not metrics["penstock_recovering"]:  # those are few, and another word in a moment
                     self._kept[per_object] = time.monotonic() + self._kept_s, content
                     asyncio.get_running_loop().call_later(self._kept_s, self._kept.pop, per_object, None)
         return Response(content, media_type=_METRICS_TYPE)
+
+
+def _exposition(metrics: Metrics, **known: Any) -> bytes:
+    """As of `exposition`, which is loaded by whoever scrapes first: many servers are never scraped."""
+    from penstock.server.http.exposition import exposition
+
+    return exposition(metrics, **known)
+
+
+def _detailed(metrics: Metrics, *chosen: Any) -> bytes:
+    """The same."""
+    from penstock.server.http.exposition import detailed
+
+    return detailed(metrics, *chosen)
 
 
 _LIST_QUERY: Mapping[str, str] = {
