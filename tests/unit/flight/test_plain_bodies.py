@@ -1,4 +1,4 @@
-"""Plain batches are read by another reader, and what comes of them is the same: with bodies that nobody would write."""
+"""Plain batches are read by other readers, and what comes of them is the same: with bodies that nobody would write."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import pyarrow as pa
 import pytest
 
 from choices import SEED
-from penstock.spark.reading import plain_bodies
+from penstock.spark.reading import bodies as reading
 from penstock.spark.reading.bodies import BodyParser
+from penstock.spark.reading.like_bodies import LikeBodies
 from penstock.spark.reading.plain_bodies import BODY_MOST, PlainBodies, is_plain
 
 COLUMNS: dict[str, Any] = {
@@ -19,7 +20,9 @@ COLUMNS: dict[str, Any] = {
     "at": pa.timestamp("us", "UTC"), "o": pa.struct([("a", pa.int64())]), "l": pa.list_(pa.string()),
     "d": pa.decimal128(20, 2), "odd name": pa.float32(),
 }  # fmt: skip
-SCHEMA = pa.schema(list(COLUMNS.items()))
+FLAT = {name: kind for name, kind in COLUMNS.items() if name not in ("o", "l", "d")} | {"ID": pa.timestamp("us")}
+SCHEMAS = {PlainBodies: pa.schema(list(COLUMNS.items())), LikeBodies: pa.schema(list(FLAT.items()))}
+"""What each reader reads."""
 NAMES = (*COLUMNS, "x", "id ", "ID", "")
 NUMBERS = (
     "-0", "0", "0.0", "-0.0", "01", "1.", "-", "+1", ".5", "1.0.0", "00", "-01", "0x1", "1_0", "NaN", "Infinity", "nul",
@@ -33,7 +36,7 @@ TIMES = (
     '"9999-12-31T23:59:59.999999Z"',
 )  # fmt: skip
 LETTERS = "abc \u00e9\U0001f642\x7f\u0080'/{}[]:,e9"
-BYTES = b' {}[]",:0123456789.-+eEtfnul\xff\xc3\\\n'
+BYTES = b' {}[]",:0123456789.-+eEtfnul\xff\xc3\\\n\t\r\0\x1f'
 
 
 class Bodies:
@@ -82,61 +85,122 @@ class Bodies:
 
 
 class Both:
-    """The same columns with the other reader before it, and without."""
+    """The same columns by the one reader of whole batches, and by the one that goes body by body."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(plain_bodies, "MISSES_MOST", 1 << 60)
-        self._parsers = BodyParser(SCHEMA, SCHEMA.names), BodyParser(SCHEMA, SCHEMA.names)
-        self._parsers[1]._plain = None  # pyright: ignore[reportPrivateUsage]
+    def __init__(self, kind: type[Any]) -> None:
+        self.schema: Any = SCHEMAS[kind]
+        self._parsers = [self.parser(kind), self.parser()]
+        self._quick = self._parsers[0]._quick[0]  # pyright: ignore[reportPrivateUsage]
+        self._parsers[0]._misses[self._quick] = -(1 << 60)  # pyright: ignore[reportPrivateUsage]
 
-    def check(self, *bodies: bytes) -> None:
+    def parser(self, *kinds: type[Any]) -> BodyParser:
+        """One with these readers of whole batches."""
+        made = BodyParser(self.schema, self.schema.names)
+        made._quick = [one for one in made._quick if isinstance(one, kinds)]  # pyright: ignore[reportPrivateUsage]
+        assert len(made._quick) == len(kinds)  # pyright: ignore[reportPrivateUsage]
+        return made
+
+    def check(self, *bodies: bytes) -> bool:
+        """Whether they were read at once."""
         batch: Any = pa.array(bodies, pa.binary())
+        taken = self._parsers[0]._at_once(batch) is not None  # pyright: ignore[reportPrivateUsage]
         found = [parser.parse(batch) for parser in self._parsers]
-        one, other = (([columns[name].to_pylist() for name in COLUMNS], errors) for columns, errors in found)
+        for name, column in found[0][0].items():
+            assert column.type == self.schema.field(name).type
+            column.validate(full=True)
+        one, other = (([columns[name].to_pylist() for name in self.schema.names], errors) for columns, errors in found)
         assert repr(one) == repr(other), bodies
+        return taken
 
 
-@pytest.fixture
-def both(monkeypatch: pytest.MonkeyPatch) -> Both:
-    return Both(monkeypatch)
+@pytest.fixture(params=SCHEMAS, ids=lambda kind: kind.__name__)
+def both(request: pytest.FixtureRequest) -> Both:
+    return Both(request.param)
 
 
-def test_whatever_is_read_as_plain_is_what_the_other_reader_says(both: Both, effort: int) -> None:
+def test_whatever_is_read_at_once_is_what_the_reader_of_each_body_says(both: Both, effort: int) -> None:
     made, taken = Bodies(SEED), 0
-    for _ in range(3_000 * effort):
-        body = made.body()
-        both.check(body)
-        taken += is_plain(pa.array([body], pa.binary()))
-    assert taken > 1_500 * effort
+    for _ in range(1_000 * effort):
+        taken += both.check(*[made.body()] * made.random.choice([1, 1, 3]))
+    assert taken > 70 * effort
 
 
-def test_a_batch_is_read_at_once_or_left_whole(both: Both, monkeypatch: pytest.MonkeyPatch) -> None:
-    looks, whole = list[bool](), PlainBodies.columns
+def test_values_in_the_places_of_a_shape_are_what_the_reader_of_each_body_says(effort: int) -> None:
+    both, random, taken = Both(LikeBodies), Random(SEED), 0
+    odd = (*NUMBERS, "null", "true", "false", "nulL", "falsy", "true ", "", "{}", '"x"', "1,2", '1,"id":2', "]", "1]")
+    for _ in range(1_000 * effort):
+        rows = list[bytes]()
+        likely = random.choice([0.02, 0.2])
+        for _ in range(random.randrange(1, 5)):
+            usual = (str(random.randrange(-(10 ** random.randrange(12)), 10 ** random.randrange(12))),
+                     f"{random.random() * 10.0 ** random.randrange(9):.{random.randrange(1, 9)}f}",
+                     random.choice(["true", "false", "null"]), repr(float(random.randrange(1, 10**9))))  # fmt: skip
+            values = [random.choice(odd) if random.random() < likely else one for one in usual]
+            text = "".join(random.choices("abc \u00e9", k=random.randrange(12)))
+            rows.append(b'{"id":%s,"total":%s,"flag":%s,"region":"%s","odd name": %s }' % tuple(
+                one.encode() for one in (*values[:3], text, values[3])
+            ))  # fmt: skip
+        taken += both.check(*rows)
+    assert taken > 250 * effort
 
-    def noted(self: PlainBodies, bodies: Any) -> Any:
-        found = whole(self, bodies)
-        looks.append(found is not None)
-        return found
 
-    monkeypatch.setattr(PlainBodies, "columns", noted)
-    good = [b'{"id":%d,"region":"EU","total":1.5,"at":"2026-11-20T08:00:00Z","x":[1]}' % n for n in range(50)]
-    at_once = [b'{"id": null}', '{"region":"\u00e9"}'.encode(), b'{"total":1}', b"{}"]
+def test_bodies_are_never_taken_for_parts_of_each_other(both: Both, effort: int) -> None:
+    """What is one object only together with the next row, or two in one row, is bad in each."""
+    random, taken = Random(SEED), 0
+    pieces = [b"{", b"}", b"{}", b'{"id":1}', b'"', b",", b":", b"[", b"]", b'"x":', b" ", b"\n", b"\0", b"1", b"\\"]
+    for _ in range(300 * effort):
+        whole = [b"".join(random.choices(pieces, k=random.randrange(1, 4))) for _ in range(random.randrange(1, 5))]
+        taken += both.check(*(b"{" + one + b"}" if random.random() < 0.7 else one for one in whole))
+    assert taken > 0
+    both.check(b'{"id":1}{"id":2}', b'{"id":3}\0}', b'{"id":4}')
+    both.check(b'{"region":"}', b'{":1}', b'{"id":1}{"id":2}')
+
+
+def test_a_batch_is_read_at_once_or_left_whole(both: Both) -> None:
+    good = [b'{"id":%d,"region":"EU","total":1.5,"at":"2026-11-20T08:00:00Z","y":[1]}' % n for n in range(50)]
+    at_once = [
+        b'{"id": null}', '{"region":"\u00e9"}'.encode(), b'{"total":1}', b"{}", b'{"y":"c0ffee17e4"}',
+        b'{"y":1e20,"id":1}',
+    ]  # fmt: skip
     left = [
-        b'{"id":5.0}', b'{"id":"x"}', b'{"region":"a\\"b"}', b"[]", b'{"id":\n1}', b'{"x":1e400}', b'{"x":"1e40"}',
-        b'{"region":"\xff"}', b'{"region":"' + b"x" * BODY_MOST + b'"}', b'{"x":' + b"1" * 320 + b"}",
-        b'{"small":40000}',
+        b'{"id":5.0}', b'{"id":"x"}', b"[]", b'{"y":1e400}', b'{"y":1e+0400}', b'{"region":"a\\"b"}',
+        b'{"small":40000}', b'{"region":"\xff"}', b'{"region":"' + b"x" * BODY_MOST + b'"}',
+        b'{"y":' + b"1" * 320 + b"}",
     ]  # fmt: skip
     for body in (*at_once, *left):
-        both.check(*good, body, *good)
-        assert looks.pop() is (body in at_once), body
-    assert looks == []
+        assert both.check(*good, body, *good) is (body in at_once), body
+
+
+def test_bodies_of_some_shapes_are_read_together_and_of_many_apart() -> None:
+    both = Both(LikeBodies)
+    shapes = (
+        b'{"id":%d,"region":"EU"}', b'{"region":"a longer text than eight letters","id": -%d , "y":[1,{"z":"q"},true]}',
+        b'{"id":null,"flag":true,"total":%d.25}', b'{"id":%d,"flag":null,"total":null,"region":""}',
+    )  # fmt: skip
+    assert both.check(*(shapes[n % 4] % n if b"%d" in shapes[n % 4] else shapes[n % 4] for n in range(1, 200)))
+    assert not both.check(*(b'{"id":%d%s}' % (n, b',"y":%d' % n * (n % 5)) for n in range(100)))  # five shapes
+    assert not both.check(b'{"id":1,"y":"%s"}' % (b"x" * 1000))
+
+
+def test_a_reader_that_reads_in_vain_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "MISSES_MOST", 2)
+    parser = Both(LikeBodies).parser(LikeBodies, PlainBodies)
+    bad: Any = pa.array([b'{"id":"x"}'], pa.binary())
+    mixed: Any = pa.array([b'{"region":5}'], pa.binary())
+    for left, batch in ((2, mixed), (1, mixed), (1, bad), (0, bad)):
+        parser.parse(batch)
+        assert len(parser._quick) == left  # pyright: ignore[reportPrivateUsage]
 
 
 @pytest.mark.parametrize("name", ["g\nh", 'a"b', "a\\b", "\x00", "\u00e4\U0001f642", "it's", "", "f0", "class"])
 def test_columns_have_any_name(name: str) -> None:
     schema: Any = pa.schema([("id", pa.int64()), (name, pa.int64())])
-    columns, errors = BodyParser(schema, ["id", name]).parse(pa.array([orjson.dumps({"id": 1, name: 2})], pa.binary()))
-    assert (columns["id"].to_pylist(), columns[name].to_pylist(), errors) == ([1], [2], [None])
+    body = orjson.dumps({"id": 1, name: 2})
+    for quick in (True, False):
+        parser = BodyParser(schema, ["id", name])
+        parser._quick = parser._quick if quick else []  # pyright: ignore[reportPrivateUsage]
+        columns, errors = parser.parse(pa.array([body], pa.binary()))
+        assert (columns["id"].to_pylist(), columns[name].to_pylist(), errors) == ([1], [2], [None])
 
 
 def test_slices_are_looked_at_alone() -> None:

@@ -24,7 +24,7 @@ from collections.abc import Callable, Collection, Sequence
 from functools import lru_cache
 from hashlib import sha256
 from json import JSONDecoder
-from typing import Any, TypeAlias, cast
+from typing import Any, Protocol, TypeAlias, cast
 
 import numpy as np
 import orjson
@@ -37,8 +37,9 @@ from penstock.records.message_types import JSON, MESSAGE_TYPE, TYPE_IN_SCHEMA, M
 from penstock.spark.executor import task_of
 from penstock.spark.options import WHATEVER, ReadOptions
 from penstock.spark.reading.json_types import RULES, Judge, Number, Rough, Unfit, judge_of
+from penstock.spark.reading.like_bodies import LikeBodies, times
 from penstock.spark.reading.parts import ContentPart, LogPart, PlanPart, RecordPart, ReplayPart, RowsPart
-from penstock.spark.reading.plain_bodies import PlainBodies
+from penstock.spark.reading.plain_bodies import PlainBodies, is_plain
 from penstock.spark.reading.rescue import Misfits, Rescue
 from penstock.spark.record_batches import Column
 from penstock.spark.remote import Remote
@@ -83,6 +84,18 @@ def _told(
     return (found.metadata or {}).get(TYPE_IN_SCHEMA, JSON.encode()).decode()
 
 
+MISSES_MOST = 3
+"""Batches of a part that a reader has read in vain after which it reads no more of it."""
+
+
+class Quick(Protocol):
+    """A reader of batches whose bodies are all good."""
+
+    def columns(self, bodies: Column) -> dict[str, Column]:
+        """The columns of a plain batch.  Raises where a body or a value needs a second look."""
+        ...
+
+
 class BodyParser:
     """Bodies into the columns of a schema."""
 
@@ -106,11 +119,14 @@ class BodyParser:
         self._typed = [_Typed(field, needed=field.name in needed or not field.nullable) for field in self.fields]
         self._rescued = rescued
         self._rescue = None if rescued is None else Rescue(self.fields, known)
-        self._plain = PlainBodies.of(self._typed) if kind == JSON and rescued is None else None
+        self._quick = list[Quick]()
+        if kind == JSON and rescued is None:
+            self._quick += [one for one in (LikeBodies.of(self._typed), PlainBodies.of(self._typed)) if one is not None]
+        self._misses = dict.fromkeys(self._quick, 0)
 
     def parse(self, bodies: Column) -> tuple[dict[str, Column], Errors]:
         """Columns by name, and for each row why it is bad (None: it is good)."""
-        if self._plain is not None and (found := self._plain.columns(bodies)) is not None:
+        if (found := self._at_once(bodies)) is not None:
             return found, cast("Errors", [None] * len(bodies))
         rows = Rows(bodies, self._kind)
         misfits: Misfits | None = None if self._rescue is None else {}
@@ -122,6 +138,21 @@ class BodyParser:
             good: Any = pa.array(own, pa.int64())
             columns = {name: cast("Any", column).take(good) for name, column in columns.items()}
         return columns, rows.errors
+
+    def _at_once(self, bodies: Column) -> dict[str, Column] | None:
+        """The columns of a batch of good bodies by the first reader that makes them; None where each is to be read."""
+        if not self._quick or not is_plain(bodies):
+            return None
+        for reader in list(self._quick):
+            try:
+                return reader.columns(bodies)
+            except MemoryError:
+                raise
+            except Exception:  # noqa: BLE001 - who reads body by body finds out which it is, and why
+                self._misses[reader] += 1
+                if self._misses[reader] >= MISSES_MOST:
+                    self._quick.remove(reader)
+        return None
 
 
 class Rows:
@@ -211,9 +242,9 @@ def exactly(text: bytes) -> Any:
 class _Typed:
     def __init__(self, field: Any, *, needed: bool) -> None:
         self.name = cast("str", field.name)
-        self._type = field.type
+        self.kind = field.type
         self._wary, self._judge = judge_of(field.type, wary=True), judge_of(field.type, wary=False)
-        self._needed = needed
+        self.needed = needed
         kinds, self._taken_at_once = _taken_at_once(field.type)
         self._plain = kinds if needed else kinds | {type(None)}
 
@@ -240,19 +271,19 @@ class _Typed:
         return self._judged(values, self._wary)
 
     def _judged(self, values: list[Any], judge: Judge) -> Column:
-        judged = [None if value is None and not self._needed else judge(value) for value in values]
-        return cast("Column", pa.array(judged, self._type))
+        judged = [None if value is None and not self.needed else judge(value) for value in values]
+        return cast("Column", pa.array(judged, self.kind))
 
     def _one_by_one(self, values: list[Any], errors: Errors, judge: Judge, misfits: Misfits | None = None) -> Column:
         """The same with each row's own error."""
         judged = list[Any]()
         for place, value in enumerate(values):
             found = None
-            if errors[place] is None and (value is not None or self._needed):
+            if errors[place] is None and (value is not None or self.needed):
                 try:
                     found = judge(value)
                 except Unfit as unfit:
-                    if misfits is None or self._needed:
+                    if misfits is None or self.needed:
                         errors[place] = unfit.of(self.name)
                     else:
                         misfits.setdefault(place, set()).add(self.name)
@@ -262,7 +293,7 @@ class _Typed:
                     errors[place] = self._unforeseen(wrong)
             judged.append(found)
         try:
-            return cast("Column", pa.array(judged, self._type))
+            return cast("Column", pa.array(judged, self.kind))
         except Exception:  # a judge let pass what Arrow does not take
             if judge == self._taken:
                 raise
@@ -271,11 +302,11 @@ class _Typed:
     def _taken(self, value: Any) -> Any:
         """What the judge says, if Arrow takes it."""
         found = self._judge(value)
-        pa.array([found], self._type)
+        pa.array([found], self.kind)
         return found
 
     def _unforeseen(self, wrong: Exception) -> str:
-        logger.error("field %r of a body, as %s", self.name, self._type, exc_info=wrong)
+        logger.error("field %r of a body, as %s", self.name, self.kind, exc_info=wrong)
         said = f"field {self.name!r} cannot be read: {type(wrong).__name__}: {wrong}"
         return said[:REASON].encode(errors="replace").decode()
 
@@ -295,21 +326,8 @@ def _taken_at_once(kind: Any) -> tuple[frozenset[type], Callable[[list[Any]], Co
     elif types.is_boolean(kind):
         found = frozenset({bool})
     elif types.is_timestamp(kind):
-        shape = TIMES[kind.tz is not None]
-        return frozenset({str}), lambda values: _times(values, kind, shape)
+        return frozenset({str}), lambda values: cast("Column", times(kind, pa.array(values, pa.string())))
     return found, lambda values: cast("Column", pa.array(values, kind))
-
-
-_TIME = r"^[1-9][0-9]{3}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{3}|\.[0-9]{6})?"
-TIMES = {True: f"{_TIME}Z$", False: f"{_TIME}$"}
-"""Times that Arrow reads as their judge does: of a column with a zone, in UTC, and without."""
-
-
-def _times(values: list[Any], kind: Any, shape: str) -> Column:
-    texts: Any = pa.array(values, pa.string())
-    if not compute.all(compute.match_substring_regex(texts, pattern=shape)).as_py():
-        raise pa.ArrowInvalid("one is written otherwise")
-    return cast("Column", texts.cast(kind))
 
 
 def _floats(values: list[Any], kind: Any) -> Column:

@@ -1,10 +1,12 @@
 """Batches of plain JSON bodies as columns, faster: only the fields that are wanted become objects.
 
 The reader of all other batches (`bodies`) makes an object of each body; msgspec reads the wanted fields and passes the
-others over, in less than half the time.  The two agree on what JSON is and what its values are where a batch is plain:
-no escapes, no letters below a blank, UTF-8 throughout, short bodies, no number that leaves the doubles.  Whatever is
-not so, and every batch in which some body or value needs a second look, is left to the other reader, which alone
-decides what is bad: what comes of a batch here is what would have come of it there.
+others over, in less than half the time.  Bodies of like shapes need not even that (`like_bodies`).
+
+All agree on what JSON is and what its values are where a batch is plain: no escapes, no letters below a blank, UTF-8
+throughout, short bodies, no number that leaves the doubles.  Whatever is not so, and every batch in which some body or
+value needs a second look, is left to the reader of each body, which alone decides what is bad: what comes of a batch
+here is what would have come of it there.
 """
 
 from __future__ import annotations
@@ -24,13 +26,10 @@ if TYPE_CHECKING:
 BODY_MOST = 2_000
 """Bytes of a body: so short it is not nested as deeply as one of the readers minds."""
 
-MISSES_MOST = 3
-"""Batches of a part that were read in vain after which none is tried."""
-
-DIGITS_MOST = 300
-"""Of a number: one reader refuses what is beyond a double, and the other does not look at what it passes over."""
-
-ZERO, EXPONENT, TO_LOWER = ord("0"), ord("e"), 0x20
+DIGITS_MOST = 200
+BEYOND = rf"[0-9]{{{DIGITS_MOST}}}|[\[:, ]-?[0-9]+(\.[0-9]+)?[eE]\+?[0-9]{{3}}"
+"""What may be a number beyond a double, with so many digits or an exponent of three: one reader refuses it, and the
+others do not look at what they pass over."""
 
 
 class Field(Protocol):
@@ -50,7 +49,6 @@ class PlainBodies:
         self._fields = fields
         self._decode = decode
         self._columns = [attrgetter(f"f{place}") for place in range(len(fields))]
-        self._misses = 0
 
     @classmethod
     def of(cls, fields: Sequence[Field]) -> PlainBodies | None:
@@ -67,22 +65,13 @@ class PlainBodies:
         except ValueError:
             return None
 
-    def columns(self, bodies: Column) -> dict[str, Column] | None:
-        """The columns of a batch whose bodies are all good; None: the other reader is to look at it."""
-        if self._misses >= MISSES_MOST or not is_plain(bodies):
-            return None
-        try:
-            rows = list(map(self._decode, cast("list[bytes]", bodies.to_pylist())))
-            found = {
-                field.name: field.at_once(list(map(column, rows)))
-                for field, column in zip(self._fields, self._columns, strict=True)
-            }
-        except MemoryError:
-            raise
-        except Exception:  # noqa: BLE001 - the other reader finds out which body it is, and why
-            self._misses += 1
-            return None
-        return found
+    def columns(self, bodies: Column) -> dict[str, Column]:
+        """The columns of a batch that is plain.  Raises where a body or a value needs a second look."""
+        rows = list(map(self._decode, cast("list[bytes]", bodies.to_pylist())))
+        return {
+            field.name: field.at_once(list(map(column, rows)))
+            for field, column in zip(self._fields, self._columns, strict=True)
+        }
 
 
 def is_plain(bodies: Column) -> bool:
@@ -104,9 +93,16 @@ def is_plain(bodies: Column) -> bool:
             bodies.cast(pa.string())
     except pa.ArrowInvalid:
         return False
-    if longest >= DIGITS_MOST:
-        whole: Any = pa.array([text], pa.binary())
-        if compute.match_substring_regex(whole, pattern=f"[0-9]{{{DIGITS_MOST}}}")[0].as_py():
-            return False
-    behind = letters[:-1][(letters[1:] | TO_LOWER) == EXPONENT]  # what stands before each e
-    return not bool((behind - ZERO < 10).any())
+    if longest < DIGITS_MOST and not _has_exponent(letters):
+        return True
+    whole: Any = pa.array([text], pa.binary())
+    return not compute.match_substring_regex(whole, pattern=BEYOND)[0].as_py()
+
+
+ZERO, EXPONENT, TO_LOWER = ord("0"), ord("e"), 0x20
+
+
+def _has_exponent(letters: Any) -> bool:
+    """Whether an `e` stands behind a digit, as in a number or in many a name."""
+    behind = letters[:-1][(letters[1:] | TO_LOWER) == EXPONENT]
+    return bool((behind - ZERO < 10).any())

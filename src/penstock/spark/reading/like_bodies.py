@@ -1,0 +1,411 @@
+"""Batches of plain JSON bodies of like shapes as columns, with no object for a body or a value, and no step for each.
+
+Who publishes by program writes the same names in the same order each time.  The first body of a batch is taken apart:
+what is written around its values is the shape, and all bodies that have it are gone over together, one piece after the
+other: is what stands here the same in each, and where does the value end that follows.  What stands between are the
+columns.  The bodies that are left have another shape, and so on, for a few shapes; they may differ in which fields they
+have, in their order, and in what is null.
+
+Each byte of a body is looked at: it belongs to a piece that is the shape's, to a text, which ends with the next quote
+as a plain batch has no escapes, or to a number, `null`, `true` or `false`, which are looked at wherever they stand.
+So what is taken here is JSON, as the shape is; whatever else is in a batch leaves it to other readers (`bodies`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import field as field_of
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
+
+import numpy as np
+import numpy.typing as npt
+import orjson
+import pyarrow as pa
+
+from penstock.records.compute import compute
+from penstock.records.dataclass import dataclass
+from penstock.spark.reading.json_types import FLOAT_ENDS
+
+if TYPE_CHECKING:
+    from penstock.spark.record_batches import Column
+
+Places: TypeAlias = "npt.NDArray[np.int64]"
+"""Of bytes in the bodies of a batch, one for each of its rows or of some."""
+
+SHAPES_MOST = 4
+SHARE_LEAST = 16
+"""Of the rows that are left a shape has at least one in so many, or the batch is too mixed."""
+
+VALUES_MOST = 64
+"""Of a shape."""
+
+LONG = 400
+"""Bytes of a body on average from which on looking at each of them costs more than it gains."""
+
+TEXT, BARE = "text", "number, null, true or false"
+
+EVERY = np.uint64(0x0101010101010101)
+HIGH, SMALL = np.uint64(0x8080808080808080), np.uint64(0x2020202020202020)
+ONE, TEN, HUNDRED, MYRIAD = map(np.uint64, (1, 10, 100, 10_000))
+ZEROS, SIX, UPPER = np.uint64(0x3030303030303030), np.uint64(0x0606060606060606), np.uint64(0xF0F0F0F0F0F0F0F0)
+PAIRS, FOURS = np.uint64(0x00FF00FF00FF00FF), np.uint64(0x0000FFFF0000FFFF)
+MINUS, ZERO = b"-0"
+NULL, TRUE, FALS = (int.from_bytes(one, "little") for one in (b"null", b"true", b"fals"))
+
+
+class Field(Protocol):
+    """A column of bodies."""
+
+    name: str
+    kind: Any
+    needed: bool
+
+
+class SecondLook(pa.ArrowInvalid):
+    """This batch is for another reader."""
+
+
+@dataclass
+class Piece:
+    """A value of a shape, and what is written before it."""
+
+    before: bytes
+    kind: str
+    name: str | None  # of the field of the body that it is; None: it is within one
+    ends: bytes = b""  # what may stand behind it in any body, one byte
+
+
+@dataclass
+class Shape:
+    """All that bodies have in common but the values."""
+
+    pieces: list[Piece] = field_of(default_factory=list[Piece])
+    after: bytes = b""  # what is written behind the last value
+    names: list[str] = field_of(default_factory=list[str])  # of its fields
+
+
+_TOKEN = re.compile(rb'("[^"]*"\s*:)|("[^"]*")|([-0-9tfn][-+.0-9a-zA-Z]*)|([\[{])|([\]}])|[,\s]+')
+
+
+def shape_of(body: bytes) -> Shape:
+    """SecondLook where it is no object, or one with too many values or with a name twice."""
+    try:
+        orjson.loads(body)
+    except ValueError:
+        raise SecondLook from None
+    found, last, depth = Shape(), 0, 0
+    for token in _TOKEN.finditer(body):
+        if token[1]:
+            if depth == 1:
+                found.names.append(token[1][1 : token[1].rindex(b'"')].decode())
+        elif token[4] or token[5]:
+            depth += 1 if token[4] else -1
+        elif token[2] or token[3]:
+            start, end = (token.start() + 1, token.end() - 1) if token[2] else token.span()
+            name = found.names[-1] if depth == 1 and found.names else None
+            found.pieces.append(Piece(body[last:start], TEXT if token[2] else BARE, name))
+            last = end
+    if body[:1] != b"{" or len(found.pieces) > VALUES_MOST or len(set(found.names)) < len(found.names):
+        raise SecondLook
+    for piece, after in zip(found.pieces, [*(piece.before for piece in found.pieces[1:]), body[last:]], strict=False):
+        piece.ends = b'"' if piece.kind == TEXT else bytes({*b",}", after[0]})
+    found.after = body[last:]
+    return found
+
+
+class Text:
+    """The bodies of a batch, one behind the other."""
+
+    def __init__(self, bodies: Column) -> None:
+        """SecondLook where they are too long."""
+        given: Any = bodies
+        _, offsets, data = given.buffers()
+        ends = np.frombuffer(offsets, np.int32, len(given) + 1, given.offset * 4)
+        first, size = int(ends[0]), int(ends[-1] - ends[0])
+        if size > LONG * len(given):
+            raise SecondLook
+        self.starts, self.stops = ends[:-1].astype(np.int64) - first, ends[1:].astype(np.int64) - first
+        self.letters = np.zeros(size + 16, np.uint8)
+        self.letters[:size] = np.frombuffer(data, np.uint8, size, first)
+        self.buffer: Any = pa.py_buffer(cast("Any", self.letters))
+        # Eight bytes from each place on, as one number whose lowest byte is the first.
+        self.eights: npt.NDArray[np.uint64] = np.ndarray((size + 9,), "<u8", self.letters.data, 0, (1,))
+
+    def body(self, row: int) -> bytes:
+        """One of them."""
+        return self.letters[self.starts[row] : self.stops[row]].tobytes()
+
+    def slices(self, starts: Places, ends: Places) -> Any:
+        """What stands between these places, which rise, as texts."""
+        count = len(starts)
+        edges = np.empty(2 * count + 1, np.int32)
+        edges[:-1:2], edges[1::2], edges[-1] = starts, ends, ends[-1]
+        parts = cast("Any", [None, pa.py_buffer(cast("Any", edges)), self.buffer])
+        whole: Any = pa.Array.from_buffers(pa.string(), 2 * count, parts)
+        return whole.take(pa.array(np.arange(0, 2 * count, 2)))
+
+    def are(self, places: Places, wanted: bytes) -> npt.NDArray[np.bool_]:
+        """Where this is written."""
+        found = np.ones(len(places), bool)
+        for start in range(0, len(wanted), 8):
+            part = wanted[start : start + 8]
+            there = self.eights[places + start if start else places]
+            if len(part) < 8:
+                there &= np.uint64((1 << 8 * len(part)) - 1)
+            found &= there == np.uint64(int.from_bytes(part, "little"))
+        return found
+
+    def next(self, places: Places, wanted: bytes, stops: Places) -> Places:
+        """The first places of one of these bytes, from here on; `stops` where none comes before."""
+        found = places.copy()
+        rest: Any = slice(None)
+        while True:
+            there, hits = self.eights[found[rest]], None
+            for byte in wanted:
+                zero = there ^ (EVERY * np.uint64(byte))
+                hit = (zero - EVERY) & ~zero & HIGH  # its lowest bit is the highest one of the first byte that is zero
+                hits = hit if hits is None else hits | hit
+            assert hits is not None
+            found[rest] += np.bitwise_count((hits - ONE) & ~hits) >> 3  # eight where there is none
+            if hits.all():
+                break
+            open_ones = np.flatnonzero(hits == 0)
+            rest = open_ones if isinstance(rest, slice) else rest[open_ones]
+            rest = rest[found[rest] < stops[rest]]
+            if not len(rest):
+                break
+        return np.minimum(found, stops)
+
+
+class LikeBodies:
+    """The reader of one part."""
+
+    def __init__(self, fields: Sequence[Field]) -> None:
+        self._fields = fields
+
+    @classmethod
+    def of(cls, fields: Sequence[Field]) -> LikeBodies | None:
+        """None where a column is of a type that is not made of texts at once."""
+        return cls(fields) if all(map(_is_made, (field.kind for field in fields))) else None
+
+    def columns(self, bodies: Column) -> dict[str, Column]:
+        """The columns of a batch that is plain.  Raises where a body or a value needs a second look."""
+        text = Text(bodies)
+        left = np.arange(len(bodies))
+        found = list[tuple[Places, list[Any]]]()
+        while len(left):
+            if len(found) == SHAPES_MOST:
+                raise SecondLook
+            rows, values = _Rows(text, left).read(shape_of(text.body(int(left[0]))), self._fields)
+            if len(rows) * SHARE_LEAST < len(left):
+                raise SecondLook
+            found.append((rows, values))
+            left = np.setdiff1d(left, rows, assume_unique=True) if len(rows) < len(left) else left[:0]
+        return {field.name: _joined(found, place) for place, field in enumerate(self._fields)}
+
+
+def _joined(found: list[tuple[Places, list[Any]]], place: int) -> Column:
+    """A column of all shapes in the order of the rows."""
+    if len(found) == 1:
+        return cast("Column", found[0][1][place])
+    order = np.argsort(np.concatenate([rows for rows, _ in found]))
+    return cast("Column", pa.concat_arrays([values[place] for _, values in found]).take(pa.array(order)))
+
+
+class _Rows:
+    """Those rows of a batch that have been like a shape so far."""
+
+    def __init__(self, text: Text, rows: Places) -> None:
+        self._text = text
+        self._rows = rows
+        self._stops = text.stops[rows]
+        self._at = text.starts[rows]
+        self._spans = list[tuple[Places, Places]]()
+
+    def read(self, shape: Shape, fields: Sequence[Field]) -> tuple[Places, list[Any]]:
+        """Which rows have it, and their columns.  Raises where a value needs a second look."""
+        for piece in shape.pieces:
+            self._pass(piece.before)
+            ends = self._text.next(self._at, piece.ends, self._stops)
+            self._spans.append((self._at, ends))
+            self._at = ends
+            self._keep(ends < self._stops)
+        self._pass(shape.after)
+        self._keep(self._at == self._stops)
+        if not len(self._rows):
+            raise SecondLook
+        wanted = {field.name: field for field in fields}
+        made = dict[str, Any]()
+        for piece, (starts, ends) in zip(shape.pieces, self._spans, strict=True):
+            field = None if piece.name is None else wanted.get(piece.name)
+            column: Any = None
+            if piece.kind == BARE:
+                column = _Bare(self._text, starts, ends).column(None if field is None else field.kind)
+            elif field is not None:
+                column = _of_texts(self._text.slices(starts, ends), field.kind)
+            if field is not None:
+                if field.needed and column.null_count:
+                    raise SecondLook
+                made[field.name] = column
+        for field in fields:
+            if field.name not in made:
+                if field.needed or field.name in shape.names:
+                    raise SecondLook  # it is missing, or it is a list or an object
+                made[field.name] = pa.nulls(len(self._rows), field.kind)
+        return self._rows, [made[field.name] for field in fields]
+
+    def _pass(self, written: bytes) -> None:
+        self._keep(self._text.are(self._at, written))
+        self._at = self._at + len(written)
+
+    def _keep(self, which: npt.NDArray[np.bool_]) -> None:
+        if which.all():
+            return
+        self._rows, self._stops, self._at = self._rows[which], self._stops[which], self._at[which]
+        self._spans = [(starts[which], ends[which]) for starts, ends in self._spans]
+        if not len(self._rows):
+            raise SecondLook
+
+
+class _Bare:
+    """Values that are not texts."""
+
+    def __init__(self, text: Text, starts: Places, ends: Places) -> None:
+        self._text, self._starts, self._ends = text, starts, ends
+        self._sizes = ends - starts
+        self._eights = text.eights[starts]
+        self._letters = self._eights.view(np.uint8).reshape(-1, 8)
+        if not self._sizes.all():
+            raise SecondLook
+
+    def column(self, kind: Any) -> Any:
+        """As a column of this type; None: they are looked at and no more.  Raises where one is something else."""
+        first = self._letters[:, 0]
+        digits = (first - ZERO < 10) | (first == MINUS)
+        if digits.all():
+            return self._numbers(kind)
+        numbers: Any = None
+        if digits.any():
+            numbers = _Bare(self._text, self._starts[digits], self._ends[digits]).column(kind)
+        nulls, flags = self._words(~digits)
+        if kind is None:
+            return None
+        if pa.types.is_boolean(kind):
+            if digits.any():
+                raise SecondLook
+            return pa.array(flags, mask=nulls)
+        if not nulls[~digits].all():
+            raise SecondLook
+        if numbers is None:
+            return pa.nulls(len(first), kind)
+        return cast("Any", numbers).take(pa.array(np.cumsum(digits) - 1, mask=~digits))
+
+    def _words(self, which: npt.NDArray[np.bool_]) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+        """Which are null, and which are true.  SecondLook where one of these is no word at all."""
+        there, sizes = self._eights & np.uint64((1 << 32) - 1), self._sizes
+        nulls, flags = ((there == np.uint64(word)) & (sizes == 4) for word in (NULL, TRUE))
+        wrong = (there == np.uint64(FALS)) & (sizes == 5) & (self._letters[:, 4] == ord("e"))
+        if not (nulls | flags | wrong)[which].all():
+            raise SecondLook
+        return nulls, flags
+
+    def _numbers(self, kind: Any) -> Any:
+        """All are written as numbers are in JSON, as far as Arrow does not see to it."""
+        types: Any = pa.types
+        whole = kind is not None and types.is_integer(kind)
+        if whole and int(self._sizes.max()) <= 8 and (found := self._short()) is not None:
+            shorts: Any = pa.array(found)
+            return shorts.cast(kind)
+        self._refuse_odd(whole=whole)
+        texts = self._text.slices(self._starts, self._ends)
+        if whole:
+            return texts.cast(kind)
+        if self._may_have_exponents() and compute.any(compute.match_substring(texts, ".e", ignore_case=True)).as_py():
+            raise SecondLook
+        doubles = texts.cast(pa.float64())
+        values = doubles.to_numpy()
+        if not np.isfinite(values).all():
+            raise SecondLook
+        return None if kind is None else _floats(doubles, values, kind)
+
+    def _short(self) -> npt.NDArray[np.int64] | None:
+        """Whole numbers of up to eight digits, all at once; None where one has a sign or something else."""
+        gap = ((8 - self._sizes) << 3).astype(np.uint64)
+        there = (self._eights << gap) ^ ZEROS  # a digit is 0 to 9 then; what is before the first one is made 0 below
+        there &= ~((ONE << gap) - ONE)
+        if ((there | (there + SIX)) & UPPER).any():
+            return None
+        if (self._letters[:, 0] == ZERO).any() and ((self._letters[:, 0] == ZERO) & (self._sizes > 1)).any():
+            raise SecondLook
+        there = (there * TEN + (there >> np.uint64(8))) & PAIRS
+        there = (there * HUNDRED + (there >> np.uint64(16))) & FOURS
+        there = (there * MYRIAD + (there >> np.uint64(32))) & np.uint64(0xFFFFFFFF)
+        return there.astype(np.int64)
+
+    def _refuse_odd(self, *, whole: bool) -> None:
+        """SecondLook for what Arrow takes and JSON does not: 01, 1., 1.e5, 0x1."""
+        first, second = self._letters[:, 0], self._letters[:, 1]
+        sizes = self._sizes
+        minus = first == MINUS
+        if minus.any():
+            first, second = np.where(minus, second, first), np.where(minus, self._letters[:, 2], second)
+            sizes = sizes - minus
+        zeros = (first == ZERO) & (sizes > 1)
+        after = second[zeros]
+        if (
+            (first - ZERO > 9).any()
+            or (self._text.letters[self._ends - 1] - ZERO > 9).any()
+            or (len(after) and (whole or (after - ZERO < 10).any() or (after | 0x20 == ord("x")).any()))
+        ):
+            raise SecondLook
+
+    def _may_have_exponents(self) -> bool:
+        """Whether one has an `e`, as far as eight letters tell."""
+        if int(self._sizes.max()) > 8:
+            return True
+        zero = (self._eights | SMALL) ^ (EVERY * np.uint64(ord("e")))
+        hits = (zero - EVERY) & ~zero & HIGH
+        return bool((hits & ((ONE << (self._sizes << 3).astype(np.uint64)) - ONE)).any())
+
+
+def _floats(column: Any, values: npt.NDArray[np.float64], kind: Any) -> Any:
+    types: Any = pa.types
+    if not types.is_floating(kind) or (np.signbit(values) & (values == 0)).any():
+        raise SecondLook  # a minus before a zero is lost where it is read as a whole number
+    if types.is_float64(kind):
+        return column
+    if (np.abs(values) >= FLOAT_ENDS).any():
+        raise SecondLook
+    return pa.array(values.astype(np.float32))
+
+
+def _is_made(kind: Any) -> bool:
+    types: Any = pa.types
+    tests: Sequence[Callable[[Any], bool]] = (
+        types.is_signed_integer, types.is_float32, types.is_float64, types.is_boolean, types.is_string,
+        types.is_timestamp,
+    )  # fmt: skip
+    return any(test(kind) for test in tests)
+
+
+def _of_texts(texts: Any, kind: Any) -> Any:
+    types: Any = pa.types
+    if types.is_string(kind):
+        return texts
+    if types.is_timestamp(kind):
+        return times(kind, texts)
+    raise SecondLook
+
+
+_TIME = r"^[1-9][0-9]{3}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{3}|\.[0-9]{6})?"
+_SHAPES = {True: f"{_TIME}Z$", False: f"{_TIME}$"}
+"""Times that Arrow reads as their judge does: of a column with a zone, in UTC, and without."""
+
+
+def times(kind: Any, texts: Any) -> Any:
+    """Texts as times.  Raises where one is written otherwise."""
+    alike = compute.match_substring_regex(texts, pattern=_SHAPES[kind.tz is not None])
+    if not compute.all(alike, min_count=0).as_py():
+        raise SecondLook
+    return texts.cast(kind)
