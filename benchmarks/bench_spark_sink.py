@@ -11,17 +11,16 @@ Every write is checked: as many messages wait in the queue as rows were written,
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
-from harness import Server, Wrong, emit, parse, parser, work_folder
+from harness import Wrong, emit, parse, parser
+from spark_house import BODY, MASTER, House, house, noop, publish_bodies
 
-BODY = 100
-UPLOAD = 100_000
+LETTERS = (97, 122)
+"""Of bodies that are texts in JSON as well."""
+
 GROUP_ROWS = 400_000
 """Rows of 100 bytes that one group holds."""
 
@@ -31,41 +30,19 @@ SINK, THROUGH = 700_000, 500_000
 JSON = ("monotonically_increasing_id() AS id", "'EU' AS region", "length(body) / 8 AS total", "left(body, 55) AS text")
 
 
-def publish(client: Any, messages: int) -> None:
-    """Bodies that differ."""
-    random = np.random.default_rng(1)
-    client.declare_topic("bench")
-    for start in range(0, messages, UPLOAD):
-        count = min(UPLOAD, messages - start)
-        data = random.integers(97, 122, count * BODY, dtype=np.uint8).tobytes()
-        offsets = np.arange(0, (count + 1) * BODY, BODY, dtype=np.int32)
-        bodies: Any = pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(data)])
-        client.publish_table("bench", pa.table({"body": bodies}))
-
-
 def main() -> None:
     """Measure."""
     given = parse(parser(__doc__ or "", messages=2_000_000, repeat=3, quick=20_000))
-    import penstock
-    from penstock.spark import session
-
-    with work_folder(given.folder) as folder, Server(folder, amqp=False, flight=True) as server:
-        host, port = server.address("flight")
-        url = f"penstock://{host}:{port}"
-        spark = session("local[2]", memory="3g", folder=folder / "spark")
-        try:
-            with penstock.connect(url) as client:
-                publish(client, given.messages)
-                measure(spark, url, client, given.messages, given.repeat, str(folder / "parquet"))
-        finally:
-            spark.stop()
-        server.stop()
-    shutil.rmtree(folder, ignore_errors=True)
+    with house(given.folder) as made:
+        made.client.declare_topic("bench")
+        publish_bodies(made.client, "bench", given.messages, LETTERS)
+        measure(made, given.messages, given.repeat)
 
 
-def measure(spark: Any, url: str, client: Any, messages: int, repeat: int, parquet: str) -> None:
+def measure(house: House, messages: int, repeat: int) -> None:
     """All ways, by turns; the first turn warms up."""
-    topic = spark.read.format("penstock").option("url", url).option("topic", "bench").load().select("body")
+    spark, parquet = house.spark, str(house.folder / "parquet")
+    topic = spark.read.format("penstock").option("url", house.url).option("topic", "bench").load().select("body")
     topic.write.parquet(parquet)
     few = min(messages, GROUP_ROWS)
     topic.limit(few).repartition(2).write.parquet(f"{parquet}-few")
@@ -87,22 +64,23 @@ def measure(spark: Any, url: str, client: Any, messages: int, repeat: int, parqu
             given = frame()
             started = time.perf_counter()
             if what.endswith("noop"):
-                given.write.format("noop").mode("overwrite").save()
+                noop(given)
                 spent = time.perf_counter() - started
             else:
-                spent = written(given, url, client, rows)
+                spent = written(given, house, rows)
             if turn:
                 found.setdefault(what, []).append(rows / spent)
     for what, (rows, budget, _) in ways.items():
-        settings: dict[str, object] = {"messages": rows, "body": BODY, "master": "local[2]"}
+        settings: dict[str, object] = {"messages": rows, "body": BODY, "master": MASTER}
         emit(f"Spark: {what}", found[what], "rows/s", budget=budget, sense="at least", settings=settings)
 
 
-def written(frame: Any, url: str, client: Any, rows: int) -> float:
+def written(frame: Any, house: House, rows: int) -> float:
     """Seconds that a write takes.  Raises Wrong unless all rows wait in the queue then."""
+    client = house.client
     client.declare("out")
     started = time.perf_counter()
-    frame.write.format("penstock").option("url", url).option("queue", "out").mode("append").save()
+    frame.write.format("penstock").option("url", house.url).option("queue", "out").mode("append").save()
     spent = time.perf_counter() - started
     ready = client.queue("out")["ready"]
     client.action("delete", queue="out")

@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from bench_spark_read import publish
-from harness import Server, Wrong, emit, parse, parser, percentile, work_folder
+from harness import Wrong, emit, parse, parser, percentile
+from spark_house import MASTER, House, house, noop, publish_bodies
 
 BUDGET = 1_000_000
 """Rows a second on two cores."""
@@ -69,8 +69,9 @@ def counted(frame: Any, checkpoint: Path, batches: int) -> list[Any]:
     return [progress for progress in query.recentProgress if progress["numInputRows"]]
 
 
-def throughput(spark: Any, url: str, folder: Path, given: argparse.Namespace) -> None:
+def throughput(house: House, given: argparse.Namespace) -> None:
     """Rows a second in large batches."""
+    spark, url, folder = house.spark, house.url, house.folder
     rates, planning, beside = list[float](), list[float](), list[float]()
     for turn in range(given.repeat + 1):  # the first one warms up
         frame = stream(spark, url, f"t{turn}", "bench", maxRowsPerTrigger=given.batch)
@@ -80,51 +81,50 @@ def throughput(spark: Any, url: str, folder: Path, given: argparse.Namespace) ->
             raise Wrong(f"{given.messages} messages were published, and the stream had {rows}")
         begun = time.perf_counter()
         whole = spark.read.format("penstock").options(url=url, topic="bench").load()
-        whole.write.format("noop").mode("overwrite").save()
+        noop(whole)
         batch = given.messages / (time.perf_counter() - begun)
         if turn:
             spent = sum(one["durationMs"]["triggerExecution"] for one in found) / 1000
             rates.append(rows / spent)
             planning.append(sum(one["durationMs"]["latestOffset"] for one in found) / 1000 / spent)
             beside.append(rates[-1] / batch)
-    settings: dict[str, object] = {"messages": given.messages, "body": 100, "batch": given.batch, "master": "local[2]"}
+    settings: dict[str, object] = {"messages": given.messages, "body": 100, "batch": given.batch, "master": MASTER}
     emit("log-mode stream", rates, "rows/s", budget=BUDGET, sense="at least", settings=settings)
     emit("log-mode stream beside a batch read of the same", beside, "times", settings=settings)
     emit("log-mode stream, share of planning", planning, "of the time", settings=settings)
 
 
-def small(spark: Any, url: str, folder: Path, given: argparse.Namespace) -> None:
+def small(house: House, given: argparse.Namespace) -> None:
     """The time of a batch of a few rows."""
-    import penstock
-
+    spark, url, folder = house.spark, house.url, house.folder
     count = 20 if given.quick else 60
-    with penstock.connect(url) as client:
-        client.declare_topic("few")
-        client.publish_table("few", pa.table({"body": pa.array([b"x"] * (count * SMALL), pa.binary())}))
+    house.client.declare_topic("few")
+    house.client.publish_table("few", pa.table({"body": pa.array([b"x"] * (count * SMALL), pa.binary())}))
     found = drained(stream(spark, url, "few", "few", maxRowsPerTrigger=SMALL), folder / "few")
     numbers = spark.readStream.format("rate-micro-batch").options(rowsPerBatch=SMALL, numPartitions=1).load()
     own = counted(numbers, folder / "numbers", count)
     times = [one["durationMs"]["triggerExecution"] for one in found[5:]]
     asked = [one["durationMs"]["latestOffset"] for one in found[5:]]
-    settings: dict[str, object] = {"batches": len(times), "rows": SMALL, "master": "local[2]"}
+    settings: dict[str, object] = {"batches": len(times), "rows": SMALL, "master": MASTER}
     emit("a batch of 10 rows", [statistics.median(times)], "ms", settings=settings)
     spent = [one["durationMs"]["triggerExecution"] for one in own[5:]]
     emit("a batch of 10 rows of Spark's own source", [statistics.median(spent)], "ms", settings=settings)
     emit("a batch of 10 rows: planning it", [statistics.median(asked)], "ms", settings=settings)
 
 
-def delay(spark: Any, url: str, folder: Path, given: argparse.Namespace) -> None:
+def delay(house: House, given: argparse.Namespace) -> None:
     """From publishing to reading, through Spark."""
     import penstock
 
+    spark, url, client = house.spark, house.url, house.client
     total = RATE * (2 if given.quick else given.seconds)
     delays = list[float]()
-    with penstock.connect(url) as client, penstock.connect(url) as other:
+    with penstock.connect(url) as other:
         client.declare_topic("from")
         client.declare_topic("to")
         frame = stream(spark, url, "delay", "from", startingOffsets="latest").select("body")
         writer = frame.writeStream.format("penstock").options(url=url, topic="to")
-        query = writer.option("checkpointLocation", str(folder / "delay")).start()
+        query = writer.option("checkpointLocation", str(house.folder / "delay")).start()
 
         def follow() -> None:
             with other.replay("to", "EPOCH", follow=True) as replay:
@@ -147,7 +147,7 @@ def delay(spark: Any, url: str, folder: Path, given: argparse.Namespace) -> None
         query.stop()
     if len(delays) != total + SMALL:
         raise Wrong(f"{total + SMALL} messages were published, and {len(delays)} came through")
-    settings: dict[str, object] = {"messages": total, "rate": RATE, "master": "local[2]"}
+    settings: dict[str, object] = {"messages": total, "rate": RATE, "master": MASTER}
     rest = delays[SMALL:]
     emit("end to end at 1,000 messages/s, p50", [percentile(rest, 0.5) * 1000], "ms", settings=settings)
     emit("end to end at 1,000 messages/s, p99", [percentile(rest, 0.99) * 1000], "ms", settings=settings)
@@ -159,20 +159,12 @@ def main() -> None:
     options.add_argument("--batch", type=int, default=1_000_000, help="rows of a batch of the throughput")
     options.add_argument("--seconds", type=int, default=10, help="how long the delay is measured")
     given = parse(options)
-    from penstock.spark import session
-
-    with work_folder(given.folder) as folder, Server(folder, amqp=False, flight=True) as server:
-        host, port = server.address("flight")
-        url = f"penstock://{host}:{port}"
-        publish(url, given.messages)
-        spark = session("local[2]", memory="3g", folder=folder / "spark")
-        try:
-            throughput(spark, url, folder, given)
-            small(spark, url, folder, given)
-            delay(spark, url, folder, given)
-        finally:
-            spark.stop()
-        server.stop()
+    with house(given.folder) as made:
+        made.client.declare_topic("bench")
+        publish_bodies(made.client, "bench", given.messages)
+        throughput(made, given)
+        small(made, given)
+        delay(made, given)
 
 
 if __name__ == "__main__":

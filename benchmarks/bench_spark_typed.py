@@ -17,16 +17,14 @@ Java, Python and the server.  Every read is checked: rows, and sums over all col
 from __future__ import annotations
 
 import os
-import shutil
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from harness import Server, Wrong, emit, parse, parser, usage, work_folder
+from harness import Wrong, emit, parse, parser, usage
+from spark_house import MASTER, UPLOAD, House, house, noop
 
-UPLOAD = 100_000
 RATIO = 0.6
 """Of the speed of Parquet."""
 
@@ -36,53 +34,41 @@ SUM = "round(sum(if(region = 'EU' AND total > 100, total, 0)), 2)"
 REGIONS = ("EU", "US", "ASIA", "AF")
 
 
-def publish(url: str, messages: int) -> None:
+def publish(client: Any, messages: int) -> None:
     """Bodies that differ."""
-    import penstock
-
-    with penstock.connect(url) as client:
-        client.declare_topic("orders")
-        for start in range(0, messages, UPLOAD):
-            bodies = [
-                b'{"id":%d,"region":"%s","total":%d.5,"customer":"c%06d"}'
-                % (n, REGIONS[n % 4].encode(), n * 7919 % 1000, n * 104729 % 1000000)
-                for n in range(start, min(start + UPLOAD, messages))
-            ]
-            client.publish_table("orders", pa.table({"body": pa.array(bodies, pa.binary())}))
+    client.declare_topic("orders")
+    for start in range(0, messages, UPLOAD):
+        bodies = [
+            b'{"id":%d,"region":"%s","total":%d.5,"customer":"c%06d"}'
+            % (n, REGIONS[n % 4].encode(), n * 7919 % 1000, n * 104729 % 1000000)
+            for n in range(start, min(start + UPLOAD, messages))
+        ]
+        client.publish_table("orders", pa.table({"body": pa.array(bodies, pa.binary())}))
 
 
 def main() -> None:
     """Measure."""
     given = parse(parser(__doc__ or "", messages=3_000_000, repeat=3, quick=20_000))
-    from penstock.spark import session
-
-    with work_folder(given.folder) as folder, Server(folder, amqp=False, flight=True) as server:
-        host, port = server.address("flight")
-        url = f"penstock://{host}:{port}"
-        publish(url, given.messages)
-        spark = session("local[2]", memory="3g", folder=folder / "spark")
-        try:
-            measure(spark, url, given.messages, given.repeat, folder / "parquet")
-        finally:
-            spark.stop()
-        server.stop()
-    shutil.rmtree(folder, ignore_errors=True)
+    with house(given.folder) as made:
+        publish(made.client, given.messages)
+        measure(made, given.messages, given.repeat)
 
 
-def measure(spark: Any, url: str, messages: int, repeat: int, parquet: Path) -> None:
+def measure(house: House, messages: int, repeat: int) -> None:
     """All ways, by turns; the first turn warms up."""
+    spark, parquet = house.spark, str(house.folder / "parquet")
 
     def penstock(columns: str = COLUMNS, direct: str = "auto") -> Any:
-        source = spark.read.format("penstock").options(url=url, topic="orders", schema=COLUMNS, direct=direct)
+        source = spark.read.format("penstock").options(url=house.url, topic="orders", schema=COLUMNS, direct=direct)
         return source.schema(columns).load()
 
     def from_json(columns: str = COLUMNS) -> Any:
-        bodies = spark.read.format("penstock").options(url=url, topic="orders").schema("body binary").load()
+        bodies = spark.read.format("penstock").options(url=house.url, topic="orders").schema("body binary").load()
         return bodies.selectExpr(f"from_json(CAST(body AS STRING), '{columns}') AS o").select("o.*")
 
-    penstock().write.parquet(str(parquet))
+    penstock().write.parquet(parquet)
     ways: dict[str, Callable[..., Any]] = {
-        "Parquet": lambda columns=COLUMNS: spark.read.schema(columns).parquet(str(parquet)),
+        "Parquet": lambda columns=COLUMNS: spark.read.schema(columns).parquet(parquet),
         "Penstock": penstock,
         "Flight": lambda columns=COLUMNS: penstock(columns, "false"),
         "from_json": from_json,
@@ -91,9 +77,9 @@ def measure(spark: Any, url: str, messages: int, repeat: int, parquet: Path) -> 
     if len(set(told.values())) > 1 or told["Parquet"][0] != messages:
         raise Wrong(f"{messages} messages were published, and {told}")
     queries: dict[str, Callable[[Callable[..., Any]], object]] = {
-        "all columns": lambda made: made().write.format("noop").mode("overwrite").save(),
+        "all columns": lambda made: noop(made()),
         "a sum": lambda made: spark_row(made(), (SUM,)),
-        "one column": lambda made: made("total double").write.format("noop").mode("overwrite").save(),
+        "one column": lambda made: noop(made("total double")),
     }
     rates, cpu = dict[tuple[str, str], list[float]](), dict[tuple[str, str], list[float]]()
     for turn in range(repeat + 1):
@@ -106,7 +92,7 @@ def measure(spark: Any, url: str, messages: int, repeat: int, parquet: Path) -> 
                     rates.setdefault((what, way), []).append(messages / spent)
                     used = (usage(os.getpid()).cpu_s - before) / messages * 1e6
                     cpu.setdefault((what, way), []).append(used)
-    settings: dict[str, object] = {"messages": messages, "columns": COLUMNS, "master": "local[2]"}
+    settings: dict[str, object] = {"messages": messages, "columns": COLUMNS, "master": MASTER}
     for what in queries:
         for way in ways:
             emit(f"typed JSON, {what}: {way}", rates[what, way], "rows/s", settings=settings)

@@ -298,8 +298,8 @@ class _Bare:
         if not nulls[~digits].all():
             raise SecondLook
         if numbers is None:
-            return pa.nulls(len(first), kind)
-        return cast("Any", numbers).take(pa.array(np.cumsum(digits) - 1, mask=~digits))
+            return cast("Any", pa.nulls(len(first), kind))
+        return numbers.take(pa.array(np.cumsum(digits) - 1, mask=~digits))
 
     def _words(self, which: npt.NDArray[np.bool_]) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
         """Which are null, and which are true.  SecondLook where one of these is no word at all."""
