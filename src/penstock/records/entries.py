@@ -5,6 +5,7 @@ Records that come by the hundred are handed over as columns.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import field
 from typing import TypeAlias, TypeVar, cast
@@ -66,7 +67,7 @@ class Publishes:
     deduplicated: bool = False  # queues that want no duplicates were asked, and note the keys of what they take
     ahead: Publishes | None = None  # the same with large deltas merged as they will be, for filters to judge
     checked: bool = False  # bodies were held to what their topics ask of them
-    sent_at: list[int] | None = None  # microseconds; when another site took them, for what they are as old as that
+    sent_at: array[int] | None = None  # microseconds; when another site took them, for what they are as old as that
     draws: list[float] | None = None  # what chance has drawn for each row, where an exchange routes by it
     sender: tuple[str, int, str] | None = None  # connection, channel and user, where somebody wants to know
 
@@ -98,8 +99,8 @@ class Publishes:
             some(self.topics), properties, bodies, routes=some(self.routes), expires_at=some(self.expires_at),
             not_before=some(self.not_before), priority=some(self.priority), transient=some(self.transient),
             plain=self.plain, deduplicated=self.deduplicated, size=sum(map(len, bodies)) + heads,
-            draws=some(self.draws), checked=self.checked, sent_at=some(self.sent_at),
-            sender=self.sender,
+            draws=some(self.draws), checked=self.checked, sender=self.sender,
+            sent_at=None if self.sent_at is None else array("q", [self.sent_at[row] for row in rows]),
         )  # fmt: skip
         if self.judged is not None:
             out.judged = {

@@ -21,18 +21,28 @@ from penstock.core.links.asking import Asking
 from penstock.core.links.identity import Offer, Site, disagreements, first_owner, identity_of
 from penstock.core.links.parcels import Heard, Parcel, Piece, Told, read
 from penstock.core.links.sharing import Agreed, dump_offer, load_offer
-from penstock.core.links.telling import Carried, Carries, Telling
+from penstock.core.links.telling import GONE, Carried, Carries, Telling
 from penstock.core.queue.owning import why_not_shared
 from penstock.core.queue.queue import Queue
+from penstock.core.state.encoding import load
+from penstock.core.state.lsns import to_array
 from penstock.core.topology.register import no_exchange
 from penstock.errors import NotFound, PreconditionFailed
 from penstock.records.chunks import Now
-from penstock.records.entries import Publishes, Topic
+from penstock.records.entries import Entry, Group, Publishes, Topic
+from penstock.records.kinds import Kind
 from penstock.records.message_bodies import from_column
 
 
 class LinkingCommands(TransferCommands):
-    """Both ends of links."""
+    """Both ends of links.
+
+    quiet   by site: what this log has behind the first LSN and up to the second came from there, and says nothing to it
+    """
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.quiet = dict[str, tuple[int, int]]()
 
     # -- what is shared
 
@@ -151,6 +161,7 @@ class LinkingCommands(TransferCommands):
             parcel is done then.
         """
         parcel, faults = read(head, rows), list[str]()
+        last, before = self._out.last_lsn, len(self._out.journal)
         for piece in parcel.pieces:
             self._site_of(piece.path[0])
         for told in parcel.told:
@@ -166,6 +177,9 @@ class LinkingCommands(TransferCommands):
             if self.twins:
                 self._part_twins(now)
             self.note_link(now, site, heard=parcel.upto)
+            if not any(map(_says_more, self._out.journal[before:])):
+                after, upto = self.quiet.get(site, (0, 0))
+                self.quiet[site] = after if upto == last else last, self._out.last_lsn
         return Heard(parcel.upto, self._out.last_lsn, tuple(faults))
 
     def _hear_messages(self, now: Now, site: str, parcel: Parcel, rows: pa.RecordBatch) -> Iterator[str]:
@@ -212,7 +226,7 @@ class LinkingCommands(TransferCommands):
         bodies = from_column(rows.column("body"), rows.column("body").nbytes)
         batch = Publishes(
             topics, properties, bodies, expires_at=_times(rows, "expires_at"), not_before=_times(rows, "not_before"),
-            priority=_times(rows, "priority"), delta=False, sent_at=sent.tolist(),
+            priority=_times(rows, "priority"), delta=False, sent_at=to_array(sent),
         )  # fmt: skip
         return batch, cast("Sequence[int]", rows.column("lsn").to_numpy())
 
@@ -280,6 +294,17 @@ class LinkingCommands(TransferCommands):
         if carried is None or settings.kind == "local" or queue.exclusive_to is not None:
             return False
         return bool(carried.judges(queue.vhost, settings.exchange, settings.underlying_topic or queue.name))
+
+
+def _says_more(entry: Entry) -> bool:
+    """Whether what came of a parcel may have to be told to whoever sent it."""
+    if isinstance(entry, Group):
+        return any(map(_says_more, entry.entries))
+    if isinstance(entry, Publishes):
+        return entry.sent_at is None  # made here, a dead letter
+    if entry.kind is Kind.OWN:
+        return load(entry.header)["why"] != "first"
+    return entry.kind in GONE
 
 
 def _times(rows: pa.RecordBatch, name: str) -> list[int] | None:

@@ -28,7 +28,7 @@ from penstock.core.links.twins import Numbered, Twin
 from penstock.core.queue.order.runs import packed
 from penstock.core.queue.owning import why_not_shared
 from penstock.core.queue.queue import Queue
-from penstock.core.state.lsns import Ints, flat
+from penstock.core.state.lsns import Ints, flat, ints
 from penstock.errors import PreconditionFailed
 from penstock.records.chunks import Chunk, Now, pack_pairs
 from penstock.records.entries import Publishes
@@ -133,7 +133,7 @@ class LinkCommands(QueueCommands):
             body = struct.pack(f"<{3 * len(runs)}q", *(value for run in runs for value in run))
             header: dict[str, object] = {"peer": peer, "path": list(path)}
             if batch.sent_at is not None:
-                sent = np.array(batch.sent_at, dtype=np.int64)
+                sent = ints(batch.sent_at)
                 header["times"] = _changes(published.positions, np.delete(sent, sorted(lost)) if lost else sent)
             self._out.record(Kind.CARRIED, site, header, body)
         self._number_carried(peer, runs, numbers_told)
@@ -402,6 +402,8 @@ def _runs(here: Sequence[int], there: Ints) -> list[tuple[int, int, int]]:
     """LSN here, LSN there, and how many, of messages that follow one another on both sides."""
     if not len(there):
         return []
+    if isinstance(here, range) and there[-1] - there[0] == len(there) - 1:  # ascending, each once
+        return [(here[0], int(there[0]), len(there))]
     mine = np.asarray(here, dtype=np.int64)
     cuts = np.flatnonzero((np.diff(mine) != 1) | (np.diff(there) != 1)) + 1
     bounds = [0, *cuts.tolist(), len(there)]

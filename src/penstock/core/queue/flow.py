@@ -100,10 +100,11 @@ class _Expiring(Stage):
         return 1 if at_once or (new.expires_at is not None and now.wall in new.expires_at) else len(new)
 
     def admit(self, queue: Contents, now: Now, new: Newcomers, sink: Sink) -> None:
-        if new.batch is not None and new.batch.sent_at is not None:
-            self._admit_sent(queue, now, new, new.batch.sent_at)
-            return
         common = queue_deadline(queue.settings, now.wall)
+        sent = None if new.batch is None or (new.expires_at is None and not common) else new.batch.sent_at
+        if sent is not None:
+            self._admit_sent(queue, now, new, sent)
+            return
         if new.expires_at is None or not any(new.expires_at):
             if common:
                 queue.ensure_expiry().add(new.chunk, common)

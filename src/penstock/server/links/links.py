@@ -263,9 +263,9 @@ class Links:
 
     def _durable(self) -> None:
         """More of the log is on the disk."""
+        lsn = self.engine.log.durable
         for one in self.outgoing.values():
-            one.owing()
-            one.ring()
+            one.durable(lsn)
 
     def floor(self) -> int | None:
         """The lowest LSN that some site was not told of yet."""

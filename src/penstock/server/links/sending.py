@@ -91,6 +91,7 @@ class Outgoing:
         self._asks = deque[bytes]()
         self._bell = Bell()
         self._over = False
+        self._leveled = False  # since it came up
         self._paused = before.paused
         self._connection: Connection | None = None
         self._session = 1
@@ -113,9 +114,18 @@ class Outgoing:
         if self._thread.is_alive():
             self._thread.join(seconds)
 
-    def ring(self) -> None:
-        """More of the log is durable."""
-        self._bell.ring()
+    def durable(self, lsn: int) -> None:
+        """More of the log is on the disk, up to there.
+
+        What only came from that site is not even read.
+        """
+        if not self._owed_since:
+            self._owed_since = self._links.engine.clock.mono()  # from now on it is owed
+        after, upto = self._links.engine.core.quiet.get(self.name, (0, 0))
+        if self.up and self._leveled and after <= self.told and lsn <= upto:
+            self._read_upto(lsn, self._session)
+        else:
+            self._bell.ring()
 
     def ask(self, ask: bytes) -> None:
         """Ask the other site for messages that are its own."""
@@ -164,11 +174,6 @@ class Outgoing:
         elif self.downgraded and self.up and owed <= self.section.upgrade:
             self.downgraded = False
             logger.warning("link %r is upgraded: confirms wait for it again", self.name)
-
-    def owing(self) -> None:
-        """Something became durable here: from now on it is owed, if nothing was before."""
-        if not self._owed_since:
-            self._owed_since = self._links.engine.clock.mono()
 
     def pause(self, *, paused: bool) -> None:
         """Tell nothing more, or go on."""
@@ -244,6 +249,7 @@ class Outgoing:
         self._flying.clear()
         self._flying_bytes = 0
         self._acked = self.told = welcome.has
+        self._leveled = False
         self._tries = 0
         self.address = address
         self._is("up")
@@ -263,7 +269,7 @@ class Outgoing:
             self.parcels += 1
             self.rows += 0 if parcel.rows is None else parcel.rows.num_rows
             self.size += size
-        self.told = last
+        self.told = max(self.told, last)
         if not self._flying:
             self._moved()
         return parcels
@@ -334,18 +340,18 @@ class Outgoing:
         reading.start()
         at, level, telling = links.call(partial(self._came_up, reading.welcome(), str(target), session))
         reading.session = session
-        said, leveled = time.monotonic(), False
+        said = time.monotonic()
         while session == self._session:
             reading.check()
             self._write_asks(connection)
-            upto = links.engine.log.durable
+            at, upto = max(at, self.told), links.engine.log.durable
             if at < upto and self._flying_bytes < FLYING_MOST:
                 self._tell_between(connection, reading, telling, at + 1, upto + 1, session)
                 at = upto
                 links.post(partial(self._read_upto, at, session))
-            elif at >= level and not leveled:
-                leveled = True
+            elif at >= level and not self._leveled:
                 connection.write(LEVEL)
+                self._leveled = True
             else:
                 self._bell.wait(BEAT_S)
             if time.monotonic() - said > BEAT_S:
