@@ -351,7 +351,10 @@ class Fabric:
             if last > bound or not most:
                 break
             most -= 1
+            after, upto = sender.core.quiet.get(receiver.name, (0, 0))
+            quiet = after <= telling.upto and last <= upto
             for parcel in self.tell(telling, sender, batch):
+                assert not quiet, f"{sender.name} says that up to {upto} nothing is news to {receiver.name}: {parcel}"
                 assert receiver.core.hear(receiver.now, sender.name, parcel.head, parcel.rows).faults == ()
                 receiver.turn()
                 some = True

@@ -29,7 +29,7 @@ from penstock.core.state.lsns import to_array
 from penstock.core.topology.register import no_exchange
 from penstock.errors import NotFound, PreconditionFailed
 from penstock.records.chunks import Now
-from penstock.records.entries import Entry, Group, Publishes, Topic
+from penstock.records.entries import Control, Publishes, Topic, singly
 from penstock.records.kinds import Kind
 from penstock.records.message_bodies import from_column
 
@@ -161,7 +161,7 @@ class LinkingCommands(TransferCommands):
             parcel is done then.
         """
         parcel, faults = read(head, rows), list[str]()
-        last, before = self._out.last_lsn, len(self._out.journal)
+        last, before = self._out.last_lsn, max(len(self._out.journal) - 1, 0)
         for piece in parcel.pieces:
             self._site_of(piece.path[0])
         for told in parcel.told:
@@ -177,7 +177,7 @@ class LinkingCommands(TransferCommands):
             if self.twins:
                 self._part_twins(now)
             self.note_link(now, site, heard=parcel.upto)
-            if not any(map(_says_more, self._out.journal[before:])):
+            if not any(_says_more(one, last) for one in singly(self._out.journal[before:])):
                 after, upto = self.quiet.get(site, (0, 0))
                 self.quiet[site] = after if upto == last else last, self._out.last_lsn
         return Heard(parcel.upto, self._out.last_lsn, tuple(faults))
@@ -296,12 +296,12 @@ class LinkingCommands(TransferCommands):
         return bool(carried.judges(queue.vhost, settings.exchange, settings.underlying_topic or queue.name))
 
 
-def _says_more(entry: Entry) -> bool:
-    """Whether what came of a parcel may have to be told to whoever sent it."""
-    if isinstance(entry, Group):
-        return any(map(_says_more, entry.entries))
+def _says_more(entry: Publishes | Control, last: int) -> bool:
+    """Whether what came of a parcel, behind this LSN, may have to be told to whoever sent it."""
     if isinstance(entry, Publishes):
-        return entry.sent_at is None  # made here, a dead letter
+        return entry.first > last and entry.sent_at is None  # made here, a dead letter
+    if entry.lsn <= last:
+        return False
     if entry.kind is Kind.OWN:
         return load(entry.header)["why"] != "first"
     return entry.kind in GONE
