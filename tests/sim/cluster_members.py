@@ -17,6 +17,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from random import Random
+from types import MappingProxyType
 
 from penstock.errors import LogDamaged
 from penstock.log.log import Log
@@ -172,6 +173,9 @@ class Host:
 
         self.later(call)
 
+    def call(self, address: str) -> None:
+        raise AssertionError("nobody has a copy of the register")
+
     def sync_ended(self) -> None:
         self.world.seen["syncs beside"] += self._running().synced()
 
@@ -280,9 +284,7 @@ class Host:
             raise Broken(f"{self.name} was elected for LSN {before} and has {log.recovery.last_lsn}")
         have = dict(content(log))
         self.world.check(have, f"{self.name}, which leads term {term},")
-        lacking = self.world.lacking(have)
-        if lacking:
-            raise Broken(f"{self.name} leads term {term} and lacks {min(lacking)}")
+        self.world.judge_leader(self, term, have)
         self.log, self.boot, self.next_lsn, self.pending = log, start, start, []
         self.staged.clear()
         self.decided = self.world.check_stages(self.disk.files(), have, f"{self.name}, which leads term {term},")
@@ -359,10 +361,14 @@ class Host:
             self.disk.lock()
             self.events.clear()
             self.life += 1
-            terms = Terms(self.name, self.name, self.world.min_in_sync, TIMES, f"{self.life}")
+            terms = self.terms()
             rng = self.world.rng
             beside = Beside(SimSyncer(self), rng.choice((0, 500)), short=rng.choice((1, 300, 1 << 20)))
             self.member = Member(self.disk, folder.opened(self.disk), terms, self, beside)
+
+    def terms(self) -> Terms:
+        """Of its next process."""
+        return Terms(self.name, self.name, self.world.min_in_sync, TIMES, f"{self.life}")
 
     def stop(self, *, power: bool = False) -> None:
         """It ends at once; with the power what was not synced may go."""
@@ -394,6 +400,9 @@ class Host:
 class World:
     """One schedule, of one number."""
 
+    more: Mapping[Action, int] = MappingProxyType({})
+    """What happens besides."""
+
     def __init__(self, seed: int, *, members: int = 3, min_in_sync: int = 2, mood: Mood | None = None) -> None:
         self.rng = Random(seed)
         self.pace = self.rng.choice(PACES)
@@ -411,7 +420,7 @@ class World:
         self.copied = set[str]()
         self.stages = dict[str, bytes]()  # all that there ever were
         self.reverted = set[str]()  # members whose folder lacks what they acked, as far as the register knows
-        self.hosts = {f"p{n}": Host(self, f"p{n}") for n in range(members)}
+        self.hosts = {f"p{n}": self.machine(f"p{n}") for n in range(members)}
         first = self.hosts["p0"].disk
         log = Log.open(first, FakeClock(), self.settings)
         origin = log.origin
@@ -423,8 +432,15 @@ class World:
             "c", origin, ceiling=TERM_LSNS, in_sync=frozenset(about), members=about, to="m-p0"
         )  # fmt: skip
         self.version = 1
+        self.begin()
         for host in self.hosts.values():
             host.start()
+
+    def machine(self, name: str) -> Host:
+        return Host(self, name)
+
+    def begin(self) -> None:
+        """All is there, and nobody runs yet."""
 
     def write(self, lsn: int, body: bytes) -> None:
         if self.written.setdefault(lsn, body) != body:
@@ -435,6 +451,12 @@ class World:
         for lsn, body in have.items():
             if self.written.get(lsn) != body:
                 raise Broken(f"{who} has {body[:20]!r} at LSN {lsn}, where {self.written.get(lsn)!r} was written")
+
+    def judge_leader(self, host: Host, term: int, have: Mapping[int, bytes]) -> None:
+        """Whether somebody who is to lead has what it must have."""
+        lacking = self.lacking(have)
+        if lacking:
+            raise Broken(f"{host.name} leads term {term} and lacks {min(lacking)}")
 
     def lacking(self, have: Mapping[int, bytes]) -> set[tuple[int, bytes]]:
         """What was confirmed and is not here."""
@@ -468,7 +490,7 @@ class World:
 
     def run(self, steps: int) -> None:
         """So many random steps; Broken says what does not hold."""
-        names, weights = zip(*{**ACTIONS, **self.mood}.items(), strict=True)
+        names, weights = zip(*{**ACTIONS, **self.more, **self.mood}.items(), strict=True)
         hosts = list(self.hosts.values())
         for action in self.rng.choices(names, weights, k=steps):
             host = self.rng.choice(hosts)
@@ -585,11 +607,19 @@ class World:
             self.links = [one for one in self.links if not (one.closed and not one.inbox)]
             if n > 50 and self._level():
                 return
+            self.mend(n)
         told = {name: None if host.member is None else plain(host.member) for name, host in self.hosts.items()}
         raise Broken(f"they do not find together: {told}")
 
+    def mend(self, n: int) -> None:
+        """What a person does in the n-th round of quiet."""
+
+    def state_now(self) -> ClusterState:
+        """What the register says of who is in sync."""
+        return self.value
+
     def _level(self) -> bool:
-        if len(self.value.in_sync) < len(self.hosts):
+        if len(self.state_now().in_sync) < len(self.hosts):
             return False
         leaders = [one for one in self.hosts.values() if one.member is not None and one.member.role.value == "leading"]
         if len(leaders) != 1 or leaders[0].pending:
@@ -608,11 +638,16 @@ class World:
             found[name] = dict(content(log))
             self.check(found[name], name)
             self.check_stages(host.disk.files(), found[name], name)
-            if lacking := self.lacking(found[name]):
-                raise Broken(f"{name} lacks {min(lacking)}")
+            self.judge_end(host, found[name])
         first, *others = ({lsn: body for lsn, body in one.items() if lsn >= self.floor} for one in found.values())
         if any(one != first for one in others):
             raise Broken("members have other records than each other")
+
+
+    def judge_end(self, host: Host, have: Mapping[int, bytes]) -> None:
+        """Whether a member has what all must have in the end."""
+        if lacking := self.lacking(have):
+            raise Broken(f"{host.name} lacks {min(lacking)}")
 
 
 Action = Callable[[World, Host], None]

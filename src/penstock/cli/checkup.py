@@ -417,7 +417,7 @@ def examine_cluster(settings: Settings) -> Iterator[Finding]:
     from penstock.replication.register import decode
     from penstock.server.cluster.registers import register_at
 
-    register, took, value = register_at(section.registry), list[float](), b""
+    register, took, value = register_at(section.registry, settings.server.data), list[float](), b""
     for _ in range(READS):
         began = time.perf_counter()
         try:

@@ -29,8 +29,8 @@ from penstock.errors import PenstockError, PreconditionFailed, SettingsError, Un
 
 if TYPE_CHECKING:
     from penstock.client import Client
-    from penstock.config.sections import ClusterSection
     from penstock.replication.register import ClusterState
+    from penstock.server.cluster.registers import Register
 
 app = family("cluster", "Servers that keep one log: who leads, who follows.")
 
@@ -38,11 +38,14 @@ Named = Annotated[str, typer.Argument(metavar="MEMBER", help="Its name or its id
 Maybe = Annotated[str | None, typer.Argument(metavar="MEMBER", help="Its name or its id; any that is level without.")]
 
 
-def _section(config: str | None) -> ClusterSection:
+def _register(config: str | None) -> tuple[Register, str]:
+    """The register, and the data folder of the member with these settings."""
+    from penstock.server.cluster.registers import register_at
+
     settings = read_settings(config, {})
     if settings.cluster is None:
         raise SettingsError("the settings have no [cluster]")
-    return settings.cluster
+    return register_at(settings.cluster.registry, settings.server.data), settings.server.data
 
 
 @app.command("init")
@@ -64,20 +67,31 @@ def init(config: ConfigFile = None, json: Json = False) -> None:
 def status(config: ConfigFile = None, json: Json = False) -> None:
     """Show what the register says: who leads, who is in sync.  Reads the register and asks no server.
 
+    With registry = "manual" that is this member's copy, as of about a second ago, or as of when its server last ran.
+
     Example: penstock cluster status penstock.toml
     """
+    from penstock.log.disk import OsDisk
     from penstock.server.cluster.changing import state_of
-    from penstock.server.cluster.registers import register_at
+    from penstock.server.cluster.promoting import rival_of
 
-    _, state = state_of(register_at(_section(config).registry))
+    register, data = _register(config)
+    _, state = state_of(register)
+    rival = rival_of(OsDisk(data), state) if state.manual else None
     if json:
-        write_json(told(state))
+        write_json({**told(state), **({"rival": None if rival is None else told(rival)} if state.manual else {})})
         return
     rows = [
         (one.name, key, "leader" if key == state.leader else "", "yes" if key in state.in_sync else "no", one.address)
         for key, one in sorted(state.members.items())
     ]
     write_table(("name", "member", "role", "in sync", "address"), rows, title=f"{state.cluster}, term {state.term}")
+    if rival is not None:
+        leader = "nobody" if rival.leader is None else rival.members[rival.leader].name
+        note(
+            f"TWO LEADERS: {leader} leads term {rival.term}, of which this member knows nothing; neither leads on "
+            "until `penstock cluster promote` with --lose has said which is set aside"
+        )
 
 
 def told(state: ClusterState) -> dict[str, Any]:
@@ -134,14 +148,16 @@ def promote(
     """Have a member lead now, whoever leads.  It asks no server: the register is changed.
 
     One that is in sync has everything.  Any other takes over only if --lose names the LSN up to which records are known
-    to have been confirmed; the refusal says which that is.
+    to have been confirmed; the refusal says which that is.  With registry = "manual" it is run beside the folder of the
+    member that is to lead, which then leads alone until others are level with it.
 
     Example: penstock cluster promote penstock-2 penstock.toml
     """
     from penstock.server.cluster.changing import changed
-    from penstock.server.cluster.registers import register_at
+    from penstock.server.cluster.promoting import told_to_lead
 
-    after = changed(register_at(_section(config).registry), lambda state: state.promoted(state.key_of(member), lose))
+    register, data = _register(config)
+    after = changed(register, lambda state: told_to_lead(data, state, member, lose))
     tell({"to": after.to, "in_sync": sorted(after.in_sync)}, f"{member} takes over as soon as it sees it", json)
 
 

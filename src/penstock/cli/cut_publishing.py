@@ -177,7 +177,7 @@ def publish_cut(
 
     if settings.cluster is None:
         raise SettingsError("the settings have no [cluster]: only a member's log is ever cut")
-    _, state = state_of(register_at(settings.cluster.registry))
+    _, state = state_of(register_at(settings.cluster.registry, settings.server.data))
     tails = Tails(Path(settings.server.data), state, files)
     listed = client.action("locate", with_vhost=False, log=True, **{"from": LSN_MAX})
     if listed.get("log") is None:

@@ -245,7 +245,13 @@ class ClusterSection(Section):
     )
     registry: Name = Field(
         description="Where it is kept who leads: `etcd://host:port,host:port/prefix`, or `file:///folder` for members "
-        "of one machine or one NFSv4 folder."
+        "of one machine or one NFSv4 folder; `manual`: in each member's own data folder, and a person says who leads."
+    )
+    members: list[Name] = Field(
+        default_factory=list,
+        max_length=16,
+        description="With `registry = \"manual\"`: host:port at which the other members are reached, each one's "
+        "`advertise`.  One that has an empty folder asks there who leads.",
     )
     listen: Listen = Field(
         default=Address("127.0.0.1", 8817), description="Where other members copy this server's log while it leads."

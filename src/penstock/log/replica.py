@@ -9,8 +9,10 @@ so that a crash at any moment leaves what a start can open.
 from __future__ import annotations
 
 import itertools
+from array import array
 from typing import NamedTuple, Protocol
 
+import numpy as np
 from crc32c import crc32c
 
 from penstock.errors import ProtocolError
@@ -27,6 +29,9 @@ from penstock.records.schema import GROUP_BYTES_MAX
 
 AHEAD = 4 << 20
 """Bytes of zeros that are kept ahead of a copy: less than ahead of the log that is copied."""
+
+STRETCH_BITS = 32
+"""LSNs are told by stretches of so many: those of one term, where terms are made in lanes."""
 
 SHORT = 64 << 10
 """Bytes that are synced at once, for that takes no longer than having it done beside."""
@@ -90,6 +95,7 @@ class Replica:
         self._checked = list[bytes | memoryview]()  # of the bytes that came last, what is to be written
         self._checked_at = 0
         self._beside = beside
+        self.stretches = list[int]()  # in which it has records, ascending
         self._syncing: int | None = None  # LSN up to which the file is being synced
         self._unsynced = 0  # bytes
         self._room: Room
@@ -118,6 +124,11 @@ class Replica:
         if segment.header.generation:  # the mark that closes it comes again
             segment.end = segment.offsets[-1] + segment.lengths[-1] if len(segment.lsns) else segment.start
         self._last = self._synced = segment.last
+        lsns = array("q")
+        for one in catalog.segments:
+            lsns.extend(one.lsns)
+            lsns.extend([one.last] if len(one.lsns) else [])
+        self.stretches = np.unique(np.array(lsns, np.int64) >> STRETCH_BITS).tolist()
         self._attach(segment)
 
     def _attach(self, segment: Segment) -> None:
@@ -357,6 +368,8 @@ class Replica:
             raise NotAFrame("it has rows out of order")
         segment.add(frame.lsn, last, frame.offset, frame.length, frame.rows, True)
         self._last = last
+        if (stretch := last >> STRETCH_BITS) not in self.stretches[-1:]:
+            self.stretches.append(stretch)
 
     def _read(self, frame: Frame, place: int, part: memoryview) -> bytes | memoryview:
         """Eight bytes of a batch, of which the last part has just come."""
@@ -415,6 +428,7 @@ class Replica:
         self._segment = None
         finish_cutting(self.disk, self.recovery)
         self._last = self._synced = self._unsynced = 0
+        self.stretches = []
         self._open()
 
     def retire(self, floor: int) -> int:

@@ -7,6 +7,10 @@ Who leads is decided by the register's swap alone.  The clock, which also counts
 when somebody tries, and when a leader that hears nothing stops.  A leader never becomes a follower within one process:
 it ends, and what starts anew believes its disk and the register only.
 
+Where each member has a copy of the register (`mine`) nobody tries because of silence.  Who is named in `to` does, and
+who led in the newest term that it knows of, once it was started again; each after it has asked the others, for one of
+them may know of a newer one.
+
 One swap is under way at a time.  Its outcome may be unknown: the register is read then, and what it shows is ours when
 it names us for a term that we asked for in this life.  It may land later still, as long as nothing else is swapped in.
 """
@@ -17,7 +21,8 @@ from enum import Enum
 from typing import Literal, NamedTuple, TypeAlias
 
 from penstock.replication.insync import InSync, Times
-from penstock.replication.register import ClusterState
+from penstock.replication.lanes import LEFT_LEAST
+from penstock.replication.register import ClusterState, Member
 
 
 class Role(Enum):
@@ -75,12 +80,14 @@ class Election:
         now: int,
         intact: bool = True,
         local: bool = False,
+        mine: Member | None = None,
     ) -> None:
         """What a member knows of itself at its start.
 
         last_lsn, highest_term: what its log and its folder say, also of terms that it has only heard of
         intact: its disk has all that it ever acked.  Otherwise it is no candidate before it was level with a leader
         local: as of `InSync`
+        mine: what the register is to tell of this member once it leads, where each has a copy of it
         """
         self.me = me
         self.role = Role.JOINING
@@ -89,9 +96,11 @@ class Election:
         self.in_sync: InSync | None = None  # of a leader
         self.why = ""  # it ended, or cannot serve
         self._intact = intact
-        self._local = local
+        self._local, self._mine = local, mine
+        self._asked_others = mine is None  # or they could not be reached
         self._last_lsn = last_lsn
         self._highest = highest_term
+        self._above = highest_term  # of all terms that it has ever heard of
         self._min = min_in_sync
         self._version = 0
         self._steps: list[Step] = [Read()]
@@ -121,7 +130,9 @@ class Election:
         """The register holds this."""
         if self.role is Role.ENDED:
             return
-        if version < self._version or state.term < self._highest or state.ceiling <= self._last_lsn:
+        self._above = max(self._above, state.term)
+        older = version < self._version or state.term < self._highest or state.ceiling <= self._last_lsn
+        if older and self._mine is None:
             self._end(
                 f"the register says term {state.term} with LSNs below {state.ceiling}, and this member knows of term "
                 f"{self._highest} and has LSN {self._last_lsn}: it was put back to an older state"
@@ -130,6 +141,8 @@ class Election:
         leads = self.role in (Role.TAKING_OVER, Role.LEADING)
         if leads and (state.term != self._highest or state.leader != self.me):
             self._end(f"{state.leader} leads term {state.term}")
+        elif leads and state.order:
+            self._end("a person has told it to lead alone: its next term begins")
         elif self._under_way is None:  # else its answer says more
             self._version, self.state = version, state
             if leads:
@@ -145,6 +158,9 @@ class Election:
         asked, self._under_way = self._under_way, None
         if self.role is Role.ENDED or asked is None:
             return
+        if outcome == "unknown" and self._mine is not None:
+            self._end("its own copy of the register cannot be written: the disk has failed")
+            return
         if isinstance(outcome, str):
             self._again = True
             self._look_up(now)
@@ -158,10 +174,14 @@ class Election:
 
     def heard(self, term: int, beat: int, now: int) -> None:
         """A leader's stream said something."""
-        if self.role in (Role.JOINING, Role.FOLLOWING) and term >= self._highest:
+        if self.role in (Role.JOINING, Role.FOLLOWING) and (term >= self._highest or self._mine is not None):
             self._highest = term
             self._beat = max(beat, self._beat)
             self._alive = now
+
+    def asked_others(self, above: int) -> None:
+        """Whoever can be reached has told its copy of the register.  above: the highest term that was heard of."""
+        self._asked_others, self._above = True, max(self._above, above)
 
     def copied(self, last_lsn: int) -> None:
         """Our log, as a follower's, goes up to here."""
@@ -213,12 +233,12 @@ class Election:
 
     def next_deadline(self) -> int | None:
         """When `steps` may have something although nothing happens; None: never."""
-        if self.role is Role.FOLLOWING:
+        if self.role is Role.FOLLOWING and self._mine is None:
             return self._alive + self.times.lease
         if self.role not in (Role.TAKING_OVER, Role.LEADING) or self.in_sync is None:
             return None
         asked = self._reading if self._again else self._asked
-        due = [asked + self.times.renew, self._alive + self.times.last, self._progress + self.times.stall]
+        due = [asked + self.times.renew, self._alive + self._last, self._progress + self.times.stall]
         silent = self.in_sync.next_deadline()
         return min(due if silent is None else [*due, silent])
 
@@ -227,17 +247,24 @@ class Election:
         if self.in_sync is None:
             return now
         heard = min((self._hearing.get(one, -self.times.lease) for one in self.in_sync.counted), default=now)
-        return max(self._alive, heard) + self.times.last
+        return max(self._alive, heard) + self._last
+
+    @property
+    def _last(self) -> int:
+        """A leader ends so long after it was last known to lead; one whom nobody replaces has time."""
+        return self.times.last if self._mine is None else max(self.times.last, self.times.stall)
 
     # roles
 
     def _follow(self, state: ClusterState, now: int) -> None:
         if state.leader is not None and (state.term > self._highest or state.beat > self._beat):
             self._highest, self._beat, self._alive = state.term, state.beat, now
+        if self._mine is not None:
+            self._highest = state.term
         counts = self.me in state.in_sync
         if counts and self._last_lsn < state.committed:
             self._intact = False  # this disk has lost it, or is an older one
-        elif state.leader is None and state.to == self.me and state.in_sync == frozenset({self.me}):
+        elif (state.given_up or not state.manual and state.leader is None) and state.in_sync == {state.to} == {self.me}:
             self._intact = True  # a person says that it leads with what it has
         self.role = Role.FOLLOWING if counts and self._intact else Role.JOINING
 
@@ -246,8 +273,9 @@ class Election:
         self._alive = self._asked = self._progress = now
         self._next_lsn = state.terms[-1].start
         self.in_sync = InSync(
-            self.me, state.in_sync, min_in_sync=self._min, times=self.times, now=now, local=self._local
-        )
+            self.me, state.in_sync, min_in_sync=self._min, times=self.times, now=now, local=self._local,
+            waits=self._mine is not None,
+        )  # fmt: skip
         self._steps.append(TakeOver(state.term, self._next_lsn))
 
     def _leads(self) -> InSync:
@@ -258,20 +286,31 @@ class Election:
         state = self.state
         if state is None or self._steps or (self._under_way is not None and self.in_sync is None):
             return
-        silent = now - self._alive >= self.times.lease
         whole = self._last_lsn >= state.committed
-        if self.role is Role.FOLLOWING and whole and (silent or state.to == self.me):
+        if self.role is Role.FOLLOWING and whole and self._is_next(state, now):
             self.role, self._alive = Role.CAMPAIGNING, now
-            asked = state.led_by(self.me, self._last_lsn)
+            asked = state.led_by(self.me, self._last_lsn, self._above)
+            if self._mine is not None:
+                asked = asked.with_member(self.me, self._mine)
             self._tried.add(asked.term)
             self._swap(asked)
         elif self.in_sync is not None and self.role is not Role.ENDED:
             self._look_as_leader(state, now)
 
+    def _is_next(self, state: ClusterState, now: int) -> bool:
+        """Whether a follower that has everything is to lead."""
+        if state.to == self.me:
+            return self._asked_others
+        if self._mine is None:
+            return now - self._alive >= self.times.lease
+        return self._asked_others and state.to is None and state.leader == self.me  # it was started again
+
     def _look_as_leader(self, state: ClusterState, now: int) -> None:
         if now - self._progress >= self.times.stall:
             self._end("commits, or the loop, have stood still for too long")
-        elif now - self._alive >= self.times.last and not self._heard_by_all(now):
+        elif self._mine is not None and state.ceiling - self._next_lsn < LEFT_LEAST:
+            self._end(f"the LSNs of term {state.term} are used up: the next term has more")
+        elif now - self._alive >= self._last and not self._heard_by_all(now):
             self._end("its lead could not be renewed in time")
         elif self._again and self._under_way is None:
             if now - self._reading >= self.times.renew:
@@ -295,7 +334,7 @@ class Election:
 
     def _heard_by_all(self, now: int) -> bool:
         """Whether every other member that could be elected is connected and beats: who hears us does not campaign."""
-        return all(now - self._hearing.get(one, -self.times.lease) < self.times.last for one in self._leads().counted)
+        return all(now - self._hearing.get(one, -self.times.lease) < self._last for one in self._leads().counted)
 
     def _swap(self, value: ClusterState) -> None:
         self._under_way = value

@@ -6,6 +6,9 @@ A member counts when it may be elected: when the register has it in sync, or cou
 swap that adds it, and it counts until the swap that drops it is known to have happened.  A swap whose answer was lost
 may still land: what a later read shows proves nothing, and only a later swap of the leader's own that is known to have
 succeeded ends the doubt.
+
+Where each member has its own copy of the register (`waits`) one that does not answer may not know that it was dropped,
+and a person may have it lead.  So it is waited for, and dropped when it has said itself that it is no candidate.
 """
 
 from __future__ import annotations
@@ -38,17 +41,27 @@ class InSync:
     """One leader's, of one term."""
 
     def __init__(
-        self, me: str, members: Iterable[str], *, min_in_sync: int, times: Times, now: int, local: bool = False
+        self,
+        me: str,
+        members: Iterable[str],
+        *,
+        min_in_sync: int,
+        times: Times,
+        now: int,
+        local: bool = False,
+        waits: bool = False,
     ) -> None:
         """members: whom the register had in sync when the term was won.
 
         local: a confirm waits for our own disk alone; who leads next may lack what was confirmed of late.
+        waits: for who is silent, for as long as it takes
         """
         self.me = me
         self.agreed = frozenset(members)  # what the register is known to have said last
         self.min_in_sync = min_in_sync
         self.committed = 0
-        self._times, self._local = times, local
+        self._times, self._local, self._waits = times, local, waits
+        self._declined = set[str]()  # who has said that it is no candidate
         self._fewest = self.agreed  # of whom we know that they are in sync, whatever a lost swap did
         self._counted = dict.fromkeys(self.agreed - {me}, 0)  # member -> LSN that it acked in this term
         self._heard = dict.fromkeys(self._counted, now)  # member -> when it last acked all that was there then
@@ -113,11 +126,23 @@ class InSync:
         elif member in self._level:
             self._level[member] = (None, self._level[member][1])
 
+    def declines(self, member: str) -> None:
+        """A follower says that it lacks what it acked, or is about to: it is no candidate, and knows it."""
+        if member in self._counted:
+            self._declined.add(member)
+        self.gone(member)
+
+    def waited_for(self, now: int) -> frozenset[str]:
+        """Who counts and has been silent for so long that it would be dropped if nobody had to say so."""
+        return frozenset(one for one, heard in self._heard.items() if now - heard > self._times.ack_timeout)
+
     # the register
 
     def wanted(self, now: int) -> frozenset[str]:
         """Whom the register should have in sync."""
-        silent = {one for one, heard in self._heard.items() if now - heard > self._times.ack_timeout}
+        silent = self.waited_for(now)
+        if self._waits:
+            silent = frozenset(one for one in silent if one in self._declined or one not in self.agreed)
         level = {one for one, goal in self._adding.items() if self._counted[one] >= goal and one not in silent}
         return (self.agreed - silent) | level | {self.me}
 
@@ -150,6 +175,7 @@ class InSync:
 
     def _forget(self, member: str) -> None:
         del self._counted[member], self._heard[member]
+        self._declined.discard(member)
         self._adding.pop(member, None)
         _, long = self._level.get(member, (None, 0))
         self._level[member] = (None, min(max(2 * long, self._times.level), self._times.level_most))

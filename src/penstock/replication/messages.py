@@ -21,6 +21,7 @@ PIECE_MOST = 1 << 20
 """Bytes of a file in one message."""
 TERMS_MOST = 4096
 WHY_MOST = 1024
+ADDRESS_MOST = 512
 
 STAGE = "stage/"
 ARCHIVE = "archive.json"
@@ -54,6 +55,13 @@ class Hello(NamedTuple):
     reads: int  # the newest format that it can read
     intact: bool  # its disk has all that it ever acked
     terms: tuple[Written, ...]
+    # where each member has a copy of the register, what that is to tell of it, and the term of its own copy
+    term: int = 0
+    name: str = ""
+    address: str = ""
+    starts: int = 0
+    process: str = ""
+    numbers: int = 0  # the highest number of a member that it has heard of
 
 
 class Welcome(NamedTuple):
@@ -140,6 +148,12 @@ class Retire(NamedTuple):
     base: int
 
 
+class Copy(NamedTuple):
+    """What the register is to one who has a copy of its own; nothing: it has none yet."""
+
+    data: bytes | memoryview
+
+
 class Bye(NamedTuple):
     """The last word of either."""
 
@@ -159,7 +173,9 @@ class Here(NamedTuple):
     wall: int  # microseconds since the epoch
 
 
-Message: TypeAlias = Hello | Welcome | Begin | Refusal | Bytes | File | Ack | Beat | Keep | Retire | Bye | Look | Here
+Message: TypeAlias = (
+    Hello | Welcome | Begin | Refusal | Bytes | File | Ack | Beat | Keep | Retire | Copy | Bye | Look | Here
+)
 
 _TERM = count("term", needed=True)
 
@@ -179,7 +195,8 @@ KINDS: Mapping[str, _Kind] = {
         Hello,
         (
             name("cluster"), _lsn("origin"), name("member"), count("reads", 1, needed=True), flag("intact"),
-            Field("terms", "value"),
+            Field("terms", "value"), count("term", default=0), text("name", ""), text("address", "", ADDRESS_MOST),
+            count("starts", default=0), text("process", ""), count("numbers", default=0),
         ),
     ),
     "welcome": _Kind(
@@ -202,6 +219,7 @@ KINDS: Mapping[str, _Kind] = {
     "beat": _Kind(Beat, (_TERM, _lsn("beat"), _lsn("appended"), _lsn("committed"), _lsn("wall"))),
     "keep": _Kind(Keep, (_TERM, texts("stages", STAGES_MOST))),
     "retire": _Kind(Retire, (_TERM, _lsn("floor"), _lsn("base"))),
+    "copy": _Kind(Copy, (), body=True),
     "bye": _Kind(Bye, (text("why", "", WHY_MOST),)),
     "look": _Kind(Look, ()),
     "here": _Kind(Here, (name("member"), text("role", "", 100), text("version", "", 100), _lsn("wall"))),

@@ -14,6 +14,8 @@ import orjson
 
 from penstock.errors import InvalidArgument, NotFound, PreconditionFailed
 from penstock.records.dataclass import dataclass
+from penstock.replication.lanes import LANES, OVER_MOST, Runs, ascending, next_term, runs, start_of, term_of, unrolled
+from penstock.replication.messages import ADDRESS_MOST
 from penstock.replication.terms import Written
 from penstock.wire.fields import LSN_MAX, NAME_LIMIT, Field, Fields, as_list, read_json, shown
 
@@ -30,7 +32,6 @@ TENURES_MOST = 32
 """Terms of which the register tells; the log's own state knows all of them."""
 
 MEMBERS_MOST = 16
-ADDRESS_MOST = 512
 
 
 class Tenure(NamedTuple):
@@ -50,6 +51,11 @@ class Member:
     reads: int  # the newest format of the log that it can read
     starts: int = 0  # how often its folder was opened: a folder put back from an older copy has a lower number
     process: str = ""  # of the one that opened it last: of two with one folder, or a copy of it, one is refused
+    number: int = 0  # its lane, where each member has a copy of the register
+
+    def numbered(self, number: int) -> Member:
+        """The same with this number."""
+        return replace(self, number=number)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +74,16 @@ class ClusterState:
     members: Mapping[str, Member] = field(default_factory=dict[str, Member])
     terms: tuple[Tenure, ...] = ()  # the newest ones, oldest first
     to: str | None = None  # whom the leader hands over to
+    base: int = 0  # where each member has a copy: LSN from which the terms of all lanes are counted
+    numbers: int = 0  # the same: the highest number that was given to a member
+    gone: tuple[str, ...] = ()  # the same: ids of members that were removed
+    given_up: bool = False  # the same: who is told to lead may lack what was confirmed
+    over: Runs = ()  # the same: terms that are over, and of which `terms` tells nothing, or nothing any more
+
+    @property
+    def manual(self) -> bool:
+        """Whether each member has a copy of its own, and a person says who leads."""
+        return self.base > 0
 
     @property
     def address(self) -> str | None:
@@ -79,15 +95,30 @@ class ClusterState:
 
         False where the terms that are told of do not reach back so far.
         """
+        if self.manual and not any(one.term == term_of(self.base, lsn) for one in self.terms):
+            return bool(self.terms) and lsn >= self.terms[0].start
         after = [one for n, one in enumerate(self.terms) if n + 1 == len(self.terms) or self.terms[n + 1].start > lsn]
         if not self.terms or lsn < self.terms[0].start:
             return False
         return any(one.last is not None and lsn > one.last for one in after)
 
+    @property
+    def order(self) -> bool:
+        """Of a copy: whether a person has told a member to lead, and it has not begun its term yet."""
+        return self.manual and self.to is not None and self.in_sync == {self.to}
+
+    def knows(self, term: int) -> bool:
+        """Of a copy: whether it goes on from a term, or has set it aside."""
+        if term in (0, self.term) or any(one.term == term for one in self.terms):
+            return True
+        return any(first <= term <= last and (term - first) % LANES == 0 for first, last in self.over)
+
     # what a leader, or one who would be, asks for
 
-    def led_by(self, candidate: str, last: int) -> ClusterState:
+    def led_by(self, candidate: str, last: int, above: int = 0) -> ClusterState:
         """The next term, led by an in-sync member whose log ends at `last`.
+
+        above: a term that the candidate knows of besides
 
         The former leader is no longer in sync: what it wrote and nobody else has is not confirmed, and must be cut.
         Its LSNs end at the old ceiling, so none is ever used for two records, whatever was lost.
@@ -95,15 +126,24 @@ class ClusterState:
         assert candidate in self.in_sync, "only who holds everything may lead"
         assert last >= self.committed, "it has lost what it acked"
         before = [one if one.last is not None else one._replace(last=last) for one in self.terms]
+        term, start, ceiling = self.term + 1, self.ceiling, self.ceiling + TERM_LSNS
+        if self.manual:
+            term = next_term(self.members[candidate].number, max([above, self.term, *(last for _, last in self.over)]))
+            start, ceiling = start_of(self.base, term), start_of(self.base, term + 1)
+        terms = (*before, Tenure(term, start, None))
+        told, gone = terms[-TENURES_MOST:], terms[:-TENURES_MOST]
+        over = runs([*unrolled(self.over), *(one.term for one in gone)]) if self.manual else ()
         return replace(
             self,
-            term=self.term + 1,
+            term=term,
             leader=candidate,
             beat=self.beat + 1,
-            ceiling=self.ceiling + TERM_LSNS,
+            ceiling=ceiling,
             in_sync=(self.in_sync - {self.leader}) | {candidate},
-            terms=(*before, Tenure(self.term + 1, self.ceiling, None))[-TENURES_MOST:],
+            terms=told,
             to=None,
+            given_up=False,
+            over=over,
         )
 
     def beaten(self, committed: int = 0) -> ClusterState:
@@ -112,7 +152,7 @@ class ClusterState:
 
     def raised(self, next_lsn: int) -> ClusterState:
         """The same with room for more LSNs, where the next one is near the ceiling."""
-        if self.ceiling - next_lsn > RAISE_WITHIN:
+        if self.manual or self.ceiling - next_lsn > RAISE_WITHIN:
             return self
         return replace(self, ceiling=self.ceiling + TERM_LSNS)
 
@@ -130,14 +170,33 @@ class ClusterState:
         """The same with a member added, or with what it says of itself now."""
         if key not in self.members and len(self.members) >= MEMBERS_MOST:
             raise InvalidArgument(f"the cluster has {len(self.members)} members; at most {MEMBERS_MOST} are allowed")
-        return replace(self, members={**self.members, key: member})
+        if not self.manual:
+            return replace(self, members={**self.members, key: member})
+        there = self.members.get(key)
+        number = self.numbers + 1 if there is None else there.number
+        if number >= LANES:
+            raise InvalidArgument(f"the cluster has had {self.numbers} members, and no more than that can ever be told")
+        members = {**self.members, key: member.numbered(number)}
+        return replace(self, members=members, numbers=max(number, self.numbers))
+
+    def numbering(self, numbers: int) -> ClusterState:
+        """The same, of a copy, with a number that somebody else is known to have given to a member."""
+        return replace(self, numbers=max(self.numbers, min(numbers, LANES - 1)))
 
     def without_member(self, key: str) -> ClusterState:
         """The same without a member.  InvalidArgument for the leader: hand over first."""
         if key == self.leader:
             raise InvalidArgument(f"{key} leads; hand over to another member first")
+        if self.manual and key in self.in_sync:
+            raise PreconditionFailed(
+                f"{self.members[key].name} is in sync, and does not know that it is to be none any more: a person may "
+                "have it lead.  Stop its server in order, or promote the one that leads, which goes on without it then"
+            )
         left = {one: member for one, member in self.members.items() if one != key}
-        return replace(self, members=left, in_sync=self.in_sync - {key}, to=None if self.to == key else self.to)
+        gone = (*self.gone, key) if self.manual else ()
+        return replace(
+            self, members=left, in_sync=self.in_sync - {key}, to=None if self.to == key else self.to, gone=gone
+        )  # fmt: skip
 
     def key_of(self, member: str) -> str:
         """The id of a member, by its id or its name.  NotFound; InvalidArgument for a name that several have."""
@@ -168,6 +227,37 @@ class ClusterState:
             )
         return replace(self, in_sync=frozenset({key}), leader=None, committed=0, to=key)
 
+    def told_to_lead(
+        self, key: str, *, lacks: bool = False, rival: ClusterState | None = None, lose: int | None = None
+    ) -> ClusterState:
+        """The same, of a member's own copy, with this member to lead alone until others are level with it.
+
+        lacks: its disk has lost what it acked.  rival: another's value, which went on without this one, as this one
+        did without that.  PreconditionFailed unless `lose` says up to where either is known to have confirmed what will
+        be set aside.
+        """
+        name, why, upto = self.members[key].name, list[str](), 0
+        if lacks or key not in self.in_sync:
+            there = ", ".join(sorted(self.members[one].name for one in self.in_sync - {key})) or "nobody"
+            why.append(f"{name} is not in sync: what it lacks of what was confirmed would be lost; in sync: {there}")
+            upto = self.committed
+        if rival is not None:
+            leader = "nobody" if rival.leader is None else rival.members[rival.leader].name
+            why.append(f"{leader} leads term {rival.term}, of which {name} has nothing: it would be set aside")
+            upto = max(upto, rival.committed)
+        if why and lose != upto:
+            raise PreconditionFailed(
+                f"{'; '.join(why)}.  Records up to LSN {upto} are known to have been confirmed there.  "
+                f"To promote {name} all the same say --lose {upto}"
+            )
+        over = self.over
+        if rival is not None:
+            aside = {rival.term, *(one.term for one in rival.terms), *unrolled(rival.over)}
+            over = runs([*unrolled(self.over), *(one for one in aside if not self.knows(one))])
+        if not why:
+            return replace(self, in_sync=frozenset({key}), to=key)
+        return replace(self, in_sync=frozenset({key}), committed=0, to=key, given_up=True, over=over)
+
     def finalized(self) -> ClusterState:
         """The same with the newest format that all members can read.  There is no way back to older versions then."""
         return replace(self, format=max(self.format, min(one.reads for one in self.members.values())))
@@ -176,6 +266,11 @@ class ClusterState:
 
     def encode(self) -> bytes:
         """As it is kept.  InvalidArgument for one that is larger than a register takes."""
+        more: dict[str, object] = {}
+        if self.manual:
+            more = {"base": self.base, "numbers": self.numbers, "gone": list(self.gone)}
+            more |= {"given_up": True} if self.given_up else {}
+            more["over"] = [list(one) for one in self.over]
         data = orjson.dumps(
             {
                 "cluster": self.cluster, "origin": self.origin, "format": self.format, "term": self.term,
@@ -184,11 +279,11 @@ class ClusterState:
                 "members": {
                     key: {
                         "name": one.name, "address": one.address, "reads": one.reads, "starts": one.starts,
-                        "process": one.process,
+                        "process": one.process, **({"number": one.number} if one.number else {}),
                     }
                     for key, one in self.members.items()
                 },
-                "terms": [list(one) for one in self.terms], "to": self.to,
+                "terms": [list(one) for one in self.terms], "to": self.to, **more,
             }
         )  # fmt: skip
         if len(data) > BYTES_MOST:
@@ -233,6 +328,11 @@ def decode(data: bytes) -> ClusterState:
         members=members,
         terms=terms,
         to=fields.optional_text("to"),
+        base=fields.count("base", default=0),
+        numbers=fields.count("numbers", default=0),
+        gone=tuple(fields.texts("gone", LANES)),
+        given_up=fields.flag("given_up"),
+        over=_runs(f"{what}: over", as_list(fields.one(Field("over", "value"))) or []),
     )
     fields.finish()
     _check(what, found)
@@ -243,12 +343,24 @@ def _check(what: str, found: ClusterState) -> None:
     named = {*found.in_sync, *(one for one in (found.leader, found.to) if one is not None)}
     if len(found.members) > MEMBERS_MOST or not named <= found.members.keys():
         raise InvalidArgument(f"{what}: {shown(sorted(named - found.members.keys()))} are no members")
-    if found.leader is not None and found.leader not in found.in_sync:
+    if found.leader is not None and found.leader not in found.in_sync and not found.order:
         raise InvalidArgument(f"{what}: {shown(found.leader)} leads and is not in sync")
     if any(a.term >= b.term or a.start >= b.start for a, b in zip(found.terms, found.terms[1:], strict=False)):
         raise InvalidArgument(f"{what}: its terms do not ascend")
     if found.terms and (found.terms[-1].term != found.term or found.terms[-1].start >= found.ceiling):
         raise InvalidArgument(f"{what}: its last term is not {found.term}, or starts at its ceiling")
+
+
+def _runs(where: str, items: list[object]) -> Runs:
+    found = list[tuple[int, int]]()
+    for one in items:
+        numbers = [_whole(where, some) for some in as_list(one) or ()]
+        if len(numbers) != 2 or len(found) == OVER_MOST:
+            raise InvalidArgument(f"{where} has {shown(one)}, not [first term, last term], or has too many")
+        found.append((numbers[0], numbers[1]))
+    if not ascending(tuple(found)):
+        raise InvalidArgument(f"{where} has runs of terms that do not ascend")
+    return tuple(found)
 
 
 def _items(fields: Fields, name: str) -> list[object]:
@@ -263,7 +375,7 @@ def _member(where: str, value: object) -> Member:
     fields = Fields.of(where, value)
     found = Member(
         fields.name("name", NAME_LIMIT), fields.name("address", ADDRESS_MOST), fields.number("reads", 1),
-        fields.count("starts"), fields.text("process"),
+        fields.count("starts"), fields.text("process"), fields.count("number", default=0),
     )  # fmt: skip
     fields.finish()
     return found

@@ -9,9 +9,11 @@ import orjson
 
 from penstock.errors import InvalidArgument, LogDamaged
 from penstock.ports import Disk
+from penstock.replication.register import BYTES_MOST
 from penstock.wire.fields import Fields, read_json
 
 NAME = "cluster.json"
+RIVAL = "cluster-rival.json"
 _MOST = 4096
 
 
@@ -24,6 +26,7 @@ class Known(NamedTuple):
     starts: int  # how often the folder was opened
     intact: bool = True  # its log has all that it ever acked; if not, it is no candidate before it was level again
     listed: bool = False  # the register had it as a member: one that is no longer there was removed
+    numbers: int = 0  # where each has a copy of the register, the highest number of a member that was heard of
 
 
 def read(disk: Disk) -> Known | None:
@@ -36,6 +39,7 @@ def read(disk: Disk) -> Known | None:
         found = Known(
             fields.optional_text("cluster") or "", fields.name("member"), fields.number("highest_term"),
             fields.number("starts"), fields.flag("intact", default=True), fields.flag("listed"),
+            fields.count("numbers"),
         )  # fmt: skip
         fields.finish()
         return found
@@ -47,14 +51,37 @@ def read(disk: Disk) -> Known | None:
 
 def write(disk: Disk, known: Known) -> None:
     """Keep it.  OSError."""
-    part = f"{NAME}.part"
+    told = known._asdict()
+    if not known.numbers:
+        del told["numbers"]  # older versions know nothing of it
+    _put(disk, NAME, orjson.dumps(told))
+
+
+def read_rival(disk: Disk) -> bytes | None:
+    """A copy of the register that went on without this member's, as it was kept."""
+    if RIVAL not in disk.list():
+        return None
+    file = disk.open(RIVAL, readonly=True)
+    try:
+        return file.pread(BYTES_MOST, 0)
+    finally:
+        file.close()
+
+
+def write_rival(disk: Disk, data: bytes) -> None:
+    """Keep it.  OSError."""
+    _put(disk, RIVAL, data)
+
+
+def _put(disk: Disk, name: str, content: bytes) -> None:
+    part = f"{name}.part"
     if part in disk.list():
         disk.remove(part)
     file = disk.open(part, create=True)
-    file.pwrite(orjson.dumps(known._asdict()), 0)
+    file.pwrite(content, 0)
     file.sync()
     file.close()
-    disk.rename(part, NAME)
+    disk.rename(part, name)
     disk.sync_folder()
 
 

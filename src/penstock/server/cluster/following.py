@@ -31,6 +31,7 @@ from penstock.replication.messages import (
     Retire,
     Welcome,
 )
+from penstock.replication.register import Member as Listed
 from penstock.replication.terms import Written
 from penstock.server.cluster.log_sending import FORMAT
 
@@ -61,16 +62,22 @@ class Mine(NamedTuple):
     member: str
     cluster: str
     intact: bool  # its log has all that it ever acked
-    terms: Sequence[Written]  # what the register says of its log
+    terms: Sequence[Written]  # what the register says of its log, or the log itself does
+    about: Listed | None = None  # what the register is to say of it, and the term of its copy, where it has one
+    term: int = 0
+    numbers: int = 0  # the highest one of a member that it has heard of
 
 
 class Following:
     """One stream from one leader.  After an OSError never again."""
 
     def __init__(
-        self, link: Link, replica: Replica, mine: Mine, raise_term: RaiseTerm, set_intact: Callable[[bool], None]
+        self, link: Link, replica: Replica, mine: Mine, raise_term: RaiseTerm, set_intact: Callable[[bool], bool]
     ) -> None:
-        """set_intact: keeps, synced, whether the log has all that was acked: before it lacks any, or tells so."""
+        """set_intact: keeps, synced, whether the log has all that was acked: before it lacks any, or tells so.
+
+        False: it cannot say so yet
+        """
         self.link = link
         self.term = 0  # 0: it was not welcomed yet
         self.beat = 0
@@ -87,7 +94,11 @@ class Following:
         self._part: _Part | None = None
         self._files = 0
         self._retire: Retire | None = None
-        link.send(Hello(mine.cluster, replica.origin, mine.member, FORMAT, mine.intact, tuple(mine.terms)))
+        hello = Hello(mine.cluster, replica.origin, mine.member, FORMAT, mine.intact, tuple(mine.terms), mine.term)
+        if (about := mine.about) is not None:
+            hello = hello._replace(name=about.name, address=about.address, starts=about.starts, process=about.process)
+            hello = hello._replace(numbers=mine.numbers)
+        link.send(hello)
 
     @property
     def level(self) -> bool:
@@ -168,13 +179,18 @@ class Following:
     def _ack(self) -> None:
         synced = self._replica.synced
         if not self._intact and self.level:
-            self._intact = True
-            self._set_intact(True)
+            self._intact = self._set_intact(True)
         self.link.send(Ack(self.term, synced, self._told, self._files, self._intact))
         retire = self._retire
         if retire is not None and synced >= retire.base:
             self._retire = None
             self._replica.retire(retire.floor)
+
+    def decline(self) -> None:
+        """Be no candidate from now on, and say so: the leader need not wait for this one then."""
+        self._intact = False
+        self._set_intact(False)
+        self.link.send(Ack(self.term, self._replica.synced, self._told, self._files, intact=False))
 
     def _take_file(self, message: File) -> None:
         disk = self._replica.disk

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from penstock.errors import PreconditionFailed, SettingsError, Unavailable
 from penstock.log.disk import OsDisk
 from penstock.log.log import Log
 from penstock.log.writer import LogSettings
+from penstock.replication.lanes import first_base
 from penstock.replication.register import TERM_LSNS, ClusterState, Member
 from penstock.server.app import make_folder
 from penstock.server.clock import SystemClock
 from penstock.server.cluster import folder
 from penstock.server.cluster.leading import new_id
 from penstock.server.cluster.log_sending import FORMAT
-from penstock.server.cluster.registers import register_at
+from penstock.server.cluster.registers import MANUAL, register_at
 
 if TYPE_CHECKING:
     from penstock.config.settings import Settings
@@ -27,10 +29,11 @@ def found(settings: Settings) -> ClusterState:
     """
     if settings.cluster is None:
         raise SettingsError("the settings have no [cluster]")
-    register = register_at(settings.cluster.registry)
+    make_folder(settings.server.data)
+    register = register_at(settings.cluster.registry, settings.server.data)
     if register.read().version:
         raise PreconditionFailed(f"the register {settings.cluster.registry} is of a cluster already")
-    disk = OsDisk(make_folder(settings.server.data))
+    disk = OsDisk(settings.server.data)
     log = Log.open(disk, SystemClock(), LogSettings())
     try:
         known = folder.read(disk)
@@ -44,11 +47,21 @@ def found(settings: Settings) -> ClusterState:
         new_id(), origin, ceiling=ceiling, in_sync=frozenset({known.member}), to=known.member,
         members={known.member: Member(settings.server.name, address_of(settings), FORMAT, known.starts)},
     )  # fmt: skip
+    if settings.cluster.registry == MANUAL:
+        state = in_lanes(state)
     folder.write(disk, known._replace(cluster=state.cluster))
     outcome = register.swap(0, state.encode())
     if not isinstance(outcome, int):
         raise Unavailable(f"the register {settings.cluster.registry} did not take the cluster ({outcome})")
     return state
+
+
+def in_lanes(state: ClusterState) -> ClusterState:
+    """The first value where each member has a copy."""
+    [key] = state.members
+    return replace(
+        state, base=first_base(state.ceiling - TERM_LSNS), numbers=1, members={key: state.members[key].numbered(1)}
+    )  # fmt: skip
 
 
 def address_of(settings: Settings) -> str:

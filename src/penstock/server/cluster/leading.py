@@ -33,7 +33,7 @@ from penstock.server.accounts import FILE as ACCOUNTS
 from penstock.server.cluster.changing import changed
 from penstock.server.cluster.holding import Hold
 from penstock.server.cluster.process import LOST, ONE, THREE, TWO, boottime, packets
-from penstock.server.cluster.registers import register_at
+from penstock.server.cluster.registers import MANUAL, register_at
 
 if TYPE_CHECKING:
     from penstock.config.settings import Settings
@@ -125,6 +125,7 @@ class Cluster:
                     "advertise": chosen.advertise or str(chosen.listen), "min_in_sync": chosen.min_in_sync,
                     "lease": chosen.lease, "ack_timeout": chosen.ack_timeout, "stall": chosen.stall,
                     "secret": chosen.secret.get_secret_value(), "local": chosen.confirm == "local", "tls": chosen.tls,
+                    "members": chosen.members,
                 }
             )
         )  # fmt: skip
@@ -249,7 +250,7 @@ class Cluster:
 
     async def change(self, work: Callable[[ClusterState], ClusterState]) -> ClusterState:
         """The register after a change.  Unavailable, and what `work` raises."""
-        register = register_at(self.settings.registry)
+        register = register_at(self.settings.registry, self._data)
         return await asyncio.to_thread(changed, register, work)
 
     async def hand_over(self) -> str:
@@ -259,6 +260,8 @@ class Cluster:
         """
         loop = asyncio.get_running_loop()
         assert self._log is not None
+        if self.settings.registry == MANUAL and not self.switched:
+            return ""  # a person says who leads
         last, until = self._log.appended, loop.time() + HAND_OVER_S
         while loop.time() < until:
             self._tell_late()

@@ -18,20 +18,28 @@ from penstock.errors import ProtocolError
 from penstock.log.replica import ALONE, Beside, Replica
 from penstock.ports import Disk
 from penstock.replication.election import Election, End, Outcome, Read, Role, Swap, TakeOver
-from penstock.replication.messages import Ack, Begin, Bye, Hello, Here, Look, Message, Refusal
+from penstock.replication.lanes import in_stretches
+from penstock.replication.messages import Ack, Begin, Bye, Copy, Hello, Here, Look, Message, Refusal
 from penstock.replication.register import ClusterState, written
 from penstock.replication.register import Member as Listed
 from penstock.server.cluster import folder
 from penstock.server.cluster.ack_times import AckTimes
 from penstock.server.cluster.following import Following, Mine
 from penstock.server.cluster.log_sending import FORMAT, Files, Link, Sending, refused
+from penstock.server.cluster.membership import no_longer, not_ours
 from penstock.server.cluster.outside import Outside, Terms
+from penstock.server.cluster.talking import Talks
 from penstock.version import __version__
 
 logger = logging.getLogger("penstock.cluster")
 
 HANDS_OVER = "it hands over"
 """A leader's last word when the register names who is next."""
+
+ANEW = "it is to copy everything anew, once it is dropped"
+"""A leader's last word to one whose disk counts still."""
+
+WAITS = "confirms wait for "
 
 AGAIN = 200_000
 """Microseconds after which a leader that could not be reached is called again."""
@@ -50,6 +58,7 @@ class Member:
         self.election = Election(
             known.member, last_lsn=self.replica.last, highest_term=known.highest_term, min_in_sync=terms.min_in_sync,
             times=terms.times, now=outside.now(), intact=known.intact, local=terms.local,
+            mine=self.mine if terms.manual else None,
         )  # fmt: skip
         self.state: ClusterState | None = None  # of the register, as last seen or swapped in
         self.following: Following | None = None
@@ -59,6 +68,7 @@ class Member:
         self.committed = self.kept = 0
         self.trouble = ""  # why it cannot take part, or could not the last time
         self._cut = 0  # records, before it led
+        self.talks = Talks(self, outside.call) if terms.manual else None
         self._version = 0
         self._registering = self._registered = False
         self._read_at = -(1 << 60)
@@ -95,6 +105,12 @@ class Member:
         """Whether the log is this member's to write."""
         return self.role in (Role.TAKING_OVER, Role.LEADING)
 
+    @property
+    def mine(self) -> Listed:
+        """What the register is to say of it."""
+        terms = self.terms
+        return Listed(terms.name, terms.address, FORMAT, self.known.starts, terms.process)
+
     # the register
 
     def register_read(self, version: int, state: ClusterState) -> None:
@@ -102,21 +118,22 @@ class Member:
         if self._ended or version < self._version:
             return
         self._version, self.state = version, state
-        if refusal := self._not_ours(state):
+        there, mine = state.members.get(self.me), self.mine
+        refusal = not_ours(self.known, state, 0 if self.replica is None else self.replica.origin)
+        if refusal := refusal or no_longer(self.known, state, mine, registered=self._registered and self.talks is None):
             self._end(refusal)
             return
-        mine = Listed(self.terms.name, self.terms.address, FORMAT, self.known.starts, self.terms.process)
-        there = state.members.get(self.me)
-        if refusal := self._no_longer(there, mine):
-            self._end(refusal)
+        if not self.known.cluster:
+            self._keep(self.known._replace(cluster=state.cluster))
+        if self.talks is not None:
+            self.knows_of(state.term)  # its leader lists us, and others
+            if state.numbers > self.known.numbers:
+                self._keep(self.known._replace(numbers=state.numbers))
+        elif there != mine:
+            self._own_swap(state.with_member(self.me, mine))
             return
-        if there != mine:
-            if not self._registering:
-                self._registering = True
-                self._out.swap(version, state.with_member(self.me, mine), own=True)
-            return
-        self._registered = True
-        if not self.known.listed:
+        self._registered = there is not None and there == mine.numbered(there.number)
+        if there is not None and not self.known.listed:
             self._keep(self.known._replace(listed=True))
         self.election.read(version, state, self._out.now())
         if self.election.intact and not self.known.intact:
@@ -144,8 +161,12 @@ class Member:
         self.election.swapped(outcome, self._out.now())
         self._do()
         self._tell()
+        if self.talks is not None and isinstance(outcome, int):
+            self.talks.soon()
         if isinstance(outcome, int) and value.to is not None and self.leads:
             for sending in list(self.sendings.values()):
+                if self.talks is not None:
+                    self.talks.tell(sending.link)
                 sending.close(HANDS_OVER)
             self.sendings.clear()
 
@@ -154,41 +175,75 @@ class Member:
             self._read_at = self._out.now()
             self._out.read()
 
-    def _not_ours(self, state: ClusterState) -> str:
-        replica = self.replica
-        if self.known.cluster and state.cluster != self.known.cluster:
-            return f"the register is of cluster {state.cluster}, and this folder of {self.known.cluster}"
-        if state.format > FORMAT:
-            return f"the cluster's log is of format {state.format}, and this version reads formats up to {FORMAT}"
-        if replica is not None and replica.origin not in {0, state.origin}:
-            return f"the cluster's log is of origin {state.origin}, and this folder's of {replica.origin}"
-        if not self.known.cluster:
-            self._keep(self.known._replace(cluster=state.cluster))
-        return ""
+    def _own_swap(self, value: ClusterState) -> None:
+        """One that the rules of elections do not ask for."""
+        if not self._registering:
+            self._registering = True
+            self._out.swap(self._version, value, own=True)
 
-    def _no_longer(self, there: Listed | None, mine: Listed) -> str:
-        """Why this process cannot be what the register has under its id; empty: it can, or is to be listed."""
-        if there is None:
-            return f"member {self.me} was removed from the cluster" if self.known.listed else ""
-        if there != mine and (self._registered or there.starts >= mine.starts):
-            return (
-                f"the register knows of {there.starts} starts of member {self.me}, and this folder of "
-                f"{mine.starts}: it is an older copy, or another process has it"
-            )
-        return ""
+    # where each member has a copy of the register
+
+    def knows_of(self, term: int) -> None:
+        """Keep a term as one that was made."""
+        self._raise_term(term)
+
+    def adopt(self, state: ClusterState) -> None:
+        """Have another's copy in the place of ours; it is looked at as it is read back."""
+        if self.role in (Role.JOINING, Role.FOLLOWING):
+            self._own_swap(state)
+
+    def yields(self, why: str) -> None:
+        """Lead no more, for another one does, or both do."""
+        self._end(why)
+
+    def leave(self) -> None:
+        """The server beside it has ended: a leader that has enough others need not wait for this one."""
+        following, state = self.following, self.state
+        if self.talks is not None and following is not None and following.term and state is not None:
+            if self.me in state.in_sync and len(state.in_sync) > self.terms.min_in_sync:
+                following.decline()
+
+    def _listed(self, hello: Hello, state: ClusterState) -> str:
+        """Why a follower has to come again; empty: the register has it as it says."""
+        there = state.members.get(hello.member)
+        says = Listed(hello.name, hello.address, hello.reads, hello.starts, hello.process)
+        if hello.numbers > state.numbers:
+            self._own_swap(state.numbering(hello.numbers))
+        if hello.term != state.term:
+            return f"this is term {state.term}, and the follower's copy of the register is of term {hello.term}"
+        if there is not None and there == says.numbered(there.number):
+            return ""
+        if hello.member in state.gone:
+            return f"{hello.member} was removed from the cluster"
+        if there is not None and there.starts >= hello.starts:
+            return f"{there.name} was started {there.starts} times, and this folder {hello.starts}: it is an older copy"
+        away = state.members.keys() - {self.me, hello.member, *(one.member for one in self.sendings.values())}
+        if there is None and away:
+            names = ", ".join(sorted(state.members[one].name for one in away))
+            return f"a new member is taken when all others are here: {names} is away, or to be removed"
+        self._own_swap(state.numbering(hello.numbers).with_member(hello.member, says))
+        return "it is being listed"
 
     def _keep(self, known: folder.Known) -> None:
         self.known = known
         folder.write(self.disk, known)
 
-    def _set_intact(self, intact: bool) -> None:
-        """The log has all that was acked; or it is about to lose it, or has lost it, and is no candidate."""
+    def _set_intact(self, intact: bool) -> bool:
+        """The log has all that was acked; or it is about to lose it, or has lost it, and is no candidate.
+
+        False: its own copy of the register still has it in sync, and a person would believe that.
+        """
+        state = self.state
+        if intact and self.talks is not None and state is not None and not state.given_up:
+            if self.me in state.in_sync and not self.known.intact:
+                return False
         if intact:
             self.election.level()
         else:
             self.election.incomplete()
         if self.known.intact != intact:
             self._keep(self.known._replace(intact=intact))
+        return True
 
     # time
 
@@ -201,6 +256,8 @@ class Member:
         if not self.leads and now - self._read_at >= every:
             self._read_at = now
             self._out.read()
+        if self.talks is not None:
+            self._talk(self.talks)
         self._do()
         if self.leads:
             for link, sending in list(self.sendings.items()):
@@ -214,6 +271,18 @@ class Member:
             self._out.may_lead(self.election.until(now))
         else:
             self._look_for_leader()
+
+    def _talk(self, talks: Talks) -> None:
+        talks.tick()
+        if talks.asked and talks.rival is None:
+            self.election.asked_others(self.known.highest_term)
+        if self.leads and (in_sync := self.election.in_sync) is not None and self.state is not None:
+            away = in_sync.waited_for(self._out.now())
+            names = ", ".join(sorted(self.state.members[one].name for one in away if one in self.state.members))
+            if names:
+                self.trouble = f"{WAITS}{names}: it is in sync, and may have to lead"
+            elif self.trouble.startswith(WAITS):
+                self.trouble = ""
 
     def _do(self) -> None:
         """Carry out what the rules ask for."""
@@ -254,6 +323,12 @@ class Member:
         self.sendings.clear()
         self._out.end(why)
 
+    def _follows(self, term: int) -> bool:
+        """Whether a leader of this term may be followed; it is kept as one that was heard of."""
+        if self.talks is not None:  # what counts is our copy, which is kept already
+            return self.state is not None and self.state.term == term
+        return self._raise_term(term)
+
     def _raise_term(self, term: int) -> bool:
         if term < self.known.highest_term:
             return False
@@ -265,10 +340,13 @@ class Member:
 
     def _look_for_leader(self) -> None:
         state, now = self.state, self._out.now()
-        if self._ended or state is None or self.role not in (Role.JOINING, Role.FOLLOWING) or not self._registered:
+        if self._ended or state is None or self.role not in (Role.JOINING, Role.FOLLOWING) or not (self._registered or self.talks):
             return
         following = self.following
-        if following is not None and (0 < following.term < state.term or now - self._heard_at > self._silence):
+        other = following is not None and following.term and (
+            following.term < state.term or (self.talks is not None and following.term > state.term)
+        )
+        if following is not None and (other or now - self._heard_at > self._silence):
             self._stop_following()  # of another leader, or half-open: nobody would tell
             following = None
         if following is not None or self._calling or state.leader in (None, self.me) or now - self._called_at < AGAIN:
@@ -286,7 +364,17 @@ class Member:
             return
         self._heard_at = self._out.now()
         mine = Mine(self.me, state.cluster, self.known.intact, written(state, replica.last))
-        self.following = Following(link, replica, mine, self._raise_term, self._set_intact)
+        if self.talks is not None:
+            terms = in_stretches(state.base, replica.stretches, replica.last)
+            mine = mine._replace(terms=terms, about=self.mine, term=state.term, numbers=self.known.numbers)
+        self.following = Following(link, replica, mine, self._follows, self._set_intact)
+
+    def called(self, address: str, link: Link | None) -> None:
+        """The call to tell our copy of the register was taken; None: it was not."""
+        if self.talks is not None and not self._ended:
+            self.talks.called(address, link)
+        elif link is not None:
+            link.close()
 
     def _stop_following(self) -> None:
         following, self.following = self.following, None
@@ -304,7 +392,9 @@ class Member:
         if self._ended:
             return
         try:
-            if self.following is not None and link is self.following.link:
+            if self.talks is not None and (isinstance(message, Copy) or self.talks.is_ours(link)):
+                self.talks.heard(link, message)
+            elif self.following is not None and link is self.following.link:
                 self._heard_of_leader(self.following, message)
             elif (sending := self.sendings.get(link)) is not None:
                 self._heard_of_follower(sending, message)
@@ -338,6 +428,8 @@ class Member:
             self._calling = False
         elif self.following is not None and link is self.following.link:
             handed = self.following.refusal == HANDS_OVER
+            if self.talks is not None and self.following.refusal == ANEW:
+                self._set_intact(False)  # so the leader may drop it
             self._stop_following()
             if handed:  # perhaps to us
                 self._look_at_register()
@@ -348,6 +440,8 @@ class Member:
                 self._do()
         if link is not None:
             self._strangers.discard(link)
+            if self.talks is not None:
+                self.talks.lost(link)
 
     def _heard_of_leader(self, following: Following, message: Message) -> None:
         replica, now = self.replica, self._out.now()
@@ -371,13 +465,16 @@ class Member:
         elif not self.files.log.segment:
             link.send(Refusal(term, "the leader takes over; its log is not open yet"))
         else:
-            refusal = refused(message, state, term, self.me, self._is_here)
+            why = self._listed(message, state) if self.talks is not None else ""
+            refusal = Refusal(term, why) if why else refused(message, state, term, self.me, self._is_here)
+            if self.talks is not None:
+                self.talks.tell(link)
             if refusal is None:
                 self._strangers.discard(link)
                 self.sendings[link] = sending = Sending(link, message, self.files, state, self.ack_times)
                 sending.heard_at = self._out.now()
                 if self.election.in_sync is not None and not message.intact:
-                    self.election.in_sync.gone(message.member)  # it is no candidate: nothing waits for it
+                    self.election.in_sync.declines(message.member)  # it is no candidate: nothing waits for it
                     self._do()
                 self._look_at(sending)
                 return
@@ -406,6 +503,8 @@ class Member:
                 if message.synced >= self.files.log.last:
                     sending.level_at = now
                 if in_sync is not None:
+                    if self.talks is not None and not message.intact:
+                        in_sync.declines(sending.member)
                     in_sync.keeps(sending.member, sending.kept)
                     last = self.files.log.last
                     in_sync.acked(sending.member, message.synced, last, now, level=sending.level and message.intact)
@@ -429,7 +528,7 @@ class Member:
         if sending.member not in in_sync.counted:
             sending.seed()
             return
-        sending.link.send(Bye(f"{sending.member} is to copy everything anew, once it is dropped"))
+        sending.link.send(Bye(ANEW))
         sending.link.close()
         self.lost(sending.link)
 

@@ -17,6 +17,8 @@ class Terms(NamedTuple):
     times: Times
     process: str = ""  # an id of this process
     local: bool = False  # a confirm waits for the leader's disk alone
+    manual: bool = False  # each member has a copy of the register, and a person says who leads
+    others: tuple[str, ...] = ()  # with that: where one that has no copy yet, or an old one, asks besides
 
 
 class Outside(Protocol):
@@ -36,6 +38,10 @@ class Outside(Protocol):
 
     def connect(self, address: str) -> None:
         """`connected` or `lost` follows."""
+        ...
+
+    def call(self, address: str) -> None:
+        """Where each has a copy of the register, to tell it: `called` follows."""
         ...
 
     def lead(self, term: int, start: int, before: int) -> None:

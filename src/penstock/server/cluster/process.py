@@ -37,7 +37,7 @@ from penstock.replication.register import ClusterState, decode
 from penstock.server.cluster import folder
 from penstock.server.cluster.member import Member
 from penstock.server.cluster.outside import Terms
-from penstock.server.cluster.registers import Kept, Register, register_at
+from penstock.server.cluster.registers import MANUAL, Kept, Register, register_at
 from penstock.server.cluster.speech import STRANGERS_MOST, Peer, Tls
 from penstock.server.loading import end_with_parent
 
@@ -61,6 +61,9 @@ def plain(member: Member) -> dict[str, object]:
             "members": {key: _listed(one) for key, one in sorted(state.members.items())},
             "terms": [list(one) for one in state.terms],
         }  # fmt: skip
+    if member.talks is not None:
+        rival = member.talks.rival
+        out |= {"manual": True, "rival": None if rival is None else rival.term}
     if member.leads:
         followers = {
             one.member: {
@@ -146,7 +149,7 @@ class Process:
         self._tls = None if asked["tls"] is None else Tls(*asked["tls"])
         self._late = dict[bytes, bytes]()  # packets that the server did not take, the newest of each kind
         self._pool = ThreadPoolExecutor(1, "penstock-register")
-        self._register: Register = register_at(asked["register"])
+        self._register: Register = register_at(asked["register"], asked["data"])
         self._reading = False
         self._strangers = 0
         self._over = asyncio.Event()
@@ -163,7 +166,8 @@ class Process:
         self._disk.lock()
         times = Times(lease=asked["lease"], ack_timeout=asked["ack_timeout"], stall=asked["stall"])
         process, local = secrets.token_hex(4), asked["local"]
-        terms = Terms(asked["name"], asked["advertise"], asked["min_in_sync"], times, process, local)
+        manual, others = asked["register"] == MANUAL, tuple(asked["members"])
+        terms = Terms(asked["name"], asked["advertise"], asked["min_in_sync"], times, process, local, manual, others)
         syncer = KernelSync.of_this_system()
         beside = Beside(syncer, AHEAD, thread=True)
         self._member = Member(self._disk, folder.opened(self._disk), terms, self, beside)
@@ -231,6 +235,22 @@ class Process:
             member.trouble = f"the leader at {address} cannot be reached: {error}"
             member.lost(None)
 
+    async def _call_to_tell(self, address: str) -> None:
+        host, _, port = address.rpartition(":")
+        member = self._member
+
+        def made() -> Peer:
+            return Peer(
+                self._secret, member, lambda peer: member.called(address, peer), lambda: member.called(address, None),
+                calls=True,
+            )  # fmt: skip
+
+        context = None if self._tls is None else self._tls.client()
+        try:
+            await asyncio.wait_for(self._loop.create_connection(made, host.strip("[]"), int(port), ssl=context), 2.0)
+        except (OSError, TimeoutError):
+            member.called(address, None)
+
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(work)
         self._tasks.add(task)
@@ -262,6 +282,11 @@ class Process:
             self._reading = False
         if not kept.value:
             self._member.trouble = "the register is empty: run `penstock cluster init` with the settings of one member"
+            if self._member.terms.manual:
+                self._member.trouble = (
+                    "no other member has told who leads: run `penstock cluster init` with the settings of one member, "
+                    "and name its address in `members` in those of the others"
+                )
             return
         try:
             state = decode(kept.value)
@@ -287,6 +312,9 @@ class Process:
 
     def connect(self, address: str) -> None:
         self._begin(self._call(address))
+
+    def call(self, address: str) -> None:
+        self._begin(self._call_to_tell(address))
 
     def lead(self, term: int, start: int, before: int) -> None:
         """The folder is the server's from now on."""
@@ -329,6 +357,7 @@ class Process:
         member = self._member
         for kind, content in packets(self._sock):
             if not kind:
+                member.leave()
                 os._exit(LOST)
             if kind == b"W":
                 member.log_at(*THREE.unpack(content))

@@ -2,6 +2,7 @@
 
     file:///folder             a file, for members of one machine or of one NFSv4 folder
     etcd://host:port,…/prefix  the key-value operations of etcd's v3 API over its HTTP gateway
+    manual                     a file in each member's own data folder, which members tell each other: see `talking`
 
 Nothing else is asked of an engine: no locks, no leases, no clock.  An answer that was lost is an outcome that nobody
 knows, and it is said so: whoever asked looks again.
@@ -25,7 +26,8 @@ from penstock.errors import SettingsError, Unavailable
 from penstock.replication.election import Outcome
 from penstock.replication.register import BYTES_MOST
 
-KINDS = "file:///folder or etcd://host:port,host:port/prefix"
+KINDS = "file:///folder, etcd://host:port,host:port/prefix or manual"
+MANUAL = "manual"
 TIMEOUT_S = 2.0
 
 
@@ -48,8 +50,10 @@ class Register(Protocol):
         """Put a value in the place of the one with this version; 0: where there is none."""
 
 
-def register_at(url: str) -> Register:
-    """The register that a setting names.  SettingsError for no such one."""
+def register_at(url: str, data: str | Path) -> Register:
+    """The register that a setting names.  data: a member's folder, which may have a copy.  SettingsError."""
+    if url == MANUAL:
+        return FileRegister(Path(data), "cluster-register")
     parts = urlsplit(url)
     if parts.scheme == "file" and not parts.netloc and parts.path.startswith("/"):
         return FileRegister(Path(parts.path))
@@ -61,13 +65,18 @@ def register_at(url: str) -> Register:
 class FileRegister:
     """A file, replaced as a whole under a lock: its version in the first line, then the value."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, name: str = "") -> None:
+        """name: of its files, in a folder that has others."""
         self._folder = folder
+        self._value, self._lock, self._part = (
+            (folder / f"{name}{end}" for end in ("", ".lock", ".part")) if name
+            else (folder / "register", folder / "lock", folder / "part")
+        )  # fmt: skip
 
     def read(self) -> Kept:
         """The value now."""
         try:
-            first, _, value = (self._folder / "register").read_bytes().partition(b"\n")
+            first, _, value = self._value.read_bytes().partition(b"\n")
             return Kept(int(first), value)
         except FileNotFoundError:
             if not self._folder.is_dir():
@@ -79,7 +88,7 @@ class FileRegister:
     def swap(self, version: int, value: bytes) -> Outcome:
         """Put a value in the place of the one with this version."""
         try:
-            lock = os.open(self._folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            lock = os.open(self._lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
             raise Unavailable(f"the register in {self._folder} cannot be locked: {error}") from error
         try:
@@ -91,7 +100,7 @@ class FileRegister:
             os.close(lock)
 
     def _put(self, version: int, value: bytes) -> Outcome:
-        part = self._folder / "part"
+        part = self._part
         try:
             fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
             try:
@@ -99,7 +108,7 @@ class FileRegister:
                 os.fsync(fd)
             finally:
                 os.close(fd)
-            part.rename(self._folder / "register")
+            part.rename(self._value)
         except OSError as error:
             raise Unavailable(f"the register in {self._folder} cannot be written: {error}") from error
         try:

@@ -1,0 +1,48 @@
+"""Which of two copies of the register is to be believed, where each member has its own.
+
+Which of two values is to be believed is no matter of the higher number: the one that knows of the other's term went on
+from it.  Of two that know nothing of each other one may be known to have confirmed nothing, since it waits for the very
+member that leads in the other.  If not, both have, and only a person can say which is to be given up.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from penstock.replication.register import ClusterState
+
+
+class Verdict(Enum):
+    """Of another's value beside ours."""
+
+    OLD = "old"  # ours goes on from it, or is the same
+    NEW = "new"  # it goes on from ours, and ours confirmed nothing that it lacks
+    RIVAL = "rival"  # both may have confirmed what the other lacks
+    TWICE = "twice"  # two processes made the same term: one has an older copy of the folder of the other
+
+
+def compared(ours: ClusterState, theirs: ClusterState) -> Verdict:
+    """Which of two values is to be believed.  Both are of the same cluster; leaders tell theirs, and others repeat it."""
+    if ours.term == theirs.term:
+        if ours.leader is not None and theirs.leader is not None and _starts(ours) != _starts(theirs):
+            return Verdict.TWICE
+        return Verdict.NEW if theirs.beat > ours.beat else Verdict.OLD
+    if ours.knows(theirs.term):
+        return Verdict.OLD
+    if theirs.knows(ours.term):
+        return Verdict.NEW
+    # who is in sync is dropped with its own word, or by a person in a new term: a leader of another line that is in
+    # sync here never acked anything in this one
+    empty, ours_empty = ours.leader in theirs.in_sync, theirs.leader in ours.in_sync
+    if empty and ours_empty:
+        return Verdict.NEW if theirs.term > ours.term else Verdict.OLD
+    if empty or ours_empty:
+        return Verdict.OLD if empty else Verdict.NEW
+    return Verdict.OLD if theirs.leader in ours.gone else Verdict.RIVAL
+
+
+def _starts(state: ClusterState) -> tuple[int, str] | None:
+    """Of the process that made its term: each start makes another."""
+    leader = None if state.leader is None else state.members[state.leader]
+    return None if leader is None else (leader.starts, leader.process)
+

@@ -1,0 +1,121 @@
+"""Where a person says who leads: nothing that was confirmed is lost unless somebody said so, whoever is told to lead when.
+
+Each planted fault is a rule left out; the same schedules must find each.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from choices import EFFORT
+from penstock.errors import LogDamaged
+from penstock.replication import election as elections
+from penstock.replication import register
+from penstock.replication.election import Election
+from penstock.replication.insync import InSync
+from penstock.replication.register import ClusterState
+from penstock.replication.rivals import Verdict
+from penstock.server.cluster import talking
+from penstock.server.cluster.member import Member
+from sim import manual_members
+from sim.cluster_members import Broken
+from sim.manual_members import Parted
+
+STEPS = 1500
+SHAPES = ((2, 1), (3, 2), (3, 1))
+"""Members, and how many of them a confirm needs at least."""
+
+
+def walk(seeds: Iterable[int], shape: tuple[int, int]) -> tuple[str | None, Counter[str]]:
+    """The first thing that did not hold in these schedules, and what was seen in them."""
+    seen = Counter[str]()
+    for seed in seeds:
+        try:
+            world = Parted(seed, members=shape[0], min_in_sync=shape[1])
+            world.run(STEPS)
+            world.quiet()
+            world.compare()
+        except (Broken, LogDamaged) as broken:
+            return f"seed {seed}: {broken}", seen
+        seen += world.seen
+        seen["confirmed"] += len(world.confirmed)
+    return None, seen
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_what_was_confirmed_is_there_or_a_person_gave_it_up(shape: tuple[int, int]) -> None:
+    broken, seen = walk(range(12 * EFFORT), shape)
+    assert broken is None
+    assert min(seen["terms"], seen["confirmed"], seen["orders"], seen["crashes"], seen["parted"]) > 10, seen
+    assert min(seen["both stopped"], seen["gave up"], seen["level"]) > 2, seen
+
+
+# a rule left out
+
+Plant = Callable[[pytest.MonkeyPatch], None]
+
+
+class _DropsWhoIsSilent(InSync):
+    def __init__(self, *arguments: Any, waits: bool, **more: Any) -> None:
+        super().__init__(*arguments, **more)
+
+
+_led_by = ClusterState.led_by
+_read = Election.read
+_set_intact = Member._set_intact
+
+
+def _higher_term_wins(ours: ClusterState, theirs: ClusterState) -> Verdict:
+    newer = (theirs.term, theirs.beat) > (ours.term, ours.beat)
+    return Verdict.NEW if newer else Verdict.OLD
+
+
+def _makes_terms_again(self: ClusterState, candidate: str, last: int, above: int = 0) -> ClusterState:
+    return _led_by(self, candidate, last, 0)
+
+
+def _any_order_gives_up(self: Election, version: int, state: ClusterState, now: int) -> None:
+    _read(self, version, replace(state, given_up=state.order), now)
+
+
+def _says_that_it_is_whole(self: Member, intact: bool) -> bool:
+    state, self.state = self.state, None
+    done = _set_intact(self, intact)
+    self.state = state
+    return done
+
+
+def _in_haste(disk: object, copy: ClusterState, key: str, lose: int | None) -> ClusterState:
+    return replace(copy, in_sync=frozenset({key}), to=key)
+
+
+def _all_as_one(terms: Sequence[int]) -> tuple[tuple[int, int], ...]:
+    return ()
+
+
+PLANTED: dict[str, Plant] = {
+    "who is silent is dropped": lambda patch: patch.setattr(elections, "InSync", _DropsWhoIsSilent),
+    "terms are not made in lanes": lambda patch: patch.setattr(
+        register, "next_term", lambda number, above: above + 1
+    ),
+    "a term that was given up is made again": lambda patch: patch.setattr(ClusterState, "led_by", _makes_terms_again),
+    "what was set aside is forgotten": lambda patch: patch.setattr(register, "runs", _all_as_one),
+    "the higher term wins": lambda patch: patch.setattr(talking, "compared", _higher_term_wins),
+    "nobody asks whether it is in sync": lambda patch: patch.setattr(manual_members, "promoted", _in_haste),
+    "any order gives up what is lacking": lambda patch: patch.setattr(Election, "read", _any_order_gives_up),
+    "one is whole before its copy has it dropped": lambda patch: patch.setattr(
+        Member, "_set_intact", _says_that_it_is_whole
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", PLANTED)
+def test_each_rule_that_is_left_out_is_found(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    PLANTED[fault](monkeypatch)
+    found = (walk(range(at, at + 20), shape)[0] for at in (0, 20, 40) for shape in SHAPES)
+    assert any(one is not None for one in found)
