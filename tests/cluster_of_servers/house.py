@@ -70,6 +70,8 @@ class Server:
                 host, slash, key = registry.removeprefix("etcd://").partition("/")
                 self.register_way = network.way(int(host.rpartition(":")[2]))
                 registry = f"etcd://127.0.0.1:{self.register_way.port}{slash}{key}"
+        if cluster.manual:
+            section += f"\nmembers = {[f'127.0.0.1:{one.stream}' for one in cluster.servers]}"
         folder.mkdir(parents=True, exist_ok=True)
         self.settings = folder / "penstock.toml"
         self.settings.write_text(
@@ -210,6 +212,11 @@ class Cluster:
         """All of them, for our own clients."""
         return f"penstock://{','.join(f'127.0.0.1:{one.flight}' for one in self.servers)}"
 
+    @property
+    def manual(self) -> bool:
+        """Whether each member has a copy of the register."""
+        return self.registry == "manual"
+
     def groups(self) -> list[int]:
         """Of the servers' processes."""
         return [one.group for one in self.servers if one.process is not None]
@@ -235,8 +242,9 @@ class Cluster:
                 print(f"--- {server.name}\n{server.said()}")
 
     def status(self) -> dict[str, Any]:
-        """What the register says."""
-        told: dict[str, Any] = json.loads(self.servers[0].run("cluster", "status", "--json"))
+        """What the register says; where each member has a copy, that of who serves."""
+        asked = [one for one in self.servers if self.manual and one.runs and one.serves]
+        told: dict[str, Any] = json.loads([*asked, self.servers[0]][0].run("cluster", "status", "--json"))
         return told
 
     def in_sync(self) -> set[str]:

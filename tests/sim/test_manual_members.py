@@ -21,7 +21,6 @@ from penstock.replication.insync import InSync
 from penstock.replication.register import ClusterState
 from penstock.replication.rivals import Verdict
 from penstock.server.cluster import talking
-from penstock.server.cluster.member import Member
 from sim import manual_members
 from sim.cluster_members import Broken
 from sim.manual_members import Parted
@@ -67,7 +66,6 @@ class _DropsWhoIsSilent(InSync):
 
 _led_by = ClusterState.led_by
 _read = Election.read
-_set_intact = Member._set_intact
 
 
 def _higher_term_wins(ours: ClusterState, theirs: ClusterState) -> Verdict:
@@ -81,13 +79,6 @@ def _makes_terms_again(self: ClusterState, candidate: str, last: int, above: int
 
 def _any_order_gives_up(self: Election, version: int, state: ClusterState, now: int) -> None:
     _read(self, version, replace(state, given_up=state.order), now)
-
-
-def _says_that_it_is_whole(self: Member, intact: bool) -> bool:
-    state, self.state = self.state, None
-    done = _set_intact(self, intact)
-    self.state = state
-    return done
 
 
 def _in_haste(disk: object, copy: ClusterState, key: str, lose: int | None) -> ClusterState:
@@ -108,9 +99,6 @@ PLANTED: dict[str, Plant] = {
     "the higher term wins": lambda patch: patch.setattr(talking, "compared", _higher_term_wins),
     "nobody asks whether it is in sync": lambda patch: patch.setattr(manual_members, "promoted", _in_haste),
     "any order gives up what is lacking": lambda patch: patch.setattr(Election, "read", _any_order_gives_up),
-    "one is whole before its copy has it dropped": lambda patch: patch.setattr(
-        Member, "_set_intact", _says_that_it_is_whole
-    ),
 }
 
 

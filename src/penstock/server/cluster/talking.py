@@ -71,6 +71,8 @@ class Talks:
     @property
     def asked(self) -> bool:
         """Whether every other member that can be reached has told its copy."""
+        if self._speaker.state is None:
+            return False  # it is not known yet who there is
         return self._addresses() <= self._asked or self._speaker.now() - self._since > PATIENCE
 
     @property

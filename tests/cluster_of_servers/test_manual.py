@@ -1,0 +1,143 @@
+"""A leader and a standby without etcd: a person says who leads, and is told what that costs before it costs anything."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import forked
+from cluster_of_servers.house import Cluster, Publisher, Server, drain
+from cluster_of_servers.test_commands import Watched
+from cluster_of_servers.test_takeover import publisher_on
+from waiting import eventually
+
+SECTION = 'lease = "1s"\nack_timeout = "1s"\nmin_in_sync = 1'
+
+
+def pair(folder: Path, members: int = 2) -> Cluster:
+    return Cluster(folder, members, registry="manual", section=SECTION, flight=True)
+
+
+def promote(server: Server, *more: str) -> tuple[int, str]:
+    done = forked.penstock("cluster", "promote", server.name, str(server.settings), *more, seconds=60)
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_a_standby_leads_when_a_person_says_so_and_the_leader_comes_back_without_its_tail(tmp_path: Path) -> None:
+    """Not before: nobody takes over because of silence."""
+    with pair(tmp_path) as cluster:
+        first = cluster.leader()
+        cluster.level()
+        [standby] = cluster.followers()
+        publisher = Publisher(cluster)
+        publisher.publish(time.monotonic() + 0.5)
+        first.kill()
+        publisher.publish(time.monotonic() + 2.0)
+        assert not standby.serves
+        status, said = promote(standby)
+        assert status == 0, said
+        assert cluster.leader() is standby
+        publisher.publish(time.monotonic() + 0.5)
+        first.start()
+        cluster.level()
+        found = drain(standby)
+        assert publisher.confirmed <= set(found)
+        assert len(found) == len(set(found))
+        assert cluster.status()["term"] == 2
+        assert json.loads(first.run("cluster", "status", "--json"))["term"] == 2
+
+
+def test_confirms_wait_for_a_standby_that_is_away_until_a_person_goes_on_without_it(tmp_path: Path) -> None:
+    """One that was stopped in order is not waited for: it has said so itself, and is asked for what it lacks."""
+    with pair(tmp_path) as cluster:
+        leader = cluster.leader()
+        cluster.level()
+        [standby] = cluster.followers()
+        publisher = Publisher(cluster)
+        assert standby.stop() == 0
+        eventually(lambda: cluster.in_sync() == {leader.name})
+        publisher.publish(time.monotonic() + 0.3)
+        status, said = promote(standby)
+        assert status == 1
+        assert "say --lose " in said
+        standby.start()
+        cluster.level()
+        standby.kill()
+        watched = Watched(cluster)
+        try:
+            eventually(lambda: "confirms wait for p2" in leader.said(), seconds=20)
+            assert cluster.in_sync() == {"p1", "p2"}
+            assert promote(leader)[0] == 0
+            eventually(lambda: leader.serves and cluster.status()["in_sync"] == [cluster.status()["leader"]], seconds=20)
+            before = len(publisher.confirmed)
+            publisher = publisher_on(cluster, publisher)
+            publisher.publish(time.monotonic() + 0.3)
+            assert len(publisher.confirmed) > before
+        finally:
+            watched.end()
+        standby.start()
+        cluster.level()
+        assert publisher.confirmed <= set(drain(leader))
+
+
+def test_two_leaders_stop_and_a_person_says_which_is_set_aside(tmp_path: Path) -> None:
+    """What the other one confirmed is cut, kept, and can be published again."""
+    with pair(tmp_path) as cluster:
+        first = cluster.leader()
+        cluster.level()
+        [second] = cluster.followers()
+        publisher = Publisher(cluster)
+        first.kill()
+        assert promote(second)[0] == 0
+        assert cluster.leader() is second
+        publisher.publish(time.monotonic() + 0.3)
+        second.kill()
+        assert promote(first)[0] == 0
+        first.start()
+        assert cluster.leader() is first
+        apart = Publisher(cluster)
+        apart.count = 10_000
+        apart.publish(time.monotonic() + 0.3)
+        watched = Watched(cluster)
+        try:
+            second.start()
+            eventually(lambda: "TWO LEADERS" in first.said() and "TWO LEADERS" in second.said(), seconds=30)
+            eventually(lambda: not first.serves and not second.serves, seconds=20)
+            status, said = promote(first)
+            assert status == 1
+            assert "it would be set aside" in said
+            assert promote(first, "--lose", said.rpartition("--lose ")[2].split()[0])[0] == 0
+            eventually(lambda: first.serves, seconds=20)
+            cluster.level()
+        finally:
+            watched.end()
+        cut = json.loads(second.run("cluster", "lost", "--json"))
+        assert sum(one["messages"] for one in cut) >= len(publisher.confirmed) > 0
+        again = ("publish", "--from-cut", str(second.settings), "--url", cluster.url, "--json", "--yes")
+        assert json.loads(forked.penstock(*again, seconds=60).stdout)["published"] >= len(publisher.confirmed)
+        found = drain(first)
+        assert publisher.confirmed | apart.confirmed <= set(found)
+        assert len(found) == len(set(found))
+
+
+def test_the_lead_is_handed_over_by_a_person_and_no_stop_hands_it_over(tmp_path: Path) -> None:
+    with pair(tmp_path, 3) as cluster:
+        first = cluster.leader()
+        cluster.level()
+        watched = Watched(cluster)
+        try:
+            done = forked.penstock("cluster", "switchover", "p2", "--url", cluster.url, seconds=60)
+            assert done.returncode == 0, done.stderr
+            second = cluster.servers[1]
+            eventually(lambda: second.serves, seconds=20)
+            cluster.level()
+        finally:
+            watched.end()
+        publisher = Publisher(cluster)
+        publisher.publish(time.monotonic() + 0.3)
+        assert second.stop() == 0
+        second.start()
+        eventually(lambda: second.serves, seconds=20)
+        assert not first.serves
+        assert publisher.confirmed <= set(drain(second))
