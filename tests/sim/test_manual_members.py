@@ -1,4 +1,4 @@
-"""Where a person says who leads: nothing that was confirmed is lost unless somebody said so, whoever is told to lead when.
+"""A person says who leads: nothing that was confirmed is lost unless somebody said so, whoever is told to lead when.
 
 Each planted fault is a rule left out; the same schedules must find each.
 """

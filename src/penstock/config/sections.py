@@ -301,6 +301,8 @@ class ClusterSection(Section):
             raise ValueError("listen = off: members could not copy the log of this one while it leads")
         if len(self.secret.get_secret_value()) < LEAST_SECRET:
             raise ValueError(f"secret has fewer than {LEAST_SECRET} characters")
+        if self.members and self.registry != "manual":
+            raise ValueError("members goes with registry = 'manual': another register tells who there is")
         given = [name for name in ("certificate", "key", "ca") if getattr(self, name) is not None]
         if 0 < len(given) < 3:
             there = " and ".join(given)

@@ -264,7 +264,7 @@ class Election:
         counts = self.me in state.in_sync
         if counts and self._last_lsn < state.committed:
             self._intact = False  # this disk has lost it, or is an older one
-        elif (state.given_up or not state.manual and state.leader is None) and state.in_sync == {state.to} == {self.me}:
+        elif state.in_sync == {state.to} == {self.me} and (state.given_up if state.manual else state.leader is None):
             self._intact = True  # a person says that it leads with what it has
         self.role = Role.FOLLOWING if counts and self._intact else Role.JOINING
 

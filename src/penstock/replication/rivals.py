@@ -22,7 +22,7 @@ class Verdict(Enum):
 
 
 def compared(ours: ClusterState, theirs: ClusterState) -> Verdict:
-    """Which of two values is to be believed.  Both are of the same cluster; leaders tell theirs, and others repeat it."""
+    """Which of two values is to be believed.  Both are of the same cluster."""
     if ours.term == theirs.term:
         if ours.leader is not None and theirs.leader is not None and _starts(ours) != _starts(theirs):
             return Verdict.TWICE

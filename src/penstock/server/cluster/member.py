@@ -12,70 +12,51 @@ told what is to be done, and tells what came of it.
 from __future__ import annotations
 
 import logging
-import time
 
 from penstock.errors import ProtocolError
 from penstock.log.replica import ALONE, Beside, Replica
 from penstock.ports import Disk
 from penstock.replication.election import Election, End, Outcome, Read, Role, Swap, TakeOver
 from penstock.replication.lanes import in_stretches
-from penstock.replication.messages import Ack, Begin, Bye, Copy, Hello, Here, Look, Message, Refusal
+from penstock.replication.messages import Copy, Message
 from penstock.replication.register import ClusterState, written
-from penstock.replication.register import Member as Listed
 from penstock.server.cluster import folder
-from penstock.server.cluster.ack_times import AckTimes
+from penstock.server.cluster.followers import ANEW, Followers
 from penstock.server.cluster.following import Following, Mine
-from penstock.server.cluster.log_sending import FORMAT, Files, Link, Sending, refused
-from penstock.server.cluster.membership import no_longer, not_ours
+from penstock.server.cluster.log_sending import Link
+from penstock.server.cluster.membership import mine_of, no_longer, not_ours
 from penstock.server.cluster.outside import Outside, Terms
 from penstock.server.cluster.talking import Talks
-from penstock.version import __version__
 
 logger = logging.getLogger("penstock.cluster")
 
 HANDS_OVER = "it hands over"
 """A leader's last word when the register names who is next."""
 
-ANEW = "it is to copy everything anew, once it is dropped"
-"""A leader's last word to one whose disk counts still."""
-
-WAITS = "confirms wait for "
-
 AGAIN = 200_000
 """Microseconds after which a leader that could not be reached is called again."""
 
 
-class Member:
+class Member(Followers):
     """One, from the start of its process to its end.  After `Outside.end` it does nothing."""
 
     def __init__(self, disk: Disk, known: folder.Known, terms: Terms, outside: Outside, beside: Beside = ALONE) -> None:
         """disk: locked.  known: of this start.  LogDamaged, OSError."""
-        self.known = known
-        self.terms = terms
-        self.disk = disk
-        self._out = outside
         self.replica: Replica | None = Replica(disk, 0, beside)
-        self.election = Election(
+        election = Election(
             known.member, last_lsn=self.replica.last, highest_term=known.highest_term, min_in_sync=terms.min_in_sync,
             times=terms.times, now=outside.now(), intact=known.intact, local=terms.local,
-            mine=self.mine if terms.manual else None,
+            mine=mine_of(known, terms) if terms.manual else None,
         )  # fmt: skip
-        self.state: ClusterState | None = None  # of the register, as last seen or swapped in
+        super().__init__(disk, known, terms, outside, election)
         self.following: Following | None = None
-        self.sendings = dict[Link, Sending]()
-        self.files = Files(disk)
-        self.ack_times = AckTimes()
-        self.committed = self.kept = 0
-        self.trouble = ""  # why it cannot take part, or could not the last time
         self._cut = 0  # records, before it led
         self.talks = Talks(self, outside.call) if terms.manual else None
-        self._version = 0
-        self._registering = self._registered = False
+        self._registered = False
         self._read_at = -(1 << 60)
         self._calling = False
         self._called_at = -(1 << 60)
         self._heard_at = 0  # of the leader, in the stream
-        self._strangers = set[Link]()  # who have not said hello
         self._ended = False
 
     @property
@@ -83,33 +64,10 @@ class Member:
         """After so long without a word a stream has ended, though nobody said so: four beats."""
         return 2 * self.terms.times.renew
 
-    def now(self) -> int:
-        """Microseconds, on the clock of its times."""
-        return self._out.now()
-
-    @property
-    def role(self) -> Role:
-        return self.election.role
-
-    @property
-    def me(self) -> str:
-        return self.known.member
-
     @property
     def cut_records(self) -> int:
         """Records that were cut off the log, and kept aside, since another leader's goes on without them."""
         return self._cut if self.replica is None else self.replica.recovery.cut_records
-
-    @property
-    def leads(self) -> bool:
-        """Whether the log is this member's to write."""
-        return self.role in (Role.TAKING_OVER, Role.LEADING)
-
-    @property
-    def mine(self) -> Listed:
-        """What the register is to say of it."""
-        terms = self.terms
-        return Listed(terms.name, terms.address, FORMAT, self.known.starts, terms.process)
 
     # the register
 
@@ -118,7 +76,7 @@ class Member:
         if self._ended or version < self._version:
             return
         self._version, self.state = version, state
-        there, mine = state.members.get(self.me), self.mine
+        there, mine = state.members.get(self.me), mine_of(self.known, self.terms)
         refusal = not_ours(self.known, state, 0 if self.replica is None else self.replica.origin)
         if refusal := refusal or no_longer(self.known, state, mine, registered=self._registered and self.talks is None):
             self._end(refusal)
@@ -175,12 +133,6 @@ class Member:
             self._read_at = self._out.now()
             self._out.read()
 
-    def _own_swap(self, value: ClusterState) -> None:
-        """One that the rules of elections do not ask for."""
-        if not self._registering:
-            self._registering = True
-            self._out.swap(self._version, value, own=True)
-
     # where each member has a copy of the register
 
     def knows_of(self, term: int) -> None:
@@ -199,30 +151,10 @@ class Member:
     def leave(self) -> None:
         """The server beside it has ended: a leader that has enough others need not wait for this one."""
         following, state = self.following, self.state
-        if self.talks is not None and following is not None and following.term and state is not None:
-            if self.me in state.in_sync and len(state.in_sync) > self.terms.min_in_sync:
-                following.decline()
-
-    def _listed(self, hello: Hello, state: ClusterState) -> str:
-        """Why a follower has to come again; empty: the register has it as it says."""
-        there = state.members.get(hello.member)
-        says = Listed(hello.name, hello.address, hello.reads, hello.starts, hello.process)
-        if hello.numbers > state.numbers:
-            self._own_swap(state.numbering(hello.numbers))
-        if hello.term != state.term:
-            return f"this is term {state.term}, and the follower's copy of the register is of term {hello.term}"
-        if there is not None and there == says.numbered(there.number):
-            return ""
-        if hello.member in state.gone:
-            return f"{hello.member} was removed from the cluster"
-        if there is not None and there.starts >= hello.starts:
-            return f"{there.name} was started {there.starts} times, and this folder {hello.starts}: it is an older copy"
-        away = state.members.keys() - {self.me, hello.member, *(one.member for one in self.sendings.values())}
-        if there is None and away:
-            names = ", ".join(sorted(state.members[one].name for one in away))
-            return f"a new member is taken when all others are here: {names} is away, or to be removed"
-        self._own_swap(state.numbering(hello.numbers).with_member(hello.member, says))
-        return "it is being listed"
+        if self.talks is None or following is None or not following.term or state is None:
+            return
+        if self.me in state.in_sync and len(state.in_sync) > self.terms.min_in_sync:
+            following.decline()
 
     def _keep(self, known: folder.Known) -> None:
         self.known = known
@@ -234,9 +166,9 @@ class Member:
         False: its own copy of the register still has it in sync, and a person would believe that.
         """
         state = self.state
-        if intact and self.talks is not None and state is not None and not state.given_up:
-            if self.me in state.in_sync and not self.known.intact:
-                return False
+        told = self.talks is not None and state is not None and not state.given_up and self.me in state.in_sync
+        if intact and told and not self.known.intact:
+            return False
         if intact:
             self.election.level()
         else:
@@ -276,13 +208,7 @@ class Member:
         talks.tick()
         if talks.asked and talks.rival is None:
             self.election.asked_others(self.known.highest_term)
-        if self.leads and (in_sync := self.election.in_sync) is not None and self.state is not None:
-            away = in_sync.waited_for(self._out.now())
-            names = ", ".join(sorted(self.state.members[one].name for one in away if one in self.state.members))
-            if names:
-                self.trouble = f"{WAITS}{names}: it is in sync, and may have to lead"
-            elif self.trouble.startswith(WAITS):
-                self.trouble = ""
+        self._say_who_is_waited_for()
 
     def _do(self) -> None:
         """Carry out what the rules ask for."""
@@ -340,7 +266,9 @@ class Member:
 
     def _look_for_leader(self) -> None:
         state, now = self.state, self._out.now()
-        if self._ended or state is None or self.role not in (Role.JOINING, Role.FOLLOWING) or not (self._registered or self.talks):
+        if self._ended or state is None or self.role not in (Role.JOINING, Role.FOLLOWING):
+            return
+        if not self._registered and self.talks is None:
             return
         following = self.following
         other = following is not None and following.term and (
@@ -366,7 +294,8 @@ class Member:
         mine = Mine(self.me, state.cluster, self.known.intact, written(state, replica.last))
         if self.talks is not None:
             terms = in_stretches(state.base, replica.stretches, replica.last)
-            mine = mine._replace(terms=terms, about=self.mine, term=state.term, numbers=self.known.numbers)
+            about, numbers = mine_of(self.known, self.terms), self.known.numbers
+            mine = mine._replace(terms=terms, about=about, term=state.term, numbers=numbers)
         self.following = Following(link, replica, mine, self._follows, self._set_intact)
 
     def called(self, address: str, link: Link | None) -> None:
@@ -452,148 +381,3 @@ class Member:
         self.trouble = ""
         self.election.heard(following.term, following.beat, now)
         self.election.cut(replica.last)
-
-    def _hello(self, link: Link, message: Message) -> None:
-        state, term = self.state, self.known.highest_term
-        if isinstance(message, Look):
-            link.send(Here(self.me, self.role.value, __version__, time.time_ns() // 1000))
-        elif not isinstance(message, Hello):
-            raise ProtocolError("a follower begins with hello")
-        elif not self.leads or state is None:
-            who = "nobody" if state is None or state.leader is None else f"{state.leader} at {state.address}"
-            link.send(Refusal(term, f"this member does not lead; {who} does"))
-        elif not self.files.log.segment:
-            link.send(Refusal(term, "the leader takes over; its log is not open yet"))
-        else:
-            why = self._listed(message, state) if self.talks is not None else ""
-            refusal = Refusal(term, why) if why else refused(message, state, term, self.me, self._is_here)
-            if self.talks is not None:
-                self.talks.tell(link)
-            if refusal is None:
-                self._strangers.discard(link)
-                self.sendings[link] = sending = Sending(link, message, self.files, state, self.ack_times)
-                sending.heard_at = self._out.now()
-                if self.election.in_sync is not None and not message.intact:
-                    self.election.in_sync.declines(message.member)  # it is no candidate: nothing waits for it
-                    self._do()
-                self._look_at(sending)
-                return
-            link.send(refusal)
-        self._strangers.discard(link)
-        link.close()
-
-    def _is_here(self, member: str) -> bool:
-        """Whether a follower's stream is here; one that has said nothing for a while makes room."""
-        for link, sending in list(self.sendings.items()):
-            if sending.member == member:
-                if self._out.now() - sending.heard_at < self.terms.times.ack_timeout:
-                    return True
-                self.lost(link)
-        return False
-
-    def _heard_of_follower(self, sending: Sending, message: Message) -> None:
-        now, in_sync = self._out.now(), self.election.in_sync
-        sending.heard_at = now
-        self.election.hears(sending.member, now)
-        match message:
-            case Begin():
-                sending.begin(message)
-            case Ack():
-                sending.ack(message)
-                if message.synced >= self.files.log.last:
-                    sending.level_at = now
-                if in_sync is not None:
-                    if self.talks is not None and not message.intact:
-                        in_sync.declines(sending.member)
-                    in_sync.keeps(sending.member, sending.kept)
-                    last = self.files.log.last
-                    in_sync.acked(sending.member, message.synced, last, now, level=sending.level and message.intact)
-                    self._tell()  # first: clients wait for it
-                    self._do()
-            case Bye():
-                raise ProtocolError(f"{sending.member} says: {message.why}")
-            case _:
-                raise ProtocolError(f"a follower does not say {type(message).__name__.lower()}")
-        self._pump(sending)
-
-    def _pump(self, sending: Sending) -> None:
-        sending.pump()
-        self._look_at(sending)
-
-    def _look_at(self, sending: Sending) -> None:
-        """One that has to begin with nothing may do so when it is dropped: until then its disk counts."""
-        in_sync = self.election.in_sync
-        if not sending.seeds or in_sync is None:
-            return
-        if sending.member not in in_sync.counted:
-            sending.seed()
-            return
-        sending.link.send(Bye(ANEW))
-        sending.link.close()
-        self.lost(sending.link)
-
-    def writable(self, link: Link) -> None:
-        """A link takes more again."""
-        if (sending := self.sendings.get(link)) is not None:
-            self._pump(sending)
-
-    # its own server, while it leads
-
-    def log_at(self, segment: int, end: int, last: int) -> None:
-        """The server's log is written up to here."""
-        before = self.files.log
-        if (segment, end) > (before.segment, before.end):
-            self.files.told(before._replace(segment=segment, end=end, last=last))
-        for sending in list(self.sendings.values()):
-            self._pump(sending)
-
-    def keep(self, name: str, number: int) -> None:
-        """A file beside the log has changed, and who may take over must have it."""
-        self.files.keep(name, number)
-        for sending in list(self.sendings.values()):
-            self._pump(sending)
-        self._tell()
-
-    def forget(self, name: str) -> None:
-        """A file beside the log counts no longer."""
-        self.files.forget(name)
-
-    def log_synced(self, lsn: int) -> None:
-        """The server's disk has all up to here."""
-        if self.election.in_sync is not None:
-            self.election.in_sync.synced(lsn)
-            self._tell()
-
-    def moves(self, next_lsn: int, floor: int) -> None:
-        """The server's loop turns, and its commits move or there are none.  floor: the first LSN that it keeps."""
-        if self.leads:
-            self.election.progress(next_lsn, self._out.now())
-            if floor != self.files.log.floor:
-                self.files.told(self.files.log._replace(floor=floor, base=self.files.log.last))
-                self.files.look()
-
-    def booted(self, next_lsn: int) -> None:
-        """The boot record of our term is committed."""
-        self.election.booted(next_lsn, self._out.now())
-        self._do()
-
-    def hand_over(self, to: str) -> None:
-        """The server has closed its doors, and `to` has acked its last record."""
-        self.election.hand_over(to, self._out.now())
-        self._do()
-
-    def broken(self, why: str) -> None:
-        """The server's log takes no more."""
-        self.election.broken(why)
-        self._do()
-
-    def _tell(self) -> None:
-        in_sync = self.election.in_sync
-        if in_sync is not None and in_sync.committed > self.committed and self.leads:
-            self.committed = in_sync.committed
-            self._out.committed(self.committed)
-        if in_sync is not None and self.leads:
-            kept = in_sync.kept_by_all(self.files.number)
-            if kept > self.kept:
-                self.kept = kept
-                self._out.kept(kept)

@@ -1,10 +1,19 @@
-"""Why a process cannot be what the register says of its member: as sentences, empty where it can."""
+"""What the register says of a process, or is to say; why it cannot be that: as sentences, empty where it can."""
 
 from __future__ import annotations
 
+from collections.abc import Set as AbstractSet
+
+from penstock.replication.messages import Hello
 from penstock.replication.register import ClusterState, Member
 from penstock.server.cluster.folder import Known
 from penstock.server.cluster.log_sending import FORMAT
+from penstock.server.cluster.outside import Terms
+
+
+def mine_of(known: Known, terms: Terms) -> Member:
+    """What the register is to say of a member."""
+    return Member(terms.name, terms.address, FORMAT, known.starts, terms.process)
 
 
 def not_ours(known: Known, state: ClusterState, origin: int) -> str:
@@ -33,3 +42,27 @@ def no_longer(known: Known, state: ClusterState, mine: Member, *, registered: bo
             f"{mine.starts}: it is an older copy, or another process has it"
         )
     return ""
+
+
+def listing(hello: Hello, state: ClusterState, here: AbstractSet[str]) -> tuple[str, ClusterState | None]:
+    """Why a follower that has a copy of the register has to come again, and what its leader is to keep first.
+
+    here: members that follow, and the leader.  A new one is taken when all others are: so each number is given once
+    """
+    there = state.members.get(hello.member)
+    says = Member(hello.name, hello.address, hello.reads, hello.starts, hello.process)
+    known = state.numbering(hello.numbers)
+    if hello.term != state.term:
+        why = f"this is term {state.term}, and the follower's copy of the register is of term {hello.term}"
+        return why, known if known != state else None
+    if there is not None and there == says.numbered(there.number):
+        return "", None
+    if hello.member in state.gone:
+        return f"{hello.member} was removed from the cluster", None
+    if there is not None and there.starts >= hello.starts:
+        why = f"{there.name} was started {there.starts} times, and this folder {hello.starts}: it is an older copy"
+        return why, None
+    if there is None and (away := state.members.keys() - here):
+        names = ", ".join(sorted(state.members[one].name for one in away))
+        return f"a new member is taken when all others are here: {names} is away, or to be removed", None
+    return "it is being listed", known.with_member(hello.member, says)
