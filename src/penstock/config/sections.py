@@ -247,8 +247,8 @@ class ClusterSection(Section):
         description="Where it is kept who leads: `etcd://host:port,host:port/prefix`, or `file:///folder` for members "
         "of one machine or one NFSv4 folder; `manual`: in each member's own data folder, and a person says who leads."
     )
-    members: list[Name] = Field(
-        default_factory=list,
+    members: tuple[Name, ...] = Field(
+        default=(),
         max_length=16,
         description="With `registry = \"manual\"`: host:port at which the other members are reached, each one's "
         "`advertise`.  One that has an empty folder asks there who leads.",
