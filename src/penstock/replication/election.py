@@ -261,10 +261,10 @@ class Election:
             self._highest, self._beat, self._alive = state.term, state.beat, now
         if self._mine is not None:
             self._highest = state.term
-        counts = self.me in state.in_sync
+        counts, told = self.me in state.in_sync, state.given_up if state.manual else state.leader is None
         if counts and self._last_lsn < state.committed:
             self._intact = False  # this disk has lost it, or is an older one
-        elif state.in_sync == {state.to} == {self.me} and (state.given_up if state.manual else state.leader is None):
+        elif state.to == self.me and state.in_sync == frozenset({self.me}) and told:
             self._intact = True  # a person says that it leads with what it has
         self.role = Role.FOLLOWING if counts and self._intact else Role.JOINING
 

@@ -105,7 +105,7 @@ class ClusterState:
     @property
     def order(self) -> bool:
         """Of a copy: whether a person has told a member to lead, and it has not begun its term yet."""
-        return self.manual and self.to is not None and self.in_sync == {self.to}
+        return self.manual and self.to is not None and self.in_sync == frozenset({self.to})
 
     def knows(self, term: int) -> bool:
         """Of a copy: whether it goes on from a term, or has set it aside."""

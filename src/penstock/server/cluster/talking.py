@@ -33,9 +33,10 @@ class Speaker(Protocol):
 
     terms: Terms
     disk: Disk
-    state: ClusterState | None
     trouble: str
 
+    @property
+    def state(self) -> ClusterState | None: ...
     @property
     def me(self) -> str: ...
     @property
