@@ -149,6 +149,8 @@ def test_protobuf_fields() -> None:
         ({"type": "array", "items": {"type": "record", "name": "E", "fields": []}}, "no bounds"),
         ({"type": "record", "name": "A", "fields": [{"name": "n", "type": ["null", "A"]}]}, "A contains itself"),
         ({"type": "fixed", "name": "Q", "size": -1}, "."),
+        ({"type": "bytes", "logicalType": "decimal", "precision": 309}, "a decimal of 309 digits, 308 are allowed"),
+        ({"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 10}, "scale"),
         ([], "a choice of nothing"),
         ("nonsense", "no Avro schema"),
         ({"type": "string", "__fastavro_parsed__": True}, "it says that it was parsed"),
@@ -182,6 +184,26 @@ def test_lists_of_wide_records_have_bounds() -> None:
     fields += [{"name": f"n{n}", "type": "null"} for n in range(100)]
     with pytest.raises(PreconditionFailed, match="131 values in next to no bytes"):
         body_type(penstock.avro(many))
+
+
+def of_decimal(**schema: Any) -> Any:
+    return {"type": "record", "name": "Sum", "fields": [{"name": "sum", "type": {"logicalType": "decimal", **schema}}]}
+
+
+def test_a_decimal_has_as_many_digits_as_it_is_read_fast() -> None:
+    """Digits take time by the square of the bytes that they are made of: 256 KiB of them took seconds."""
+    price = of_decimal(type="bytes", precision=308, scale=2)
+    row, there = body_type(penstock.avro(price)), fastavro.parse_schema({**price, "fields": [
+        {"name": "sum", "type": "bytes"}]})  # fmt: skip
+    for digits in ("1.23", "-0.01", "0.00", f"{'9' * 306}.99", f"-{'9' * 306}.99"):
+        assert row.read(written(price, {"sum": Decimal(digits)})) == {"sum": digits}
+    with pytest.raises(ValueError, match="a decimal of 262144 bytes, 160 are allowed"):
+        row.read(written(there, {"sum": b"\x7f" * (1 << 18)}))
+    fixed = of_decimal(type="fixed", name="Four", size=4, precision=9, scale=3)
+    assert body_type(penstock.avro(fixed)).read(b"\xff\xff\xff\xff") == {"sum": "-0.001"}
+    assert fastavro.schemaless_reader(BytesIO(written(price, {"sum": Decimal("1.23")})), price, None) == {
+        "sum": Decimal("1.23")
+    }, "others in this process read decimals as ever"
 
 
 @pytest.mark.parametrize("name", ["avro", "protobuf"])

@@ -1,7 +1,8 @@
 """Avro: a body is one datum, bare or behind the id of its schema; what JSON has not is told in text, as of MessagePack.
 
 A schema decides how much a few bytes may become, so those are refused that leave it without a bound: one that contains
-itself, lists of what takes no bytes, and more than `VALUES_MOST` values in one datum beside what its lists hold.
+itself, lists of what takes no bytes, and more than `VALUES_MOST` values in one datum beside what its lists hold.  A
+decimal takes time by the square of its bytes, and has few.
 """
 
 from __future__ import annotations
@@ -12,13 +13,14 @@ import struct
 from base64 import b64encode
 from collections.abc import Mapping
 from datetime import date, datetime, time
-from decimal import Decimal
+from decimal import Context, Decimal
 from io import BytesIO
 from typing import Any, cast
 from uuid import UUID
 
 import fastavro
 import orjson
+from fastavro.read import LOGICAL_READERS
 from fastavro.schema import SchemaParseException, UnknownType
 
 from penstock.expr.bodies.body_type import Reading
@@ -33,6 +35,12 @@ DEPTH_MOST = 64
 
 RATIO_MOST = 4
 """Values of an item of a list for each byte that it takes."""
+
+DIGITS_MOST, DECIMAL_MOST = 308, 160
+"""Digits of a decimal as its schema says, and bytes of one: these are 129, and some writers fill up."""
+
+_DECIMAL = "penstock-decimal"
+"""What schemas of ours call a decimal, so that it is read here, and those of others in this process by fastavro."""
 
 _SIZES = {"null": 0, "boolean": 1, "int": 1, "long": 1, "float": 4, "double": 8, "bytes": 1, "string": 1}
 
@@ -49,6 +57,16 @@ _TOLD: Mapping[type, Told] = {
     Decimal: str,
     UUID: str,
 }
+
+
+def _decimal(data: bytes, schema: Any, _: Any = None) -> Decimal:
+    if len(data) > DECIMAL_MOST:
+        raise ValueError(f"a decimal of {len(data)} bytes, {DECIMAL_MOST} are allowed")
+    return Decimal(int.from_bytes(data, signed=True)).scaleb(-int(schema.get("scale", 0)), _EXACT)
+
+
+_EXACT = Context(prec=3 * DECIMAL_MOST)  # a byte has two digits and a half
+LOGICAL_READERS[f"bytes-{_DECIMAL}"] = LOGICAL_READERS[f"fixed-{_DECIMAL}"] = _decimal
 
 
 def avro_reading(schemas: Schemas) -> Reading:
@@ -83,11 +101,26 @@ def _parsed(text: str) -> object:
         names: dict[str, Any] = {}
         if "__fastavro_parsed__" in text or "__named_schemas" in text:
             raise ValueError("it says that it was parsed")
-        parsed = fastavro.parse_schema(schema, names)
+        fastavro.parse_schema(schema)
+        parsed = fastavro.parse_schema(_with_decimals(schema), names)
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError, SchemaParseException, UnknownType) as e:
         raise ValueError(f"no Avro schema: {str(e)[:200] or type(e).__name__}") from None
     _Bounds(names).of(parsed, ())
     return parsed
+
+
+def _with_decimals(schema: Any) -> Any:
+    """The same, in which decimals are ours.  ValueError for one of too many digits."""
+    if isinstance(schema, list):
+        return [_with_decimals(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    parts = {name: _with_decimals(schema[name]) for name in ("type", "items", "values", "fields") if name in schema}
+    if schema.get("logicalType") == "decimal":
+        if schema["precision"] > DIGITS_MOST:
+            raise ValueError(f"a decimal of {schema['precision']} digits, {DIGITS_MOST} are allowed")
+        parts["logicalType"] = _DECIMAL
+    return {**schema, **parts}
 
 
 class _Bounds:
