@@ -1,19 +1,22 @@
 """Whether a body fits a JSON Schema, and where it does not.  The library is loaded by those alone who have one.
 
 A schema comes from whoever may declare topics, and bodies from whoever may publish, so both are bounded: nothing is
-fetched, patterns run in linear time, and references, which recur, go only as deep as the stack has room for whatever
-the schema makes of a level.  What an error says has no value of the body, for it is shown to others as well.
+fetched, patterns run in linear time, references, which recur, go only as deep as the stack has room for whatever
+the schema makes of a level, and a body is not looked at for which it would make too many steps (`schema_work`).  What
+an error says has no value of the body, for it is shown to others as well.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import lru_cache
+from itertools import accumulate
 from typing import Any, cast
 
 import orjson
 
 from penstock.errors import InvalidArgument, PreconditionFailed
+from penstock.expr.schema_work import work_of
 
 BODY_MOST = 1 << 20
 """Bytes of a body that is looked at: a mebibyte takes 40 ms."""
@@ -28,6 +31,9 @@ STEPS = 20_000
 PARTS_MOST = 2_000
 """Objects and lists of a schema with references."""
 
+WORK_MOST = 1 << 27
+"""Bytes of a body times the steps that its schema makes for one: less than a second, and 128 steps for the largest."""
+
 DEPTH_MOST = 200
 """Levels of a schema itself; the library's own limit is about the same."""
 
@@ -40,7 +46,7 @@ REFERENCES = frozenset({"$ref", "$dynamicRef", "$recursiveRef"})
 class BodyCheck:
     """A schema, ready to be asked."""
 
-    __slots__ = ("_deepest", "_validator", "name")
+    __slots__ = ("_deepest", "_validator", "_work", "name")
 
     def __init__(self, text: str) -> None:
         """InvalidArgument for what is no schema; PreconditionFailed without the library."""
@@ -55,6 +61,9 @@ class BodyCheck:
         self.name = f"json_schema {text}"  # of its answers, among those of filters
         self._deepest = max(8, min(DEEPEST, STEPS // parts)) if refers else 1 << 62
         self._validator = _validator(schema)
+        self._work = list(accumulate(work_of(schema), max))  # by the levels of a body
+        if self._work[0] > WORK_MOST:
+            raise InvalidArgument(f"json_schema makes {self._work[0]} steps for a byte; {WORK_MOST} are allowed")
 
     def fits(self, body: bytes) -> bool:
         """Whether a body is JSON within the bounds and as its schema asks."""
@@ -64,9 +73,16 @@ class BodyCheck:
             value: object = orjson.loads(body)
         except ValueError:
             return False
-        if body.count(b"{") + body.count(b"[") > self._deepest and _measured(value)[1] > self._deepest:
-            return False
+        brackets = body.count(b"{") + body.count(b"[")  # no fewer than its levels
+        if brackets > self._deepest or self._steps(body, brackets) > WORK_MOST:
+            depth = _measured(value)[1]
+            if depth > self._deepest or self._steps(body, depth) > WORK_MOST:
+                return False
         return bool(self._validator.is_valid(value))
+
+    def _steps(self, body: bytes, depth: int) -> int:
+        """For a body of so many levels, at most."""
+        return len(body) * self._work[min(depth, len(self._work) - 1)]
 
     def why(self, body: bytes) -> str:
         """The first thing that is wrong with a body that does not fit, and where; no value of it."""
@@ -79,6 +95,8 @@ class BodyCheck:
         depth = _measured(value)[1]
         if depth > self._deepest:
             return f"it is nested {depth} levels deep, and no more than {self._deepest} are looked at"
+        if (steps := self._steps(body, depth)) > WORK_MOST:
+            return f"its schema would make {steps} steps, and no more than {WORK_MOST} are made"
         for wrong in self._validator.iter_errors(value):
             place = "".join(f"/{step}" for step in cast("Iterable[object]", wrong.instance_path)) or "/"
             return f"{place}: {wrong.message}"[:SHOWN]
