@@ -7,12 +7,21 @@ import os
 
 from celery import Celery
 
-app = Celery("tasks", broker=os.environ.get("AMQP_URL", "pyamqp://guest@localhost//"), backend="rpc://")
+app = Celery(
+    "tasks",
+    broker=os.environ.get("AMQP_URL", "pyamqp://guest@localhost//"),
+    backend=os.environ.get("RESULTS", "rpc://"),
+)
 
 
 @app.task
 def add(x, y):
     return x + y
+
+
+@app.task
+def total(numbers):
+    return sum(numbers)
 
 
 @app.task(bind=True, max_retries=3)

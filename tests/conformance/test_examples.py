@@ -132,6 +132,19 @@ def test_celery(terminals: Terminals) -> None:
     ]  # fmt: skip
 
 
+@in_folder("celery")
+def test_celery_canvas(terminals: Terminals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chains, groups and chords, with results in files."""
+    results = tmp_path / "results"
+    results.mkdir()
+    monkeypatch.setenv("RESULTS", f"file://{results}")
+    terminals.start(str(SUITES / "celery"), "-A", "tasks", "worker", "--concurrency", "2")
+    assert terminals.run(str(SUITES / "python"), "canvas.py") == [
+        "chain 16", "group [0, 2, 4, 6, 8]", "chord 20", "chord of chains 9", "group, then one 10",
+        "failed: ChordError",
+    ]  # fmt: skip
+
+
 @in_folder("dramatiq")
 def test_dramatiq(terminals: Terminals) -> None:
     got = terminals.start(str(SUITES / "dramatiq"), "count_words", "--processes", "1", "--threads", "2")
