@@ -29,6 +29,34 @@ rabbitmq_queues_declared_total rabbitmq_queues_deleted_total rabbitmq_resident_m
 """
 """What the queries of RabbitMQ-Overview name, as it is published with RabbitMQ 4.2."""
 
+OLDER = """
+rabbitmq_build_info rabbitmq_channel_consumers rabbitmq_channel_get_ack_total rabbitmq_channel_get_empty_total
+rabbitmq_channel_get_total rabbitmq_channel_messages_acked_total rabbitmq_channel_messages_confirmed_total
+rabbitmq_channel_messages_delivered_ack_total rabbitmq_channel_messages_delivered_total
+rabbitmq_channel_messages_published_total rabbitmq_channel_messages_redelivered_total
+rabbitmq_channel_messages_unconfirmed rabbitmq_channel_messages_unroutable_dropped_total
+rabbitmq_channel_messages_unroutable_returned_total rabbitmq_channels rabbitmq_channels_closed_total
+rabbitmq_channels_opened_total rabbitmq_connections rabbitmq_connections_closed_total
+rabbitmq_connections_opened_total rabbitmq_disk_space_available_bytes rabbitmq_identity_info
+rabbitmq_process_max_fds rabbitmq_process_max_tcp_sockets rabbitmq_process_open_fds
+rabbitmq_process_open_tcp_sockets rabbitmq_process_resident_memory_bytes rabbitmq_queue_messages_published_total
+rabbitmq_queue_messages_ready rabbitmq_queue_messages_unacked rabbitmq_queues rabbitmq_queues_created_total
+rabbitmq_queues_declared_total rabbitmq_queues_deleted_total rabbitmq_resident_memory_limit_bytes
+"""
+"""The same of RabbitMQ-Overview as it was before RabbitMQ 3.9."""
+
+RAFT = """
+rabbitmq_identity_info rabbitmq_raft_entry_commit_latency_seconds rabbitmq_raft_log_commit_index
+rabbitmq_raft_log_last_written_index rabbitmq_raft_log_snapshot_index rabbitmq_raft_term_total
+"""
+"""Of RabbitMQ-Quorum-Queues-Raft."""
+
+ONE_LOG: Mapping[str, str] = {
+    "rabbitmq_raft_entry_commit_latency_seconds": "penstock_loop_pause_seconds and penstock_cluster_ack_seconds say it",
+    "rabbitmq_raft_log_snapshot_index": "a checkpoint cuts nothing off the log",
+    "rabbitmq_raft_term_total": "penstock_cluster_term says it, where there is a cluster",
+}
+
 NOT_OURS: Mapping[str, str] = {
     f"rabbitmq_message_size_bytes_{part}": "no size of a single message is counted: a publish of many is one step"
     for part in ("bucket", "count", "sum")
@@ -57,6 +85,26 @@ def test_the_queries_of_the_overview_find_their_series(http: Http) -> None:
     assert {"rabbitmq_version", "erlang_version", "product_version"} <= set(what)
     assert found["rabbitmq_process_open_fds"][0][1] > 3
     assert found["rabbitmq_erlang_uptime_seconds"][0][1] >= 0
+
+
+def test_the_queries_of_older_dashboards_find_theirs_and_the_figures_agree(http: Http) -> None:
+    http.do("PUT", "queues/%2F/jobs", {"durable": True}, 201)
+    before = series(http, "/metrics")
+    for _ in range(3):
+        assert http.publish("jobs", "x")
+    assert len(http.take("jobs", 2)) == 2
+    found = series(http, "/metrics/per-object")
+    assert set(OLDER.split()) <= set(found)
+    assert set(RAFT.split()) - set(found) == set(ONE_LOG)
+
+    def grew(name: str) -> float:
+        return sum(value for _, value in found[name]) - sum(value for _, value in before[name])
+
+    assert grew("rabbitmq_channel_messages_published_total") == grew("rabbitmq_global_messages_received_total") == 3
+    assert grew("rabbitmq_queue_messages_published_total") == 3
+    assert found["rabbitmq_raft_log_commit_index"][0][1] > before["rabbitmq_raft_log_commit_index"][0][1]
+    names = {name for name in found if name.startswith("rabbitmq_channel_")}
+    assert all(not labels for name in names for labels, _ in found[name]), "a query by instance finds one line"
 
 
 def test_detailed_metrics_have_the_families_and_vhosts_that_are_named(http: Http) -> None:

@@ -97,6 +97,7 @@ def _families(metrics: Metrics, *, per_object: bool) -> Iterator[Family]:
     for name, _, text in MESSAGES:
         name = f"rabbitmq_global_messages_{name}"
         yield Family(name, text, ["protocol"], [(["amqp091"], metrics[name])], counter=True)
+    yield from _as_older_dashboards_ask(metrics)
     yield from _dead_letters(metrics.dead_lettered)
     if (left := metrics.certificate_seconds_left) is not None:
         text = "Time until the certificate of the doors with TLS ends; negative when it has"
@@ -154,6 +155,42 @@ def _dead_letters(dead: Mapping[str, int]) -> Iterator[Family]:
         values = [(["rabbit_classic_queue", "at_least_once"], count)]
         labels = ("queue_type", "dead_letter_strategy")
         yield Family(f"rabbitmq_global_messages_dead_lettered{name}", text, labels, values, counter=True)
+
+
+_OF_CHANNELS = (
+    ("messages_published", "received"),
+    ("messages_confirmed", "confirmed"),
+    ("messages_unroutable_dropped", "unroutable_dropped"),
+    ("messages_unroutable_returned", "unroutable_returned"),
+    ("messages_delivered", "delivered_consume_auto_ack"),
+    ("messages_delivered_ack", "delivered_consume_manual_ack"),
+    ("messages_redelivered", "redelivered"),
+    ("messages_acked", "acknowledged"),
+    ("get", "delivered_get_auto_ack"),
+    ("get_ack", "delivered_get_manual_ack"),
+    ("get_empty", "get_empty"),
+)
+"""Ends of names that dashboards from before RabbitMQ 3.9 ask for, and of those that came after them."""
+
+
+def _as_older_dashboards_ask(metrics: Metrics) -> Iterator[Family]:
+    """Figures by other names: those of channels, and of the one log what is asked of the logs of quorum queues."""
+    texts = {name: text for name, _, text in MESSAGES}
+    figures = {name: metrics[f"rabbitmq_global_messages_{name}"] for name in texts}
+    for older, name in _OF_CHANNELS:
+        yield Family(f"rabbitmq_channel_{older}", texts[name], (), [((), figures[name])], counter=True)
+    unconfirmed = figures["received_confirm"] - figures["confirmed"] - metrics["penstock_messages_refused"]
+    came = QUEUES.total(metrics.queues, "penstock_queue_published")
+    yield Family("rabbitmq_queue_messages_published", "Messages that came into queues", (), [((), came)], counter=True)
+    for name, text, figure in (
+        ("channel_consumers", "Consumers", metrics["rabbitmq_consumers"]),
+        ("channel_messages_unconfirmed", "Messages that wait for their confirm", max(unconfirmed, 0)),
+        ("process_max_tcp_sockets", "Descriptors that connections may have", metrics["rabbitmq_process_max_fds"]),
+        ("process_open_tcp_sockets", "Open connections", metrics["rabbitmq_connections"]),
+        ("raft_log_commit_index", "Last record that is on disk", metrics["penstock_durable_lsn"]),
+        ("raft_log_last_written_index", "Last record given out", metrics["penstock_last_lsn"]),
+    ):
+        yield Family(f"rabbitmq_{name}", text, (), [((), figure)])
 
 
 _COARSE = ("rabbitmq_queue_messages", "rabbitmq_queue_messages_ready", "rabbitmq_queue_messages_unacked")
