@@ -4,7 +4,6 @@ A chord needs a store of results that anybody may read, so both terminals say on
 """
 
 from celery import chain, chord, group
-from celery.exceptions import ChordError
 from tasks import add, total
 
 print("chain", chain(add.s(2, 2), add.s(4), add.s(8))().get(timeout=20))
@@ -15,5 +14,5 @@ print("group, then one", (group(add.s(n, 1) for n in range(4)) | total.s()).dela
 failing = chord([add.s(1, 1), add.s(1, "one")], total.s())()
 try:
     failing.get(timeout=20)
-except ChordError as error:
-    print("failed:", type(error).__name__)
+except TypeError as error:
+    print("TypeError:", error)

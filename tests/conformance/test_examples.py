@@ -141,7 +141,7 @@ def test_celery_canvas(terminals: Terminals, tmp_path: Path, monkeypatch: pytest
     terminals.start(str(SUITES / "celery"), "-A", "tasks", "worker", "--concurrency", "2")
     assert terminals.run(str(SUITES / "python"), "canvas.py") == [
         "chain 16", "group [0, 2, 4, 6, 8]", "chord 20", "chord of chains 9", "group, then one 10",
-        "failed: ChordError",
+        "TypeError: unsupported operand type(s) for +: 'int' and 'str'",
     ]  # fmt: skip
 
 
