@@ -26,6 +26,7 @@ from expr_cases import (
     answer,
     comparable,
 )
+from message_samples import SAMPLES
 from penstock.errors import ExpressionError, InvalidArgument
 from penstock.expr.batches import batch_of
 from penstock.records.properties import EMPTY
@@ -101,6 +102,17 @@ def test_a_column_filters_a_frame(spark: Any) -> None:
     assert made.columns == ["/total * 2", "/region", "/total / 2.0", "MESSAGE_SIZE()"]
     assert [kind for _, kind in made.dtypes] == ["bigint", "string", "double", "bigint"]
     assert [tuple(row) for row in made.collect()] == [(18, "n", 4.5, 27), (2, None, 0.5, 12), (None, None, None, 2)]
+
+
+def test_a_column_reads_bodies_of_the_type_that_it_is_told(spark: Any) -> None:
+    bodies = [(bytearray(SAMPLES["msgpack"].body({"total": n})),) for n in (4, 9)]
+    frame = spark.createDataFrame(bodies, "payload binary")
+    where: dict[str, Any] = {"columns": {"body": "payload"}, "message_type": "msgpack"}
+    total = penstock.spark.column("/total * 2", type="bigint", **where)
+    found = frame.where(penstock.spark.column("/total > 5", **where)).select(total.alias("t")).collect()
+    assert [row.t for row in found] == [18]
+    with pytest.raises(InvalidArgument, match="reads nvfix"):
+        penstock.spark.column("[nvfix] /total > 5", **where)
 
 
 def test_what_spark_can_judge_needs_no_python(spark: Any, capsys: pytest.CaptureFixture[str]) -> None:

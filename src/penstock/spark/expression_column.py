@@ -46,6 +46,7 @@ from penstock.expr.tree import (
 from penstock.expr.tree import Literal as Constant
 from penstock.expr.values import to_bytes
 from penstock.records.dataclass import dataclass
+from penstock.records.message_types import JSON, typed
 from penstock.spark.expression_udf import COLUMNS, function, untagged
 
 Kind = Literal["boolean", "bigint", "double", "string"]
@@ -88,7 +89,12 @@ class _Spark:
 
 
 def column(
-    expression: str, *, type: str | None = None, columns: Columns | None = None, origin: int | None = None
+    expression: str,
+    *,
+    type: str | None = None,
+    columns: Columns | None = None,
+    origin: int | None = None,
+    message_type: str = JSON,
 ) -> Column:
     """An expression of the language as a Spark Column.
 
@@ -98,9 +104,11 @@ def column(
     `columns`  where body, properties, topic, lsn and time are, and what the functions beyond the message ask for
                (`lease_count`, `user`, ...): a name or a Column.  The first five are called so when not given
     `origin`   makes BOOKMARK() known
+    `message_type`  what the bodies are, where the expression does not say it itself
 
     Raises ExpressionError with the place of what cannot stand, InvalidArgument for a type or column that is none.
     """
+    text = expression if message_type == JSON else typed(expression, message_type)
     if type is not None and type not in TYPES:
         raise InvalidArgument(f"no type {type!r}: there are {', '.join(TYPES)}")
     given = dict(columns or {})
@@ -109,7 +117,7 @@ def column(
         if name not in COLUMNS and name not in context:
             raise InvalidArgument(f"no column {name!r}: there are {', '.join([*COLUMNS, *sorted(context)])}")
     known: frozenset[Group] = frozenset(group for name, group in OF_THE_CONTEXT.values() if name in given)
-    checked = check(parse(expression), expression, known)
+    checked = check(parse(text), text, known)
     result = type or kind_of(checked.tree) or "string"
     builder = _Builder({**COLUMNS, **given}, origin, checked.metered)
     if result == "boolean" and not checked.metered:

@@ -17,7 +17,7 @@ from penstock.errors import InvalidArgument
 from penstock.records.cron import parse_schedule
 from penstock.records.dataclass import dataclass
 from penstock.records.event_actions import ENDS
-from penstock.records.message_types import JSON
+from penstock.records.message_types import JSON, typed, untyped
 
 _ACTION_NAMES = ("On", "If", "Do")
 
@@ -128,12 +128,28 @@ def _values(step: Step, places: dict[Path_, Place], path: Path_) -> dict[str, ob
     """The options that are keys of ours, and where they stand."""
     out = dict[str, object]()
     skipped = {"message_type", *step.module.refused}
+    kind = str(step.fields.values.get("message_type", JSON))
     for key, value in step.fields.values.items():
         if key not in skipped:
-            out[key] = value
+            out[key] = _reading(key, value, kind)
             places[*path, key] = step.fields.place(key)
     places[path] = step.element.place("<Action>")
     return out
+
+
+def _reading(key: str, value: object, kind: str) -> object:
+    """A value whose expressions read bodies of this type, where they do not say one themselves."""
+    if kind == JSON:
+        return value
+    if key == "filter":
+        return _typed(str(value), kind)
+    if key == "values":
+        return [(name, _typed(text, kind)) for name, text in cast("list[tuple[str, str]]", value)]
+    return value
+
+
+def _typed(text: str, kind: str) -> str:
+    return text if untyped(text)[0] != JSON else typed(text, kind)
 
 
 def _on(book: Book, step: Step, path: Path_, places: dict[Path_, Place]) -> dict[str, object]:

@@ -34,6 +34,7 @@ from penstock.config.foreign.amps_elements import (
 )
 from penstock.config.foreign.amps_links import read_replication
 from penstock.config.foreign.amps_queues import read_sow, typed
+from penstock.config.foreign.amps_types import name_types, with_schemas
 from penstock.config.foreign.amps_values import NO
 from penstock.config.foreign.converted import BYTES_MAX, Book, Converted, Element, Verdict, parse_xml, read_bytes
 from penstock.config.known_names import Path_, Place, known_name
@@ -261,9 +262,12 @@ def read_ampsconfig(root: Element, path: Path, environ: Mapping[str, str]) -> Co
     book = Book()
     _Expander(book, path, environ).expand(root)
     stray(book, root)
+    name_types(book, root, path)
     for element in root.children:
         if element.name not in SECTIONS:
             unknown(book, element, "<AMPSConfig>", SECTIONS)
+        elif element.name == "MessageTypes" and with_schemas(element):
+            continue
         elif element.name in NO_MEANING:
             book.remark(Verdict.NO_MEANING, element.place(), NO_MEANING[element.name])
         elif element.name in DIFFERENT:

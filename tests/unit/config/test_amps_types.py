@@ -1,0 +1,92 @@
+"""`<MessageTypes>` of AMPS: names of types, and schemas of protobuf and Avro out of files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from google.protobuf import descriptor_pb2
+
+from message_samples import AVRO, ORDER, SAMPLES, order_file
+from penstock.config.foreign import read_foreign
+from penstock.config.load import load_file
+from penstock.errors import SettingsError
+from penstock.records.message_types import untyped
+from penstock.testing import Broker
+
+
+def written(folder: Path, types: str, kind: str, more: str = "") -> Path:
+    """A file of AMPS with these types and a queue whose bodies are of one of them."""
+    found = folder / "amps.xml"
+    found.write_text(
+        f"<AMPSConfig><MessageTypes>{types}</MessageTypes><SOW><Topic><Name>t</Name><MessageType>{kind}</MessageType>"
+        f"<Key>/id</Key></Topic><Queue><Name>q</Name><UnderlyingTopic>t</UnderlyingTopic><MessageType>{kind}"
+        f"</MessageType></Queue></SOW>{more}</AMPSConfig>"
+    )
+    return found
+
+
+def declared(name: str, module: str, **parts: str) -> str:
+    inner = "".join(f"<{tag}>{text}</{tag}>" for tag, text in parts.items())
+    return f"<MessageType><Name>{name}</Name><Module>{module}</Module>{inner}</MessageType>"
+
+
+def of_protobuf(folder: Path) -> str:
+    """The type of orders, whose files are in `folder`."""
+    (folder / "proto").mkdir()
+    files = descriptor_pb2.FileDescriptorSet(file=[order_file()])
+    (folder / "proto/shop.pb").write_bytes(files.SerializeToString())
+    return declared("orders", "protobuf", ProtoPath="proto", ProtoFile="shop.proto", Type="shop.Order")
+
+
+def test_protobuf_is_read_as_protoc_has_it(tmp_path: Path) -> None:
+    settings = load_file(written(tmp_path, of_protobuf(tmp_path), "orders"))
+    assert settings.queue[0].settings.message_type == settings.topic[0].message_type
+    assert settings.topic[0].message_type.startswith("protobuf:")
+
+
+def test_avro_too_and_bodies_are_read_by_it(tmp_path: Path) -> None:
+    (tmp_path / "order.avsc").write_text(json.dumps(ORDER))
+    path = written(tmp_path, declared("orders", "avro", SchemaFile="order.avsc"), "orders")
+    assert load_file(path).topic[0].message_type == AVRO
+    sample = SAMPLES["avro"]
+    with Broker(path) as broker:
+        broker.publish("t", sample.body({"id": 7}))
+        assert len(broker.sow("t", filter="/id = 7")) == 1
+
+
+def test_a_name_for_a_type_that_needs_none_is_that_type(tmp_path: Path) -> None:
+    converted = read_foreign(written(tmp_path, declared("mine", "nvfix"), "mine"))
+    assert converted.settings["topic"] == [{"name": "t", "message_type": "nvfix", "key": ["/id"]}]
+
+
+@pytest.mark.parametrize(
+    ("types", "why"),
+    [
+        (declared("orders", "protobuf", ProtoFile="gone.proto", Type="a.B"), "protoc --include_imports"),
+        (declared("orders", "protobuf", ProtoFile="gone.proto"), "has no <Type>"),
+        (declared("orders", "avro"), "has no <SchemaFile>"),
+        (declared("orders", "avro", SchemaFile="gone.avsc"), "gone.avsc: No such file"),
+        (declared("orders", "avro", SchemaFiel="x"), "did you mean 'SchemaFile'"),
+    ],
+)
+def test_what_is_wrong_is_told_with_its_line(tmp_path: Path, types: str, why: str) -> None:
+    with pytest.raises(SettingsError, match=r"amps\.xml:1: ") as told:
+        load_file(written(tmp_path, types, "orders"))
+    assert why in str(told.value)
+
+
+def test_expressions_of_an_action_read_what_its_message_type_says(tmp_path: Path) -> None:
+    action = (
+        "<Actions><Action><On><Module>amps-action-on-publish-message</Module><Options><Topic>t</Topic>"
+        "<MessageType>nvfix</MessageType><Filter>/qty > 5</Filter></Options></On><Do>"
+        "<Module>amps-action-do-extract-values</Module><Options><MessageType>nvfix</MessageType>"
+        "<Data>{{AMPS_DATA}}</Data><Value>N=/qty</Value></Options></Do></Action></Actions>"
+    )
+    converted = read_foreign(written(tmp_path, "", "nvfix", action))
+    [one] = converted.settings["action"]  # type: ignore[misc]
+    told = json.dumps(one)
+    assert "[nvfix] /qty > 5" in told
+    assert untyped("[nvfix] /qty")[0] == "nvfix"
+    assert "[nvfix] /qty\"" in told
