@@ -133,8 +133,9 @@ def test_a_door_that_takes_all_of_its_memory_ends_alone(tmp_path: Path) -> None:
         until_back(server)
 
 
-def test_a_door_that_has_no_memory_for_its_guards_ends_and_is_back(tmp_path: Path) -> None:
-    """One that went on would look after nobody who has not logged in, for as long as the server runs."""
+@pytest.mark.parametrize("strangers", [True, False])
+def test_a_door_that_has_no_memory_for_its_guards_ends_and_is_back(tmp_path: Path, strangers: bool) -> None:
+    """One that went on would look after no stranger, and fail every call, for as long as the server runs."""
     with serving(tmp_path) as server:
         assert server.process is not None
         door = door_of(server.process.pid)
@@ -143,11 +144,10 @@ def test_a_door_that_has_no_memory_for_its_guards_ends_and_is_back(tmp_path: Pat
         resource.prlimit(door, resource.RLIMIT_DATA, (has, has))
         host, _, port = server.ready["flight"].rpartition(":")
         with ExitStack() as stack, suppress(OSError):
-            for _ in range(60):
+            for _ in range(60 if strangers else 0):
                 stack.enter_context(socket.create_connection((host, int(port)), timeout=5))
         eventually(lambda: another_door(server.process and server.process.pid, door), "it went on", BACK_S)
         until_back(server)
-        assert "MemoryError" not in server.output().replace("MemoryError: ", "")
 
 
 def publishing(client: penstock.Client) -> None:

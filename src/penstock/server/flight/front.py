@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import ctypes
 import logging
+import mmap
 import os
 import socket
 import threading
@@ -21,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from penstock.server.doors.line import Broken, Ended, Kind, Line, Lines, plain
-from penstock.server.loading import begun_as_a_door, do_without_pandas, with_bounded_pool
+from penstock.server.loading import UNGUARDED, begun_as_a_door, do_without_pandas, with_bounded_pool
 
 if TYPE_CHECKING:
     from penstock.server.flight.grpc_server import Server
@@ -37,16 +38,25 @@ UNBOUNDED = "Arrow was loaded with another memory pool: what Flight's clients co
 LEFT_MOST = 10_000
 """Addresses that are told at a time."""
 
+SPARE = 8 << 20
+SHORT_MOST = 2
+"""Bytes that there must be room for, and how often it is seen that there is none before the process ends: calls fail
+one by one when memory is short for a moment, and all of them when it stays so."""
+
 
 class Front:
     """What the server tells the door, and the door the server, beside the calls.  `run` has a thread of its own."""
 
-    def __init__(self, control: socket.socket, lines: socket.socket, warning: str | None = None) -> None:
-        """warning: what the operator should know of this process."""
+    def __init__(
+        self, control: socket.socket, lines: socket.socket, warning: str | None = None, *, alone: bool = False
+    ) -> None:
+        """warning: what the operator should know of this process.  alone: it is a door and nothing else."""
+        self._alone = alone
         self._warning = warning
         self._control = Line(control)
         self._lines = Lines(lines)
         self._server: Server | None = None
+        self._short = 0  # looks in a row that found no room
 
     def run(self) -> None:
         """Until the server closes the socket."""
@@ -97,6 +107,10 @@ class Front:
             self._tell(answer)
 
     def _pong(self) -> None:
+        self._short = 0 if _has_room() else self._short + 1
+        if self._short >= SHORT_MOST and self._alone:
+            os.write(2, b"the flight door has no memory left\n")
+            os._exit(UNGUARDED)
         self._lines.tidy()
         answer: dict[str, object] = {"alive": True}
         if self._server is not None:
@@ -130,8 +144,19 @@ def main() -> None:
     from penstock.server import allocator
 
     allocator.keep_close(decoded)
-    Front(control, lines, None if allocator.flight_is_bounded(decoded) else UNBOUNDED).run()
+    try:
+        Front(control, lines, None if allocator.flight_is_bounded(decoded) else UNBOUNDED, alone=True).run()
+    except MemoryError:
+        os._exit(UNGUARDED)
     os._exit(0)
+
+
+def _has_room() -> bool:
+    try:
+        mmap.mmap(-1, SPARE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS).close()  # what is shared does not count
+    except (OSError, MemoryError):
+        return False
+    return True
 
 
 def with_small_stacks() -> None:
