@@ -172,6 +172,8 @@ class ClusterState:
             raise InvalidArgument(f"the cluster has {len(self.members)} members; at most {MEMBERS_MOST} are allowed")
         if not self.manual:
             return replace(self, members={**self.members, key: member})
+        if key in self.gone:
+            raise InvalidArgument(f"{key} was removed from the cluster")
         there = self.members.get(key)
         number = self.numbers + 1 if there is None else there.number
         if number >= LANES:

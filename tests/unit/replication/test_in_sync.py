@@ -140,3 +140,23 @@ def test_whose_drop_was_read_and_not_answered_is_added_again_later() -> None:
     made.acked("c", 100, 100, 2 * SECOND, level=True)
     made.acked("c", 100, 100, 5 * SECOND, level=True)
     assert made.wanted(5 * SECOND) >= {"a", "c"}
+
+
+def test_where_nobody_could_tell_it_who_is_silent_is_waited_for() -> None:
+    """It is dropped when it has said itself that it is no candidate."""
+    made = InSync("a", "abc", min_in_sync=1, times=Times(), now=0, waits=True)
+    made.synced(100)
+    made.acked("b", 100, 100, 60 * SECOND, level=True)
+    made.gone("c")
+    assert made.waited_for(60 * SECOND) == {"c"}
+    assert made.wanted(60 * SECOND) == {"a", "b", "c"}
+    assert made.committed == 0
+    made.declines("c")
+    assert made.wanted(60 * SECOND) == {"a", "b"}
+    made.asked(frozenset("ab"))
+    made.settled(frozenset("ab"), 60 * SECOND)
+    assert made.committed == 100
+    made.acked("c", 100, 100, 61 * SECOND, level=True)
+    made.acked("c", 100, 100, 64 * SECOND, level=True)
+    assert made.wanted(64 * SECOND) == {"a", "b", "c"}
+    assert made.wanted(90 * SECOND) == {"a", "b"}, "nobody knows yet that it was to be added"

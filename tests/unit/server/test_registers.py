@@ -22,12 +22,12 @@ def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield host
 
 
-@pytest.fixture(params=["file", "etcd"])
+@pytest.fixture(params=["file", "manual", "etcd"])
 def register(request: pytest.FixtureRequest, tmp_path: Path) -> Register:
-    if request.param == "file":
-        return register_at(f"file://{tmp_path}")
+    if request.param != "etcd":
+        return register_at(f"file://{tmp_path}" if request.param == "file" else "manual", tmp_path)
     host: str = request.getfixturevalue("etcd")
-    return register_at(f"etcd://{host}/{tmp_path.name}")
+    return register_at(f"etcd://{host}/{tmp_path.name}", tmp_path)
 
 
 def test_a_value_is_replaced_by_who_knows_its_version(register: Register) -> None:
@@ -97,7 +97,7 @@ def test_a_folder_that_is_not_there_is_no_empty_register(tmp_path: Path) -> None
 @pytest.mark.parametrize("url", ["zookeeper://a:1/x", "file://host/folder", "file:relative", "etcd:///x", ""])
 def test_what_is_no_register_is_refused(url: str) -> None:
     with pytest.raises(SettingsError, match="is no register"):
-        register_at(url)
+        register_at(url, "data")
 
 
 def test_a_change_is_tried_again_while_others_change_the_register(tmp_path: Path) -> None:
