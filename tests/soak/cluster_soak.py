@@ -153,8 +153,8 @@ class ClusterSoak:
     # what happens
 
     def _trouble(self) -> None:
-        troubles = [self.killed, self.isolated, self.paused, self.parted, self.parted, self.stopped, self.no_register,
-                    self.failing_disk, self.full_disk, self.blackout]  # fmt: skip
+        troubles = [self.killed, self.killed, self.isolated, self.paused, self.paused, self.parted, self.parted,
+                    self.stopped, self.no_register, self.failing_disk, self.full_disk, self.blackout]  # fmt: skip
         self.cluster.leader().signal(signal.SIGKILL)
         self.counts["killed"] += 1
         self._goes_on()
