@@ -33,7 +33,7 @@ OURS = {name: value for name, value in os.environ.items() if name.startswith(LOA
 """Of those, what this process began with, and so the one that forks."""
 
 DOORS = ("penstock.server.flight.front", "penstock.server.amqp.front", "penstock.server.http.front")
-BESIDE = (*DOORS, "penstock.server.flight.grpc_server", "penstock.server.cluster.process")
+BESIDE = (*DOORS, "penstock.server.flight.grpc_server")
 """What processes beside a server have loaded, which load Arrow as a server does."""
 
 APART = {
@@ -41,6 +41,7 @@ APART = {
         {}, ("penstock.history.view", "penstock.server.bulk.requests", "penstock.server.allocator"),
     ),
     "penstock.server.sql.sql_child": ({"ARROW_DEFAULT_MEMORY_POOL": "system"}, ()),
+    "penstock.server.cluster.process": ({"ARROW_DEFAULT_MEMORY_POOL": "system"}, ()),
 }  # fmt: skip
 """What has memory of its own: the variables that it begins with, and what it has loaded beside itself, and no more."""
 

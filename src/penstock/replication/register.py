@@ -158,7 +158,8 @@ class ClusterState:
 
     def counting(self, members: Iterable[str]) -> ClusterState:
         """The same with these members in sync."""
-        return replace(self, in_sync=frozenset(members))
+        wanted = frozenset(members)
+        return self if wanted == self.in_sync else replace(self, in_sync=wanted)
 
     def handing_to(self, member: str | None) -> ClusterState:
         """The same with somebody named who may take over at once."""

@@ -34,6 +34,7 @@ from penstock.server.cluster.changing import changed
 from penstock.server.cluster.holding import Hold
 from penstock.server.cluster.process import LOST, ONE, THREE, TWO, boottime, packets
 from penstock.server.cluster.registers import MANUAL, register_at
+from penstock.server.loading import POOL
 
 if TYPE_CHECKING:
     from penstock.config.settings import Settings
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from penstock.replication.register import ClusterState
     from penstock.server.engine import Engine
 
+_ITS_OWN = {"OPENBLAS_NUM_THREADS": "1"}
 BEAT_S = 0.1
 LOOK_S = 0.05
 HAND_OVER_S = 3.0
@@ -102,7 +104,10 @@ class Cluster:
         return await self._called
 
     def _start(self) -> None:
-        """`subprocess` runs no code of ours between fork and exec, so threads do no harm."""
+        """`subprocess` runs no code of ours between fork and exec, so threads do no harm.
+
+        It needs next to nothing of Arrow, whose own pool would take 4 MiB all the same.
+        """
         self._sock, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         mine = os.pidfd_open(os.getpid())
         try:
@@ -111,7 +116,7 @@ class Cluster:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno(), mine],
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OPENBLAS_NUM_THREADS": "1"},
+                env={POOL: "system", **os.environ, **_ITS_OWN, "PYTHONPATH": os.pathsep.join(sys.path)},
             )
         finally:
             theirs.close()

@@ -280,6 +280,8 @@ class Sending:
             beside = self._beside()
             if beside is not None:
                 self.link.send(beside)
+            elif self._place[:2] == (self._files.log.segment, self._files.log.end):
+                return
             try:
                 if not self._piece(self._place) and beside is None:
                     return

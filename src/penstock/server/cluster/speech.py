@@ -176,7 +176,7 @@ class Peer(asyncio.BufferedProtocol):
             self._transport.write(start + body)
         else:
             self._transport.write(start)
-            self._transport.write(body)
+            self._transport.write(memoryview(body))  # of which no part is copied before it waits
 
     def close(self) -> None:
         """What was given goes out; nothing more is heard."""
