@@ -41,6 +41,7 @@ class _Connection:
         self.caller, self.here = caller, here
         self.there: asyncio.StreamWriter | None = None
         self.forgotten = False
+        self.task = asyncio.current_task()
 
     def forget(self) -> None:
         """The one that is called loses it."""
@@ -88,6 +89,12 @@ class Way:
             if caller in (EVERYBODY, one.caller):
                 one.forget() if fault is Fault.HALF_OPEN else one.end()
 
+    def cancel(self) -> None:
+        """All connections end."""
+        for one in list(self._open):
+            if one.task is not None:
+                one.task.cancel()
+
     def _of(self, caller: int) -> Fault | None:
         faults = self._faults
         return faults.get(EVERYBODY) or faults.get(caller)
@@ -99,8 +106,8 @@ class Way:
         self._open.add(one)
         try:
             await self._carry(one, reader)
-        except OSError:
-            pass
+        except (OSError, asyncio.CancelledError):
+            pass  # the other end is gone, or the network ends
         finally:
             self._open.discard(one)
             one.end()
@@ -150,6 +157,7 @@ class Network:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="network", daemon=True)
         self._servers = list[asyncio.Server]()
+        self._ways = list[Way]()
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -166,6 +174,7 @@ class Network:
     def way(self, target: int, callers: Callable[[], Iterable[int]] | None = None) -> Way:
         """A new one, which listens."""
         way = Way(target, callers)
+        self._ways.append(way)
         self._servers.append(asyncio.run_coroutine_threadsafe(way.listen(), self._loop).result(10))
         return way
 
@@ -176,10 +185,10 @@ class Network:
     async def _end(self) -> None:
         for server in self._servers:
             server.close()
-        others = [one for one in asyncio.all_tasks() if one is not asyncio.current_task()]
-        for one in others:
-            one.cancel()
-        await asyncio.gather(*others, return_exceptions=True)
+        while others := asyncio.all_tasks() - {asyncio.current_task()}:
+            for way in self._ways:  # who is being taken just now is in none yet: its socket would be lost
+                way.cancel()
+            await asyncio.wait(others, timeout=LOOK_S)
 
 
 def caller_of(port: int, called: int, groups: Iterable[int]) -> int:
