@@ -1,5 +1,5 @@
-"""What `penstock doctor` looks at: Python, the disk's own sync time, ports, limits, memory, Java, forgotten streams,
-links to other sites, and in a cluster of servers the register, the other members, and how many there are.
+"""What `penstock doctor` looks at: Python, the disk's own sync time, ports, limits, memory, Java, forgotten streams and
+links to other sites; `cluster_checkup` has the rest of a cluster of servers.
 
 Each finding is good, poor (it works, not well) or bad (it cannot serve).  Nothing is changed: the file written to time
 the disk is removed again, and no data folder is made.
@@ -16,7 +16,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -25,25 +24,25 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from penstock.cli.driver_jobs import Door, door_of
 from penstock.cli.output import counted
-from penstock.errors import InvalidArgument, PenstockError, ProtocolError, SettingsError, Unavailable
+from penstock.errors import PenstockError, SettingsError
 from penstock.expr import TopicPattern
 from penstock.log.disk import LOCK_NAME, to_be
 from penstock.server.listening import OWN
 from penstock.units import format_size
-from penstock.version import __version__
 
 if TYPE_CHECKING:
     from penstock.config.links import LinkSection
-    from penstock.config.sections import Address, ClusterSection
+    from penstock.config.sections import Address
     from penstock.config.settings import Settings
     from penstock.config.vhost_sections import Queue
-    from penstock.replication.register import ClusterState
 
 
 SYNCS = 21
 SLOW_SYNC_MS = 20.0
 FEW_FILES = 4096
 LITTLE_DISK = 2**30
+REACH_S = 2.0
+LOOPBACK = ("127.", "localhost", "[::1]", "0.0.0.0", "[::]")
 ASK_S = 1.0
 """How long the server may take to answer."""
 
@@ -70,20 +69,21 @@ def examine(settings: Settings) -> list[Finding]:
     findings = [python(), *disk(folder)]
     doors = settings.listen.doors()
     server = serving_process(Path(settings.server.data))
+    follows = server != lock_holder(Path(settings.server.data))
     if server is not None:
-        findings.append(Finding("data folder", "good", f"{folder}, which process {server} serves at present"))
+        does = "follows with" if follows else "serves"
+        findings.append(Finding("data folder", "good", f"{folder}, which process {server} {does} at present"))
     findings += [port(name, address, server) for name, address in doors.items()]
     findings += _door_processes(settings, server)
     if settings.tls.certificate is not None:
         findings.append(certificate(settings))
     findings += [files(), memory(settings.server.memory)]
     door = door_of(settings)
-    if server is not None and door is not None and not door.listens.endswith(":0"):
+    if server is not None and not follows and door is not None and not door.listens.endswith(":0"):
         findings.append(streams(settings, door))
         if settings.link:
             findings += running_links(settings, door)
     findings += examine_links(settings)
-    findings += examine_cluster(settings)
     findings.append(java(needed=bool(settings.pipeline) or any(one.engine == "spark" for one in settings.view)))
     if settings.server.sync != "commit":
         advice = 'a confirmed message may be lost in a power cut; the default "commit" prevents it'
@@ -140,7 +140,19 @@ def sync_times_ms(folder: Path, count: int = SYNCS) -> list[float]:
     return sorted(took)
 
 
+MEMBER = b"penstock.server.cluster.process"
+
+
 def serving_process(folder: Path) -> int | None:
+    """The server of a data folder, whose lock it holds, or its member's process while it follows."""
+    holder = lock_holder(folder)
+    with suppress(OSError):
+        if MEMBER in Path(f"/proc/{holder}/cmdline").read_bytes():
+            return int(Path(f"/proc/{holder}/stat").read_text().rpartition(")")[2].split()[1])
+    return holder
+
+
+def lock_holder(folder: Path) -> int | None:
     """The process that holds the lock of a data folder, as Linux tells; the lock is not touched."""
     try:
         inode, holder = (folder / LOCK_NAME).stat().st_ino, (folder / LOCK_NAME).read_text().strip()
@@ -400,95 +412,3 @@ def java(*, needed: bool) -> Finding:
     if int(match[1]) < 17:
         return Finding("Java", absent, match[0], advice)
     return Finding("Java", "good", match[0])
-
-
-READS = 5
-SLOW_S = 0.25
-REACH_S = 2.0
-CLOCKS_APART_S = 1.0
-LOOPBACK = ("127.", "localhost", "[::1]", "0.0.0.0", "[::]")
-
-
-def examine_cluster(settings: Settings) -> Iterator[Finding]:
-    """Nothing for a server that is in none."""
-    section = settings.cluster
-    if section is None:
-        return
-    from penstock.replication.register import decode
-    from penstock.server.cluster.registers import register_at
-
-    register, took, value = register_at(section.registry, settings.server.data), list[float](), b""
-    for _ in range(READS):
-        began = time.perf_counter()
-        try:
-            value = register.read().value
-        except Unavailable as error:
-            yield Finding("register", "bad", f"{section.registry}: {error}", "without it nobody is elected: start it")
-            return
-        took.append(time.perf_counter() - began)
-    median = sorted(took)[READS // 2]
-    found = f"{section.registry} answers in {median * 1000:.1f} ms"
-    slow = "a slow register makes takeovers late: put it near, on disks of its own" if median > SLOW_S else ""
-    yield Finding("register", "poor" if slow else "good", found, slow)
-    if not value:
-        advice = "`penstock cluster init` with the settings of one member makes it"
-        yield Finding("cluster", "bad", "there is none in the register", advice)
-        return
-    try:
-        state = decode(value)
-    except InvalidArgument as error:
-        yield Finding("cluster", "bad", str(error), "something else is kept there: give another place")
-        return
-    yield from _members(settings, section, state)
-
-
-def _members(settings: Settings, section: ClusterSection, state: ClusterState) -> Iterator[Finding]:
-    yield _enough(len(state.members), len(state.in_sync), section.min_in_sync)
-    hosts = Counter(one.address.rpartition(":")[0] for one in state.members.values())
-    shared = [host for host, many in hosts.items() if many > 1]
-    if shared:
-        advice = "they are lost together with that machine"
-        yield Finding("machines", "poor", f"several members are at {', '.join(shared)}", advice)
-    mine = section.advertise or str(section.listen)
-    if len(state.members) > 1 and mine.startswith(LOOPBACK) and not all(host.startswith(LOOPBACK) for host in hosts):
-        yield Finding("advertise", "bad", mine, "the others cannot reach that: set cluster.advertise")
-    for key, one in sorted(state.members.items()):
-        if one.name != settings.server.name:
-            yield _reached(section, one.name, one.address, leads=key == state.leader)
-
-
-def _enough(members: int, in_sync: int, least: int) -> Finding:
-    """Whether there are members enough for confirms, and to lose one."""
-    found = f"{members} members, {in_sync} in sync, min_in_sync {least}"
-    if members < least:
-        return Finding("cluster", "bad", found, "nothing can be confirmed: start more members, or lower min_in_sync")
-    if in_sync < least:
-        return Finding("cluster", "bad", found, "nothing is confirmed until more members are in sync")
-    if members == least:
-        return Finding("cluster", "poor", found, "with one member down nothing is confirmed: have one more")
-    if least == 1:
-        return Finding("cluster", "poor", found, "what one disk alone has may be lost with it")
-    return Finding("cluster", "good", found)
-
-
-def _reached(section: ClusterSection, name: str, address: str, *, leads: bool) -> Finding:
-    """Whether a member's stream can be called from here with the cluster's secret, and what its clock says."""
-    from penstock.server.cluster.speech import Tls, ask
-
-    what, told = f"member {name}", f"{address}{', which leads' if leads else ''}"
-    try:
-        tls = None if section.tls is None else Tls(*section.tls)
-        there, ahead, within = ask(address, section.secret.get_secret_value().encode(), tls, REACH_S)
-    except (OSError, ValueError) as error:
-        return Finding(what, "poor", f"{told}: {error}", "it is down, or what lies between keeps us apart")
-    except (ProtocolError, SettingsError) as error:
-        return Finding(what, "bad", f"{told}: {error}", "secret and certificates of [cluster] must fit those of others")
-    apart = max(0.0, abs(ahead) - within)
-    found = f"{told}, can be reached; its clock is {abs(ahead):.3f} s {'ahead' if ahead > 0 else 'behind'}"
-    if apart > CLOCKS_APART_S:
-        advice = "delays, expirations and schedules go by the clock of whoever leads: keep clocks together, as by NTP"
-        return Finding(what, "poor", found, advice)
-    if there.version != __version__:
-        advice = "upgrade all members, one after the other, and then: penstock cluster finalize"
-        return Finding(what, "poor", f"{found}; its version is {there.version}, and {__version__} here", advice)
-    return Finding(what, "good", found)

@@ -334,6 +334,30 @@ def test_doctor_takes_the_server_of_the_folder_for_no_mistake(tmp_path: Path) ->
     assert checkup.serving_process(tmp_path) is None
 
 
+HOLDS = """
+import sys
+from penstock.log.disk import OsDisk
+
+OsDisk(sys.argv[1]).lock()
+print(flush=True)
+sys.stdin.read()
+"""
+
+
+def test_doctor_takes_the_process_of_a_member_that_follows_for_a_part_of_its_server(tmp_path: Path) -> None:
+    """It holds the lock of the folder; what listens there is the server's, which has started it."""
+    import os
+    import subprocess
+
+    command = [sys.executable, "-c", HOLDS, str(tmp_path), "penstock.server.cluster.process"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as member:
+        assert member.stdout is not None
+        member.stdout.readline()
+        assert checkup.lock_holder(tmp_path) == member.pid
+        assert checkup.serving_process(tmp_path) == os.getpid()
+        member.kill()
+
+
 class StillClock:
     def wall(self) -> int:
         return 1_700_000_000_000_000

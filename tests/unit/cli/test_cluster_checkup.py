@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from penstock.cli.checkup import examine_cluster
+from penstock.cli.cluster_checkup import examine_cluster
 from penstock.config.load import load_text
 from penstock.config.settings import Settings
 from penstock.replication.messages import Here, Look, Message
