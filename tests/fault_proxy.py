@@ -189,6 +189,8 @@ class Network:
             for way in self._ways:  # who is being taken just now is in none yet: its socket would be lost
                 way.cancel()
             await asyncio.wait(others, timeout=LOOK_S)
+        for _ in range(2):
+            await asyncio.sleep(0)  # what was aborted is closed, too
 
 
 def caller_of(port: int, called: int, groups: Iterable[int]) -> int:
