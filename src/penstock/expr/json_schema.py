@@ -16,7 +16,9 @@ from typing import Any, cast
 import orjson
 
 from penstock.errors import InvalidArgument, PreconditionFailed
+from penstock.expr.bodies.type_table import body_type
 from penstock.expr.schema_work import work_of
+from penstock.records.message_types import JSON, MessageType
 
 BODY_MOST = 1 << 20
 """Bytes of a body that is looked at: a mebibyte takes 40 ms."""
@@ -44,12 +46,14 @@ REFERENCES = frozenset({"$ref", "$dynamicRef", "$recursiveRef"})
 
 
 class BodyCheck:
-    """A schema, ready to be asked."""
+    """A schema, ready to be asked.  Of a body of another type than JSON it sees the JSON that readers see of it."""
 
-    __slots__ = ("_deepest", "_validator", "_work", "name")
+    __slots__ = ("_deepest", "_type", "_validator", "_work", "name")
 
-    def __init__(self, text: str) -> None:
-        """InvalidArgument for what is no schema; PreconditionFailed without the library."""
+    def __init__(self, text: str, kind: MessageType = JSON) -> None:
+        """kind: of the bodies.
+
+        InvalidArgument for what is no schema; PreconditionFailed without the library."""
         schema = _read(text)
         parts, depth, refers = _measured(schema)
         if depth > DEPTH_MOST:
@@ -58,7 +62,8 @@ class BodyCheck:
             raise InvalidArgument(
                 f"json_schema has references and {parts} objects and lists; with references {PARTS_MOST} are allowed"
             )
-        self.name = f"json_schema {text}"  # of its answers, among those of filters
+        self.name = f"json_schema [{kind}] {text}"  # of its answers, among those of filters
+        self._type = None if kind == JSON else body_type(kind)
         self._deepest = max(8, min(DEEPEST, STEPS // parts)) if refers else 1 << 62
         self._validator = _validator(schema)
         self._work = list(accumulate(work_of(schema), max))  # by the levels of a body
@@ -67,9 +72,8 @@ class BodyCheck:
 
     def fits(self, body: bytes) -> bool:
         """Whether a body is JSON within the bounds and as its schema asks."""
-        if len(body) > BODY_MOST:
-            return False
         try:
+            body = self._shown(body)
             value: object = orjson.loads(body)
         except ValueError:
             return False
@@ -80,18 +84,30 @@ class BodyCheck:
                 return False
         return bool(self._validator.is_valid(value))
 
+    def _shown(self, body: bytes) -> bytes:
+        """A body as JSON.  ValueError for one that is none of its type, or too large."""
+        if self._type is not None and len(body) <= BODY_MOST:
+            try:
+                body = self._type.json(body)
+            except ValueError as error:
+                raise ValueError(f"it is no {self._type.title}: {error}") from None
+        if len(body) > BODY_MOST:
+            raise ValueError(f"it has {len(body)} bytes, and no more than {BODY_MOST} are looked at")
+        return body
+
     def _steps(self, body: bytes, depth: int) -> int:
         """For a body of so many levels, at most."""
         return len(body) * self._work[min(depth, len(self._work) - 1)]
 
     def why(self, body: bytes) -> str:
         """The first thing that is wrong with a body that does not fit, and where; no value of it."""
-        if len(body) > BODY_MOST:
-            return f"it has {len(body)} bytes, and no more than {BODY_MOST} are looked at"
         try:
+            body = self._shown(body)
             value: object = orjson.loads(body)
-        except ValueError as error:
+        except orjson.JSONDecodeError as error:
             return f"it is no JSON: {error}"
+        except ValueError as error:
+            return str(error)
         depth = _measured(value)[1]
         if depth > self._deepest:
             return f"it is nested {depth} levels deep, and no more than {self._deepest} are looked at"
@@ -104,9 +120,9 @@ class BodyCheck:
 
 
 @lru_cache(maxsize=256)
-def compile_check(text: str) -> BodyCheck:
-    """The check that a text spells."""
-    return BodyCheck(text)
+def compile_check(text: str, kind: MessageType = JSON) -> BodyCheck:
+    """The check that a text spells, of bodies of a type."""
+    return BodyCheck(text, kind)
 
 
 def _read(text: str) -> Any:

@@ -102,8 +102,8 @@ def _wrong_schema(schema: object, _: Mapping[str, object]) -> str | None:
 def _wrong_json_schema(schema: object, settings: Mapping[str, object]) -> str | None:
     if not isinstance(schema, str) or len(schema) > TEXT_MOST:
         return f"json_schema is a JSON Schema as text of at most {TEXT_MOST} letters, not {str(schema)[:60]!r}"
-    if (kind := settings.get(MESSAGE_TYPE, JSON)) != JSON:
-        return f"json_schema is for bodies of JSON, and those of message_type {kind} are none"
+    if (kind := settings.get(MESSAGE_TYPE, JSON)) in FIELDLESS:
+        return f"json_schema is for bodies with fields, and those of message_type {kind} have none"
     return None
 
 

@@ -10,10 +10,12 @@ from unittest.mock import patch
 import orjson
 import pytest
 
+from message_samples import SAMPLES
 from penstock.core.commands.transactions import Transaction
 from penstock.core.publishing import body_checks
 from penstock.core.publishing.published import Published
 from penstock.errors import InvalidArgument, PreconditionFailed
+from penstock.expr.bodies.type_table import body_type
 from penstock.expr.json_schema import BODY_MOST, DEEPEST, compile_check
 from penstock.records.entries import Publishes
 from penstock.server.judging import _answers, note  # pyright: ignore[reportPrivateUsage]
@@ -193,7 +195,7 @@ def test_settings_that_cannot_be() -> None:
         ({"json_schema": "{"}, "no JSON"),
         ({"json_schema": "{}", "json_schema_check": "maybe"}, "is one of off, warn, reject"),
         ({"json_schema_check": "warn"}, "give one"),
-        ({"json_schema": "{}", "message_type": "nvfix"}, "bodies of JSON"),
+        ({"json_schema": "{}", "message_type": "binary"}, "bodies with fields"),
     ):
         with pytest.raises(InvalidArgument, match=why):
             world.core.declare_topic(world.now, *NAME, settings)
@@ -208,3 +210,39 @@ def test_without_the_library_it_is_told_and_nothing_slips_through() -> None:
         assert "penstock[json-schema]" in reasons(publish(world, GOOD))[0]
     compile_check.cache_clear()
     assert publish(world, GOOD).refused == ()
+
+
+@pytest.mark.parametrize("name", ["msgpack", "bson", "avro", "protobuf"])
+def test_bodies_of_other_types_have_bounds_by_the_json_that_readers_see(name: str) -> None:
+    sample = SAMPLES[name]
+    total = {"maxLength": 2} if sample.texts else {"maximum": 99}
+    bounds = {"properties": {"total": total, "region": {"enum": ["north", "south"]}}}
+    world = World()
+    world.core.declare_topic(world.now, *NAME, {"json_schema": text(bounds), "message_type": sample.name})
+    world.declare("orders", message_type=sample.name)
+    given = ((99, "north"), (101, "north"), (1, "x"))
+    orders = [{"id": "a", "total": total, "region": where} for total, where in given]
+    published = publish(world, *map(sample.body, orders), b"\xc1")
+    told = reasons(published)
+    assert published.stored == 1
+    assert sorted(told) == [1, 2, 3]
+    assert "/total: " in told[1]
+    assert "/region: " in told[2]
+    assert f"it is no {body_type(sample.name).title}: " in told[3]
+
+
+def test_where_every_value_is_a_text_bounds_are_of_texts() -> None:
+    world = World()
+    bounds = {"properties": {"side": {"pattern": "^(buy|sell)$"}, "qty": {"maxLength": 3}}}
+    world.core.declare_topic(world.now, *NAME, {"json_schema": text(bounds), "message_type": "nvfix"})
+    published = publish(world, b"side=buy\x01qty=100\x01", b"side=hold\x01", b"qty=1000\x01")
+    assert sorted(reasons(published)) == [1, 2]
+
+
+def test_what_a_body_becomes_is_bounded_as_well() -> None:
+    check = compile_check("{}", "msgpack")
+    assert check.fits(b"\xdc\x00\x02\x01\x02")
+    large = b"\xdd" + (300_000).to_bytes(4, "big") + b"\xcd\xff\xff" * 300_000  # of three bytes each, six as JSON
+    assert len(large) < BODY_MOST
+    assert not check.fits(large)
+    assert "no more than" in check.why(large)

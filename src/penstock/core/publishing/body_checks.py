@@ -16,6 +16,7 @@ from penstock.expr.json_schema import BodyCheck, compile_check
 from penstock.expr.meter import LOOP_BODY, LOOP_BYTES
 from penstock.records.dataclass import dataclass
 from penstock.records.message_bodies import listed
+from penstock.records.message_types import JSON, MESSAGE_TYPE, MessageType
 from penstock.records.sow_settings import JSON_SCHEMA, JSON_SCHEMA_CHECK
 
 if TYPE_CHECKING:
@@ -125,7 +126,8 @@ class BodyChecks:
             return None
         text = cast("str", settings[JSON_SCHEMA])
         try:
-            return compile_check(text), mode == "reject"
+            kind = cast("MessageType", settings.get(MESSAGE_TYPE, JSON))
+            return compile_check(text, kind), mode == "reject"
         except (InvalidArgument, PreconditionFailed) as error:  # its library went, or takes it no longer
             return Unread(text, str(error)), mode == "reject"
 
