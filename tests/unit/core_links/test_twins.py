@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from random import Random
 
@@ -50,6 +51,18 @@ def level(a: Linked, b: Linked) -> None:
         for site in (a, b):
             site.core.asks(site.now)
             site.turn()
+
+
+def test_thousands_that_were_sent_to_two_sites_are_parted_at_once(pair: tuple[Linked, Linked]) -> None:
+    """Each looked through all the others: a publisher that changed sides stopped a server for a minute."""
+    a, b = pair
+    began = time.process_time()
+    for site in pair:
+        send(site, *range(1, 8_001))
+    level(a, b)
+    assert (a.q().ready, b.q().ready, b.q().foreign_count) == (8_000, 0, 8_000)
+    assert (a.core.twins, b.core.twins) == (set(), set())
+    assert time.process_time() - began < 5
 
 
 def bodies(site: Linked) -> list[bytes]:

@@ -9,19 +9,26 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
+
 from penstock.core.commands.links import LinkCommands, merged_spans
 from penstock.core.links.asking import Asking, Waiting
 from penstock.core.links.ownership import Claim, Span
 from penstock.core.links.parcels import ASKED_MOST, HANDED_ON_MOST, Ask, Asked, joined, read_ask
 from penstock.core.links.sharing import Sharing
 from penstock.core.links.telling import Carried
+from penstock.core.links.twins import Twin
 from penstock.core.links.wanted import Wanted
 from penstock.core.queue.dispatching.consumers import Consumer
+from penstock.core.queue.order.runs import packed
 from penstock.core.queue.queue import Queue
 from penstock.records.chunks import Now
 
 HANDING_ON_MOST = 100
 """Asks that wait to be handed on; more are lost, and come again."""
+
+TWINS_MANY, TWINS_EACH = 1_000, 100
+"""Of more pairs than so many that are one it is looked so many microseconds a pair later again."""
 
 FORGETS_EVERY = 1_000_000
 """Microseconds until it is looked again at what may be forgotten."""
@@ -40,7 +47,7 @@ class TransferCommands(LinkCommands):
         self._carries = dict[str, Carried]()  # by site: what the link to it carries
         self._askings = dict[int, Asking]()  # by queue
         self._handing_on = list[Asked]()
-        self._looks_at = 0
+        self._looks_at = self._twins_at = 0
         self._floors_then = list[tuple[int, int]]()  # last LSN, and the lowest that shared queues had then
 
     def link_up(self, site: str) -> None:
@@ -92,31 +99,44 @@ class TransferCommands(LinkCommands):
                 yield Asked(owner, ask.words, site)
 
     def _part_twins(self, now: Now) -> None:
-        """Of two messages that are one let one go, as `core.links.twins` says."""
+        """Of two messages that are one let one go, as `core.links.twins` says; all that may go at once."""
         queues = [queue for number in self.sharing.queues if (queue := self._by_id(number)) is not None]
-        for twin in list(self.twins) if queues else ():
-            sites = [self.peers.sites[peer].origin for peer in (twin.peer, twin.other_peer)]
-            kept, spare = (twin.one, twin.other) if sites[0] < sites[1] else (twin.other, twin.one)
-            over = [self._part_twin(now, queue, kept, spare) for queue in queues]
-            if all(over):
-                self.twins.discard(twin)
-
-    def _part_twin(self, now: Now, queue: Queue, kept: int, spare: int) -> bool:
-        """The same of one queue; whether there is nothing left to do for it."""
-        there = [lsn for lsn in (kept, spare) if queue.lives(lsn)]
-        if not there or min(kept, spare) < queue.id:
-            return True
-        goes = there[-1]
-        if queue.claims(self.peers).of(goes).owner != self.peers.here or queue.lives(goes, "leased"):
-            return False  # its owner lets it go, or whoever works on it is awaited
+        if not queues or (len(self.twins) > TWINS_MANY and now.wall < self._twins_at):
+            return
+        awaited, gone = set[Twin](), set[int]()
         with self.group():
-            if len(there) == 1:  # the other one was worked
-                queue.withdraw(now, range(goes, goes + 1), self._out, "its twin")
+            for queue in queues:
+                worked, spare = self._parted_twins(queue, awaited)
+                if worked:
+                    queue.withdraw(now, packed(np.array(sorted(worked))), self._out, "its twin")
+                if spare:
+                    queue.settled_elsewhere(now, packed(np.array(sorted(spare))), self.peers.here, self._out, [])
+                    gone |= spare
+                if worked or spare:
+                    self._touch(queue)
+            if gone:
+                self._forget_twins(sorted(gone))
+        self.twins.intersection_update(awaited)
+        self._twins_at = now.wall + TWINS_EACH * len(self.twins)
+
+    def _parted_twins(self, queue: Queue, awaited: set[Twin]) -> tuple[set[int], set[int]]:
+        """What goes of one queue: messages whose other one was worked, and those whose other one is to be.
+
+        awaited: takes those of which an owner elsewhere lets one go, or somebody has one in hand.
+        """
+        worked, spare, claims = set[int](), set[int](), queue.claims(self.peers)
+        for twin in self.twins:
+            sites = [self.peers.sites[peer].origin for peer in (twin.peer, twin.other_peer)]
+            both = (twin.one, twin.other) if sites[0] < sites[1] else (twin.other, twin.one)
+            there = [lsn for lsn in both if queue.lives(lsn)]
+            if not there or min(both) < queue.id:
+                continue
+            goes = there[-1]
+            if claims.of(goes).owner != self.peers.here or queue.lives(goes, "leased"):
+                awaited.add(twin)
             else:
-                queue.settled_elsewhere(now, range(goes, goes + 1), self.peers.here, self._out, [])
-                self._forget_twins([goes])
-        self._touch(queue)
-        return True
+                (worked if len(there) == 1 else spare).add(goes)
+        return worked, spare
 
     def _take_of_absent(self, now: Now, queue: Queue) -> None:
         """Own what consumers here have room for and belongs to sites that are away."""

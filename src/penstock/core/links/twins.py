@@ -84,10 +84,11 @@ class Sequences:
 
     def forget(self, lsns: Collection[int]) -> None:
         """These went because they were twins: they say nothing of others any more."""
+        gone = sorted(lsns)
         for sites in self._runs.values():
             for peer, runs in sites.items():
-                if any(lsn < run[1] + run[2] and lsn >= run[1] for run in runs for lsn in lsns):
-                    sites[peer] = [part for run in runs for part in _without(run, lsns)]
+                if any(_some(gone, run) for run in runs):
+                    sites[peer] = [part for run in runs for part in _without(run, _some(gone, run))]
 
     def gone(self, publishers: Iterable[str]) -> None:
         """Nothing comes of them any more."""
@@ -103,9 +104,14 @@ def _shared(new: Numbered, peer: int, runs: list[tuple[int, int, int]]) -> Itera
             yield Twin(new.lsn + number - new.sequence, new.peer, lsn + number - sequence, peer)
 
 
-def _without(run: tuple[int, int, int], lsns: Collection[int]) -> Iterator[tuple[int, int, int]]:
+def _some(lsns: list[int], run: tuple[int, int, int]) -> list[int]:
+    """Those of ascending LSNs that are in a run."""
+    return lsns[bisect_left(lsns, run[1]) : bisect_left(lsns, run[1] + run[2])]
+
+
+def _without(run: tuple[int, int, int], lsns: list[int]) -> Iterator[tuple[int, int, int]]:
     sequence, lsn, count = run
-    ends = [one - lsn for one in sorted(lsns) if lsn <= one < lsn + count]
+    ends = [one - lsn for one in lsns]
     for low, high in zip([0, *(end + 1 for end in ends)], [*ends, count], strict=True):
         if low < high:
             yield sequence + low, lsn + low, high - low
