@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -75,16 +75,20 @@ class Sites:
     def __init__(
         self, folder: Path, names: str = "ab", *, network: Network | None = None, queue: str = "",
         topics: str = '{ pattern = "work" }', link: str = "", more: str = "", each: Mapping[str, str] | None = None,
+        ways: Collection[str] | None = None, lacks: str = "",
     ) -> None:  # fmt: skip
-        """queue: settings of the queue `work`.  link: of each link.  more: of each site, each: of one."""
+        """queue: settings of the queue `work`.  link: of each link.  more: of each site, each: of one.
+
+        ways: which links there are, each as the names of who tells and who hears; None: all.  lacks: sites without it.
+        """
         ports = dict(zip(names, free_ports(len(names)), strict=True))
         self.sites = {name: Site(folder / name, name, ports[name]) for name in names}
         self.ways = dict[tuple[str, str], Way]()
         for name, site in self.sites.items():
             text = f'[server]\nname = "{name}"\ngroup = "group-{name}"\n'
-            text += QUEUE.format(settings=queue) + more + (each or {}).get(name, "")
+            text += ("" if name in lacks else QUEUE.format(settings=queue)) + more + (each or {}).get(name, "")
             for other in names:
-                if other == name:
+                if other == name or (ways is not None and name + other not in ways):
                     continue
                 port = ports[other]
                 if network is not None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from random import Random
 from typing import Any
 
+import orjson
 import pyarrow as pa
 import pytest
 
@@ -17,6 +18,7 @@ from penstock.server.links.calling import Connection, ours
 from penstock.server.links.sending import hello_words
 from sites.house import LINK, Sites, publish, work
 from sites.test_lying_sites import PIECE, head, rows
+from unit.core_links.test_lies import lies, parcel
 
 OFFER = {
     "identity": ["/", "work", "distributed", ""], "topic": ["", "work"], "filter": None, "initial_owner": None,
@@ -155,5 +157,50 @@ def test_mutated_parcels_end_the_link_or_are_parcels(sites: Sites) -> None:
         assert why(connection), bytes(bad)
     assert sites["b"].waiting() <= 25
     with sites["b"].client() as client:
+        client.purge("work")
+    goes_on(sites)
+
+
+def test_each_field_may_be_a_lie_and_nobody_else_at_the_door_hears_of_it(sites: Sites, effort: int) -> None:
+    """Every other field is tried in the core; here those that a run chooses, each by a site that calls anew."""
+    site, random = sites["b"], Random(SEED)
+    connection = calls(sites)
+    origin = int(orjson.loads(connection.read())["welcome"]["origin"])
+    honest = parcel(2000, origin, EVIL.origin, "work", OFFER, OTHER.name)
+    connection.write(honest.head, honest.rows)
+    while b'"ack":2009' not in connection.read():
+        pass
+    connection.close()
+    honest = parcel(3000, origin, EVIL.origin, "work", OFFER, OTHER.name)
+    hello = hello_words("b", EVIL, [OFFER], (OTHER,), sync=False)
+    ask = orjson.dumps({"say": "ask", "ask": ["/", "work", [[origin, 1, 3], [5, 7, 8]], [OTHER.name]]})
+    said = {which: [words for _, words in lies(one)] for which, one in (("parcel", honest.head), ("ask", ask))}
+    said["hello"] = [words for _, words in lies(hello)]
+    channel = site.connect().channel()
+    with site.client() as client, client.consume("work", backlog=5) as consumer:
+        for number in range(30 * effort):
+            which = ("parcel", "ask", "hello")[number % 3]
+            words = random.choice(said[which])
+            try:
+                connection = calls(sites, words=words if which == "hello" else None)
+                if which != "hello":
+                    connection.write(words, honest.rows if which == "parcel" else None)
+                    connection.write(b'{"say":"stop"}')  # ends it in any case
+                elif b"welcome" in (heard := connection.read()):
+                    connection.write(b'{"say":"stop"}')
+            except (PenstockError, pa.ArrowException, OSError) as error:
+                heard = str(error).encode()
+            else:
+                heard = why(connection).encode()
+            assert heard, words
+            assert b"internal error" not in heard, (words, heard)
+            if number % 10 == 9:
+                channel.basic_publish("", "work", b"%d" % number)
+                while (message := consumer.take(timeout=30)) is not None:
+                    message.ack()
+                    if message.body == b"%d" % number:
+                        break
+                assert message is not None, "who consumes at the same door goes on, on the same connection"
+    with site.client() as client:
         client.purge("work")
     goes_on(sites)

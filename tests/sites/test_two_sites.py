@@ -19,7 +19,7 @@ def test_a_message_published_here_is_seen_there_worked_there_and_settled_at_both
 
 def test_queues_of_one_name_whose_topics_no_link_carries_have_nothing_to_agree_on(tmp_path: Path) -> None:
     apart = '\n[[queue]]\nname = "apart"\n'
-    each = {"a": f"{apart}max_length = 5\n", "b": f"{apart}filter = \"/x > 1\"\n"}
+    each = {"a": f"{apart}max_length = 5\n", "b": f'{apart}filter = "/x > 1"\n'}
     with Sites(tmp_path, each=each) as sites:
         sites.linked()
         publish(sites["a"], b"mine", queue="apart")
