@@ -26,6 +26,16 @@ RUN_MOST = 1024
 """Records of a run."""
 
 
+def _begun(journal: list[Entry], last: Control) -> Control | Moves:
+    """The last record, as the first of a run if it may be one."""
+    if last.kind not in RUNS or len(last.header) + len(last.body) > SHORT:
+        return last
+    run = Moves(last.lsn, last.time, [last.kind], [last.name], [last.header], [last.body])
+    run.stop = min(last.lsn + RUN_MOST, LSN_LIMIT - 1)
+    journal[-1] = run
+    return run
+
+
 class Outbox(Generic[E]):
     """Journal, effects and the next LSN.  `E` is the union of effects."""
 
@@ -80,34 +90,26 @@ class Outbox(Generic[E]):
         route: int = NO_ROUTE,
     ) -> int:
         """Write one control record; returns its LSN.  header: bytes are what `dump` has made of one."""
-        lsn = self._give(1)
         told = header if isinstance(header, bytes) else dump(header) if header is not None else b""
         group, journal = self._group, self.journal
-        if kind in RUNS and journal and group is None and self._joins(journal, lsn, kind, name, told, body):
-            return lsn
+        if kind in RUNS and group is None and journal and len(told) + len(body) <= SHORT:
+            last, lsn = journal[-1], self.next_lsn
+            if isinstance(last, Control):
+                last = _begun(journal, last)
+            if isinstance(last, Moves) and last.time == self.time and last.first + len(last.kinds) == lsn < last.stop:
+                self.next_lsn = lsn + 1
+                last.kinds.append(kind)
+                last.names.append(name)
+                last.headers.append(told)
+                last.bodies.append(body)
+                return lsn
+        lsn = self._give(1)
         entry = Control(kind, name, told, body, lsn, self.time, via, route)
         if group is not None:
             group.entries.append(entry)
         else:
             journal.append(entry)
         return lsn
-
-    def _joins(self, journal: list[Entry], lsn: int, kind: Kind, name: str, told: bytes, body: bytes) -> bool:
-        """Whether a record goes with the one before it; then it does."""
-        last = journal[-1]
-        if len(told) + len(body) > SHORT or isinstance(last, Group | Publishes) or last.time != self.time:
-            return False
-        if isinstance(last, Control):
-            if last.kind not in RUNS or last.lsn + 1 != lsn or len(last.header) + len(last.body) > SHORT:
-                return False
-            last = journal[-1] = Moves(last.lsn, last.time, [last.kind], [last.name], [last.header], [last.body])
-        elif (count := len(last.kinds)) >= RUN_MOST or last.first + count != lsn:
-            return False
-        last.kinds.append(kind)
-        last.names.append(name)
-        last.headers.append(told)
-        last.bodies.append(body)
-        return True
 
     def publish(self, batch: Publishes) -> int:
         """Write messages; sets `batch.first` and `batch.time`, returns the first LSN."""

@@ -178,7 +178,7 @@ class Columns:
         if value.__class__ is not list and values.count(value) == len(values):
             encoded = value.encode()
             return _even(len(encoded), rows), encoded * rows
-        if self._long(values):
+        if self._long(values) and not _listed(values):
             return self._runs([value if value.__class__ is list else value.encode() for value in values], _texts)
         return _texts(_spread(values, self.counts))
 
@@ -187,7 +187,7 @@ class Columns:
         value, rows = values[0], self.rows
         if value.__class__ is not list and values.count(value) == len(values):
             return _even(len(value), rows), value * rows
-        if self._long(values):
+        if self._long(values) and not _listed(values):
             return self._runs(values, _pieces)
         return _pieces(_spread(values, self.counts))
 
@@ -231,6 +231,11 @@ class Columns:
                 pieces.append(some.data)
                 size += some.size
         return _chained(sums), pieces, size
+
+
+def _listed(values: list[Any]) -> bool:
+    """Whether each part has a list, so that there is nothing to repeat."""
+    return {*map(type, values)} == {list}
 
 
 def _texts(values: list[str]) -> Texts:

@@ -174,6 +174,7 @@ class Moves:
     names: list[str]
     headers: list[bytes]
     bodies: list[bytes]
+    stop: int = 0  # LSNs below this may join it
 
     def __len__(self) -> int:
         return len(self.kinds)

@@ -181,8 +181,13 @@ class Engine(Runtime):
         core = self.core
         journal = core.take_journal()
         urgent = bool(journal) and self._note(journal)
+        performers = self._performers
+        grant = None if self.acts.delivers else self.gates.grant
         for effect in core.take_effects():
-            self._performers[type(effect)](effect)
+            if grant is not None and isinstance(effect, e.Deliver):  # nearly all
+                grant(effect)
+            else:
+                performers[type(effect)](effect)
         self.notices.gather(journal)
         if core.traced:
             self.traces.gather(journal)

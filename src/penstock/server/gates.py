@@ -124,11 +124,21 @@ class Gates:
     # -- durability and turns
 
     def grant(self, effect: Delivery) -> None:
-        """Send a delivery when what has to be durable before it is."""
+        """Send a delivery when what has to be durable before it is; one row with nothing in its way goes at once."""
         runtime = self._runtime
         if effect.after <= runtime.log.durable:
-            if len(effect.chunk) != 1 or not self._deliver_one(effect):
+            chunk = effect.chunk
+            receiver: Receiver = effect.consumer.holder  # type: ignore[assignment]  # as `receiver_of`, which is a call
+            if (
+                len(chunk) > 1 or effect.others or runtime.broken is not None or runtime.core.traced
+                or (self._gates and receiver.gate in self._gates)
+                or (row := runtime.bodies.arrivals.row(chunk[0])) is None
+            ):  # fmt: skip
                 self.deliver(effect)
+                return
+            receiver.deliver_one(effect, *row)
+            if effect.queue.available:
+                self._look_after(effect.queue, effect.consumer.targets)
         elif runtime.broken is None:
             self.late.append(effect)
             runtime.await_lsn(effect.after)
@@ -193,24 +203,8 @@ class Gates:
             if rest is not None:
                 self._gates[receiver.gate] = deque([(effect, rest)])
                 self._wait(effect, rest, receiver)
-        if effect.queue.ready or effect.queue.held:
+        if effect.queue.available:
             self._look_after(effect.queue, effect.consumer.targets)
-
-    def _deliver_one(self, effect: Delivery) -> bool:
-        """The same for one row that memory has, with nothing in its way; False: it is as any."""
-        runtime, consumer, queue = self._runtime, effect.consumer, effect.queue
-        receiver: Receiver = consumer.holder  # type: ignore[assignment]  # as `receiver_of`, which is a call
-        if effect.others or runtime.broken is not None or (self._gates and receiver.gate in self._gates):
-            return False
-        if runtime.core.traced:
-            return False
-        row = runtime.bodies.arrivals.row(effect.chunk[0])
-        if row is None:
-            return False
-        receiver.deliver_one(effect, *row)
-        if queue.ready or queue.held:
-            self._look_after(queue, consumer.targets)
-        return True
 
     def deliver_each(self, effect: Deliveries) -> None:
         """The same for messages of which each has a consumer of its own: together, where nothing is in their way."""
@@ -219,7 +213,7 @@ class Gates:
             whole = self._runtime.bodies.arrivals.whole(effect.chunk)
             if whole is not None:
                 receiver.deliver_each(effect, whole)
-                if effect.queue.ready or effect.queue.held:
+                if effect.queue.available:
                     for targets in {consumer.targets for consumer in effect.consumers}:
                         self._look_after(effect.queue, targets)
                 return

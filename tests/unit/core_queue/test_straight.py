@@ -50,12 +50,11 @@ class Side:
     def ack(self, places: Sequence[int]) -> None:
         done = [self.held[place] for place in places]
         self.held = [one for one in self.held if one not in done]
-        for consumer, lsn in done:
-            self.queue.settle_several(self.now, [(consumer, [range(lsn, lsn + 1)])], self.sink)
+        self.queue.settle_several(self.now, [(consumer, [range(lsn, lsn + 1)]) for consumer, lsn in done], self.sink)
 
     def come(self, **options: Any) -> None:
-        tag = f"c{len(self.workers)}"
-        self.workers.append(self.queue.subscribe(self.now, self.sink, tag=tag, holder=self, client=tag, **options))
+        tag = f"c{len(self.workers) % 3}{len(self.workers)}"
+        self.workers.append(self.queue.subscribe(self.now, self.sink, tag=tag, holder=self, client=tag[:2], **options))
 
     def leave(self, place: int) -> None:
         gone = self.workers[place]

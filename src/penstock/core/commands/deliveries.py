@@ -37,7 +37,7 @@ from penstock.core.effects import (
 )
 from penstock.core.links.carried import translated
 from penstock.core.publishing.dead_letters import Buried
-from penstock.core.queue.dispatching.consumers import Consumer
+from penstock.core.queue.dispatching.consumers import Consumer, Serving
 from penstock.core.queue.dispatching.roster import Terms
 from penstock.core.queue.order.runs import NEVER, pairs_body, sift, sorted_chunk
 from penstock.core.queue.queue import Letter, Queue, queue_of
@@ -158,6 +158,19 @@ class DeliveryCommands(QueueCommands):
             return sum([self.settle(now, queue, chunks, Verb.ACK, by=consumer) for consumer, chunks in settled])
         self._timers.touched.add(queue)
         return queue.settle_several(self._at(now), settled, self._out)
+
+    def settle_round(self, now: Now, done: Mapping[Serving, Sequence[Acked]]) -> None:
+        """The same for many queues."""
+        now, out, touched, by_id = self._at(now), self._out, self._timers.touched, self._admin.by_id
+        for one, settled in done.items():
+            shares, queue = one.sharing, by_id.get(one.id)
+            if queue is None or queue is not one:
+                continue
+            if shares:
+                self.settle_several(now, queue, settled)
+            else:
+                queue.settle_several(now, settled, out)
+                touched.add(queue)
 
     def settle_each(self, now: Now, queue: Queue, consumers: Sequence[Consumer], chunk: Chunk) -> int:
         """The same of as many consumers as messages, each of which has done the one at its place; chunk: ascending."""

@@ -163,7 +163,7 @@ class Arrivals:
 
         taken: for each queue the LSNs that it takes, and their rows in the batch.
         """
-        if len(taken) > 1 and any(queue.shares_credit for queue, _, _ in taken):
+        if len(taken) > 1 and [queue for queue, _, _ in taken if queue.shares_credit]:
 
             def give(queue: Queue, chunk: Chunk, rows: Sequence[int]) -> None:
                 self.arrive_in(queue, now, chunk, batch, rows, barriers.get(queue))

@@ -28,7 +28,7 @@ from penstock.core.publishing.published import (
 )
 from penstock.core.publishing.routed import Routed, RowRouter, by_topic
 from penstock.core.queue.queue import Queue
-from penstock.core.topology.register import Interning
+from penstock.core.topology.register import DEFAULT_VHOST, Interning
 from penstock.core.topology.routing import Plan, Router
 from penstock.records.chunks import Chunk, Now
 from penstock.records.declared_types import HIGH_PRIORITY
@@ -151,7 +151,7 @@ class Storing:
         wanted = 0
         place = self._interning.place
         for (topic, rows), plan in zip(groups.items(), plans, strict=True):
-            if topic.via == NO_VIA:
+            if topic.via == NO_VIA and (topic.exchange or topic.vhost != DEFAULT_VHOST or topic.blind):
                 place(topic)
             queues = plan.queues
             wanted += len(rows) * len(queues)

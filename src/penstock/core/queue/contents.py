@@ -118,7 +118,9 @@ class Contents(QueueParts):
     @property
     def available(self) -> int:
         """What is ready for clients that know no barriers, and what queries look at."""
-        return self.ready + self.held
+        shares, older = self.shares, self.older
+        count = self.main.count + self.returned.count + self.barriers.held
+        return count + (0 if shares is None else shares.count) + (0 if older is None else older.count)
 
     @property
     def inactive(self) -> int:

@@ -358,8 +358,8 @@ class Queue(Surface):
 
     def settle_several(self, now: Now, settled: Sequence[Acked], sink: Sink) -> int:
         """Deliveries of several consumers are done, one after the other; returns how many messages that affected."""
-        if len(settled) == 1 and acknowledge_lone(self, now, *settled[0], sink):
-            return 1
+        if acknowledge_lone(self, now, settled, sink):
+            return len(settled)
         if self.is_due(now):
             self.tick(now, sink)
         if not together(self):

@@ -52,7 +52,7 @@ class Doorway:
         self._programs: dict[bytes, tuple[Mapping[str, FieldValue], frozenset[str]]] = {}
         self._cutter = way.Cutter(way.up_most(door.limits.frame_max, door.limits.max_message_size))
         self._out = list[bytes]()
-        self._confirms: way.Confirms | None = None  # the last of what goes out is one of these, or neither
+        self.confirms: way.Confirms | None = None  # the last of what goes out is one of these, or neither
         self.deliveries: way.Deliveries | None = None
         self.heads: dict[Topic, bytes] = {}
         self._decided = 0  # batches, not told
@@ -89,11 +89,14 @@ class Doorway:
 
     def confirm(self, session: int, channel: int, tag: int, how: int) -> None:
         """The outcome of a publish, in the same order."""
-        if self._confirms is None:
-            self._close_rows()
-            self._confirms = way.Confirms()
-            self._mark_dirty()
-        self._confirms.rows.append((session, channel, tag, how))
+        (self.confirms or self.begin_confirms()).rows.append((session, channel, tag, how))
+
+    def begin_confirms(self) -> way.Confirms:
+        """Columns for outcomes, in the same order."""
+        self._close_rows()
+        self._mark_dirty()
+        self.confirms = way.Confirms()
+        return self.confirms
 
     def head(self, again: bool, topic: Topic) -> bytes:
         """What stands behind the tag of a delivery with this topic."""
@@ -113,9 +116,9 @@ class Doorway:
 
     def _close_rows(self) -> None:
         """What comes next comes behind the open columns."""
-        if self._confirms is not None:
-            self._out += self._confirms.pieces()
-            self._confirms = None
+        if self.confirms is not None:
+            self._out += self.confirms.pieces()
+            self.confirms = None
         elif self.deliveries is not None:
             self._out += self.deliveries.pieces()
             self.deliveries = None

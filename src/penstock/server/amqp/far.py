@@ -41,6 +41,13 @@ class Out(Protocol):
         """The outcome of a publish, in the same order."""
         ...
 
+    confirms: way.Confirms | None
+    """The same of outcomes of publishes."""
+
+    def begin_confirms(self) -> way.Confirms:
+        """Columns for outcomes, in the same order."""
+        ...
+
     heads: dict[Topic, bytes]
     """Of first deliveries: what stands behind the tag of one with this topic, where that is known."""
 
@@ -146,7 +153,8 @@ class Far:
     def confirm_up_to(self, channel: int, sequence: int) -> None:
         """So are all up to a number."""
         if not self._over:
-            self._way.confirm(self.number, channel, sequence, way.MULTIPLE)
+            out = self._way
+            (out.confirms or out.begin_confirms()).rows.append((self.number, channel, sequence, way.MULTIPLE))
 
     def refuse(self, channel: int, tag: int, *, multiple: bool = False) -> None:
         """A publish of this channel is refused."""

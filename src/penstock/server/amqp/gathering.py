@@ -12,16 +12,15 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from penstock.core.publishing.published import Published
-from penstock.core.queue.queue import queue_of
 from penstock.records.entries import Publishes
 from penstock.wire.amqp.events import PublishRun
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from penstock.core.queue.dispatching.consumers import Consumer
+    from penstock.core.queue.dispatching.consumers import Consumer, Serving
     from penstock.errors import Refused
-    from penstock.records.chunks import Chunk
+    from penstock.records.chunks import Chunk, Now
     from penstock.records.entries import Topic
     from penstock.server.amqp.channel import Channel
     from penstock.server.amqp.incoming import Incoming
@@ -145,9 +144,12 @@ class Gathering:
         """All that lies here is decided."""
         if not self._rows:
             self.begun = False
+            if not self._acks:
+                return
+        now = self._engine.now()  # one for all, which is one value of the log's column
         if self._acks:
             acks, self._acks = self._acks, []
-            self._settle(acks)
+            self._settle(now, acks)
         if self._rows:
             rows, topics, properties, bodies = self._rows, self._topics, self._properties, self._bodies
             modes, size, behind = self._modes, self._size, self._acks_behind
@@ -158,13 +160,13 @@ class Gathering:
             self._round += 1
             mode = modes.pop() if len(modes) == 1 else -1
             if size <= self._core.at_once and self._together():
-                self._publish(rows, Publishes(_common(topics), _common(properties), bodies, size=size, plain=mode))
+                self._publish(now, rows, Publishes(_common(topics), _common(properties), bodies, size=size, plain=mode))
             else:
                 for (intake, channel, target), header, body in zip(rows, properties, bodies, strict=True):
                     run = PublishRun(channel.number, target, header, [body], plain=mode, told=1)
                     intake.take_alone(channel, run)
             if behind:
-                self._settle(behind)
+                self._settle(now, behind)
 
     def decide_before(self, incoming: Incoming, event: Event) -> bool:
         """Decide what came before an event; whether that has it wait, since messages of its connection are judged."""
@@ -181,21 +183,22 @@ class Gathering:
 
     # -- acks
 
-    def _settle(self, acks: Sequence[tuple[Consumer, Chunk]]) -> None:
-        engine, core = self._engine, self._core
-        now = engine.now()
-        by_queue: dict[object, list[tuple[Consumer, list[Chunk]]]] = {}
+    def _settle(self, now: Now, acks: Sequence[tuple[Consumer, Chunk]]) -> None:
+        by_queue: dict[Serving, list[tuple[Consumer, tuple[Chunk]]]] = {}
         for consumer, chunk in acks:
-            by_queue.setdefault(consumer.queue, []).append((consumer, [chunk]))
-        for some in by_queue.values():
-            core.settle_several(now, queue_of(some[0][0]), some)
+            queue = consumer.queue
+            if queue in by_queue:
+                by_queue[queue].append((consumer, (chunk,)))
+            else:
+                by_queue[queue] = [(consumer, (chunk,))]
+        self._core.settle_round(now, by_queue)
 
     # -- publishes
 
-    def _publish(self, rows: Sequence[tuple[Session, Channel, Target]], batch: Publishes) -> None:
+    def _publish(self, now: Now, rows: Sequence[tuple[Session, Channel, Target]], batch: Publishes) -> None:
         """Publish the rows of several channels, each of which is told of its own."""
         engine, counters = self._engine, rows[0][0].counters
-        published = self._core.publish(engine.now(), batch)
+        published = self._core.publish(now, batch)
         counters.routed += published.stored
         apart: dict[int, Published] = {}
         if published.unroutable or published.refused:
@@ -217,9 +220,11 @@ class Gathering:
 
     def _confirm(self, confirms: Sequence[tuple[Channel, int]]) -> None:
         """These are durable."""
-        there = [one for one in confirms if one[0].open]
-        for channel, _ in there:
-            channel.unconfirmed -= 1
+        there: list[tuple[Channel, int]] = []
+        for one in confirms:
+            if one[0].open:
+                one[0].unconfirmed -= 1
+                there.append(one)
         if there:
             there[0][0].session.counters.confirmed += len(there)
             self._publishers.confirm(there)

@@ -256,7 +256,7 @@ class Tags:
             block = self._blocks[-1]
             if block.left == 1 == len(block.chunk) and block.first == tag:  # the only one, as with a prefetch of 1
                 self.count = 0
-                self._sweep()
+                self._blocks, self._firsts, self._start, self._idle, self._joined = [], [], 0, 0, None
                 return block.owner[0] if isinstance(block.owner, list) else block.owner, block.chunk
         try:
             settled = self.settle(tag, tag)

@@ -228,9 +228,9 @@ def _to_whose_turn_it_is(
     if not 0 < count <= min(most if most < HALF_FROM else most // 2, budget):
         return 0
     if count == 1:
-        several = _next_in_turn(level, queue.roster.turn)
+        several = _nextin_turn(level, queue.roster.turn)
     else:
-        several = _in_turn(level, queue.roster.turn, count)
+        several = in_turn(level, queue.roster.turn, count)
     if len(several) < count:
         return 0
     _one_each(queue, now, sink, several)
@@ -264,8 +264,8 @@ def _slices(queue: Contents, now: Now, sink: Sink, level: Sequence[Consumer], of
     return count
 
 
-def _next_in_turn(level: Sequence[Consumer], turn: int) -> list[Consumer]:
-    """What `_in_turn` says of one: nearly always the first that is asked has room."""
+def _nextin_turn(level: Sequence[Consumer], turn: int) -> list[Consumer]:
+    """What `in_turn` says of one: nearly always the first that is asked has room."""
     first = bisect_right(level, turn, key=_serial_of)
     for place in chain(range(first, len(level)), range(first)):
         one = level[place]
@@ -274,7 +274,7 @@ def _next_in_turn(level: Sequence[Consumer], turn: int) -> list[Consumer]:
     return []
 
 
-def _in_turn(level: Sequence[Consumer], turn: int, count: int) -> list[Consumer]:
+def in_turn(level: Sequence[Consumer], turn: int, count: int) -> list[Consumer]:
     """So many consumers with room, each once, beginning with whose turn it is; fewer if there are no more.
 
     Of a thousand those alone are looked at that get something, and who has no room before them.

@@ -32,7 +32,7 @@ class Terms(TypedDict, total=False):
 class Roster:
     """The consumers of a queue that are pushed to, by priority and order of subscription."""
 
-    __slots__ = ("all", "in_order", "levels", "plain", "turn")
+    __slots__ = ("all", "in_order", "levels", "place", "plain", "turn")
 
     def __init__(self) -> None:
         self.all: list[Consumer] = []
@@ -40,6 +40,7 @@ class Roster:
         self.plain: list[Consumer] = []  # those without a filter
         self.levels: list[list[Consumer]] = []  # highest priority first
         self.turn = 0  # serial of the one that was served last
+        self.place = 0  # where it may stand, if all have one priority
 
     def add(self, consumer: Consumer) -> None:
         """A new subscription, the last of its priority."""

@@ -1,7 +1,7 @@
 """What arrives as nearly all does: at a plain queue without consumers, or where one has room and nothing waits.
 
-There it stands in the main order, here it goes straight to whose turn it is: one message for one consumer need not be
-offered, dealt and granted as many are.  What comes of it is the same to the last record as by the way that all others
+There it stands in the main order, here it goes straight to whose turn it is: one message each for some consumers need
+not be offered and dealt as many are.  What comes of it is the same to the last record as by the way that all others
 go (`core.queue.flow`, `dispatch`).
 """
 
@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 from penstock.core.effects import Deliver, Sink
 from penstock.core.queue.dispatching.attendance import watch
-from penstock.core.queue.dispatching.granting import first_header, terms_of
+from penstock.core.queue.dispatching.dispatch import HALF_FROM, in_turn
+from penstock.core.queue.dispatching.granting import first_header, grant_each, one_each, terms_of
 from penstock.core.queue.stages import is_quiet
 from penstock.records.chunks import Chunk, Now
 from penstock.records.kinds import Kind
@@ -21,6 +22,7 @@ from penstock.records.kinds import Kind
 if TYPE_CHECKING:
     from penstock.core.queue.contents import Contents
     from penstock.core.queue.dispatching.consumers import Consumer
+    from penstock.core.queue.dispatching.roster import Roster
     from penstock.records.queue_settings import QueueSettings
 
 _pack = struct.Struct("<3q").pack
@@ -44,60 +46,79 @@ def straight(queue: Contents, now: Now, chunk: Chunk, sink: Sink) -> bool:
             return False
         queue.ensure_main().append(chunk)
         return True
-    levels = queue.roster.levels
-    if len(chunk) > 1 or len(levels) > 1 or queue.main.segments or queue.returned.count or queue.sharing:
-        return False
-    return _give(queue, now, chunk[0], levels[0], sink)
-
-
-def _give(queue: Contents, now: Now, lsn: int, level: list[Consumer], sink: Sink) -> bool:
-    """Grant a message to the consumer whose turn it is; False: nothing is done."""
-    settings = queue.settings
+    roster, settings = queue.roster, queue.settings
     if queue.usual is not settings:
         if not is_usual(settings):
             return False
         queue.usual = settings
     if (
-        queue.pace is not None or queue.draining or queue.paused_until > 0 or queue.behind or queue.ranking is not None
-        or queue.older is not None or lsn < queue.redelivered_below or not queue.roster.in_order
+        len(roster.levels) > 1 or not roster.in_order or queue.main.segments or queue.returned.count
+        or queue.sharing or queue.pace is not None or queue.draining or queue.paused_until > 0 or queue.behind
+        or queue.ranking is not None or queue.older is not None or chunk[0] < queue.redelivered_below
     ):  # fmt: skip
         return False
-    one = _next(level, queue.roster.turn)
+    if len(chunk) > 1:
+        return _give_each(queue, now, chunk, sink)
+    one = _next(roster)
     if one is None or one.no_ack:
         return False
-    queue.roster.turn = one.serial
-    leases, terms = one.leases, terms_of(now.mono, 0)
+    roster.turn = one.serial
+    mono, leases, lsn = now.mono, one.leases, chunk[0]
+    terms = _LAST[0]
+    if terms.granted != mono:
+        terms = _LAST[0] = terms_of(mono, 0)
     leases.count += 1
     if leases.count == 1:
         leases.lone, leases.terms = lsn, terms  # as `add_lone` does
     else:
         leases.add_lone(lsn, terms)
     if one.timeout:
-        watch(queue, now.mono + one.timeout)
+        watch(queue, mono + one.timeout)
     sink.record(Kind.GRANT, queue.name, one.first_grant or first_header(one), _pack(queue.id, lsn, lsn + 1))
-    sink.effect(Deliver(one, queue, range(lsn, lsn + 1), 1, False, 0))
-    figures = queue.figures
-    if figures is None:
-        figures = queue.counted(now.mono)
+    sink.effect(Deliver(one, queue, chunk, 1, False, 0))
+    figures = queue.figures or queue.counted(mono)
     figures.delivered += 1
     queue.outstanding += 1
     queue.leased += 1
     return True
 
 
-def _next(level: list[Consumer], turn: int) -> Consumer | None:
-    """Who comes next after this one, of those with room."""
-    first = 0
-    if level[0].serial <= turn < level[-1].serial:
-        first = bisect_right(level, turn, key=_serial_of)
-    for one in level[first:]:
+def _give_each(queue: Contents, now: Now, chunk: Chunk, sink: Sink) -> bool:
+    """Grant one message to each of some consumers, whose turn it is; False: they have no room for all."""
+    level, count = queue.roster.levels[0], len(chunk)
+    if count > (len(level) if len(level) < HALF_FROM else len(level) // 2):
+        return False
+    several = in_turn(level, queue.roster.turn, count)
+    if len(several) < count or not one_each(queue, several, chunk):
+        return False
+    for one in several:
+        one.leases.count += 1
+    grant_each(queue, now, sink, several, chunk)
+    queue.roster.turn = several[-1].serial
+    return True
+
+
+def _next(roster: Roster) -> Consumer | None:
+    """Whose turn it is, of those with room; all have one priority."""
+    level, first = roster.levels[0], roster.place
+    if first >= len(level) or level[first].serial != roster.turn:
+        first = bisect_right(level, roster.turn, key=_serial_of) - 1
+    for place in range(first + 1, len(level)):
+        one = level[place]
         if one.leases.count < one.limit and not one.choked:
+            roster.place = place
             return one
-    for one in level[:first]:
+    for place in range(min(first + 1, len(level))):
+        one = level[place]
         if one.leases.count < one.limit and not one.choked:
+            roster.place = place
             return one
     return None
 
 
 def _serial_of(consumer: Consumer) -> int:
     return consumer.serial
+
+
+_LAST = [terms_of(0, 0)]
+"""What first deliveries of one moment have in common: nothing changes it."""

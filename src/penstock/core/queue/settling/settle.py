@@ -435,6 +435,22 @@ def _by_several(queue: int, runs: Sequence[Run], names: Sequence[str]) -> tuple[
     return dump({"by": by}), b"".join(body)
 
 
+def by_each(queue: int, done: list[tuple[int, str]]) -> tuple[bytes | None, bytes]:
+    """Header and body of the record of one message of each of several, by name."""
+    done.sort()
+    names = [name for _, name in done]
+    if names.count(names[0]) == len(names):
+        pairs = [queue]
+        for lsn, _ in done:
+            if pairs[-1] == lsn and len(pairs) > 1:
+                pairs[-1] = lsn + 1
+            else:
+                pairs += (lsn, lsn + 1)
+        return by_one(names[0]), struct.pack(f"<{len(pairs)}q", *pairs)
+    pairs = [queue, *[end for lsn, _ in done for end in (lsn, lsn + 1)]]
+    return dump({"by": [(name, 1) for name in names]}), struct.pack(f"<{len(pairs)}q", *pairs)
+
+
 def _first_of(done: tuple[Run, str]) -> int:
     return done[0].chunk[0]
 
