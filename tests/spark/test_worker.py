@@ -1,10 +1,12 @@
-"""An executor's process is not searched for garbage among modules after each task."""
+"""What Spark's Python processes load, and that they are not searched for garbage among modules after each task."""
 
 from __future__ import annotations
 
 import gc
+import subprocess
 import sys
 from collections.abc import Iterator
+from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any, cast
 
@@ -16,6 +18,7 @@ from penstock.spark.options import read_options
 from penstock.spark.reading import fetching
 from penstock.spark.reading.columns import Layout
 from penstock.spark.reading.parts import RowsPart
+from penstock.spark.source import PenstockSource
 
 
 @pytest.fixture(autouse=True)
@@ -65,3 +68,31 @@ def test_a_driver_s_process_is_left_alone() -> None:
     before = gc.get_freeze_count()
     assert read() == [1, 2]
     assert gc.get_freeze_count() <= before
+
+
+def test_after_a_plan_the_modules_are_out_of_sight_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules["__main__"], "__spec__", ModuleSpec("pyspark.daemon", None))
+    PenstockSource({"topic": "t"})
+    assert gc.get_freeze_count() > 50_000
+
+
+PLAN = """
+import sys
+from pyspark.sql.streaming import python_streaming_source_runner
+
+before = {*sys.modules}
+import pyspark_penstock
+from penstock.spark.reading import batch, columns, queue_stream, stream
+
+print(*(sys.modules.keys() - before))
+"""
+
+
+def test_who_plans_loads_nothing_of_what_tasks_read_with() -> None:
+    """Each query of a stream has a process of its own for its plans, and waits for it."""
+    told = subprocess.run([sys.executable, "-c", PLAN], capture_output=True, text=True, check=True)
+    loaded = told.stdout.split()
+    assert "penstock.spark.reading.queue_stream" in loaded
+    heavy = ("pandas", "pyarrow.compute", "lark", "penstock.history", "penstock.log", "penstock.expr", "penstock.core",
+             "penstock.client.client", "penstock.client.consumer")  # fmt: skip
+    assert [name for name in loaded if name.startswith(heavy)] == []

@@ -1,10 +1,32 @@
-"""The Python client: connect, publish, consume, replay, look, over Arrow Flight."""
+"""The Python client: connect, publish, consume, replay, look, over Arrow Flight.
 
-from penstock.client.client import Client, connect
-from penstock.client.consumer import Consumer
-from penstock.client.messages import Message, Receipt, Refusal, TableReceipt
-from penstock.client.replay import Bookmarks, Replay
-from penstock.client.transactions import Transaction
+Its parts are loaded when they are first asked for: who needs an address needs no consumer.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from penstock.client.client import Client, connect
+    from penstock.client.consumer import Consumer
+    from penstock.client.messages import Message, Receipt, Refusal, TableReceipt
+    from penstock.client.replay import Bookmarks, Replay
+    from penstock.client.transactions import Transaction
+
+_LAZY = {
+    "Bookmarks": "replay",
+    "Client": "client",
+    "Consumer": "consumer",
+    "Message": "messages",
+    "Receipt": "messages",
+    "Refusal": "messages",
+    "Replay": "replay",
+    "TableReceipt": "messages",
+    "Transaction": "transactions",
+    "connect": "client",
+}
 
 __all__ = [
     "Bookmarks",
@@ -18,3 +40,17 @@ __all__ = [
     "Transaction",
     "connect",
 ]
+
+
+def __getattr__(name: str) -> object:
+    try:
+        module = _LAZY[name]
+    except KeyError:
+        raise AttributeError(f"module 'penstock.client' has no attribute {name!r}") from None
+    value: object = getattr(import_module(f"penstock.client.{module}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -151,7 +151,7 @@ Batch: TypeAlias = "pa.RecordBatch | pa.Table"
 Typed: TypeAlias = Any
 """An Arrow array or scalar of bool, int64, double or binary without empty texts, or of nulls."""
 
-NO_VALUES: Typed = pa.scalar(None, pa.null())
+NO_VALUES: Typed = cast("Any", pa.nulls(1))[0]  # what makes one of a Python value has pyarrow load pandas
 
 
 class Objects(list[Value]):

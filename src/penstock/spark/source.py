@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSource
 
 from penstock.errors import InvalidArgument, NotFound
+from penstock.spark.executor import spare_modules
 from penstock.spark.options import PATTERN_LETTERS, ReadOptions, read_options
 from penstock.spark.remote import BATCH_PATIENCE_S
 from penstock.spark.write_options import write_options
@@ -34,6 +35,7 @@ class PenstockSource(DataSource):  # type: ignore[misc]  # pyspark is untyped he
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
+        spare_modules()
         self._given = dict(options)
 
     @classmethod

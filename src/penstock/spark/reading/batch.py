@@ -14,7 +14,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from penstock.errors import InvalidArgument, PreconditionFailed
-from penstock.spark.reading.fetching import fetch
+from penstock.spark.executor import spare_modules
 from penstock.spark.reading.parts import ContentPart, LogPart, RecordPart, ReplayPart, RowsPart
 from penstock.spark.record_batches import values
 from penstock.spark.remote import Remote, remote
@@ -43,6 +43,7 @@ class SnapshotReader(DataSourceReader):  # type: ignore[misc]  # pyspark is unty
 
     def partitions(self) -> Sequence[InputPartition]:
         """Fix what is read: Spark asks once for each `load()`."""
+        spare_modules()
         options = self.options
         server = remote(options.where)
         if options.log:
@@ -193,6 +194,8 @@ class SnapshotReader(DataSourceReader):  # type: ignore[misc]  # pyspark is unty
         )  # fmt: skip
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        from penstock.spark.reading.fetching import fetch  # for tasks: who plans a read need not load it
+
         return fetch(self.options, self.layout, partition)
 
 

@@ -25,10 +25,8 @@ from pyspark.sql.streaming.datasource import ReadLimit
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from penstock.errors import InvalidArgument, PenstockError, PreconditionFailed
-from penstock.expr import compile_value
 from penstock.records.message_types import typed
 from penstock.spark.options import Taker
-from penstock.spark.reading.bodies import type_of
 from penstock.spark.reading.parts import ChangePart, PlanPart, parts_for
 from penstock.spark.reading.stream import BACKLOG_S, IDLE_S, LimitedStreamReader, Offset
 from penstock.spark.remote import Where, remote
@@ -65,6 +63,8 @@ class QueueStreamReader(LimitedStreamReader):
         if options.starting is not None or options.ending is not None:
             raise InvalidArgument("mode queue takes what the queue holds: bookmarks and offsets go with mode log")
         if options.order_by is not None:
+            from penstock.expr import compile_value
+
             compile_value(options.order_by)  # a mistake is told now and once, not by every task
         self._known = dict[int, Planned]()  # the newest batch
         self._elsewhere = False  # a query without a checkpoint reads a stream that has moved on
@@ -135,7 +135,10 @@ class QueueStreamReader(LimitedStreamReader):
         if known is None:
             known = self._resume(batch)
         parts, order = parts_for(known.rows, self.options.min_partitions), self.options.order_by
-        order = None if order is None else typed(order, type_of(self.server, self.options))
+        if order is not None:
+            from penstock.spark.reading.bodies import type_of
+
+            order = typed(order, type_of(self.server, self.options))
         return [
             PlanPart(self.stream, batch, part, parts, known.revision, order, self.opened()) for part in range(parts)
         ]

@@ -24,7 +24,6 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxBytes, ReadMaxRows, SupportsTriggerAvailableNow
 
 from penstock.errors import InvalidArgument, PreconditionFailed
-from penstock.spark.reading.fetching import fetch
 from penstock.spark.reading.parts import ReplayPart
 from penstock.spark.record_batches import values
 from penstock.spark.remote import Remote, remote
@@ -104,6 +103,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         self._due = time.monotonic() + self.options.max_delay_s
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        from penstock.spark.reading.fetching import fetch  # for tasks: who plans batches need not load it
+
         return fetch(self.options, self.layout, partition)
 
     def commit(self, end: Offset) -> None:
