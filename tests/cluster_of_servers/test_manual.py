@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from pathlib import Path
 
@@ -19,6 +20,28 @@ def pair(folder: Path, members: int = 2) -> Cluster:
     return Cluster(folder, members, registry="manual", section=SECTION, flight=True)
 
 
+def as_the_page_has_it(cluster: Cluster) -> Cluster:
+    """The settings of the recipe, with folders and ports of this machine; and a queue."""
+    page = (Path(__file__).parents[2] / "docs/cluster-of-servers.md").read_text()
+    [recipe] = re.findall(r"## One standby, and a person.*?```toml\n(.*?)```", page, re.DOTALL)
+    for n, server in enumerate(cluster.servers):
+        other = cluster.servers[1 - n]
+        server.name = f"penstock-{n + 1}"
+        more = f'http = "127.0.0.1:{server.http}"\nflight = "127.0.0.1:{server.flight}"\n[cluster]\nlease = "1s"'
+        changes = {
+            '"penstock-1"': f'"{server.name}"', "/var/lib/penstock": str(server.folder / "data"),
+            "0.0.0.0:5672": f"127.0.0.1:{server.amqp}", "0.0.0.0:8817": f"127.0.0.1:{server.stream}",
+            "node-1:8817": f"127.0.0.1:{server.stream}", "node-2:8817": f"127.0.0.1:{other.stream}",
+            "[cluster]": more,
+        }  # fmt: skip
+        text = recipe
+        for old, new in changes.items():
+            assert text.count(old) == 1, old
+            text = text.replace(old, new)
+        server.settings.write_text(f'{text}\n[[queue]]\nname = "work"\n')
+    return cluster
+
+
 def promote(server: Server, *more: str) -> tuple[int, str]:
     done = forked.penstock("cluster", "promote", server.name, str(server.settings), *more, seconds=60)
     return done.returncode, done.stdout + done.stderr
@@ -26,7 +49,7 @@ def promote(server: Server, *more: str) -> tuple[int, str]:
 
 def test_a_standby_leads_when_a_person_says_so_and_the_leader_comes_back_without_its_tail(tmp_path: Path) -> None:
     """Not before: nobody takes over because of silence."""
-    with pair(tmp_path) as cluster:
+    with as_the_page_has_it(pair(tmp_path)) as cluster:
         first = cluster.leader()
         cluster.level()
         [standby] = cluster.followers()

@@ -14,6 +14,7 @@ import pytest
 
 from choices import EFFORT
 from penstock.errors import LogDamaged
+from penstock.log.simdisk import SimDisk
 from penstock.replication import election as elections
 from penstock.replication import register
 from penstock.replication.election import Election
@@ -23,7 +24,7 @@ from penstock.replication.rivals import Verdict
 from penstock.server.cluster import talking
 from sim import manual_members
 from sim.cluster_members import Broken
-from sim.manual_members import Parted
+from sim.manual_members import Machine, Parted
 
 STEPS = 1500
 SHAPES = ((2, 1), (3, 2), (3, 1))
@@ -107,3 +108,49 @@ def test_each_rule_that_is_left_out_is_found(fault: str, monkeypatch: pytest.Mon
     PLANTED[fault](monkeypatch)
     found = (walk(range(at, at + 20), shape)[0] for at in (0, 20, 40) for shape in SHAPES)
     assert any(one is not None for one in found)
+
+
+def _put_back(world: Parted) -> Machine:
+    """A leader whose machine gets an older copy of its disk, from before it last began a term."""
+    host = next(one for one in world.hosts.values() if one.log is not None)
+    files, copy, version = dict(host.disk.files()), host.copy_of, host.version
+    host.stop()
+    world.quiet()
+    assert host.log is not None
+    host.stop(power=True)
+    host.disk, host.copy_of, host.version = SimDisk(files), copy, version
+    return host
+
+
+def test_a_leader_that_was_put_back_to_an_older_copy_of_its_folder_is_told_so() -> None:
+    world = Parted(1)
+    _put_back(world)
+    with pytest.raises(Broken, match="it is an older copy, or another process has it"):
+        world.quiet()
+
+
+def test_one_that_was_put_back_and_leads_alone_takes_nothing_from_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It makes the same term again, and the other's records of that term are not to be cut to its own."""
+    world = Parted(1)
+    host = _put_back(world)
+    [other] = [one for one in world.hosts.values() if one is not host]
+    assert other.member is not None
+    assert other.member.replica is not None
+    last = other.member.replica.last
+    world.alone = host.name
+    made = list[int]()
+    monkeypatch.setattr(world, "begins", lambda host, state: made.append(state.term))
+    monkeypatch.setattr(world, "judge_leader", lambda host, term, have: None)
+    host.start()
+    for _ in range(400):
+        host.clock += 20_000
+        while host.events:
+            host.step()
+        assert host.member is not None
+        host.member.tick()
+    assert made == [65]
+    with pytest.raises(Broken, match="TWO FOLDERS"):
+        world.quiet()
+    assert other.member is not None
+    assert other.member.replica is not None
+    assert other.member.replica.last == last

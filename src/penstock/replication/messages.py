@@ -57,6 +57,7 @@ class Hello(NamedTuple):
     terms: tuple[Written, ...]
     # where each member has a copy of the register, what that is to tell of it, and the term of its own copy
     term: int = 0
+    maker: str = ""  # the process that made that term
     name: str = ""
     address: str = ""
     starts: int = 0
@@ -195,8 +196,9 @@ KINDS: Mapping[str, _Kind] = {
         Hello,
         (
             name("cluster"), _lsn("origin"), name("member"), count("reads", 1, needed=True), flag("intact"),
-            Field("terms", "value"), count("term", default=0), text("name", ""), text("address", "", ADDRESS_MOST),
-            count("starts", default=0), text("process", ""), count("numbers", default=0),
+            Field("terms", "value"), count("term", default=0), text("maker", ""), text("name", ""),
+            text("address", "", ADDRESS_MOST), count("starts", default=0), text("process", ""),
+            count("numbers", default=0),
         ),
     ),
     "welcome": _Kind(

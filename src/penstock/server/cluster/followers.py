@@ -181,7 +181,9 @@ class Followers(ABC):
             return
         away = in_sync.waited_for(self._out.now())
         if names := ", ".join(sorted(state.members[one].name for one in away if one in state.members)):
-            self.trouble = f"{WAITS}{names}: in sync, and may be told to lead"
+            self.trouble = (
+                f"{WAITS}{names}: in sync, and may be told to lead; to go on without, promote {self.terms.name} itself"
+            )
         elif self.trouble.startswith(WAITS):
             self.trouble = ""
 

@@ -65,6 +65,7 @@ class Mine(NamedTuple):
     terms: Sequence[Written]  # what the register says of its log, or the log itself does
     about: Listed | None = None  # what the register is to say of it, and the term of its copy, where it has one
     term: int = 0
+    maker: str = ""  # process that made it
     numbers: int = 0  # the highest one of a member that it has heard of
 
 
@@ -97,7 +98,7 @@ class Following:
         hello = Hello(mine.cluster, replica.origin, mine.member, FORMAT, mine.intact, tuple(mine.terms), mine.term)
         if (about := mine.about) is not None:
             hello = hello._replace(name=about.name, address=about.address, starts=about.starts, process=about.process)
-            hello = hello._replace(numbers=mine.numbers)
+            hello = hello._replace(numbers=mine.numbers, maker=mine.maker)
         link.send(hello)
 
     @property

@@ -296,6 +296,8 @@ class Member(Followers):
             terms = in_stretches(state.base, replica.stretches, replica.last)
             about, numbers = mine_of(self.known, self.terms), self.known.numbers
             mine = mine._replace(terms=terms, about=about, term=state.term, numbers=numbers)
+            if state.leader is not None:
+                mine = mine._replace(maker=state.members[state.leader].process)
         self.following = Following(link, replica, mine, self._follows, self._set_intact)
 
     def called(self, address: str, link: Link | None) -> None:

@@ -55,6 +55,8 @@ def listing(hello: Hello, state: ClusterState, here: AbstractSet[str]) -> tuple[
     if hello.term != state.term:
         why = f"this is term {state.term}, and the follower's copy of the register is of term {hello.term}"
         return why, known if known != state else None
+    if state.leader is not None and hello.maker != state.members[state.leader].process:
+        return f"another process made term {state.term} too, from an older copy of the folder of its leader", None
     if there is not None and there == says.numbered(there.number):
         return "", None
     if hello.member in state.gone:

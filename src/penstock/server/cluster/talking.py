@@ -159,7 +159,8 @@ class Talks:
         if ours.term == theirs.term and (ours.order or speaker.leads) and verdict is not Verdict.TWICE:
             return  # what a person has told us goes before what the leader of the same term says
         if verdict is Verdict.NEW and speaker.leads:
-            speaker.yields(f"{who} leads term {theirs.term}, which went on from what this member has")
+            aside = _aside(ours, theirs)
+            speaker.yields(f"{who} leads term {theirs.term}, which went on from term {ours.term} here{aside}")
         elif verdict is Verdict.NEW:
             speaker.adopt(theirs)
         elif verdict in (Verdict.RIVAL, Verdict.TWICE):
@@ -189,3 +190,14 @@ class Talks:
         elif speaker.trouble != why:
             speaker.trouble = why
             logger.critical("%s", why)
+
+
+def _aside(ours: ClusterState, theirs: ClusterState) -> str:
+    """What a leader has confirmed and another went on without, since a person said that it may be lost."""
+    ends = [one.last for one in theirs.terms if one.term >= ours.term and one.last is not None]
+    if ours.term not in (one.term for one in theirs.terms) or min(ends, default=0) >= ours.committed:
+        return ""
+    return (
+        f" up to LSN {min(ends, default=0)}; what was confirmed here behind that, up to LSN {ours.committed} at least, "
+        "is set aside, for a person said --lose: it will lie in cut/"
+    )
