@@ -1,0 +1,66 @@
+"""Whom a leader lists that has a copy of the register of its own, and whom it sends away."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from penstock.replication.lanes import first_base
+from penstock.replication.messages import Hello
+from penstock.replication.register import ClusterState, Member
+from penstock.server.cluster.membership import listing
+
+STATE = (
+    ClusterState("c", 7, base=first_base(1), to="a")
+    .with_member("a", Member("a", "a:1", 1, 4, "pa"))
+    .counting("a")
+    .led_by("a", 0)
+    .with_member("b", Member("b", "b:1", 1, 2, "pb"))
+)
+B = Hello("c", 7, "b", 1, True, (), term=1, maker="pa", name="b", address="b:1", starts=2, process="pb", numbers=2)
+
+
+def told(hello: Hello, state: ClusterState = STATE, here: str = "a") -> tuple[str, ClusterState | None]:
+    return listing(hello, state, set(here))
+
+
+def test_one_that_is_listed_as_it_is_comes_in() -> None:
+    assert told(B) == ("", None)
+
+
+def test_one_that_was_started_again_or_is_new_is_listed_first() -> None:
+    why, wanted = told(B._replace(starts=3, process="another"))
+    assert why == "it is being listed"
+    assert wanted is not None
+    assert wanted.members["b"] == Member("b", "b:1", 1, 3, "another", number=2)
+    why, wanted = told(B._replace(member="c", name="c", numbers=5), here="ab")
+    assert wanted is not None
+    assert wanted.members["c"].number == 6, "a number that anybody has heard of was given"
+
+
+def test_a_new_one_waits_until_all_others_are_here() -> None:
+    why, wanted = told(B._replace(member="c", name="c"))
+    assert (why, wanted) == ("a new member is taken when all others are here: b is away, or to be removed", None)
+
+
+def test_one_whose_folder_is_an_older_copy_is_sent_away() -> None:
+    for older in (B._replace(starts=1), B._replace(process="another")):
+        why, wanted = told(older)
+        assert "it is an older copy" in why
+        assert wanted is None
+
+
+def test_one_whose_copy_is_of_another_term_or_of_the_same_made_by_another_process_is_sent_away() -> None:
+    """What it has of that term is not what this leader wrote: nothing of it may be cut."""
+    why, wanted = told(B._replace(term=2))
+    assert "is of term 2" in why
+    assert wanted is None
+    why, wanted = told(B._replace(term=2, numbers=9))
+    assert wanted == replace(STATE, numbers=9)
+    why, wanted = told(B._replace(maker="another"))
+    assert "another process made term 1 too" in why
+    assert wanted is None
+
+
+def test_one_that_was_removed_does_not_come_back() -> None:
+    state = STATE.without_member("b")
+    assert told(B, state) == ("b was removed from the cluster", None)
