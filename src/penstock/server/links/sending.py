@@ -243,6 +243,11 @@ class Outgoing:
             raise PreconditionFailed(
                 f"site {welcome.site!r} is in group {welcome.group!r}, and this link is to one of {section.group!r}"
             )
+        if welcome.has > (last := links.engine.core.last_lsn):
+            raise PreconditionFailed(
+                f"site {welcome.site!r} has this log up to LSN {welcome.has}, and it ends at {last}: an older copy was "
+                "put in its place, and what comes next would be taken for what was there before"
+            )
         site = Site(welcome.site, welcome.origin, welcome.group)
         links.meet(site, *(Site(*one) for one in welcome.sites))
         links.agrees(site.name, welcome.offers)
@@ -281,6 +286,7 @@ class Outgoing:
     def _heard(self, ack: int, session: int) -> None:
         if session != self._session:
             return
+        ack = min(ack, self.told)  # no more than that can have come
         while self._flying and self._flying[0].upto <= ack:
             self._flying_bytes -= self._flying.popleft().size
         self._acked = max(self._acked, ack)
