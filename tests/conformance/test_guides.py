@@ -31,7 +31,7 @@ PRINTS = {
     "query.md": ["region", "north", "south", "2"],
     "replay.md": ["'region': 'north'", "'region': 'south'", "bill 1", "bill 2"],
     "message-types.md": ["a-1"],
-    "rabbitmq.md": ["order.new b'{\"id\": 1}'", " b'{}'"],
+    "rabbitmq.md": ["order.new b'{\"id\": 1}'", "b'hello'", " b'{}'"],
 }
 """What each guide prints, line by line: the line itself, or a part of it."""
 
