@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from live_server import LiveServer
+from waiting import wait_for
 
 pytestmark = pytest.mark.usefixtures("as_the_files_say")
 
@@ -128,3 +129,33 @@ def test_an_operator_closes_a_connection(servers: tuple[Managed, Managed]) -> No
     assert closed.value.reply_code == 320
     assert tool.get("health/checks/alarms") == {"status": "ok"}
     assert tool.get("aliveness-test/%2F") == {"status": "ok"}
+
+
+def test_traces_say_who_publishes_and_who_is_sent_it(servers: tuple[Managed, Managed]) -> None:
+    """Many clients at once, a transaction, basic.get and consumers; over AMQP doors as well."""
+    server, _ = servers
+    tool = Tool(server)
+    watch = server.connect().channel()
+    watch.queue_declare("seen", durable=True)
+    watch.queue_bind("seen", "amq.rabbitmq.trace", "#")
+    watch.queue_declare("jobs", durable=True)
+    assert tool.ask("PUT", "vhosts/%2F", {"tracing": True})[0] == 204
+    senders = [server.connect().channel(number) for number in (3, 4, 5)]
+    for at, sender in enumerate(senders):
+        sender.basic_publish("", "jobs", b"%d" % at)
+    senders[0].tx_select()
+    senders[0].basic_publish("", "jobs", b"in a transaction")
+    senders[0].tx_commit()
+    seen: list[tuple[str, dict[str, Any], bytes]] = []
+    watch.basic_consume("seen", lambda _c, m, p, body: seen.append((m.routing_key, p.headers, body)), auto_ack=True)
+    wait_for(watch, lambda: len(seen) == 4)
+    assert {(body, headers["channel"]) for _, headers, body in seen} == {
+        (b"0", 3), (b"1", 4), (b"2", 5), (b"in a transaction", 3)
+    }  # fmt: skip
+    assert all(key == "publish." and headers["user"] == "guest" for key, headers, _ in seen)
+    assert len({headers["connection"] for _, headers, _ in seen}) == 3
+    seen.clear()
+    assert senders[1].basic_get("jobs", auto_ack=True)[2]
+    senders[2].basic_consume("jobs", lambda *_: None, auto_ack=True)
+    wait_for(watch, lambda: len(seen) == 4)
+    assert [(key, headers["channel"]) for key, headers, _ in seen] == [("deliver.jobs", 4), *[("deliver.jobs", 5)] * 3]

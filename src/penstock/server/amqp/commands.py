@@ -40,7 +40,10 @@ class Commit:
         self._channel = channel
         self._tx = tx
         session.settling.finish()  # what other channels said before
-        transaction = Transaction(tx.batch(), tx.endings(), by=session.peer)
+        batch = tx.batch()
+        if batch is not None and session.core.traced:
+            batch.sender = session.peer, channel.number, session.user
+        transaction = Transaction(batch, tx.endings(), by=session.peer)
         self._committing = Committing(session.engine, transaction, tx.charge)
 
     def step(self) -> None:

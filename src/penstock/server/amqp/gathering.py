@@ -176,7 +176,12 @@ class Gathering:
         return incoming.holding
 
     def _together(self) -> bool:
-        """Whether nothing holds publishes up, and the topics mean what they meant when they were found."""
+        """Whether nothing holds publishes up, and the topics mean what they meant when they were found.
+
+        While messages are traced each is published for itself, with who sends it.
+        """
+        if self._core.traced:
+            return False
         publishers = self._publishers
         known = self._core.topology_version == self.version
         return known and publishers.refusal() is None and not publishers.held
