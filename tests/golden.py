@@ -19,9 +19,11 @@ from typing import Any
 from unittest.mock import patch
 
 from looking import Looker
+from penstock.core.commands.deliveries import Delivery
 from penstock.core.effects import Verb
 from penstock.core.links.identity import Site
 from penstock.core.links.ownership import Claim
+from penstock.core.queue.dispatching.consumers import Consumer
 from penstock.core.state.durable import DurableState
 from penstock.core.state.fold import Fold
 from penstock.core.state.lsns import flat
@@ -30,10 +32,12 @@ from penstock.core.streams import sinks
 from penstock.core.streams.streams import Link
 from penstock.log.log import Log
 from penstock.log.simdisk import SimDisk
+from penstock.memory.slab import Piece
 from penstock.records.entries import Publishes
 from penstock.records.kinds import Kind
 from penstock.records.properties import Properties, encode
 from penstock.records.queue_settings import Policy
+from penstock.server.gates import Receiver
 from penstock.testing import Broker
 from penstock.testing.instance import FakeClock as Time
 from penstock.testing.instance import Instance
@@ -64,6 +68,16 @@ def settings(cases: list[Case], *, queues: bool = True) -> dict[str, object]:
     found["address"] = [{"pattern": "elsewhere", "default_ring_size": 700}]
     found["log"] = {"segment": "64KiB"}
     return found
+
+
+class Nobody(Receiver):
+    """Takes deliveries and does nothing with them."""
+
+    gate: object = None
+    full = False
+
+    def deliver(self, effect: Delivery, piece: Piece) -> None: ...
+    def cancelled(self, consumer: Consumer) -> None: ...
 
 
 def batch(instance: Instance, topic: str, *bodies: bytes, header: bytes = DURABLE) -> Publishes:
@@ -140,6 +154,19 @@ def beside(instance: Instance) -> None:
     core.forget_carried(engine.now(), "there", shared.floor() + 8)
     core.proxy(engine.now(), shared, True, by="ann")
     done()
+    # deliveries to several clients, and acks of several, each of which is one record; some hold theirs still
+    several = core.declare_queue(engine.now(), "/", "several", core.queue("/", "s").settings)
+    work: list[tuple[Consumer, list[int]]] = []
+    for name in ("ann", "bob", "ann"):
+        worker = core.subscribe(engine.now(), several, tag="w", holder=Nobody(), client=name, max_backlog=3)
+        work.append((worker, []))
+    first = core.publish(engine.now(), batch(instance, "several", *(b'{"n": %d}' % n for n in range(9)))).first
+    for worker, mine in work:
+        mine += [lsn for lsn in range(first, first + 9) if len(worker.leases.holding(range(lsn, lsn + 1), attempt=1))]
+    done()
+    for some in ([(worker, mine[:2]) for worker, mine in work], [(worker, mine[2:]) for worker, mine in work[1:2]]):
+        chunks = [(worker, [range(lsn, lsn + 1) for lsn in lsns]) for worker, lsns in some]
+        core.settle_several(engine.now(), several, chunks)
     # sinks
     core.sink_commit(engine.now(), "sink", 0, [batch(instance, "s", b'{"x": 1}')], lineage={"pipeline": "p"})
     core.sink_decide(engine.now(), "large", 0, [DecidedPart("0" * 32, 3, 30, 1, "s", "", "/")])
