@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from functools import partial
 from itertools import accumulate, cycle
 from typing import Any
@@ -207,3 +208,29 @@ def test_a_cheap_filter_on_a_huge_array_is_handed_over() -> None:
         together.matches([body], HEADERS[0], Topic("/", "", "a"))
     assert one.matches([body]) == [True]
     assert together.matches([body], HEADERS[0], Topic("/", "", "a")) == {0: [0], 1: [0]}
+
+
+@pytest.mark.parametrize(
+    "asked",
+    ["/a LIKE '([ab]{1,100}[ab]{1,100}){10}c'", "REGEXP_MATCH(/a, '(a|b)*a(a|b){900}c')",
+     "REGEXP_REPLACE(/a, '[ab]{1,900}c|a', '') = 'x'", "REGEXP_REPLACE(/a, '[ab]*c|a', '') = 'x'"],
+)  # fmt: skip
+def test_a_pattern_that_takes_long_is_handed_over_before_it_does(asked: str) -> None:
+    """Without an automaton RE2 takes so many steps for a byte as a pattern has positions: seconds for 100 KB."""
+    one, body = expr.compile_filter(asked), json.dumps({"a": "ab" * 30_000}).encode()
+    together, began = expr.FilterSet([one]), time.thread_time()
+    with meter.bounded(), pytest.raises(HandOver):
+        together.matches([body], HEADERS[0], Topic("/", "", "a"))
+    assert time.thread_time() - began < 0.5
+    with meter.bounded():
+        assert together.matches([b'{"a":"abab"}'], HEADERS[0], Topic("/", "", "a")) == {}
+
+
+def test_patterns_that_people_have_stay() -> None:
+    body = json.dumps({"at": "2026-11-23T04:05:06Z", "mail": "a" * 60_000 + "@b.example", "id": "x" * 36}).encode()
+    asked = [
+        r"/at LIKE r'^\d{4}-\d{2}-\d{2}T'", r"/mail LIKE r'^[\w.+-]{1,64}@[a-z.]+$'",
+        "/id LIKE '^[0-9a-f]{8}-[0-9a-f]{4}'", "/mail LIKE 'one|two|three|four|five'",
+    ]  # fmt: skip
+    with meter.bounded():
+        assert expr.FilterSet(compiled(asked)).matches([body], HEADERS[0], Topic("/", "", "a")) == {0: [0]}

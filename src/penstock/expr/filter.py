@@ -55,7 +55,7 @@ class _Compiled:
 
     __slots__ = (
         "__weakref__", "_changing", "_metered", "_needs", "_program", "_same", "cost", "deterministic",
-        "message_type", "text", "tree",
+        "message_type", "text", "tree", "us_a_byte",
     )  # fmt: skip
 
     def __init__(self, text: str, checked: Checked, program: Program) -> None:
@@ -66,6 +66,7 @@ class _Compiled:
         self._changing = checked.changing
         self._metered = checked.metered
         self.cost = checked.cost
+        self.us_a_byte = checked.us_a_byte
         self._program = program
         self._needs = program.needs
         self._same = program.needs.isdisjoint(("body", "size", "lsn", "time", "context"))

@@ -52,6 +52,10 @@ class Meter(threading.local):
         self.left -= visits
         if self.left < 0:
             raise TooMuchWork
+        self.take_time(visits)
+
+    def take_time(self, visits: int) -> None:
+        """Count work that no message is refused for.  Raises HandOver inside `bounded`, before it is done."""
         self.batch -= visits
         if self.batch < 0:
             raise HandOver

@@ -10,7 +10,6 @@ bound, from the graph of the schemas: where alternatives cannot be told apart, t
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from graphlib import CycleError, TopologicalSorter
@@ -18,6 +17,7 @@ from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 from penstock.errors import InvalidArgument
+from penstock.records.regular_expressions import positions
 
 LEVELS = 64
 """Of a body; deeper down it is the same, or more than anybody is allowed."""
@@ -40,10 +40,6 @@ _ANY_CHILD = {
 }  # fmt: skip
 _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 _UNEVALUATED = ("unevaluatedProperties", "unevaluatedItems")
-
-_REPEATED = re.compile(r"\{\s*(\d+)\s*(?:,\s*(\d*)\s*)?\}")
-_VERBOSE = re.compile(r"\(\?[a-zA-Z-]*x")
-_CLASS = re.compile(r"\[\^?\]?(?:\\.|[^\]\\])*\]", re.DOTALL)
 
 Node = int
 """The identity of a schema's object in memory."""
@@ -223,35 +219,7 @@ def _steps(schema: Mapping[str, Any]) -> int:
     patterns = [schema.get("pattern"), *(schema.get("patternProperties") or ())]
     members = schema.get("enum")
     listed = len(members) if isinstance(members, list) else 0
-    return 1 + listed // 8 + sum(_positions(one) for one in patterns if isinstance(one, str))
-
-
-def _positions(pattern: str) -> int:
-    """Of a regular expression whose counted repetitions are written out; no fewer than it has."""
-    if _VERBOSE.search(pattern):  # comments may hide what closes
-        out = len(pattern)
-        for one in _REPEATED.finditer(pattern):
-            out *= max(1, *(int(count or 0) for count in one.groups()))
-        return out
-    open_ones, at = [[0]], 0  # of each group what stands in it: positions of its parts
-    while at < len(pattern):
-        last, letter = open_ones[-1], pattern[at]
-        at += 1
-        if letter == "(":
-            open_ones.append([0])
-        elif letter == ")":
-            if len(open_ones) > 1:
-                open_ones[-2].append(sum(open_ones.pop()))
-        elif letter == "{" and (counted := _REPEATED.match(pattern, at - 1)):
-            last[-1] *= max(1, *(int(count or 0) for count in counted.groups()))
-            at = counted.end()
-        elif letter == "[" and (closed := _CLASS.match(pattern, at - 1)):
-            last.append(1)
-            at = closed.end()
-        else:
-            last.append(1)
-            at += letter == "\\"
-    return sum(map(sum, open_ones))
+    return 1 + listed // 8 + sum(positions(one) for one in patterns if isinstance(one, str))
 
 
 def _at(root: Any, pointer: str) -> Iterator[dict[str, Any]]:

@@ -79,7 +79,8 @@ def costly(batch: Publishes, name: str, value: Value, rows: Sequence[int], us: f
     bodies = batch.bodies
     sizes = [len(bodies[row]) for row in left]
     us *= body_type(value.message_type).slowness
-    if sizes and (max(sizes) > LOOP_BODY or sum(sizes) > LOOP_BYTES or len(sizes) * us > LOOP_US):
+    size = sum(sizes)
+    if sizes and (max(sizes) > LOOP_BODY or size > LOOP_BYTES or len(sizes) * us + size * value.us_a_byte > LOOP_US):
         return left
     return []
 
@@ -255,8 +256,9 @@ def keys_of(
     values = [compile_value(text) for text in expressions(settings)]
     if any(value.needs_body for value in values):
         sizes = [len(batch.bodies[row]) for row in rows]
-        us = EVALUATION_US * sum(body_type(value.message_type).slowness for value in values)
-        if max(sizes) > LOOP_BODY or sum(sizes) > LOOP_BYTES or len(rows) * us > LOOP_US:
+        us: float = len(rows) * EVALUATION_US * sum(body_type(value.message_type).slowness for value in values)
+        us += sum(sizes) * sum(value.us_a_byte for value in values)
+        if max(sizes) > LOOP_BODY or sum(sizes) > LOOP_BYTES or us > LOOP_US:
             return None
     columns = [_texts(value, batch, rows, chunk, time) for value in values]
     return list(zip(*columns, strict=True))
