@@ -162,12 +162,18 @@ def _value(key: str, name: str, value: object) -> object:
     return read_value(QUEUE_KEYS[name], value, "amqp", key)
 
 
+_GROUPS = frozenset({"x-quorum-initial-group-size", "x-quorum-target-group-size", "x-initial-cluster-size"})
+"""How many servers have a copy: one at least, as in RabbitMQ."""
+
+
 def _check_harmless(key: str, value: object, allowed: tuple[object, ...] | type) -> None:
     if isinstance(allowed, tuple):
         if not any(value == one and type(value) is type(one) for one in allowed):
             raise BadValue(key, f"{value!r} is not one of {', '.join(map(str, allowed))}")
-    elif not isinstance(value, allowed) or isinstance(value, bool) or (isinstance(value, int) and value < 0):
-        raise BadValue(key, f"{value!r} is not {'text' if allowed is str else 'a whole number from 0 on'}")
+        return
+    least = 1 if key in _GROUPS else 0
+    if not isinstance(value, allowed) or isinstance(value, bool) or (isinstance(value, int) and value < least):
+        raise BadValue(key, f"{value!r} is not {'text' if allowed is str else f'a whole number from {least} on'}")
 
 
 def _why_unknown(key: str) -> str:

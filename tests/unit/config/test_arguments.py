@@ -108,7 +108,10 @@ def test_arguments_that_nobody_knows_are_ignored() -> None:
         ({"x-queue-type": "stream", "x-max-age": "7D", "x-expiration": 5}, "is the same as"),
         ({"x-max-age": "7D"}, "of queue type rabbit_classic_queue"),
         ({"x-queue-type": b"quorum", "x-max-priority": 5}, "of queue type rabbit_quorum_queue"),
-        ({"x-queue-type": "quorum", "x-initial-cluster-size": -1}, "-1 is not a whole number from 0 on"),
+        ({"x-queue-type": "quorum", "x-initial-cluster-size": -1}, "-1 is not a whole number from 1 on"),
+        ({"x-queue-type": "quorum", "x-quorum-initial-group-size": 0}, "0 is not a whole number from 1 on"),
+        ({"x-queue-type": "stream", "x-initial-cluster-size": 0}, "0 is not a whole number from 1 on"),
+        ({"x-queue-type": "quorum", "x-max-in-memory-length": -1}, "-1 is not a whole number from 0 on"),
     ],
 )
 def test_what_is_known_is_never_taken_without_effect(arguments: dict[str, object], text: str) -> None:
