@@ -205,6 +205,8 @@ class Parted(World):
         machine = self.hosts[host.name]
         copy = machine.copy_of
         assert copy is not None
+        if aside := [lsn for lsn in have if term_of(self.base, lsn) not in self.line[term]]:
+            raise Broken(f"{host.name} leads term {term} with LSN {min(aside)}, which was set aside")
         if machine.gives_up:
             self.gave_up[term] = self.line[term] - {term}, frozenset(have)
             machine.gives_up = False
@@ -225,6 +227,8 @@ class Parted(World):
     def judge_end(self, host: Host, have: Mapping[int, bytes]) -> None:
         copy = self.hosts[host.name].copy_of
         assert copy is not None
+        if aside := [lsn for lsn in have if term_of(self.base, lsn) not in self.line[copy.term]]:
+            raise Broken(f"{host.name} has LSN {min(aside)}, which was set aside")
         if lacking := self.wanted(copy.term) - have.items():
             raise Broken(f"{host.name} lacks {min(lacking)}")
         for one in self.confirmed - have.items():

@@ -21,6 +21,7 @@ from penstock.replication.election import Election
 from penstock.replication.insync import InSync
 from penstock.replication.register import ClusterState
 from penstock.replication.rivals import Verdict
+from penstock.server.cluster import member as members
 from penstock.server.cluster import talking
 from sim import manual_members
 from sim.cluster_members import Broken
@@ -98,6 +99,7 @@ PLANTED: dict[str, Plant] = {
     "a term that was given up is made again": lambda patch: patch.setattr(ClusterState, "led_by", _makes_terms_again),
     "what was set aside is forgotten": lambda patch: patch.setattr(register, "runs", _all_as_one),
     "the higher term wins": lambda patch: patch.setattr(talking, "compared", _higher_term_wins),
+    "what was set aside stays in the log": lambda patch: patch.setattr(members, "end_of_line", lambda state, log: None),
     "nobody asks whether it is in sync": lambda patch: patch.setattr(manual_members, "promoted", _in_haste),
     "any order gives up what is lacking": lambda patch: patch.setattr(Election, "read", _any_order_gives_up),
 }

@@ -7,9 +7,11 @@ member that leads in the other.  If not, both have, and only a person can say wh
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import Enum
 
-from penstock.replication.register import ClusterState
+from penstock.replication.register import ClusterState, written
+from penstock.replication.terms import Written, common
 
 
 class Verdict(Enum):
@@ -46,3 +48,16 @@ def _starts(state: ClusterState) -> tuple[int, str] | None:
     leader = None if state.leader is None else state.members[state.leader]
     return None if leader is None else (leader.starts, leader.process)
 
+
+
+def end_of_line(state: ClusterState, log: Sequence[Written]) -> int | None:
+    """The last LSN of a log that a value goes on from: what lies above was set aside.  None: it tells nothing of it.
+
+    log: as its own LSNs tell.  Terms before those that the value tells of are left alone.
+    """
+    line = written(state, state.ceiling - 1)
+    if shared := common(log, line):
+        return shared
+    known = {one.term for one in line}
+    foreign = [one.first for one in log if one.term not in known and one.first >= state.terms[0].start]
+    return min(foreign) - 1 if foreign else None

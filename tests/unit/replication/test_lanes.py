@@ -9,7 +9,7 @@ import pytest
 from penstock.errors import InvalidArgument, PreconditionFailed
 from penstock.replication.lanes import LANES, first_base, in_stretches, next_term, runs, start_of, term_of, unrolled
 from penstock.replication.register import TENURES_MOST, ClusterState, Member, decode
-from penstock.replication.rivals import Verdict, compared
+from penstock.replication.rivals import Verdict, compared, end_of_line
 from penstock.replication.terms import Written, common
 
 BASE = first_base(5000)
@@ -159,3 +159,16 @@ def test_runs_that_nobody_made_are_refused(over: list[list[int]]) -> None:
 def test_a_value_of_a_register_of_others_is_as_it_was() -> None:
     plain = ClusterState("c", 7, members={"a": Member("a", "a:1", 1)}, in_sync=frozenset("a"))
     assert not {"base", "numbers", "gone", "over", "number"} & set(plain.encode().decode().replace('"', " ").split())
+
+
+def test_what_a_value_went_on_without_is_not_in_a_log_that_is_to_lead() -> None:
+    """Its member has heard of another line, and may be told to lead before it has followed there."""
+    one, two = start_of(BASE, 1), start_of(BASE, 2)
+    value = promoted(A, "c").counting("abc")  # it found nothing of term 1
+    assert end_of_line(value, [Written(1, one, two - 1)]) == one - 1
+    value = led(led(cluster("a", "b", "c"), "a").counting("abc"), "c", one + 7).counting("abc")
+    assert end_of_line(value, [Written(1, one, one + 5)]) == one + 5
+    assert end_of_line(value, [Written(1, one, two - 1)]) == one + 7
+    assert end_of_line(value, [Written(1, one, two - 1), Written(2, two, two + 4)]) == one + 7
+    assert end_of_line(value, [Written(2, two, two + 4)]) == two - 1
+    assert end_of_line(value, []) is None

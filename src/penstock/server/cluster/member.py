@@ -20,6 +20,7 @@ from penstock.replication.election import Election, End, Outcome, Read, Role, Sw
 from penstock.replication.lanes import in_stretches
 from penstock.replication.messages import Copy, Message
 from penstock.replication.register import ClusterState, written
+from penstock.replication.rivals import end_of_line
 from penstock.server.cluster import folder
 from penstock.server.cluster.followers import ANEW, Followers
 from penstock.server.cluster.following import Following, Mine
@@ -85,6 +86,7 @@ class Member(Followers):
             self._keep(self.known._replace(cluster=state.cluster))
         if self.talks is not None:
             self.knows_of(state.term)  # its leader lists us, and others
+            self._cut_what_is_aside(state)
             if state.numbers > self.known.numbers:
                 self._keep(self.known._replace(numbers=state.numbers))
         elif there != mine:
@@ -147,6 +149,17 @@ class Member(Followers):
     def yields(self, why: str) -> None:
         """Lead no more, for another one does, or both do."""
         self._end(why)
+
+    def _cut_what_is_aside(self, state: ClusterState) -> None:
+        """Have nothing in the log that our copy went on without: we may be told to lead before its leader is heard."""
+        replica = self.replica
+        if replica is None or self.leads or not state.terms:
+            return
+        end = end_of_line(state, in_stretches(state.base, replica.stretches, replica.last))
+        if end is not None and end < replica.last:
+            self._stop_following()
+            replica.cut(end)
+            self.election.cut(replica.last)
 
     def leave(self) -> None:
         """The server beside it has ended: a leader that has enough others need not wait for this one."""
