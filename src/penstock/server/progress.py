@@ -49,6 +49,10 @@ class Progress:
         self.records = 0  # folded
         self.records_total = 0  # to be folded; known to a few thousand until the last one is
 
+    def begin(self) -> None:
+        """The time counts from now on: who follows a leader may have waited for days."""
+        self._started = self._stage_started = self._mono()
+
     def watch(self, stage: str, done: int, total: int) -> None:
         """A step of a stage: `done` of `total`, in what the stage counts.  Raises Stopped after `stop`.
 

@@ -46,6 +46,8 @@ _ITS_OWN = {"OPENBLAS_NUM_THREADS": "1"}
 BEAT_S = 0.1
 LOOK_S = 0.05
 HAND_OVER_S = 3.0
+OPENING_S = 60.0
+"""A log that is being opened may stand so long: a step of that is larger than any commit, and the disk may be slow."""
 LOCAL = (
     "warning: cluster.confirm = 'local': a confirm means this disk alone; when another member takes over, what it had "
     "not copied yet is lost, and kept in cut/ of this folder"
@@ -64,7 +66,8 @@ class Cluster:
 
     lost = LOST
 
-    def __init__(self, settings: Settings, say: Callable[[str], object]) -> None:
+    def __init__(self, settings: Settings, say: Callable[[str], object], share: Callable[[], float]) -> None:
+        """share: how much of the opening of the log is done."""
         assert settings.cluster is not None
         self.settings = settings.cluster
         self.known: dict[str, Any] = {"role": "joining"}  # what the member says of itself and of others
@@ -80,6 +83,7 @@ class Cluster:
         self._log: Log | None = None
         self._engine: Engine | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._share, self._opened, self._opened_at = share, -1.0, 0.0  # how far the opening was, and when it came there
         self._leaving = False
         self._next = ""  # who is to lead now
         self.switched = ""  # whom an operator wants to lead
@@ -183,7 +187,6 @@ class Cluster:
         engine.copied = lambda segment: self._hold.lets_go(segment, log.segments(), boottime())
         engine.before_turn.append(self._check)
         engine.on_broken.append(self._broken)
-        self._beat()
 
     # files beside the log that who may take over must have
 
@@ -296,14 +299,25 @@ class Cluster:
 
     def _beat(self) -> None:
         self._timer = asyncio.get_running_loop().call_later(BEAT_S, self._beat)
+        log = self._log
+        if log is None:
+            self._tell_of_opening()
+            return
         self._check()
         self._tell_late()
-        log = self._log
-        if log is not None and not log.broken:
+        if not log.broken:
             since = log.waiting_since
             moves = not since or time.monotonic_ns() // 1000 - since < self.settings.stall
             if moves:
                 self._tell(b"M", TWO.pack(log.appended + 1, log.first_lsn))
+
+    def _tell_of_opening(self) -> None:
+        """Until there are commits, that the log's opening comes on is what keeps the lead."""
+        share, now = self._share(), time.monotonic()
+        if share != self._opened:
+            self._opened, self._opened_at = share, now
+        if self.turn is not None and now - self._opened_at < OPENING_S:
+            self._tell(b"M", TWO.pack(self.turn.start, 0))
 
     def _tell_late(self) -> None:
         self._tell_in_order()
@@ -344,6 +358,7 @@ class Cluster:
                 self.turn = Turn(Reign(term, content[THREE.size :].decode(), before), start)
                 if not self._called.done():
                     self._called.set_result(self.turn)
+                    self._beat()
             elif kind == b"P":
                 self._learn(orjson.loads(content))
             elif self._leaving:

@@ -1,0 +1,64 @@
+"""A cluster is upgraded one member at a time, and goes on meanwhile; then there is no way back."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from pathlib import Path
+
+import forked
+from cluster_of_servers.house import Cluster, Publisher, Server, drain
+from waiting import eventually
+
+FORMAT = 'FORMAT = 1\n"""Of the log'
+
+
+def newer_version(folder: Path) -> list[str]:
+    """What Python runs for one that reads a newer format of the log, and says so."""
+    newer = folder / "newer"
+    shutil.copytree(forked.SOURCE / "penstock", newer / "penstock", ignore=shutil.ignore_patterns("__pycache__"))
+    where = newer / "penstock/server/cluster/log_sending.py"
+    text = where.read_text()
+    assert FORMAT in text
+    where.write_text(text.replace(FORMAT, FORMAT.replace("1", "2")))
+    return ["-c", f"import sys; sys.path.insert(0, {str(newer)!r})\nfrom penstock.cli.main import main\nmain()"]
+
+
+def start_as(server: Server, command: list[str]) -> None:
+    server._command = command
+    server.start()
+
+
+def test_members_are_upgraded_one_after_the_other(tmp_path: Path) -> None:
+    """Both versions serve side by side until `finalize`, which an older member does not get over."""
+    section = 'lease = "1s"\nack_timeout = "1s"\nmin_in_sync = 1'
+    with Cluster(tmp_path, 2, section=section, flight=True) as cluster:
+        older, newer = cluster.command, newer_version(tmp_path)
+        publisher = Publisher(cluster)
+        first = cluster.leader()
+        cluster.level()
+        [second] = cluster.followers()
+        publisher.publish(time.monotonic() + 0.3)
+        second.stop()
+        start_as(second, newer)
+        cluster.level()
+        publisher.publish(time.monotonic() + 0.3)
+        assert first.stop() == 0, "it hands over"
+        eventually(lambda: second.serves, "the newer one does not lead")
+        publisher.publish(time.monotonic() + 0.3)
+        start_as(first, older)
+        cluster.level()
+        assert cluster.status()["format"] == 1, "the older version can be had back until then"
+        done = forked.penstock("cluster", "finalize", "--url", cluster.url)
+        assert "p1 reads 1" in done.stderr
+        first.stop()
+        start_as(first, newer)
+        cluster.level()
+        assert forked.penstock("cluster", "finalize", "--url", cluster.url).returncode == 0
+        assert cluster.status()["format"] == 2
+        first.stop()
+        start_as(first, older)
+        assert first.process is not None
+        assert first.process.wait(20) == 6
+        assert "the cluster's log is of format 2, and this version reads formats up to 1" in first.said()
+        assert publisher.confirmed <= set(drain(second))
