@@ -22,7 +22,7 @@ help:
 	@echo "make bench        the table of speed and memory, each figure beside its budget"
 	@echo "make bench-spark  the same of the Spark side"
 	@echo "make bench-peers  the same work on Penstock and on RabbitMQ, NATS and Redis where they are installed"
-	@echo "make soak         an hour of mixed load with kills, bit flips and random tests, then interleavings until stopped"
+	@echo "make soak         an hour of mixed load with kills, bit flips and random tests, one of a cluster, then interleavings until stopped"
 	@echo "make soak-sites   an hour of three sites that share a queue: links cut, sites killed, each message worked once"
 	@echo "make soak-cluster an hour of three servers that keep one log: kills, cuts, pauses, full disks, and the logs compared"
 	@echo "make house        how big and how tangled the code is, beside what it should be"
@@ -92,7 +92,7 @@ bench-peers: $(STAMP)
 # PENSTOCK_SOAK_SECONDS sets the length of the load (3600),
 # PENSTOCK_EFFORT that of the random tests (10).  Interleavings and schedules of sites, side by side, end with Ctrl-C or
 # with the first failure, and so does make soak-queues, which walks the model of a queue.
-soak: soak-load soak-random soak-hostile soak-spark
+soak: soak-load soak-random soak-hostile soak-spark soak-cluster
 	@$(MAKE) --no-print-directory -j2 soak-interleavings soak-schedules
 
 soak-load: $(STAMP)
@@ -100,7 +100,8 @@ soak-load: $(STAMP)
 
 soak-random: $(STAMP)
 	@PENSTOCK_EFFORT=$${PENSTOCK_EFFORT:-10} $(PYTHON_IN) -m pytest tests/property tests/sim tests/crash tests/unit \
-		tests/conformance/test_damage.py tests/conformance/test_amqp_doors.py tests/conformance/test_http_door.py tests/soak/test_stops.py $(PYTEST_ARGS)
+		tests/conformance/test_damage.py tests/conformance/test_amqp_doors.py tests/conformance/test_http_door.py tests/soak/test_stops.py \
+		tests/cluster_of_servers/test_upgrade.py $(PYTEST_ARGS)
 
 soak-hostile: $(STAMP)
 	@PENSTOCK_EFFORT=$${PENSTOCK_EFFORT:-10} $(PYTHON_IN) -m pytest tests/hostile $(PYTEST_ARGS)

@@ -6,7 +6,10 @@ import shutil
 import time
 from pathlib import Path
 
+import pytest
+
 import forked
+from choices import EFFORT
 from cluster_of_servers.house import Cluster, Publisher, Server, drain
 from waiting import eventually
 
@@ -29,10 +32,12 @@ def start_as(server: Server, command: list[str]) -> None:
     server.start()
 
 
+@pytest.mark.skipif(EFFORT < 2, reason="a dozen starts of processes: make soak")
 def test_members_are_upgraded_one_after_the_other(tmp_path: Path) -> None:
     """Both versions serve side by side until `finalize`, which an older member does not get over."""
     section = 'lease = "1s"\nack_timeout = "1s"\nmin_in_sync = 1'
-    with Cluster(tmp_path, 2, section=section, flight=True) as cluster:
+    new = {"OPENBLAS_NUM_THREADS": "1"}  # processes of their own, which load one version or the other
+    with Cluster(tmp_path, 2, section=section, flight=True, environ=new) as cluster:
         older, newer = cluster.command, newer_version(tmp_path)
         publisher = Publisher(cluster)
         first = cluster.leader()

@@ -55,6 +55,7 @@ def test_a_leader_tells_of_its_followers() -> None:
     assert ("penstock_cluster_lag_seconds", "c") not in found, "it has never been level"
     assert found["penstock_cluster_sent_bytes_total",] == 5000
     assert found["penstock_cluster_cut_records_total",] == 12
+    assert found["penstock_cluster_takeovers_total",] == 3
     assert ("penstock_cluster_lag_records", "c") not in found, "LSNs of another term count no records"
     assert found["penstock_cluster_counts",] == 1
     assert found["penstock_cluster_ack_seconds_bucket", "0.0005"] == 3

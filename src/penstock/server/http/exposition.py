@@ -298,6 +298,9 @@ def _of_cluster(known: Mapping[str, Any]) -> Iterator[Family]:
     if "sent_bytes" in known:
         text = "Bytes of the log that this leader has sent to followers"
         yield Family("penstock_cluster_sent_bytes", text, (), [((), known["sent_bytes"])], counter=True)
+    if known.get("term"):
+        text = "Times that somebody began to lead, the first one and those who led before among them"
+        yield Family("penstock_cluster_takeovers", text, (), [((), known["term"])], counter=True)
     if "cut_records" in known:
         text = "Records that were cut off this member's log, and kept in cut/, since another leader's goes on without"
         yield Family("penstock_cluster_cut_records", text, (), [((), known["cut_records"])], counter=True)
