@@ -20,6 +20,7 @@ from types import TracebackType
 from typing import Any, Self
 
 import pika
+from pika.adapters.utils.connection_workflow import AMQPConnectorException
 from pika.exceptions import AMQPError
 
 from fault_proxy import Network, Way
@@ -309,7 +310,7 @@ class Publisher:
                 continue
             try:
                 connection = server.connect()
-            except (AMQPError, OSError):
+            except (AMQPError, AMQPConnectorException, OSError):  # the second one: it ends in the middle of a handshake
                 continue
             self._channel = connection.channel()
             self._channel.confirm_delivery()
