@@ -17,6 +17,7 @@ from penstock.ports import Disk, File
 RESERVE = "log/reserve"
 _STEP = 1 << 20
 _SMALL_STEP = 1 << 18
+_ZEROS = bytes(_SMALL_STEP)
 _BULK = 1 << 18
 """Commits of this size pay for their own blocks: zeros below them would only write everything twice."""
 NOT_LENT = 4
@@ -169,7 +170,7 @@ class Room:
                     return
                 step = min(_STEP if missing > self._ahead // 2 else _SMALL_STEP, missing)
                 try:
-                    file.pwrite(bytes(step), start)
+                    file.pwrite(_ZEROS if step == _SMALL_STEP else bytes(step), start)
                 except OSError as error:
                     self._fail(error)
                     return

@@ -415,13 +415,15 @@ class HeaderClasses:
         at = len(start)
         try:
             for size in self._rest:
-                end = at + (size if size > 0 else 1 + data[at])
-                if size <= 0:
-                    text = data[at + 1 : end]
-                    if not text.isascii():
-                        text.decode()  # it may be no text
-                    if size and text.startswith(DIRECT):
-                        return ASKS
+                if size > 0:
+                    at += size
+                    continue
+                end = at + 1 + data[at]
+                text = data[at + 1 : end]
+                if not text.isascii():
+                    text.decode()  # it may be no text
+                if size and text.startswith(DIRECT):
+                    return ASKS
                 at = end
         except (IndexError, UnicodeDecodeError):
             return ASKS

@@ -157,11 +157,13 @@ class Timers:
         self._moved |= self.touched
         if self._changed is not None:
             self._changed |= self.touched
-        time = self._outbox.time
+        time, before = self._outbox.time, self._known
         for queue in self.touched:
             queue.used(time)
             wall, mono = queue.next_deadline()
-            known = self._known.get(queue.id, _NEVER)
+            known = before.get(queue.id, _NEVER)
+            if wall is None and mono is None and known is _NEVER:
+                continue
             if wall is not None and wall != known[0]:
                 heappush(self._wall, (wall, queue.id))
             if mono is not None and mono != known[1]:

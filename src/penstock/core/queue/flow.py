@@ -424,12 +424,17 @@ def is_due(queue: Contents, now: Now) -> bool:
     return bool([entry for entry in _entries(bits) if entry.due(queue) <= (now.wall if entry.by_wall else now.mono)])
 
 
+_NOTHING = None, None
+
+
 def next_deadline(queue: Contents) -> tuple[int | None, int | None]:
     """When to `tick` next, on the wall and on the monotonic clock; 0 is at once, None is never."""
     bits, attendance = queue.agenda, queue.attendance
-    if bits in (0, whole.ATTENDANCE):
-        mono = min(attendance.expires, attendance.opens, attendance.overdue) if bits else attendance.expires
-        return None, (mono if mono < NEVER else None)
+    if not bits or bits == whole.ATTENDANCE:
+        mono = attendance.expires
+        if bits:
+            mono = min(mono, attendance.opens, attendance.overdue)
+        return (None, mono) if mono < NEVER else _NOTHING
     here = _entries(bits)
     wall = min([entry.due(queue) for entry in here if entry.by_wall], default=NEVER)
     mono = min([attendance.expires, *[entry.due(queue) for entry in here if not entry.by_wall]])

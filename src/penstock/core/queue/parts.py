@@ -252,8 +252,10 @@ class QueueParts:
     def used(self, wall: int) -> None:
         """A turn that had to do with it is over; once for each, in their order."""
         if self.used_at < 0:
-            self.ensure_attendance().spare += wall + self.used_at
-        able = self.roster.all and (self.agenda & DISPATCH or not self.ready)  # what is ready they have no room for
+            here = self.attendance
+            (here if here is not _ATTENDANCE else self.ensure_attendance()).spare += wall + self.used_at
+        waits = self.main.count or self.returned.count or (self.shares is not None and self.shares.count)
+        able = self.roster.all and (self.agenda & DISPATCH or not waits)  # what is ready they have no room for
         self.used_at = -wall if able else wall
 
     # -- parts, made if they are absent, to put something there
