@@ -61,14 +61,15 @@ def _door_processes(settings: Settings, server: int | None) -> Iterator[Finding]
         yield amqp_processes(settings, server)
     if "http" in doors or "https" in doors:
         yield http_process(settings, server)
+    if "flight" in doors or "flight_tls" in doors:
+        yield flight_process(settings, server)
 
 
 def examine(settings: Settings) -> list[Finding]:
     """Everything, in the order of a person's questions."""
     folder = nearest_folder(Path(settings.server.data))
     findings = [python(), *disk(folder)]
-    doors = settings.listen.doors()
-    server = serving_process(Path(settings.server.data))
+    doors, server = settings.listen.doors(), serving_process(Path(settings.server.data))
     follows = server != lock_holder(Path(settings.server.data))
     if server is not None:
         does = "follows with" if follows else "serves"
@@ -196,14 +197,15 @@ def amqp_processes(settings: Settings, server: int | None = None) -> Finding:
     bound = format_size(MEMORY_LEAST + settings.server.memory)
     found = f"{count}, each may allocate {bound} ({why})"
     if server is not None:
-        there = sum(1 for _ in _children(server, b"penstock.server.amqp.front"))
-        found += f"; {there} of them run"
+        found += f"; {(there := len(list(_children(server, b'penstock.server.amqp.front'))))} of them run"
         if there < count:
-            return Finding(what, "poor", found, "the server's log says why; one that ends begins again within seconds")
-    if count >= cores > 1 or count > 1 == cores:
-        advice = f"the server's own process needs a core, too: more than {max(1, cores - 1)} are not worth it"
-        return Finding(what, "poor", found, advice)
-    return Finding(what, "good", found)
+            return Finding(what, "poor", found, _AGAIN)
+    many = count >= cores > 1 or count > 1 == cores
+    advice = f"the server's own process needs a core, too: more than {max(1, cores - 1)} are not worth it"
+    return Finding(what, "poor" if many else "good", found, advice if many else "")
+
+
+_AGAIN = "the server's log says why; one that ends begins again within seconds"
 
 
 def http_process(settings: Settings, server: int | None = None) -> Finding:
@@ -211,16 +213,25 @@ def http_process(settings: Settings, server: int | None = None) -> Finding:
     from penstock.server.http.doorway import MODULE
     from penstock.server.loading import HTTP
 
-    what, why = "HTTP process", f"server.doors = {settings.server.doors}"
+    what, why = "HTTP process", f"(server.doors = {settings.server.doors})"
     if settings.server.doors == 0:
-        return Finding(what, "good", f"none: the server's own takes the clients ({why})")
-    found = f"it may allocate {format_size(HTTP[1])} ({why})"
-    if server is None:
-        return Finding(what, "good", found)
-    if any(_children(server, MODULE.encode())):
-        return Finding(what, "good", f"{found}; it runs")
-    advice = "the server's log says why; it begins again within seconds"
-    return Finding(what, "poor", f"{found}; it does not run", advice)
+        return Finding(what, "good", f"none: the server's own takes the clients {why}")
+    return _running(what, f"it may allocate {format_size(HTTP[1])} {why}", MODULE, server)
+
+
+def flight_process(settings: Settings, server: int | None = None) -> Finding:
+    """The same of what speaks gRPC; there is always one."""
+    from penstock.server.loading import of_a_door
+
+    decoded, whole = map(format_size, of_a_door(settings.server.memory))
+    found = f"it may allocate {whole}, {decoded} of it for what clients compress"
+    return _running("Flight process", found, "penstock.server.flight.front", server)
+
+
+def _running(what: str, found: str, module: str, server: int | None) -> Finding:
+    if server is None or any(_children(server, module.encode())):
+        return Finding(what, "good", found if server is None else f"{found}; it runs")
+    return Finding(what, "poor", f"{found}; it does not run", _AGAIN)
 
 
 def _open_in(process: int) -> set[str]:
@@ -264,28 +275,22 @@ def certificate(settings: Settings) -> Finding:
     why = found.complaint(now)
     if why is None and not found.names:
         why = "names no host or address of the server (subjectAltName): clients that verify it refuse it"
-    if why is None:
-        return Finding("TLS certificate", "good", told)
-    return Finding("TLS certificate", "poor", told, f"{name} {why}")
+    return Finding("TLS certificate", "poor" if why else "good", told, f"{name} {why}" if why else "")
 
 
 def files() -> Finding:
     """Descriptors: one a connection, and some for the log.  A server raises its own limit to the hard one."""
     soft, kept = to_be(*resource.getrlimit(resource.RLIMIT_NOFILE))
-    found = f"{soft}, and {kept} more for the log"
-    if soft < FEW_FILES:
-        advice = f"about {max(0, soft - OWN)} connections fit: raise the hard limit, with `ulimit -Hn` or LimitNOFILE"
-        return Finding("open files", "poor", found, advice)
-    return Finding("open files", "good", found)
+    found, few = f"{soft}, and {kept} more for the log", soft < FEW_FILES
+    advice = f"about {max(0, soft - OWN)} connections fit: raise the hard limit, with `ulimit -Hn` or LimitNOFILE"
+    return Finding("open files", "poor" if few else "good", found, advice if few else "")
 
 
 def memory(budget: int) -> Finding:
     """The budget for bodies beside what the machine has left."""
     left = available_memory()
-    if left is None:
-        return Finding("memory", "good", f"budget {format_size(budget)}")
-    found = f"{format_size(left)} available, budget {format_size(budget)}"
-    if budget > left:
+    found = ("" if left is None else f"{format_size(left)} available, ") + f"budget {format_size(budget)}"
+    if left is not None and budget > left:
         return Finding("memory", "poor", found, "lower server.memory: bodies are read from the log when needed")
     return Finding("memory", "good", found)
 

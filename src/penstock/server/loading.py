@@ -36,8 +36,9 @@ DOOR_MEMORY = 3 << 29
 """Bytes that a door's process may have beyond what it decompresses: 1.5 GiB, stacks of threads among them."""
 
 
-HTTP = [0, 768 << 20]
-"""The same of HTTP's: heads of 512 strangers, 128 MiB of bodies, and one of these as values."""
+HTTP = [0, DOOR_MEMORY]
+"""The same of HTTP's: heads of 512 strangers, 128 MiB of bodies, and one of these as values, which are written anew:
+orjson takes up to 500 MiB for that, of which it uses 20, and ends the process where it gets no more."""
 
 
 def of_a_door(memory: int) -> list[int]:

@@ -303,13 +303,20 @@ def test_doctor_tells_which_processes_take_amqps_clients(
 
 
 @pytest.mark.parametrize(
-    ("wanted", "found"), [(0, "none: the server's own takes"), ("auto", "it may allocate 512 MiB")]
+    ("wanted", "found"), [(0, "none: the server's own takes"), ("auto", "it may allocate 1.5 GiB")]
 )
 def test_doctor_tells_which_process_takes_https_clients(wanted: object, found: str) -> None:
     settings = Settings.model_validate({"server": {"doors": wanted}})
     finding = checkup.http_process(settings)
     assert (finding.verdict, finding.found.startswith(found)) == ("good", True)
     assert checkup.http_process(settings, os.getpid()).verdict == ("good" if wanted == 0 else "poor"), "it does not run"
+
+
+def test_doctor_tells_what_flights_process_may_allocate() -> None:
+    finding = checkup.flight_process(Settings.model_validate({"server": {"memory": "64MiB"}}))
+    assert finding == checkup.Finding(
+        "Flight process", "good", "it may allocate 1.62 GiB, 128 MiB of it for what clients compress"
+    )
 
 
 def test_doctor_takes_the_server_of_the_folder_for_no_mistake(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import tracemalloc
 from typing import Any
 
 import orjson
@@ -116,7 +117,21 @@ async def test_large_bodies_have_a_bound_for_all_and_for_each_user(monkeypatch: 
 def test_a_document_has_a_bound_of_values_and_texts_count_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small ones are large as objects: 20 MB of empty lists were 500 MB."""
     monkeypatch.setattr(bodies, "VALUES_MOST", 100)
-    with pytest.raises(InvalidArgument, match="values, 100 are allowed"):
+    with pytest.raises(InvalidArgument, match="values or more, 100 are allowed"):
         read_object(b'{"x":[' + b",".join([b"[]"] * 60) + b"]}")
-    text = ",[{" * 200 + '\\"'
+    text = ",:[{" * 200 + '\\"'
     assert read_object(orjson.dumps({"x": text})) == {"x": text}
+
+
+def test_a_document_takes_little_memory_until_it_is_known_to_be_no_bomb() -> None:
+    """Neither one text of many commas nor many short ones: both took hundreds of MiB to be looked at."""
+    texts = b'{"x":[' + b'"a",' * 900_000 + b"1]}"
+    one = b'{"x":"' + b",[{" * 700_000 + b'"}'
+    for body in (texts, one):
+        tracemalloc.start()
+        before = tracemalloc.get_traced_memory()[0]
+        values = bodies.values_of(body, 300_000)
+        peak = tracemalloc.get_traced_memory()[1] - before
+        tracemalloc.stop()
+        assert (values > 300_000) is (body is texts)
+        assert peak < 1 << 20

@@ -109,7 +109,7 @@ class Relay:
         self._lines = lines
         self._idle = list[tuple[float, CallLine]]()  # since when; the newest last
         self._places = asyncio.Semaphore(CALLS_MOST)
-        self._room = Room()  # of bodies
+        self._room = Room(pieces_of)  # of bodies
         self._pool: ThreadPoolExecutor | None = None
 
     async def __call__(self, scope: Mapping[str, Any], receive: Any, send: Any) -> None:
@@ -263,7 +263,7 @@ class _Relayed:
         user = "" if self._login is None else self._login[0]
         try:
             try:
-                pieces = pieces_of(wanted, await self._room.read(user, announced, self._receive, wanted))
+                pieces: list[bytes] = await self._room.read(user, announced, self._receive, wanted)
             except (InvalidArgument, Unavailable) as error:
                 line.send(Kind.FAILED, failed(error))
             else:

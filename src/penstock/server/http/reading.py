@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 from penstock.errors import Unavailable
@@ -20,7 +21,9 @@ HELD_MOST, HELD_OF_USER = 128 << 20, 64 << 20
 class Room:
     """Where bodies lie until they are whole and read.  The large ones are read one at a time, beside the loop."""
 
-    def __init__(self) -> None:
+    def __init__(self, made: Callable[[Reading, Any], Any] | None = None) -> None:
+        """made: what becomes of what was read, in the same turn."""
+        self._made = made
         self._held = Counter[str]()  # by user
         self._all = 0
         self._one = asyncio.Lock()
@@ -42,11 +45,15 @@ class Room:
         try:
             body = await read_body(announced, receive, wanted.most, held)
             if size <= AT_ONCE:
-                return read_as(wanted, body)
+                return self._read(wanted, body)
             async with self._one:
-                return await asyncio.to_thread(read_as, wanted, body)
+                return await asyncio.to_thread(self._read, wanted, body)
         finally:
             self._take(user, -mine)
+
+    def _read(self, wanted: Reading, body: bytes) -> Any:
+        found = read_as(wanted, body)
+        return found if self._made is None else self._made(wanted, found)
 
     def _take(self, user: str, more: int) -> None:
         self._all += more
