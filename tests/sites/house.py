@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
+import urllib.error
 import urllib.request
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
@@ -16,6 +18,7 @@ import penstock
 from cluster_of_servers.house import GUEST, free_ports
 from fault_proxy import Network, Way
 from live_server import LiveServer
+from penstock.cli.main import main
 from waiting import eventually
 
 QUEUE = """
@@ -38,9 +41,10 @@ class Site(LiveServer):
 
     http = "127.0.0.1:0"
 
-    def __init__(self, folder: Path, name: str, port: int) -> None:
+    def __init__(self, folder: Path, name: str, port: int, settings: str = "penstock.toml") -> None:
+        """settings: the file of its settings, in its folder."""
         self.name = name
-        self.settings = folder / "penstock.toml"
+        self.settings = folder / settings
         self.flight = f"127.0.0.1:{port}"
         self.flight_port = port
         super().__init__(folder, [str(self.settings)], flight=True)
@@ -69,34 +73,11 @@ class Site(LiveServer):
         return sum(told[state] for state in ("ready", "leased", "delayed", "foreign"))
 
 
-class Sites:
-    """`with Sites(folder, "ab") as sites:` all were started; links come up by themselves."""
+class Started:
+    """`with Instances(folder, files) as sites:` all were started; links come up by themselves."""
 
-    def __init__(
-        self, folder: Path, names: str = "ab", *, network: Network | None = None, queue: str = "",
-        topics: str = '{ pattern = "work" }', link: str = "", more: str = "", each: Mapping[str, str] | None = None,
-        ways: Collection[str] | None = None, lacks: str = "",
-    ) -> None:  # fmt: skip
-        """queue: settings of the queue `work`.  link: of each link.  more: of each site, each: of one.
-
-        ways: which links there are, each as the names of who tells and who hears; None: all.  lacks: sites without it.
-        """
-        ports = dict(zip(names, free_ports(len(names)), strict=True))
-        self.sites = {name: Site(folder / name, name, ports[name]) for name in names}
-        self.ways = dict[tuple[str, str], Way]()
-        for name, site in self.sites.items():
-            text = f'[server]\nname = "{name}"\ngroup = "group-{name}"\n'
-            text += ("" if name in lacks else QUEUE.format(settings=queue)) + more + (each or {}).get(name, "")
-            for other in names:
-                if other == name or (ways is not None and name + other not in ways):
-                    continue
-                port = ports[other]
-                if network is not None:
-                    way = self.ways[name, other] = network.way(port)
-                    port = way.port
-                text += LINK.format(name=other, port=port, topics=topics, settings=link)
-            site.folder.mkdir(parents=True, exist_ok=True)
-            site.settings.write_text(text)
+    sites: dict[str, Site]
+    ways: dict[tuple[str, str], Way]
 
     def __getitem__(self, name: str) -> Site:
         return self.sites[name]
@@ -141,6 +122,54 @@ class Sites:
         eventually(lambda: not left(), lambda: f"left: {left()}", seconds)
 
 
+class Sites(Started):
+    """`with Sites(folder, "ab") as sites:` of our own settings, each with links to all others."""
+
+    def __init__(
+        self, folder: Path, names: str = "ab", *, network: Network | None = None, queue: str = "",
+        topics: str = '{ pattern = "work" }', link: str = "", more: str = "", each: Mapping[str, str] | None = None,
+        ways: Collection[str] | None = None, lacks: str = "",
+    ) -> None:  # fmt: skip
+        """queue: settings of the queue `work`.  link: of each link.  more: of each site, each: of one.
+
+        ways: which links there are, each as the names of who tells and who hears; None: all.  lacks: sites without it.
+        """
+        ports = dict(zip(names, free_ports(len(names)), strict=True))
+        self.sites = {name: Site(folder / name, name, ports[name]) for name in names}
+        self.ways = {}
+        for name, site in self.sites.items():
+            text = f'[server]\nname = "{name}"\ngroup = "group-{name}"\n'
+            text += ("" if name in lacks else QUEUE.format(settings=queue)) + more + (each or {}).get(name, "")
+            for other in names:
+                if other == name or (ways is not None and name + other not in ways):
+                    continue
+                port = ports[other]
+                if network is not None:
+                    way = self.ways[name, other] = network.way(port)
+                    port = way.port
+                text += LINK.format(name=other, port=port, topics=topics, settings=link)
+            site.folder.mkdir(parents=True, exist_ok=True)
+            site.settings.write_text(text)
+
+
+class Instances(Started):
+    """Sites of AMPSConfig files."""
+
+    def __init__(self, folder: Path, files: Mapping[str, str], network: Network | None = None) -> None:
+        """files: by site; `PORT:b` in them is where `b` is reached, through the network where there is one."""
+        ports = dict(zip(files, free_ports(len(files)), strict=True))
+        self.sites = {name: Site(folder / name, name, ports[name], "amps.xml") for name in files}
+        self.ways = {}
+        for name, text in files.items():
+            for other, port in ports.items():
+                if network is not None and f"PORT:{other}" in text:
+                    way = self.ways[name, other] = network.way(port)
+                    port = way.port
+                text = text.replace(f"PORT:{other}", f"127.0.0.1:{port}")
+            self[name].folder.mkdir(parents=True, exist_ok=True)
+            self[name].settings.write_text(text)
+
+
 def publish(site: Site, *bodies: bytes, queue: str = "work") -> None:
     """Each confirmed."""
     channel = site.connect().channel()
@@ -152,10 +181,49 @@ def publish(site: Site, *bodies: bytes, queue: str = "work") -> None:
 def work(site: Site, count: int, queue: str = "work") -> list[bytes]:
     """What a worker at a site is given, acknowledged."""
     out = list[bytes]()
-    with site.client() as client:
-        for message in client.consume(queue, backlog=count):
+    with site.client() as client, client.consume(queue, backlog=count) as consumer:
+        while len(out) < count:
+            message = consumer.take(timeout=30.0)
+            assert message is not None, f"only {out} of {count} came: {client.explain(queue)}"
             out.append(message.body)
             message.ack()
-            if len(out) == count:
-                break
     return out
+
+
+def penstock_says(site: Site, *arguments: str) -> Any:
+    """`penstock link ...`, as JSON."""
+    told, code = io.StringIO(), None
+    with contextlib.redirect_stdout(told):
+        try:
+            main(["link", *arguments, "--json", "--url", site.url])
+        except SystemExit as ended:
+            code = ended.code
+    assert not code, told.getvalue()
+    return json.loads(told.getvalue())
+
+
+def out(site: Site, link: str = "") -> dict[str, Any]:
+    """The link that leads away from a site, or of several the one of this name."""
+    [found] = [one for one in site.get("/api/links") if one["direction"] == "out" and link in ("", one["link"])]
+    return dict(found)
+
+
+def readiness(site: Site) -> tuple[int, dict[str, Any]]:
+    """Whether it says that it is ready."""
+    try:
+        with urllib.request.urlopen(f"http://{site.ready['http']}/readyz", timeout=10) as answer:
+            return answer.status, json.loads(answer.read())
+    except urllib.error.HTTPError as error:
+        return error.code, json.loads(error.read())
+
+
+def worked_for_one_away(sites: Sites) -> None:
+    """What b has published is worked at a, by an operator's word, after b was killed."""
+    a, b = sites["a"], sites["b"]
+    sites.linked()
+    publish(b, b"one", b"two")
+    eventually(lambda: a.queue()["foreign"] == 2)
+    b.kill()
+    eventually(lambda: out(a)["state"] == "down")
+    assert penstock_says(a, "proxy", "work", "on")["proxied_transfer"] is True
+    assert work(a, 2) == [b"one", b"two"]

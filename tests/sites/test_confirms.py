@@ -11,8 +11,7 @@ import orjson
 
 from cluster_of_servers.house import GUEST
 from fault_proxy import Fault, Network
-from sites.house import Site, Sites, publish, work
-from sites.test_operating import out
+from sites.house import Site, Sites, out, publish, work
 from waiting import eventually
 
 Door = Callable[[Site, bytes], object]

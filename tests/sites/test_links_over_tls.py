@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from cluster_of_servers.house import free_ports
-from sites.house import Site, Sites, publish, work
-from sites.test_operating import out
+from sites.house import Site, Sites, out, publish, work
 from tls_lab import Files
 from waiting import eventually
 

@@ -2,34 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 import urllib.request
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import penstock
 from cluster_of_servers.house import GUEST
 from penstock.errors import NotFound
-from sites.house import Site, Sites, publish, work
+from sites.house import Sites, out, penstock_says, publish, work, worked_for_one_away
 from waiting import eventually
-
-
-def penstock_says(site: Site, *arguments: str) -> Any:
-    done = subprocess.run(
-        [sys.executable, "-m", "penstock", "link", *arguments, "--json", "--url", site.url],
-        capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
-
-
-def out(site: Site) -> dict[str, Any]:
-    [found] = [one for one in site.get("/api/links") if one["direction"] == "out"]
-    return dict(found)
 
 
 def test_a_paused_link_tells_nothing_and_goes_on_when_it_is_resumed_also_over_a_restart(tmp_path: Path) -> None:
@@ -114,13 +96,7 @@ def test_a_link_takes_an_administrator(tmp_path: Path) -> None:
 def test_an_operator_has_one_site_act_for_another_that_is_away(tmp_path: Path) -> None:
     with Sites(tmp_path) as sites:
         a, b = sites["a"], sites["b"]
-        sites.linked()
-        publish(b, b"one", b"two")
-        eventually(lambda: a.queue()["foreign"] == 2)
-        b.kill()
-        eventually(lambda: out(a)["state"] == "down")
-        assert penstock_says(a, "proxy", "work", "on")["proxied_transfer"] is True
-        assert work(a, 2) == [b"one", b"two"]
+        worked_for_one_away(sites)
         assert a.queue()["proxied_transfer"]
         b.start()
         sites.empty()

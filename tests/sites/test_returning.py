@@ -3,25 +3,11 @@
 from __future__ import annotations
 
 import threading
-import urllib.error
-import urllib.request
 from pathlib import Path
-from typing import Any
-
-import orjson
 
 from fault_proxy import Fault, Network
-from sites.house import Site, Sites, publish, work
-from sites.test_operating import out, penstock_says
+from sites.house import Site, Sites, out, publish, readiness, work, worked_for_one_away
 from waiting import eventually
-
-
-def readiness(site: Site) -> tuple[int, dict[str, Any]]:
-    try:
-        with urllib.request.urlopen(f"http://{site.ready['http']}/readyz", timeout=10) as answer:
-            return answer.status, orjson.loads(answer.read())
-    except urllib.error.HTTPError as error:
-        return error.code, orjson.loads(error.read())
 
 
 class Working(threading.Thread):
@@ -38,14 +24,8 @@ class Working(threading.Thread):
 
 def test_it_delivers_when_it_has_heard_what_happened_meanwhile(tmp_path: Path) -> None:
     with Network() as network, Sites(tmp_path, network=network, link='level_within = "60s"') as sites:
-        a, b = sites["a"], sites["b"]
-        sites.linked()
-        publish(b, b"one", b"two")
-        eventually(lambda: a.queue()["foreign"] == 2)
-        b.kill()
-        eventually(lambda: out(a)["state"] == "down")
-        assert penstock_says(a, "proxy", "work", "on")["proxied_transfer"] is True
-        assert work(a, 2) == [b"one", b"two"]
+        b = sites["b"]
+        worked_for_one_away(sites)
         sites.ways["a", "b"].fault(Fault.CUT)  # a cannot tell it
         b.start()
         worker = Working(b)

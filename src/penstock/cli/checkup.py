@@ -358,6 +358,7 @@ def examine_links(settings: Settings) -> Iterator[Finding]:
     """Whether each [[link]] can be called, and its queues can be shared."""
     from penstock.core.queue.owning import why_not_shared
 
+    paced = any(step.downgrade_replication is not None for action in settings.action for step in action.do)
     here = {settings.site, *(one.name for one in settings.link)}
     for link in settings.link:
         what = f"link {link.name}"
@@ -365,7 +366,7 @@ def examine_links(settings: Settings) -> Iterator[Finding]:
             if (file := getattr(link, key)) is not None and not os.access(file, os.R_OK):
                 yield Finding(what, "bad", f"{key} = {file}", "it cannot be read")
         yield from (_called(what, str(one), one.host, one.port, tls=one.tls) for one in link.targets)
-        if link.sync and link.downgrade_after is None:
+        if link.sync and link.downgrade_after is None and not paced:
             advice = "publishers wait for as long as that site is away: downgrade_after says for how long at most"
             yield Finding(what, "poor", "sync without downgrade_after", advice)
         for queue in settings.queue:
@@ -380,10 +381,12 @@ def examine_links(settings: Settings) -> Iterator[Finding]:
 
 def _carried(link: LinkSection, queue: Queue) -> bool:
     """Whether a link carries what a queue shows."""
+    from penstock.core.links.telling import may_meet
+
     settings = queue.settings
-    name = settings.underlying_topic or queue.name
+    shown = TopicPattern(settings.underlying_topic or queue.name)
     return settings.kind != "local" and any(
-        one.vhost == queue.vhost and one.exchange == settings.exchange and TopicPattern(one.pattern).matches(name)
+        one.vhost == queue.vhost and one.exchange == settings.exchange and may_meet(TopicPattern(one.pattern), shown)
         for one in link.topic
     )
 

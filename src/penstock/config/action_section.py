@@ -10,12 +10,14 @@ from typing import Annotated, Literal, NamedTuple, cast
 
 from pydantic import BeforeValidator, Field, StrictBool, model_validator
 
-from penstock.config.sections import Name, Section
+from penstock.config.sections import Duration, Name, Section
 from penstock.errors import InvalidArgument
 from penstock.records.cron import parse_schedule
 from penstock.records.event_actions import (
+    LINK_EVENTS,
     Action,
     DeleteStep,
+    DowngradeStep,
     EchoStep,
     ExecuteStep,
     ExtractStep,
@@ -23,14 +25,17 @@ from penstock.records.event_actions import (
     OnDelete,
     OnDeliver,
     OnExpire,
+    OnLink,
     OnOof,
     OnPublish,
     OnSchedule,
+    ProxyStep,
     PublishStep,
     QueryStep,
     Reason,
     Step,
     Trigger,
+    UpgradeStep,
     unfit,
 )
 from penstock.records.regular_expressions import topic_pattern
@@ -58,8 +63,13 @@ class ActionOn(Section):
     schedule: str | None = Field(
         default=None, description="Or the time: `4h`, `02:00`, `Saturday at 11:00`; with Z at the end in UTC."
     )
-    event: Literal["expire", "delete", "publish", "deliver", "oof", "schedule"] = Field(
-        default="expire", description="What must happen."
+    link: Name | None = Field(
+        default=None, description="Or a link to another site, by its name or a pattern; `.*` is any."
+    )
+    event: Literal[
+        "expire", "delete", "publish", "deliver", "oof", "schedule", "up", "down", "level", "downgrade", "upgrade"
+    ] = Field(
+        default="expire", description="What must happen; of a link `up`, `down`, `level`, `downgrade` or `upgrade`."
     )
     reason: tuple[Reason, ...] = Field(default=(), description="Why it expires; empty for any reason.")
     filter: str | None = Field(default=None, description="An expression: which published messages.")
@@ -71,10 +81,13 @@ class ActionOn(Section):
 
     @model_validator(mode="after")
     def _fits(self) -> ActionOn:
-        given = [key for key in ("queue", "topic", "schedule") if getattr(self, key) is not None]
+        given = [key for key in ("queue", "topic", "schedule", "link") if getattr(self, key) is not None]
         if len(given) != 1:
-            raise ValueError("an action watches exactly one of queue, topic and schedule")
+            raise ValueError("an action watches exactly one of queue, topic, schedule and link")
         event = self.happens
+        if (self.link is not None) != (event in LINK_EVENTS):
+            words = ", ".join(map(repr, LINK_EVENTS))
+            raise ValueError(f"a link goes with the events {words}, and they with a link; this one is {event!r}")
         if self.schedule is not None:
             if "event" in self.model_fields_set and self.event != "schedule":
                 raise ValueError(f"event {self.event!r} needs a queue or a topic, not a schedule")
@@ -86,7 +99,7 @@ class ActionOn(Section):
         for key, events in _ONLY.items():
             if key in self.model_fields_set and event not in events:
                 raise ValueError(f"{key} goes with event {' or '.join(map(repr, events))}, not with {event!r}")
-        if event in {"publish", "deliver"}:
+        if event in {"publish", "deliver"} or self.link is not None:
             topic_pattern(self.watched)
         return self
 
@@ -97,8 +110,8 @@ class ActionOn(Section):
 
     @property
     def watched(self) -> str:
-        """The queue's or the topic's name."""
-        return self.queue or self.topic or ""
+        """The queue's, the topic's or the link's name."""
+        return self.queue or self.topic or self.link or ""
 
     def trigger(self) -> Trigger:
         """As the core takes it."""
@@ -113,6 +126,8 @@ class ActionOn(Section):
                 return OnDeliver(self.watched, self.vhost, self.exchange)
             case "oof":
                 return OnOof(self.watched, self.type, self.vhost)
+            case "up" | "down" | "level" | "downgrade" | "upgrade" as event:
+                return OnLink(self.watched, event)
             case _:
                 return OnSchedule(self.schedule or "", self.name)
 
@@ -181,6 +196,28 @@ class ActionExecute(Section):
     command: Name = Field(description="Program and arguments; there is no shell.")
 
 
+class ActionProxy(Section):
+    """`enable_proxied_transfer` and `disable_proxied_transfer` of an action."""
+
+    queue: Name = Field(description="A queue that is shared with other sites.")
+    vhost: Name = Field(default="/", description="Its vhost.")
+
+
+class ActionDowngrade(Section):
+    """`downgrade_replication` of an action."""
+
+    age: Duration = Field(gt=0, description="Of the oldest thing that a synchronous link owes.")
+    grace_period: Duration = Field(
+        default=0, ge=0, description="So long after the start of the server nothing is downgraded."
+    )
+
+
+class ActionUpgrade(Section):
+    """`upgrade_replication` of an action."""
+
+    age: Duration = Field(gt=0, description="It owes nothing that is older.")
+
+
 class ActionDo(Section):
     """One step of `do`."""
 
@@ -192,15 +229,16 @@ class ActionDo(Section):
     echo_message: ActionEcho | None = Field(default=None, description="Write to the server's own log.")
     execute_system: ActionExecute | None = Field(default=None, description="Run a program, if that is allowed.")
 
-    @model_validator(mode="before")
-    @classmethod
-    def _not_here(cls, value: object) -> object:
-        given: object = value
-        if isinstance(value, Mapping):
-            for key in ("enable_proxied_transfer", "disable_proxied_transfer"):
-                if key in value:
-                    raise ValueError(f"{key} is not done here: one instance owns all of its messages")
-        return given
+    enable_proxied_transfer: ActionProxy | None = Field(
+        default=None, description="Have this site act for owners of a queue's messages that are away: see links.md."
+    )
+    disable_proxied_transfer: ActionProxy | None = Field(default=None, description="Do so no longer.")
+    downgrade_replication: ActionDowngrade | None = Field(
+        default=None, description="Confirms wait no longer for synchronous links that owe what is older."
+    )
+    upgrade_replication: ActionUpgrade | None = Field(
+        default=None, description="Confirms wait again for links that owe nothing older."
+    )
 
     @model_validator(mode="after")
     def _one(self) -> ActionDo:
@@ -227,6 +265,13 @@ class ActionDo(Section):
             return IncrementStep(increment.counter, increment.capture)
         if (echo := self.echo_message) is not None:
             return EchoStep(echo.message)
+        for proxy, on in ((self.enable_proxied_transfer, True), (self.disable_proxied_transfer, False)):
+            if proxy is not None:
+                return ProxyStep(proxy.queue, on, proxy.vhost)
+        if (down := self.downgrade_replication) is not None:
+            return DowngradeStep(down.age, down.grace_period)
+        if (up := self.upgrade_replication) is not None:
+            return UpgradeStep(up.age)
         assert self.execute_system is not None
         return ExecuteStep(self.execute_system.command)
 

@@ -25,6 +25,7 @@ from penstock.records.event_actions import (
     REASONS,
     Action,
     DeleteStep,
+    DowngradeStep,
     EchoStep,
     ExecuteStep,
     ExtractStep,
@@ -32,12 +33,15 @@ from penstock.records.event_actions import (
     OnDelete,
     OnDeliver,
     OnExpire,
+    OnLink,
     OnOof,
     OnPublish,
     OnSchedule,
+    ProxyStep,
     PublishStep,
     QueryStep,
     Step,
+    UpgradeStep,
     Variable,
     parts,
     unfit,
@@ -202,7 +206,24 @@ class Executing:
     words: tuple[Template, ...]
 
 
-Compiled: TypeAlias = Publishing | Extracting | Querying | Deleting | Incrementing | Echoing | Executing
+@dataclass(frozen=True, slots=True)
+class Proxying:
+    """Have this site act for absent owners of a queue's messages, or no longer."""
+
+    queue: Template
+    step: ProxyStep
+
+
+@dataclass(frozen=True, slots=True)
+class Pacing:
+    """Have confirms wait for links no longer, or again."""
+
+    step: DowngradeStep | UpgradeStep
+
+
+Compiled: TypeAlias = (
+    Publishing | Extracting | Querying | Deleting | Incrementing | Echoing | Executing | Proxying | Pacing
+)
 
 
 def told(value: object) -> bytes:
@@ -254,6 +275,7 @@ class Rules:
         self.deliver: list[tuple[OnDeliver, TopicPattern, Rule]] = []
         self.oof: list[tuple[OnOof, Rule]] = []
         self.schedule: list[tuple[OnSchedule, Schedule, Rule]] = []
+        self.link: list[tuple[OnLink, TopicPattern, Rule]] = []
         for action in actions:
             self._add(action)
 
@@ -280,6 +302,8 @@ class Rules:
                     self.oof.append((on, rule))
                 case OnSchedule():
                     self.schedule.append((on, parse_schedule(on.every), rule))
+                case OnLink():
+                    self.link.append((on, pattern(on.link), rule))
 
     def on_queue(self, vhost: str, name: str) -> tuple[OnExpire | OnDelete, ...]:
         """What a queue has to tell of."""
@@ -338,6 +362,10 @@ def _compiled(step: Step) -> Compiled:
             return Echoing(Template(step.message, json=False))
         case ExecuteStep():
             return Executing(tuple(Template(word, json=False) for word in words(step.command)))
+        case ProxyStep():
+            return Proxying(Template(step.queue, json=False), step)
+        case DowngradeStep() | UpgradeStep():
+            return Pacing(step)
 
 
 def words(command: str) -> list[str]:

@@ -24,7 +24,11 @@ Reason: TypeAlias = Literal[End, "maxlen", "replaced"]
 REASONS: tuple[str, ...] = get_args(Reason)
 """Why it lets one go without success: the same, and for others that need its place."""
 
-Event: TypeAlias = Literal["expire", "delete", "publish", "deliver", "oof", "schedule"]
+LinkEvent: TypeAlias = Literal["up", "down", "level", "downgrade", "upgrade"]
+LINK_EVENTS: tuple[str, ...] = get_args(LinkEvent)
+"""What happens to a link that leads to another site."""
+
+Event: TypeAlias = Literal["expire", "delete", "publish", "deliver", "oof", "schedule"] | LinkEvent
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +91,15 @@ class OnSchedule:
     event: Literal["schedule"] = "schedule"
 
 
-Trigger: TypeAlias = OnExpire | OnDelete | OnPublish | OnDeliver | OnOof | OnSchedule
+@dataclass(frozen=True, slots=True)
+class OnLink:
+    """A link to another site comes up, goes down, has told all there was, or is waited for no longer or again."""
+
+    link: str  # a name, or a pattern
+    event: LinkEvent = "down"
+
+
+Trigger: TypeAlias = OnExpire | OnDelete | OnPublish | OnDeliver | OnOof | OnSchedule | OnLink
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +163,34 @@ class ExecuteStep:
     command: str
 
 
-Step: TypeAlias = PublishStep | DeleteStep | QueryStep | ExtractStep | IncrementStep | EchoStep | ExecuteStep
+@dataclass(frozen=True, slots=True)
+class ProxyStep:
+    """Have this site act for owners of a queue's messages that are away, or do so no longer."""
+
+    queue: str
+    on: bool
+    vhost: str = "/"
+
+
+@dataclass(frozen=True, slots=True)
+class DowngradeStep:
+    """Confirms wait no longer for synchronous links that owe something older than this.  Microseconds."""
+
+    age: int
+    grace: int = 0  # after the start of the server nothing is downgraded for so long
+
+
+@dataclass(frozen=True, slots=True)
+class UpgradeStep:
+    """Confirms wait again for synchronous links that owe nothing older than this.  Microseconds."""
+
+    age: int
+
+
+Step: TypeAlias = (
+    PublishStep | DeleteStep | QueryStep | ExtractStep | IncrementStep | EchoStep | ExecuteStep | ProxyStep
+    | DowngradeStep | UpgradeStep
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +206,12 @@ class Action:
 ALWAYS = ("AMPS_INSTANCE_NAME", "AMPS_DATETIME", "AMPS_UNIX_TIMESTAMP")
 """There at every event, beside AMPS_BYTE_XX, the byte of two upper-case hexadecimal digits."""
 
+LINK = (
+    "AMPS_REPLICATION_PEER_NAME", "AMPS_REPLICATION_GROUP_NAME", "AMPS_REPLICATION_REMOTE_ADDRESS",
+    "AMPS_REPLICATION_CLIENT_NAME", "AMPS_REPLICATION_TRANSPORT_NAME",
+)  # fmt: skip
+"""Of a link: the other site's name and group, its address, who logs in there, and the scheme of the address."""
+
 _MESSAGE = ("AMPS_TOPIC", "AMPS_DATA", "AMPS_DATA_LENGTH", "AMPS_BOOKMARK", "AMPS_CORRELATION_ID")
 
 VARIABLES: dict[str, tuple[str, ...]] = {
@@ -176,6 +221,7 @@ VARIABLES: dict[str, tuple[str, ...]] = {
     "deliver": (*_MESSAGE, "AMPS_TIMESTAMP", "AMPS_CLIENT_NAME"),
     "oof": (*_MESSAGE, "AMPS_PREVIOUS_DATA"),
     "schedule": (),
+    **dict.fromkeys(LINK_EVENTS, (*LINK, "PENSTOCK_WHY")),
 }
 """Event -> what its message gives beside those that are always there."""
 
@@ -252,6 +298,10 @@ def texts(step: Step) -> Iterator[tuple[str, str]]:
             yield "message", step.message
         case ExecuteStep():
             yield "command", step.command
+        case ProxyStep():
+            yield "queue", step.queue
+        case DowngradeStep() | UpgradeStep():
+            return
 
 
 def defined(step: Step) -> Sequence[str]:

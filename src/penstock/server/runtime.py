@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from penstock.log.catalog import SegmentInfo
     from penstock.log.log import Log
     from penstock.ports import Clock
+    from penstock.records.event_actions import DowngradeStep, UpgradeStep
 
 T = TypeVar("T")
 
@@ -101,6 +102,7 @@ class Runtime(ABC):
         self.row_readers: list[Lowest] = []  # the same; they need rows, whichever file has them
         self.deliverers: list[Lowest] = []  # of messages on their way to consumers
         self.elsewhere: Callable[[int, Callable[[], None]], None] | None = None  # runs it when other sites have an LSN
+        self.pace: Callable[[DowngradeStep | UpgradeStep], None] | None = None  # which links confirms wait for
         self._armed = False
         self._awaited = 0  # the highest LSN that anything waits for
         self._waiters: deque[tuple[int, Callable[[], None]]] = deque()

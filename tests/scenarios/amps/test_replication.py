@@ -103,6 +103,68 @@ def test_a_destination_without_what_it_needs_is_a_mistake(file: Path, element: s
         load_file(str(file), environ={})
 
 
+def test_the_files_of_tls_are_the_links_and_who_logs_in_there_is_told(file: Path) -> None:
+    more = """<Certificate>own.pem</Certificate><PrivateKey>own.key</PrivateKey><CAFile>ca.pem</CAFile>
+        <VerifyClient>true</VerifyClient><Authenticator><Module>kerberos</Module></Authenticator>
+        <ReuseAddr>true</ReuseAddr>
+        <Type>amps-replication-secure</Type>"""
+    file.write_text(CONFIG.replace("<Type>amps-replication</Type>", more))
+    [link] = load_file(str(file), environ={}).link
+    assert (link.to, link.certificate, link.key, link.ca) == (
+        ("penstocks://two:10005",),
+        "own.pem",
+        "own.key",
+        "ca.pem",
+    )
+    told = [text for text in remarks(file) if " of <Transport>" in text]
+    assert sorted(text.split(":")[0] for text in told) == ["differs here"] * 2 + ["no meaning here"] * 2
+    assert any("who logs in there is `user` of [[link]]" in text for text in told)
+
+
+@pytest.mark.parametrize(
+    ("there", "written", "why"),
+    [
+        ("<InetAddr>two:10005", "<InetAddr>10005", "<InetAddr> of <Transport>: '10005' names no host"),
+        (
+            "<Type>amps-replication<",
+            "<Type>websocket<",
+            "'websocket' is not one of amps-replication, amps-replication-sec",
+        ),
+        ("<Group>east</Group>\n            <Sync", "<PassTrough>.*</PassTrough><Sync", "did you mean 'PassThrough'?"),
+        ("<SyncType>sync<", "<SyncType>async</SyncType><SyncType>sync<", "<SyncType> of <Destination>: is there twice"),
+        ("<Name>two</Name>", "<Name>two</Name><Name>three</Name>", "<Name> of <Destination>: is there twice (line 15)"),
+        ("<InetAddr>", "<inetaddr>x</inetaddr><InetAddr>", "did you mean 'InetAddr'?"),
+    ],
+)
+def test_what_a_destination_cannot_say_is_a_mistake(file: Path, there: str, written: str, why: str) -> None:
+    assert CONFIG.count(there) == 1
+    file.write_text(CONFIG.replace(there, written))
+    with pytest.raises(SettingsError) as caught:
+        load_file(str(file), environ={})
+    assert why in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("topic", "goes"),
+    [
+        ("shared", ["shared", "Work"]),  # the queue's own topic alone: what it shows is meant
+        ("^sha", ["^sha", "Work"]),
+        ("some", ["some", "Work"]),
+        ("Work", ["Work"]),
+        (".*", [".*"]),
+        ("Other", ["Other"]),
+    ],
+)
+def test_a_topic_that_names_a_queue_means_what_the_queue_shows(file: Path, topic: str, goes: list[str]) -> None:
+    name = f"<Topic><Name>{topic}</Name><MessageType>json</MessageType><Filter>/x > 1</Filter></Topic>"
+    file.write_text(CONFIG.replace("<Topic><Name>Work</Name><MessageType>json</MessageType></Topic>", name))
+    [link] = load_file(str(file), environ={}).link
+    assert [(one.pattern, one.filter) for one in link.topic] == [(one, "/x > 1") for one in goes]
+    assert (
+        sum("is a queue: what it shows, 'Work', is what goes there" in text for text in remarks(file)) == len(goes) - 1
+    )
+
+
 def test_each_kind_of_queue_is_kept_and_without_a_destination_it_is_told_that_nobody_shares_it(file: Path) -> None:
     kinds = {queue.name: queue.settings.kind for queue in load_file(str(file), environ={}).queue}
     assert kinds == {"shared": "distributed", "here": "local", "some": "group-local", "others": "group-local"}

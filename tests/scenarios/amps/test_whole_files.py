@@ -68,7 +68,7 @@ def test_a_program_is_run_where_the_server_allows_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("module", "why"),
     [
-        ("amps-action-do-enable-proxied-transfer", "an operator says that by `penstock link proxy`"),
+        ("amps-action-do-minidump", "'amps-action-do-minidump' is not run here"),
         ("amps-action-do-rotate-error-log", "'amps-action-do-rotate-error-log'"),
     ],
 )

@@ -154,10 +154,10 @@ def test_looking_says_whose_a_message_is(world: World) -> None:
     queue, first = world.core.queue("/", "q"), world.publish("q", b"0").first
     hear(world, first, first + 1, Claim("b", 2, "proxied"))
     code, text = explain_message(queue, first, world.now, first)[0]
-    said = "site 'b' owns it, by proxied transfer, since 2023-11-14T22:13:20.000Z; it was transferred 2 times"
+    said = "site 'b' owns it, by proxied transfer, since 2023-11-14T22:13:20.000Z; it was transferred twice"
     assert (code, text) == ("foreign", said)
     said = dict(explain_queue(queue, world.now))
-    assert said["foreign"] == "1 message is owned by other sites"
+    assert said["foreign"] == "1 message is owned by another site: b"
     record = next(entry for entry in world.entries if getattr(entry, "kind", None) is Kind.OWN)
     assert b'"site":"b"' in record.header.replace(b" ", b"")  # type: ignore[union-attr]
     assert Kind.OWN in Teller.TELLS

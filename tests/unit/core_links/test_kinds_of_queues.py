@@ -336,17 +336,17 @@ def test_explain_says_since_when_and_how_often_it_was_asked_for(linked: Callable
     b.subscribe(b.q(), max_backlog=1)
     here = b.q().first(1, "foreign")[0][1].chunk[0]
     _, text = where(b.q(), here, b.now) or ("", "")
-    assert text == "site 'a' owns it, where it was published; it was transferred 0 times"
+    assert text == "site 'a' owns it, where it was published; it was never transferred"
     for _ in range(2):
         b.advance(1)
         asked = b.core.asks(b.now)
         assert len(asked) == 1
     _, text = where(b.q(), here, b.now) or ("", "")
-    assert text.endswith("transferred 0 times, and asked for twice since, last at 2023-11-14T22:13:22.000Z")
+    assert text.endswith("never transferred, and asked for twice since, last at 2023-11-14T22:13:22.000Z")
     assert a.core.answer(a.now, "b", asked[0].ask) == 1
     a.turn()
     _, text = where(a.q(), lsn, a.now) or ("", "")
-    assert text == "site 'b' owns it, which asked for it, since 2023-11-14T22:13:20.000Z; it was transferred 1 times"
+    assert text == "site 'b' owns it, which asked for it, since 2023-11-14T22:13:20.000Z; it was transferred once"
 
 
 def test_of_very_many_further_keys_so_many_are_told() -> None:
@@ -378,3 +378,22 @@ def test_parcels_with_many_further_keys_are_small() -> None:
     parcels = a.send(b)
     assert len(parcels) > 1
     assert max(len(one.head) for one in parcels) < 512 << 10
+
+
+def test_who_asks_for_what_is_leased_is_given_others_once_it_was_not_answered(linked: Callable[..., Pair]) -> None:
+    """A backlog is each site's own: what an owner may not give out, though it is ready, others may."""
+    a, b = linked(max_backlog=2)
+    mine = a.subscribe(a.q(), max_backlog=10)
+    a.publish("q", *(b"%d" % n for n in range(8)))
+    a.send(b)
+    yours = b.subscribe(b.q(), max_backlog=10)
+    assert (a.q().leased, a.q().ready, b.q().foreign_count) == (2, 6, 8)
+    assert ask(b, a) == 0, "the oldest two, which are leased"
+    a.send(b)
+    assert ask(b, a) == 2, "as many as it has room for"
+    a.send(b)
+    assert bodies(b, yours) == [b"2", b"3"]
+    assert ask(b, a) == 0, "it has no room"
+    ack(b, yours)
+    ack(a, mine)
+    assert bodies(a, mine)[2:] == [b"4", b"5"]

@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from choices import SEED
-from penstock.core.links.asking import AGAIN_FIRST, PATIENCE_LEAST, Ask, Asking, Waiting
+from penstock.core.links.asking import AGAIN_FIRST, BESIDES_MOST, BESIDES_SPANS, PATIENCE_LEAST, Ask, Asking, Waiting
 from penstock.core.links.carried import Flow, Numbers, may_go_on
 from penstock.core.links.identity import Offer, Site, disagreements, first_owner, identity_of
 from penstock.core.links.ownership import Claim, Claims, Grant, grants, holds_against, meet_twin, proxied
@@ -183,6 +183,23 @@ def test_an_ask_without_an_answer_is_repeated_later_each_time() -> None:
     assert asking.asks(now, [Waiting(15, 20, "a", 0)], 9) == [Ask("a", ((15, 20),))]
     asking.came_up("a")
     assert asking.next_at() is None
+
+
+def test_who_does_not_answer_is_told_what_would_do_as_well_and_holds_no_credit_back() -> None:
+    asking, waiting = Asking(), [Waiting(10, 20, "a", 0), Waiting(30, 40, "b", 0), Waiting(50, 60, "a", 0)]
+    now = PATIENCE_LEAST
+    [first] = asking.asks(now, waiting, 5)
+    assert asking.besides(first, now, waiting) == ()
+    now += AGAIN_FIRST
+    [again] = asking.asks(now, waiting, 5)
+    assert again == first
+    assert asking.besides(again, now, waiting) == ((15, 20), (50, 60))
+    late = [*waiting, *(Waiting(100 * n, 100 * n + 99, "a", 0) for n in range(1, 200))]
+    named = asking.besides(again, now, late)
+    assert sum(stop - first for first, stop in named) == BESIDES_MOST
+    assert len(asking.besides(again, now, [Waiting(2 * n, 2 * n + 1, "a", 0) for n in range(50, 999)])) == BESIDES_SPANS
+    [other] = asking.asks(now + 1, waiting, 5)
+    assert other.owner == "b", "whoever has no answer keeps nobody else waiting"
 
 
 # -- the interleavings

@@ -16,7 +16,7 @@ from penstock.config.known_names import Path_, Place
 from penstock.errors import InvalidArgument
 from penstock.records.cron import parse_schedule
 from penstock.records.dataclass import dataclass
-from penstock.records.event_actions import ENDS
+from penstock.records.event_actions import ENDS, LINK_EVENTS
 from penstock.records.message_types import JSON, typed, untyped
 
 _ACTION_NAMES = ("On", "If", "Do")
@@ -79,10 +79,11 @@ def _step(book: Book, element: Element, modules: Mapping[str, Module]) -> Step |
         return None
     module = modules.get(name)
     if module is None:
-        why = NOT_HERE.get(name, f"{name!r} is not run here")
-        book.remark(Verdict.REFUSED, step.place("module"), why)
+        book.remark(Verdict.REFUSED, step.place("module"), f"{name!r} is not run here")
         return None
     options = step.values.get("options")
+    if options is None and "options" not in step.elements and not module.needed:
+        return Step(element, module, Fields({}, {}, f"<{element.name}>"))
     if not isinstance(options, Element):
         book.wrong(element.place("<Action>"), "has no <Options>")
         return None
@@ -158,6 +159,8 @@ def _on(book: Book, step: Step, path: Path_, places: dict[Path_, Place]) -> dict
     event = step.module.key
     if event == "schedule":
         return values
+    if event in LINK_EVENTS:
+        return {"link": ".*", "event": event, **values}
     watched = "topic"
     if event in {"expire", "delete"} and not any(one.get("name") == values["topic"] for one in book.tables("topic")):
         watched = "queue"
@@ -212,6 +215,7 @@ def _assignment(value: str) -> tuple[str, str]:
 
 
 _TOPIC = {"Topic": Row("topic", amps_values.name), "MessageType": Row("message_type")}
+_QUEUE = {"Topic": Row("queue", amps_values.name), "MessageType": Row("message_type")}
 _WHOLE = "the first message in order is taken here"
 
 ON: Mapping[str, Module] = {
@@ -232,6 +236,11 @@ ON: Mapping[str, Module] = {
     "amps-action-on-schedule": Module(
         "schedule", {"Every": Row("schedule", _schedule), "Name": Row("name", amps_values.name)}, ("schedule",)
     ),
+    "amps-action-on-connect-replication": Module("up", {}, ()),
+    "amps-action-on-disconnect-replication": Module("down", {}, ()),
+    "amps-action-on-replication-resync-complete": Module("level", {}, ()),
+    "amps-action-on-downgrade-replication": Module("downgrade", {}, ()),
+    "amps-action-on-upgrade-replication": Module("upgrade", {}, ()),
 }
 """What sets an action off."""
 
@@ -273,13 +282,15 @@ DO: Mapping[str, Module] = {
     ),
     "amps-action-do-echo-message": Module("echo_message", {"Message": Row("message")}, ("message",)),
     "amps-action-do-execute-system": Module("execute_system", {"Command": Row("command")}, ("command",)),
+    "amps-action-do-enable-proxied-transfer": Module("enable_proxied_transfer", _QUEUE, ("queue",)),
+    "amps-action-do-disable-proxied-transfer": Module("disable_proxied_transfer", _QUEUE, ("queue",)),
+    "amps-action-do-downgrade-replication": Module(
+        "downgrade_replication",
+        {"Age": Row("age", amps_values.interval), "GracePeriod": Row("grace_period", amps_values.interval)},
+        ("age",),
+    ),
+    "amps-action-do-upgrade-replication": Module(
+        "upgrade_replication", {"Age": Row("age", amps_values.interval)}, ("age",)
+    ),
 }
 """What an action does."""
-
-_BY_HAND = "an operator says that by `penstock link proxy`: if the owner is alive both deliver, so no rule does it"
-
-NOT_HERE: Mapping[str, str] = {
-    "amps-action-do-enable-proxied-transfer": _BY_HAND,
-    "amps-action-do-disable-proxied-transfer": _BY_HAND,
-}
-"""Modules whose refusal has a reason of its own."""

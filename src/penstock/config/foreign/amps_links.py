@@ -1,22 +1,41 @@
 """`Replication` into `[[link]]`: a `Destination` is a link, its transport our Flight door at that address.
 
 A destination is known by its `Name`, which the other instance has to have; where there is none by its `Group`, which
-has to be the name of the instance then, and that is said.
+has to be the name of the instance then, and that is said.  A topic that names a queue means what the queue shows.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+from difflib import get_close_matches
+from typing import cast
+
 from penstock.config.foreign import amps_values
-from penstock.config.foreign.amps_elements import stray, unknown
+from penstock.config.foreign.amps_elements import seen, stray, unknown
 from penstock.config.foreign.converted import Book, Element, Verdict
-from penstock.config.known_names import Path_, Place
+from penstock.config.known_names import Path_, Place, known_name
 from penstock.records.message_types import JSON
+from penstock.records.regular_expressions import SPECIAL, topic_pattern
 
 _KNOWN = ("Name", "Group", "SyncType", "Topic", "PassThrough", "Transport")
+_ONCE = ("Name", "Group", "SyncType")
 _OF_TOPIC = ("Name", "MessageType", "Filter")
+_OF_TRANSPORT = ("Type", "InetAddr", "Name")
 
+_PLAIN = ("amps-replication", "tcp")
 _SECURE = ("amps-replication-secure", "amps-secure-replication", "tcps")
-"""Types of transports that speak TLS."""
+"""Types of transports, and those of them that speak TLS."""
+
+_FILES = {"Certificate": "certificate", "PrivateKey": "key", "CAFile": "ca"}
+"""Elements of a transport that are keys of a link."""
+
+_LEFT_OUT = {
+    "Authenticator": (Verdict.DIFFERS, "who logs in there is `user` of [[link]], with its password or password_file"),
+    "VerifyClient": (Verdict.NO_MEANING, "with TLS the certificate of the other site is always checked"),
+    "CAPath": (Verdict.DIFFERS, "write <CAFile>: without it the authorities of the system are those that count"),
+}
+_NOTHING = "links have nothing like it"
+_COMPARED = "both sides compare all that matters, always"
 
 
 def read_replication(book: Book, element: Element) -> None:
@@ -32,14 +51,15 @@ def read_replication(book: Book, element: Element) -> None:
 def _read_destination(book: Book, element: Element) -> None:
     of, before = "<Destination>", len(book.mistakes)
     table, places = dict[str, object](), dict[Path_, Place]()
-    for child in element.children:
-        if child.name not in _KNOWN:
-            book.remark(Verdict.NO_MEANING, child.place(of), "links have nothing like it")
+    _others(book, element, of, _KNOWN, _NOTHING)
     for tag in ("SyncType", "Topic", "Transport"):
         if not element.all(tag):
             book.wrong(element.place("<Replication>"), f"has no <{tag}>")
+    for tag in _ONCE:
+        for again in element.all(tag)[1:]:
+            book.wrong(again.place(of), f"is there twice ({seen(element.all(tag)[0], again)})")
     _read_name(book, element, table, places)
-    for kind in element.all("SyncType"):
+    for kind in element.all("SyncType")[:1]:
         try:
             if amps_values.words("sync", "async")(kind.text) == "sync":
                 table["sync"] = True
@@ -54,9 +74,24 @@ def _read_destination(book: Book, element: Element) -> None:
     table["topic"] = topics
     if element.all("Topic"):
         places["topic",] = element.all("Topic")[0].place(of)
-    table["to"] = _addresses(book, element, places)
+    if len(book.mistakes) == before:
+        _topics_of_queues(book, topics, places)
+    table["to"] = _addresses(book, element, table, places)
     if len(book.mistakes) == before:
         book.add("link", table, Place(element.file, element.line, of), places)
+
+
+def _others(book: Book, element: Element, of: str, known: Iterable[str], why: str) -> None:
+    """Elements that are not known: a remark, and a mistake where a known one seems to be meant."""
+    stray(book, element)
+    names = list(known)
+    for child in element.children:
+        if child.name in names:
+            continue
+        if any(name.lower() == child.name.lower() for name in names) or get_close_matches(child.name, names, 1, 0.8):
+            unknown(book, child, of, names)
+        else:
+            book.remark(Verdict.NO_MEANING, child.place(of), why)
 
 
 def _read_name(book: Book, element: Element, table: dict[str, object], places: dict[Path_, Place]) -> None:
@@ -77,13 +112,13 @@ def _read_name(book: Book, element: Element, table: dict[str, object], places: d
 
 def _topic(book: Book, element: Element, places: dict[Path_, Place], number: int) -> dict[str, object]:
     found = dict[str, object]()
-    for child in element.children:
-        if child.name not in _OF_TOPIC:
-            book.remark(Verdict.NO_MEANING, child.place("<Topic>"), "both sides compare all that matters, always")
+    _others(book, element, "<Topic>", _OF_TOPIC, _COMPARED)
     for tag in ("Name", "MessageType"):
         if not any(child.text for child in element.all(tag)):
             book.wrong(element.place("<Destination>"), f"has no <{tag}>")
     for tag, key in (("Name", "pattern"), ("Filter", "filter"), ("MessageType", "message_type")):
+        for again in element.all(tag)[1:]:
+            book.wrong(again.place("<Topic>"), f"is there twice ({seen(element.all(tag)[0], again)})")
         for child in element.all(tag)[:1]:
             if key != "message_type" or child.text != JSON:
                 found[key] = child.text
@@ -93,16 +128,45 @@ def _topic(book: Book, element: Element, places: dict[Path_, Place], number: int
     return found
 
 
-def _addresses(book: Book, element: Element, places: dict[Path_, Place]) -> list[str]:
+def _topics_of_queues(book: Book, topics: list[dict[str, object]], places: dict[Path_, Place]) -> None:
+    """Who replicates the topic of a queue means what it shows: the topics below it go, too."""
+    said = [(str(topic["pattern"]), _matcher(str(topic["pattern"]))) for topic in topics]
+    for queue in book.tables("queue"):
+        name, below = str(queue["name"]), str(queue.get("underlying_topic", queue["name"]))
+        if below == name or queue.get("kind") == "local":
+            continue
+        named = next((at for at, (_, matches) in enumerate(said) if matches(name)), None)
+        if named is None or any(text == below or matches(below) for text, matches in said):
+            continue
+        topics.append({**topics[named], "pattern": below})
+        place = places["topic", named, "pattern"]
+        for key in topics[named]:
+            places["topic", len(topics) - 1, key] = places["topic", named, key]
+        book.remark(Verdict.DIFFERS, place, f"{name!r} is a queue: what it shows, {below!r}, is what goes there")
+
+
+def _matcher(pattern: str) -> Callable[[str], bool]:
+    try:
+        matches = topic_pattern(pattern)
+    except ValueError:
+        return lambda _: False  # which is told when the settings are judged
+    return lambda name: not SPECIAL.intersection(name) and bool(matches(name))
+
+
+def _addresses(book: Book, element: Element, table: dict[str, object], places: dict[Path_, Place]) -> list[str]:
     """Those of all transports, in their order: the next is tried where one does not answer."""
     out = list[str]()
     for transport in element.all("Transport"):
+        _transport(book, transport, table, places)
         kind = next((one.text for one in transport.all("Type")), "")
         scheme = "penstocks" if kind in _SECURE else "penstock"
         found = [one for one in transport.all("InetAddr") if one.text]
         if not found:
             book.wrong(transport.place("<Destination>"), "has no <InetAddr>")
         for one in found:
+            if one.text.isdigit():
+                book.wrong(one.place("<Transport>"), f"{one.text!r} names no host: write host:port")
+                continue
             places.setdefault(("to",), one.place("<Transport>"))
             out.append(f"{scheme}://{one.text}")
             book.remark(
@@ -111,3 +175,25 @@ def _addresses(book: Book, element: Element, places: dict[Path_, Place]) -> list
                 f"{one.text!r} is to be the Flight door of that instance, where `user` of [[link]] logs in, else guest",
             )
     return out
+
+
+def _transport(book: Book, element: Element, table: dict[str, object], places: dict[Path_, Place]) -> None:
+    """Its type, and the files of its TLS; what of it is said elsewhere here."""
+    of = "<Transport>"
+    _others(book, element, of, (*_OF_TRANSPORT, *_FILES, *_LEFT_OUT), _NOTHING)
+    for one in element.all("Type"):
+        if one.text not in (*_PLAIN, *_SECURE):
+            known = ["amps-replication", "amps-replication-secure"]
+            hint = known_name(one.text, known)
+            book.wrong(one.place(of), f"{one.text!r} is not one of {', '.join(known)}{hint}")
+    for tag, key in _FILES.items():
+        for one in element.all(tag):
+            before = cast("str", table.setdefault(key, one.text))
+            places.setdefault((key,), one.place(of))
+            if before != one.text:
+                book.remark(
+                    Verdict.DIFFERS, one.place(of), f"a link has one {key} for all of its addresses: {before!r}"
+                )
+    for tag, (verdict, why) in _LEFT_OUT.items():
+        for one in element.all(tag):
+            book.remark(verdict, one.place(of), why)

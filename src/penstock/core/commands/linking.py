@@ -55,7 +55,7 @@ class LinkingCommands(TransferCommands):
             if queue.settings.kind == "local" or queue.exclusive_to is not None:
                 continue
             offer = self._offer(queue, here)
-            sends = carried is not None and bool(carried.judges(queue.vhost, *offer.topic))
+            sends = carried is not None and carried.touches(queue.vhost, *offer.topic)
             out.append(dump_offer(offer._replace(sends=sends), queue.id))
         return out
 
@@ -91,7 +91,7 @@ class LinkingCommands(TransferCommands):
         ours = self._offer(queue, self.peers.sites[0])
         if ours.identity != theirs.identity:
             return None
-        ours = ours._replace(sends=carried is not None and bool(carried.judges(queue.vhost, *ours.topic)))
+        ours = ours._replace(sends=carried is not None and carried.touches(queue.vhost, *ours.topic))
         if not ours.sends and not theirs.sends:
             return None  # they have a name in common, and nothing else
         faults = list(disagreements(ours, theirs))
@@ -293,7 +293,7 @@ class LinkingCommands(TransferCommands):
         carried, settings = self._carries.get(site), queue.settings
         if carried is None or settings.kind == "local" or queue.exclusive_to is not None:
             return False
-        return bool(carried.judges(queue.vhost, settings.exchange, settings.underlying_topic or queue.name))
+        return carried.touches(queue.vhost, settings.exchange, settings.underlying_topic or queue.name)
 
 
 def _says_more(entry: Publishes | Control, last: int) -> bool:

@@ -58,6 +58,8 @@ class LinkCommands(QueueCommands):
         """
         known = self.peers.number(site.name)
         mine = site.origin == self.origin
+        if known is not None and site.origin == UNKNOWN:
+            return known  # who told of it has not met it
         if known is not None and self.peers.sites[known].origin not in (site.origin, UNKNOWN):
             raise PreconditionFailed(
                 f"a site with the log {site.origin} is called '{site.name}', as the one with the log "
@@ -325,9 +327,12 @@ class LinkCommands(QueueCommands):
         self._touch(queue)
         return count
 
-    def grant(self, now: Now, queue: Queue, asked: Iterable[Span], asker: str) -> list[Grant]:
+    def grant(
+        self, now: Now, queue: Queue, asked: Iterable[Span], asker: str, besides: Iterable[Span] = ()
+    ) -> list[Grant]:
         """Give to another site what it asked for of what is ready here and this site's; what it was given.
 
+        besides: what would do as well, in all as many as were asked for.
         Nobody here could take it: whoever could has been given it by the command that made it ready.
         """
         now = self._at(now)
@@ -340,6 +345,11 @@ class LinkCommands(QueueCommands):
             queue.carry_on(now, self._out)
         claims = queue.claims(self.peers)
         out = [one for span in asked for one in grants(claims, [span], queue.ready_spans(*span), asker)]
+        left = sum(stop - first for first, stop in asked) - sum(one.stop - one.first for one in out)
+        for first, stop in besides:
+            for low, high in queue.ready_spans(first, stop) if left else ():
+                out += grants(claims, [(low, min(high, low + left))], [(low, high)], asker)
+                left -= min(high - low, left)
         self._hand_on(now, queue, out)
         return out
 

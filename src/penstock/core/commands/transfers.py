@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from penstock.core.commands.links import LinkCommands, merged_spans
-from penstock.core.links.asking import Asking, Waiting
+from penstock.core.links.asking import BESIDES_MOST, Asking, Waiting
 from penstock.core.links.ownership import Claim, Span
 from penstock.core.links.parcels import ASKED_MOST, HANDED_ON_MOST, Ask, Asked, joined, read_ask
 from penstock.core.links.sharing import Sharing
@@ -73,27 +73,33 @@ class TransferCommands(LinkCommands):
             if queue.id in self.proxied:
                 self._take_of_absent(now, queue)
             asking = self._askings.setdefault(queue.id, Asking())
-            free = _free(queue)
-            waiting = self._waiting(queue, now, free)
+            free, filtered = _free(queue), False
             if free <= 0:
-                free, waiting = _free(queue, filtered=True), self._wanted(queue, now)
-            for asked in asking.asks(now.wall, waiting, free):
+                free, filtered = _free(queue, filtered=True), True
+            for asked in asking.asks(now.wall, self._asked_for(queue, now, free, filtered=filtered), free):
                 queue.asked(now.wall, asked.spans)
-                out += self._asked_of(queue, asked.owner, asked.spans, ())
+                others = self._asked_for(queue, now, free + BESIDES_MOST, filtered=filtered)
+                besides = asking.besides(asked, now.wall, others)
+                out += self._asked_of(queue, asked.owner, asked.spans, (), besides)
         return out
 
-    def _asked_of(self, queue: Queue, owner: str, spans: Sequence[Span], path: tuple[str, ...]) -> Iterator[Asked]:
+    def _asked_for(self, queue: Queue, now: Now, credit: int, *, filtered: bool) -> Iterator[Waiting]:
+        return self._wanted(queue, now) if filtered else self._waiting(queue, now, credit)
+
+    def _asked_of(
+        self, queue: Queue, owner: str, spans: Sequence[Span], path: tuple[str, ...], besides: Sequence[Span] = ()
+    ) -> Iterator[Asked]:
         """An ask for messages of an owner, to that site, or to whoever may hand it on where no link leads there.
 
-        path: who asks, and through whose hands it came; empty: this site asks.
+        path: who asks, and through whose hands it came; empty: this site asks.  besides: what would do as well.
         """
-        told = tuple([one for first, stop in spans for one in self.told_as(first, stop)])
+        told, others = (
+            tuple([one for first, stop in some for one in self.told_as(first, stop)]) for some in (spans, besides)
+        )
+        ask = Ask(queue.vhost, queue.name, told, (*path, self.peers.here), others)
         if owner in self._carries:
-            yield Asked(
-                owner, Ask(queue.vhost, queue.name, told, (*path, self.peers.here) if path else ()).words, owner
-            )
+            yield Asked(owner, (ask if path else ask._replace(path=())).words, owner)
             return
-        ask = Ask(queue.vhost, queue.name, told, (*path, self.peers.here))
         for site in self._carries:
             if site not in path and self.sharing.with_site(queue.id, site) is not None:
                 yield Asked(owner, ask.words, site)
@@ -213,7 +219,7 @@ class TransferCommands(LinkCommands):
         via: who hands the ask on, if that is not the one who gives it.
         Errors: ValueError for what is no ask.
         """
-        vhost, name, told, path = read_ask(ask)
+        vhost, name, told, path, others = read_ask(ask)
         queue, site = self.find_queue(vhost, name), via or asker
         agreed = None if queue is None else self.sharing.with_site(queue.id, site)
         if queue is None or agreed is None or agreed.faults:
@@ -221,21 +227,28 @@ class TransferCommands(LinkCommands):
         asker = path[0] if path else asker
         if asker == self.peers.here or self.peers.number(asker) is None:
             return 0
-        here = merged_spans([span for one in joined(told) for span in self._stand(*one)])
+        here, besides = (
+            merged_spans([span for one in joined(some) for span in self._stand(*one)]) for some in (told, others)
+        )
         if path and len(path) < HANDED_ON_MOST and self.peers.here not in path:
-            self._hand_on_ask(queue, here, path)
-        return sum(one.stop - one.first for one in self.grant(now, queue, here, asker))
+            self._hand_on_ask(queue, here, path, besides)
+        return sum(one.stop - one.first for one in self.grant(now, queue, here, asker, besides))
 
-    def _hand_on_ask(self, queue: Queue, spans: Sequence[Span], path: tuple[str, ...]) -> None:
+    def _hand_on_ask(self, queue: Queue, spans: Sequence[Span], path: tuple[str, ...], besides: Sequence[Span]) -> None:
         """Ask for those that others own, in the name of who asks."""
+        others = self._owned_by_others(queue, besides, path)
+        for owner, some in self._owned_by_others(queue, spans, path).items():
+            if len(self._handing_on) < HANDING_ON_MOST:
+                self._handing_on += self._asked_of(queue, owner, some, path, others.get(owner, ()))
+
+    def _owned_by_others(self, queue: Queue, spans: Sequence[Span], path: tuple[str, ...]) -> dict[str, list[Span]]:
+        """Those of other sites than these that an ask has passed, and this one, by site."""
         owned = dict[str, list[Span]]()
         for span in spans:
             for first, stop, claim in queue.claims(self.peers).spans(*span):
                 if claim.owner not in (self.peers.here, *path):
                     owned.setdefault(claim.owner, []).append((first, stop))
-        for owner, some in owned.items():
-            if len(self._handing_on) < HANDING_ON_MOST:
-                self._handing_on += self._asked_of(queue, owner, some, path)
+        return owned
 
 
 def _able(queue: Queue) -> list[Consumer]:

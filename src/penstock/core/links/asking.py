@@ -17,6 +17,9 @@ AGAIN_FIRST = 100_000
 AGAIN_MOST = 10_000_000
 """Microseconds until an ask without an answer is repeated: at first, and at most."""
 
+BESIDES_MOST, BESIDES_SPANS = 5_000, 100
+"""Messages that are named beside those of an ask, and pieces of them."""
+
 _SHARE = 16
 """One ack moves the average by this part."""
 
@@ -71,8 +74,8 @@ class Asking:
 
     @property
     def under_way(self) -> int:
-        """Messages that were asked for and may still come: credit that is spoken for."""
-        return sum(out.count for out in self._out.values())
+        """Messages that were asked for and may still come: credit that is spoken for, while whose they are answers."""
+        return sum(out.count for out in self._out.values() if out.wait <= 2 * AGAIN_FIRST)
 
     def asks(self, now: int, waiting: Iterable[Waiting], credit: int) -> list[Ask]:
         """What to ask for now, the oldest first; at most `credit` in all, with what is under way."""
@@ -96,6 +99,30 @@ class Asking:
             state.count, state.again = len(ask), now + state.wait
             state.wait = min(2 * state.wait, AGAIN_MOST)
         return made
+
+    def besides(self, ask: Ask, now: int, waiting: Iterable[Waiting]) -> tuple[tuple[int, int], ...]:
+        """What would do as well as what is asked for, once an owner did not answer: nothing where it did.
+
+        It does not say that it has leased them, or what else keeps them; it may have others that are ready.
+        """
+        if self._out[ask.owner].wait <= 2 * AGAIN_FIRST:
+            return ()
+        out, left = list[tuple[int, int]](), BESIDES_MOST
+        for one in waiting:
+            if one.owner != ask.owner or one.since + self.patience > now:
+                continue
+            pieces = [(one.first, one.stop)]
+            for low, high in ask.spans:
+                pieces = [
+                    part for a, b in pieces for part in ((a, min(b, low)), (max(a, high), b)) if part[0] < part[1]
+                ]
+            for first, stop in pieces:
+                at = min(stop, first + left)
+                out.append((first, at))
+                left -= at - first
+                if not left or len(out) == BESIDES_SPANS:
+                    return tuple(out)
+        return tuple(out)
 
     def next_at(self) -> int | None:
         """When an ask may be repeated; None: none is under way."""

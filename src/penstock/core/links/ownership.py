@@ -72,6 +72,11 @@ class Claims:
             if low < high:
                 yield low, high, self._claims[i]
 
+    def ours(self, first: int, stop: int) -> int:
+        """How many of the messages [first, stop) belong to this site."""
+        others = (high - low for low, high, claim in self.spans(first, stop) if claim.owner != self.here.owner)
+        return stop - first - sum(others)
+
     def put(self, first: int, stop: int, claim: Claim) -> list[Span]:
         """Hear a claim to [first, stop); where it holds against what was known, as spans.
 

@@ -330,29 +330,33 @@ HANDED_ON_MOST = 8
 class Ask(NamedTuple):
     """An ask for messages that their origins call so.
 
-    path: who asks, and who handed it on; empty: it is of who gives it, and for messages of who is asked
+    path     who asks, and who handed it on; empty: it is of who gives it, and for messages of who is asked
+    besides  what would do as well, where those are not to be had: as many in all as the spans name
     """
 
     vhost: str
     queue: str
     spans: tuple[tuple[int, int, int], ...]
     path: tuple[str, ...] = ()
+    besides: tuple[tuple[int, int, int], ...] = ()
 
     @property
     def words(self) -> bytes:
         """As bytes of JSON."""
-        return orjson.dumps(self[:] if self.path else self[:3])
+        return orjson.dumps(self[:] if self.besides else self[:4] if self.path else self[:3])
 
 
 def read_ask(ask: bytes) -> Ask:
     """The inverse of `Ask.words`.  ValueError for what is no ask."""
+    none = list[Any]()
     try:
         vhost, queue, spans, *more = cast("list[Any]", orjson.loads(ask))
-        [path] = more or [[]]
-        found = Ask(_text(vhost), _text(queue), tuple(_span(*span) for span in spans), tuple(map(_text, path)))
+        path, besides = more if len(more) == 2 else [*more, none] if more else [none, none]
+        asked, others = tuple(_span(*span) for span in spans), tuple(_span(*span) for span in besides)
+        found = Ask(_text(vhost), _text(queue), asked, tuple(map(_text, path)), others)
         if not isinstance(path, list) or len(set(path)) != len(path) or len(path) > HANDED_ON_MOST:
             raise ValueError(f"{_shown(path)} is no path of up to {HANDED_ON_MOST} sites, each once")
-        if (count := sum(stop - first for _, first, stop in found.spans)) > ASKED_MOST:
+        if (count := sum(stop - first for _, first, stop in (*asked, *others))) > ASKED_MOST:
             raise ValueError(f"it is for {count} messages; one is for {ASKED_MOST} at most")
     except (TypeError, ValueError, OverflowError) as error:
         raise ValueError(f"an ask of a link cannot be read: {str(error)[:SHOWN_MOST]}") from error

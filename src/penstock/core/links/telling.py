@@ -9,6 +9,7 @@ was settled, and who owns what.  Nothing is told twice, and what has no meaning 
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right
 from collections.abc import Collection, Iterator, Sequence
 from itertools import pairwise
@@ -99,6 +100,57 @@ class Carried:
             judge for one, pattern, judge in self._topics
             if one.vhost == vhost and one.exchange == exchange and pattern.matches(key)
         ]  # fmt: skip
+
+    def touches(self, vhost: str, exchange: str, shown: str) -> bool:
+        """Whether it may carry some of the topics that a queue shows: one, or those of a pattern."""
+        queue = TopicPattern(shown)
+        return any(
+            one.vhost == vhost and one.exchange == exchange and may_meet(pattern, queue)
+            for one, pattern, _ in self._topics
+        )
+
+
+def may_meet(one: TopicPattern, other: TopicPattern) -> bool:
+    """Whether some topic matches both.  Of two patterns it is taken to, unless their beginnings tell them apart."""
+    if one.literal or other.literal:
+        return other.matches(one.text) if one.literal else one.matches(other.text)
+    for head, whole in _heads(one.text):
+        for head_, whole_ in _heads(other.text):
+            if whole or whole_:
+                if (other.matches(head) if whole else one.matches(head_)) and (not (whole and whole_) or head == head_):
+                    return True
+            elif head.startswith(head_) or head_.startswith(head):
+                return True
+    return False
+
+
+def _heads(pattern: str) -> list[tuple[str, bool]]:
+    """How a topic begins that a pattern matches, for each of its alternatives; and whether that is all of it."""
+    tokens = re.findall(r"\\.|\[\^?\]?(?:\\.|[^\]])*\]|.", pattern, re.DOTALL)
+    depth, alternatives = 0, [list[str]()]
+    for token in tokens:
+        depth += (token == "(") - (token == ")")
+        if token == "|" and not depth:
+            alternatives.append([])
+        else:
+            alternatives[-1].append(token)
+    return [_head(one) for one in alternatives]
+
+
+def _head(tokens: list[str]) -> tuple[str, bool]:
+    """The same of one alternative, as characters, escaped ones and classes."""
+    if tokens[:1] != ["^"]:
+        return "", False
+    begins = list[str]()
+    for at, token in enumerate(tokens[1:], 1):
+        if token in ("*", "?", "{"):
+            return "".join(begins[:-1]), False
+        if token == "$":
+            return "".join(begins), at == len(tokens) - 1
+        if token in (".", "+", "^", "(", ")") or token.startswith("[") or re.match(r"\\\w", token):
+            break
+        begins.append(token[-1])
+    return "".join(begins), False
 
 
 class _Way(NamedTuple):

@@ -9,12 +9,14 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
+from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias, assert_never
 
 from penstock.core.queue import refusing
 from penstock.core.queue.dispatching.consumers import Consumer, TargetList
 from penstock.core.queue.order.priority import PriorityOrder
 from penstock.core.queue.order.runs import NEVER, Run, holds
+from penstock.core.queue.owning import foreign_spans
 from penstock.core.queue.places import Place, leased
 from penstock.core.queue.queue import Queue, queue_of
 from penstock.core.queue.settling.attempts import binding_limit
@@ -33,6 +35,9 @@ __all__ = ["at_work", "before", "messages", "named", "not_ready", "told", "where
 
 
 Said: TypeAlias = tuple[str, str]
+
+OWNERS_LOOKED = 1000
+"""Spans of messages of other sites that are looked at for the names of their owners."""
 
 # -- one message
 
@@ -80,14 +85,16 @@ def _told(queue: Contents, place: Place, run: Run, lsn: int, now: Now) -> Said:
 def _of_others(queue: Contents, lsn: int) -> str:
     assert queue.foreign is not None
     claim = queue.foreign.claims.of(lsn)
+    first = queue.settings.initial_owner
     how = {
-        "first": "where it was published", "transfer": "which asked for it",
+        "first": "where it was published" if first is None else "the first owner of all",
+        "transfer": "which asked for it",
         "yielded": "which has it from the same publisher", "proxied": "by proxied transfer",
     }  # fmt: skip
     since, asks = queue.foreign.history(lsn)
     text = f"site '{claim.owner}' owns it, {how[claim.why]}"
     text += f", since {told(since)}" if since else ""
-    text += f"; it was transferred {claim.serial} times"
+    text += f"; it was transferred {_times(claim.serial)}" if claim.serial else "; it was never transferred"
     return text + (f", and asked for {_times(len(asks))} since, last at {told(asks[-1])}" if asks else "")
 
 
@@ -153,7 +160,9 @@ def not_ready(queue: Contents, now: Now) -> Iterator[Said]:
         depth = queue.settings.target_queue_depth
         yield "inactive", f"{messages(queue.inactive)} inactive behind the target depth of {depth}"
     if queue.foreign_count:
-        yield "foreign", f"{messages(queue.foreign_count)} owned by other sites"
+        owners = sorted({claim.owner for _, _, claim in islice(foreign_spans(queue), OWNERS_LOOKED)})
+        whose = "another site" if len(owners) == 1 else "other sites"
+        yield "foreign", f"{messages(queue.foreign_count)} owned by {whose}: {', '.join(owners)}"
     first = queue.barriers.first
     if first is not None:
         behind = messages(queue.barriers.held - 1, "")

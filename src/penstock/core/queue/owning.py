@@ -91,11 +91,13 @@ def own(queue: Contents, now: Now, spans: Sequence[Span], claim: Claim, peers: P
     if not living:
         return 0
     foreign = queue.ensure_foreign(peers)
-    changed = list[Span]()
+    changed, given = list[Span](), 0  # given: those that were this site's
     for lsns in living:
         pairs = pairs_of(packed(lsns), False)
         for first, stop in zip(pairs[::2], pairs[1::2], strict=True):
+            given += foreign.claims.ours(first, stop)
             changed += foreign.claims.put(first, stop, claim)
+            given -= foreign.claims.ours(first, stop)
     if not changed:
         return 0
     _tell(queue, claim, changed, peers, sink)
@@ -116,7 +118,7 @@ def own(queue: Contents, now: Now, spans: Sequence[Span], claim: Claim, peers: P
         while queue.agenda & DISPATCH and queue.limits is not None:
             queue.give_out(now, sink)
     elif claim.serial:
-        foreign.given += count
+        foreign.given += given
     foreign.claims.forget_below(queue.floor())
     queue.carry_on(now, sink)
     return count

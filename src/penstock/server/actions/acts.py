@@ -10,7 +10,7 @@ What they publish is an ordinary message.  What a record of the log sets off and
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -195,6 +195,16 @@ class Acts:
         if rule.wants([happening])[0]:
             self._runs.append(Run(rule, 0, happening, 0, 0))
             self._wake()
+
+    def linked(self, event: str, link: str, variables: Mapping[str, str], why: str) -> None:
+        """Something happened to a link that leads to another site."""
+        for on, named, rule in self._rules.link:
+            if on.event == event and named.matches(link):
+                happening = Happening(self.runtime.now().wall, self.runtime.core.instance, why=why)
+                happening.added.update({name: text.encode() for name, text in variables.items()})
+                if rule.wants([happening])[0]:
+                    self._runs.append(Run(rule, 0, happening, 0, 0))
+                    self._wake()
 
     def _add(self, event: Event) -> None:
         count = len(event.chunk)

@@ -32,6 +32,8 @@ from penstock.core.action_rules import (
     Extracting,
     Happening,
     Incrementing,
+    Pacing,
+    Proxying,
     Publishing,
     Querying,
 )
@@ -396,7 +398,20 @@ class Steps:
                 self.say(f"{run.rule.name}: {_line(step.message.render(happening))}")
             case Executing():
                 return self._execute(step, happening, then)
+            case Proxying():
+                self._proxy(run.rule.name, step, happening)
+            case Pacing():
+                if self._runtime.pace is not None:
+                    self._runtime.pace(step.step)
         return False
+
+    def _proxy(self, by: str, step: Proxying, happening: Happening) -> None:
+        runtime, name = self._runtime, step.queue.render(happening).decode(errors="replace")
+        queue = runtime.core.find_queue(step.step.vhost, name)
+        if queue is None:
+            raise NotFound(f"no queue '{name}' in vhost '{step.step.vhost}'")
+        runtime.core.proxy(runtime.now(), queue, step.step.on, by=f"action {by}")
+        runtime.arm()
 
     def _publish(self, run: Run, step: Publishing, then: Callable[..., None]) -> bool:
         runtime, happening = self._runtime, run.happening

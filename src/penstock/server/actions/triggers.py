@@ -22,6 +22,8 @@ from penstock.core.action_rules import (
     Extracting,
     Happening,
     Incrementing,
+    Pacing,
+    Proxying,
     Publishing,
     Querying,
     Rule,
@@ -63,6 +65,8 @@ _NAMES: Mapping[type[object], str] = {
     Executing: "execute_system",
     Incrementing: "increment_counter",
     Echoing: "echo_message",
+    Proxying: "proxied_transfer",
+    Pacing: "replication",
 }
 
 

@@ -393,7 +393,7 @@ PROCESSES = Things(
 
 FAILURES = (
     "waiting", "rounds", "publish", "delete_sow", "query_sow", "extract_values", "execute_system", "increment_counter",
-    "echo_message",
+    "echo_message", "proxied_transfer", "replication",
 )  # fmt: skip
 """Why an action failed: too many messages waited, it set itself off too often, or the step that failed."""
 

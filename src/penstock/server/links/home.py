@@ -10,6 +10,7 @@ from penstock.core.links.identity import Site
 if TYPE_CHECKING:
     from penstock.config.links import LinkSection
     from penstock.core.links.telling import Telling
+    from penstock.records.event_actions import LinkEvent
     from penstock.server.engine import Engine
 
 T = TypeVar("T")
@@ -67,6 +68,10 @@ class Sender(Home, Protocol):
 
     def moved(self) -> None:
         """A link is further than before, or is waited for no longer."""
+        ...
+
+    def happened(self, link: str, event: LinkEvent) -> None:
+        """Something that actions may watch."""
         ...
 
 

@@ -18,6 +18,7 @@ from penstock.core.links.telling import Carries, Telling
 from penstock.errors import InvalidArgument, NotFound, PreconditionFailed, Unavailable
 from penstock.expr import TopicPattern
 from penstock.records.chunks import LSN_LIMIT
+from penstock.records.event_actions import LINK, DowngradeStep
 from penstock.records.message_types import typed
 from penstock.server.links.receiving import Incoming
 from penstock.server.links.sending import Outgoing, hello_words
@@ -25,6 +26,7 @@ from penstock.server.links.sending import Outgoing, hello_words
 if TYPE_CHECKING:
     from penstock.config.links import LinkSection, LinkTopic
     from penstock.config.settings import Settings
+    from penstock.records.event_actions import LinkEvent, UpgradeStep
     from penstock.server.engine import Engine
     from penstock.server.flight.handover import Handover
 
@@ -70,6 +72,8 @@ class Links:
         if any(one.section.sync for one in self.outgoing.values()):
             engine.elsewhere = self._persist
             engine.on_broken.append(lambda _: self._confirms.clear())
+        engine.pace = self.pace
+        self._began = engine.clock.mono()
         engine.arm()
 
     def start(self) -> None:
@@ -255,6 +259,27 @@ class Links:
         if paused:
             self._wait_no_longer(name)
         return self._facts_out(link)
+
+    def pace(self, step: DowngradeStep | UpgradeStep) -> None:
+        """What an action asks: have confirms wait for links no longer, or again."""
+        if isinstance(step, DowngradeStep) and self.engine.clock.mono() - self._began < step.grace:
+            return
+        for one in self.outgoing.values():
+            if isinstance(step, DowngradeStep):
+                one.downgrade(step.age)
+            else:
+                one.upgrade(step.age)
+
+    def happened(self, link: str, event: LinkEvent) -> None:
+        """Tell actions that watch links."""
+        acts, one, peers = self.engine.acts, self.outgoing[link], self.engine.core.peers
+        if self.engine.core.rules.link:
+            number = peers.number(link)
+            target = one.section.targets[0]
+            scheme, _, at = (one.address or str(target)).partition("://")
+            group = "" if number is None else peers.sites[number].group
+            words = (link, group, at, one.section.user or target.user or "guest", scheme)
+            acts.linked(event, link, dict(zip(LINK, words, strict=True)), one.why or "")
 
     def _facts_out(self, link: Outgoing) -> dict[str, object]:
         return facts_out(link) | {"awaited": link.name in self.behind}

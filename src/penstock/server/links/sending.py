@@ -162,18 +162,26 @@ class Outgoing:
     def judge_delay(self) -> None:
         """Once a second: confirms wait for a site as long as the settings say, and again when it has come after."""
         most = self.section.downgrade_after
-        if most is None:
-            return
+        if most is not None and not self.downgrade(most):
+            self.upgrade(self.section.upgrade)
+
+    def downgrade(self, age: int) -> bool:
+        """Confirms wait for it no longer, if it owes something older than this; whether that is so now."""
         owed = self.owes_for
-        if not self.downgraded and owed > most:
-            self.downgraded = True
-            logger.warning(
-                "link %r is downgraded: confirms do not wait for it, for it owes %.1f s", self.name, owed / 1e6
-            )
-            self._links.moved()
-        elif self.downgraded and self.up and owed <= self.section.upgrade:
+        if not self.section.sync or self.downgraded or owed <= age:
+            return False
+        self.downgraded = True
+        logger.warning("link %r is downgraded: confirms do not wait for it, for it owes %.1f s", self.name, owed / 1e6)
+        self._links.moved()
+        self._links.happened(self.name, "downgrade")
+        return True
+
+    def upgrade(self, age: int) -> None:
+        """Confirms wait for it again, if it is up and owes nothing older than this."""
+        if self.downgraded and self.up and self.owes_for <= age:
             self.downgraded = False
             logger.warning("link %r is upgraded: confirms wait for it again", self.name)
+            self._links.happened(self.name, "upgrade")
 
     def pause(self, *, paused: bool) -> None:
         """Tell nothing more, or go on."""
@@ -229,6 +237,7 @@ class Outgoing:
         before, self.state, self.why = self.state, state, why
         if "up" in (before, state):
             self._links.changed(self.name, up=self.up)
+            self._links.happened(self.name, "up" if self.up else "down")
 
     def _came_up(self, welcome: Welcome, address: str, session: int) -> tuple[int, int, Telling]:
         """The other site is there; from behind which LSN on it is told, up to which it is level, and by whom."""
@@ -358,6 +367,7 @@ class Outgoing:
             elif at >= level and not self._leveled:
                 connection.write(LEVEL)
                 self._leveled = True
+                links.post(partial(self._is_level, session))
             else:
                 self._bell.wait(BEAT_S)
             if time.monotonic() - said > BEAT_S:
@@ -385,6 +395,11 @@ class Outgoing:
             self.told = lsn
             if not self._flying:
                 self._moved()
+
+    def _is_level(self, session: int) -> None:
+        """All that there was when the link came up is told; on the loop."""
+        if session == self._session:
+            self._links.happened(self.name, "level")
 
     def _write_asks(self, connection: Connection) -> None:
         while self._asks:

@@ -1,0 +1,133 @@
+"""Which queues a link makes one: those that show something that it carries, however the topics are written."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.core.links.identity import Site
+from penstock.core.links.telling import Carries, may_meet
+from penstock.errors import PreconditionFailed
+from penstock.expr import TopicPattern
+from unit.core.world import World
+from unit.core_links.test_linking import SITES, Linked
+
+ORDERS = "^ORDERS$|^ORDERS_DIRECT$"
+GROUP = {"kind": "group-local", "initial_owner": "c", "group_local_queue_domain": "d"}
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "meet"),
+    [
+        ("ORDERS", ORDERS, True),
+        ("ORDERS_DIRECT", ORDERS, True),
+        ("OTHERS", ORDERS, False),
+        (".*", ORDERS, True),
+        ("^ORD", ORDERS, True),
+        ("^ORDERS_.", ORDERS, True),
+        ("^TRADES", ORDERS, False),
+        ("^ORDERS$", ORDERS, True),
+        ("^ORDERSX$", ORDERS, False),
+        ("^TRADES|^ORDERS_D", ORDERS, True),
+        ("^orders\\.", "^orders\\.(new|changed)$", True),
+        ("^trades\\.", "^orders\\.(new|changed)$", False),
+        ("^o?x", "^x", True),
+        ("^a|b", "^c", True),
+        ("^(a|b)$", "^c", True),
+    ],
+)
+def test_two_patterns_are_taken_to_meet_unless_they_cannot(one: str, other: str, meet: bool) -> None:
+    assert may_meet(TopicPattern(one), TopicPattern(other)) is meet
+    assert may_meet(TopicPattern(other), TopicPattern(one)) is meet
+
+
+@pytest.mark.parametrize("carried", [("ORDERS", "ORDERS_DIRECT"), ("^ORD",), (ORDERS,), ("ORDERS",)])
+def test_a_queue_over_a_pattern_is_shared_by_a_link_that_carries_its_topics(carried: tuple[str, ...]) -> None:
+    a, b = Linked("a"), Linked("b")
+    for site, other in ((a, b), (b, a)):
+        site.declare("q", underlying_topic=ORDERS, default_publish_target="ORDERS_DIRECT")
+        site.core.carries(other.name, [Carries(one) for one in carried])
+    for site, other in ((a, b), (b, a)):
+        assert site.link(other, *map(Carries, carried)) == []
+    a.publish("ORDERS", b"0")
+    a.send(b)
+    assert (a.q().ready, b.q().ready, b.q().foreign_count) == (1, 0, 1)
+    assert a.core.await_sites(a.now, ["b"]) == ["b"]
+
+
+def test_a_queue_over_other_topics_is_nobodys_business() -> None:
+    a, b = Linked("a"), Linked("b")
+    for site, other in ((a, b), (b, a)):
+        site.declare("q", underlying_topic=ORDERS, default_publish_target="ORDERS", filter=f"/{site.name} > 1")
+        site.core.carries(other.name, [Carries("TRADES")])
+    for site, other in ((a, b), (b, a)):
+        assert site.link(other, Carries("TRADES")) == []
+
+
+def test_what_is_published_where_a_group_has_no_queue_is_its_first_owners_all_the_same() -> None:
+    """Some sites host it, and any site may publish."""
+    a, b, c = (Linked(name) for name in "abc")
+    sites = (a, b, c)
+    for site in sites:
+        for other in sites:
+            if site is not other:
+                site.core.carries(other.name, [Carries(".*")])
+    a.core.declare_topic(a.now, "/", "", "q", {})
+    for site in (b, c):
+        site.declare("q", **GROUP)
+    for site in sites:
+        for other in sites:
+            if site is not other:
+                assert site.link(other) == []
+    a.publish("q", b"0", b"1")
+    a.send(b)
+    a.send(c)
+    assert [(one.q().ready, one.q().foreign_count) for one in (b, c)] == [(0, 2), (2, 0)]
+    b.subscribe(b.q(), max_backlog=1)
+    b.advance(1)
+    [asked] = b.core.asks(b.now)
+    assert (asked.owner, c.core.answer(c.now, "b", asked.ask)) == ("c", 1)
+    c.send(b)
+    assert [(one.q().ready, one.q().leased, one.q().foreign_count) for one in (b, c)] == [(0, 1, 1), (1, 0, 1)]
+
+
+def test_who_was_named_and_not_met_is_whoever_comes_by_that_name() -> None:
+    """Sites tell each other whom they know; some of them know a first owner by its name alone."""
+    a, b = World(origin=SITES["a"].origin), Linked("b")
+    a.core.meet(a.now, SITES["a"])
+    a.declare("q", **GROUP)
+    named = list(a.core.peers.sites.values())
+    assert [one.name for one in named] == ["a", "c"]
+    for one in named:
+        b.core.meet(b.now, one)
+    assert [one.origin for one in b.core.peers.sites.values()] == [SITES[name].origin for name in "bac"]
+    assert b.core.meet(b.now, Site("b", 0)) == 0
+    assert b.core.peers.sites[0] == SITES["b"]
+    with pytest.raises(PreconditionFailed, match="every site needs a name of its own"):
+        b.core.meet(b.now, Site("c", 44))
+
+
+def test_what_others_give_each_other_is_no_transfer_of_ones_own() -> None:
+    sites = a, b, c = Linked("a"), Linked("b"), Linked("c")
+    for site in sites:
+        site.declare("q")
+        for other in sites:
+            if site is not other:
+                site.core.carries(other.name, [Carries(".*")])
+    for site in sites:
+        for other in sites:
+            if site is not other:
+                assert site.link(other) == []
+    a.publish("q", b"0", b"1")
+    c.publish("q", b"2")
+    for site in sites:
+        for other in sites:
+            if site is not other:
+                site.send(other)
+    b.subscribe(b.q(), max_backlog=1)
+    b.advance(1)
+    for asked in b.core.asks(b.now):
+        assert asked.owner == "a"
+        a.core.answer(a.now, "b", asked.ask)
+    for other in (b, c):
+        a.send(other)
+    assert [one.q().transfers[:2] for one in sites] == [(0, 1), (1, 0), (0, 0)]
