@@ -131,3 +131,23 @@ def test_what_others_give_each_other_is_no_transfer_of_ones_own() -> None:
     for other in (b, c):
         a.send(other)
     assert [one.q().transfers[:2] for one in sites] == [(0, 1), (1, 0), (0, 0)]
+
+
+def test_what_is_published_where_a_distributed_queue_is_missing_is_everybodys_own() -> None:
+    """Every site that takes publishes of a distributed queue has to host it; nobody can say whose it is else."""
+    sites = a, b, c = Linked("a"), Linked("b"), Linked("c")
+    a.core.declare_topic(a.now, "/", "", "q", {})
+    for site in sites:
+        for other in sites:
+            if site is not other:
+                site.core.carries(other.name, [Carries(".*")])
+    for site in (b, c):
+        site.declare("q")
+    for site in sites:
+        for other in sites:
+            if site is not other:
+                assert site.link(other) == []
+    a.publish("q", b"0", b"1")
+    for other in (b, c):
+        a.send(other)
+    assert [(one.q().ready, one.q().foreign_count) for one in (b, c)] == [(2, 0), (2, 0)]
