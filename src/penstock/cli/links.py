@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -32,6 +33,8 @@ Named = Annotated[str, typer.Argument(metavar="LINK", help="Its name: that of th
 def status(url: Url = DEFAULT_URL, json: Json = False) -> None:
     """Show the links that lead away and those that come: state, what the other side does not have yet, what went over.
 
+    Messages are those since this server started, of a link that comes since it was made.
+
     Example: penstock link status
     """
     with connect(url) as client:
@@ -40,7 +43,8 @@ def status(url: Url = DEFAULT_URL, json: Json = False) -> None:
         write_json(found)
         return
     write_table(
-        ("link", "to or from", "state", "waits", "behind", "messages", "since start of"), [_row(one) for one in found]
+        ("link", "to or from", "state", "since", "waits for it", "behind", "messages", "address"),
+        [_row(one) for one in found],
     )
     for one in found:
         if one["why"]:
@@ -56,7 +60,8 @@ def _row(one: dict[str, Any]) -> tuple[object, ...]:
     behind = f"{one['lag_seconds']:.1f} s" if out else "-"
     who = " and ".join(waits) or ("nobody" if out else "-")
     direction = "to" if out else "from"
-    return one["link"], direction, one["state"], who, behind, one["messages"], one["address"] or "-"
+    since = datetime.fromtimestamp(one["since"] / 1e6, UTC).isoformat(timespec="seconds")
+    return one["link"], direction, one["state"], since, who, behind, one["messages"], one["address"] or "-"
 
 
 @served(app, "pause")

@@ -138,7 +138,7 @@ def test_a_sentence_on_replication_has_its_row_and_tests_that_are_there(
         row for row in ROWS
         if row.document.startswith(document) and row.section == section and row.says.startswith(sentence)
     ]  # fmt: skip
-    assert len(found) == 1, "no row says so" if not found else found
+    assert len(found) == 1, found or "no row says so"
     [row] = found
     assert row.tests, row
     assert [name for name in row.tests if name not in written] == []

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from penstock.config.load import load_mapping
+from penstock.config.load import load_file, load_mapping
 from penstock.errors import SettingsError
 from penstock.server.opening import try_settings
 
@@ -75,3 +75,15 @@ def test_a_filter_that_cannot_be_is_told_before_a_server_starts(tmp_path: Path) 
     settings = load_mapping({"server": {"name": "a", "data": str(tmp_path)}, "link": [link]}, environ={})
     with pytest.raises(SettingsError, match='\\[\\[link\\]\\] "b"'):
         try_settings(settings)
+
+
+def test_the_two_sites_of_the_examples_fit_together() -> None:
+    folder = Path(__file__).resolve().parents[3] / "examples/sites"
+    paris, berlin = (load_file(str(folder / f"{name}.toml"), environ={}) for name in ("paris", "berlin"))
+    for here, other in ((paris, berlin), (berlin, paris)):
+        [link] = here.link
+        assert link.name == other.server.name
+        assert [f"{one.host}:{one.port}" for one in link.targets] == [str(other.listen.flight)]
+        assert [one.pattern for one in link.topic] == [one.name for one in other.queue]
+    doors = [str(getattr(one.listen, door)) for one in (paris, berlin) for door in ("amqp", "http", "flight")]
+    assert len(set(doors)) == len(doors), "they run beside each other"

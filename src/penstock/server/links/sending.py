@@ -190,6 +190,8 @@ class Outgoing:
             self._is("paused")
             self._cut()
             self._links.moved()
+        elif self.state == "paused":
+            self._is("starting")
         self._bell.ring()
 
     @property
