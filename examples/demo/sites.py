@@ -120,15 +120,15 @@ class Demo:
         self.console.print(f"[dim]{time.monotonic() - self.began:6.1f} s[/dim]  {text}", highlight=False)
 
     def _confirmed(self) -> dict[str, int]:
-        found = list(self.books.confirmed)
+        found = self.books.told()
         return {name: sum(body.startswith(name.encode()) for body in found) for name in "ab"}
 
     def _worked(self) -> dict[str, int]:
-        found = [some[-1].site for some in list(self.books.given.values())]
+        found = [site for _, site in self.books.worked()]
         return {name: found.count(name) for name in "ab"}
 
     def _crossed(self) -> int:
-        return sum(not body.startswith(some[-1].site.encode()) for body, some in list(self.books.given.items()))
+        return sum(not body.startswith(site.encode()) for body, site in self.books.worked())
 
     # -- the end
 

@@ -58,6 +58,16 @@ class Books:
         with self._lock:
             self.ends.setdefault(site, []).append(time.monotonic())
 
+    def worked(self) -> list[tuple[bytes, str]]:
+        """What was given to somebody, and at which site the last time."""
+        with self._lock:
+            return [(body, some[-1].site) for body, some in self.given.items()]
+
+    def told(self) -> set[bytes]:
+        """What was confirmed."""
+        with self._lock:
+            return set(self.confirmed)
+
     def left(self) -> set[bytes]:
         """Confirmed, and nobody has worked it."""
         with self._lock:

@@ -53,6 +53,9 @@ AGAIN_S = (0.1, 5.0)
 ROWS_MOST, BYTES_MOST = 10_000, 8 << 20
 """What the log gives is told in batches of about so much."""
 
+SAID_MOST = 20
+"""Different reasons that are in the server's log while a link is not up: each try may end for another one."""
+
 NOTED_AFTER = 1 << 20
 """So many LSNs that say nothing to another site are remembered as told to it all the same."""
 
@@ -90,6 +93,7 @@ class Outgoing:
         self._owed_since = 0  # microseconds, monotonic: when the oldest parcel that is under way was sent
         self._asks = deque[bytes]()
         self._bell = Bell()
+        self._said = set[str | None]()  # why it is not up, since it was up
         self._over = False
         self._leveled = False  # since it came up
         self._paused = before.paused
@@ -232,9 +236,11 @@ class Outgoing:
             return
         if state != self.state:
             self.since = self._links.engine.clock.wall()
-        if state in ("down", "refused") and (why != self.why):
+        if state in ("down", "refused") and why not in self._said and len(self._said) < SAID_MOST:
+            self._said.add(why)
             logger.warning("link %r is %s: %s", self.name, state, why)
         elif state == "up":
+            self._said.clear()
             logger.info("link %r is up: %s", self.name, self.address)
         before, self.state, self.why = self.state, state, why
         if "up" in (before, state):

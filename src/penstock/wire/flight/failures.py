@@ -96,4 +96,5 @@ def error_from(info: dict[str, object]) -> PenstockError:
 
 def lost(text: str) -> Unavailable:
     """The connection failed under a call."""
-    return Unavailable(text.split(". gRPC client debug context")[0].split(". Detail:")[0][:500])
+    told = text.split(". gRPC client debug context")[0].split(". Detail:")[0]
+    return Unavailable(told.rpartition("last error: UNAVAILABLE: ")[2][:500])
