@@ -44,15 +44,15 @@ def test_status_tells_both_directions_and_what_went_over(tmp_path: Path) -> None
         assert told["out"]["state"] == told["in"]["state"] == "up"
         assert told["out"]["link"] == told["in"]["link"] == "b"
         assert told["out"]["topics"] == ["work"]
-        assert penstock_says(a, "pause", "b")["state"] == "paused"
-        assert penstock_says(a, "resume", "b")["state"] == "starting", "it is not up yet"
-        sites.linked()
         with urllib.request.urlopen(f"http://{a.ready['http']}/metrics", timeout=10) as answer:
             lines = answer.read().decode().splitlines()
         assert 'penstock_link_up{direction="out",link="b"} 1.0' in lines
         assert 'penstock_link_messages_total{direction="out",link="b"} 2.0' in lines
         with a.client() as client, pytest.raises(NotFound, match="no \\[\\[link\\]\\] 'c'"):
             client.pause_link("c")
+        assert penstock_says(a, "pause", "b")["state"] == "paused"
+        assert penstock_says(a, "resume", "b")["state"] == "starting", "it is not up yet"
+        sites.linked()
 
 
 def test_two_sites_that_do_not_agree_say_on_what(tmp_path: Path) -> None:

@@ -42,6 +42,9 @@ def status(url: Url = DEFAULT_URL, json: Json = False) -> None:
     if json:
         write_json(found)
         return
+    if not found:
+        note("no [[link]] leads from here, and none comes")
+        return
     write_table(
         ("link", "to or from", "state", "since", "waits for it", "behind", "messages", "address"),
         [_row(one) for one in found],

@@ -97,4 +97,5 @@ def error_from(info: dict[str, object]) -> PenstockError:
 def lost(text: str) -> Unavailable:
     """The connection failed under a call."""
     told = text.split(". gRPC client debug context")[0].split(". Detail:")[0]
-    return Unavailable(told.rpartition("last error: UNAVAILABLE: ")[2][:500])
+    before, _, last = told.rpartition("last error: ")
+    return Unavailable((last.partition(": ")[2] if before else told)[:500])
