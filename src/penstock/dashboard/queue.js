@@ -18,6 +18,14 @@ function historyOf(key) {
   return found;
 }
 
+function shared(more) {
+  const said = [["transferred_in", "came from them"], ["transferred_out", "went to them"], ["double", "two sites took"]]
+    .filter(([key]) => more[key]).map(([key, what]) => `${count(more[key])} ${what}`);
+  if (more.foreign) said.unshift(`${count(more.foreign)} wait here that are theirs`);
+  if (more.proxied_transfer) said.push("this site acts for owners that are away");
+  return said.length ? `Shared with other sites: ${said.join(", ")}.` : "";
+}
+
 export function queue(vhost, name) {
   const names = { vhost, name };
   const history = historyOf(`${vhost}\n${name}`);
@@ -57,6 +65,7 @@ export function queue(vhost, name) {
     ],
   });
   const limits = h("p", { class: "note" });
+  const sites = h("p", { class: "note" });
   const peeked = peek(names);
   const pause = h("button", { type: "button", onclick: () => act(paused ? resuming : pausing) }, "Pause");
   let paused = false;
@@ -80,6 +89,8 @@ export function queue(vhost, name) {
       const given = Object.entries(more.settings ?? {});
       settings.show(given);
       const lost = ["dropped", "replaced", "refused", "expired_leases", "cancelled", "redelivered", "dead_letter_refused"].filter((key) => more[key]);
+      setText(sites, shared(more));
+      sites.className = more.proxied_transfer || more.double ? "note bad" : "note";
       setText(limits, lost.length ? `Since the start: ${lost.map((key) => `${count(more[key])} ${key.replaceAll("_", " ")}`).join(", ")}.` : "");
     } catch (error) {
       if (error.status === 404) {
@@ -144,7 +155,7 @@ export function queue(vhost, name) {
         h("button", { type: "button", onclick: () => act(redriving) }, "Redrive…"),
         h("button", { type: "button", onclick: () => act(movingOn) }, "Move…"),
         h("button", { type: "button", onclick: () => act(purging) }, "Purge…")),
-      h("section", { class: "box", "aria-label": "Why messages are or are not delivered" }, h("h2", {}, "Is anything in the way?"), reasons, limits),
+      h("section", { class: "box", "aria-label": "Why messages are or are not delivered" }, h("h2", {}, "Is anything in the way?"), reasons, limits, sites),
       tiles,
       h("div", { class: "pair" }, depth.node, speed.node),
       peeked,

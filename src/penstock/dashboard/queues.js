@@ -119,6 +119,7 @@ export function queues() {
 
 export function state(row) {
   if (row.penstock?.paused) return h("span", { class: "badge paused" }, "paused");
+  if (row.penstock?.proxied_transfer) return h("span", { class: "badge bad" }, "acts for absent owners");
   const words = [row.exclusive && "exclusive", row.durable === false && "transient"].filter(Boolean);
   return words.join(", ") || "";
 }
