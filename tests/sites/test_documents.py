@@ -128,7 +128,9 @@ def test_a_distributed_queue_is_one_queue_wherever_it_is_consumed(three: Instanc
     assert sorted(given) == bodies, "each at one of them, whoever asked"
     three.empty("Shared")
     told = [one.queue("Shared") for one in three]
-    assert [(one["transferred_in"], one["transferred_out"]) for one in told] == [(0, 4), (2, 0), (2, 0)]
+    came, went = (sum(one[key] for one in told) for key in ("transferred_in", "transferred_out"))
+    assert came == went >= 4
+    assert all(one["transferred_in"] >= 2 for one in told[1:])
     assert [one["double"] for one in told] == [0, 0, 0]
 
 
@@ -145,7 +147,8 @@ def test_a_group_has_its_first_owner_and_another_group_a_queue_of_its_own(three:
     publish(three["east-1"], *number(3), queue="Grouped")
     come(three, "OfGroup", {"east-1": (0, 3), "east-2": (3, 0), "west": (3, 0)})
     assert work(three["east-1"], 2, "OfGroup") == number(2)
-    come(three, "OfGroup", {"east-1": (0, 1), "east-2": (1, 0), "west": (3, 0)})
+    eventually(lambda: sorted(standing(three[name], "OfGroup") for name in ("east-1", "east-2")) == [(0, 1), (1, 0)])
+    assert standing(three["west"], "OfGroup") == (3, 0), "which is another queue"
     assert work(three["west"], 3, "OfGroup") == number(3)
     assert work(three["east-2"], 1, "OfGroup") == number(3)[2:]
     three.empty("OfGroup")

@@ -45,7 +45,8 @@ def test_status_tells_both_directions_and_what_went_over(tmp_path: Path) -> None
         assert told["out"]["link"] == told["in"]["link"] == "b"
         assert told["out"]["topics"] == ["work"]
         [shown] = [one["penstock"] for one in sites["b"].get("/api/queues") if one["name"] == "work"]
-        assert (shown["foreign"], shown["transferred_in"], shown["double"], shown["proxied_transfer"]) == (2, 0, 0, False)
+        keys = ("foreign", "transferred_in", "transferred_out", "double", "proxied_transfer")
+        assert [shown[key] for key in keys] == [2, 0, 0, 0, False]
         with urllib.request.urlopen(f"http://{a.ready['http']}/metrics", timeout=10) as answer:
             lines = answer.read().decode().splitlines()
         assert 'penstock_link_up{direction="out",link="b"} 1.0' in lines

@@ -54,6 +54,10 @@ class Home(Protocol):
 class Sender(Home, Protocol):
     """What a link that leads away asks beside that."""
 
+    def knows(self, link: str, sites: Sequence[Site]) -> None:
+        """The site at the end of a link has told of these.  PreconditionFailed where a name is another's."""
+        ...
+
     def hello(self, section: LinkSection) -> bytes:
         """What is said to a site at first."""
         ...

@@ -65,6 +65,7 @@ class Links:
         waits = [one.section.name for one in self.outgoing.values() if one.section.level_within and not one.paused]
         self.behind = set(engine.core.await_sites(engine.now(), waits))  # sites that queues here wait for
         self._warned = set[str]()
+        self._introduced = dict[str, set[str]]()  # the sites that each was told of, or told of itself
         self._offers = dict[str, object]()  # what was said to each site, as long as a link to it is up
         self._offered = dict[str, int]()  # the last LSN then
         engine.row_readers.append(self.floor)
@@ -123,10 +124,16 @@ class Links:
                 self.engine.core.meet(self.engine.now(), site)
         self.engine.arm()
 
+    def knows(self, link: str, sites: Sequence[Site]) -> None:
+        """The site at the end of a link has told of these."""
+        self.meet(*sites)
+        self._introduced[link].update(site.name for site in sites)
+
     def hello(self, section: LinkSection) -> bytes:
         """What is said to a site at first."""
         offers = self.engine.core.offers(section.name)
         self._offers[section.name], self._offered[section.name] = offers, self.engine.core.last_lsn
+        self._introduced[section.name] = {site.name for site in self.known if site.origin}
         return hello_words(section.name, self.site, offers, self.known, sync=section.sync)
 
     @property
@@ -318,6 +325,8 @@ class Links:
             one.judge_delay()
             if one.up and self.engine.core.offers(one.name) != self._offers.get(one.name):
                 one.renew("queues have changed")
+            elif one.up and not {site.name for site in self.known if site.origin} <= self._introduced[one.name]:
+                one.renew("another site is there")  # which may ask that one for messages, through this one
         self.engine.arm()
 
 

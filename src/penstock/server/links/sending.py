@@ -266,7 +266,7 @@ class Outgoing:
                 "put in its place, and what comes next would be taken for what was there before"
             )
         site = Site(welcome.site, welcome.origin, welcome.group)
-        links.meet(site, *(Site(*one) for one in welcome.sites))
+        links.knows(section.name, [site, *(Site(*one) for one in welcome.sites)])
         links.agrees(site.name, welcome.offers)
         self._flying.clear()
         self._flying_bytes = 0
