@@ -193,7 +193,7 @@ class App(Server):
 
         self.cluster = Cluster(self.settings, self.say, lambda: self.progress.share)
         self.cluster.on_switch = self.stopping.set
-        await starting.wait(self.cluster.lead())
+        await starting.wait(self.cluster.lead)
         self.progress.begin()
         if any(name.startswith("flight") for name in self.settings.listen.doors()):  # it loads while the log is read
             self.flight_process = spawned("penstock.server.flight.front", of_a_door(self.settings.server.memory))

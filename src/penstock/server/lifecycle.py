@@ -81,12 +81,12 @@ class Starting:
         self._work: asyncio.Future[object] | None = None
         self._shown: asyncio.TimerHandle | None = None
 
-    async def wait(self, called: Awaitable[T]) -> T:
+    async def wait(self, called: Callable[[], Awaitable[T]]) -> T:
         """What comes of it; until then nothing but HTTP is open."""
         self._begin_http()
         self._keep_tls()
         await self._open_http()
-        return await called
+        return await called()
 
     async def recover(self, pool: Executor, work: Callable[[], T]) -> T:
         """The result of the work, done in a thread beside the first steps of the doors.

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import signal
+import socket
 import subprocess
 import sys
+import threading
 
 import pytest
 
@@ -28,6 +30,29 @@ def test_who_works_runs_and_who_is_stopped_or_waits_does_not() -> None:
             one.kill()
             one.communicate()
     assert not runs(works.pid)
+
+
+def test_no_door_begins_anew_in_a_process_that_is_about_to_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would begin as the server ends, and have its addresses until it has loaded all and sees that."""
+    made = list[subprocess.Popen[bytes]]()
+
+    def spawned(module: str, memory: list[int]) -> door_process.Spawned:
+        control, its_control = socket.socketpair()
+        lines, its_lines = socket.socketpair()
+        with its_control, its_lines:
+            made.append(subprocess.Popen(["sleep", "600"], pass_fds=[its_control.fileno(), its_lines.fileno()]))
+        return door_process.Spawned(made[-1], control, lines)
+
+    monkeypatch.setattr(door_process, "spawned", spawned)
+    monkeypatch.setattr(door_process, "_over", threading.Event())
+    door = DoorProcess(
+        "test", "", {}, lambda line: None, heard=lambda answer: None, lost=lambda: None, memory=[0, 0], apart=True
+    )
+    door.start()
+    door_process.begin_no_more()
+    made[0].kill()
+    eventually(lambda: not (door._thread and door._thread.is_alive()), "it is still kept")
+    assert len(made) == 1
 
 
 class Silent(DoorProcess):

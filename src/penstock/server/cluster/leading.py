@@ -34,6 +34,7 @@ from penstock.server.cluster.changing import changed
 from penstock.server.cluster.holding import Hold
 from penstock.server.cluster.process import LOST, ONE, THREE, TWO, boottime, packets
 from penstock.server.cluster.registers import MANUAL, register_at
+from penstock.server.doors.door_process import begin_no_more
 from penstock.server.loading import POOL
 
 if TYPE_CHECKING:
@@ -404,6 +405,7 @@ def end_children() -> None:
     They end by themselves when their server has gone, but not while they are stopped, as this one may have been: until
     then they would keep its addresses from the server that is started next.
     """
+    begin_no_more()
     for place in Path("/proc/self/task").glob("*/children"):
         with suppress(OSError):
             for child in map(int, place.read_text().split()):

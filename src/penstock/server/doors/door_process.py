@@ -88,6 +88,14 @@ def spawned(module: str, memory: list[int]) -> Spawned:
     return Spawned(process, control, lines)
 
 
+_over = threading.Event()
+
+
+def begin_no_more() -> None:
+    """This process is about to end: a door that ends before it is not followed by another, which would outlive it."""
+    _over.set()
+
+
 class DoorProcess:
     """One door.  Thread-safe."""
 
@@ -256,7 +264,7 @@ class DoorProcess:
             pause = PAUSE_S
             try:
                 with self._lock:
-                    if self._closed.is_set():
+                    if self._closed.is_set() or _over.is_set():
                         return False
                     self._launch()
             except OSError as error:
