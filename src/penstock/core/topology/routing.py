@@ -128,6 +128,27 @@ class Views:
                 yield queue
 
 
+def _has_two_levels(queue: Queue) -> bool:
+    settings = queue.settings
+    ordered = settings.rank_text or settings.target_queue_depth or settings.barrier_expression
+    return settings.type.levels and not ordered and not expressions(settings)
+
+
+MARKS: Mapping[str, Callable[[Queue], bool]] = {
+    "rating": lambda queue: queue.settings.rank_text is not None,  # with priorities
+    "keying": lambda queue: queue.replaces or (queue.deduplicates and queue.settings.dedup_key is not None),
+    "deduping": lambda queue: queue.deduplicates,
+    # with a limit, an initial owner, or where newcomers replace others
+    "limited": lambda queue: queue.limited or queue.settings.initial_owner is not None,
+    "rejecting": lambda queue: queue.rejects,  # refuse newcomers for which there is no room
+    "dropping newest": lambda queue: queue.drops_newest,  # of the rejecting those that tell nobody
+    "blocking": lambda queue: queue.blocks,  # of the rejecting those that hold their publishers up
+    "persisting": lambda queue: queue.settings.type.persists,  # everything in them outlives the server
+    "leveling": _has_two_levels,  # once a high priority comes
+}
+"""What a publish asks of the queues that it reaches, each by a set of their ids."""
+
+
 class Router:
     """Finds the queues of a topic."""
 
@@ -140,16 +161,13 @@ class Router:
         self._patterns: dict[str, TopicPattern | None] = {}  # of declared topics, by name; None: it is none
         self._filters: dict[int, Filter] = {}
         self._barriers: dict[int, Filter] = {}
-        self.rating: set[int] = set()  # ids of queues with priorities
-        self.keying: set[int] = set()  # ids of queues that give each message a key as it enters
-        self.deduping: set[int] = set()  # ids of queues that want no duplicates
-        self.limited: set[int] = set()  # of those with a limit, an initial owner, or where newcomers replace others
-        self.rejecting: set[int] = set()  # of the limited those that refuse newcomers for which there is no room
-        self.dropping_newest: set[int] = set()  # of the rejecting those that tell nobody
-        self.blocking: set[int] = set()  # of the rejecting those that hold their publishers up
-        self.persisting: set[int] = set()  # ids of queues in which everything outlives the server
+        marks = {name: set[int]() for name in MARKS}  # ids of queues
+        self._marks = [(ids, MARKS[name]) for name, ids in marks.items()]
+        self.rating, self.keying, self.deduping = marks["rating"], marks["keying"], marks["deduping"]
+        self.limited, self.rejecting, self.blocking = marks["limited"], marks["rejecting"], marks["blocking"]
+        self.dropping_newest, self.persisting = marks["dropping newest"], marks["persisting"]
+        self.leveling = marks["leveling"]
         self.remembering = frozenset[str]()  # names of queues in which exchanges have the keys that came
-        self.leveling: set[int] = set()  # ids of queues that will have two levels once a high priority comes
         self.checked = topology.checked  # is empty where no schema is looked at
         self.typed = topology.typed  # is empty where all bodies are JSON
 
@@ -175,33 +193,17 @@ class Router:
                 views.literal[name] = (*views.literal.get(name, ()), queue)
             else:
                 views.patterns[queue] = pattern
-        if queue.limited or settings.initial_owner is not None:
-            self.limited.add(queue.id)
-        if queue.deduplicates:
-            self.deduping.add(queue.id)
-            if queue.exchange is not None:
-                self.remembering |= {queue.name}
-        if queue.rejects:
-            self.rejecting.add(queue.id)
-        if queue.drops_newest:
-            self.dropping_newest.add(queue.id)
-        if queue.blocks:
-            self.blocking.add(queue.id)
-        if settings.type.persists:
-            self.persisting.add(queue.id)
-        ordered = settings.rank_text or settings.target_queue_depth or settings.barrier_expression
-        if settings.type.levels and not ordered and not expressions(settings):
-            self.leveling.add(queue.id)
+        for ids, belongs in self._marks:
+            if belongs(queue):
+                ids.add(queue.id)
+        if queue.deduplicates and queue.exchange is not None:
+            self.remembering |= {queue.name}
         if settings.message_type != JSON:
             self.typed.add(queue.id)
         if (text := settings.reading("filter")) is not None:
             self._filters[queue.id] = compile_filter(text)
         if (text := settings.reading("barrier_expression")) is not None:
             self._barriers[queue.id] = compile_filter(text)
-        if settings.rank_text is not None:
-            self.rating.add(queue.id)
-        if queue.replaces or (queue.deduplicates and settings.dedup_key is not None):
-            self.keying.add(queue.id)
 
     def remove(self, queue: Queue) -> None:
         """A queue is gone, or its settings are about to change."""
@@ -209,15 +211,8 @@ class Router:
         self.queues.remove(queue)
         self._filters.pop(queue.id, None)
         self._barriers.pop(queue.id, None)
-        self.rating.discard(queue.id)
-        self.keying.discard(queue.id)
-        self.deduping.discard(queue.id)
-        self.limited.discard(queue.id)
-        self.rejecting.discard(queue.id)
-        self.dropping_newest.discard(queue.id)
-        self.blocking.discard(queue.id)
-        self.persisting.discard(queue.id)
-        self.leveling.discard(queue.id)
+        for ids, _ in self._marks:
+            ids.discard(queue.id)
         self.typed.discard(queue.id)
         name = settings.underlying_topic
         if not name:

@@ -51,11 +51,7 @@ def straight(queue: Contents, now: Now, chunk: Chunk, sink: Sink) -> bool:
         if not is_usual(settings):
             return False
         queue.usual = settings
-    if (
-        len(roster.levels) > 1 or not roster.in_order or queue.main.segments or queue.returned.count
-        or queue.sharing or queue.pace is not None or queue.draining or queue.paused_until > 0 or queue.behind
-        or queue.ranking is not None or queue.older is not None or chunk[0] < queue.redelivered_below
-    ):  # fmt: skip
+    if len(roster.levels) > 1 or not roster.in_order or _is_held(queue, chunk[0]):
         return False
     if len(chunk) > 1:
         return _give_each(queue, now, chunk, sink)
@@ -81,6 +77,15 @@ def straight(queue: Contents, now: Now, chunk: Chunk, sink: Sink) -> bool:
     queue.outstanding += 1
     queue.leased += 1
     return True
+
+
+def _is_held(queue: Contents, first: int) -> bool:
+    """Whether others wait, or something beside the consumers says who gets what and when."""
+    return bool(
+        queue.main.segments or queue.returned.count or queue.sharing or queue.pace is not None or queue.draining
+        or queue.paused_until > 0 or queue.behind or queue.ranking is not None or queue.older is not None
+        or first < queue.redelivered_below
+    )  # fmt: skip
 
 
 def _give_each(queue: Contents, now: Now, chunk: Chunk, sink: Sink) -> bool:
