@@ -440,3 +440,25 @@ def test_what_no_link_has_spoken_of_since_the_start_is_not_forgotten(pair: tuple
     a.turn()
     a.send(b)
     assert b.q().foreign_count == 0
+
+
+def test_what_only_came_from_a_site_says_nothing_to_it_and_is_not_looked_at(pair: tuple[Linked, Linked]) -> None:
+    a, b = pair
+    b.send(a)
+    for _ in range(3):
+        before = b.core.last_lsn
+        a.publish("q", b"0", b"1")
+        a.send(b)
+        assert b.core.quiet["a"][0] <= before
+        assert b.core.quiet["a"][1] == b.core.last_lsn
+    b.publish("q", b"2")
+    mine = b.core.last_lsn
+    a.publish("q", b"3")
+    a.send(b)
+    assert b.core.quiet["a"] == (mine, b.core.last_lsn)
+    assert len(b.send(a)) == 1
+    upto = b.core.quiet["a"][1]
+    a.publish("q", b"4", properties=header(expiration="1"))
+    b.advance(5)
+    a.send(b)
+    assert b.core.quiet["a"][1] == upto < b.core.last_lsn, "it is over here, which may be news"
