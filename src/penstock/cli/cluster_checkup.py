@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING
 
 from penstock.cli.checkup import LOOPBACK, REACH_S, Finding
 from penstock.errors import InvalidArgument, ProtocolError, SettingsError, Unavailable
+from penstock.log.disk import OsDisk
 from penstock.replication.register import decode
-from penstock.server.cluster.registers import register_at
+from penstock.server.cluster.promoting import rival_of
+from penstock.server.cluster.registers import MANUAL, register_at
 from penstock.server.cluster.speech import Tls, ask
 from penstock.version import __version__
 
@@ -41,7 +43,8 @@ def examine_cluster(settings: Settings) -> Iterator[Finding]:
             return
         took.append(time.perf_counter() - began)
     median = sorted(took)[READS // 2]
-    found = f"{section.registry} answers in {median * 1000:.1f} ms"
+    what = "this member's copy" if section.registry == MANUAL else section.registry
+    found = f"{what} answers in {median * 1000:.1f} ms"
     slow = "a slow register makes takeovers late: put it near, on disks of its own" if median > SLOW_S else ""
     yield Finding("register", "poor" if slow else "good", found, slow)
     if not value:
@@ -53,6 +56,10 @@ def examine_cluster(settings: Settings) -> Iterator[Finding]:
     except InvalidArgument as error:
         yield Finding("cluster", "bad", str(error), "something else is kept there: give another place")
         return
+    if state.manual and (rival := rival_of(OsDisk(settings.server.data), state)) is not None:
+        leader = "nobody" if rival.leader is None else rival.members[rival.leader].name
+        found = f"two: {leader} leads term {rival.term}, of which this member has nothing"
+        yield Finding("leaders", "bad", found, "`penstock cluster promote` with --lose sets one of them aside")
     yield from _members(settings, section, state)
 
 

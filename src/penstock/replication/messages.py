@@ -235,6 +235,8 @@ def encode(message: Message) -> tuple[bytes, bytes | memoryview]:
     """Head and body."""
     word = _WORDS[type(message)]
     head = message._asdict()
+    if isinstance(message, Hello):  # versions that have no copies of the register know nothing of their fields
+        head = {name: one for name, one in head.items() if name not in Hello._field_defaults or one}
     body = head.pop("data") if KINDS[word].body else b""
     if "terms" in head:
         head["terms"] = [list(one) for one in head["terms"]]

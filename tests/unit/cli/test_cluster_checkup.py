@@ -13,8 +13,10 @@ import pytest
 from penstock.cli.cluster_checkup import examine_cluster
 from penstock.config.load import load_text
 from penstock.config.settings import Settings
+from penstock.log.disk import OsDisk
 from penstock.replication.messages import Here, Look, Message
 from penstock.replication.register import ClusterState, Member
+from penstock.server.cluster import folder
 from penstock.server.cluster.registers import FileRegister
 from penstock.server.cluster.speech import Peer
 from penstock.version import __version__
@@ -136,3 +138,18 @@ def test_too_few_are_told(settings: Settings, tmp_path: Path, count: int, in_syn
 def test_an_address_that_others_cannot_call_is_told(settings: Settings, tmp_path: Path) -> None:
     keep(tmp_path, Member("a", "127.0.0.1:8817", 1), Member("b", "b.invalid:8817", 1), in_sync=2)
     assert told(settings)["advertise"] == ("bad", "127.0.0.1:8817")
+
+
+def test_two_leaders_are_told_where_each_member_has_a_copy(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    text = f'[server]\nname = "a"\ndata = "{data}"\n[cluster]\nregistry = "manual"\nsecret = "{SECRET}"\n'
+    settings = load_text(text, source="p.toml")
+    before = ClusterState("c-1", 1, base=1 << 32).with_member("a", Member("a", "127.0.0.1:1", 1))
+    before = before.with_member("b", Member("b", "127.0.0.1:2", 1)).counting("ab").led_by("a", 0)
+    ours, theirs = (before.told_to_lead(one).led_by(one, 1 << 34) for one in "ab")
+    assert FileRegister(data, "cluster-register").swap(0, ours.encode()) == 1
+    assert "leaders" not in told(settings)
+    folder.write_rival(OsDisk(data), theirs.encode())
+    assert told(settings)["leaders"] == ("bad", "two: b leads term 2, of which this member has nothing")
+    assert told(settings)["register"][1].startswith("this member's copy answers")

@@ -135,3 +135,12 @@ def test_what_is_no_longer_there_is_told() -> None:
         next_piece(Place(1, 500), FILES[1:])
     with pytest.raises(Gone, match="which has 2000000"):
         next_piece(Place(100, 2_000_001), FILES)
+
+
+def test_a_hello_says_nothing_of_copies_where_there_are_none() -> None:
+    """Members of the version before know nothing of these fields, and refuse what they do not know."""
+    plain = Hello("c", 7, "m", 1, True, ())
+    told = orjson.loads(encode(plain)[0])
+    assert set(told) == {"say", "cluster", "origin", "member", "reads", "intact", "terms"}
+    full = plain._replace(term=65, maker="p", name="n", address="a:1", starts=2, process="q", numbers=3)
+    assert [decode(*encode(one)) for one in (plain, full)] == [plain, full]
