@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sites.house import Sites, publish, work
+from fault_proxy import Fault, Network
+from sites.house import Sites, out, publish, work
 from waiting import eventually
 
 
@@ -27,3 +28,20 @@ def test_queues_of_one_name_whose_topics_no_link_carries_have_nothing_to_agree_o
         publish(sites["a"], b"shared")
         eventually(lambda: sites["b"].queue()["foreign"] == 1)
         assert sites["b"].waiting("apart") == 0
+
+
+def test_a_site_that_comes_later_behind_another_one_is_told_of_and_given_what_it_asks_for(tmp_path: Path) -> None:
+    """Whoever owns the messages has to know who asks: the site between them says so when it meets him."""
+    row = ("ab", "ba", "bc", "cb")
+    with Network() as network:
+        sites = Sites(tmp_path, "abc", network=network, ways=row, link='pass_through = [".*"]')
+        for way in ("bc", "cb"):
+            sites.ways[way[0], way[1]].fault(Fault.CUT)
+        with sites:
+            eventually(lambda: out(sites["a"])["state"] == out(sites["b"], "a")["state"] == "up")
+            for way in ("bc", "cb"):
+                sites.ways[way[0], way[1]].heal()
+            sites.linked()
+            publish(sites["a"], b"one", b"two")
+            assert work(sites["c"], 2) == [b"one", b"two"]
+            sites.empty()
