@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Collection, Iterator, Sequence
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any, NamedTuple, Protocol, TypeAlias, cast
 
@@ -124,7 +125,8 @@ def may_meet(one: TopicPattern, other: TopicPattern) -> bool:
     return False
 
 
-def _heads(pattern: str) -> list[tuple[str, bool]]:
+@lru_cache(maxsize=4096)  # each link asks of each queue whenever it looks whether queues have changed
+def _heads(pattern: str) -> tuple[tuple[str, bool], ...]:
     """How a topic begins that a pattern matches, for each of its alternatives; and whether that is all of it."""
     tokens = re.findall(r"\\.|\[\^?\]?(?:\\.|[^\]])*\]|.", pattern, re.DOTALL)
     depth, alternatives = 0, [list[str]()]
@@ -134,7 +136,7 @@ def _heads(pattern: str) -> list[tuple[str, bool]]:
             alternatives.append([])
         else:
             alternatives[-1].append(token)
-    return [_head(one) for one in alternatives]
+    return tuple(map(_head, alternatives))
 
 
 def _head(tokens: list[str]) -> tuple[str, bool]:
