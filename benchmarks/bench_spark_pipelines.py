@@ -28,7 +28,8 @@ from harness import ROOT, Server, Wrong, emit, kill, parse, parser, usage, work_
 
 BUDGET_S = 15.0
 PATIENCE_S = 180.0
-LOOK_S = 0.05
+LOOK_S = 0.25
+"""Between two looks: nine questions each, which the server answers beside its work."""
 
 COLUMNS = "id BIGINT, region STRING, total DOUBLE, at TIMESTAMP"
 SELECTS = {
