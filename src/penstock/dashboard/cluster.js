@@ -73,6 +73,7 @@ function sentence(all) {
     `Cluster ${all.cluster}, term ${all.term}: ${count((all.in_sync ?? []).length)} of ${count(Object.keys(all.members ?? {}).length)} members in sync, ${all.min_in_sync} needed for a confirm.`,
     few && "Nothing is confirmed until there are more.",
     all.committed_lsn && `Committed up to LSN ${all.committed_lsn}.`,
+    all.cut_records && `${count(all.cut_records)} records that others go on without were cut off the log of ${all.name}: penstock cluster lost lists them.`,
     all.trouble && `${all.name} says: ${all.trouble}.`,
   ];
   return parts.filter(Boolean).join(" ");
