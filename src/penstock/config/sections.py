@@ -303,6 +303,10 @@ class ClusterSection(Section):
             raise ValueError(f"secret has fewer than {LEAST_SECRET} characters")
         if self.members and self.registry != "manual":
             raise ValueError("members goes with registry = 'manual': another register tells who there is")
+        for one in self.members:
+            host, _, port = one.rpartition(":")
+            if not host or not port.isdecimal():
+                raise ValueError(f"members has {one!r}, which is not host:port")
         given = [name for name in ("certificate", "key", "ca") if getattr(self, name) is not None]
         if 0 < len(given) < 3:
             there = " and ".join(given)

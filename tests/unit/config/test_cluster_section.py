@@ -35,3 +35,15 @@ def test_an_archive_is_of_all_members_or_refused() -> None:
             load_mapping({"cluster": GIVEN, "log": {"archive": archive}}, environ={})
     shared = {"folder": "/shared/archive", "shared": True}
     assert load_mapping({"cluster": GIVEN, "log": {"archive": shared}}, environ={}).log.archive is not None
+
+
+def test_members_are_addresses_and_go_with_a_register_that_a_person_keeps() -> None:
+    manual = {**GIVEN, "registry": "manual"}
+    section = load_mapping({"cluster": {**manual, "members": ["node-2:8817", "[::1]:8817"]}}, environ={}).cluster
+    assert section is not None
+    assert section.members == ("node-2:8817", "[::1]:8817")
+    for wrong in ("node-2", ":8817", "node-2:http"):
+        with pytest.raises(SettingsError, match="is not host:port"):
+            load_mapping({"cluster": {**manual, "members": [wrong]}}, environ={})
+    with pytest.raises(SettingsError, match="another register tells who there is"):
+        load_mapping({"cluster": {**GIVEN, "members": ["node-2:8817"]}}, environ={})
