@@ -8,13 +8,14 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from random import Random
+from typing import Any
 
 import orjson
 import pytest
 
 from penstock.errors import Unavailable
 from penstock.server.access import Who
-from penstock.server.doors import door_process
+from penstock.server.doors import door_process, doors
 from penstock.server.doors.line import HEAD, VERSION, Broken, Ended, Kind, Line, plain, with_head
 from penstock.server.flight.call_streams import CALL_MOST, Answers, Sent
 from penstock.server.flight.calls import Caller
@@ -50,6 +51,31 @@ class Inside:
     def put(self, caller: Caller, command: bytes, sent: Sent, writer: Answers) -> None:
         while sent.read_chunk():
             writer.write(b"taken")
+
+
+class Followed:
+    """A door's process that ends when it is asked, and the ones after it."""
+
+    wanted = True
+
+    def __init__(self, ends: int, follow: int) -> None:
+        self.starts, self._ends, self._follow = 1, ends, follow
+
+    def ask(self, wish: object, sockets: object) -> dict[str, object]:
+        if self.starts > self._ends:
+            return {"by": self.starts}
+        self.starts += self.starts <= self._follow
+        raise Unavailable("the process of the door ended")
+
+
+def test_a_door_that_ends_while_a_server_starts_is_followed_by_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is no mistake of the settings: who waits for a door is told of its address by the next one."""
+    followed: Any = Followed(ends=2, follow=2)
+    assert doors._ask(followed, {"do": "listen"}, []) == {"by": 3}
+    monkeypatch.setattr(doors, "ANOTHER_S", 0.1)
+    alone: Any = Followed(ends=2, follow=1)
+    with pytest.raises(OSError, match="ended"):
+        doors._ask(alone, {"do": "listen"}, [])
 
 
 class Lying:

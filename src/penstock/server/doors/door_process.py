@@ -153,6 +153,11 @@ class DoorProcess:
         process = self._process
         return process.pid if isinstance(process, subprocess.Popen) and process.poll() is None else None
 
+    @property
+    def wanted(self) -> bool:
+        """Whether another one follows when it ends."""
+        return not (self._closed.is_set() or _over.is_set())
+
     def start(self) -> None:
         """Begin; twice does no harm.  OSError when no process can be started."""
         with self._lock:
@@ -264,7 +269,7 @@ class DoorProcess:
             pause = PAUSE_S
             try:
                 with self._lock:
-                    if self._closed.is_set() or _over.is_set():
+                    if not self.wanted:
                         return False
                     self._launch()
             except OSError as error:

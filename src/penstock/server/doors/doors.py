@@ -12,6 +12,7 @@ import asyncio
 import socket
 import ssl
 import threading
+import time
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Coroutine, Mapping
@@ -31,6 +32,11 @@ if TYPE_CHECKING:
     from penstock.server.tls import Identity
 
 FIGURES_MOST = 64
+
+ANOTHER_S = 15.0
+"""For a door that does what it is asked for at the start: it may end, and another one has to load what it needs."""
+
+LOOK_S = 0.05
 
 CLOSE_S = 1.0
 """For clients to take the last word."""
@@ -190,10 +196,17 @@ class Doors(ABC):
 
 
 def _ask(process: DoorProcess, wish: dict[str, object], sockets: list[socket.socket]) -> Mapping[str, Any]:
-    try:
-        return process.ask(wish, sockets)
-    except Unavailable as error:
-        raise OSError(0, str(error)) from None
+    """What it answers; one that ends meanwhile, or was stopped and is killed, is followed by another."""
+    until = time.monotonic() + ANOTHER_S
+    while True:
+        starts = process.starts
+        try:
+            return process.ask(wish, sockets)
+        except Unavailable as error:
+            while process.starts == starts:
+                if not process.wanted or time.monotonic() > until:
+                    raise OSError(0, str(error)) from None
+                time.sleep(LOOK_S)
 
 
 def _counts(told: object) -> dict[str, int]:
