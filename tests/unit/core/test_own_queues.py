@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from penstock.core.audit_log import Audit
+from penstock.core.effects import Verb
 from penstock.core.publishing.published import Published
 from penstock.core.state.durable import canonical
 from penstock.core.topology.own_queues import CACHE_MOST, HISTORY_MOST
@@ -216,6 +218,31 @@ def test_the_length_of_a_history_is_a_number_above_0(world: World, length: objec
     with pytest.raises(PreconditionFailed, match="'x-recent-history-length' must be a positive integer"):
         remembering(world, length=length)
     assert world.core.find_queue("/", "amq.recent.x") is None
+
+
+def test_the_audit_finds_nothing_wrong_with_what_is_taken_of_a_history(world: World) -> None:
+    remembering(world, length=3)
+    queue = world.declare("q")
+    for at in range(4):
+        send(world, *(f"{at}.{number}" for number in range(3)))
+        bind(world, "x", "q", str(at))
+        consumer = world.subscribe(queue, max_backlog=2)
+        taken = [range(lsn, lsn + 1) for lsn in world.inbox[consumer]]
+        world.core.settle(world.now, queue, taken, Verb.ACK, by=consumer)
+        world.core.unsubscribe(world.now, consumer, requeue=True)
+        world.turn()
+    world.restart(clean=False)
+    queue = world.core.queue("/", "q")
+    world.core.unbind(world.now, "/", "x", "q", "queue", "0")
+    bind(world, "x", "q", "0")
+    world.subscribe(queue, no_ack=True)
+    audit = Audit()
+    for table in world.tables:
+        for batch in table.to_batches():
+            audit.feed(batch)
+    report = audit.finish(world.folded())
+    assert not report.findings
+    assert canonical(world.folded()) == canonical(world.core.durable_state())
 
 
 # -- duplicates
