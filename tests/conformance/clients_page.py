@@ -53,7 +53,7 @@ RUNS = (
         "pika, Celery, dramatiq, FastStream",
         ("test_examples",),
         "",
-        "RabbitMQ's six tutorials and the first steps of the others, as in [examples](../examples)",
+        "RabbitMQ's six tutorials, the first steps of the others and Celery's canvas, as in [examples](../examples)",
     ),
     Run("amqplib", ("test_amqplib",), "", "Node.js", "node/package-lock.json"),
     Run("FastStream", ("test_faststream.py",), "faststream", "RabbitBroker", "faststream.lock"),

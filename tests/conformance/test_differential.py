@@ -96,7 +96,8 @@ LEFT_OUT: Mapping[str, str] = {
     "messages with an `expiration` that comes while they stand behind others": "they leave, and are dead letters, at "
     "that moment; RabbitMQ sees it when they come to the head of the queue, and counts them until then",
     "headers `x-last-death-queue`, `-reason`, `-exchange`": "dead letters have them, as in RabbitMQ from 3.13 on",
-    "`immediate`, streams and quorum queues": "tests of their own compare what their clients see with the documents",
+    "`immediate`, streams and quorum queues": "tests of their own compare their refusals with RabbitMQ's, and what "
+    "their clients see with the documents",
 }
 """What the walks do not do, since it is known to be other, or is compared elsewhere."""
 
