@@ -230,6 +230,8 @@ class Side:
         until = time.monotonic() + SETTLE_S
         while time.monotonic() < until:
             channel.connection.process_data_events(SETTLE_S / 3)
+        channel.basic_qos(prefetch_count=prefetch)  # a round trip: on a busy machine so little time is none
+        channel.connection.process_data_events(0)
         channel.basic_cancel(tag)
         channel.basic_recover(requeue=True)
         channel.basic_qos(prefetch_count=0)
