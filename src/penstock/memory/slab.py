@@ -30,7 +30,7 @@ HEADER_OVERHEAD = 33
 TIME_COST = 40
 """Bytes of a time, a deadline or a priority in a list: the number and its slot."""
 
-BATCH_OVERHEAD = 360
+BATCH_OVERHEAD = 416
 """Bytes of a batch beside its rows: the object, its lists, its numbers and its place among the arrivals."""
 
 FEW = 24

@@ -82,7 +82,7 @@ def runs(terms: Iterable[int]) -> Runs:
 
 
 def unrolled(over: Runs) -> set[int]:
-    """The terms of runs."""
+    """The terms of which `runs` made these."""
     return {term for first, last in over for term in range(first, last + 1, LANES)}
 
 

@@ -342,7 +342,7 @@ class Ask(NamedTuple):
 
     @property
     def words(self) -> bytes:
-        """As bytes of JSON."""
+        """A list as bytes of JSON, without what is empty at its end."""
         return orjson.dumps(self[:] if self.besides else self[:4] if self.path else self[:3])
 
 

@@ -50,7 +50,7 @@ def read(disk: Disk) -> Known | None:
 
 
 def write(disk: Disk, known: Known) -> None:
-    """Keep it.  OSError."""
+    """Keep such a copy, synced, instead of the one before.  OSError."""
     told = known._asdict()
     if not known.numbers:
         del told["numbers"]  # older versions know nothing of it

@@ -31,7 +31,7 @@ WAITS = "confirms wait for "
 
 
 class Followers(ABC):
-    """Of one member."""
+    """A member's side while it leads: whose disks count, how far each has the log, and what is committed by that."""
 
     talks: Talks | None = None
 

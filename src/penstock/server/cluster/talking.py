@@ -51,15 +51,15 @@ class Speaker(Protocol):
         ...
 
     def yields(self, why: str) -> None:
-        """Lead no more."""
+        """Lead no more, since another one does, or both do."""
         ...
 
 
 class Talks:
-    """Of one member."""
+    """How one member tells its copy of the register to the others, and hears theirs, once a second."""
 
     def __init__(self, speaker: Speaker, call: Callable[[str], None]) -> None:
-        """call: `Outside.call`."""
+        """call: reaches out to an address; `called` or `lost` follow."""
         self._speaker, self._call = speaker, call
         self._links = dict[str, Link]()  # address -> who was called there
         self._calling = set[str]()
@@ -116,7 +116,7 @@ class Talks:
             self.tell(link)
 
     def lost(self, link: Link) -> None:
-        """A link has ended."""
+        """A link has ended: whoever was there is called again."""
         for address in [one for one, other in self._links.items() if other is link]:
             del self._links[address]
             self._asked.add(address)

@@ -142,7 +142,7 @@ class _Probes:
         self._kept = dict[bool, tuple[float, bytes]]()  # of each object or not -> until when, what was rendered
 
     def paths(self) -> Mapping[str, Probe]:
-        """By path."""
+        """What answers without a login, by its path."""
         return {
             "/healthz": self.health,
             "/readyz": self.ready,
@@ -224,7 +224,7 @@ def _exposition(metrics: Metrics, **known: Any) -> bytes:
 
 
 def _detailed(metrics: Metrics, *chosen: Any) -> bytes:
-    """The same."""
+    """Bytes of `/metrics/detailed` for the families and vhosts that were chosen."""
     from penstock.server.http.exposition import detailed
 
     return detailed(metrics, *chosen)

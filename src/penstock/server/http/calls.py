@@ -199,7 +199,7 @@ def found_of(wanted: Reading, whole: bytes) -> Any:
 
 
 def failed(error: InvalidArgument | Unavailable) -> bytes:
-    """The payload of FAILED."""
+    """The payload of FAILED: why, and whether it may do later."""
     return orjson.dumps({"later": isinstance(error, Unavailable), "why": str(error)[:WHY_MOST]})
 
 

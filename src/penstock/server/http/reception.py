@@ -108,7 +108,7 @@ class Reception:
         self.pages = read_parts()
 
     async def __call__(self, scope: Scope, receive: Any, send: Send) -> None:
-        """One request."""
+        """Judge a request before anything else does: who sends it, from where, and whether another site had it sent."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return

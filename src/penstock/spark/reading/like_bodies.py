@@ -55,7 +55,7 @@ NULL, TRUE, FALS = (int.from_bytes(one, "little") for one in (b"null", b"true", 
 
 
 class Field(Protocol):
-    """A column of bodies."""
+    """A column that is wanted of bodies: its name, its type, and whether a body without it is none."""
 
     name: str
     kind: Any
@@ -133,7 +133,7 @@ class Text:
         self.eights: npt.NDArray[np.uint64] = np.ndarray((size + 9,), "<u8", self.letters.data, 0, (1,))
 
     def body(self, row: int) -> bytes:
-        """One of them."""
+        """The body of a row, as it came."""
         return self.letters[self.starts[row] : self.stops[row]].tobytes()
 
     def slices(self, starts: Places, ends: Places) -> Any:
@@ -146,7 +146,7 @@ class Text:
         return whole.take(pa.array(np.arange(0, 2 * count, 2)))
 
     def are(self, places: Places, wanted: bytes) -> npt.NDArray[np.bool_]:
-        """Where this is written."""
+        """At which of these places the bytes of `wanted` stand."""
         found = np.ones(len(places), bool)
         for start in range(0, len(wanted), 8):
             part = wanted[start : start + 8]

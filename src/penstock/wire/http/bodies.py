@@ -51,7 +51,7 @@ class Reading(NamedTuple):
 
 
 class Brought(NamedTuple):
-    """A message."""
+    """A message that a request brought, apart from its JSON."""
 
     key: str
     header: bytes  # its encoded properties
