@@ -231,6 +231,7 @@ class Cluster:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        ended = {one.name: None if one.process is None else one.process.poll() for one in self.servers}
         for server in self.servers:
             if server.runs:
                 server.signal(signal.SIGCONT)
@@ -240,7 +241,7 @@ class Cluster:
                     connection.close()
         if kind is not None:
             for server in self.servers:
-                print(f"--- {server.name}\n{server.said()}")
+                print(f"--- {server.name}, which had ended with {ended[server.name]}\n{server.said()}")
 
     def status(self) -> dict[str, Any]:
         """What the register says; where each member has a copy, that of who serves."""

@@ -63,7 +63,7 @@ def another_door(pid: int | None, door: int) -> bool:
 def serving(folder: Path) -> Iterator[LiveServer]:
     with Server(folder, flight=True) as server:
         yield server
-        assert "Traceback" not in server.output()
+        assert "Traceback" not in server.output(), server.output()
         assert server.process is not None
         assert server.process.poll() is None, server.output()
 

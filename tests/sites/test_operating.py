@@ -44,6 +44,7 @@ def test_status_tells_both_directions_and_what_went_over(tmp_path: Path) -> None
         assert told["out"]["state"] == told["in"]["state"] == "up"
         assert told["out"]["link"] == told["in"]["link"] == "b"
         assert told["out"]["topics"] == ["work"]
+        eventually(lambda: sites["b"].queue()["foreign"] == 2)
         [shown] = [one["penstock"] for one in sites["b"].get("/api/queues") if one["name"] == "work"]
         keys = ("foreign", "transferred_in", "transferred_out", "double", "proxied_transfer")
         assert [shown[key] for key in keys] == [2, 0, 0, 0, False]

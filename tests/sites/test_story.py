@@ -28,7 +28,7 @@ def test_the_story_says_who_owns_a_message_since_when_and_how_often_it_was_asked
 
             owned = r"\d\S+Z +owned +work +site a, why first"
             asked = (
-                r"site 'a' owns it, where it was published; it was transferred 0 times, and asked for (twice|\d+ times)"
+                r"site 'a' owns it, where it was published; it was never transferred, and asked for (twice|\d+ times)"
             )
             eventually(lambda: all(re.search(one, said()) for one in (owned, asked)), said)
         held.close()  # which gives it back, and so to who asks

@@ -96,6 +96,9 @@ logger = logging.getLogger("penstock.cluster")
 
 TICK_S = 0.05
 TELL_S = 0.1
+HANDING_OVER_S = 20.0
+"""A server that has handed over is gone within so much, or hangs."""
+
 LOST = 6
 """Exit status of a process that may not lead any more."""
 
@@ -150,7 +153,7 @@ class Process:
         self._late = dict[bytes, bytes]()  # packets that the server did not take, the newest of each kind
         self._pool = ThreadPoolExecutor(1, "penstock-register")
         self._register: Register = register_at(asked["register"], asked["data"])
-        self._reading = False
+        self._reading = self._hands_over = False
         self._strangers = 0
         self._over = asyncio.Event()
         self._disk = OsDisk(asked["data"])
@@ -331,9 +334,12 @@ class Process:
         self._tell(b"L", ONE.pack(until))
 
     def end(self, why: str) -> None:
-        """The server is told, and killed if it does not go."""
+        """The server is told, and killed if it does not go.
+
+        One that hands over has closed its doors and its log, so it has the time that a busy machine takes.
+        """
         self._sock.setblocking(True)
-        self._sock.settimeout(1.0)
+        self._sock.settimeout(HANDING_OVER_S if self._hands_over else 1.0)
         try:
             self._sock.send(b"E" + why.encode())
             while self._sock.recv(1 << 16):
@@ -372,6 +378,7 @@ class Process:
             elif kind == b"D":
                 member.forget(content.decode())
             elif kind == b"H":
+                self._hands_over = True
                 member.hand_over(content.decode())
             else:
                 member.broken(content.decode())
