@@ -6,6 +6,7 @@ It imports neither: what it does has to be done before.
 from __future__ import annotations
 
 import ctypes
+import errno
 import logging
 import os
 import resource
@@ -84,9 +85,13 @@ UNGUARDED = 76
 
 
 def _ends(told: threading.ExceptHookArgs) -> None:
-    """A thread that ends by an error, for want of memory for instance, leaves a door without what it guarded."""
+    """A thread that ends by an error leaves a door without what it guarded; want of memory is no fault to look into."""
+    error = told.exc_value
     try:
-        threading.__excepthook__(told)
+        if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
+            os.write(2, b"no memory is left for a thread of this door\n")
+        else:
+            threading.__excepthook__(told)
     finally:
         os._exit(UNGUARDED)
 
