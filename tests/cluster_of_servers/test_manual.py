@@ -95,8 +95,12 @@ def test_confirms_wait_for_a_standby_that_is_away_until_a_person_goes_on_without
             eventually(lambda: leader.serves and cluster.in_sync() == {"p1"}, seconds=20)
             before = len(publisher.confirmed)
             publisher = publisher_on(cluster, publisher)
-            publisher.publish(time.monotonic() + 0.3)
-            assert len(publisher.confirmed) > before
+
+            def confirmed() -> bool:
+                publisher.publish(time.monotonic() + 0.3)
+                return len(publisher.confirmed) > before
+
+            eventually(confirmed, seconds=20)
         finally:
             watched.end()
         standby.start()

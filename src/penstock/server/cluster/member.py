@@ -162,11 +162,14 @@ class Member(Followers):
             self.election.cut(replica.last)
 
     def leave(self) -> None:
-        """The server beside it has ended: a leader that has enough others need not wait for this one."""
+        """The server beside it has ended: a leader that has enough others need not wait for this one.
+
+        Its copy of the register may be older than the leader's word that it is in sync.
+        """
         following, state = self.following, self.state
         if self.talks is None or following is None or not following.term or state is None:
             return
-        if self.me in state.in_sync and len(state.in_sync) > self.terms.min_in_sync:
+        if len({*state.in_sync, self.me}) > self.terms.min_in_sync:
             following.decline()
 
     def _keep(self, known: folder.Known) -> None:

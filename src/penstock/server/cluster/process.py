@@ -344,9 +344,11 @@ class Process:
             self._sock.send(b"E" + why.encode())
             while self._sock.recv(1 << 16):
                 pass  # until it has gone
-        except OSError:
+        except TimeoutError:
             with suppress(OSError):  # it was stopped, or hangs: it must not wake up and send
                 signal.pidfd_send_signal(self._server, signal.SIGKILL)
+        except OSError:
+            pass  # it has closed its end with words of ours unread, as the last thing that it does
         os._exit(LOST)
 
     # the server
