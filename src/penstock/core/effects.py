@@ -199,6 +199,7 @@ class Purpose(IntEnum):
     KEY = 5  # keys of messages that wait
     PASS = 6  # a queue takes what the log had before it
     FOREIGN = 7  # filters look at what other sites own
+    HISTORY = 8  # who is bound to an exchange with a history gets what it remembers
 
 
 class Token(NamedTuple):

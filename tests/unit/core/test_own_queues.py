@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from penstock.core.audit_log import Audit
-from penstock.core.effects import Verb
+from penstock.core.commands import history
+from penstock.core.effects import Fetch, Fetched, Verb
 from penstock.core.publishing.published import Published
 from penstock.core.state.durable import canonical
 from penstock.core.topology.own_queues import CACHE_MOST, HISTORY_MOST
@@ -135,9 +138,7 @@ def test_a_batch_in_which_some_are_for_nobody_is_told_row_by_row(world: World) -
 
 
 def test_an_alternate_exchange_gets_what_only_the_history_takes(world: World) -> None:
-    world.core.declare_exchange(
-        world.now, "/", "x", "x-recent-history", arguments={"alternate-exchange": "amq.fanout"}
-    )
+    world.core.declare_exchange(world.now, "/", "x", "x-recent-history", arguments={"alternate-exchange": "amq.fanout"})
     world.declare("q")
     bind(world, "amq.fanout", "q")
     [told] = send(world, "1")
@@ -167,14 +168,132 @@ def test_history_takes_its_place_in_an_order_that_says_more(world: World, more: 
         assert world.read(world.inbox[consumer]).bodies[0] == b'{"k": 3}'
 
 
-def test_a_queue_with_a_filter_takes_none_of_it(world: World) -> None:
-    remembering(world)
-    world.declare("q", filter="/k = 1")
-    send(world, '{"k": 1}')
+def test_a_queue_with_a_filter_takes_what_passes_it(world: World) -> None:
+    remembering(world, length=3)
+    queue = world.declare("q", filter="/k = 1")
+    send(world, '{"k": 1, "old": 0}', '{"k": 1}', '{"k": 2}', '{"k": 1, "n": 3}')
     bind(world, "x", "q")
-    assert has(world, "q") == []
+    assert has(world, "q") == [b'{"k": 1}', b'{"k": 1, "n": 3}']
+    send(world, '{"k": 1, "n": 4}', '{"k": 2}')
+    assert has(world, "q") == [b'{"k": 1}', b'{"k": 1, "n": 3}', b'{"k": 1, "n": 4}']
+    queue.check()
+    world.restart(clean=False)
+    assert has(world, "q") == [b'{"k": 1}', b'{"k": 1, "n": 3}', b'{"k": 1, "n": 4}']
+    assert canonical(world.folded()) == canonical(world.core.durable_state())
+
+
+@pytest.mark.parametrize("more", [{}, {"filter": "/k > 0"}])
+def test_barriers_of_a_history_hold_up_what_is_behind_them(world: World, more: dict[str, object]) -> None:
+    remembering(world)
+    queue = world.declare("q", barrier_expression="/b = 1", **more)
+    send(world, '{"k": 1}', '{"k": 2, "b": 1}', '{"k": 3}')
+    bind(world, "x", "q")
+    queue.check()
+    assert len(has(world, "q")) == 3
+    consumer = world.subscribe(queue)
+    assert world.read(world.inbox[consumer]).bodies == [b'{"k": 1}']
+    for lsn in list(world.inbox[consumer]):
+        world.core.settle(world.now, queue, [range(lsn, lsn + 1)], Verb.ACK, by=consumer)
+    world.turn()
+    assert len(world.inbox[consumer]) > 1
+
+
+def test_a_filter_that_changes_while_it_looks_is_asked_anew(world: World) -> None:
+    remembering(world)
+    queue = world.declare("q", filter="/k = 1")
     send(world, '{"k": 1}', '{"k": 2}')
-    assert has(world, "q") == [b'{"k": 1}']
+    world.core.bind(world.now, "/", "x", "q", "queue", "")
+    world.core.alter_queue(world.now, queue, replace(queue.settings, filter="/k = 2"))
+    world.turn()
+    assert has(world, "q") == [b'{"k": 2}']
+
+
+def test_an_exchange_that_is_bound_gives_the_history_to_whom_its_own_bindings_say(world: World) -> None:
+    remembering(world)
+    for name, more in (("one", {}), ("two", {}), ("some", {"filter": "/k = 1"})):
+        world.declare(name, **more)
+    world.core.declare_exchange(world.now, "/", "further", "direct")
+    bind(world, "amq.topic", "one", "a.*")
+    bind(world, "amq.topic", "further", "#", kind="exchange")
+    bind(world, "further", "two", "b.1")
+    bind(world, "further", "some", "b.1")
+    for key, text in (("a.1", '{"k": 1}'), ("b.1", '{"k": 2}'), ("b.1", '{"k": 1, "n": 3}'), ("c", "nobody's")):
+        world.publish(key, text.encode(), exchange="x")
+    bind(world, "x", "amq.topic", kind="exchange")
+    assert has(world, "one") == [b'{"k": 1}']
+    assert has(world, "two") == [b'{"k": 2}', b'{"k": 1, "n": 3}']
+    assert has(world, "some") == [b'{"k": 1, "n": 3}']
+    bind(world, "x", "amq.topic", kind="exchange")
+    assert len(has(world, "two")) == 2, "the same binding again brings nothing"
+    world.restart(clean=False)
+    assert len(has(world, "two")) == 2
+    assert canonical(world.folded()) == canonical(world.core.durable_state())
+
+
+def test_headers_and_further_keys_say_where_the_history_goes(world: World) -> None:
+    remembering(world)
+    for name in ("by header", "by CC"):
+        world.declare(name)
+    world.core.bind(world.now, "/", "amq.headers", "by header", "queue", "", {"x-match": "all", "kind": "a"})
+    bind(world, "amq.direct", "by CC", "copy")
+    send(world, "a", kind="a")
+    send(world, "b", kind="b", CC=["copy"])
+    for name in ("amq.headers", "amq.direct"):
+        bind(world, "x", name, kind="exchange")
+    assert (has(world, "by header"), has(world, "by CC")) == ([b"a"], [b"b"])
+
+
+def test_one_with_a_history_that_is_bound_remembers_it_and_one_that_keeps_duplicates_out_gets_none(
+    world: World,
+) -> None:
+    remembering(world)
+    for name, kind, more in (("y", "x-recent-history", {}), ("z", "x-message-deduplication", {"x-cache-size": 9})):
+        world.core.declare_exchange(world.now, "/", name, kind, arguments=more)
+        world.declare(f"of {name}")
+        bind(world, name, f"of {name}")
+    world.publish("k", b"1", exchange="x", properties=header(headers={"x-deduplication-header": "a"}))
+    for name in "yz":
+        bind(world, "x", name, kind="exchange")
+        bind(world, name, "x", kind="exchange")
+    assert (has(world, "of y"), has(world, "amq.recent.y")) == ([b"1"], [b"1"])
+    assert (has(world, "of z"), has(world, "amq.seen.z")) == ([], [])
+    assert has(world, "amq.recent.x") == [b"1"]
+
+
+def test_a_history_that_is_read_in_parts_comes_whole(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    remembering(world)
+    asked = list[int]()
+
+    def partly(effect: Fetch) -> None:
+        asked.append(len(effect.chunk))
+        part = effect.chunk[:2]
+        world.core.answered(world.now, Fetched(effect.token, world.read(part), part[-1]))
+
+    monkeypatch.setattr(history, "READ_AT_ONCE", 3)
+    monkeypatch.setattr(world, "fetch", partly)
+    queue = world.declare("q")
+    bind(world, "amq.fanout", "q")
+    send(world, *map(str, range(7)))
+    bind(world, "x", "amq.fanout", kind="exchange")
+    assert has(world, "q") == [str(number).encode() for number in range(7)]
+    assert asked == [3, 3, 3, 1]
+    queue.check()
+
+
+@pytest.mark.parametrize("gone", ["q", "x"])
+def test_who_is_gone_before_the_history_was_looked_at_gets_none(world: World, gone: str) -> None:
+    remembering(world)
+    queue = world.declare("q", filter="/k = 1")
+    send(world, '{"k": 1}')
+    world.core.bind(world.now, "/", "x", "q", "queue", "")
+    if gone == "q":
+        world.core.delete_queue(world.now, queue)
+        world.declare("q", filter="/k = 1")
+    else:
+        world.core.delete_exchange(world.now, "/", "x")
+    world.turn()
+    assert has(world, "q") == []
+    assert world.core._histories == {}
 
 
 def test_what_has_expired_is_no_history(world: World) -> None:

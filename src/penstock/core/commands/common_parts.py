@@ -45,7 +45,8 @@ from penstock.core.topology.register import Interning
 from penstock.core.topology.routing import Router
 from penstock.core.topology.ruling import Changes
 from penstock.core.topology.topology import Topology
-from penstock.records.chunks import Now
+from penstock.expr import Filter
+from penstock.records.chunks import Chunk, Now
 from penstock.records.entries import Entry, Topic
 from penstock.records.event_actions import Action
 from penstock.records.queue_settings import QueueSettings
@@ -337,6 +338,8 @@ class CoreParts:
         self._cancelled: dict[int, int] = {}  # by queue id, since the start
         self._booted = 0  # LSN of this process's BOOT record
         self._recovered = 0  # LSN of the last RECOVERED record
+        self._histories: dict[int, tuple[Queue, Queue | str, Chunk, tuple[Filter, ...]]] = {}  # looked at, by serial
+        self._histories_asked = 0
         self._passes: dict[int, tuple[Spans, Passing | None]] = {}  # by queue id: what passes have been over
         self._deferred = Deferred()
         self._patterns: dict[Subscription, None] = {}  # subscriptions to several queues

@@ -444,6 +444,8 @@ class AnswerCommands(DeliveryCommands):
                 self._pass_answered(now, answer)
             case Scanned() if answer.token.purpose is Purpose.SWEEP:
                 self._swept(now, answer)
+            case Fetched() | Scanned() if answer.token.purpose is Purpose.HISTORY:
+                self._history_answered(now, answer)
             case Scanned() if answer.token.purpose is Purpose.FOREIGN:
                 if (wanted := self.wanted.get(answer.token.queue)) is not None:
                     wanted.found(answer)
@@ -465,14 +467,12 @@ class AnswerCommands(DeliveryCommands):
             case Keyed():
                 queue.keyed(now, token, answer.chunk, answer.keys, out)
             case Fetched():
-                letter = queue.letter(token, answer.upto)
-                if letter is not None:
+                if (letter := queue.letter(token, answer.upto)) is not None:
                     parts = portions(letter, answer.rows)
                     prepared = [(part, self._letters.prepare(now, queue, answer.rows, part)) for part in parts]
                     self._bury(now, queue, token, prepared)
             case Judged():
-                judged = self._buried.pop(token, None)
-                if judged is not None and queue.letter(token) is not None:
+                if (judged := self._buried.pop(token, None)) is not None and queue.letter(token) is not None:
                     self._bury(now, queue, token, judged)
 
     def _bury(self, now: Now, queue: Queue, token: Token, parts: list[Buried]) -> None:

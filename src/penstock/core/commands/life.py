@@ -14,7 +14,6 @@ stay in the log.
 from __future__ import annotations
 
 import struct
-from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Self
@@ -129,30 +128,6 @@ class RecoveryCommands(CoreParts):
             self.sizes.add_older(lsns, sizes)
         pairs = pairs_of(packed(lsns), False) if len(lsns) else []
         return self._out.record(Kind.RECOVERED, queue.name, header, pack_pairs(queue.id, pairs))
-
-    def _take_history(self, now: Now, source: Queue, queue: Queue) -> None:
-        """A queue has been bound to an exchange with a history: it takes what is ready there, and what it has not.
-
-        A queue with a filter takes none of it: no filter is asked about what is stored.
-        """
-        queue.catch_up(now, self._out)
-        living = flat(list(queue.living_pieces()))
-        lsns = flat([chunk for chunk in source.chunks("ready") if len(chunk)])
-        lsns = lsns[~np.isin(lsns, living)]
-        if not len(lsns) or queue.settings.filter or queue.settings.barrier_expression:
-            return
-        _, columns = source.snapshot()
-        ends = spread(lsns, columns.get("expires_at", array("q")))
-        transient = self._publisher.transient
-        found = Found(
-            lsns, np.full(len(lsns), now.wall), ends, np.zeros_like(lsns), self.sizes.of(packed(lsns)), [],
-            lsns[transient.among(lsns)].tolist(),
-        )  # fmt: skip
-        self._take(now, queue, found, None)
-        if self._passes.get(queue.id, ((), None))[1] is None:
-            queue.put_in_order(self._out.last_lsn, self._out)
-        queue.go_on(now, self._out)
-        self._touch(queue)
 
     # -- for declaring and altering
 

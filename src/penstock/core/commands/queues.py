@@ -11,7 +11,8 @@ from dataclasses import replace
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from penstock.core.commands.life import NOWHERE, RecoveryCommands
+from penstock.core.commands.history import HistoryCommands
+from penstock.core.commands.life import NOWHERE
 from penstock.core.queue.dispatching.attendance import active_tag, count_aside, note_use
 from penstock.core.queue.explaining import share_figures
 from penstock.core.queue.limits import NOTHING_COUNTED
@@ -21,7 +22,6 @@ from penstock.core.queue.owning import named_of, why_not_shared
 from penstock.core.queue.places import oldest, weighed
 from penstock.core.queue.queue import Queue
 from penstock.core.topology.declaring import NO_TABLE
-from penstock.core.topology.own_queues import RECENT
 from penstock.errors import AccessRefused, PreconditionFailed
 from penstock.records.chunks import Now
 from penstock.records.declared_types import LEVELS_KEY, LEVELS_WEIGHTS
@@ -113,7 +113,7 @@ def seconds_behind(queue: Queue, now: Now, stamps: Stamps) -> float:
     return 0.0 if lowest == NEVER else max(now.wall - stamps.of(lowest, now.wall), 0) / 1e6
 
 
-class QueueCommands(RecoveryCommands):
+class QueueCommands(HistoryCommands):
     """Queues, from declare to delete."""
 
     draining = False
@@ -187,24 +187,6 @@ class QueueCommands(RecoveryCommands):
         finally:
             self._out.end()
         return queue
-
-    def bind(
-        self, now: Now, vhost: str, source: str, destination: str, kind: str, key: str,
-        arguments: Mapping[str, object] = NO_TABLE, by: object | None = None,
-    ) -> None:  # fmt: skip
-        """Bind a queue ("queue") or an exchange ("exchange") to an exchange; the same twice is one.
-
-        by: the connection that asks.  A queue gets what its exchange remembers of late, in the same group.
-        """
-        now = self._at(now)
-        self._out.begin()
-        try:
-            new = self._admin.bind(now, vhost, source, destination, kind, key, arguments, by)
-            recent = self._admin.queues.find(vhost, RECENT.prefix + source) if new and kind == "queue" else None
-            if recent is not None and recent.exchange == source:
-                self._take_history(now, recent, self._admin.queue(vhost, destination, by))
-        finally:
-            self._out.end()
 
     def _say_owner(self, now: Now, queue: Queue) -> None:
         """Whose messages are that are published here: of a group-local queue its initial owner's, met or not."""

@@ -409,6 +409,11 @@ class Router:
             if pattern is not None and pattern.matches(key):
                 yield name
 
+    def filters_of(self, queue: Queue) -> tuple[Filter, ...]:
+        """The content filter of a queue, then its barrier expression; without those that it has not."""
+        some = self._filters.get(queue.id), self._barriers.get(queue.id)
+        return tuple(one for one in some if one is not None)
+
     @property
     def filtering(self) -> bool:
         """Whether any queue has a content filter, or tells barriers by one."""
