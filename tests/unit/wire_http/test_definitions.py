@@ -258,7 +258,6 @@ def test_queues_of_other_types_are_taken_with_what_is_lost_named(http: Http) -> 
     assert [one.split("'")[1] for one in told] == ["jobs", "few", "feed"]
     for one in told[:2]:
         assert "copies on other nodes" in one
-        assert "two levels of priority" in one
     for what in ("copies on other nodes", "the stream protocol", "places in the one log"):
         assert what in told[2]
     check_other_types(http)

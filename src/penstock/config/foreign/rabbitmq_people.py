@@ -158,7 +158,7 @@ def _of_user(user: str, vhost: str) -> dict[str, object]:
 
 
 _LOSES: Mapping[object, str] = {
-    "quorum": "lost are its copies on other nodes and its two levels of priority",
+    "quorum": "lost are its copies on other nodes",
     "stream": "lost are its copies on other nodes, the stream protocol and its offsets, which are places in the one "
     "log here",
 }
