@@ -161,8 +161,8 @@ class Committing:
         self.synced = self.durable
         self.appended = self.durable  # LSN of the last row gathered
         self.waiting_since = 0  # mono microseconds when the running commit was handed over; 0: none runs
-        self.commits = 0
-        self.bytes_written = 0
+        self.commits = self.bytes_written = 0
+        self.commit_us = 0  # how long the last commit of rows took
         self._disk = disk
         self._clock = clock
         self._catalog = catalog
@@ -411,7 +411,7 @@ class Committing:
         if self._running is not commit:
             return  # flush() was faster than the loop
         self._running = None
-        self.waiting_since = 0
+        began, self.waiting_since = self.waiting_since, 0
         if commit.error is not None:
             self._break(commit.error)
             return
@@ -428,6 +428,7 @@ class Committing:
             self._last_sync = now
         if commit.placed:
             self.commits += 1
+            self.commit_us = now - began
             self.written = commit.placed[-1][2]
             self._unmarked = True
             if self.on_synced is None:

@@ -6,13 +6,53 @@ apart, so that what nobody looks at costs nothing; the first look shows none.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
+from dataclasses import field
+from itertools import accumulate
+from math import inf
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from penstock.records.dataclass import dataclass
+from penstock.records.message_bodies import Bodies, lengths
 
 if TYPE_CHECKING:
     from penstock.core.queue.queue import Queue
+
+SIZES = (100, 1_000, 10_000, 100_000, 1_000_000, 10_000_000, 50_000_000, 100_000_000)
+"""Upper ends of what sizes of bodies are counted by, as in RabbitMQ; the last count is of what is above."""
+
+
+class BodySizes:
+    """How many bodies were how large."""
+
+    __slots__ = ("_counts", "_total")
+
+    def __init__(self) -> None:
+        self._counts = [0] * (len(SIZES) + 1)
+        self._total = 0  # bytes
+
+    def add(self, bodies: Bodies) -> None:
+        """Bodies of a run or a round: mostly of one size, or all among the smallest."""
+        if not isinstance(bodies, list):
+            each = lengths(bodies)
+            self._total += int(each.sum())
+            counts = np.bincount(np.searchsorted(SIZES, each), minlength=len(self._counts)).tolist()
+            self._counts = [one + more for one, more in zip(self._counts, counts, strict=True)]
+            return
+        sizes = [*map(len, bodies)]
+        self._total += sum(sizes)
+        if (most := max(sizes, default=0)) <= SIZES[0] or most == min(sizes):
+            self._counts[bisect_left(SIZES, most)] += len(sizes)
+            return
+        for size in sizes:
+            self._counts[bisect_left(SIZES, size)] += 1
+
+    def told(self) -> tuple[int, list[tuple[float, int]]]:
+        """Bytes of all, and how many are no larger than each of `SIZES`, and how many there are."""
+        return self._total, list(zip((*SIZES, inf), accumulate(self._counts), strict=True))
 
 
 @dataclass(slots=True)
@@ -37,6 +77,7 @@ class Counters:
     get_empty: int = 0  # answers
     redelivered: int = 0
     acknowledged: int = 0
+    sizes: BodySizes = field(default_factory=BodySizes)  # of what was published
 
     @property
     def delivered(self) -> int:

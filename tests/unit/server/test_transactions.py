@@ -85,6 +85,7 @@ def test_publishes_become_visible_at_commit(life: Life) -> None:
     assert (life.ready("q"), life.ready("other")) == (2, 1)
     assert charged(life) == 0
     assert life.counters.published == 3
+    assert life.counters.sizes.told()[0] == 3
     assert life.counters.published_confirm == 0
 
 

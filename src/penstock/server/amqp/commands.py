@@ -72,6 +72,7 @@ class Commit:
         counters.acknowledged += acknowledged
         if done.published is not None:
             counters.published += len(rows)
+            counters.sizes.add([run.bodies[row] for run, row in rows])
             counters.routed += done.published.stored
             if done.published.unroutable:
                 session.send_back(self._channel.number, [rows[row] for row in done.published.unroutable])

@@ -219,6 +219,7 @@ class Gathering:
                 channel.unconfirmed += 1
                 confirms.append((channel, channel.published))
         counters.published += len(rows) - len(apart)
+        counters.sizes.add([one for row, one in enumerate(batch.bodies) if row not in apart] if apart else batch.bodies)
         if confirms:
             counters.published_confirm += len(confirms)
             engine.when_persisted(published.last, partial(self._confirm, confirms))

@@ -250,6 +250,7 @@ class Intake:
         first = channel.published + 1
         channel.published += count if confirming else 0
         self.counters.published += count
+        self.counters.sizes.add(run.bodies)
         self.counters.routed += published.stored
         if published.unroutable:
             self.send_back(channel, [(run, row) for row in published.unroutable])

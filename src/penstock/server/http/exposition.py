@@ -56,8 +56,11 @@ def exposition(
     links: Sequence[Mapping[str, Any]] = (),
 ) -> bytes:  # fmt: skip
     """The text of a scrape, UTF-8.  membership: what a member knows of its cluster of servers."""
-    families = (*_families(metrics, per_object=per_object), *_of_cluster(membership or {}), *_of_links(links))
+    known = membership or {}
+    families = (*_families(metrics, per_object=per_object), *_terms(known), *_of_cluster(known), *_of_links(links))
     found = list(map(_metric, families))
+    if metrics.message_sizes[1]:
+        found.append(_message_sizes(*metrics.message_sizes))
     if metrics.pause_counts:
         found.append(
             HistogramMetricFamily(
@@ -67,9 +70,17 @@ def exposition(
                 sum_value=metrics.pause_total,
             )
         )
-    if acks := (membership or {}).get("ack_seconds"):
+    if acks := known.get("ack_seconds"):
         found.append(_ack_seconds(cast("dict[str, Any]", acks)))
     return _text(found)
+
+
+def _message_sizes(total: int, counts: Sequence[tuple[float, int]]) -> Metric:
+    text = "Sizes of the bodies of messages received from publishers"
+    family = HistogramMetricFamily("rabbitmq_message_size_bytes", text, labels=["protocol"])
+    buckets = [("+Inf" if end == inf else f"{end:.0f}", count) for end, count in counts]
+    family.add_metric(["amqp091"], buckets, total)
+    return family
 
 
 def _ack_seconds(told: Mapping[str, Any]) -> Metric:
@@ -173,6 +184,17 @@ _OF_CHANNELS = (
 """Ends of names that dashboards from before RabbitMQ 3.9 ask for, and of those that came after them."""
 
 
+_OF_RAFT = (
+    (("log_commit_index", "commit_index"), "Last record that is on disk", "penstock_durable_lsn"),
+    (("log_last_written_index", "last_written_index"), "Last record given out", "penstock_last_lsn"),
+    (("log_snapshot_index", "snapshot_index"), "Last record that the last checkpoint has: a start reads from here on",
+     "penstock_checkpoint_lsn"),
+    (("entry_commit_latency_seconds", "commit_latency_seconds"), "Time that the last commit to the log took",
+     "penstock_log_last_commit_seconds"),
+)  # fmt: skip
+"""What is asked of the logs of quorum queues, by the names before RabbitMQ 4.2 and since, is said of the one log."""
+
+
 def _as_older_dashboards_ask(metrics: Metrics) -> Iterator[Family]:
     """Figures by other names: those of channels, and of the one log what is asked of the logs of quorum queues."""
     texts = {name: text for name, _, text in MESSAGES}
@@ -187,10 +209,10 @@ def _as_older_dashboards_ask(metrics: Metrics) -> Iterator[Family]:
         ("channel_messages_unconfirmed", "Messages that wait for their confirm", max(unconfirmed, 0)),
         ("process_max_tcp_sockets", "Descriptors that connections may have", metrics["rabbitmq_process_max_fds"]),
         ("process_open_tcp_sockets", "Open connections", metrics["rabbitmq_connections"]),
-        ("raft_log_commit_index", "Last record that is on disk", metrics["penstock_durable_lsn"]),
-        ("raft_log_last_written_index", "Last record given out", metrics["penstock_last_lsn"]),
     ):
         yield Family(f"rabbitmq_{name}", text, (), [((), figure)])
+    for names, text, of in _OF_RAFT:
+        yield from (Family(f"rabbitmq_raft_{name}", text, (), [((), metrics[of])]) for name in names)
 
 
 _COARSE = ("rabbitmq_queue_messages", "rabbitmq_queue_messages_ready", "rabbitmq_queue_messages_unacked")
@@ -274,6 +296,13 @@ def _of_links(links: Sequence[Mapping[str, Any]]) -> Iterator[Family]:
         if links:
             values = [([one["link"], one["direction"]], float(one[name])) for one in links]
             yield Family(f"penstock_link_{name}", text, ["link", "direction"], values, counter=counter)
+
+
+def _terms(known: Mapping[str, Any]) -> Iterator[Family]:
+    """As RabbitMQ's dashboards ask for the elections of a cluster; 0 without one."""
+    for counter in (False, True):  # by the name since RabbitMQ 4.2 and before
+        text = "Number of the present leader's time"
+        yield Family("rabbitmq_raft_term", text, (), [((), known.get("term", 0))], counter=counter)
 
 
 def _of_cluster(known: Mapping[str, Any]) -> Iterator[Family]:

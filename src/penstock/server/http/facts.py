@@ -472,6 +472,7 @@ def metrics_of(server: Server, version: str, progress: Progress | None = None) -
         strangers=strangers,
         strangers_closed=closed,
         pause_total=pauses.total,
+        message_sizes=counters.sizes.told(),
         pause_counts=list(zip((*BOUNDS, inf), accumulate(pauses.counts), strict=True)),
     )
 

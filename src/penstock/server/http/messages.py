@@ -138,6 +138,7 @@ class Messages(Commands):
         published = await self.decide(lambda: self._publish(batch))
         counters = self.server.counters
         counters.published += 1
+        counters.sizes.add([body])
         counters.routed += published.stored
         if published.refused:
             counters.refused += 1

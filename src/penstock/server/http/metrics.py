@@ -169,6 +169,10 @@ WHOLE = Things(
         Figure("rabbitmq_alarms_free_disk_space_watermark", "log.full", "1 if the disk alarm is on"),
         Figure("penstock_durable_lsn", "log.durable", "Last record that is on disk"),
         Figure("penstock_last_lsn", "core.last_lsn", "Last record given out"),
+        Figure("penstock_checkpoint_lsn", lambda seen: seen.engine.keeper.checkpointed if seen.engine.keeper else 0,
+               "Last record that the last checkpoint has"),
+        Figure("penstock_log_last_commit_seconds", lambda seen: seen.log.commit_us / 1e6,
+               "Time that the last commit to the log took"),
         Figure("penstock_log_bytes", "log_bytes", "Bytes of the log"),
         Figure("penstock_log_segments", "log_segments", "Files of the log"),
         Figure("penstock_log_index_bytes", "log.index_bytes", "Memory that the places of the log's batches take"),
@@ -428,6 +432,7 @@ class Metrics:
     certificate_seconds_left: float | None = None  # None: no door has TLS
     strangers: Mapping[str, int] = field(default_factory=dict[str, int])  # connections without a login, by door
     strangers_closed: Mapping[tuple[str, str], int] = field(default_factory=dict[tuple[str, str], int])
+    message_sizes: tuple[int, Sequence[tuple[float, int]]] = (0, ())  # bytes published; (upper end, bodies up to it)
     pause_total: float = 0.0  # seconds of all turns
     pause_counts: Sequence[tuple[float, int]] = ()  # (upper end in seconds, turns up to it); the last one is all
 

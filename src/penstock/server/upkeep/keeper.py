@@ -125,6 +125,8 @@ class Keeper:
         """
         self.runtime = runtime
         self.checkpoints = 0
+        start = runtime.log.start_state()
+        self.checkpointed = start.lsn if start is not None else 0  # LSN of the last record that a start needs not read
         self.retention = ruling(settings.retention, runtime.core.defaults)
         self.retirement = Retirement(runtime, self.retention)
         aims = Aims(segment=settings.segment, compress=settings.compress_cold)
@@ -278,6 +280,7 @@ class Keeper:
             logger.warning("no checkpoint at LSN %d: %s", snapshot.cut, error)
         else:
             self.checkpoints += 1
+            self.checkpointed = snapshot.cut
         finally:
             snapshot.captured.clear()
             if self._tidy is not None:
