@@ -63,10 +63,9 @@ def read_settings(config: str | None, options: dict[str, str | None], *, tell: b
         return load_bytes(data, source=config, environ=os.environ, options=given)
 
     converted = read_foreign(config, os.environ, data=data)
-    settings = load_converted(converted, environ=os.environ, options=given)
     if tell:
         write_remarks(converted.remarks)
-    return settings
+    return load_converted(converted, environ=os.environ, options=given)
 
 
 @root.command()
@@ -309,6 +308,11 @@ def convert(
     sys.stdout.write(text)
     sys.stdout.flush()
     write_remarks(remarks)
+    from penstock.config.foreign.converted import BLOCKING
+
+    held = sum(one.verdict in BLOCKING for one in remarks)
+    if held:
+        note(f"the server does not start with {'this' if held == 1 else f'these {held}'}: penstock check tells each")
 
 
 def remark_as_json(remark: Remark) -> dict[str, object]:
@@ -328,8 +332,3 @@ def write_remarks(remarks: Sequence[Remark]) -> None:
         return
     rows = [(one.place.where, one.verdict.value, f"{one.place.what}: {one.text}") for one in remarks]
     write_table(("where", "", "what"), rows, to_stderr=True)
-    from penstock.config.foreign.converted import BLOCKING
-
-    held = sum(one.verdict in BLOCKING for one in remarks)
-    if held:
-        note(f"the server does not start with {'this' if held == 1 else f'these {held}'}: penstock check tells each")

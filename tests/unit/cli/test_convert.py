@@ -109,6 +109,17 @@ def test_check_reads_the_file_as_it_is(run: Run, amps: Path) -> None:
     assert f'{amps}:9: [[queue]] "Jobs".filter:' in err
 
 
+def test_check_tells_what_differs_also_where_something_is_refused(run: Run, tmp_path: Path) -> None:
+    definitions = tmp_path / "definitions.json"
+    upstream = {"component": "federation-upstream", "vhost": "/", "name": "eu", "value": {}}
+    queue = {"name": "q", "vhost": "/", "durable": True, "arguments": {"x-queue-type": "quorum"}}
+    definitions.write_text(json.dumps({"parameters": [upstream], "queues": [queue]}))
+    status, out, err = run("check", str(definitions))
+    assert (status, out) == (2, "")
+    assert "copies on other nodes" in err
+    assert "belongs to the plugin 'federation-upstream'" in err
+
+
 def test_check_knows_the_variables_of_actions(run: Run, amps: Path) -> None:
     action = """<Actions><Action>
       <On><Module>amps-action-on-sow-expire-message</Module><Options><Topic>Jobs</Topic></Options></On>
