@@ -134,10 +134,9 @@ def hash_of(house: House, who: Who, password: str) -> Answer:
 
 
 def permissions(house: House, who: Who, user: str | None, vhost: str | None) -> Iterator[dict[str, object]]:
-    """Users of the settings may open every vhost; what else they may do entitlements say."""
+    """Those of the settings as well as those that were given while the server runs."""
     accounts = house.accounts
-    fixed = (Permission(name, where, ALL, ALL, ALL) for name in house.users.fixed() for where in list(accounts.vhosts))
-    for one in (*fixed, *accounts.permissions.values()):
+    for one in (*house.users.fixed_permissions(list(accounts.vhosts)), *accounts.permissions.values()):
         if user in {None, one.user} and vhost in {None, one.vhost}:
             yield {
                 "user": one.user, "vhost": one.vhost, "configure": one.configure, "write": one.write, "read": one.read,
@@ -164,13 +163,14 @@ async def set_permission(
     for kind, pattern in (("configure", configure), ("write", write), ("read", read)):
         check_pattern(kind, pattern)
     told = {"user": user, "vhost": vhost}
-    if user not in house.accounts.users and (configure, write, read) == (ALL, ALL, ALL):
+    asked = Permission(user, vhost, configure, write, read)
+    if user not in house.accounts.users and asked in house.users.fixed_permissions([vhost]):
         return {**told, "new": False}  # so it is
     _owned(house, user)
     fresh = (user, vhost) not in house.accounts.permissions
 
     def work(accounts: Accounts) -> None:
-        accounts.permissions[user, vhost] = Permission(user, vhost, configure, write, read)
+        accounts.permissions[user, vhost] = asked
 
     await house.change(work)
     house.renew(user)
@@ -198,8 +198,8 @@ async def delete_permission(house: House, who: Who, user: str, vhost: str) -> An
 
 
 def topic_permissions(house: House, who: Who, user: str | None, vhost: str | None) -> Iterator[dict[str, object]]:
-    """Of users of run time; others have none."""
-    for one in list(house.accounts.topic_permissions.values()):
+    """Those of the settings as well as those that were given while the server runs."""
+    for one in (*house.users.fixed_narrower().values(), *house.accounts.topic_permissions.values()):
         if user in {None, one.user} and vhost in {None, one.vhost}:
             yield {
                 "user": one.user, "vhost": one.vhost, "exchange": one.exchange, "write": one.write, "read": one.read,
@@ -214,7 +214,9 @@ async def set_topic_permission(
     for kind, pattern in (("write", write), ("read", read)):
         check_pattern(kind, pattern)
     told = {"user": user, "vhost": vhost, "exchange": exchange}
-    if user not in house.accounts.users and (write, read) == (ALL, ALL):
+    asked, all_of_it = (TopicPermission(user, vhost, exchange, *which) for which in ((write, read), (ALL, ALL)))
+    so_far = house.users.fixed_narrower().get((user, vhost, exchange), all_of_it)
+    if user not in house.accounts.users and asked == so_far:
         return {**told, "new": False}  # so it is
     _owned(house, user)
     if not isinstance(house.users.rights(user), Permitted):
@@ -222,7 +224,7 @@ async def set_topic_permission(
     fresh = (user, vhost, exchange) not in house.accounts.topic_permissions
 
     def work(accounts: Accounts) -> None:
-        accounts.topic_permissions[user, vhost, exchange] = TopicPermission(user, vhost, exchange, write, read)
+        accounts.topic_permissions[user, vhost, exchange] = asked
 
     await house.change(work)
     house.renew(user)

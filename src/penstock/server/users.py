@@ -262,6 +262,18 @@ class Users:
             for one in narrower
         }
 
+    def fixed_permissions(self, vhosts: Iterable[str]) -> list[Permission]:
+        """Of users of the settings: what these say, or all of every vhost where they have no word of permissions."""
+        names = self.fixed()
+        if self._fixed_permissions:
+            return [one for one in self._fixed_permissions.values() if one.user in names]
+        return [Permission(name, vhost, ALL, ALL, ALL) for name in names for vhost in vhosts]
+
+    def fixed_narrower(self) -> dict[tuple[str, str, str], TopicPermission]:
+        """Topic permissions of users of the settings, by user, vhost and exchange."""
+        names = self.fixed()
+        return {key: one for key, one in self._fixed_narrower.items() if one.user in names}
+
     def check(self, user: str, password: str, host: str) -> bool:
         """Whether this user may log in with this password from this host; with a slow hash after 30 ms."""
         if not self.may_come_from(user, host):

@@ -322,6 +322,31 @@ def test_patterns_that_are_none(http: Http) -> None:
     assert http.get("topic-permissions") == []
 
 
+def test_permissions_of_the_settings_are_told_as_they_hold() -> None:
+    op = {"user": "op", "vhost": "/", **ALL}
+    shop = {"user": "shop", "vhost": "/", "configure": "^$", "write": "^orders$", "read": "^to-"}
+    topic = {"user": "shop", "vhost": "/", "exchange": "amq.topic", "write": "^order", "read": ".*"}
+    settings = {
+        "user": [{"name": "op", "password": "op", "tags": ["administrator"]}, {"name": "shop", "password": "shop"}],
+        "vhost": [{"name": "other"}],
+        "permission": [op, shop],
+        "topic_permission": [topic],
+    }
+    with Broker(settings) as broker:
+        http = Http(broker, "op")
+        assert http.get("permissions") == [op, shop]
+        assert http.get("permissions/%2F/shop") == shop
+        assert http.get("users/shop/permissions") == [shop]
+        assert http.get("vhosts/other/permissions") == []
+        assert http.get("topic-permissions") == [topic]
+        http.do("PUT", "permissions/%2F/shop", {name: shop[name] for name in ("configure", "write", "read")}, 204)
+        assert "settings file" in http.refused("PUT", "permissions/%2F/shop", ALL)
+        every = {"exchange": "amq.topic", "write": ".*", "read": ".*"}
+        assert "settings file" in http.refused("PUT", "topic-permissions/%2F/shop", every)
+        told = http.get("definitions")
+        assert (told["permissions"], told["topic_permissions"]) == ([], [])
+
+
 def refused_by(http: Http, user: str, act: Callable[[BlockingChannel], object]) -> str:
     """What closes the channel; empty: nothing does."""
     with connect(http, user) as connection:

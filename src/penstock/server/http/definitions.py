@@ -130,6 +130,9 @@ class Definitions(Commands):
     def permissions_of_run_time(self) -> Iterable[Mapping[str, object]]:
         return [one for one in people.permissions(self, NOBODY, None, None) if one["user"] in self.accounts.users]
 
+    def topic_permissions_of_run_time(self) -> Iterable[Mapping[str, object]]:
+        return [one for one in people.topic_permissions(self, NOBODY, None, None) if one["user"] in self.accounts.users]
+
     def shared_queues(self, vhost: str | None) -> Iterable[Mapping[str, object]]:
         """As a declare makes them; those that an exchange has for itself come with it."""
         return [
@@ -192,7 +195,7 @@ OUT: Mapping[str, Callable[[Definitions, str | None], Iterable[Mapping[str, obje
     "users": lambda house, _: house.users_of_run_time(),
     "vhosts": lambda house, _: [{"name": one, **more} for one, more in house.accounts.vhosts.items()],
     "permissions": lambda house, _: house.permissions_of_run_time(),
-    "topic_permissions": lambda house, _: people.topic_permissions(house, NOBODY, None, None),
+    "topic_permissions": lambda house, _: house.topic_permissions_of_run_time(),
     "parameters": lambda house, vhost: parameters(house, NOBODY, None, vhost),
     "global_parameters": lambda house, _: vhosts.values(house, NOBODY),
     "policies": lambda house, vhost: map(policy_item, vhosts.policies(house, NOBODY, vhost, operator=False)),

@@ -151,6 +151,16 @@ def _unmet(status: Mapping[str, object]) -> Mapping[Key, float]:
     return {tuple(str(one[part]) for part in ("input", "rule", "otherwise")): int(one["rows"]) for one in rules}
 
 
+def _checkpoint(seen: Any) -> float:
+    """Of the last checkpoint; 0 where nobody makes any."""
+    return float(seen.engine.keeper.checkpointed) if seen.engine.keeper is not None else 0.0
+
+
+def _last_commit(seen: Any) -> float:
+    """Seconds."""
+    return float(seen.log.commit_us) / 1e6
+
+
 WHOLE = Things(
     (),
     (),
@@ -169,10 +179,8 @@ WHOLE = Things(
         Figure("rabbitmq_alarms_free_disk_space_watermark", "log.full", "1 if the disk alarm is on"),
         Figure("penstock_durable_lsn", "log.durable", "Last record that is on disk"),
         Figure("penstock_last_lsn", "core.last_lsn", "Last record given out"),
-        Figure("penstock_checkpoint_lsn", lambda seen: seen.engine.keeper.checkpointed if seen.engine.keeper else 0,
-               "Last record that the last checkpoint has"),
-        Figure("penstock_log_last_commit_seconds", lambda seen: seen.log.commit_us / 1e6,
-               "Time that the last commit to the log took"),
+        Figure("penstock_checkpoint_lsn", _checkpoint, "Last record that the last checkpoint has"),
+        Figure("penstock_log_last_commit_seconds", _last_commit, "Time that the last commit to the log took"),
         Figure("penstock_log_bytes", "log_bytes", "Bytes of the log"),
         Figure("penstock_log_segments", "log_segments", "Files of the log"),
         Figure("penstock_log_index_bytes", "log.index_bytes", "Memory that the places of the log's batches take"),
