@@ -26,10 +26,11 @@ from penstock.errors import AccessRefused, InvalidArgument, LogBroken, NotFound,
 from penstock.history.history import History, names_wanted
 from penstock.history.view import listing
 from penstock.log.catalog import Span, cuts
+from penstock.records.message_types import typed
 from penstock.records.rights import ADMINISTERS, LOGIN, MONITORS, USES, Right
 from penstock.server.flight.calls import Caller, Calls
 from penstock.server.flight.connections import host_and_port
-from penstock.server.flight.gatekeeper import Action, Awaiting, Body, Gatekeeper, Reply, Table
+from penstock.server.flight.gatekeeper import Action, Awaiting, Body, Gatekeeper, Reply, Table, type_of
 from penstock.server.flight.publish import refusal
 from penstock.server.flight.record_rows import hold
 from penstock.server.flight.sink_actions import SinkActions
@@ -39,7 +40,7 @@ from penstock.server.users import is_loopback
 from penstock.server.views.record_query import Counts, Query, run
 from penstock.wire.fields import LSN_MAX, Fields, nearest, read_json
 from penstock.wire.flight.bookmarks import format_bookmark, parse_span
-from penstock.wire.flight.commands import DEFAULT_VHOST, Replay, Sow
+from penstock.wire.flight.commands import DEFAULT_VHOST, QueueContent, Replay, Sow
 from penstock.wire.flight.tickets import TEXT_LIMIT
 
 if TYPE_CHECKING:
@@ -188,8 +189,10 @@ class LocateAction:
         if why is not None:
             return {"folder": None, "why": why, "limited": caller.rights is not None}
         if filter is not None:
-            instance = self._handover.call(lambda: self._engine.core.instance, caller.gone, durable=False)
-            filter = asked_by(filter, client=caller.peer, user=caller.user, instance=instance)
+            read = Replay(topic, pattern, exchange, vhost, "", filter) if queue is None else QueueContent(queue, vhost)
+            core, call = self._engine.core, self._handover.call
+            instance, kind = call(lambda: (core.instance, type_of(core, read)), caller.gone, durable=False)
+            filter = typed(asked_by(filter, client=caller.peer, user=caller.user, instance=instance), kind)
         archive = self._engine.archive
         listed = listing(self._engine.log, start, end, None if archive is None else archive.shown)
         if not whole:  # the names of others' exchanges are not his to know
