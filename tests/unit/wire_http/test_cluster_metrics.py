@@ -33,6 +33,7 @@ FOLLOWS: dict[str, Any] = {
     "member": "m-3", "name": "c", "role": "following", "trouble": "no route", "lsn": 40, "leader_lsn": 60,
     "connected": True,
 }  # fmt: skip
+BY_HAND: dict[str, Any] = {**FOLLOWS, "manual": True, "rival": None, "claims": [["a", 65]]}
 
 
 def samples(known: dict[str, Any]) -> dict[tuple[str, ...], float]:
@@ -72,12 +73,21 @@ def test_a_follower_tells_of_itself() -> None:
     assert found["penstock_cluster_counts",] == 0
 
 
+def test_with_terms_made_by_hand_each_member_that_leads_is_told() -> None:
+    found = samples(BY_HAND)
+    assert (found["penstock_cluster_two_leaders",], found["penstock_cluster_claimed_term", "a"]) == (0, 65)
+    found = samples({**BY_HAND, "rival": 66, "claims": [["a", 65], ["b", 66]]})
+    assert found["penstock_cluster_two_leaders",] == 1
+    assert (found["penstock_cluster_claimed_term", "a"], found["penstock_cluster_claimed_term", "b"]) == (65, 66)
+    assert ("penstock_cluster_two_leaders",) not in samples(FOLLOWS), "a register has one value"
+
+
 def test_without_a_cluster_there_are_none() -> None:
     assert samples({}) == {}
 
 
 def test_alerts_name_metrics_that_are_there() -> None:
-    told = {name for name, *_ in (samples(LEADS) | samples(FOLLOWS))}
+    told = {name for name, *_ in (samples(LEADS) | samples(FOLLOWS) | samples(BY_HAND))}
     [group] = yaml.safe_load((EXAMPLE / "alerts.yml").read_text())["groups"]
     named = {name for rule in group["rules"] for name in re.findall(r"penstock_\w+", rule["expr"])}
     assert len(group["rules"]) >= 6

@@ -5,7 +5,7 @@ member follows, the server beside it waits with nothing but HTTP open; when it i
 says so, and then reads what the server writes there.
 
     server -> W written, Y synced, M moves, B booted, H hand over, X broken     (packets, see `leading`)
-              K a file beside the log counts, D it counts no longer
+              K a file beside the log counts, D it counts no longer, A a term that somebody has made
     server <- T take over, C committed, F files are everywhere, L may lead until, E end, P what is known, for people
 """
 
@@ -63,7 +63,10 @@ def plain(member: Member) -> dict[str, object]:
         }  # fmt: skip
     if member.talks is not None:
         rival = member.talks.rival
-        out |= {"manual": True, "rival": None if rival is None else rival.term}
+        out |= {
+            "manual": True, "rival": None if rival is None else rival.term,
+            "claims": [list(claim) for one in (state, rival) if one is not None and (claim := _claim(one))],
+        }  # fmt: skip
     if member.leads:
         followers = {
             one.member: {
@@ -86,6 +89,11 @@ def plain(member: Member) -> dict[str, object]:
         if following is not None:
             out |= {"leader_lsn": following.leader_last, "committed_lsn": following.leader_committed}
     return out
+
+
+def _claim(state: ClusterState) -> tuple[str, int] | None:
+    """Who leads by this copy of the register, by name, and in which term."""
+    return None if state.leader is None else (state.members[state.leader].name, state.term)
 
 
 def _listed(one: Listed) -> dict[str, object]:
@@ -379,6 +387,8 @@ class Process:
                 member.keep(content[ONE.size :].decode(), *ONE.unpack(content[: ONE.size]))
             elif kind == b"D":
                 member.forget(content.decode())
+            elif kind == b"A":
+                member.knows_of(*ONE.unpack(content))
             elif kind == b"H":
                 self._hands_over = True
                 member.hand_over(content.decode())

@@ -335,6 +335,12 @@ def _of_cluster(known: Mapping[str, Any]) -> Iterator[Family]:
         yield Family("penstock_cluster_cut_records", text, (), [((), known["cut_records"])], counter=True)
     if "connected" in known:
         counts.append(("connected", "1: this follower's stream from the leader is there", known["connected"]))
+    if known.get("manual"):
+        text = "1: two lead, as far as this member has heard, and a person is to say which is set aside"
+        counts.append(("two_leaders", text, known.get("rival") is not None))
+        claims = [([name], term) for name, term in known.get("claims", ())]
+        text = "Of each member that leads, as this one has heard: its term"
+        yield Family("penstock_cluster_claimed_term", text, ["member"], claims)
     for name, text, value in counts:
         yield Family(f"penstock_cluster_{name}", text, (), [((), value)])
     yield from _of_followers(known)
