@@ -62,17 +62,19 @@ class Server:
         self.cluster, self.folder, self.name = cluster, folder, f"p{number}"
         self.amqp, self.http, self.stream, self.flight = free_ports(4)
         self.door, registry, advertise = self.amqp, cluster.registry, ""
+        self.reached = self.stream  # port at which others call it
         self._command, self._environ = cluster.command, cluster.environ
         if network is not None:
             self.stream_way = network.way(self.stream, cluster.groups)
             self.door_way = network.way(self.amqp)
-            self.door, advertise = self.door_way.port, f'advertise = "127.0.0.1:{self.stream_way.port}"'
+            self.door, self.reached = self.door_way.port, self.stream_way.port
+            advertise = f'advertise = "127.0.0.1:{self.reached}"'
             if registry.startswith("etcd://"):
                 host, slash, key = registry.removeprefix("etcd://").partition("/")
                 self.register_way = network.way(int(host.rpartition(":")[2]))
                 registry = f"etcd://127.0.0.1:{self.register_way.port}{slash}{key}"
         if cluster.manual:
-            section += f"\nmembers = {[f'127.0.0.1:{one.stream}' for one in cluster.servers]}"
+            section += f"\nmembers = {[f'127.0.0.1:{one.reached}' for one in cluster.servers]}"
         folder.mkdir(parents=True, exist_ok=True)
         self.settings = folder / "penstock.toml"
         self.settings.write_text(

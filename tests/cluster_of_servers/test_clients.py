@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import threading
+import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
 import forked
 import penstock
-from cluster_of_servers.house import Cluster
+from cluster_of_servers.house import Cluster, Server
 from penstock import aio
+from penstock.errors import NotFound, NotLeading, PreconditionFailed
 from penstock.spark.remote import Remote, Where
 from waiting import eventually
 
@@ -120,6 +123,55 @@ def test_a_doctor_asks_the_other_members_for_their_time(cluster: Cluster) -> Non
         assert all("its clock is 0.0" in found[f"member {one.name}"]["found"] for one in others), found
 
 
+def test_who_is_made_or_changed_at_run_time_logs_in_at_every_member(cluster: Cluster) -> None:
+    """As the leader has it, and no longer than that."""
+
+    def asked(server: Server, password: str) -> int:
+        login = base64.b64encode(f"watcher:{password}".encode()).decode()
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{server.http}/api/cluster", headers={"authorization": f"Basic {login}"}
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=5) as answer:
+                return answer.status
+        except urllib.error.HTTPError as error:
+            return error.code
+        except OSError:
+            return 0
+
+    def all_say(status: int, password: str) -> None:
+        found = dict[str, int]()
+
+        def look() -> bool:
+            found.update({one.name: asked(one, password) for one in cluster.servers})
+            return set(found.values()) == {status}
+
+        eventually(look, lambda: f"not {status}: {found}", 60)
+
+    def do(change: Callable[[], object]) -> None:
+        """Though a leader may be late, and another one lead, at whatever moment."""
+
+        def done() -> bool:
+            try:
+                change()
+            except (PreconditionFailed, NotFound):  # it was done, and nobody heard the answer
+                return True
+            except penstock.Unavailable:
+                return False
+            return True
+
+        eventually(done, "it could not be changed", 60)
+
+    with penstock.connect(cluster.url) as client:
+        do(lambda: client.add_user("watcher", "first", tags=["monitoring"]))
+        all_say(200, "first")
+        do(lambda: client.change_password("watcher", "second"))
+        all_say(200, "second")
+        all_say(401, "first")
+        do(lambda: client.delete_user("watcher"))
+        all_say(401, "second")
+
+
 def test_a_follower_says_who_leads_instead_of_an_answer(cluster: Cluster) -> None:
     leader, [follower, _] = cluster.leader(), cluster.followers()
     status, said = follower.get("/api/queues")
@@ -129,6 +181,13 @@ def test_a_follower_says_who_leads_instead_of_an_answer(cluster: Cluster) -> Non
     assert follower.get("/readyz") == (503, {"ready": False, "leader": leader.name})
     assert [one.get("/leader")[0] for one in (leader, follower)] == [200, 503]
     assert [one.get("/replica")[0] for one in (leader, follower)] == [503, 200]
+
+
+def test_a_followers_flight_port_says_who_leads_too(cluster: Cluster) -> None:
+    """Until it leads itself, as other tests here see."""
+    leader, [follower, _] = cluster.leader(), cluster.followers()
+    with pytest.raises(NotLeading, match=f"{leader.name} leads, whose stream is at 127.0.0.1:{leader.stream}"):
+        penstock.connect(f"penstock://127.0.0.1:{follower.flight}")
 
 
 def test_who_names_servers_of_which_none_serves_is_told_so() -> None:

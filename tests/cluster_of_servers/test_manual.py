@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import time
+import urllib.request
 from pathlib import Path
 
 import forked
@@ -108,6 +109,18 @@ def test_confirms_wait_for_a_standby_that_is_away_until_a_person_goes_on_without
         assert publisher.confirmed <= set(drain(leader))
 
 
+def two_leaders(server: Server) -> set[str]:
+    """Who leads, where a member's metrics tell of two."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{server.http}/metrics", timeout=5) as answer:
+            text = answer.read().decode()
+    except OSError:  # it has just ended
+        return set()
+    if "penstock_cluster_two_leaders 1.0" not in text:
+        return set()
+    return set(re.findall(r'penstock_cluster_claimed_term\{member="(\w+)"\}', text))
+
+
 def test_two_leaders_stop_and_a_person_says_which_is_set_aside(tmp_path: Path) -> None:
     """What the other one confirmed is cut, kept, and can be published again."""
     with pair(tmp_path) as cluster:
@@ -131,12 +144,15 @@ def test_two_leaders_stop_and_a_person_says_which_is_set_aside(tmp_path: Path) -
             second.start()
             eventually(lambda: "TWO LEADERS" in first.said() and "TWO LEADERS" in second.said(), seconds=30)
             eventually(lambda: not first.serves and not second.serves, seconds=20)
+            for one in (first, second):
+                eventually(lambda one=one: two_leaders(one) == {"p1", "p2"}, f"{one.name} does not tell of two", 20)
             status, said = promote(first)
             assert status == 1
             assert "it would be set aside" in said
             assert promote(first, "--lose", said.rpartition("--lose ")[2].split()[0])[0] == 0
             eventually(lambda: first.serves, seconds=20)
             cluster.level()
+            assert two_leaders(first) == set()
         finally:
             watched.end()
         cut = json.loads(second.run("cluster", "lost", "--json"))

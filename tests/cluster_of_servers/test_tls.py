@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import signal
 import socket
 import ssl
 import time
 from pathlib import Path
 
 import pytest
+from cryptography import x509
+from cryptography.x509.oid import NameOID
 
-from cluster_of_servers.house import Cluster, Publisher, drain
+import penstock
+from cluster_of_servers.house import Cluster, Publisher, drain, free_ports
+from penstock.errors import NotLeading
 from tls_lab import Files
+from waiting import eventually
 
 
 def told(port: int, context: ssl.SSLContext) -> bytes:
@@ -55,3 +61,33 @@ ca = "{files.ca}"
         [other] = [one for one in cluster.servers if one is not leader]
         assert cluster.leader() is other
         assert publisher.confirmed <= set(drain(other))
+
+
+def test_a_follower_takes_up_renewed_certificates_for_as_long_as_it_follows(tmp_path: Path) -> None:
+    """Whoever asks it by TLS who leads must be able to believe it."""
+    files = Files(tmp_path / "tls")
+    cluster = Cluster(tmp_path / "cluster", 2, section='lease = "1s"\nack_timeout = "1s"\nmin_in_sync = 1')
+    ports = dict(zip(cluster.servers, zip(*[iter(free_ports(4))] * 2, strict=True), strict=True))
+    for server, (https, flight) in ports.items():
+        server._environ = {
+            "PENSTOCK_TLS__CERTIFICATE": files.certificate, "PENSTOCK_TLS__KEY": files.key,
+            "PENSTOCK_LISTEN__HTTPS": f"127.0.0.1:{https}", "PENSTOCK_LISTEN__FLIGHT_TLS": f"127.0.0.1:{flight}",
+        }  # fmt: skip
+    with cluster:
+        leader = cluster.leader()
+        cluster.level()
+        [follower] = cluster.followers()
+        https, flight = ports[follower]
+
+        def shown(port: int) -> str:
+            found = x509.load_pem_x509_certificate(ssl.get_server_certificate(("127.0.0.1", port)).encode())
+            return str(found.subject.get_attributes_for_oid(NameOID.COMMON_NAME)[0].value)
+
+        assert [shown(https), shown(flight)] == ["localhost", "localhost"]
+        files.sign_server(("renewed", "127.0.0.1"))
+        assert follower.process is not None
+        follower.process.send_signal(signal.SIGHUP)
+        eventually(lambda: shown(https) == "renewed", "HTTP goes on with the old one", 40)
+        assert shown(flight) == "renewed"
+        with pytest.raises(NotLeading, match=f"{leader.name} leads"):
+            penstock.connect(f"penstocks://127.0.0.1:{flight}", ca=files.ca)

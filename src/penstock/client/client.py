@@ -34,7 +34,7 @@ from penstock.client.results import RESULTS, Task, submitted
 from penstock.client.retrying import PATIENCE, patience
 from penstock.client.transactions import Transaction
 from penstock.client.urls import parse_urls, reason_of
-from penstock.errors import InvalidArgument, PenstockError, Unavailable
+from penstock.errors import InvalidArgument, NotLeading, PenstockError, Unavailable
 from penstock.units import Duration, span
 from penstock.wire.flight.bookmarks import format_bookmark
 from penstock.wire.flight.failures import error_from
@@ -75,7 +75,7 @@ def connect(
         link.going_on(partial(link.act, "health", {}), again=True, seconds=seconds)
     except Unavailable as error:
         client.close()
-        if len(addresses) > 1:
+        if len(addresses) > 1 or isinstance(error, NotLeading):
             raise
         why = reason_of(str(error), address.host, tls=address.tls) or _reason(str(error))
         raise Unavailable(f"no Penstock server answers at {address}: {why}") from None

@@ -14,7 +14,7 @@ import pyarrow as pa
 from pyarrow import flight
 
 from penstock.client.urls import Address
-from penstock.errors import InvalidArgument, PenstockError, Unavailable
+from penstock.errors import InvalidArgument, NotLeading, PenstockError, Unavailable
 from penstock.wire.fields import write_json
 from penstock.wire.flight.failures import decode_error, lost
 
@@ -73,9 +73,9 @@ def failure(writer: Any, error: BaseException) -> PenstockError:
 
 
 def never_came(error: PenstockError) -> bool:
-    """Whether nobody has heard of a call that failed: no connection came about."""
+    """Whether nobody did anything for a call that failed: no connection came about, or to one who only follows."""
     text = str(error)
-    return "ailed to connect to" in text or " none serves: " in text
+    return isinstance(error, NotLeading) or "ailed to connect to" in text or " none serves: " in text
 
 
 class Link:

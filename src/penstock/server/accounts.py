@@ -33,6 +33,7 @@ from penstock.records.password_hashes import ARGON2ID, FAST, SALT, SHA256
 if TYPE_CHECKING:
     from penstock.config.settings import Settings
     from penstock.core.broker import Core
+    from penstock.log.disk import OsDisk
     from penstock.ports import Disk
 
 
@@ -182,8 +183,12 @@ class Accounts:
     # -- the file
 
     def load(self, disk: Disk) -> None:
-        """What the folder has.  SettingsError when that cannot be read."""
+        """What the folder has, which is written from now on.  SettingsError when that cannot be read."""
         self._disk = disk
+        self.read(disk)
+
+    def read(self, disk: Disk) -> None:
+        """What the folder has, in the place of what was here before.  SettingsError when that cannot be read."""
         if FILE not in disk.list():
             return
         file = disk.open(FILE, readonly=True)
@@ -197,7 +202,8 @@ class Accounts:
                 f"{FILE} of the data folder is damaged: restore it from a copy, or remove it, and users, vhosts, "
                 "permissions and limits that were made at run time are gone"
             )
-        self._read(cast("dict[str, list[dict[str, object]]]", orjson.loads(text)))
+        self.restore(text)
+        self.tell()
 
     def _read(self, values: Mapping[str, Iterable[Mapping[str, object]]]) -> None:
         for one in values["users"]:
@@ -345,6 +351,28 @@ class Accounts:
         self.tokens = {key: one for key, one in self.tokens.items() if one.vhost != name}
         self.permissions = {key: one for key, one in self.permissions.items() if one.vhost != name}
         self.topic_permissions = {key: one for key, one in self.topic_permissions.items() if one.vhost != name}
+
+
+class Followed:
+    """The file of a folder in which another process puts it: read again whenever it was replaced."""
+
+    def __init__(self, accounts: Accounts, disk: OsDisk, say: Callable[[str], object]) -> None:
+        """say: told of a file that cannot be read; what was read before holds on then."""
+        self._accounts, self._disk, self._say = accounts, disk, say
+        self._seen: tuple[int, int] | None = None
+
+    def look(self) -> None:
+        """One call of the system where nothing is new."""
+        try:
+            about = (self._disk.folder / FILE).stat()
+        except FileNotFoundError:
+            return
+        if (seen := (about.st_ino, about.st_mtime_ns)) != self._seen:
+            self._seen = seen
+            try:
+                self._accounts.read(self._disk)
+            except SettingsError as error:
+                self._say(str(error))
 
 
 def accounts_of(settings: Settings) -> Accounts:

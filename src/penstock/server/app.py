@@ -28,6 +28,7 @@ from penstock.log.writer import BATCH_MOST, CACHE_MOST, LogSettings
 from penstock.memory.caches import Caches
 from penstock.records.dataclass import dataclass
 from penstock.server import allocator
+from penstock.server.accounts import Followed
 from penstock.server.bulk import RESTORE_PART
 from penstock.server.bulk.log_upkeep import Compactor
 from penstock.server.bulk.process import Bulk
@@ -136,7 +137,7 @@ class App(Server):
         starting = Starting(self, self._show)
         try:
             if settings.cluster is not None:
-                await self._lead(starting)
+                await self._lead(starting, disk)
             self.accounts.load(disk)
             self.log, recovered = await starting.recover(self.pools.reading, partial(self._recover, disk))
             self._make_engine(recovered)
@@ -187,13 +188,17 @@ class App(Server):
         self._warm_timer = loop.call_later(WARM_UP_S, self.pools.scanning.submit, load_first_uses)
         return Ready(os.getpid(), self.addresses, recovered.records, recovered.seconds)
 
-    async def _lead(self, starting: Starting) -> None:
-        """As a member of a cluster: follow until it is this one that leads."""
+    async def _lead(self, starting: Starting, disk: OsDisk) -> None:
+        """As a member of a cluster: follow until it is this one that leads.
+
+        Who was made, changed or removed at run time is so for a follower's HTTP, too.
+        """
         from penstock.server.cluster.leading import Cluster
 
         self.cluster = Cluster(self.settings, self.say, lambda: self.progress.share)
+        self.cluster.on_word = Followed(self.accounts, disk, self.say).look
         self.cluster.on_switch = self.stopping.set
-        await starting.wait(self.cluster.lead)
+        await starting.wait(self.cluster)
         self.progress.begin()
         if any(name.startswith("flight") for name in self.settings.listen.doors()):  # it loads while the log is read
             self.flight_process = spawned("penstock.server.flight.front", of_a_door(self.settings.server.memory))
@@ -244,11 +249,7 @@ class App(Server):
         from penstock.server.upkeep.archive import Archiving
         from penstock.server.upkeep.archived_log import Whole
 
-        shared = None
-        if self.cluster is not None and self.cluster.turn is not None:
-            from penstock.server.cluster.shared_archive import SharedArchive
-
-            shared = SharedArchive(self.cluster.keep, folder, self.cluster.turn.reign.term)
+        shared = None if self.cluster is None else self.cluster.shared_archive()
         archive = Archiving(
             self.log, section, folder, self.bulk, self.pools.reading,
             self.engine.promised, self.engine.clock.wall, shared,

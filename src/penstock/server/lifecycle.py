@@ -32,7 +32,7 @@ import os
 import socket
 import sys
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from concurrent.futures import Executor
 from functools import partial
 from importlib import import_module
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from penstock.config.sections import Address
     from penstock.config.settings import Settings
     from penstock.server.amqp.door import AmqpDoor
+    from penstock.server.cluster.leading import Cluster
     from penstock.server.doors.doors import Doors
     from penstock.server.engine import Engine
     from penstock.server.flight.door import FlightDoor
@@ -81,12 +82,23 @@ class Starting:
         self._work: asyncio.Future[object] | None = None
         self._shown: asyncio.TimerHandle | None = None
 
-    async def wait(self, called: Callable[[], Awaitable[T]]) -> T:
-        """What comes of it; until then nothing but HTTP is open."""
+    async def wait(self, cluster: Cluster) -> None:
+        """Return when this server is to lead; until then HTTP alone is open, and Flight's port says who leads."""
+        from penstock.server.cluster.flight_refusals import FlightRefusals
+
+        server = self._server
         self._begin_http()
         self._keep_tls()
+        if self.tls is not None:  # it may follow for longer than a certificate lasts
+            server.tls = self.tls
+            self.tls.start(asyncio.get_running_loop(), server.pools.reading)
         await self._open_http()
-        return await called()
+        refusals = FlightRefusals(server.entry, cluster.refusal)
+        refusals.open(server.settings, self.tls, server.say)
+        try:
+            await cluster.lead()
+        finally:
+            refusals.close()
 
     async def recover(self, pool: Executor, work: Callable[[], T]) -> T:
         """The result of the work, done in a thread beside the first steps of the doors.
@@ -239,6 +251,8 @@ class Starting:
         """Close what is open, and wait until the thread has ended."""
         self._server.progress.stop()
         self.end()
+        if self.tls is not None:
+            self.tls.stop()
         for sock in (*self._amqp, *self._amqps):
             sock.close()
         loop = asyncio.get_running_loop()

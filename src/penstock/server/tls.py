@@ -267,6 +267,22 @@ class Keeper:
         self._pool: Executor
         self._nagged = 0.0
         self._looking = False
+        self._http2: Identity | None = None
+
+    def for_http2(self) -> Identity:
+        """The same for clients of HTTP/2, who want that word in the handshake.  SettingsError, the first time alone."""
+        before = self._http2
+        if before is None or before.stamp != self.identity.stamp:
+            try:
+                fresh = load(self._section)
+            except SettingsError:
+                if before is None:
+                    raise
+                return before
+            fresh.context.set_alpn_protocols(["h2"])
+            self._http2 = fresh
+            return fresh
+        return before
 
     def current(self) -> Identity:
         """What the next client is shown."""
@@ -297,7 +313,8 @@ class Keeper:
     # -- the loop's thread
 
     def start(self, loop: asyncio.AbstractEventLoop, pool: Executor) -> None:
-        """Look from now on, in threads of this pool."""
+        """Look from now on, in threads of this pool; a second time does no harm."""
+        self.stop()
         self._loop, self._pool = loop, pool
         self._nagged = loop.time()
         self._timer = loop.call_later(LOOK_S, self._beat)

@@ -34,6 +34,15 @@ def test_who_is_behind_is_waited_for_within_bounds() -> None:
     assert gone(hold, 180) == list(range(10)), "it was removed"
 
 
+def test_a_member_that_was_away_when_the_leader_began_is_waited_for_too() -> None:
+    hold = Hold(50_000, 60)
+    hold.learn({"b": {"acked_lsn": 10_000}}, {"a", "b"}, 100)
+    assert gone(hold, 160) == [], "it may come back, and nobody knows what it lacks"
+    assert gone(hold, 161) == list(range(10))
+    hold.learn({"a": {"acked_lsn": 599}, "b": {"acked_lsn": 10_000}}, {"a", "b"}, 170)
+    assert gone(hold, 170) == [0, 1, 2, 3, 4, 5]
+
+
 def test_retention_waits_unless_the_disk_is_full() -> None:
     log = SimpleNamespace(full=False, base_state=lambda: None)
     runtime: Any = SimpleNamespace(log=log, archived=None, copied=lambda segment: segment.last < 500)

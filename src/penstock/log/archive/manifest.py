@@ -19,7 +19,7 @@ import errno
 import math
 import re
 from bisect import bisect_right
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from operator import attrgetter
@@ -140,6 +140,25 @@ class Manifest(NamedTuple):
             number=self.number + 1, spans=spans, files=tuple(left), gone=(*self.gone, *dropped),
             pruned=max(self.pruned, cut),
         )  # fmt: skip
+
+    def going_on_without(self, lost: Callable[[int], bool]) -> Manifest:
+        """This one, or the next one without the files whose rows the log goes on without.
+
+        lost: whether that is so of an LSN.  ValueError when a file has rows that are and rows that are not.
+        """
+        gone = [part for part in self.files if lost(part.last)]
+        if not gone:
+            return self
+        if mixed := [part for part in gone if not lost(part.first)]:
+            raise ValueError(f"{mixed[0].path} has LSNs that the log has, and LSNs that it goes on without")
+        left = tuple(part for part in self.files if part not in gone)
+        spans = list(self.spans)
+        for part in gone:
+            end = min((one.first for one in left if one.first > part.last), default=max(b for _, b in self.spans))
+            around = [one for a, b in spans for one in ((a, min(b, part.first)), (max(a, end), b))]
+            spans = [(a, b) for a, b in around if a < b]
+        paths = (*self.gone, *(part.path for part in gone))
+        return self._replace(number=self.number + 1, spans=tuple(spans), files=left, gone=paths)
 
     def replaced(self, old: Sequence[Part], new: Part) -> Manifest:
         """The next one, with one file in the place of several.  ValueError when they are not all there."""

@@ -22,9 +22,10 @@ class Hold:
         self._seen: Mapping[str, tuple[int, int]] = {}  # member -> LSN that it acked, and when it was last here
 
     def learn(self, followers: Mapping[str, Mapping[str, Any]], members: Collection[str], now: int) -> None:
-        """Who is here, and how far.  members: who may come back."""
+        """Who is here, and how far.  members: who may come back, also those that this leader has not seen yet."""
         here = {key: (one["acked_lsn"], now) for key, one in followers.items()}
-        self._seen = {key: seen for key, seen in {**self._seen, **here}.items() if key in members}
+        away = dict.fromkeys(members, (0, now))
+        self._seen = {key: seen for key, seen in {**away, **self._seen, **here}.items() if key in members}
 
     def lets_go(self, segment: SegmentInfo, segments: Sequence[SegmentInfo], now: int) -> bool:
         """Whether no follower is waited for that needs this one.  segments: all of the log.  Any thread."""

@@ -29,6 +29,7 @@ import orjson
 from penstock.core.state.durable import Reign
 from penstock.errors import NotLeading, PreconditionFailed
 from penstock.replication.messages import ARCHIVE, STAGE
+from penstock.replication.register import decode
 from penstock.server.accounts import FILE as ACCOUNTS
 from penstock.server.cluster.changing import changed
 from penstock.server.cluster.holding import Hold
@@ -39,8 +40,10 @@ from penstock.server.loading import POOL
 
 if TYPE_CHECKING:
     from penstock.config.settings import Settings
+    from penstock.log.catalog import SegmentInfo
     from penstock.log.log import Log
     from penstock.replication.register import ClusterState
+    from penstock.server.cluster.shared_archive import SharedArchive
     from penstock.server.engine import Engine
 
 _ITS_OWN = {"OPENBLAS_NUM_THREADS": "1"}
@@ -89,6 +92,7 @@ class Cluster:
         self._next = ""  # who is to lead now
         self.switched = ""  # whom an operator wants to lead
         self.on_switch: Callable[[], object] = int  # told when there is one: the server closes its doors and hands over
+        self.on_word: Callable[[], object] = int  # told, while this server follows, that its member has said something
         self.kept_stages: Sequence[str] = ()  # of what was decided before this server led
         self._numbers = 0
         self._in_order = deque[bytes]()  # packets of which each says something of its own
@@ -161,11 +165,15 @@ class Cluster:
         return {name: self.known[name] for name in names if name in self.known}
 
     def refuse_to_follow(self) -> None:
-        """NotLeading, of a member that follows: where to go instead."""
+        """NotLeading, of a member that follows."""
         if self.turn is None:
-            name, address = self._leader()
-            where = f"{name} leads, whose stream is at {address}" if name else "nobody leads now"
-            raise NotLeading(f"this server follows: {where}")
+            raise self.refusal()
+
+    def refusal(self) -> NotLeading:
+        """Of a member that follows: where to go instead."""
+        name, address = self._leader()
+        where = f"{name} leads, whose stream is at {address}" if name else "nobody leads now"
+        return NotLeading(f"this server follows: {where}")
 
     def _leader(self) -> tuple[str, str]:
         """Name and address; empty: nobody leads, as far as is known."""
@@ -185,9 +193,24 @@ class Cluster:
         self.kept_stages = [f"{STAGE}{part.stage}.arrows" for state in decided for part in state.parts]
         self.keep([*self.kept_stages, *(one for one in (ACCOUNTS, ARCHIVE) if (Path(self._data) / one).exists())])
         log.wait_for_copies(self._written, self._synced)
-        engine.copied = lambda segment: self._hold.lets_go(segment, log.segments(), boottime())
+        engine.copied = self._copied
         engine.before_turn.append(self._check)
         engine.on_broken.append(self._broken)
+
+    def _copied(self, segment: SegmentInfo) -> bool:
+        """Whether no member is waited for that lacks it.  Any thread."""
+        return self._log is None or self._hold.lets_go(segment, self._log.segments(), boottime())
+
+    def shared_archive(self) -> SharedArchive:
+        """Of this server, which leads."""
+        from penstock.server.cluster.shared_archive import ByHand, SharedArchive
+
+        assert self.turn is not None
+        by_hand = None
+        if self.settings.registry == MANUAL:
+            state = decode(register_at(MANUAL, self._data).read().value)
+            by_hand = ByHand(state.lacks, self._copied, lambda term: self._tell(b"A", ONE.pack(term)))
+        return SharedArchive(self.keep, Path(self._data), self.turn.reign.term, by_hand)
 
     # files beside the log that who may take over must have
 
@@ -371,7 +394,10 @@ class Cluster:
 
     def _learn(self, known: dict[str, Any]) -> None:
         before, self.known = self.known, known
-        self._hold.learn(known.get("followers", {}), known.get("members", {}), boottime())
+        if self.turn is None:
+            self.on_word()
+        others = [one for one in known.get("members", ()) if one != known["member"]]
+        self._hold.learn(known.get("followers", {}), others, boottime())
         if self._next and known.get("to") == self._next:
             self._handed.set()
         (name, address), leader = self._leader(), known.get("leader")

@@ -10,20 +10,32 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import orjson
 
-from penstock.errors import InvalidArgument, LogDamaged, Unavailable
-from penstock.log.archive.fence import take, token_of
+from penstock.errors import InvalidArgument, LogDamaged, PreconditionFailed, Unavailable
+from penstock.log.archive.fence import take, terms, token_of
 from penstock.log.disk import OsDisk
 from penstock.replication.messages import ARCHIVE
 from penstock.wire.fields import Fields, read_json
+
+if TYPE_CHECKING:
+    from penstock.log.archive.manifest import Manifest
+    from penstock.log.catalog import SegmentInfo
 
 _MOST = 4096
 
 Keep: TypeAlias = Callable[[Sequence[str], Callable[[], object]], object]
 """Has files beside the log copied, and calls back when all who may lead next have them (`leading.Cluster.keep`)."""
+
+
+class ByHand(NamedTuple):
+    """A cluster in which a person says who leads, as its leader has it."""
+
+    lost: Callable[[int], bool]  # whether an LSN is one that the log goes on without
+    copied: Callable[[SegmentInfo], bool]  # whether no member is waited for that lacks a segment
+    heard_of: Callable[[int], object]  # told a term that somebody has made
 
 
 class _Known(NamedTuple):
@@ -49,8 +61,8 @@ def _read(disk: OsDisk) -> _Known | None:
 class SharedArchive:
     """Of one leader.  Belongs to the loop."""
 
-    def __init__(self, keep: Keep, data: Path, term: int) -> None:
-        self._keep, self._term = keep, term
+    def __init__(self, keep: Keep, data: Path, term: int, by_hand: ByHand | None = None) -> None:
+        self._keep, self._term, self._by_hand = keep, term, by_hand
         self._disk = OsDisk(data)
         self._token = ""
         self._stopped = False
@@ -62,7 +74,14 @@ class SharedArchive:
         PreconditionFailed, OSError, and LogDamaged for a folder that is not the one of the leaders before.
         """
         place, known = Path(folder), _read(self._disk)
-        lead = take(place, self._term)
+        try:
+            lead = take(place, self._term)
+        except PreconditionFailed as error:
+            if self._by_hand is None:
+                raise
+            self._by_hand.heard_of(max(terms(place)))
+            told = "the term that begins when this server is started again is later"
+            raise PreconditionFailed(f"{error}; {told}") from None
         self._token = token_of(place)
         if known is not None and known.token != self._token:
             raise LogDamaged("it is not the folder that the leader before wrote to: all members must see the same one")
@@ -73,6 +92,19 @@ class SharedArchive:
         known = _read(self._disk)
         if known is not None and number < known.number:
             raise LogDamaged(f"its manifest is number {number}, and number {known.number} was committed")
+
+    def going_on(self, found: Manifest) -> Manifest:
+        """What counts of a manifest that a leader before has written: without rows that were set aside.  LogDamaged."""
+        if self._by_hand is None:
+            return found
+        try:
+            return found.going_on_without(self._by_hand.lost)
+        except ValueError as error:
+            raise LogDamaged(f"{error}, since a person had it set aside") from None
+
+    def may_have(self, segment: SegmentInfo) -> bool:
+        """Whether a durable segment may be archived: nobody may set it aside any more."""
+        return self._by_hand is None or self._by_hand.copied(segment)
 
     async def told(self, number: int) -> None:
         """Return when all who may lead next know that this manifest counts.  Unavailable when the server stops."""

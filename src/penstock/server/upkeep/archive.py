@@ -107,6 +107,7 @@ class Archiving:
         found = read(self._disk)
         if self._shared is not None:
             self._shared.check(0 if found is None else found.number)
+            found = found and self._without_lost(found)
         if found is not None and found.origin != self._log.origin:
             raise LogDamaged(
                 f"it belongs to the data folder with origin {found.origin}, and this one has {self._log.origin}; name "
@@ -118,6 +119,16 @@ class Archiving:
         for name in tidy(self._disk, found):
             logger.info("the archive's unfinished file %s was removed", name)
         self.manifest = self.manifest._replace(gone=())
+
+    def _without_lost(self, found: Manifest) -> Manifest:
+        """What counts of it, as it is on the disk then."""
+        assert self._shared is not None
+        kept = self._shared.going_on(found)
+        if kept is not found:
+            commit(self._disk, kept, self._lead)
+            left_out = len(found.files) - len(kept.files)
+            logger.warning("the archive had %d files of records that were set aside; they are left out", left_out)
+        return kept
 
     # -- any thread
 
@@ -218,8 +229,9 @@ class Archiving:
         """What is to be archived, oldest first."""
         segments = self._log.segments()
         if self._shared is not None:  # what is not on every disk that counts may still be cut
-            durable = self._log.durable
-            closed = next((n for n, one in enumerate(segments) if one.last > durable), len(segments) - 1)
+            durable, may_have = self._log.durable, self._shared.may_have
+            kept = (n for n, one in enumerate(segments) if one.last > durable or not may_have(one))
+            closed = min(next(kept, len(segments)), len(segments) - 1)
             segments = segments[: closed + 1]
         return runs(segments, self.manifest, self._failed)
 
