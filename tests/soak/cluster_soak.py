@@ -34,6 +34,7 @@ from penstock.log.disk import OsDisk
 from soak.books import DELIVERED, LOST, Books, Id
 from soak.clients import drained
 from soak.cluster_clients import Client, Publisher, Worker
+from soak.person import Person
 
 SECTION = 'lease = "1500ms"\nack_timeout = "1s"\nstall = "4s"'
 MORE = """
@@ -63,14 +64,15 @@ ENDED_WELL = {0, 6, -signal.SIGKILL, -signal.SIGTERM}
 
 
 class Register:
-    """The cluster's register, which may be gone for a while: etcd where it is installed, else a folder."""
+    """The cluster's register, which may be gone for a while: etcd where it is installed, else a folder; or none."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, manual: bool) -> None:
         self.folder = folder / "register"
-        self.etcd = None if ETCD is None else Etcd(folder / "etcd")
+        self.etcd = None if ETCD is None or manual else Etcd(folder / "etcd")
         if self.etcd is not None:
             self.etcd.start()
         self.url = f"file://{self.folder}" if self.etcd is None else f"etcd://{self.etcd.client}/soak"
+        self.url = "manual" if manual else self.url
 
     def away(self, chance: random.Random) -> Callable[[], object]:
         """It goes; what brings it back."""
@@ -99,11 +101,16 @@ class ClusterSoak:
         *,
         pause_most: float = 60.0,
         leak: str = "",
+        manual: bool = False,
         say: Callable[[str], object] = print,
     ) -> None:
-        """pause_most: seconds that a process is stopped at the longest.  leak: what is planted, see `hosted`."""
+        """pause_most: seconds that a process is stopped at the longest.  leak: what is planted, see `hosted`.
+
+        manual: a person says who leads
+        """
         self.folder, self.seconds, self.pause_most, self.say = folder, seconds, pause_most, say
-        self.leak = leak
+        self.leak, self.manual = leak, manual
+        self.person: Person | None = None
         self.random = random.Random(seed)
         self.books = Books()
         self.counts: Counter[str] = self.books.counts
@@ -123,7 +130,7 @@ class ClusterSoak:
 
     def run(self) -> None:
         """All of it."""
-        self.register = Register(self.folder)
+        self.register = Register(self.folder, manual=self.manual)
         environ = {"SOAK_LEAK": self.leak, "SOAK_QUOTA": str(self.quota), "PYTHONPATH": os.pathsep.join(sys.path)}
         command = [str(Path(__file__).with_name("hosted.py"))]
         try:
@@ -135,6 +142,9 @@ class ClusterSoak:
                 keeper.start()
                 self.cluster.leader()
                 self.cluster.level()
+                if self.manual:
+                    self.person = Person(self.cluster, self.counts, self.say)
+                    self.person.start()
                 self.team += [Publisher(self, queue) for queue in QUEUES]
                 self.team += [Worker(self, "work"), Worker(self, "once")]
                 self.team += [Worker(self, "busy", alone=False) for _ in range(2)]
@@ -147,14 +157,19 @@ class ClusterSoak:
                 finally:
                     self._over.set()
                     keeper.join(30)
+                    if self.person is not None:
+                        self.person.over.set()
+                        self.person.join(2 * PATIENCE_S)
         finally:
             self.register.end()
 
     # what happens
 
     def _trouble(self) -> None:
-        troubles = [self.killed, self.killed, self.isolated, self.paused, self.paused, self.parted, self.parted,
-                    self.stopped, self.no_register, self.failing_disk, self.full_disk, self.blackout]  # fmt: skip
+        troubles = [*3 * [self.killed], self.isolated, *2 * [self.paused], *3 * [self.parted], self.stopped,
+                    self.no_register, self.failing_disk, self.full_disk, self.blackout]  # fmt: skip
+        if self.manual:
+            troubles.remove(self.no_register)
         self.cluster.leader().signal(signal.SIGKILL)
         self.counts["killed"] += 1
         self._goes_on()
@@ -277,8 +292,14 @@ class ClusterSoak:
             ways.append((server.register_way, 0))
         for way, caller in ways:
             way.fault(fault, caller)
+        if self.person is not None:
+            self.person.cut_off.add(server)
+            if self.random.random() < 0.7:
+                self.person.has_lead([one for one in self.cluster.servers if one is not server and one.runs])
         time.sleep(self.random.uniform(1.0, 4.0))
         yield f"{server.name} isolated from all but clients: {fault.value}"
+        if self.person is not None:
+            self.person.cut_off.discard(server)
         for way, caller in ways:
             way.heal(caller)
 
@@ -414,6 +435,7 @@ def main() -> int:
         "--seed", type=int, default=int(os.environ.get("PENSTOCK_SEED", "0")) or random.randrange(1 << 30)
     )
     options.add_argument("--folder", type=Path, help="where all is kept; without one it goes when nothing is wrong")
+    options.add_argument("--manual", action="store_true", help="no register: a person says who leads")
     given = options.parse_args()
     folder = given.folder or Path(tempfile.mkdtemp(prefix="penstock-soak-cluster-"))
     folder.mkdir(parents=True, exist_ok=True)
@@ -423,7 +445,8 @@ def main() -> int:
     def say(line: str) -> None:
         print(f"{time.monotonic() - began:7.1f} s  {line}", flush=True)
 
-    soak = ClusterSoak(folder, given.seconds, given.seed, leak=os.environ.get("SOAK_LEAK", ""), say=say)
+    leak = os.environ.get("SOAK_LEAK", "")
+    soak = ClusterSoak(folder, given.seconds, given.seed, leak=leak, manual=given.manual, say=say)
     soak.run()
     print(told(soak))
     for line in soak.books.wrong:

@@ -99,6 +99,7 @@ def told(state: ClusterState) -> dict[str, Any]:
     return {
         "cluster": state.cluster, "origin": state.origin, "format": state.format, "term": state.term,
         "leader": state.leader, "in_sync": sorted(state.in_sync), "to": state.to, "beat": state.beat,
+        "committed": state.committed,
         "members": {key: {"name": one.name, "address": one.address} for key, one in sorted(state.members.items())},
         "terms": [one._asdict() for one in state.terms],
     }  # fmt: skip
