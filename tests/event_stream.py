@@ -34,7 +34,7 @@ class EventReader:
         self._socket = socket.socket()
         if receive_buffer is not None:
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
-        self._socket.settimeout(10)
+        self._socket.settimeout(30)
         self._socket.connect((parts.hostname, parts.port))
         login = base64.b64encode(f"{user}:{user if password is None else password}".encode()).decode()
         lines = [f"GET /api/events?{query} HTTP/1.1", "host: test", f"authorization: Basic {login}"]

@@ -166,16 +166,16 @@ class Network:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        asyncio.run_coroutine_threadsafe(self._end(), self._loop).result(10)
+        asyncio.run_coroutine_threadsafe(self._end(), self._loop).result(30)
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(10)
+        self._thread.join(30)
         self._loop.close()
 
     def way(self, target: int, callers: Callable[[], Iterable[int]] | None = None) -> Way:
         """A new one, which listens."""
         way = Way(target, callers)
         self._ways.append(way)
-        self._servers.append(asyncio.run_coroutine_threadsafe(way.listen(), self._loop).result(10))
+        self._servers.append(asyncio.run_coroutine_threadsafe(way.listen(), self._loop).result(30))
         return way
 
     def _run(self) -> None:

@@ -13,13 +13,22 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
+from urllib.request import urlopen
 
 import pika
 from pika.exceptions import AMQPError
 
 from forked import Forked, can_fork, of_the_product
 
-START_S = 30.0
+START_S, END_S = 60.0, 60.0
+"""A machine that does much else takes its time."""
+
+
+def all_durable(server: LiveServer) -> bool:
+    """Whether every record that a server with an HTTP door has given out is on its disk."""
+    with urlopen(f"http://{server.ready['http']}/healthz", timeout=30) as answer:
+        health = json.loads(answer.read())
+    return bool(health["durable_lsn"] == health["last_lsn"])
 
 
 class LiveServer:
@@ -52,7 +61,7 @@ class LiveServer:
         if self.process is not None and self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
             try:
-                self.process.wait(20)
+                self.process.wait(END_S)
             except subprocess.TimeoutExpired:
                 self.kill()
 
@@ -99,14 +108,14 @@ class LiveServer:
         """kill -9, and wait for the end."""
         assert self.process is not None
         self.process.kill()
-        self.process.wait(20)
+        self.process.wait(END_S)
         self.bury()
 
     def stop(self) -> None:
         """A clean stop; AssertionError if it was none."""
         assert self.process is not None
         self.process.send_signal(signal.SIGTERM)
-        code = self.process.wait(20)
+        code = self.process.wait(END_S)
         self.bury()
         assert code == 0, f"the server stopped with {code}:\n{self.output()}"
 

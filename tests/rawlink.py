@@ -13,7 +13,7 @@ from pika import frame, spec
 class RawLink:
     """`with RawLink(port) as link:` - then `greet`, `log_in`, or send whatever you like."""
 
-    def __init__(self, port: int, timeout: float = 10) -> None:
+    def __init__(self, port: int, timeout: float = 30) -> None:
         self.socket = socket.create_connection(("127.0.0.1", port), timeout=timeout)
         self.buffer = b""
 

@@ -95,7 +95,7 @@ class Link:
     """An AMQP connection that is open, or the word why it is not."""
 
     def __init__(self, port: int, user: str, vhost: str = "/") -> None:
-        self.socket = socket.create_connection(("127.0.0.1", port), 10)
+        self.socket = socket.create_connection(("127.0.0.1", port), 30)
         self.buffer = b""
         self.channel = 0
         self.refused = ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import socket
 import ssl
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -16,9 +17,28 @@ from live_server import LiveServer
 from penstock.server.tls import Authority
 from waiting import eventually
 
-WAIT_S = 20.0
+WAIT_S = 60.0
 
 logging.getLogger("pika").setLevel(logging.CRITICAL)  # it reports each refusal that a test asks for
+
+
+def over_tls(
+    context: ssl.SSLContext, port: int, host: str = "localhost", *, source: str = "", seconds: float = WAIT_S
+) -> ssl.SSLSocket:
+    """A connection to a port of this machine, whose handshake is over; what fails leaves no socket behind.
+
+    `wrap_socket` of one that is connected loses it where the other side has reset it before it looks.
+    """
+    sock = context.wrap_socket(socket.socket(), server_hostname=host)
+    try:
+        sock.settimeout(seconds)
+        if source:
+            sock.bind((source, 0))
+        sock.connect(("127.0.0.1", port))
+    except BaseException:
+        sock.close()
+        raise
+    return sock
 
 
 class Files:

@@ -10,7 +10,7 @@ FIRST_LOOK_S, LOOK_S = 0.005, 0.05
 """Between looks: soon at first, then less often, for each of them costs whoever is asked."""
 
 
-PUMPED_S = 10.0
+PUMPED_S = 30.0
 """How long pika is worked for what has to come."""
 
 
@@ -23,7 +23,7 @@ def wait_for(channel: Any, done: Callable[[], object], seconds: float | None = N
 
 
 def eventually(
-    holds: Callable[[], bool], why: str | Callable[[], str] = "it did not happen", seconds: float = 30.0
+    holds: Callable[[], bool], why: str | Callable[[], str] = "it did not happen", seconds: float = 60.0
 ) -> None:
     """Until it holds.  AssertionError with the reason when that takes too long."""
     until, pause = time.monotonic() + seconds, FIRST_LOOK_S

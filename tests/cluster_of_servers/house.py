@@ -14,7 +14,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -27,6 +27,7 @@ from fault_proxy import Network, Way
 from forked import Forked, can_fork, of_the_product, penstock
 from waiting import eventually
 
+PATIENCE_S = 60.0
 SECRET = "not known to strangers"
 GUEST = {"authorization": "Basic Z3Vlc3Q6Z3Vlc3Q="}
 
@@ -157,13 +158,13 @@ name = "work"
     def kill(self) -> None:
         self.signal(signal.SIGKILL)
         assert self.process is not None
-        self.process.wait(20)
+        self.process.wait(PATIENCE_S)
 
     def stop(self) -> int:
         """SIGTERM, to the server alone; its exit status."""
         assert self.process is not None
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(30)
+        return self.process.wait(PATIENCE_S)
 
     def get(self, path: str, timeout: float = 5.0) -> tuple[int, dict[str, Any]]:
         """Status and JSON of an HTTP answer; 0 where nobody answers."""
@@ -259,9 +260,9 @@ class Cluster:
     def level(self, *servers: Server) -> None:
         """Wait until these are in sync, and no others."""
         wanted = {one.name for one in servers or self.servers}
-        eventually(lambda: self.in_sync() == wanted, lambda: f"in sync: {self.in_sync()}, not {wanted}", 40)
+        eventually(lambda: self.in_sync() == wanted, lambda: f"in sync: {self.in_sync()}, not {wanted}", PATIENCE_S)
 
-    def leader(self, seconds: float = 40.0) -> Server:
+    def leader(self, seconds: float = PATIENCE_S) -> Server:
         """The one that serves, as soon as one does."""
         found = list[Server]()
 
@@ -307,6 +308,13 @@ class Publisher:
             self._at = now
             self.confirmed.add(body)
 
+    def more(self, count: int) -> None:
+        """So many more that are confirmed, by whoever leads by then."""
+        wanted, until = len(self.confirmed) + count, time.monotonic() + PATIENCE_S
+        while len(self.confirmed) < wanted:
+            assert time.monotonic() < until, f"{len(self.confirmed)} of {wanted} are confirmed"
+            self.publish(time.monotonic() + 0.05)
+
     def _connect(self) -> None:
         for server in self.cluster.servers:
             if not server.runs:
@@ -321,16 +329,20 @@ class Publisher:
         raise OSError("nobody serves")
 
 
-def drain(server: Server, queue: str = "work") -> list[bytes]:
-    """All that waits, acked."""
+def drain(server: Server, queue: str = "work", over: Callable[[], bool] = lambda: True) -> list[bytes]:
+    """All that waits, acked: until the server says that nothing is left, however long that takes, and it is over."""
     connection = server.connect()
     channel = connection.channel()
-    found = list[bytes]()
-    for method, _, body in channel.consume(queue, inactivity_timeout=1.0):
-        if method is None:
+    found, until = list[bytes](), time.monotonic() + PATIENCE_S
+    for method, _, body in channel.consume(queue, inactivity_timeout=0.2):
+        if method is not None:
+            found.append(body)
+            channel.basic_ack(method.delivery_tag)
+            continue
+        left = channel.queue_declare(queue, passive=True).method.message_count
+        if not left and not channel.get_waiting_message_count() and over():
             break
-        found.append(body)
-        channel.basic_ack(method.delivery_tag)
+        assert time.monotonic() < until, f"{left} of {queue} are left, and {len(found)} came"
     channel.cancel()
     connection.close()
     return found

@@ -8,7 +8,8 @@ import json
 import threading
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import pytest
 
@@ -79,7 +80,7 @@ def test_asyncio_and_spark_go_on_too(cluster: Cluster) -> None:
             await asyncio.to_thread(change_leader, cluster)
             assert (await client.publish("work", "before", publisher="q", sequence=1)).outcome == "duplicate"
             await client.publish("work", "after", publisher="q", sequence=2)
-            async for message in client.consume("work", timeout="10s"):
+            async for message in client.consume("work", timeout="30s"):
                 await message.ack()
                 if message.body == b"after":
                     break
@@ -93,7 +94,7 @@ def test_pika_is_told_the_fence(cluster: Cluster) -> None:
     connection = cluster.leader().connect()
     channel = connection.channel()
     channel.basic_publish("", "work", b"one")
-    for method, properties, _ in channel.consume("work", arguments={"x-info": True}, inactivity_timeout=10):
+    for method, properties, _ in channel.consume("work", arguments={"x-info": True}, inactivity_timeout=30):
         assert method is not None
         assert properties.headers["x-fence"] == (cluster.status()["term"] << 32) + 1
         channel.basic_ack(method.delivery_tag)
@@ -104,23 +105,35 @@ def test_pika_is_told_the_fence(cluster: Cluster) -> None:
 def test_every_member_tells_metrics(cluster: Cluster) -> None:
     leader = cluster.leader()
     for server in cluster.servers:
-        with urllib.request.urlopen(f"http://127.0.0.1:{server.http}/metrics", timeout=5) as answer:
-            text = answer.read().decode()
-        assert f'penstock_cluster_role{{role="{"leading" if server is leader else "following"}"}} 1.0' in text
-        assert "penstock_cluster_in_sync 3.0" in text
-        assert "penstock_cluster_trouble 0.0" in text, "what is over is told no more"
-        assert "penstock_cluster_cut_records_total " in text
+        role = f'penstock_cluster_role{{role="{"leading" if server is leader else "following"}"}} 1.0'
+        figures = ("in_sync 3.0", "trouble 0.0", "cut_records_total ")
+        lacks = partial(not_told, server, (role, *(f"penstock_cluster_{one}" for one in figures)))
+        eventually(lambda lacks=lacks: not lacks(), lambda lacks=lacks: f"{lacks()}; what is over is told no more")
+
+
+def not_told(server: Server, wanted: Sequence[str]) -> list[str]:
+    """Of this what a server's metrics do not have."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{server.http}/metrics", timeout=30) as answer:
+        text = answer.read().decode()
+    return [one for one in wanted if one not in text]
 
 
 def test_a_doctor_asks_the_other_members_for_their_time(cluster: Cluster) -> None:
     """Whether they lead or follow."""
     leader, [follower, _] = cluster.leader(), cluster.followers()
     for server in (leader, follower):
-        told = forked.penstock("doctor", str(server.settings), "--json").stdout
-        found = {one["name"]: one for one in json.loads(told)["findings"]}
         others = [one for one in cluster.servers if one is not server]
-        assert all(found[f"member {one.name}"]["verdict"] == "good" for one in others), found
-        assert all("its clock is 0.0" in found[f"member {one.name}"]["found"] for one in others), found
+
+        def told(server: Server = server, others: Sequence[Server] = others) -> list[tuple[str, str]]:
+            said = json.loads(forked.penstock("doctor", str(server.settings), "--json").stdout)["findings"]
+            found = {one["name"]: one for one in said}
+            return [(found[f"member {one.name}"]["verdict"], found[f"member {one.name}"]["found"]) for one in others]
+
+        def good(told: Callable[[], list[tuple[str, str]]] = told) -> bool:
+            """What answered late on a busy machine may be taken for another time."""
+            return all(verdict == "good" and "its clock is 0.0" in found for verdict, found in told())
+
+        eventually(good, lambda told=told: f"{told()}")
 
 
 def test_who_is_made_or_changed_at_run_time_logs_in_at_every_member(cluster: Cluster) -> None:

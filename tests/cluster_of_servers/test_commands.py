@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from pathlib import Path
 
 import forked
@@ -46,7 +45,7 @@ def test_the_lead_is_handed_over_and_back_and_a_member_is_removed(tmp_path: Path
         watched = Watched(cluster)
         try:
             publisher = Publisher(cluster)
-            publisher.publish(time.monotonic() + 0.3)
+            publisher.more(20)
             status, said = penstock("cluster", "drill", "--url", cluster.url, "--json")
             assert status == 0, said
             found = json.JSONDecoder().raw_decode(said[said.index("{") :])[0]  # notes for a person follow
@@ -55,7 +54,7 @@ def test_the_lead_is_handed_over_and_back_and_a_member_is_removed(tmp_path: Path
             assert max(found["there"]["seconds"], found["back"]["seconds"]) < 30
             leader = cluster.leader()
             cluster.level()
-            publisher.publish(time.monotonic() + 0.3)
+            publisher.more(20)
             assert publisher.confirmed <= set(drain(leader))
         finally:
             watched.end()
@@ -81,10 +80,10 @@ def test_a_member_that_lacks_something_is_promoted_by_who_says_what_is_lost(tmp_
         cluster.level()
         [behind] = cluster.followers()
         publisher = Publisher(cluster)
-        publisher.publish(time.monotonic() + 0.3)
+        publisher.more(20)
         before = set(publisher.confirmed)
         behind.kill()
-        publisher.publish(time.monotonic() + 2.0)
+        publisher.more(20)
         lost = publisher.confirmed - before
         eventually(lambda: cluster.in_sync() == {leader.name})
         leader.kill()

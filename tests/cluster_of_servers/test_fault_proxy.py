@@ -11,6 +11,8 @@ import pytest
 
 from fault_proxy import Fault, Network, Way, caller_of
 
+WAIT_S = 20.0
+
 
 @pytest.fixture
 def way() -> Iterator[Way]:
@@ -39,11 +41,11 @@ def answer(one: socket.socket) -> None:
 
 
 def call(way: Way) -> socket.socket:
-    return socket.create_connection(("127.0.0.1", way.port), 5)
+    return socket.create_connection(("127.0.0.1", way.port), WAIT_S)
 
 
 def said(one: socket.socket, text: bytes) -> bytes:
-    """What comes back, within five seconds."""
+    """What comes back, within a while."""
     one.sendall(text)
     return one.recv(100)
 
@@ -59,7 +61,7 @@ def silent(one: socket.socket, text: bytes) -> bool:
     else:
         return False
     finally:
-        one.settimeout(5)
+        one.settimeout(WAIT_S)
 
 
 def test_all_passes_and_the_caller_is_known(way: Way) -> None:

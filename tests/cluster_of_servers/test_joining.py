@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import forked
@@ -21,12 +20,12 @@ def test_a_member_joins_with_a_backup_and_copies_only_what_came_since(tmp_path: 
         publisher = Publisher(cluster)
         leader = cluster.leader()
         cluster.level()
-        publisher.publish(time.monotonic() + 0.5)
+        publisher.more(20)
         one, other = cluster.followers()
         for server in (one, other):
             server.kill()
         penstock("backup", str(tmp_path / "backup"), "--data", str(one.folder / "data"))
-        publisher.publish(time.monotonic() + 0.5)
+        publisher.more(20)
         (other.folder / "data").rename(other.folder / "former")
         penstock("restore", str(tmp_path / "backup"), str(other.folder / "data"), "--as-follower")
         one.start()

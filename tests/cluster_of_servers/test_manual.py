@@ -55,14 +55,14 @@ def test_a_standby_leads_when_a_person_says_so_and_the_leader_comes_back_without
         cluster.level()
         [standby] = cluster.followers()
         publisher = Publisher(cluster)
-        publisher.publish(time.monotonic() + 0.5)
+        publisher.more(20)
         first.kill()
         publisher.publish(time.monotonic() + 2.0)
         assert not standby.serves
         status, said = promote(standby)
         assert status == 0, said
         assert cluster.leader() is standby
-        publisher.publish(time.monotonic() + 0.5)
+        publisher.more(20)
         first.start()
         cluster.level()
         found = drain(standby)
@@ -81,7 +81,7 @@ def test_confirms_wait_for_a_standby_that_is_away_until_a_person_goes_on_without
         publisher = Publisher(cluster)
         assert standby.stop() == 0
         eventually(lambda: cluster.in_sync() == {leader.name})
-        publisher.publish(time.monotonic() + 0.3)
+        publisher.more(20)
         status, said = promote(standby)
         assert status == 1
         assert "say --lose " in said
@@ -90,10 +90,10 @@ def test_confirms_wait_for_a_standby_that_is_away_until_a_person_goes_on_without
         standby.kill()
         watched = Watched(cluster)
         try:
-            eventually(lambda: "confirms wait for p2" in leader.said(), seconds=20)
+            eventually(lambda: "confirms wait for p2" in leader.said())
             assert cluster.in_sync() == {"p1", "p2"}
             assert promote(leader)[0] == 0
-            eventually(lambda: leader.serves and cluster.in_sync() == {"p1"}, seconds=20)
+            eventually(lambda: leader.serves and cluster.in_sync() == {"p1"})
             before = len(publisher.confirmed)
             publisher = publisher_on(cluster, publisher)
 
@@ -101,7 +101,7 @@ def test_confirms_wait_for_a_standby_that_is_away_until_a_person_goes_on_without
                 publisher.publish(time.monotonic() + 0.3)
                 return len(publisher.confirmed) > before
 
-            eventually(confirmed, seconds=20)
+            eventually(confirmed)
         finally:
             watched.end()
         standby.start()
@@ -131,26 +131,26 @@ def test_two_leaders_stop_and_a_person_says_which_is_set_aside(tmp_path: Path) -
         first.kill()
         assert promote(second)[0] == 0
         assert cluster.leader() is second
-        publisher.publish(time.monotonic() + 0.3)
+        publisher.more(20)
         second.kill()
         assert promote(first)[0] == 0
         first.start()
         assert cluster.leader() is first
         apart = Publisher(cluster)
         apart.count = 10_000
-        apart.publish(time.monotonic() + 0.3)
+        apart.more(20)
         watched = Watched(cluster)
         try:
             second.start()
-            eventually(lambda: "TWO LEADERS" in first.said() and "TWO LEADERS" in second.said(), seconds=30)
-            eventually(lambda: not first.serves and not second.serves, seconds=20)
+            eventually(lambda: "TWO LEADERS" in first.said() and "TWO LEADERS" in second.said())
+            eventually(lambda: not first.serves and not second.serves)
             for one in (first, second):
-                eventually(lambda one=one: two_leaders(one) == {"p1", "p2"}, f"{one.name} does not tell of two", 20)
+                eventually(lambda one=one: two_leaders(one) == {"p1", "p2"}, f"{one.name} does not tell of two")
             status, said = promote(first)
             assert status == 1
             assert "it would be set aside" in said
             assert promote(first, "--lose", said.rpartition("--lose ")[2].split()[0])[0] == 0
-            eventually(lambda: first.serves, seconds=20)
+            eventually(lambda: first.serves)
             cluster.level()
             assert two_leaders(first) == set()
         finally:
@@ -173,14 +173,14 @@ def test_the_lead_is_handed_over_by_a_person_and_no_stop_hands_it_over(tmp_path:
             done = forked.penstock("cluster", "switchover", "p2", "--url", cluster.url, seconds=60)
             assert done.returncode == 0, done.stderr
             second = cluster.servers[1]
-            eventually(lambda: second.serves, seconds=20)
+            eventually(lambda: second.serves)
             cluster.level()
         finally:
             watched.end()
         publisher = Publisher(cluster)
-        publisher.publish(time.monotonic() + 0.3)
+        publisher.more(20)
         assert second.stop() == 0
         second.start()
-        eventually(lambda: second.serves, seconds=20)
+        eventually(lambda: second.serves)
         assert not first.serves
         assert publisher.confirmed <= set(drain(second))

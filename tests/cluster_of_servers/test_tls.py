@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import socket
 import ssl
-import time
 from pathlib import Path
 
 import pytest
@@ -15,17 +14,14 @@ from cryptography.x509.oid import NameOID
 import penstock
 from cluster_of_servers.house import Cluster, Publisher, drain, free_ports
 from penstock.errors import NotLeading
-from tls_lab import Files
+from tls_lab import Files, over_tls
 from waiting import eventually
 
 
 def told(port: int, context: ssl.SSLContext) -> bytes:
     """The first word to one who calls."""
     try:
-        with (
-            socket.create_connection(("127.0.0.1", port), 5) as raw,
-            context.wrap_socket(raw, server_hostname="127.0.0.1") as stranger,
-        ):
+        with over_tls(context, port, "127.0.0.1") as stranger:
             return stranger.recv(32)
     except OSError:
         return b""
@@ -48,8 +44,8 @@ ca = "{files.ca}"
         leader = cluster.leader()
         cluster.level()
         publisher = Publisher(cluster)
-        publisher.publish(time.monotonic() + 0.3)
-        with socket.create_connection(("127.0.0.1", leader.stream), 5) as stranger:
+        publisher.more(20)
+        with socket.create_connection(("127.0.0.1", leader.stream), 30) as stranger:
             stranger.settimeout(1.0)
             with pytest.raises(TimeoutError):
                 stranger.recv(32)  # without TLS the first word is the other side's

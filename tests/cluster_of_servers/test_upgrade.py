@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import shutil
-import time
 from pathlib import Path
 
 import pytest
 
 import forked
 from choices import EFFORT
-from cluster_of_servers.house import Cluster, Publisher, Server, drain
+from cluster_of_servers.house import PATIENCE_S, Cluster, Publisher, Server, drain
 from waiting import eventually
 
 FORMAT = 'FORMAT = 1\n"""Of the log'
@@ -43,14 +42,14 @@ def test_members_are_upgraded_one_after_the_other(tmp_path: Path) -> None:
         first = cluster.leader()
         cluster.level()
         [second] = cluster.followers()
-        publisher.publish(time.monotonic() + 0.3)
+        publisher.more(20)
         second.stop()
         start_as(second, newer)
         cluster.level()
-        publisher.publish(time.monotonic() + 0.3)
+        publisher.more(20)
         assert first.stop() == 0, "it hands over"
         eventually(lambda: second.serves, "the newer one does not lead")
-        publisher.publish(time.monotonic() + 0.3)
+        publisher.more(20)
         start_as(first, older)
         cluster.level()
         assert cluster.status()["format"] == 1, "the older version can be had back until then"
@@ -64,6 +63,6 @@ def test_members_are_upgraded_one_after_the_other(tmp_path: Path) -> None:
         first.stop()
         start_as(first, older)
         assert first.process is not None
-        assert first.process.wait(20) == 6
+        assert first.process.wait(PATIENCE_S) == 6
         assert "the cluster's log is of format 2, and this version reads formats up to 1" in first.said()
         assert publisher.confirmed <= set(drain(second))

@@ -171,7 +171,7 @@ def test_doors_that_are_killed_lose_nothing_confirmed_and_hold_no_lease(server: 
     eventually(lambda: server.whole(before))
     channel = server.connect().channel()
     found = dict[bytes, bool]()
-    for method, _, body in channel.consume("kept", inactivity_timeout=5):
+    for method, _, body in channel.consume("kept", inactivity_timeout=20):
         assert body is not None
         assert method is not None
         found[body] = method.redelivered
@@ -266,7 +266,7 @@ def test_doors_are_killed_one_after_the_other_under_load(server: Doors) -> None:
     for one in (*publishers, consumer):
         one.over.set()
     for one in (*publishers, consumer):
-        one.join(20)
+        one.join(60)
     channel = server.connect().channel()
     left = set[bytes]()
     while (found := channel.basic_get("busy", auto_ack=True))[0] is not None:
@@ -300,8 +300,8 @@ def test_a_stop_tells_everybody(tmp_path: Path) -> None:
         assert server.process is not None
         server.process.send_signal(signal.SIGTERM)
         for one in connections:
-            assert closed_with(one, 20) == 320
-        assert server.process.wait(20) == 0
+            assert closed_with(one, 60) == 320
+        assert server.process.wait(60) == 0
         assert not [pid for pid in doors if Path(f"/proc/{pid}").exists()]
         server.bury()
         server.start()

@@ -37,7 +37,7 @@ def fill(server: LiveServer, queue: str) -> None:
 HELD_BACK = set(range(60, 80))
 """What may lie in one batch with the message that is hurt."""
 
-SILENCE_S, PATIENCE_S = 2.0, 30.0
+SILENCE_S, PATIENCE_S = 2.0, 90.0
 
 
 def drained(server: LiveServer, queue: str) -> list[int]:
@@ -74,7 +74,7 @@ def test_damage_takes_nobodys_credit_and_is_shown(tmp_path: Path) -> None:
         channel = server.connect().channel()
         channel.basic_qos(prefetch_count=1)
         got = list[int]()
-        for method, _, body in channel.consume("hurt", inactivity_timeout=5):
+        for method, _, body in channel.consume("hurt", inactivity_timeout=20):
             if method is None or body is None:
                 break
             channel.basic_ack(method.delivery_tag)

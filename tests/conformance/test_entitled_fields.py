@@ -75,8 +75,8 @@ def test_records_and_replays_come_with_the_fields_that_may_be_read(broker: Broke
         assert read(ann.sow("orders")) == [SHOWN]
         assert read(ann.sow("orders", select="-/, +/total, +/owner")) == [{"total": 9.5}]
         assert read(ann.replay("orders", "EPOCH")) == [SHOWN]
-        assert read(ann.replay("orders", "EPOCH", follow=True, limit=1, timeout=10)) == [SHOWN]
-        assert read(ann.replay("orders", "EPOCH", follow=True, rate="1000", limit=1, timeout=10)) == [SHOWN]
+        assert read(ann.replay("orders", "EPOCH", follow=True, limit=1, timeout=30)) == [SHOWN]
+        assert read(ann.replay("orders", "EPOCH", follow=True, rate="1000", limit=1, timeout=30)) == [SHOWN]
         assert read(ann.replay("notes", "EPOCH", filter="/ship/to = 'Oslo'")) == [SHOWN]
         assert read(ann.sow("owners", order_by="/id")) == [{"id": 1}, {"id": 2}]
     with client(broker, "root") as root:
@@ -85,14 +85,14 @@ def test_records_and_replays_come_with_the_fields_that_may_be_read(broker: Broke
 
 def test_subscriptions_deltas_and_what_goes_out_of_focus_too(broker: Broker) -> None:
     with client(broker) as ann:
-        with ann.sow_and_subscribe("orders", oof=True, timeout=10) as records:
+        with ann.sow_and_subscribe("orders", oof=True, timeout=30) as records:
             assert read([records.take()]) == [SHOWN]
             broker.sow_delete("orders", filter="/id = 1")
             gone = records.take()
             assert gone is not None
             assert (gone.event, gone.json()) == ("oof", SHOWN)
         broker.publish("orders", json.dumps(ORDER))
-        with ann.sow_and_subscribe("orders", delta=True, no_empties=True, timeout=10) as changes:
+        with ann.sow_and_subscribe("orders", delta=True, no_empties=True, timeout=30) as changes:
             assert read([changes.take()]) == [SHOWN]
             broker.delta_publish("orders", '{"id": 1, "ship": {"phone": "556"}}')  # of what ann sees nothing changes
             broker.delta_publish("orders", '{"id": 1, "ship": {"to": "Rome", "phone": "557"}}')
@@ -122,10 +122,10 @@ def test_nothing_asks_for_a_field_that_may_not_be_read(broker: Broker) -> None:
 def test_another_name_shows_no_more(broker: Broker) -> None:
     with client(broker) as ann:
         assert read(ann.replay("work", "EPOCH")) == [SHOWN]  # a queue with a bookmark is its topic
-        assert read(ann.replay("work", "EPOCH", follow=True, limit=1, timeout=10)) == [SHOWN]
+        assert read(ann.replay("work", "EPOCH", follow=True, limit=1, timeout=30)) == [SHOWN]
         for wanted in ({"pattern": "^(orders|notes|open)$"}, {"topic": "both"}):  # of several, what is read whole
             for follow in (False, True):
-                asked = ann.replay(bookmark="EPOCH", follow=follow, limit=1, timeout=10, **wanted)  # type: ignore[arg-type]
+                asked = ann.replay(bookmark="EPOCH", follow=follow, limit=1, timeout=30, **wanted)  # type: ignore[arg-type]
                 assert [message.topic for message in asked] == ["open"]
         refused(lambda: ann.action("stream_open", stream="s", topic="orders"))
         with pytest.raises(AccessRefused):

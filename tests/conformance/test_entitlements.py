@@ -82,7 +82,7 @@ def test_an_amqp_consumer_gets_what_its_user_may_read(broker: Broker) -> None:
     connection = link(broker, "ann")
     channel = connection.channel()
     got = []
-    for method, _, body in channel.consume("q", arguments={"x-filter": "/n < 3"}, inactivity_timeout=5):
+    for method, _, body in channel.consume("q", arguments={"x-filter": "/n < 3"}, inactivity_timeout=20):
         assert body is not None
         got.append(body)
         channel.basic_ack(method.delivery_tag)

@@ -35,7 +35,7 @@ def test_a_message_goes_through(client: penstock.Client) -> None:
         "q", {"id": 1}, priority=3, headers={"k": 1}, message_id="m", correlation_id="c", reply_to="r"
     )
     assert receipt.outcome == "stored"
-    for message in client.consume("q", timeout=10):
+    for message in client.consume("q", timeout=30):
         assert message.json() == {"id": 1}
         assert (message.lsn, message.bookmark) == (receipt.lsn, receipt.bookmark)
         assert (message.topic, message.exchange, message.attempt) == ("q", "", 1)
@@ -132,13 +132,13 @@ def test_the_verbs(client: penstock.Client, house: FlightHouse) -> None:
     client.declare("q", dead_letter_exchange="", dead_letter_routing_key="dead", retry={"initial": "1h", "jitter": 0.0})
     client.publish_table("q", pa.table({"body": ["ack", "release", "retry", "reject", "now"]}))
     with client.consume("q", backlog=5) as consumer:
-        got = {m.body.decode(): m for m in (consumer.take(10) for _ in range(5)) if m is not None}
+        got = {m.body.decode(): m for m in (consumer.take(30) for _ in range(5)) if m is not None}
         got["ack"].ack()
         got["release"].release()
         got["retry"].retry(error="busy")
         got["reject"].reject(reason="poison")
         got["now"].retry(delay=timedelta(0))
-        again = {m.body.decode(): m for m in (consumer.take(10) for _ in range(2)) if m is not None}
+        again = {m.body.decode(): m for m in (consumer.take(30) for _ in range(2)) if m is not None}
         assert sorted(again) == ["now", "release"]
         assert again["now"].attempt == again["release"].attempt == 2
         assert again["now"].redelivered
@@ -148,7 +148,7 @@ def test_the_verbs(client: penstock.Client, house: FlightHouse) -> None:
         assert {m.body for m in client.peek("q", states=["leased"])} == {b"now", b"release"}
         with pytest.raises(penstock.PreconditionFailed, match="settled already: ack"):
             got["ack"].ack()
-    with client.consume("dead", timeout=10) as dead:
+    with client.consume("dead", timeout=30) as dead:
         letter = dead.take()
         assert letter is not None
         assert letter.body == b"reject"
@@ -159,7 +159,7 @@ def test_the_verbs(client: penstock.Client, house: FlightHouse) -> None:
 def test_a_context_settles_by_how_it_ends(client: penstock.Client) -> None:
     client.declare("q")
     client.publish("q", b"x")
-    with client.consume("q", timeout=10) as consumer:
+    with client.consume("q", timeout=30) as consumer:
         first = consumer.take()
         assert first is not None
         with pytest.raises(ZeroDivisionError), first:
@@ -207,7 +207,7 @@ def test_no_ack_consumers_settle_nothing(client: penstock.Client) -> None:
 def test_a_message_that_came_again_can_be_extended_and_then_settled(client: penstock.Client) -> None:
     client.declare("q", leasing="strict", lease_period="30s")
     client.publish("q", b"once more")
-    with client.consume("q", timeout=10) as consumer:
+    with client.consume("q", timeout=30) as consumer:
         next(iter(consumer)).release()
         again = next(iter(consumer))
         assert again.attempt == 2
@@ -225,7 +225,7 @@ def test_a_settle_of_a_lease_that_has_ended_is_stale_where_the_same_consumer_has
     """Also of the first delivery, which no attempt above 1 gives away."""
     client.declare("fenced", leasing="strict", lease_period="10s")
     client.publish("fenced", b"twice")
-    with client.consume("fenced", timeout=10) as consumer:
+    with client.consume("fenced", timeout=30) as consumer:
         first = consumer.take()
         assert first is not None
         house.clock.ahead += 11_000_000
@@ -245,20 +245,20 @@ def test_a_lease_ends_by_time_and_can_be_extended(client: penstock.Client, house
     client.declare("q", lease_period="10s")
     client.publish_table("q", pa.table({"body": ["short", "long"]}))
     with client.consume("q", backlog=2) as consumer:
-        short, long = consumer.take(10), consumer.take(10)
+        short, long = consumer.take(30), consumer.take(30)
         assert short is not None
         assert long is not None
         long.extend("60s")
         consumer.flush()
         house.clock.ahead = 11_000_000
         house.run(house.engine.tick)
-        again = consumer.take(10)
+        again = consumer.take(30)
         assert again is not None
         assert (again.body, again.attempt) == (b"short", 2)
         assert client.queue("q")["leased"] == 2
         house.clock.ahead = 75_000_000
         house.run(house.engine.tick)
-        bodies = {m.body for m in (consumer.take(10), consumer.take(10)) if m is not None}
+        bodies = {m.body for m in (consumer.take(30), consumer.take(30)) if m is not None}
         assert bodies == {b"short", b"long"}
 
 
@@ -340,7 +340,7 @@ def test_a_deleted_queue_ends_its_consumers(client: penstock.Client) -> None:
         assert consumer.take(0.01) is None
         client.delete("q")
         with pytest.raises(penstock.NotFound, match="was deleted"):
-            consumer.take(10)
+            consumer.take(30)
 
 
 def test_errors_of_a_consumer_come_when_it_is_iterated(client: penstock.Client) -> None:
@@ -388,7 +388,7 @@ def test_a_restart_keeps_everything_but_the_connection(tmp_path: Path) -> None:
     with house, penstock.connect(house.url) as client:
         assert [m.body for m in client.peek("q")] == [b"2", b"3"]
         assert [m.body for m in client.replay("q")] == [b"1", b"2", b"3"]
-        with client.consume("q", timeout=10) as consumer:
+        with client.consume("q", timeout=30) as consumer:
             message = consumer.take()
             assert message is not None
             assert message.redelivered or message.attempt >= 1
@@ -415,8 +415,8 @@ def test_cold_messages_have_their_time_too(tmp_path: Path) -> None:
         client.declare("q")
         client.publish_table("q", pa.table({"body": [str(n) for n in range(1000)]}))
         stored = [m.time for m in client.replay("q")]
-        with client.consume("q", backlog=1000, timeout=5) as consumer:
-            got = [m for m in (consumer.take(10) for _ in range(1000)) if m is not None]
+        with client.consume("q", backlog=1000, timeout=30) as consumer:
+            got = [m for m in (consumer.take(30) for _ in range(1000)) if m is not None]
             assert [m.body for m in got] == [str(n).encode() for n in range(1000)]
             assert [m.time for m in got] == stored
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -155,6 +157,19 @@ def test_the_same_with_asyncio(broker: Broker) -> None:
     assert broker.stats("jobs.b")["ready"] == 1
 
 
+def held(house: FlightHouse) -> tuple[threading.Event, threading.Event]:
+    """Whether the server has begun to go through a queue, beside its loop, and what has it go on."""
+    begun, goes_on, off = threading.Event(), threading.Event(), house.engine.scans.off
+    assert off is not None
+
+    def later(work: Callable[[], Any], done: Callable[[Any], None]) -> None:
+        begun.set()
+        off(lambda: goes_on.wait(60) and work(), done)
+
+    house.engine.scans.off = later
+    return begun, goes_on
+
+
 def test_a_deep_queue_is_gone_through_while_publishes_go_on(tmp_path: Path) -> None:
     with (
         FlightHouse(tmp_path, bulk=Bulk(tmp_path)) as house,
@@ -168,11 +183,15 @@ def test_a_deep_queue_is_gone_through_while_publishes_go_on(tmp_path: Path) -> N
             client.publish_table("q", pa.table({"body": [b'{"n":%d}' % number for number in numbers]}))
         with other.consume("q", backlog=100, name="holder") as consumer:
             take(consumer, 100)
+            begun, goes_on = held(house)
             asked = pool.submit(client.ack_filter, "q", "/n % 2 = 0")
+            assert begun.wait(60)
             late = 0
             while not asked.done():
                 other.publish("q", b'{"n":0}')
                 late += 1
+                if late == 2:
+                    goes_on.set()
             early = asked.result() - 30_000  # what was published before the command reached the server
         assert 0 <= early <= 1 < late
         assert client.ack_filter("q", "/n = 0") == late - early

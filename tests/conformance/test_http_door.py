@@ -28,7 +28,7 @@ BACK_S = 1.0
 """For a process that was killed; the machine of a test may be busy, so it has some more."""
 
 STOPPED_S = 6.0
-SLACK_S = 3.0
+SLACK_S = 15.0
 
 LOGIN = {"authorization": "Basic " + b64encode(b"guest:guest").decode(), "content-type": "application/json"}
 
@@ -48,7 +48,7 @@ class Server(LiveServer):
                         return int(pid)
         return None
 
-    def link(self, timeout: float = 20.0) -> http.client.HTTPConnection:
+    def link(self, timeout: float = 60.0) -> http.client.HTTPConnection:
         host, _, port = self.ready["http"].rpartition(":")
         return http.client.HTTPConnection(host, int(port), timeout=timeout)
 
@@ -98,7 +98,7 @@ def starved(server: Server, door: int) -> None:
     host, _, port = server.ready["http"].rpartition(":")
     with ExitStack() as stack, suppress(OSError):
         for _ in range(400):
-            sock = stack.enter_context(socket.create_connection((host, int(port)), timeout=5))
+            sock = stack.enter_context(socket.create_connection((host, int(port)), timeout=30))
             sock.sendall(b"GET / HTTP/1.1\r\nhost: x\r\nx: " + b"a" * 60_000)
 
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import socket
 import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from urllib.request import urlopen
 
 import pika
 import pytest
@@ -15,7 +13,7 @@ from pika import spec
 from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import ChannelClosedByBroker
 
-from live_server import LiveServer
+from live_server import LiveServer, all_durable
 from rawlink import RawLink, header, raw_frame
 from waiting import eventually
 
@@ -34,13 +32,6 @@ def drain(channel: BlockingChannel, queue: str) -> list[bytes]:
     while (got := channel.basic_get(queue, auto_ack=True))[0] is not None:
         out.append(got[2])
     return out
-
-
-def all_durable(server: LiveServer) -> bool:
-    """Whether every record that was given out is on disk."""
-    with urlopen(f"http://{server.ready['http']}/healthz", timeout=10) as answer:
-        health = json.loads(answer.read())
-    return bool(health["durable_lsn"] == health["last_lsn"])
 
 
 def ready_count(channel: BlockingChannel, queue: str) -> int:

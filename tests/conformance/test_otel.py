@@ -87,7 +87,7 @@ def test_a_publish_its_delivery_the_work_and_the_ack_are_one_trace(
     client: penstock.Client, name: str, seen: Seen
 ) -> None:
     receipt = client.publish(name, {"id": 1}, headers={"source": "web"}, message_id="m1")
-    with client.consume(name, timeout=5) as consumer:
+    with client.consume(name, timeout=30) as consumer:
         message = consumer.take()
         assert message is not None
         with message:
@@ -114,7 +114,7 @@ def test_a_publish_its_delivery_the_work_and_the_ack_are_one_trace(
 
 def test_an_exception_is_on_the_span_and_a_settle_by_hand_too(client: penstock.Client, name: str, seen: Seen) -> None:
     client.publish(name, b"x")
-    with client.consume(name, timeout=5) as consumer:
+    with client.consume(name, timeout=30) as consumer:
         message = consumer.take()
         assert message is not None
         with pytest.raises(ZeroDivisionError), message:
@@ -140,7 +140,7 @@ def test_tables_and_batches(client: penstock.Client, name: str, seen: Seen) -> N
     rows = {"body": ["a", "b"], "headers": pa.array([[("k", "v")], None], pa.map_(pa.string(), pa.string()))}
     client.publish_table(name, pa.table(rows))
     got = list[dict[str, str]]()
-    with client.consume(name, timeout=5) as consumer:
+    with client.consume(name, timeout=30) as consumer:
         while len(got) < 4 and (batch := consumer.take_batch()) is not None:
             got += [message.headers for message in batch]
             batch.ack()
@@ -153,7 +153,7 @@ def test_tables_and_batches(client: penstock.Client, name: str, seen: Seen) -> N
 
 def test_a_transaction(client: penstock.Client, name: str, seen: Seen) -> None:
     client.publish(name, b"x")
-    with client.consume(name, timeout=5) as consumer:
+    with client.consume(name, timeout=30) as consumer:
         message = consumer.take()
         assert message is not None
         with message:
@@ -170,7 +170,7 @@ async def test_asyncio(house: FlightHouse, client: penstock.Client, name: str, s
     async with penstock.aio.connect(house.url) as own:
         with seen.provider.get_tracer("test").start_as_current_span("request"):
             await own.publish(name, b"x")
-        async with own.consume(name, timeout=5) as consumer:
+        async with own.consume(name, timeout=30) as consumer:
             message = await consumer.take()
             assert message is not None
             async with message:

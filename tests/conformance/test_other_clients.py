@@ -60,7 +60,7 @@ async def test_aio_pika_rejects_to_a_dead_letter_queue(server: LiveServer, name:
         arguments: Any = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": dead.name}
         queue = await channel.declare_queue(name, arguments=arguments)
         await channel.default_exchange.publish(aio_pika.Message(b"poison"), name)
-        message = await queue.get(timeout=5)
+        message = await queue.get(timeout=30)
         assert message is not None
         await message.reject(requeue=False)
         letter: AbstractIncomingMessage | None = None
@@ -108,7 +108,7 @@ async def test_aio_pika_calls_with_direct_replies(server: LiveServer, name: str)
         for n in waiting:
             request = aio_pika.Message(n.encode(), correlation_id=n, reply_to="amq.rabbitmq.reply-to")
             await channel.default_exchange.publish(request, name)
-        got = await asyncio.wait_for(asyncio.gather(*waiting.values()), 10)
+        got = await asyncio.wait_for(asyncio.gather(*waiting.values()), 30)
         assert got == [f"{n}{n}".encode() for n in range(100)]
 
 
@@ -124,7 +124,7 @@ def test_pika_calls_with_direct_replies(server: LiveServer, name: str) -> None:
         method, properties, _ = answering.basic_get(name, auto_ack=True)
     answering.queue_declare(properties.reply_to, passive=True)  # it still waits
     answering.basic_publish("", properties.reply_to, b"!", pika.BasicProperties(correlation_id="1"))
-    for _, properties, body in asking.consume("amq.rabbitmq.reply-to", auto_ack=True, inactivity_timeout=10):
+    for _, properties, body in asking.consume("amq.rabbitmq.reply-to", auto_ack=True, inactivity_timeout=30):
         assert (body, properties.correlation_id) == (b"!", "1")
         break
     asking.cancel()
@@ -148,7 +148,7 @@ async def test_a_robust_connection_comes_back_after_a_restart(tmp_path: Any) -> 
         await channel.default_exchange.publish(
             aio_pika.Message(b"x", delivery_mode=aio_pika.DeliveryMode.PERSISTENT), "work"
         )
-        assert await asyncio.wait_for(got.get(), 10) == (False, b"x")
+        assert await asyncio.wait_for(got.get(), 30) == (False, b"x")
         own.kill()
         own.start(amqp=address)
         assert await asyncio.wait_for(got.get(), 20) == (True, b"x")

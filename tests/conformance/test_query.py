@@ -313,7 +313,7 @@ def test_a_statement_whose_process_dies_is_told_so(client: penstock.Client, how:
     asking.start()
     eventually(lambda: bool(counting()))
     os.kill(counting()[0], how)
-    asking.join(20)
+    asking.join(60)
     [error] = told
     assert isinstance(error, ResourceExhausted)
     assert "did not come to its end" in str(error)

@@ -107,7 +107,7 @@ def test_each_return_is_counted_in_the_header(connect: Connect, channel: Blockin
             tag, headers = taken(channel, queue)
             assert headers == {"k": "v"} | ({} if count is None else {"x-delivery-count": count})
             channel.basic_nack(tag, requeue=True)
-    method, properties, _ = next(connect().channel().consume(quorum, inactivity_timeout=10))
+    method, properties, _ = next(connect().channel().consume(quorum, inactivity_timeout=30))
     assert method is not None
     assert (properties.headers or {})["x-delivery-count"] == 3
 
@@ -124,7 +124,7 @@ def test_after_twenty_returns_a_message_dies_where_nobody_says_otherwise(channel
         for _ in range(deliveries):
             channel.basic_nack(taken(channel, queue)[0], requeue=True)
         assert channel.basic_get(queue)[0] is None
-        method, properties, _ = next(channel.consume(dead, auto_ack=True, inactivity_timeout=10))
+        method, properties, _ = next(channel.consume(dead, auto_ack=True, inactivity_timeout=30))
         assert method is not None
         headers = properties.headers or {}
         channel.cancel()

@@ -51,13 +51,13 @@ def more(broker: Broker) -> None:
 def test_flight(broker: Broker) -> None:
     with penstock.connect(f"penstock://ann:ann@{broker.flight_url.rpartition('@')[2]}") as client:
         for wanted in ({"pattern": "^orders"}, {"topic": "view"}):
-            replay = client.replay(bookmark="EPOCH", follow=True, timeout=10, limit=4, **wanted)  # type: ignore[arg-type]
+            replay = client.replay(bookmark="EPOCH", follow=True, timeout=30, limit=4, **wanted)  # type: ignore[arg-type]
             first = [replay.take() for _ in ANN]
             assert [message.body for message in first if message is not None] == ANN
             if "pattern" in wanted:
                 more(broker)
             assert [message.body for message in replay] == LIVE
-        one = client.replay("orders.eu", filter="/n < 3", follow=True, limit=1, timeout=10)
+        one = client.replay("orders.eu", filter="/n < 3", follow=True, limit=1, timeout=30)
         assert [message.body for message in one] == ANN[:1]
         for follow in (False, True):
             with pytest.raises(AccessRefused, match=r"orders\.secret"):

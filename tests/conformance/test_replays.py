@@ -24,7 +24,7 @@ from live_server import LiveServer
 pytestmark = pytest.mark.conformance
 
 PERSISTENT = pika.BasicProperties(delivery_mode=2)
-WAIT_S = 20.0
+WAIT_S = 60.0
 
 
 @pytest.fixture(scope="module")
@@ -227,7 +227,7 @@ def test_a_reader_that_stands_still_costs_no_memory(server: LiveServer, client: 
         client.publish_table(name, pa.table({"body": pa.array(body, pa.binary())}))
     client.purge(name)
     grown = server.memory() - before
-    end = time.monotonic() + 60
+    end = time.monotonic() + 180
     while len(lsns) < rows and time.monotonic() < end:
         still.connection.process_data_events(0.2)
     assert lsns == list(range(rows))
@@ -237,7 +237,7 @@ def test_a_reader_that_stands_still_costs_no_memory(server: LiveServer, client: 
 
 def test_pause_resume_and_rate(client: penstock.Client, name: str) -> None:
     fill(client, name, 3)
-    with client.replay(name, "EPOCH", follow=True, timeout=10) as replay:
+    with client.replay(name, "EPOCH", follow=True, timeout=30) as replay:
         assert [replay.take().body for _ in range(3)] == expected(0, 3)  # type: ignore[union-attr]
         replay.pause()
         client.publish(name, b"3")
@@ -294,7 +294,7 @@ def test_the_async_client(server: LiveServer, client: penstock.Client, name: str
     async def run() -> list[bytes]:
         got: list[bytes] = []
         async with penstock.aio.connect(f"penstock://{server.ready['flight']}") as own:
-            async with own.replay(name, "EPOCH", follow=True, timeout=10) as replay:
+            async with own.replay(name, "EPOCH", follow=True, timeout=30) as replay:
                 async for message in replay:
                     got.append(message.body)
                     if len(got) == 3:

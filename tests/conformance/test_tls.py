@@ -21,7 +21,7 @@ from pika.exceptions import AMQPError
 import penstock
 from forked import penstock as command
 from penstock.client.urls import UnverifiedServer
-from tls_lab import Files, TlsServer
+from tls_lab import Files, TlsServer, over_tls
 
 REFUSED = (AMQPError, OSError)
 """What pika raises where a handshake or a login fails."""
@@ -191,8 +191,8 @@ def test_clients_that_do_not_match_the_port(server: TlsServer) -> None:
     with raw(server, "https") as plain:
         plain.sendall(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
     server.hears("was sent away: it speaks HTTP without TLS; this port wants https")
-    with raw(server, "amqp") as sock, pytest.raises(ssl.SSLError):
-        server.context().wrap_socket(sock, server_hostname="localhost")
+    with pytest.raises(ssl.SSLError):
+        over_tls(server.context(), server.port_of("amqp"))
     server.hears("was sent away: it speaks TLS, and this port does not")
     with pytest.raises(penstock.Unavailable, match=r"if TLS is spoken there, the address is one of penstocks://"):
         penstock.connect(f"penstock://localhost:{server.port_of('flight_tls')}", timeout="5s")
@@ -280,7 +280,7 @@ def test_renewed_files_hold_from_the_next_client_on(tmp_path: Path) -> None:
 
 def shown(server: TlsServer, door: str) -> str:
     """The common name of what a door shows."""
-    with raw(server, door) as sock, server.context().wrap_socket(sock, server_hostname="localhost") as tls:
+    with over_tls(server.context(), server.port_of(door)) as tls:
         told: Any = tls.getpeercert()
     return str(dict(pair for [pair] in told["subject"])["commonName"])
 

@@ -54,7 +54,7 @@ def test_values_and_what_does_not_fit(client: penstock.Client, name: str) -> Non
     for body in ({"id": 1}, {"id": "x"}, {"id": 3}):
         client.publish(name, body)
     got, outcomes = list[int](), list[str | None]()
-    with client.consume(name, type=Order, timeout=5) as consumer:
+    with client.consume(name, type=Order, timeout=30) as consumer:
         for _ in range(3):
             message = consumer.take()
             assert message is not None
@@ -71,7 +71,7 @@ def test_values_and_what_does_not_fit(client: penstock.Client, name: str) -> Non
 
 def test_a_reason_needs_no_name(client: penstock.Client, name: str) -> None:
     client.publish(name, b"x")
-    with client.consume(name, timeout=5) as consumer:
+    with client.consume(name, timeout=30) as consumer:
         message = consumer.take()
         assert message is not None
         assert message.reject("too late for that")
@@ -80,7 +80,7 @@ def test_a_reason_needs_no_name(client: penstock.Client, name: str) -> None:
 
 def test_a_batch_is_settled_at_once_or_row_by_row(client: penstock.Client, name: str) -> None:
     client.publish_table(name, pa.table({"id": list(range(10))}))
-    with client.consume(name, type=Order, backlog=0, timeout=5) as consumer:
+    with client.consume(name, type=Order, backlog=0, timeout=30) as consumer:
         first = consumer.take()
         batch = consumer.take_batch()
         assert first is not None
@@ -111,7 +111,7 @@ def test_an_exception_puts_back_what_is_left(client: penstock.Client, name: str)
     attempts = list[list[int]]()
 
     def work() -> None:
-        for batch in client.consume(name, backlog=4, timeout=5).batches():
+        for batch in client.consume(name, backlog=4, timeout=30).batches():
             with batch:
                 attempts.append([message.attempt for message in batch])
                 batch.ack([0])
@@ -130,7 +130,7 @@ def test_an_exception_puts_back_what_is_left(client: penstock.Client, name: str)
 def test_a_batch_with_what_follows_from_one_of_it(client: penstock.Client, name: str) -> None:
     client.declare("next")
     client.publish_table(name, pa.table({"id": [1, 2]}))
-    with client.consume(name, timeout=5) as consumer:
+    with client.consume(name, timeout=30) as consumer:
         batch = consumer.take_batch()
         assert batch is not None
         batch[1].ack(publish=[("next", b"2")])
@@ -142,8 +142,8 @@ def test_a_batch_with_what_follows_from_one_of_it(client: penstock.Client, name:
 
 async def test_the_same_for_asyncio(house: FlightHouse, client: penstock.Client, name: str) -> None:
     client.publish_table(name, pa.table({"id": list(range(6))}))
-    async with penstock.aio.connect(house.url) as own, own.consume(name, type=Order, timeout=5) as consumer:
-        message = await asyncio.wait_for(consumer.take(), 10)
+    async with penstock.aio.connect(house.url) as own, own.consume(name, type=Order, timeout=30) as consumer:
+        message = await asyncio.wait_for(consumer.take(), 30)
         assert message is not None
         assert message.value == Order(0)
         assert await message.ack()

@@ -30,12 +30,12 @@ def test_what_was_never_taken_is_no_delivery(house: FlightHouse) -> None:
     with penstock.connect(house.url) as client:
         client.declare("m", max_deliveries=1)
         publish(client, "m")
-        for message in client.consume("m", timeout=10):
+        for message in client.consume("m", timeout=30):
             assert message.body == b"0"
             message.ack()
             break
         assert (client.queue("m")["ready"], client.queue("m")["stale"]) == (2, 0)
-        with client.consume("m", timeout=10) as consumer:
+        with client.consume("m", timeout=30) as consumer:
             seen = consumer.take()
             assert seen is not None
             assert seen.body == b"1"
@@ -50,9 +50,9 @@ def test_a_consumer_of_many_queues_gives_back_what_nobody_saw(house: FlightHouse
             client.declare(name, max_deliveries=1, leasing="strict")
             publish(client, name)
         for _ in range(3):
-            with client.consume("many-.*", timeout=10) as consumer:
+            with client.consume("many-.*", timeout=30) as consumer:
                 assert consumer.queues == ["many-a", "many-b"]
-        with client.consume("many-.*", timeout=10) as consumer:
+        with client.consume("many-.*", timeout=30) as consumer:
             message = consumer.take()
             assert message is not None
             message.ack()
@@ -65,7 +65,7 @@ async def test_the_async_consumer_does_the_same(house: FlightHouse) -> None:
         for n in range(3):
             await client.publish("m", str(n).encode())
         async with client.consume("m") as consumer:
-            message = await consumer.take(10)
+            message = await consumer.take(30)
             assert message is not None
             await message.ack()
         assert (await client.queue("m"))["ready"] == 2

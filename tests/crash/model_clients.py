@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
 import penstock
 from penstock import PenstockError
+from waiting import eventually
 
 N = TypeVar("N")  # what clients note
 TOPIC = "t"
@@ -106,10 +107,15 @@ def end(team: Iterable[Ended], where: str) -> None:
     """The server is gone: so are its clients, and each of them can explain what it saw.  AssertionError otherwise."""
     for client in team:
         client.stopping.set()
-        client.join(30)
+        client.join(60)
         assert not client.is_alive(), client.name
         if client.failure is not None:
             raise AssertionError(f"{where}, {client.name}") from client.failure
+
+
+def happens(what: Callable[[], object], team: Sequence[Ended], why: str) -> None:
+    """Wait until it is so, or until one of the clients has failed, who tells what is wrong."""
+    eventually(lambda: bool(what()) or any(one.failure for one in team), why)
 
 
 class Publisher(Client[Notes]):

@@ -6,7 +6,6 @@ import base64
 import contextlib
 import json
 import os
-import time
 from collections import Counter
 from pathlib import Path
 from urllib.request import Request, urlopen
@@ -43,9 +42,11 @@ do = [
 def bodies(server: LiveServer, queue: str, count: int) -> Counter[bytes]:
     """The messages of a queue once there are so many, or what there is after a while; they stay."""
     channel = server.connect().channel()
-    deadline = time.monotonic() + 10
-    while (there := channel.queue_declare(queue, passive=True).method.message_count) < count:
-        assert time.monotonic() < deadline, f"{there} of {count} in {queue}: {server.output()}"
+
+    def there() -> int:
+        return int(channel.queue_declare(queue, passive=True).method.message_count)
+
+    eventually(lambda: there() >= count, lambda: f"{there()} of {count} in {queue}: {server.output()}")
     found = Counter[bytes]()
     while (got := channel.basic_get(queue))[0] is not None:
         assert got[2] is not None

@@ -166,7 +166,7 @@ def amqp_commits(worker: Worker) -> Iterator[None]:
 
 
 def flight_publishes(worker: Worker) -> Iterator[None]:
-    with penstock.connect(worker.server.url, timeout=10) as client:
+    with penstock.connect(worker.server.url, timeout=30) as client:
         while True:
             body = worker.next()
             if client.publish("flight", body.encode()).outcome == "stored":
@@ -175,7 +175,7 @@ def flight_publishes(worker: Worker) -> Iterator[None]:
 
 
 def flight_moves(worker: Worker) -> Iterator[None]:
-    with penstock.connect(worker.server.url, timeout=10) as client:
+    with penstock.connect(worker.server.url, timeout=30) as client:
         with client.consume("flight", backlog=10, reconnect=0, timeout=0.2) as consumer:
             for message in consumer:
                 with client.transaction() as transaction:
@@ -186,7 +186,7 @@ def flight_moves(worker: Worker) -> Iterator[None]:
 
 
 def flight_uploads(worker: Worker) -> Iterator[None]:
-    with penstock.connect(worker.server.url, timeout=10) as client:
+    with penstock.connect(worker.server.url, timeout=30) as client:
         while True:
             body = worker.next()
             rows = [f"{body}/{row}".encode() + bytes(500) for row in range(UPLOAD)]
@@ -244,7 +244,7 @@ def bodies(server: Server, queue: str) -> list[str]:
         channel = link.channel()
         channel.basic_qos(prefetch_count=1000)
         left = int(channel.queue_declare(queue, passive=True).method.message_count)
-        for method, _, body in channel.consume(queue, inactivity_timeout=10):
+        for method, _, body in channel.consume(queue, inactivity_timeout=30):
             if not left or method is None or body is None:
                 break
             found.append(body.rstrip(b"\0").decode())
@@ -287,7 +287,7 @@ def test_doors_are_killed_in_the_midst_of_everything_and_nothing_told_is_lost(tm
         for one in workers:
             one.over.set()
         for one in workers:
-            one.join(30)
+            one.join(60)
             assert not one.is_alive(), one.name
             assert one.failed is None, one.failed
         eventually(lambda: not leased(server), lambda: f"left behind: {leased(server)}")

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.crash
 LIVES = max(3, KILLS // 3)
 LIMIT = 20
 BACKLOG = 3  # what a consumer holds is no longer ready, so it makes room; it comes back whatever the limit
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 SETTINGS = f"""
 [[queue]]
 name = "held"

@@ -15,14 +15,14 @@ import pytest
 
 import penstock
 from crash.dedup_clients import KEYS_OF_UNIQUE, Notes, Publisher, Team, Worker, seeded, send, send_unique
-from crash.model_clients import end
+from crash.model_clients import end, happens
 from crash.test_kills import KILLS, SEED, audit, die_while_starting
 from live_server import LiveServer
 
 pytestmark = pytest.mark.crash
 
 LIVES = max(4, KILLS // 3)
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 SETTINGS = """
 [log]
 checkpoint_records = 700
@@ -59,6 +59,11 @@ def test_kills_of_queues_without_duplicates(tmp_path: Path) -> None:
             for client in (*clients, *workers):
                 client.start()
             assert team.enough.wait(PATIENCE_S)
+            if life == LIVES - 1:
+                happens(
+                    lambda: all(one.duplicates and one.acked for one in queues),
+                    (*clients, *workers), "no duplicate, or nothing is acked",
+                )  # fmt: skip
             server.kill()
             end((*clients, *workers), f"PENSTOCK_SEED={SEED}, life {life}")
             if rnd.random() < 0.3:

@@ -23,7 +23,7 @@ from penstock.errors import PreconditionFailed
 pytestmark = pytest.mark.crash
 
 LIVES = max(4, KILLS // 3)
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 CONFIG = f"""
 [[queue]]
 name = "keep"

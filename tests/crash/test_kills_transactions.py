@@ -24,7 +24,7 @@ import pytest
 from pika.exceptions import AMQPError
 
 import penstock
-from crash.model_clients import end
+from crash.model_clients import end, happens
 from crash.test_kills import KILLS, SEED, audit
 from live_server import LiveServer
 from penstock import PenstockError
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.crash
 
 LIVES = max(4, KILLS // 3)
 TOKENS = 60
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 PERSISTENT = pika.BasicProperties(delivery_mode=2)
 
 TAKEN = ("a", "b", "dead")
@@ -223,6 +223,8 @@ def test_kills_of_transactions(tmp_path: Path) -> None:
             for worker in team:
                 worker.start()
             time.sleep(rnd.uniform(0.3, 1.2))
+            if life == LIVES - 1:
+                happens(lambda: notes.commits > LIVES, team, "too little is committed")
             server.kill()
             end(team, f"PENSTOCK_SEED={SEED}, life {life}")
             server.start()

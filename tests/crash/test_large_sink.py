@@ -45,9 +45,19 @@ def commit(client: penstock.Client, stages: list[str]) -> dict[str, object]:
     return dict(client.action("sink_commit", query="query", batch=0, stages=stages))
 
 
-def test_a_kill_between_two_chunks(tmp_path: Path) -> None:
+class Halting(LiveServer):
+    """It stands between two chunks."""
+
+    program = (str(Path(__file__).resolve().parents[1] / "halting_sink_server.py"),)
+    loads = True  # a forked one has loaded what is to be halted
+
+
+def test_a_kill_between_two_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = [body(part, row)[:8] for part in range(PARTS) for row in range(ROWS)]
-    with LiveServer(tmp_path, flight=True) as server:
+    halt = tmp_path / "halt"
+    halt.touch()
+    monkeypatch.setenv("SINK_HALT", str(halt))
+    with Halting(tmp_path, flight=True) as server:
         with (
             ThreadPoolExecutor(1) as pool,
             penstock.connect(url(server)) as client,
@@ -61,8 +71,9 @@ def test_a_kill_between_two_chunks(tmp_path: Path) -> None:
             while not client.queue("out")["ready"]:
                 assert not answer.done()
             server.kill()
+            halt.unlink()
             with pytest.raises(penstock.Unavailable):
-                answer.result(30)
+                answer.result(60)
         assert any((tmp_path / "data" / "stage").iterdir())
         server.start()
         with penstock.connect(url(server)) as client:

@@ -20,6 +20,8 @@ from dataclasses import dataclass
 from itertools import chain, repeat
 from typing import Self
 
+from tls_lab import over_tls
+
 PROTOCOLS: Mapping[str, str] = {
     "amqp": "amqp", "amqps": "amqp", "http": "http", "https": "http", "flight": "http2", "flight_tls": "http2",
 }  # fmt: skip
@@ -141,9 +143,10 @@ class Stranger:
     """One connection, with TLS when a context is given; it reads and forgets what the server says."""
 
     def __init__(self, port: int, source: str = "127.0.0.1", tls: ssl.SSLContext | None = None) -> None:
-        self.socket = socket.create_connection(("127.0.0.1", port), timeout=10, source_address=(source, 0))
         if tls is not None:
-            self.socket = tls.wrap_socket(self.socket, server_hostname="localhost")
+            self.socket: socket.socket = over_tls(tls, port, source=source)
+        else:
+            self.socket = socket.create_connection(("127.0.0.1", port), timeout=30, source_address=(source, 0))
         self.socket.setblocking(False)
         self.open = True
 

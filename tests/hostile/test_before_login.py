@@ -12,6 +12,7 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import repeat
 from pathlib import Path
 from typing import Self
@@ -34,12 +35,12 @@ MEMORY = 3072
 """MiB of addresses: a server at rest has half of it, nearly all of them stacks of threads."""
 
 TIME_S = 1.5
-GRACE_S = 1.5
-"""A busy machine looks later."""
+GRACE_S = 6.5
+"""A busy machine looks later; together with the time less than doors give without a setting, which is 10 s."""
 
 FLIGHT_BYTES = 1 * MIB
 
-SERVED_S = 6.0
+SERVED_S = 15.0
 """Whoever has a login is served within this time, whatever strangers do."""
 
 SETTINGS = f"""
@@ -57,8 +58,11 @@ SILENT = 60
 WORK_S = 0.01
 """CPU for a stranger's word; a TLS handshake is the most of it."""
 
-QUIET = Bounds(memory=96 * MIB, lines=60)
+QUIET = Bounds(memory=96 * MIB)
 """What all rows together may cost: bodies of messages are among it."""
+
+LINES_A_SECOND = 2
+"""Of the log, about strangers, where a row takes long; beside 60."""
 
 
 class LimitedServer(TlsServer):
@@ -213,7 +217,7 @@ def connections_in_all(server: LimitedServer) -> None:
     with Crowd() as crowd:
         for number, door in enumerate(PROTOCOLS):
             crowd.add(SILENT, server.ports[door], addresses(10 + number))
-        eventually(lambda: crowd.open() == 0, "strangers were not sent away", 60)
+        eventually(lambda: crowd.open() == 0, "strangers were not sent away")
 
 
 def connections_of_one_address(server: LimitedServer) -> None:
@@ -221,18 +225,22 @@ def connections_of_one_address(server: LimitedServer) -> None:
     for door in PROTOCOLS:
         with Crowd() as crowd:
             crowd.add(30, server.ports[door], repeat("127.9.9.9"))
-            eventually(lambda crowd=crowd: crowd.open() <= 5, f"{door}: many of one address stayed", 30)
+            eventually(lambda crowd=crowd: crowd.open() <= 5, f"{door}: many of one address stayed")
 
 
 def work_of_strangers(server: LimitedServer) -> None:
     """Words that are no beginning are turned away at once, and cost little."""
     for door, protocol in PROTOCOLS.items():
         said = [one for one in JUNK[protocol] * 10 if not (one == HELLO and with_tls(door))]
-        before = server.cpu()
+        before, late = server.cpu(), list[bytes]()
         for junk in said:
             with contextlib.closing(Stranger(server.ports[door])) as one:
                 one.send(junk)
-                eventually(lambda one=one: not one.look(), f"{door}: {junk[:20]!r} was not turned away", TIME_S / 2)
+                began = time.monotonic()
+                eventually(lambda one=one: not one.look(), f"{door}: {junk[:20]!r} was not turned away")
+                if time.monotonic() - began > TIME_S / 2:
+                    late.append(junk[:20])
+        assert len(late) < len(said) / 4, f"{door}: turned away when their time was over, and not at once: {late}"
         spent = (server.cpu() - before) / len(said)
         assert spent < WORK_S, f"{door}: {spent * 1000:.1f} ms of CPU for each word of a stranger"
 
@@ -243,21 +251,26 @@ ROWS = (time_of_the_header, bytes_before_login, connections_in_all, connections_
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.__name__)
 def test_every_door_keeps_the_table(server: LimitedServer, row: Callable[[LimitedServer], None]) -> None:
     assert server.process is not None
+    began = time.monotonic()
     with Watched(server.process.pid, server.folder / "output.txt") as seen:
         with Served(server, () if row is work_of_strangers else WAYS) as served:
             row(server)
         served.judge()
-        eventually(seen.settled(12), "descriptors were not given back", 20)
-        seen.judge(QUIET)
+        eventually(seen.settled(12), "descriptors were not given back")
+        seen.judge(replace(QUIET, lines=60 + int(LINES_A_SECOND * (time.monotonic() - began))))
 
 
 def test_what_was_done_about_strangers_is_counted(server: LimitedServer) -> None:
-    text = httpx.get(f"http://127.0.0.1:{server.port_of('http')}/metrics", verify=NO_TLS, timeout=30).text
-    for door in PROTOCOLS:
-        assert f'penstock_strangers{{door="{door}"}}' in text, text
-        for reason in ("time", "bytes", "sockets"):
-            assert f'penstock_strangers_closed_total{{door="{door}",reason="{reason}"}}' in text, text
-    assert f"rabbitmq_process_max_fds {FILES - FILES // 4}.0" in text
+    def lacks() -> list[str]:
+        """Doors that are processes tell of it once a second."""
+        text = httpx.get(f"http://127.0.0.1:{server.port_of('http')}/metrics", verify=NO_TLS, timeout=30).text
+        wanted = [f'penstock_strangers{{door="{door}"}}' for door in PROTOCOLS]
+        reasons = ("time", "bytes", "sockets")
+        closed = [f'closed_total{{door="{door}",reason="{why}"}}' for door in PROTOCOLS for why in reasons]
+        wanted += [f"penstock_strangers_{one}" for one in closed]
+        return [one for one in (*wanted, f"rabbitmq_process_max_fds {FILES - FILES // 4}.0") if one not in text]
+
+    eventually(lambda: not lacks(), lambda: f"{lacks()}")
 
 
 def test_what_was_confirmed_meanwhile_is_there_and_the_log_went_on(server: LimitedServer) -> None:

@@ -28,8 +28,8 @@ from live_server import LiveServer
 from penstock import PenstockError
 from waiting import eventually
 
-BACK_S = 6.0
-"""It is back within a second of its end; a machine that does much else may take longer."""
+BACK_S = 20.0
+"""It is back within a second of its end (`benchmarks/bench_doors.py`); a busy machine may take longer."""
 
 MESSAGES = 300
 WAITING = 100
@@ -77,11 +77,11 @@ def until_back(server: LiveServer) -> float:
     began = time.monotonic()
 
     def answers() -> bool:
-        with suppress(PenstockError), penstock.connect(url_of(server), timeout=2.0) as client:
+        with suppress(PenstockError), penstock.connect(url_of(server), timeout=10.0) as client:
             return bool(client.overview())
         return False
 
-    eventually(answers, "the door does not answer", 20)
+    eventually(answers, "the door does not answer")
     return time.monotonic() - began
 
 
@@ -93,7 +93,7 @@ def test_a_dictionary_and_a_word_after_it_do_not_end_the_process(tmp_path: Path)
     with Pressed(tmp_path, replace(BOUNDS, lines=1)) as pressed:  # the end of the door is told
         door = door_of(pressed.watched.pid)
         pressed.wire.exchange(sent.frames())
-        eventually(lambda: another_door(pressed.watched.pid, door), "the door was not ended, or is not back", BACK_S)
+        eventually(lambda: another_door(pressed.watched.pid, door), "the door was not ended, or is not back")
         until_back(pressed.server)
         pressed.wire.again()
         pressed.judge()
@@ -129,7 +129,7 @@ def test_a_door_that_takes_all_of_its_memory_ends_alone(tmp_path: Path) -> None:
             [sys.executable, "-c", huge, server.ready["flight"]],
             env={"PYTHONPATH": str(Path(__file__).resolve().parents[1])}, capture_output=True, check=False, timeout=120,
         )  # fmt: skip
-        eventually(lambda: another_door(server.process and server.process.pid, door), "it took what it liked", BACK_S)
+        eventually(lambda: another_door(server.process and server.process.pid, door), "it took what it liked")
         until_back(server)
 
 
@@ -145,8 +145,8 @@ def test_a_door_that_has_no_memory_for_its_guards_ends_and_is_back(tmp_path: Pat
         host, _, port = server.ready["flight"].rpartition(":")
         with ExitStack() as stack, suppress(OSError):
             for _ in range(60 if strangers else 0):
-                stack.enter_context(socket.create_connection((host, int(port)), timeout=5))
-        eventually(lambda: another_door(server.process and server.process.pid, door), "it went on", BACK_S)
+                stack.enter_context(socket.create_connection((host, int(port)), timeout=30))
+        eventually(lambda: another_door(server.process and server.process.pid, door), "it went on")
         until_back(server)
 
 
@@ -206,12 +206,12 @@ def test_a_door_that_ends_gives_back_what_it_held(tmp_path: Path, state: str, ho
         began = time.monotonic()
         for number in range(WAITING, WAITING + 50):
             channel.basic_publish("", "kept", b"%d" % number)
-        eventually(lambda: another_door(pid, door), "no other door began", 15)
+        eventually(lambda: another_door(pid, door), "no other door began")
         spent = time.monotonic() - began
         assert spent < (BACK_S if how is signal.SIGKILL else 5.0 + BACK_S)
         until_back(server)
         with penstock.connect(url_of(server)) as client:
-            thread.join(20)
+            thread.join(60)
             assert not thread.is_alive()
             eventually(lambda: client.queue("kept")["leased"] == 0, "leases stayed behind")
             assert client.publish("kept", b"again").outcome == "stored"
@@ -223,7 +223,7 @@ def test_a_door_ends_with_a_server_that_is_killed(tmp_path: Path) -> None:
         assert server.process is not None
         door = door_of(server.process.pid)
         server.kill()
-        eventually(lambda: not Path(f"/proc/{door}").exists() or _is_zombie(door), "the door outlives its server", 5)
+        eventually(lambda: not Path(f"/proc/{door}").exists() or _is_zombie(door), "the door outlives its server")
         server.start()
         until_back(server)
 

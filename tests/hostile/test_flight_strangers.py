@@ -23,6 +23,9 @@ from waiting import eventually
 
 BOUNDS = Bounds(memory=200 * MIB, descriptors=160, lines=0)
 
+STOP_S = 20.0
+"""A stop waits for nobody and lasts a second or two; a machine that does much else may take longer."""
+
 GREEDY = """
     import sys
     from hostile.flight_wire import FlightWire, action
@@ -73,6 +76,6 @@ def test_a_consumer_that_never_ends_its_half_does_not_keep_the_server_from_stopp
     assert pressed.server.process is not None
     began = time.monotonic()
     pressed.server.process.send_signal(signal.SIGTERM)
-    assert pressed.server.process.wait(20) == 0
-    assert time.monotonic() - began < 12
+    assert pressed.server.process.wait(60) == 0
+    assert time.monotonic() - began < STOP_S
     sent.put(None)

@@ -58,7 +58,7 @@ class Squeezed(LiveServer):
         resource.prlimit(self.pid, resource.RLIMIT_NOFILE, limits)
 
     def wait_for(self, what: Callable[[], bool], why: str) -> None:
-        until = time.monotonic() + 20
+        until = time.monotonic() + 60
         while not what():
             assert self.process is not None
             assert self.process.poll() is None, self.output()

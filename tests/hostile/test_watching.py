@@ -96,7 +96,7 @@ def test_descriptors_that_stay_open_are_seen(child: Child) -> None:
 def test_a_process_that_ended_is_no_quiet_one(child: Child) -> None:
     with Watched(child.process.pid, child.output) as seen:
         child.do("end")
-        child.process.wait(10)
+        child.process.wait(60)
         assert not seen.alive
         with pytest.raises(AssertionError, match="has ended"):
             seen.judge(Bounds())

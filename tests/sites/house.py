@@ -59,7 +59,7 @@ class Site(LiveServer):
     def get(self, path: str) -> Any:
         """JSON of an HTTP answer."""
         request = urllib.request.Request(f"http://{self.ready['http']}{path}", headers=GUEST)
-        with urllib.request.urlopen(request, timeout=10) as answer:
+        with urllib.request.urlopen(request, timeout=30) as answer:
             return json.loads(answer.read())
 
     def queue(self, name: str = "work") -> dict[str, Any]:
@@ -113,7 +113,7 @@ class Started:
 
         eventually(lambda: not down(), lambda: "; ".join(down()))
 
-    def empty(self, queue: str = "work", seconds: float = 30.0) -> None:
+    def empty(self, queue: str = "work", seconds: float = 60.0) -> None:
         """Wait until no site has anything in the queue."""
 
         def left() -> dict[str, int]:
@@ -183,7 +183,7 @@ def work(site: Site, count: int, queue: str = "work") -> list[bytes]:
     out = list[bytes]()
     with site.client() as client, client.consume(queue, backlog=count) as consumer:
         while len(out) < count:
-            message = consumer.take(timeout=30.0)
+            message = consumer.take(timeout=60.0)
             assert message is not None, f"only {out} of {count} came: {client.explain(queue)}"
             out.append(message.body)
             message.ack()
@@ -211,7 +211,7 @@ def out(site: Site, link: str = "") -> dict[str, Any]:
 def readiness(site: Site) -> tuple[int, dict[str, Any]]:
     """Whether it says that it is ready."""
     try:
-        with urllib.request.urlopen(f"http://{site.ready['http']}/readyz", timeout=10) as answer:
+        with urllib.request.urlopen(f"http://{site.ready['http']}/readyz", timeout=30) as answer:
             return answer.status, json.loads(answer.read())
     except urllib.error.HTTPError as error:
         return error.code, json.loads(error.read())

@@ -76,7 +76,7 @@ def test_a_confirm_waits_for_a_site_whose_link_is_synchronous_and_a_delivery_doe
         assert work(a, 2) == [b"both", b"held"]
         assert not waits.confirmed
         sites.ways["a", "b"].heal()
-        waits.join(30)
+        waits.join(60)
         assert waits.confirmed
 
 
@@ -101,7 +101,7 @@ def test_every_answer_to_a_publish_waits_and_nothing_else_does(tmp_path: Path) -
         assert [name for name, one in waiting.items() if one.confirmed] == []
         sites.ways["a", "b"].heal()
         for one in waiting.values():
-            one.join(30)
+            one.join(60)
         assert [name for name, one in waiting.items() if not one.confirmed] == []
 
 
@@ -120,7 +120,7 @@ def test_a_link_that_owes_for_too_long_is_downgraded_and_upgraded_when_it_has_co
         sites.linked()
         sites.ways["a", "b"].fault(Fault.CUT)
         held = Publishing(a, b"held")
-        held.join(20)
+        held.join(60)
         assert held.confirmed
         assert out(a)["downgraded"]
         publish(a, b"at once")

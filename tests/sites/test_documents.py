@@ -15,6 +15,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+import penstock
 from fault_proxy import Fault, Network
 from sites.house import Instances, Site, out, publish, work
 from waiting import eventually
@@ -217,7 +218,13 @@ def test_each_instance_gives_a_barrier_to_its_own_subscribers(three: Instances) 
         first.ack()
         got = {name: consumer.take(timeout=20) for name, consumer in consumers.items()}
         assert {name: one and one.body for name, one in got.items()} == dict.fromkeys(GROUPS, b'{"sync": 1}')
-        last = [one for one in (consumer.take(timeout=2) for consumer in consumers.values()) if one is not None]
+        last = list[penstock.Message]()
+
+        def came() -> bool:
+            last.extend(one for each in consumers.values() if (one := each.take(timeout=0.2)) is not None)
+            return bool(last)
+
+        eventually(came, "what waited behind the barrier did not come to anybody")
         assert [one.body for one in last] == [b'{"n": 1}']
         last[0].ack()
     three.empty("Steps")

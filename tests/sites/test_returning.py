@@ -37,7 +37,7 @@ def test_it_delivers_when_it_has_heard_what_happened_meanwhile(tmp_path: Path) -
         assert readiness(b) == (503, {"ready": False, "behind": 1})
         assert out(b)["awaited"]
         sites.ways["a", "b"].heal()
-        worker.join(30)
+        worker.join(60)
         assert worker.given == [b"three"], "what was worked meanwhile is not worked again"
         assert readiness(b) == (200, {"ready": True})
         sites.empty()

@@ -17,12 +17,13 @@ import pyarrow as pa
 from pika import spec
 
 import penstock
-from crash_clients import GONE, Delivery, Peer
+from crash_clients import GONE, Delivery, Peer, left
 from penstock.errors import DiskFull, PenstockError
 from rawlink import raw_frame
 from soak.books import ACKED, PROVEN, REFUSED, Books, Id, body_of
 
 BURST = 40
+PATIENCE_S = 60.0
 WINDOW = 2_000
 LEFT_S = 0.2
 """How long a client waits before it looks again at something that nobody tells it."""
@@ -224,7 +225,7 @@ class Visitor(SoakClient):
             worker.start()
             self.stopping.wait(self.every / 2)
             worker.stopping.set()
-            worker.join(10)
+            worker.join(60)
             if worker.failure is not None:
                 raise worker.failure
 
@@ -261,7 +262,7 @@ class FlightLoad(SoakClient):
         finally:
             self.stopping.set()
             if taker.is_alive():
-                taker.join(15)
+                taker.join(60)
 
     def _take(self) -> None:
         try:
@@ -317,22 +318,29 @@ class Probe(SoakClient):
 
 
 def drained(port: int, books: Books, queues: tuple[str, ...], quiet: float = 1.5) -> Counter[Id]:
-    """Everything that waits in these queues, taken and left unsettled on open connections: so nothing comes twice."""
+    """Everything that waits in these queues, taken and left unsettled on open connections: so nothing comes twice.
+
+    Until nothing has come for so many quiet seconds, and the server says that nothing is left.
+    """
     found = Counter[Id]()
     peers = list[SoakPeer]()
+    looker = SoakPeer(port)
     try:
         for queue in queues:
             peer = SoakPeer(port)
             peers.append(peer)
             peer.method(spec.Basic.Consume(queue=queue, consumer_tag="c", nowait=True))
-        silent_since = time.monotonic()
-        while time.monotonic() - silent_since < quiet:
+        silent_since, until = time.monotonic(), time.monotonic() + PATIENCE_S
+        over = False
+        while not over:
+            silent = time.monotonic() - silent_since > quiet
+            over = silent and (not left(looker, queues) or time.monotonic() > until)
             for queue, peer in zip(queues, peers, strict=True):
                 for event in list(peer.told(0.02)):
                     assert isinstance(event, Delivery), event
                     found[books.deliver(event.body, event.redelivered, queue)] += 1
-                    silent_since = time.monotonic()
+                    silent_since, over = time.monotonic(), False  # it was on its way when none was left
     finally:
-        for peer in peers:
+        for peer in (looker, *peers):
             peer.socket.close()
     return found

@@ -59,7 +59,10 @@ QUEUES: Mapping[str, dict[str, object]] = {
     "markers": {},
 }
 PUBLISHED = ("work", "slow", "filtered", "ttl", "retry", "fast", "bulk")
-START_S, STOP_S = 60.0, 60.0
+START_S, STOP_S, END_S, LATE_S = 60.0, 60.0, 90.0, 30.0
+ENOUGH = slope.FEWEST + 2
+"""Points of a life that a short run has at least."""
+
 NO_QUOTA = 1 << 60
 SQUEEZED = 24 << 20
 """Bytes left while the disk is nearly full: less than what the server keeps free for acks."""
@@ -214,9 +217,10 @@ class Soak:
             self.go()
             kills = self.plan()
             squeeze_at = 1e9 if self.calm else self.seconds * self.random.uniform(0.10, 0.15)
+            self.began = time.monotonic()
             end = self.began + self.seconds
-            while (now := time.monotonic()) < end and not self.books.wrong:
-                time.sleep(max(0.0, min(self.every, end - now)))
+            while ((now := time.monotonic()) < end or self.lacks_points(now - end)) and not self.books.wrong:
+                time.sleep(min(self.every, max(end - now, self.every / 2)))
                 self.watch()
                 passed = time.monotonic() - self.began
                 if kills and passed > kills[0]:
@@ -231,6 +235,12 @@ class Soak:
             if host.alive:
                 host.kill()
         return [slope.judge(name, points, self.warm_up) for name, points in self.points.items()]
+
+    def lacks_points(self, beyond: float) -> bool:
+        """Whether a short run goes on, so many seconds beyond its time: a busy machine made few of its last life."""
+        life = self.host.lives
+        least = min(sum(one == life and at >= self.warm_up for one, at, _ in points) for points in self.points.values())
+        return self.short and least < ENOUGH and beyond < 2 * self.seconds + LATE_S
 
     def plan(self) -> list[float]:
         """When to kill: early in a short run, so that the last life can be measured; else again and again."""
@@ -284,7 +294,7 @@ class Soak:
         for client in self.team:
             client.stopping.set()
         for client in self.team:
-            client.join(30)
+            client.join(END_S)
             if client.is_alive():
                 self.books.fault(f"{client.name} does not stop")
             if client.failure is not None:

@@ -16,7 +16,7 @@ STOPS = 3
 ENOUGH = 15_000
 """Messages confirmed before a stop: by then each kind of client has work."""
 
-DEADLINE_S = 60.0
+DEADLINE_S = 120.0
 
 
 def confirmed(books: Books, count: int) -> None:

@@ -13,7 +13,7 @@ from spark_lab import Lab, forget_last_commit
 
 def test_each_output_names_its_input(lab: Lab, tmp_path: Path) -> None:
     lab.declare("flights", "eu", "us")
-    other = lab.client.consume("flights", backlog=1, timeout="5s")
+    other = lab.client.consume("flights", backlog=1, timeout="30s")
     definition = define(
         name="line",
         sql="SELECT if(region = 'EU', 'eu', 'us') AS topic, id FROM input",

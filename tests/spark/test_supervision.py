@@ -436,7 +436,7 @@ def test_one_driver_a_folder(tmp_path: Path) -> None:
     thread = threading.Thread(target=first.run)
     thread.start()
     try:
-        assert started.wait(10)
+        assert started.wait(30)
         with pytest.raises(DataFolderInUse, match=f"process {os.getpid()} runs pipeline p of"):
             other.run()
     finally:

@@ -68,7 +68,7 @@ def test_the_same_rows_as_the_servers_own(lab: Lab, tmp_path: Path) -> None:
     pipeline = view(lab, tmp_path, "by-region")
     number = 0
     held: list[Any] = []
-    with lab.client.consume("work", backlog=60, timeout="10s") as consumer:
+    with lab.client.consume("work", backlog=60, timeout="30s") as consumer:
         messages = iter(consumer)
         for _ in range(4):
             for _ in range(rng.randrange(20, 60)):

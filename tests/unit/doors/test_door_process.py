@@ -90,7 +90,7 @@ class Lying:
         self.entrance.open(Inside())  # type: ignore[arg-type]  # as much as is called
         self.entrance.process.start()
         stack.callback(self.entrance.close, 0.0)
-        assert self.begun.acquire(timeout=5)
+        assert self.begun.acquire(timeout=30)
 
     def _run(self, control: socket.socket, lines: socket.socket) -> None:
         self.control, self.lines = control, lines
@@ -187,7 +187,7 @@ def test_a_door_that_lies_is_cut_off_and_another_one_begins(door: Lying, lie: st
     except Ended:
         pass  # it was cut off before it had said all of it
     assert answers(line)[-1:] in ([], [Kind.WELCOME])
-    assert door.begun.acquire(timeout=5), "no other one begins"
+    assert door.begun.acquire(timeout=30), "no other one begins"
     with pytest.raises(Ended):
         honest.receive(ANSWER)
     assert door.shares.of("connections").taken == 0
@@ -204,14 +204,14 @@ def test_a_door_that_lies_is_cut_off_and_another_one_begins(door: Lying, lie: st
 )
 def test_a_door_whose_figures_are_none_is_cut_off(door: Lying, told: object) -> None:
     door.says(told)
-    assert door.begun.acquire(timeout=5)
+    assert door.begun.acquire(timeout=30)
     eventually(lambda: door.entrance.process.starts == 2, "no other one was counted")
 
 
 def test_another_kind_of_socket_is_no_line(door: Lying) -> None:
     with socket.socket() as tcp:
         socket.send_fds(door.lines, [b"+"], [tcp.fileno()])
-        assert door.begun.acquire(timeout=5)
+        assert door.begun.acquire(timeout=30)
 
 
 def test_who_waits_for_a_door_is_told_of_its_end(door: Lying) -> None:
@@ -228,7 +228,7 @@ def test_who_waits_for_a_door_is_told_of_its_end(door: Lying) -> None:
     thread.start()
     eventually(lambda: bool(door.entrance.process._pending), "it was not asked")
     door.control.shutdown(socket.SHUT_RDWR)
-    thread.join(5)
+    thread.join(30)
     assert "ended" in str(asked)
 
 

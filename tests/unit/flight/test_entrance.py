@@ -75,7 +75,7 @@ def test_calls_wait_for_the_door_and_later_ones_do_not(early: Entrance) -> None:
         waiting = [pool.submit(early.inside, caller()) for _ in range(3)]
         assert not any(one.done() for one in waiting)
         early.open(there)
-        assert [one.result(10) for one in waiting] == [there] * 3
+        assert [one.result(30) for one in waiting] == [there] * 3
     assert early.inside(caller()) is there
 
 
@@ -100,11 +100,11 @@ def test_only_so_many_wait() -> None:
 
     with ThreadPoolExecutor(1) as pool:
         first = pool.submit(early.inside, Asked().caller)
-        assert asked.wait(10)
+        assert asked.wait(30)
         with pytest.raises(Unavailable, match="starting"):
             early.inside(caller())
         early.open(door())
-        first.result(10)
+        first.result(30)
 
 
 def test_a_client_that_left_and_a_start_that_failed_end_the_wait(early: Entrance) -> None:
@@ -116,7 +116,7 @@ def test_a_client_that_left_and_a_start_that_failed_end_the_wait(early: Entrance
         waiting = pool.submit(early.inside, caller())
         early.close()
         with pytest.raises(Unavailable, match="the server stops"):
-            waiting.result(10)
+            waiting.result(30)
 
 
 def test_a_real_call_goes_through_when_the_door_opens(early: Entrance) -> None:

@@ -93,7 +93,7 @@ def test_an_answer_waits_for_the_disk(loop: Loop, handover: Handover) -> None:
     assert lsn == 5
     assert not got
     callback()
-    thread.join(10)
+    thread.join(30)
     assert got == ["stored"]
 
 

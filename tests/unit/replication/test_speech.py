@@ -154,7 +154,7 @@ def test_a_disk_that_fails_is_not_taken_for_a_connection_that_ended(at: str) -> 
         )
         leader = await known.get()
         leader.send(Bytes(1, 1, 0, b"of the log"))
-        error = await asyncio.wait_for(failed, 10)
+        error = await asyncio.wait_for(failed, 30)
         assert isinstance(error, OSError)
         leader.close()
         server.close()

@@ -213,7 +213,7 @@ async def test_a_password_in_rabbitmqs_form_is_kept_by_argon2id_after_its_first_
     kept = asyncio.Event()
     accounts.changed.append(kept.set)
     assert await logins.ask("amqp", "bob", "builder", THERE) == GOOD
-    await asyncio.wait_for(kept.wait(), 10)
+    await asyncio.wait_for(kept.wait(), 30)
     assert accounts.users["bob"].password.algorithm == ARGON2ID
     assert accounts.users["bob"].tags == ("management",)
     assert accounts.users["bob"].password.matches("builder")

@@ -53,9 +53,9 @@ def test_what_is_asked_for_when_nothing_is_ready_is_done_at_once() -> None:
         done = loop.create_future()
         began = time.monotonic()
         loop.call_later(0.001, at_end, lambda: at_end(lambda: done.set_result(None)))  # and what that asks for
-        loop.call_later(5, lambda: None)
+        loop.call_later(60, lambda: None)  # what else would wake it
         await done
-        assert time.monotonic() - began < 2
+        assert time.monotonic() - began < 20
 
     _run(go)
 

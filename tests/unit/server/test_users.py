@@ -63,7 +63,7 @@ def test_who_somebody_is_follows_each_change_of_accounts() -> None:
 def test_a_change_is_answered_when_other_disks_have_it_too() -> None:
     async def run() -> None:
         accounts, there = Accounts(), asyncio.Event()
-        accounts.copied = lambda: asyncio.wait_for(_waited(there), 5)
+        accounts.copied = lambda: asyncio.wait_for(_waited(there), 20)
         change = asyncio.ensure_future(accounts.change(lambda kept: kept.vhosts.setdefault("new", {})))
         await asyncio.sleep(0)
         await asyncio.sleep(0)

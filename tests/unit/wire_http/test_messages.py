@@ -242,7 +242,7 @@ def test_a_request_is_answered_over_http(http: Http) -> None:
         [request] = http.take("q")
         address = request["properties"]["reply_to"]
         assert http.publish(address, "!")
-        _, _, body = next(channel.consume("amq.rabbitmq.reply-to", auto_ack=True, inactivity_timeout=10))
+        _, _, body = next(channel.consume("amq.rabbitmq.reply-to", auto_ack=True, inactivity_timeout=30))
         assert body == b"!"
         channel.cancel()
     assert not http.publish(address, "late")
