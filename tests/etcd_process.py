@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,15 +12,10 @@ import pytest
 
 from penstock.errors import Unavailable
 from penstock.server.cluster.registers import EtcdRegister
+from ports import free_ports
 from waiting import eventually
 
 ETCD = shutil.which("etcd")
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as one:
-        port: int = one.getsockname()[1]
-        return port
 
 
 def answers(client: str) -> bool:
@@ -36,7 +30,7 @@ class Etcd:
     """One that can be killed and started again with what it has kept."""
 
     def __init__(self, folder: Path) -> None:
-        self.client, self._peer = f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"
+        self.client, self._peer = (f"127.0.0.1:{port}" for port in free_ports(2))
         self._folder = folder
         self._process: subprocess.Popen[bytes] | None = None
 

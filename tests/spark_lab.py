@@ -57,7 +57,7 @@ class Lab:
         """An action of the server's, by its name."""
         return remote(Where(self.house.url)).act(action, **fields)
 
-    def until(self, what: Callable[[], bool], seconds: float = 30.0) -> None:
+    def until(self, what: Callable[[], bool], seconds: float = 60.0) -> None:
         """Wait until it is true."""
         eventually(what, seconds=seconds)
 

@@ -6,7 +6,6 @@ import contextlib
 import fcntl
 import json
 import os
-import random
 import signal
 import socket
 import subprocess
@@ -25,26 +24,12 @@ from pika.exceptions import AMQPError
 
 from fault_proxy import Network, Way
 from forked import Forked, can_fork, of_the_product, penstock
+from ports import free_ports
 from waiting import eventually
 
 PATIENCE_S = 60.0
 SECRET = "not known to strangers"
 GUEST = {"authorization": "Basic Z3Vlc3Q6Z3Vlc3Q="}
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on, and that the system gives to nobody who calls: a follower's is bound late.
-
-    A socket at another address of this machine keeps other tests from choosing the same, until this process ends.
-    """
-    found = list[int]()
-    while len(found) < count:
-        port = random.randrange(20_000, 32_000)
-        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)), socket.socket() as token:
-            token.bind(("127.0.0.2", port))
-            token.detach()
-            found.append(port)
-    return found
 
 
 class Server:

@@ -107,7 +107,7 @@ def test_a_leader_that_slept_through_its_lease_does_not_go_on(tmp_path: Path) ->
 
 
 def test_a_server_that_is_stopped_is_killed_by_its_member_and_never_wakes_up(tmp_path: Path) -> None:
-    with Cluster(tmp_path, 2, section='lease = "1s"\nack_timeout = "1s"\nstall = "1s"\nmin_in_sync = 1') as cluster:
+    with Cluster(tmp_path, 2, section='lease = "1s"\nack_timeout = "1s"\nstall = "3s"\nmin_in_sync = 1') as cluster:
         stopped = cluster.leader()
         cluster.level()
         assert stopped.process is not None
@@ -153,7 +153,7 @@ main()
 
 def test_a_log_that_takes_long_to_open_is_no_reason_to_give_up_leading(tmp_path: Path) -> None:
     """Longer than `stall`, which is about commits: another one would take as long, and nobody would ever lead."""
-    section, new = 'lease = "1s"\nstall = "500ms"\nmin_in_sync = 1', {"OPENBLAS_NUM_THREADS": "1"}
+    section, new = 'lease = "1s"\nstall = "1s"\nmin_in_sync = 1', {"OPENBLAS_NUM_THREADS": "1"}
     with Cluster(tmp_path, 1, section=section, command=["-c", SLOWLY], environ=new) as cluster:
         assert "have stood still" not in cluster.leader().said()
         assert cluster.status()["term"] == 1

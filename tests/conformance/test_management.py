@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from live_server import LiveServer
-from waiting import wait_for
+from waiting import eventually, wait_for
 
 pytestmark = pytest.mark.usefixtures("as_the_files_say")
 
@@ -121,11 +121,12 @@ def test_an_operator_closes_a_connection(servers: tuple[Managed, Managed]) -> No
     server, _ = servers
     tool = Tool(server)
     connection = server.connect()
+    eventually(lambda: len(tool.get("connections")) == 1, "those of former tests are there")
     [shown] = tool.get("connections")
     name = shown["name"].replace(" ", "%20").replace(">", "%3E")
     assert tool.ask("DELETE", f"connections/{name}") == (204, None)
     with pytest.raises(ConnectionClosedByBroker) as closed:
-        connection.process_data_events(time_limit=10)
+        connection.process_data_events(time_limit=60)
     assert closed.value.reply_code == 320
     assert tool.get("health/checks/alarms") == {"status": "ok"}
     assert tool.get("aliveness-test/%2F") == {"status": "ok"}

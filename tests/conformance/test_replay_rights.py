@@ -12,6 +12,7 @@ from pika.exceptions import ChannelClosedByBroker
 import penstock
 from penstock.errors import AccessRefused
 from penstock.testing import Broker
+from waiting import wait_for
 
 pytestmark = pytest.mark.conformance
 
@@ -69,12 +70,14 @@ def test_amqp(broker: Broker) -> None:
     login = pika.PlainCredentials("ann", "ann")
     connection = pika.BlockingConnection(pika.ConnectionParameters(address.hostname, address.port, credentials=login))
     got: list[bytes] = []
-    connection.channel().basic_consume(
+    channel = connection.channel()
+    channel.basic_consume(
         "view", lambda c, m, p, body: got.append(body), auto_ack=True, arguments={"x-bookmark": "EPOCH"}
     )
-    connection.process_data_events(0.2)
+    wait_for(channel, lambda: len(got) >= len(ANN))
     assert got == ANN
     more(broker)
+    wait_for(channel, lambda: len(got) >= len(ANN + LIVE))
     connection.process_data_events(0.2)
     assert got == ANN + LIVE
     with pytest.raises(ChannelClosedByBroker, match="refused for user 'ann'"):

@@ -41,11 +41,11 @@ def read(
     channel: BlockingChannel, name: str, offset: object = "first", count: int = 10, prefetch: int = 3,
     settle: Callable[[BlockingChannel, int], None] = lambda channel, tag: channel.basic_ack(tag),
 ) -> list[tuple[bytes, int]]:  # fmt: skip
-    """So many bodies with their offsets, fewer if no more come within a moment."""
+    """So many bodies with their offsets, fewer if no more come within a while."""
     arguments: dict[str, Any] = {} if offset is None else {"x-stream-offset": offset}
     channel.basic_qos(prefetch_count=prefetch)
     out: list[tuple[bytes, int]] = []
-    for method, properties, body in channel.consume(name, arguments=arguments, inactivity_timeout=5 if count else 0.3):
+    for method, properties, body in channel.consume(name, arguments=arguments, inactivity_timeout=30 if count else 0.3):
         if method is None:
             break
         assert not method.redelivered
@@ -131,10 +131,12 @@ def test_prefetch_is_the_credit_of_a_reader(connect: Connect, stream: str) -> No
     channel.basic_consume(
         stream, lambda _, method, __, body: got.append(method.delivery_tag), arguments={"x-stream-offset": "first"}
     )
-    channel.connection.process_data_events(0.5)
+    wait_for(channel, lambda: len(got) >= 4)
+    channel.connection.process_data_events(0.2)
     assert got == [1, 2, 3, 4]
     channel.basic_ack(2, multiple=True)
-    channel.connection.process_data_events(0.5)
+    wait_for(channel, lambda: len(got) >= 6)
+    channel.connection.process_data_events(0.2)
     assert got == [1, 2, 3, 4, 5, 6]
 
 
@@ -160,7 +162,7 @@ def test_where_a_reader_begins(connect: Connect, stream: str) -> None:
         assert got == []
         if later in {None, "next"}:
             fill(connect().channel(), stream, range(10, 12))
-            channel.connection.process_data_events(2)
+            wait_for(channel, lambda got=got: bool(got))
             assert got[:1] == [b"10"]
 
 

@@ -109,6 +109,7 @@ def test_http_shows_the_certificate(server: TlsServer) -> None:
     address = f"https://localhost:{server.port_of('https')}"
     with httpx.Client(base_url=address, verify=server.context(), auth=("guest", "guest"), timeout=20) as client:
         told = client.get("/api/overview").json()
+        server.wait_for(lambda: len(client.get("/api/connections").json()) == 1, "those of former tests are there")
         [connection] = client.get("/api/connections").json()
         metrics = client.get("/metrics").text
         assert client.get("/api/health/checks/certificate-expiration/1/days").status_code == 503

@@ -15,10 +15,11 @@ from typing import Any, Self
 import pika
 
 import penstock
-from cluster_of_servers.house import GUEST, free_ports
+from cluster_of_servers.house import GUEST
 from fault_proxy import Network, Way
 from live_server import LiveServer
 from penstock.cli.main import main
+from ports import free_ports
 from waiting import eventually
 
 QUEUE = """

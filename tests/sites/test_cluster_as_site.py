@@ -6,8 +6,9 @@ import threading
 from collections import Counter
 from pathlib import Path
 
-from cluster_of_servers.house import Cluster, Publisher, drain, free_ports
+from cluster_of_servers.house import Cluster, Publisher, drain
 from etcd_process import running_etcd
+from ports import free_ports
 from sites.house import LINK, QUEUE, Site, publish
 from waiting import eventually
 

@@ -405,7 +405,7 @@ def test_messages_pass_through_an_instance_to_the_next(tmp_path: Path) -> None:
 def test_synchronous_destinations_are_downgraded_and_upgraded_by_actions_and_actions_hear_of_it(tmp_path: Path) -> None:
     actions = when(
         "amps-action-on-schedule",
-        ("amps-action-do-downgrade-replication", "<Age>1s</Age><GracePeriod>100ms</GracePeriod>"),
+        ("amps-action-do-downgrade-replication", "<Age>2s</Age><GracePeriod>100ms</GracePeriod>"),
         ("amps-action-do-upgrade-replication", "<Age>500ms</Age>"),
         options=EACH,
     )

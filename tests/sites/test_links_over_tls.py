@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster_of_servers.house import free_ports
+from ports import free_ports
 from sites.house import Site, Sites, out, publish, work
 from tls_lab import Files
 from waiting import eventually

@@ -162,7 +162,7 @@ class Nonsense(socketserver.StreamRequestHandler):
 
 
 def lab_until(what: Callable[[], bool]) -> None:
-    event, deadline = threading.Event(), time.monotonic() + 20
+    event, deadline = threading.Event(), time.monotonic() + 60
     while not what():
         assert time.monotonic() < deadline
         event.wait(0.005)

@@ -240,7 +240,7 @@ def test_a_machine_without_room_for_a_process_is_asked_again(tmp_path: Path) -> 
     child.start([str(tmp_path / "none")], log=tmp_path / "log")
     assert child.pid is None
     assert said[0].startswith("penstock: the driver cannot be started now: ")
-    rest, deadline = threading.Event(), time.monotonic() + 20
+    rest, deadline = threading.Event(), time.monotonic() + 60
     while not child.due():
         assert time.monotonic() < deadline
         rest.wait(0.005)

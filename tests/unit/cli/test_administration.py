@@ -82,11 +82,11 @@ def test_connections_are_listed_and_closed(broker: Broker, run: Run, does: Does,
     assert (status, "with 1 channel: close?" in err, "say --yes" in err) == (2, True, True)
     assert does("connection", "close", first["name"], "--reason", "out", "--yes") == "1 connection closed\n"
     with pytest.raises(ConnectionClosedByBroker) as closed:
-        mine.process_data_events(5)
+        mine.process_data_events(60)
     assert (closed.value.reply_code, closed.value.reply_text) == (320, "CONNECTION_FORCED - out")
     assert gives("connection", "close", "--user", "root", "--yes") == {"closed": [second["name"]]}
     with pytest.raises(ConnectionClosedByBroker):
-        other.process_data_events(5)
+        other.process_data_events(60)
     assert run("connection", "close", "--url", url)[0] == 2
 
 
@@ -202,7 +202,7 @@ def test_users_and_what_they_may_do(
     assert (status, "may open 0 vhosts and has 1 connection" in err) == (2, True)
     assert gives("user", "delete", "ann", "--yes") == {"deleted": "ann", "connections": 1}
     with pytest.raises(ConnectionClosedByBroker):
-        held.process_data_events(5)
+        held.process_data_events(60)
     for words in (
         ("change-password", "ann", "x"),
         ("set-tags", "ann"),

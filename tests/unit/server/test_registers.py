@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from etcd_process import free_port, running_etcd
+from etcd_process import running_etcd
 from penstock.errors import SettingsError, Unavailable
 from penstock.replication.register import ClusterState, Member, decode
 from penstock.server.cluster.changing import changed
 from penstock.server.cluster.registers import EtcdRegister, FileRegister, Kept, Register, register_at
+from ports import free_ports
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +71,7 @@ def test_of_those_who_try_at_once_one_succeeds(register: Register) -> None:
 
 def test_an_etcd_that_does_not_answer_is_no_answer(etcd: str) -> None:
     """Others of the list are asked; of a swap whose answer is lost nobody knows what became of it."""
-    nobody = f"127.0.0.1:{free_port()}"
+    nobody = f"127.0.0.1:{free_ports(1)[0]}"
     both = EtcdRegister([nobody, etcd], "lost")
     assert both.read() == Kept(0, b"")
     with pytest.raises(Unavailable, match="does not answer"):

@@ -38,7 +38,7 @@ class TestWithSettings:
         channel.basic_publish("", "jobs", b"one", pika.BasicProperties(delivery_mode=2))
         penstock_server.kill()
         with pytest.raises(pika.exceptions.AMQPConnectionError):
-            connection.process_data_events(time_limit=10)
+            connection.process_data_events(time_limit=60)
         with pytest.raises(Unavailable, match="does not run"):
             _ = penstock_server.amqp_url
         penstock_server.start()
