@@ -111,11 +111,11 @@ def test_nothing_asks_for_a_field_that_may_not_be_read(broker: Broker) -> None:
             lambda: list(ann.sow("orders", order_by="/owner")),
             lambda: list(ann.sow("orders", **grouped)),  # type: ignore[arg-type]
             lambda: list(ann.sow("owners", filter="/owner = 'bob'")),
-            lambda: list(ann.sow_and_subscribe("orders", filter="/owner = 'ann'", timeout=1)),
-            lambda: list(ann.sow_and_subscribe("orders", conflation="1s", conflation_key="/owner", timeout=1)),
-            lambda: list(ann.sow_and_subscribe("orders", timeout=1, **grouped)),  # type: ignore[arg-type]
+            lambda: list(ann.sow_and_subscribe("orders", filter="/owner = 'ann'", timeout=30)),
+            lambda: list(ann.sow_and_subscribe("orders", conflation="1s", conflation_key="/owner", timeout=30)),
+            lambda: list(ann.sow_and_subscribe("orders", timeout=30, **grouped)),  # type: ignore[arg-type]
             lambda: list(ann.replay("orders", "EPOCH", filter="/owner = 'ann'")),
-            lambda: list(ann.replay("orders", "EPOCH", filter="/owner = 'ann'", follow=True, timeout=1)),
+            lambda: list(ann.replay("orders", "EPOCH", filter="/owner = 'ann'", follow=True, timeout=30)),
         )
 
 

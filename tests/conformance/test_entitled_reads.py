@@ -87,9 +87,9 @@ def test_records_and_what_is_gathered_of_them_are_narrowed(broker: Broker) -> No
         assert [json.loads(row.body) for row in ann.sow("of-part")] == [{"owner": "ann", "n": 2}]
         with pytest.raises(ExpressionError):  # no text of a filter gets out of its brackets
             list(ann.sow("part", filter="1 = 1) OR (1 = 1"))
-        followed = ann.sow_and_subscribe("part", timeout=0.3)
+        followed = ann.sow_and_subscribe("part", timeout=2)
         assert owners([one.body for one in followed]) == ["ann", "ann"]
-        rows = ann.sow_and_subscribe("part", timeout=0.3, **GROUPED)  # type: ignore[arg-type]
+        rows = ann.sow_and_subscribe("part", timeout=2, **GROUPED)  # type: ignore[arg-type]
         assert [json.loads(row.body)["owner"] for row in rows] == ["ann"]
 
 
@@ -105,11 +105,11 @@ def test_what_is_not_read_is_not_gathered_by_another_name_either(broker: Broker)
             lambda: list(ann.sow("secret", exchange="x", **GROUPED)),  # type: ignore[arg-type]
             lambda: list(ann.sow("all")),
             lambda: list(ann.sow("all", **GROUPED)),  # type: ignore[arg-type]
-            lambda: list(ann.sow_and_subscribe("secret", timeout=0.3)),
-            lambda: list(ann.sow_and_subscribe("of-secret", timeout=0.3)),
-            lambda: list(ann.sow_and_subscribe("x/secret", timeout=0.3, **GROUPED)),  # type: ignore[arg-type]
-            lambda: list(ann.sow_and_subscribe("all", timeout=0.3, **GROUPED)),  # type: ignore[arg-type]
-            lambda: list(ann.delta_subscribe("secret", timeout=0.3)),
+            lambda: list(ann.sow_and_subscribe("secret", timeout=30)),
+            lambda: list(ann.sow_and_subscribe("of-secret", timeout=30)),
+            lambda: list(ann.sow_and_subscribe("x/secret", timeout=30, **GROUPED)),  # type: ignore[arg-type]
+            lambda: list(ann.sow_and_subscribe("all", timeout=30, **GROUPED)),  # type: ignore[arg-type]
+            lambda: list(ann.delta_subscribe("secret", timeout=30)),
             lambda: list(ann.replay("secret", "EPOCH")),
             lambda: list(ann.replay("secret", "EPOCH", exchange="x")),
         )
@@ -122,7 +122,7 @@ def test_a_queue_over_many_topics_shows_what_its_own_right_lets_through(broker: 
         [row] = [json.loads(row.body) for row in grouped]
         assert row["owner"] == "ann"
         assert "secret" not in row["all"].replace("secret of ann", "", 1)  # the copy in `part` alone
-        with ann.consume("work", backlog=100, timeout=0.5) as consumer:
+        with ann.consume("work", backlog=100, timeout=2) as consumer:
             seen = [(message.topic, message.json()["owner"]) for message in consumer]
         assert {owner for _, owner in seen} == {"ann"}
         assert "secret" not in {topic for topic, _ in seen}

@@ -211,10 +211,10 @@ def test_what_takes_too_long_is_retried_with_the_reason() -> None:
                 cancelled.append(1)
                 raise
 
-    @app.worker("out", timeout="100ms")
+    @app.worker("out", timeout="700ms")
     def hangs_in_a_thread(message: penstock.Message) -> None:
         if message.attempt == 1:
-            ended.wait(0.4)
+            ended.wait(1.4)
 
     with broker() as server:
         mark = server.publish("q", b"x")

@@ -117,5 +117,5 @@ async def test_from_a_coroutine() -> None:
         async with penstock.aio.connect(server.flight_url) as client:
             task = await client.submit("q", {"id": 1, "total": 4})
             await billing().serve(url=server.flight_url, burst=True)
-            assert await task.get(timeout="5s") == {"id": 1, "total": 8.0}
+            assert await task.get(timeout="30s") == {"id": 1, "total": 8.0}
             assert await (await client.task(task.id)).record() is not None
