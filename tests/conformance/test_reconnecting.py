@@ -182,7 +182,13 @@ def test_a_timeout_while_the_server_is_away_is_no_end(server: Lives, client: pen
         assert consumer.take() is None, "the server is there, and nothing comes"
         client.publish(name, b"0")
         assert consumer.take(WAIT_S) is not None
-        eventually(lambda: replay.take() is not None, seconds=WAIT_S)
+
+        def told() -> bool:
+            """A replay from now on has no word that it has begun."""
+            client.publish(name, b"1")
+            return replay.take() is not None
+
+        eventually(told, seconds=WAIT_S)
         server.kill()
         for take in (consumer.take, replay.take):
             with pytest.raises(penstock.Unavailable, match="is away, and is tried again"):

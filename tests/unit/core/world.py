@@ -70,12 +70,7 @@ def to_table(entries: Sequence[Entry]) -> pa.Table:
                 entry.priority[i] if entry.priority else None, entry.properties_of(i), body,
             ))  # fmt: skip
     columns = list(zip(*rows, strict=True)) if rows else [[] for _ in COLUMNS]
-    arrays = [
-        pa.array(values, pa.int64()).cast(field.type)
-        if pa.types.is_timestamp(field.type)
-        else pa.array(values, field.type)
-        for values, field in zip(columns, COLUMNS, strict=True)
-    ]
+    arrays = [pa.array(values, field.type) for values, field in zip(columns, COLUMNS, strict=True)]
     return pa.table(arrays, schema=COLUMNS)
 
 
