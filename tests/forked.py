@@ -20,6 +20,7 @@ import socket
 import subprocess
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -149,6 +150,7 @@ class Forked:
         with open(os.devnull, "r+b") as nothing:
             fds = [nothing.fileno() if one == subprocess.DEVNULL else one for one in (stdin, stdout, stderr)]
             self.pid, self._told = fork_at(address or Nursery.found(), request, [*fds, *passed])
+        weakref.finalize(self, self._told.close)  # also where this is a part of a circle that the collector finds
         self.returncode: int | None = None
         self._lock = threading.Lock()
 
@@ -184,10 +186,6 @@ class Forked:
     def terminate(self) -> None:
         """SIGTERM."""
         self.send_signal(signal.SIGTERM)
-
-    def __del__(self) -> None:
-        if hasattr(self, "_told"):
-            self._told.close()
 
 
 def _readable(end: socket.socket, timeout: float | None) -> bool:

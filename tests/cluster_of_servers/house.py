@@ -182,7 +182,7 @@ class Cluster:
     """`with Cluster(folder, 3) as cluster:` the first one was made a cluster of, and all were started."""
 
     def __init__(
-        self, folder: Path, members: int, *, section: str = 'lease = "1s"\nack_timeout = "1s"', more: str = "",
+        self, folder: Path, members: int, *, section: str = 'lease = "2s"\nack_timeout = "1s"', more: str = "",
         registry: str = "", network: Network | None = None,
         command: Sequence[str] = ("-m", "penstock"), environ: Mapping[str, str] | None = None,
         flight: bool = False,

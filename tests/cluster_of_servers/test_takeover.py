@@ -142,7 +142,7 @@ from penstock.server import app
 opened = app.open_core
 
 def slowly(*arguments, **more):
-    time.sleep(2.0)
+    time.sleep(5.0)
     return opened(*arguments, **more)
 
 app.open_core = slowly
@@ -153,7 +153,7 @@ main()
 
 def test_a_log_that_takes_long_to_open_is_no_reason_to_give_up_leading(tmp_path: Path) -> None:
     """Longer than `stall`, which is about commits: another one would take as long, and nobody would ever lead."""
-    section, new = 'lease = "1s"\nstall = "1s"\nmin_in_sync = 1', {"OPENBLAS_NUM_THREADS": "1"}
+    section, new = 'lease = "1s"\nstall = "4s"\nmin_in_sync = 1', {"OPENBLAS_NUM_THREADS": "1"}
     with Cluster(tmp_path, 1, section=section, command=["-c", SLOWLY], environ=new) as cluster:
         assert "have stood still" not in cluster.leader().said()
         assert cluster.status()["term"] == 1
@@ -177,12 +177,13 @@ def publisher_on(cluster: Cluster, before: Publisher) -> Publisher:
 @pytest.mark.parametrize("members", [2])
 def test_a_leader_that_is_stopped_hands_over_at_once(tmp_path: Path, members: int) -> None:
     """It does not wait for the lease, here five minutes."""
-    section = 'lease = "5m"\nack_timeout = "1s"\nmin_in_sync = 1'
+    section = 'lease = "5m"\nack_timeout = "1m"\nmin_in_sync = 1'
     with Cluster(tmp_path, members, section=section) as cluster:
         publisher = Publisher(cluster)
         leader = cluster.leader()
         cluster.level()
         publisher.more(20)
+        cluster.level()
         assert leader.stop() == 0
         begun = time.monotonic()
         [other] = [one for one in cluster.servers if one is not leader]

@@ -334,9 +334,11 @@ def test_a_queue_with_priorities_on_two_instances(printed: Instances) -> None:
     publish(a, *bodies, queue="Orders")
     come(printed, "OrderPriority", {"a": (4, 0), "b": (0, 4)})
     assert Counter(work(b, 2, "OrderPriority")) == Counter(bodies[2:])
-    come(printed, "OrderPriority", {"a": (2, 0), "b": (0, 2)})  # b may have asked for one more, and gives it back
-    assert work(a, 2, "OrderPriority") == [bodies[1], bodies[0]]
+    given = work(a, 2, "OrderPriority")
     printed.empty("OrderPriority")
+    assert Counter(given) == Counter(bodies[:2])
+    if b.queue("OrderPriority")["transferred_in"] == 2:  # else it had asked for one more, and a for that again
+        assert given == [bodies[1], bodies[0]]
 
 
 def test_a_sync_point_on_two_instances(printed: Instances) -> None:
