@@ -12,8 +12,9 @@ from cryptography import x509
 from cryptography.x509.oid import NameOID
 
 import penstock
-from cluster_of_servers.house import Cluster, Publisher, drain, free_ports
+from cluster_of_servers.house import Cluster, Publisher, drain
 from penstock.errors import NotLeading
+from ports import free_ports
 from tls_lab import Files, over_tls
 from waiting import eventually
 
