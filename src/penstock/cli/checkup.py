@@ -16,9 +16,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -356,8 +357,6 @@ def _running_link(one: Mapping[str, Any]) -> Finding:
 
 def examine_links(settings: Settings) -> Iterator[Finding]:
     """Whether each [[link]] can be called, and its queues can be shared."""
-    from penstock.core.queue.owning import why_not_shared
-
     paced = any(step.downgrade_replication is not None for action in settings.action for step in action.do)
     here = {settings.site, *(one.name for one in settings.link)}
     for link in settings.link:
@@ -369,14 +368,21 @@ def examine_links(settings: Settings) -> Iterator[Finding]:
         if link.sync and link.downgrade_after is None and not paced:
             advice = "publishers wait for as long as that site is away: downgrade_after says for how long at most"
             yield Finding(what, "poor", "sync without downgrade_after", advice)
-        for queue in settings.queue:
-            if (why := why_not_shared(queue.settings)) is not None and _carried(link, queue):
-                advice = "the link is refused where the other site has that queue, too"
-                yield Finding(what, "poor", f"queue {queue.name!r} has {why}", advice)
-            owner = queue.settings.initial_owner
-            if owner is not None and owner not in here and _carried(link, queue):
-                advice = "its messages are owned by a site that no link leads to: nobody here can ask for them"
-                yield Finding(what, "poor", f"initial_owner {owner!r} of queue {queue.name!r}", advice)
+        for queue in filter(partial(_carried, link), settings.queue):
+            yield from _shared(what, queue, here)
+
+
+def _shared(what: str, queue: Queue, here: Collection[str]) -> Iterator[Finding]:
+    """Whether a queue that a link carries can be had at both sites.  here: this site, and those that links lead to."""
+    from penstock.core.queue.owning import why_not_shared
+
+    if (why := why_not_shared(queue.settings)) is not None:
+        advice = "the link is refused where the other site has that queue, too"
+        yield Finding(what, "poor", f"queue {queue.name!r} has {why}", advice)
+    owner = queue.settings.initial_owner
+    if owner is not None and owner not in here:
+        advice = "its messages are owned by a site that no link leads to: nobody here can ask for them"
+        yield Finding(what, "poor", f"initial_owner {owner!r} of queue {queue.name!r}", advice)
 
 
 def _carried(link: LinkSection, queue: Queue) -> bool:

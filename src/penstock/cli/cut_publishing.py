@@ -165,13 +165,8 @@ def _values(rows: Any, name: str) -> list[Any]:
     return cells(rows, name)
 
 
-def publish_cut(
-    settings: Settings, client: Client, files: Sequence[str], amqp: str | None, *, do: bool, told: Callable[[int], None]
-) -> list[Lost]:
-    """Publish what was cut, or only count it.
-
-    client: of the server that leads; its user may look at the whole log, and write where these messages go.
-    """
+def _tails_of(settings: Settings, client: Client, files: Sequence[str]) -> tuple[int, Tails, Mapping[int, Place]]:
+    """The cluster's origin, what was cut off this member's log, and what the leader's log says of exchanges."""
     from penstock.server.cluster.changing import state_of
     from penstock.server.cluster.registers import register_at
 
@@ -184,7 +179,17 @@ def publish_cut(
         raise Unavailable(f"what the log says of exchanges is not told: {listed['why']}")
     if listed["log"]["origin"] != state.origin:
         raise InvalidArgument(f"{client.address} keeps the log of another cluster")
-    known: dict[int, Place] = {int(via): (*pair, ()) for via, pair in listed["log"]["vias"].items()}
+    return state.origin, tails, {int(via): (*pair, ()) for via, pair in listed["log"]["vias"].items()}
+
+
+def publish_cut(
+    settings: Settings, client: Client, files: Sequence[str], amqp: str | None, *, do: bool, told: Callable[[int], None]
+) -> list[Lost]:
+    """Publish what was cut, or only count it.
+
+    client: of the server that leads; its user may look at the whole log, and write where these messages go.
+    """
+    origin, tails, known = _tails_of(settings, client, files)
     sender = _Sender(client, amqp) if do else None
     try:
         for one, messages in tails.each(known):
@@ -196,7 +201,7 @@ def publish_cut(
                     raise Refused(
                         f"LSN {message.lsn} of {one.file}: no record tells the exchange that it was published to"
                     )
-                if sender.publish(f"cut {state.origin:x} {one.first}", message, place):
+                if sender.publish(f"cut {origin:x} {one.first}", message, place):
                     one.published += 1
                 else:
                     one.unroutable += 1

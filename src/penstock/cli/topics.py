@@ -157,18 +157,8 @@ def sow(
     """
     if skip is not None and top is None:
         raise InvalidArgument(f"--skip {skip} needs --top: it says how many of the first so many are passed over")
-    if (select is None) != (group_by is None):
-        given, missing = ("--select", "--group-by") if group_by is None else ("--group-by", "--select")
-        raise InvalidArgument(f"{given} needs {missing}: together they say what rows to gather")
-    if select is not None and fields is not None:
-        raise InvalidArgument("--fields does not go with --select, which says which fields there are")
-    if order_by is not None:
-        from penstock.core.sow.select import order_of
-
-        try:
-            order_of(order_by)
-        except InvalidArgument as error:
-            raise InvalidArgument(str(error).replace("order_by", "--order-by")) from None
+    _refuse_gathering(select, group_by, fields)
+    _refuse_order(order_by)
     with connect(url) as client:
         if delete:
             _delete(client, topic, exchange, filter, yes=yes, json=json)
@@ -184,6 +174,25 @@ def sow(
                 write_json({field: getattr(record, field) for field in shown}, indent=False)
             else:
                 write(record.body.decode("utf-8", "replace") if text is None else text(record.body))
+
+
+def _refuse_gathering(select: str | None, group_by: str | None, fields: str | None) -> None:
+    if (select is None) != (group_by is None):
+        given, missing = ("--select", "--group-by") if group_by is None else ("--group-by", "--select")
+        raise InvalidArgument(f"{given} needs {missing}: together they say what rows to gather")
+    if select is not None and fields is not None:
+        raise InvalidArgument("--fields does not go with --select, which says which fields there are")
+
+
+def _refuse_order(order_by: str | None) -> None:
+    """What cannot be read is told in the words of the command line, before anybody is asked."""
+    if order_by is not None:
+        from penstock.core.sow.select import order_of
+
+        try:
+            order_of(order_by)
+        except InvalidArgument as error:
+            raise InvalidArgument(str(error).replace("order_by", "--order-by")) from None
 
 
 def _facts(client: Client, topic: str, exchange: str) -> Mapping[str, object]:

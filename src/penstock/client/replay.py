@@ -19,7 +19,8 @@ import secrets
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, cast
@@ -36,6 +37,21 @@ logger = logging.getLogger("penstock.client")
 
 SAVE_S = 1.0
 """How often a file of bookmarks is written, at most; closing a replay writes it, too."""
+
+
+@contextmanager
+def _at(moment: float | None, act: Callable[[], None]) -> Generator[None, None, None]:
+    """Do something at a moment of the monotonic clock, unless the block ends before it."""
+    if moment is None:
+        yield
+        return
+    timer = threading.Timer(moment - time.monotonic(), act)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 class Bookmarks:
@@ -174,19 +190,13 @@ class Replay:
 
     def _read(self, until: float | None) -> bool:
         """Wait for one chunk; False at the end, and at that moment of the monotonic clock."""
-        timer: threading.Timer | None = None
         if self._reader is None and not self._due(until):
             return False
         try:
             reader = self._reader or self._open()
-            with translated():
-                if until is not None:
-                    left = until - time.monotonic()
-                    if left <= 0:
-                        return False
-                    timer = threading.Timer(left, self.close)
-                    timer.daemon = True
-                    timer.start()
+            if until is not None and until <= time.monotonic():
+                return False
+            with _at(until, self.close), translated():
                 try:
                     chunk = reader.read_chunk()
                 except StopIteration:
@@ -197,9 +207,10 @@ class Replay:
                 return False
             self._lost(error)
             return True
-        finally:
-            if timer is not None:
-                timer.cancel()
+        self._take_in(chunk)
+        return True
+
+    def _take_in(self, chunk: Any) -> None:
         self._answered = True
         if self._outage.over():
             logger.warning("connected to %s again", self._link.address)
@@ -211,7 +222,6 @@ class Replay:
             self._came += len(rows)
             if self._again is not None:
                 self._after = self._ready[-1].bookmark
-        return True
 
     def _due(self, until: float | None) -> bool:
         """Wait until the server is to be asked, after an outage; False when this is closed."""

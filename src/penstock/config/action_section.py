@@ -88,12 +88,7 @@ class ActionOn(Section):
         if (self.link is not None) != (event in LINK_EVENTS):
             words = ", ".join(map(repr, LINK_EVENTS))
             raise ValueError(f"a link goes with the events {words}, and they with a link; this one is {event!r}")
-        if self.schedule is not None:
-            if "event" in self.model_fields_set and self.event != "schedule":
-                raise ValueError(f"event {self.event!r} needs a queue or a topic, not a schedule")
-            parse_checked(self.schedule)
-        elif event == "schedule":
-            raise ValueError('write on = { schedule = "4h" }')
+        self._is_timed()
         if event == "oof" and self.queue is not None:
             raise ValueError("a queue has no last values that leave the focus: oof is for topics")
         for key, events in _ONLY.items():
@@ -102,6 +97,15 @@ class ActionOn(Section):
         if event in {"publish", "deliver"} or self.link is not None:
             topic_pattern(self.watched)
         return self
+
+    def _is_timed(self) -> None:
+        """A schedule has no event beside it, and can be read; the event `schedule` has no other way to be said."""
+        if self.schedule is not None:
+            if "event" in self.model_fields_set and self.event != "schedule":
+                raise ValueError(f"event {self.event!r} needs a queue or a topic, not a schedule")
+            parse_checked(self.schedule)
+        elif self.event == "schedule":
+            raise ValueError('write on = { schedule = "4h" }')
 
     @property
     def happens(self) -> str:

@@ -6,6 +6,7 @@ limit.  Together with `meter`, which bounds what arrays in a message add, one me
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from difflib import get_close_matches
 from typing import cast
 
@@ -66,29 +67,11 @@ def check(tree: Node, text: str, known: frozenset[Group] = frozenset()) -> Check
     cost, us_a_byte = 0, 0.0
     changing: Call | None = None
     for node in walk_tree(tree):
-        match node:
-            case Literal():
-                pass
-            case Call():
-                function = _function(node, text, known)
-                for at in function.patterns:
-                    us_a_byte += us_of(str(cast("Literal", node.arguments[at]).value))
-                cost += REPLACE_COST if node.name in _DEAR else CALL_COST
-                if changing is None and not function.deterministic:
-                    changing = node
-            case Like():
-                cost += CALL_COST
-                _pattern(node.pattern, text)
-                us_a_byte += us_of(str(node.pattern.value))
-            case Field():
-                if node.source == "properties" and node.steps[0] not in PROPERTIES:
-                    names = ", ".join(PROPERTIES)
-                    raise ExpressionError(
-                        f"no property {node.steps[0]!r}: there are {names}", text=text, place=node.place
-                    )
-                cost += 1 if len(node.steps) == 1 else PATH_COST
-            case _:
-                cost += 1
+        steps, patterns = _price(node, text, known)
+        cost += steps
+        us_a_byte += sum(us_of(str(pattern.value)) for pattern in patterns)
+        if changing is None and isinstance(node, Call) and not FUNCTIONS[node.name].deterministic:
+            changing = node
         if cost > COST_LIMIT:
             raise ExpressionError(
                 f"the expression is too large, it costs over {COST_LIMIT} (1 a field or operator, "
@@ -98,6 +81,26 @@ def check(tree: Node, text: str, known: frozenset[Group] = frozenset()) -> Check
                 place=node.place,
             )
     return Checked(tree, changing, cost, us_a_byte)
+
+
+def _price(node: Node, text: str, known: frozenset[Group]) -> tuple[int, Sequence[Literal]]:
+    """What one node costs, and the patterns that it searches for.  Raises ExpressionError where it cannot be used."""
+    match node:
+        case Literal():
+            return 0, ()
+        case Call():
+            patterns = [cast("Literal", node.arguments[at]) for at in _function(node, text, known).patterns]
+            return REPLACE_COST if node.name in _DEAR else CALL_COST, patterns
+        case Like():
+            _pattern(node.pattern, text)
+            return CALL_COST, (node.pattern,)
+        case Field():
+            if node.source == "properties" and node.steps[0] not in PROPERTIES:
+                names = ", ".join(PROPERTIES)
+                raise ExpressionError(f"no property {node.steps[0]!r}: there are {names}", text=text, place=node.place)
+            return 1 if len(node.steps) == 1 else PATH_COST, ()
+        case _:
+            return 1, ()
 
 
 def _function(call: Call, text: str, known: frozenset[Group]) -> Function:

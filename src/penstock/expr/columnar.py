@@ -31,6 +31,7 @@ from penstock.expr.tree import (
     Between,
     Call,
     Compare,
+    Condition,
     Field,
     In,
     Is,
@@ -126,6 +127,14 @@ class Columnar:
                 return operand if node.operator == "+" or operand.type == _NONE else compute.negate_checked(operand)
             case Arithmetic():
                 return _arithmetic(node.operator, self._operand(node.left, view), self._operand(node.right, view))
+            case Call():
+                return self._call(node, view)
+            case _:
+                return self._condition(node, view)
+
+    def _condition(self, node: Condition, view: View) -> Typed:
+        """What is TRUE, FALSE or NULL."""
+        match node:
             case Compare():
                 return _compare(node.operator, self._operand(node.left, view), self._operand(node.right, view))
             case Between():
@@ -144,16 +153,11 @@ class Columnar:
                 return _affix(node, self._operand(node.operand, view))
             case Is():
                 return _is(node.what, self._operand(node.operand, view))
-            case Call():
-                return self._call(node, view)
-            case And() | Or() | Not():
-                return self._logical(node, view)
-
-    def _logical(self, node: And | Or | Not, view: View) -> Typed:
-        if isinstance(node, Not):
-            return compute.invert(_logic(self._operand(node.operand, view)))
-        join = compute.and_kleene if isinstance(node, And) else compute.or_kleene
-        return reduce(join, (_logic(self._operand(item, view)) for item in node.items))
+            case Not():
+                return compute.invert(_logic(self._operand(node.operand, view)))
+            case And() | Or():
+                join = compute.and_kleene if isinstance(node, And) else compute.or_kleene
+                return reduce(join, (_logic(self._operand(item, view)) for item in node.items))
 
     def _call(self, node: Call, view: View) -> Typed:
         if node.name in _OF_VIEW:

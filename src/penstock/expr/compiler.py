@@ -42,6 +42,7 @@ from penstock.expr.tree import (
     Call,
     Compare,
     CompareOperator,
+    Condition,
     Field,
     In,
     Is,
@@ -308,6 +309,14 @@ class _Writer:
                 return f"{'negate' if node.operator == '-' else 'number'}({self.value(node.operand)})"
             case Arithmetic():
                 return f"{_ARITHMETIC[node.operator]}({self.value(node.left)}, {self.value(node.right)})"
+            case Call():
+                return self._call(node)
+            case _:
+                return self._condition(node)
+
+    def _condition(self, node: Condition) -> str:
+        """The value of what is TRUE, FALSE or NULL."""
+        match node:
             case Compare():
                 return f"{_COMPARISONS[node.operator][0]}({self.raw(node.left)}, {self.raw(node.right)})"
             case And():
@@ -328,8 +337,6 @@ class _Writer:
                 return f"{node.end.lower()}({self.raw(node.operand)}, {self._items(node.items, text_patterns.Affixes)})"
             case Is():
                 return f"is_{node.what.lower()}({self.raw(node.operand)})"
-            case Call():
-                return self._call(node)
             case _:
                 assert_never(node)
 

@@ -41,6 +41,7 @@ CACHED = 1024
 
 Properties = bytes | Sequence[bytes]
 Topics = Topic | Sequence[Topic] | None
+_FOR_ALL = (bytes, Topic, int)  # what is one value for all rows of a batch
 
 
 def parse(text: str) -> Node:
@@ -48,6 +49,11 @@ def parse(text: str) -> Node:
     from penstock.expr.grammar import parse as read  # lark takes 40 ms to load; a server without filters needs none
 
     return read(text)
+
+
+def _each(given: object) -> Iterable[Any]:
+    """What every row has for each of them, and one a row as it is."""
+    return repeat(given) if given is None or isinstance(given, _FOR_ALL) else cast("Iterable[Any]", given)
 
 
 class _Compiled:
@@ -112,12 +118,8 @@ class _Compiled:
         now: int | None,
         context: Context | None,
     ) -> list[object]:
-        needs = self._needs
-        headers: Iterable[bytes] = repeat(properties) if isinstance(properties, bytes) else properties
-        names: Iterable[object] = repeat(topics) if topics is None or isinstance(topics, Topic) else topics
-        stamps: Iterable[object] = repeat(times) if times is None or isinstance(times, int) else times
-        seconds = (time.time() if now is None else now / 1_000_000) if "now" in needs else None
-        rows: Sequence[bytes] = bodies
+        needs, rows = self._needs, bodies
+        headers, names = _each(properties), _each(topics)
         same = (
             self._same
             and (isinstance(headers, repeat) or "properties" not in needs)
@@ -127,17 +129,22 @@ class _Compiled:
             rows = bodies[:1]
         try:
             found = self._program.run(
-                rows, headers, names, repeat(None) if lsns is None else lsns, stamps, origin, seconds, context
+                rows, headers, names, _each(lsns), _each(times), origin, self._seconds(now), context
             )
         finally:
             meter.stop()
         return found if rows is bodies else found * len(bodies)
 
+    def _seconds(self, now: int | None) -> float | None:
+        """What UNIX_TIMESTAMP() is, where it is asked for."""
+        if "now" not in self._needs:
+            return None
+        return time.time() if now is None else now / 1_000_000
+
     def _view(self, batch: Batch, origin: int | None, now: int | None, context: Context | None) -> View:
         from penstock.expr.batches import View
 
-        seconds = (time.time() if now is None else now / 1_000_000) if "now" in self._needs else None
-        return View(batch, origin, seconds, context, body_type(self.message_type).table)
+        return View(batch, origin, self._seconds(now), context, body_type(self.message_type).table)
 
 
 class Filter(_Compiled):
@@ -171,19 +178,11 @@ class Filter(_Compiled):
         """As `matches`, for bodies that were read before: `records` has what `compiler.parsed` made of each."""
         if self._run_parsed is None:
             self._run_parsed = compile_parsed(self.tree, self._metered)
-        seconds = (time.time() if now is None else now / 1_000_000) if "now" in self._needs else None
         try:
             return self._run_parsed(  # type: ignore[return-value]
-                bodies,
-                records,
-                repeat(properties) if isinstance(properties, bytes) else properties,
-                repeat(topics) if topics is None or isinstance(topics, Topic) else topics,
-                repeat(None) if lsns is None else lsns,
-                repeat(times) if times is None or isinstance(times, int) else times,
-                origin,
-                seconds,
-                context,
-            )
+                bodies, records, _each(properties), _each(topics), _each(lsns), _each(times), origin,
+                self._seconds(now), context,
+            )  # fmt: skip
         finally:
             meter.stop()
 

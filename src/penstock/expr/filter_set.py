@@ -10,7 +10,7 @@ equality rules out.  It knows neither queues nor consumers.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from penstock.expr.batches import NOTHING, Table, header_tables, walk
 from penstock.expr.bodies.type_table import body_type
@@ -240,13 +240,9 @@ class FilterSet:
             assert isinstance(one, Filter)
             read = records.of(one.message_type) if "body" in one.needs else None
             found = one.matches_parsed(
-                [bodies[row] for row in rows],
-                [NOTHING] * len(rows) if read is None else [read[row] for row in rows],
-                properties if isinstance(properties, bytes) else [properties[row] for row in rows],
-                topics if isinstance(topics, Topic) else [topics[row] for row in rows],
-                lsns=None if lsns is None else [lsns[row] for row in rows],
-                times=None if times is None else [times[row] for row in rows],
-            )
+                _of(bodies, rows), [NOTHING] * len(rows) if read is None else _of(read, rows), _of(properties, rows),
+                _of(topics, rows), lsns=_of(lsns, rows), times=_of(times, rows),
+            )  # fmt: skip
             wanted = [row for row, yes in zip(rows, found, strict=True) if yes]
             if wanted:
                 out[slot] = wanted
@@ -272,6 +268,11 @@ class FilterSet:
                     into[slot] = [row]
                 else:
                     rows.append(row)
+
+
+def _of(column: Any, rows: Sequence[int]) -> Any:
+    """Some rows of a column, which may be one value for all."""
+    return column if column is None or isinstance(column, (bytes, Topic)) else [column[row] for row in rows]
 
 
 def _true(found: Sequence[bool]) -> list[int]:

@@ -173,9 +173,8 @@ class Call:
     depth: int = field(default=1, compare=False)
 
 
-Node: TypeAlias = (
-    Literal | Field | Sign | Arithmetic | Compare | And | Or | Not | Between | In | Like | Affix | Is | Call
-)
+Condition: TypeAlias = Compare | And | Or | Not | Between | In | Like | Affix | Is
+Node: TypeAlias = Literal | Field | Sign | Arithmetic | Call | Condition
 
 
 def children(node: Node) -> tuple[Node, ...]:

@@ -154,6 +154,11 @@ def order(left: Value, right: Value) -> int | None:
         return -1 if to_bytes(left) < to_bytes(right) else 1
     if isinstance(left, int | float) and isinstance(right, int | float):
         return -1 if left < right else 1 if left > right else 0 if left == right else None
+    return _order_of_unlike(left, right)
+
+
+def _order_of_unlike(left: Value, right: Value) -> int | None:
+    """A text beside a number is compared as the number that it spells."""
     a, b = _comparable(left), _comparable(right)
     if a is None or b is None:
         return None

@@ -416,12 +416,10 @@ class Committing:
             self._break(commit.error)
             return
         for segment, first, last, offset, length, rows in commit.placed:
-            if segment is not self._catalog.segments[-1]:
-                self._catalog.add(segment)
+            self._catalog.go_on_in(segment)
             segment.add(first, last, offset, length, rows, checked=False)
             self.bytes_written += length
-        if self._appender.segment is not self._catalog.segments[-1]:  # begun, and nothing is in it yet
-            self._catalog.add(self._appender.segment)
+        self._catalog.go_on_in(self._appender.segment)  # perhaps begun, and nothing is in it yet
         now = self._clock.mono()
         self._idle_since = now
         if commit.sync:

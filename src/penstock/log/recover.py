@@ -89,9 +89,7 @@ def open_segments(
     files = _headers(disk, shelf, firsts, recovery, repair=repair)
     found = files.found
     if not found:
-        if not repair:
-            raise LogDamaged(f"{FOLDER}/ holds no segment")
-        return _create(disk, catalog, recovery, files.torn_roll, origin, new_first)
+        return _create(disk, catalog, recovery, files.torn_roll, origin, new_first, repair=repair)
     headers = [header for header, _, _ in found]
     recovery.origin, recovery.neediest = headers[0].origin, max(headers, key=attrgetter("floor"))
     frames = FrameReader()
@@ -108,12 +106,12 @@ def open_segments(
             _open_last(disk, segment, frames, recovery, files.torn_roll, repair=repair, claims=claims)
         catalog.add(segment)
         recovery.records += segment.rows
-    if repair and (files.replaced or unfinished):
-        recovery.mends.append(partial(remove, disk, [*unfinished, *files.replaced]))
+    if repair and (useless := [*unfinished, *files.replaced]):
+        recovery.mends.append(partial(remove, disk, useless))
     watch("checking", len(found), len(found))
     recovery.segments = len(found)
     last = catalog.segments[-1].last
-    recovery.last_lsn = last if recovery.records or found[0][0].previous else 0
+    recovery.last_lsn = last if recovery.records or headers[0].previous else 0
     recovery.next_lsn = last + (1 if recovery.clean else _UNCLEAN_GAP)
     return recovery
 
@@ -234,7 +232,11 @@ def _open_closed(
     return scan
 
 
-def _create(disk: Disk, catalog: Catalog, recovery: Recovery, torn: str, origin: int, first: int) -> Recovery:
+def _create(
+    disk: Disk, catalog: Catalog, recovery: Recovery, torn: str, origin: int, first: int, *, repair: bool
+) -> Recovery:
+    if not repair:
+        raise LogDamaged(f"{FOLDER}/ holds no segment")
     if disk.list("checkpoints"):
         raise LogDamaged("log/ holds no segment but checkpoints/ is not empty: restore the log, or empty the folder")
     disk.mkdir(FOLDER)

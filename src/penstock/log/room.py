@@ -163,19 +163,15 @@ class Room:
                 self.full = True
             if self._bulk or self.full:
                 return
-            with self._lock:
-                file, start = self._file, self._zeroed
-                missing = self._offset + self._ahead - start
-                if file is None or missing <= 0:
-                    return
-                step = min(_STEP if missing > self._ahead // 2 else _SMALL_STEP, missing)
-                try:
-                    file.pwrite(_ZEROS if step == _SMALL_STEP else bytes(step), start)
-                except OSError as error:
-                    self._fail(error)
-                    return
-                self._zeroed = start + step
             try:
+                with self._lock:
+                    file, start = self._file, self._zeroed
+                    missing = self._offset + self._ahead - start
+                    if file is None or missing <= 0:
+                        return
+                    step = min(_STEP if missing > self._ahead // 2 else _SMALL_STEP, missing)
+                    file.pwrite(_ZEROS if step == _SMALL_STEP else bytes(step), start)
+                    self._zeroed = start + step
                 if self._thread is not None:
                     file.sync()
             except OSError as error:

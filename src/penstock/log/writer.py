@@ -244,17 +244,22 @@ class Appender:
                 commit.placed.append(place)
                 self._offset += made.size
                 self._last = made.last
-            if commit.mark >= 0 and (mark := self.encoder.mark(commit.mark, commit.synced, self._offset)) is not None:
-                self._write(len(mark), mark)
-                self._offset += len(mark)
+            if commit.mark >= 0:
+                self._mark(commit)
             commit.end = self._offset
             self._room.advance(self._offset)
-            if self.told is not None:
-                self.tell()
+            self.tell()
         except BaseException as error:  # noqa: BLE001  the loop decides: whatever failed, nothing after it is confirmed
             commit.error = error
             if isinstance(error, NoRoom):
                 self._take_back(commit, segment, start)
+
+    def _mark(self, commit: Commit) -> None:
+        """Write how far all is durable, where no batch has said it."""
+        mark = self.encoder.mark(commit.mark, commit.synced, self._offset)
+        if mark is not None:
+            self._write(len(mark), mark)
+            self._offset += len(mark)
 
     def tell(self) -> None:
         """Say how far whole commits are written: others may sync them while this disk does."""

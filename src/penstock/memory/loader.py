@@ -313,6 +313,10 @@ class Loader:
         cut = {other: part[: bisect_right(part, stop)] for other, part in parts.items()}
         return {other: part for other, part in cut.items() if len(part)}, max(most, min(limit, size))
 
+    def _may_join(self, one: TargetList, stop: int) -> bool:
+        """Whether a list that nobody waits for has room for what it lacks up to there."""
+        return 8 * one.bytes <= 7 * self._caches.high and one.edge < stop and one.line.alive()
+
     def _of_stretch(self, one: TargetList, chunk: Chunk, stop: int) -> tuple[dict[TargetList, Chunk], int]:
         """What each list lacks up to `stop`, of `one` the chunk; and the bytes of what the others lack."""
         caches = self._caches
@@ -324,12 +328,9 @@ class Loader:
         for other in islice(chain(self._look, caches.area.lists.values()), JOIN_MOST):
             if other in parts or other in self._reading:
                 continue
-            waited = bool(other.wanted)
-            if not waited and (8 * other.bytes > 7 * high or other.edge >= stop or not other.line.alive()):
-                continue
-            part = self._lacking(other, stop)
+            part = self._lacking(other, stop) if other.wanted or self._may_join(other, stop) else None
             if part is None or not len(part):
-                if waited and other.wanted[0][0] <= stop:  # what lies beyond was not asked for
+                if other.wanted and other.wanted[0][0] <= stop:  # what lies beyond was not asked for
                     answered.append(other)
                 continue
             part = part[: min(bisect_right(part, stop), max(1, (high - other.bytes) // other.mean))]

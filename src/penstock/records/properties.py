@@ -161,6 +161,16 @@ def _present(flags: int) -> list[tuple[str, _Read]]:
     return [(name, read) for bit, name, read, _ in _LAYOUT if flags & bit]
 
 
+_TEXT, _TABLE = 0, -1
+_SIZES: Mapping[_Read, int] = {_short: _TEXT, read_table: _TABLE, _octet: 1, _seconds: 8}
+
+
+@lru_cache(1024)
+def _sizes(flags: int) -> tuple[int, ...]:
+    """What a list with these flags is to who passes over it: so many bytes each, `_TEXT` or `_TABLE`."""
+    return tuple(_SIZES[read] for _, read in _present(flags))
+
+
 _TELLING = 0x2957
 """Flags of what the core reads besides the delivery mode, and of what is not a text: such a header needs `peek`."""
 
@@ -178,23 +188,11 @@ def plain_mode(data: bytes) -> int:
         return -1
     pos, mode = 2, 0
     try:
-        if flags & 0x8000:
-            pos += 1 + data[pos]
-        if flags & 0x4000:
-            pos += 1 + data[pos]
-        if flags & 0x1000:
-            mode = data[pos]
-            pos += 1
-        if flags & 0x06A8:
-            if flags & 0x0400:
-                pos += 1 + data[pos]
-            if flags & 0x0200:
-                pos += 1 + data[pos]
-            if flags & 0x0080:
-                pos += 1 + data[pos]
-            if flags & 0x0020:
-                pos += 1 + data[pos]
-            if flags & 0x0008:
+        for fixed in _sizes(flags):
+            if fixed:  # the delivery mode, between texts
+                mode = data[pos]
+                pos += 1
+            else:
                 pos += 1 + data[pos]
     except IndexError:
         return -1
@@ -224,13 +222,11 @@ def plain_mode_of_all(headers: Sequence[bytes]) -> int:
         return -1  # a text that is not ASCII has to be looked at
     at += 2
     mode = 0
-    for flag in (0x8000, 0x4000, _DELIVERY_MODE, 0x0400, 0x0200, 0x0080, 0x0020, 0x0008):
-        if not said & flag:
-            continue
+    for fixed in _sizes(said):
         if (at >= ends).any():
             return -1
         here = data[at]
-        if flag == _DELIVERY_MODE:
+        if fixed:
             mode = int(here[0])
             if (here != mode).any():
                 return -1
@@ -330,20 +326,16 @@ def peeked(data: bytes) -> Peek:
 REPLY_TO = 0x02
 """The flag of `reply_to`, in the first byte of a header."""
 
+_BEFORE_REPLY_TO = 0xFC00
+
 
 def with_reply_to(data: bytes, old: str, new: str) -> bytes | None:
     """A well-formed header whose `reply_to` is `old`, with `new` instead and all else as it is; None if it is not."""
     if not data[0] & REPLY_TO:
         return None
-    flags, pos = data[0] << 8 | data[1], 2
-    for flag in (0x8000, 0x4000):
-        if flags & flag:
-            pos += 1 + data[pos]
-    if flags & _HEADERS:
-        pos += 4 + int.from_bytes(data[pos : pos + 4], "big")
-    pos += bool(flags & _DELIVERY_MODE) + bool(flags & _PRIORITY)
-    if flags & 0x0400:
-        pos += 1 + data[pos]
+    pos = 2
+    for size in _sizes((data[0] << 8 | data[1]) & _BEFORE_REPLY_TO):
+        pos += 4 + int.from_bytes(data[pos : pos + 4], "big") if size == _TABLE else size or 1 + data[pos]
     end = pos + 1 + data[pos]
     if data[pos + 1 : end] != old.encode():
         return None
@@ -383,10 +375,8 @@ DIRECT = b"amq.rabbitmq.reply-to"
 _ASKING_FLAGS = 0x0913
 """Flags of priority, expiration and user id, and those that mean nothing."""
 
-_TEXT, _REPLY = 0, -1
-"""Of what follows a beginning: a text, and the one that says where an answer goes."""
-
-_TIME = 8
+_REPLY = -1
+"""Of what follows a beginning: the text that says where an answer goes."""
 
 _STARTS_MOST = 4096
 _START_SIZE_MOST = 1024
@@ -454,7 +444,7 @@ def _end_of_start(data: bytes) -> int:
     if flags & _ASKING_FLAGS:
         return 0
     at = 2
-    try:
+    try:  # step by step: this is asked of messages that do not begin alike
         if flags & 0x8000:
             at += 1 + data[at]
         if flags & 0x4000:
@@ -473,7 +463,7 @@ def _judge(start: bytes) -> tuple[int, tuple[int, ...]] | None:
     flags = start[0] << 8 | start[1]
     rest: list[int] = []
     for flag, size in (
-        (0x0400, _TEXT), (0x0200, _REPLY), (0x0080, _TEXT), (0x0040, _TIME), (0x0020, _TEXT), (0x0008, _TEXT),
+        (0x0400, _TEXT), (0x0200, _REPLY), (0x0080, _TEXT), (0x0040, 8), (0x0020, _TEXT), (0x0008, _TEXT),
         (0x0004, _TEXT),
     ):  # fmt: skip
         if flags & flag:

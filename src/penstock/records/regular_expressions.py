@@ -9,6 +9,7 @@ character of expressions is a pattern of topics (`topic_pattern`).
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable
 from functools import lru_cache
@@ -154,10 +155,7 @@ def positions(pattern: str) -> int:
     Where no automaton is small enough, a search takes so many steps for each byte, of some ten nanoseconds.
     """
     if _VERBOSE.search(pattern):  # comments may hide what closes
-        out = len(pattern)
-        for one in _REPEATED.finditer(pattern):
-            out *= max(1, *(int(count or 0) for count in one.groups()))
-        return out
+        return len(pattern) * math.prod(map(_times, _REPEATED.finditer(pattern)))
     open_ones, at = [[0]], 0  # of each group what stands in it: positions of its parts
     while at < len(pattern):
         last, letter = open_ones[-1], pattern[at]
@@ -168,7 +166,7 @@ def positions(pattern: str) -> int:
             if len(open_ones) > 1:
                 open_ones[-2].append(sum(open_ones.pop()))
         elif letter == "{" and (counted := _REPEATED.match(pattern, at - 1)):
-            last[-1] *= max(1, *(int(count or 0) for count in counted.groups()))
+            last[-1] *= _times(counted)
             at = counted.end()
         elif letter == "[" and (closed := _CLASS.match(pattern, at - 1)):
             last.append(1)
@@ -177,6 +175,11 @@ def positions(pattern: str) -> int:
             last.append(1)
             at += letter == "\\"
     return sum(map(sum, open_ones))
+
+
+def _times(counted: re.Match[str]) -> int:
+    """How often what stands before a counted repetition is written out."""
+    return max(1, *(int(count or 0) for count in counted.groups()))
 
 
 def _unsupported(pattern: str) -> tuple[str, int]:

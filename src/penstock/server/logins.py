@@ -142,9 +142,7 @@ class Logins:
         kept = self.users.kept(user)
         secret = self._secret(user, password)
         with self._lock:
-            known = self._right.get(user)
-            if known is not None and kept is not None and known[1] == kept and hmac.compare_digest(known[0], secret):
-                self._right.move_to_end(user)
+            if kept is not None and self._is_right(user, kept, secret):
                 return GOOD
             wait_s = max(self._by_user.wait_s((host, user)), self._by_address.wait_s(host))
         if wait_s:
@@ -156,6 +154,14 @@ class Logins:
                 self._upgrade_soon(user, password, kept)
             return GOOD
         return self._refuse(door, user, host, WRONG)
+
+    def _is_right(self, user: str, kept: Kept, secret: bytes) -> bool:
+        """Whether a password was found right before, and is kept as then; under the lock."""
+        known = self._right.get(user)
+        right = known is not None and known[1] == kept and hmac.compare_digest(known[0], secret)
+        if right:
+            self._right.move_to_end(user)
+        return right
 
     def _by_token(self, door: str, user: str, password: str, host: str) -> Verdict:
         """The same of a token.  Each request of these doors is a login, so none outlives it."""

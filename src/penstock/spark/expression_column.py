@@ -14,7 +14,7 @@ regular expressions differ from it.  AND, OR and NOT join the two kinds, so Spar
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import reduce
 from operator import itemgetter
 from typing import Any, Literal, TypeAlias
@@ -88,6 +88,11 @@ class _Spark:
     high: int = 0
 
 
+def _known(given: Collection[str]) -> frozenset[Group]:
+    """The groups of functions beyond the message that some column answers."""
+    return frozenset(group for name, group in OF_THE_CONTEXT.values() if name in given)
+
+
 def column(
     expression: str,
     *,
@@ -112,12 +117,10 @@ def column(
     if type is not None and type not in TYPES:
         raise InvalidArgument(f"no type {type!r}: there are {', '.join(TYPES)}")
     given = dict(columns or {})
-    context = {name for name, _ in OF_THE_CONTEXT.values()}
-    for name in given:
-        if name not in COLUMNS and name not in context:
-            raise InvalidArgument(f"no column {name!r}: there are {', '.join([*COLUMNS, *sorted(context)])}")
-    known: frozenset[Group] = frozenset(group for name, group in OF_THE_CONTEXT.values() if name in given)
-    checked = check(parse(text), text, known)
+    context = dict(OF_THE_CONTEXT.values())
+    if unknown := [name for name in given if name not in COLUMNS and name not in context]:
+        raise InvalidArgument(f"no column {unknown[0]!r}: there are {', '.join([*COLUMNS, *sorted(context)])}")
+    checked = check(parse(text), text, _known(given))
     result = type or kind_of(checked.tree) or "string"
     builder = _Builder({**COLUMNS, **given}, origin, checked.metered)
     if result == "boolean" and not checked.metered:
@@ -416,6 +419,5 @@ def _answer(expression: str, given: Mapping[str, Column], origin: int | None) ->
     tree = parse(expression)
     if kind_of(tree) == "boolean":
         return column(expression, columns=given, origin=origin)
-    known: frozenset[Group] = frozenset(group for name, group in OF_THE_CONTEXT.values() if name in given)
-    checked = check(tree, expression, known)
+    checked = check(tree, expression, _known(given))
     return _Builder(dict(given), origin, checked.metered).by_python(checked.tree, "tagged")

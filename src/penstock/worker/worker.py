@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, get_args, get_origin, get_type_hints
 
 from penstock.client.aio.stream import Message as AsyncMessage
@@ -125,6 +125,27 @@ def _check_count(who: str, what: str, value: object) -> None:
 
 def _readers(function: Function, who: str) -> tuple[list[Reader | Depends | None], Any]:
     """How each argument is made, one body at most, one message at most; and the type of the message's value."""
+    readers: dict[str, Reader | Depends | None] = {}
+    value: Any = Any
+    for name, annotation in _given(function, who):
+        if (depends := depends_of(annotation)) is not None:
+            depends.needs(is_message)
+            readers[f"{name} depends"] = depends
+            continue
+        wants_it = is_message(annotation) or (annotation is Any and name == "message")
+        noun = "message" if wants_it else "body"
+        if wants_it and get_args(annotation):
+            [value] = get_args(annotation)
+        if noun in readers:
+            raise InvalidArgument(f"{who}: argument {name!r} would be a second {noun}, and there is one")
+        readers[noun] = None if wants_it else reader_of(annotation, who)
+    if not readers:
+        raise InvalidArgument(f"{who}: takes no argument; let it take the body, the message, or both")
+    return list(readers.values()), value
+
+
+def _given(function: Function, who: str) -> Iterator[tuple[str, Any]]:
+    """The arguments that a call has to give, each with its annotation."""
     try:
         signature = inspect.signature(function)
         hints = get_type_hints(function, include_extras=True)
@@ -134,27 +155,9 @@ def _readers(function: Function, who: str) -> tuple[list[Reader | Depends | None
         ) from None
     except (TypeError, ValueError) as error:
         raise InvalidArgument(f"{who}: {error}") from None
-    readers: dict[str, Reader | Depends | None] = {}
-    value: Any = Any
-    for parameter in signature.parameters.values():
-        if parameter.default is not parameter.empty or parameter.kind in (
-            parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD,
-        ):  # fmt: skip
-            continue  # of its own: nothing is given to it
-        if parameter.kind is parameter.KEYWORD_ONLY:
-            raise InvalidArgument(f"{who}: argument {parameter.name!r} has no default, and nothing is given to it")
-        annotation = hints.get(parameter.name, Any)
-        if (depends := depends_of(annotation)) is not None:
-            depends.needs(is_message)
-            readers[f"{parameter.name} depends"] = depends
+    for one in signature.parameters.values():
+        if one.default is not one.empty or one.kind in (one.VAR_POSITIONAL, one.VAR_KEYWORD):
             continue
-        wants_it = is_message(annotation) or (annotation is Any and parameter.name == "message")
-        noun = "message" if wants_it else "body"
-        if wants_it and get_args(annotation):
-            [value] = get_args(annotation)
-        if noun in readers:
-            raise InvalidArgument(f"{who}: argument {parameter.name!r} would be a second {noun}, and there is one")
-        readers[noun] = None if wants_it else reader_of(annotation, who)
-    if not readers:
-        raise InvalidArgument(f"{who}: takes no argument; let it take the body, the message, or both")
-    return list(readers.values()), value
+        if one.kind is one.KEYWORD_ONLY:
+            raise InvalidArgument(f"{who}: argument {one.name!r} has no default, and nothing is given to it")
+        yield one.name, hints.get(one.name, Any)

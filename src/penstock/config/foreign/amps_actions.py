@@ -69,17 +69,23 @@ def _condition(book: Book, element: Element) -> Element | None:
     return None
 
 
-def _step(book: Book, element: Element, modules: Mapping[str, Module]) -> Step | None:
-    """One step with its options; None where it is not done here, which is in the book."""
-    step = read_fields(book, element, STEP)
+def _module(book: Book, element: Element, step: Fields, modules: Mapping[str, Module]) -> Module | None:
+    """What a step does; None where it names nothing that is done here, which is in the book."""
     name = step.text("module")
     if name is None:
         if "module" not in step.elements:
             book.wrong(element.place("<Action>"), "has no <Module>")
         return None
-    module = modules.get(name)
-    if module is None:
+    if name not in modules:
         book.remark(Verdict.REFUSED, step.place("module"), f"{name!r} is not run here")
+    return modules.get(name)
+
+
+def _step(book: Book, element: Element, modules: Mapping[str, Module]) -> Step | None:
+    """One step with its options; None where it is not done here, which is in the book."""
+    step = read_fields(book, element, STEP)
+    module = _module(book, element, step, modules)
+    if module is None:
         return None
     options = step.values.get("options")
     if options is None and "options" not in step.elements and not module.needed:

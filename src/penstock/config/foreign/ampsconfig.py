@@ -252,6 +252,19 @@ def _read_entitlement(book: Book, element: Element) -> None:
         book.remark(Verdict.REFUSED, module.place("<Entitlement>"), f"{module.text!r}; write [[entitlement]] instead")
 
 
+def _tell_of_sections(book: Book, root: Element) -> None:
+    """Which of them are unknown, say nothing to us, or something else."""
+    for element in root.children:
+        if element.name not in SECTIONS:
+            unknown(book, element, "<AMPSConfig>", SECTIONS)
+        elif element.name == "MessageTypes" and with_schemas(element):
+            continue
+        elif element.name in NO_MEANING:
+            book.remark(Verdict.NO_MEANING, element.place(), NO_MEANING[element.name])
+        elif element.name in DIFFERENT:
+            book.remark(Verdict.DIFFERS, element.place(), DIFFERENT[element.name])
+
+
 def read_ampsconfig(root: Element, path: Path, environ: Mapping[str, str]) -> Converted:
     """Our settings out of `<AMPSConfig>`, or out of one of its sections alone as examples print it.
 
@@ -263,15 +276,7 @@ def read_ampsconfig(root: Element, path: Path, environ: Mapping[str, str]) -> Co
     _Expander(book, path, environ).expand(root)
     stray(book, root)
     name_types(book, root, path)
-    for element in root.children:
-        if element.name not in SECTIONS:
-            unknown(book, element, "<AMPSConfig>", SECTIONS)
-        elif element.name == "MessageTypes" and with_schemas(element):
-            continue
-        elif element.name in NO_MEANING:
-            book.remark(Verdict.NO_MEANING, element.place(), NO_MEANING[element.name])
-        elif element.name in DIFFERENT:
-            book.remark(Verdict.DIFFERS, element.place(), DIFFERENT[element.name])
+    _tell_of_sections(book, root)
     for tag in ("Name", "Group", "TransactionLog"):
         for again in root.all(tag)[1:]:
             book.wrong(again.place("<AMPSConfig>"), f"is there twice ({seen(root.all(tag)[0], again)})")

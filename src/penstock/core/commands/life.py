@@ -276,14 +276,7 @@ class Life(RecoveryCommands):
                 self._forget(now, queue)
                 self._topology.queue_gone(queue.vhost, queue.name)
                 continue
-            transient = self._publisher.transient
-            contained = queue.capture() if transient else None
-            if contained is not None:
-                lsns = flat(contained.waiting())
-                gone = packed(lsns[transient.among(lsns)])
-                if len(gone):
-                    self._holdings.forget(queue, gone)
-                    queue.forget(gone)
+            self._forget_transient(queue)
             if not clean:
                 queue.redelivered_below = lsn
         self._publisher.transient.reset(_NO_LSNS)
@@ -294,6 +287,17 @@ class Life(RecoveryCommands):
             note_use(queue, now)
             queue.tick(now, self._out)
             self._timers.touched.add(queue)
+
+    def _forget_transient(self, queue: Queue) -> None:
+        """Leave out of a queue the messages that no restart keeps."""
+        transient = self._publisher.transient
+        contained = queue.capture() if transient else None
+        if contained is not None:
+            lsns = flat(contained.waiting())
+            gone = packed(lsns[transient.among(lsns)])
+            if len(gone):
+                self._holdings.forget(queue, gone)
+                queue.forget(gone)
 
     def durable_state(self) -> DurableState:
         """What a fold of everything journalled so far gives."""

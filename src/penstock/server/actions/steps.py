@@ -379,10 +379,7 @@ class Steps:
             case Publishing():
                 return self._publish(run, step, then)
             case Extracting():
-                if self.off is not None and len(happening.data) > LOOP_BODY:
-                    self.off(partial(_extract, step, happening), lambda failed: then(failed=failed))
-                    return True
-                step.into(happening)
+                return self._extract(step, happening, then)
             case Querying():
                 query(self._runtime, self._judges, step, happening, then)
                 return True
@@ -404,6 +401,13 @@ class Steps:
                 if self._runtime.pace is not None:
                     self._runtime.pace(step.step)
         return False
+
+    def _extract(self, step: Extracting, happening: Happening, then: Callable[..., None]) -> bool:
+        if self.off is None or len(happening.data) <= LOOP_BODY:
+            step.into(happening)
+            return False
+        self.off(partial(_extract, step, happening), lambda failed: then(failed=failed))
+        return True
 
     def _proxy(self, by: str, step: Proxying, happening: Happening) -> None:
         runtime, name = self._runtime, step.queue.render(happening).decode(errors="replace")

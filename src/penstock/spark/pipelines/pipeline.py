@@ -60,9 +60,7 @@ class Inputs:
             return one.columns
         if one.table is not None or one.log:
             return None
-        where = (
-            self.where if patience is None else Where(self.where.url, self.where.user, self.where.password, patience)
-        )
+        where = self.where if patience is None else replace(self.where, patience=patience)
         given = {name: value for name, value in self.options(one, None, where).items() if name not in OF_BATCHES}
         try:
             return examined(read_options(given))
@@ -89,25 +87,29 @@ class Inputs:
             "schema": columns,
         }
         if one.is_stream:
-            given |= {
-                "mode": one.mode,
-                "stream": stream,
-                "pipeline": self.definition.owner,
-                "abandon_after": f"{self.definition.abandon_us // 1000}ms" if self.definition.abandon_us else "off",
-                "maxRowsPerTrigger": str(one.max_rows),
-                "minRowsPerTrigger": None if one.min_rows is None else str(one.min_rows),
-                "maxTriggerDelay": None if one.max_delay_us is None else f"{one.max_delay_us // 1000}ms",
-                "rescuedDataColumn": one.rescued,
-                "beside": ",".join(name for name in map(self.definition.stream_of, self.definition.streams)
-                                   if name != stream),
-            }  # fmt: skip
-            given |= self._range(one, stream)
+            given |= self._of_stream(one, stream) | self._range(one, stream)
         if one.mode == "queue":  # a lost checkpoint is told of at the start, and deleted as our own errors advise
             given["onLostCheckpoint"] = "continue"
             if self.definition.poison_after:
                 given["poisonAfter"] = str(self.definition.poison_after)
                 given["poisonBlame"] = "true" if self.blame else "false"
         return {name: value for name, value in given.items() if value}
+
+    def _of_stream(self, one: Input, stream: str) -> dict[str, str | None]:
+        """Whose stream it is, and how large its batches are."""
+        definition = self.definition
+        others = (name for name in map(definition.stream_of, definition.streams) if name != stream)
+        return {
+            "mode": one.mode,
+            "stream": stream,
+            "pipeline": definition.owner,
+            "abandon_after": f"{definition.abandon_us // 1000}ms" if definition.abandon_us else "off",
+            "maxRowsPerTrigger": str(one.max_rows),
+            "minRowsPerTrigger": None if one.min_rows is None else str(one.min_rows),
+            "maxTriggerDelay": None if one.max_delay_us is None else f"{one.max_delay_us // 1000}ms",
+            "rescuedDataColumn": one.rescued,
+            "beside": ",".join(others),
+        }
 
     def _range(self, one: Input, stream: str) -> dict[str, str | None]:
         """Where a backfill, or the first run over the past of a topic, begins and ends."""
@@ -244,18 +246,22 @@ class Pipeline:
         if old != planned.manifest:
             planned.manifest.write(self._manifest)
         spark.sparkContext.setLocalProperty("spark.scheduler.pool", definition.name)
+        query = self._writer(planned, once=once).start()
+        if planned.outputs.thresholds is not None:
+            planned.outputs.thresholds.started(query)
+        return query
+
+    def _writer(self, planned: Planned, *, once: bool) -> Any:
+        definition = self.definition
         writer = planned.frame.writeStream.queryName(definition.name).outputMode(planned.mode)
         # A cluster may have another file system for paths that do not say which.
         location = f"file://{self.checkpoint.folder.absolute()}"
         writer = writer.foreachBatch(planned.outputs).option("checkpointLocation", location)
         if once or definition.schedule is not None:
-            writer = writer.trigger(availableNow=True)
-        elif definition.trigger_us:
-            writer = writer.trigger(processingTime=f"{max(1, definition.trigger_us // 1000)} milliseconds")
-        query = writer.start()
-        if planned.outputs.thresholds is not None:
-            planned.outputs.thresholds.started(query)
-        return query
+            return writer.trigger(availableNow=True)
+        if definition.trigger_us:
+            return writer.trigger(processingTime=f"{max(1, definition.trigger_us // 1000)} milliseconds")
+        return writer
 
     def plan(self, spark: Any, columns: Mapping[str, str | None], patience: float | None = None) -> Planned:
         """Let Spark understand it, without running it.  Raises what is wrong with it.

@@ -106,7 +106,7 @@ def declared(options: ReadOptions, ddl: str | None, *, rows: bool = False) -> st
     hidden = {name.lower() for name in own}
     columns = [f"{name} {kind}" for name, kind in base.items() if name not in hidden]
     taken, nullable = {*known(options), ERROR}, options.bad_records_topic is None  # a bad body has null in all columns
-    pieces = [_nullable(piece.strip()) if nullable else piece.strip() for piece in _pieces(ddl)]
+    pieces = map(_nullable if nullable else str, map(str.strip, _pieces(ddl)))
     columns += [_marked(piece) if name in taken else piece for name, piece in zip(own, pieces, strict=True)]
     if options.rescued is not None:
         columns.append(_rescued(options.rescued, (*base, *own, ERROR)))
@@ -231,15 +231,17 @@ def _source(options: ReadOptions, field: Any, own: Mapping[str, str]) -> Literal
         if kind != "string":
             raise InvalidArgument(f"column {name!r} has what was rescued, which is string and not {kind}")
         return "rescued"
-    marked = name in own or (options.parse and field.metadata.get("comment") == OF_THE_BODY)
-    if not marked and name in all_known and (kind == all_known[name] or not options.parse):
+    if not options.parse:
+        if name in own or name not in all_known:
+            raise InvalidArgument(f"there is no column {name!r}; there are {', '.join(all_known)}")
         if kind != all_known[name]:
             raise InvalidArgument(f"column {name!r} is {all_known[name]}, not {kind}")
         return "message"
-    if not options.parse:
-        raise InvalidArgument(f"there is no column {name!r}; there are {', '.join(all_known)}")
-    if name == ERROR and not marked:
-        return "error"
+    if name not in own and field.metadata.get("comment") != OF_THE_BODY:
+        if kind == all_known.get(name):
+            return "message"
+        if name == ERROR:
+            return "error"
     _refuse_type(name, field.dataType)
     if not field.nullable and options.bad_records_topic is None:
         raise InvalidArgument(

@@ -90,6 +90,16 @@ _TOKEN = re.compile(rb'("[^"]*"\s*:)|("[^"]*")|([-0-9tfn][-+.0-9a-zA-Z]*)|([\[{]
 
 def shape_of(body: bytes) -> Shape:
     """SecondLook where it is no object, or one with too many values or with a name twice."""
+    found = _values_of(body)
+    if body[:1] != b"{" or len(found.pieces) > VALUES_MOST or len(set(found.names)) < len(found.names):
+        raise SecondLook
+    for piece, after in zip(found.pieces, [*(piece.before for piece in found.pieces[1:]), found.after], strict=False):
+        piece.ends = b'"' if piece.kind == TEXT else bytes({*b",}", after[0]})
+    return found
+
+
+def _values_of(body: bytes) -> Shape:
+    """The values of JSON, and what is written between them.  SecondLook where it is none."""
     try:
         orjson.loads(body)
     except ValueError:
@@ -106,10 +116,6 @@ def shape_of(body: bytes) -> Shape:
             name = found.names[-1] if depth == 1 and found.names else None
             found.pieces.append(Piece(body[last:start], TEXT if token[2] else BARE, name))
             last = end
-    if body[:1] != b"{" or len(found.pieces) > VALUES_MOST or len(set(found.names)) < len(found.names):
-        raise SecondLook
-    for piece, after in zip(found.pieces, [*(piece.before for piece in found.pieces[1:]), body[last:]], strict=False):
-        piece.ends = b'"' if piece.kind == TEXT else bytes({*b",}", after[0]})
     found.after = body[last:]
     return found
 
@@ -225,16 +231,7 @@ class _Rows:
 
     def read(self, shape: Shape, fields: Sequence[Field]) -> tuple[Places, list[Any]]:
         """Which rows have it, and their columns.  Raises where a value needs a second look."""
-        for piece in shape.pieces:
-            self._pass(piece.before)
-            ends = self._text.next(self._at, piece.ends, self._stops)
-            self._spans.append((self._at, ends))
-            self._at = ends
-            self._keep(ends < self._stops)
-        self._pass(shape.after)
-        self._keep(self._at == self._stops)
-        if not len(self._rows):
-            raise SecondLook
+        self._follow(shape)
         wanted = {field.name: field for field in fields}
         made = dict[str, Any]()
         for piece, (starts, ends) in zip(shape.pieces, self._spans, strict=True):
@@ -254,6 +251,19 @@ class _Rows:
                     raise SecondLook  # it is missing, or it is a list or an object
                 made[field.name] = pa.nulls(len(self._rows), field.kind)
         return self._rows, [made[field.name] for field in fields]
+
+    def _follow(self, shape: Shape) -> None:
+        """Find the values of each row; those that are not like the shape are left out."""
+        for piece in shape.pieces:
+            self._pass(piece.before)
+            ends = self._text.next(self._at, piece.ends, self._stops)
+            self._spans.append((self._at, ends))
+            self._at = ends
+            self._keep(ends < self._stops)
+        self._pass(shape.after)
+        self._keep(self._at == self._stops)
+        if not len(self._rows):
+            raise SecondLook
 
     def _pass(self, written: bytes) -> None:
         self._keep(self._text.are(self._at, written))

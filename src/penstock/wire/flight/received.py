@@ -248,18 +248,17 @@ def _settle(item: object) -> Settle:
     if len(values) != 7:
         raise InvalidArgument(f"{told} is no settle: [consumer, queue, lsn, attempt, verb, delay, reason]")
     consumer, queue, lsn, attempt, verb, delay, reason = values
-    if not isinstance(consumer, str) or not (queue is None or isinstance(queue, str)):
+    if not isinstance(consumer, str) or not isinstance(queue, str | None):
         raise InvalidArgument(f"{told}: consumer and queue are text")
-    if not _whole(lsn) or not _whole(attempt) or not (delay is None or _whole(delay)):
+    if not all(map(_whole, (lsn, attempt, 0 if delay is None else delay))):
         raise InvalidArgument(f"{told}: lsn, attempt and delay are whole numbers from 0 on")
-    if not isinstance(verb, str) or verb not in VERBS:
+    if verb not in VERBS:
         hint = nearest(verb, VERBS) if isinstance(verb, str) else ""
         raise InvalidArgument(f"transact: verb {shown(verb)} is unknown{hint}")
-    if not (reason is None or (isinstance(reason, str) and len(reason.encode()) <= 8 * NAME_LIMIT)):
+    if not isinstance(reason, str | None) or len((reason or "").encode()) > 8 * NAME_LIMIT:
         raise InvalidArgument(f"{told}: reason is text of at most {8 * NAME_LIMIT} bytes")
-    return Settle(
-        consumer, queue, cast("int", lsn), cast("int", attempt), verb, cast("int | None", delay), reason or None
-    )
+    numbers = cast("tuple[int, int]", (lsn, attempt))
+    return Settle(consumer, queue, *numbers, cast("str", verb), cast("int | None", delay), reason or None)
 
 
 def _whole(value: object) -> bool:
