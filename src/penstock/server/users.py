@@ -40,7 +40,7 @@ from penstock.records.tokens import PREFIX
 from penstock.server.access import Who
 from penstock.server.accounts import Account, Accounts, Kept, Permission, Token, TopicPermission
 from penstock.server.entitlements import Entitlements, Need, Rights, refused
-from penstock.server.tokens import Scoped, is_of, tags_within
+from penstock.server.tokens import ALL, Scoped, is_of, tags_within
 
 if TYPE_CHECKING:
     from penstock.config.settings import User
@@ -51,8 +51,6 @@ if TYPE_CHECKING:
     from penstock.records.queue_settings import QueueSettings
     from penstock.server.entitlements import Right
 
-
-ALL = ".*"
 
 KINDS = ("configure", "write", "read")
 

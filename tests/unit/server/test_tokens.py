@@ -14,7 +14,7 @@ from penstock.config.settings import User
 from penstock.config.vhost_sections import EntitlementSection
 from penstock.errors import AccessRefused, NotFound, PenstockError, PreconditionFailed
 from penstock.log.simdisk import SimDisk
-from penstock.operations import people, tokens
+from penstock.operations import people
 from penstock.records.rights import DRIVER
 from penstock.records.tokens import login_of
 from penstock.server.access import Who
@@ -52,7 +52,7 @@ class Lab:
     def issue(self, user: str = "etl", lasts_s: int = 60, **more: Any) -> tuple[str, str]:
         """The login of a new one."""
         given = {"vhost": "/", "configure": "", "write": ALL, "read": ALL, "tags": None, "label": "", **more}
-        told = self.run(tokens.issue(self.house, self.users.who(user), lasts_s, **given))
+        told = self.run(people.issue_token(self.house, self.users.who(user), lasts_s, **given))
         login = login_of(told["token"])
         assert login is not None
         return login
@@ -141,13 +141,13 @@ def test_a_token_makes_none_and_makes_none_last_longer() -> None:
     login = lab.issue(tags=())
     who, mine = lab.who(login), login[0].removeprefix("token/")
     for work in (
-        tokens.issue(lab.house, who, 60, "/", "", ALL, ALL, None, ""),
-        tokens.renew(lab.house, who, mine, None),
-        tokens.revoke(lab.house, who, "x" * 12),
+        people.issue_token(lab.house, who, 60, "/", "", ALL, ALL, None, ""),
+        people.renew_token(lab.house, who, mine, None),
+        people.revoke_token(lab.house, who, "x" * 12),
     ):
         with pytest.raises(AccessRefused, match="password"):
             lab.run(work)
-    lab.run(tokens.revoke(lab.house, who, mine))
+    lab.run(people.revoke_token(lab.house, who, mine))
     assert not lab.good(login), "it may end itself"
 
 
@@ -156,22 +156,22 @@ def test_its_user_renews_it_and_nobody_else_does() -> None:
     login = lab.issue(lasts_s=60)
     mine = login[0].removeprefix("token/")
     lab.now += 50
-    lab.run(tokens.renew(lab.house, lab.users.who("etl"), mine, None))
+    lab.run(people.renew_token(lab.house, lab.users.who("etl"), mine, None))
     lab.now += 50
     assert lab.good(login)
     lab.add()
     for user, error in (("ann", NotFound), ("root", PenstockError)):
         with pytest.raises(error):
-            lab.run(tokens.renew(lab.house, lab.users.who(user), mine, None))
+            lab.run(people.renew_token(lab.house, lab.users.who(user), mine, None))
     with pytest.raises(NotFound):
-        lab.run(tokens.revoke(lab.house, lab.users.who("ann"), mine))
-    assert [one["id"] for one in tokens.tokens(lab.house, lab.users.who("root"))] == [mine]
-    assert not [*tokens.tokens(lab.house, lab.users.who("ann"))]
-    lab.run(tokens.revoke(lab.house, lab.users.who("root"), mine))
+        lab.run(people.revoke_token(lab.house, lab.users.who("ann"), mine))
+    assert [one["id"] for one in people.tokens(lab.house, lab.users.who("root"))] == [mine]
+    assert not [*people.tokens(lab.house, lab.users.who("ann"))]
+    lab.run(people.revoke_token(lab.house, lab.users.who("root"), mine))
     assert not lab.good(login)
     lab.now += 100
     with pytest.raises(NotFound):
-        lab.run(tokens.renew(lab.house, lab.users.who("etl"), mine, None))
+        lab.run(people.renew_token(lab.house, lab.users.who("etl"), mine, None))
 
 
 def test_it_has_no_tag_that_it_was_not_made_with_nor_one_that_its_user_has_no_more() -> None:
