@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from penstock.operations import links, messages, people, queues, server, topics, topology, vhosts
+from penstock.operations import links, messages, people, queues, server, topology, vhosts
 from penstock.operations.operation import Operation
 
-NOUNS = (queues, messages, topics, topology, people, vhosts, server, links)
+NOUNS = (queues, messages, topology, people, vhosts, server, links)
 
 OPERATIONS: Mapping[str, Operation] = {
     one.name: one for noun in NOUNS for one in vars(noun).values() if isinstance(one, Operation)

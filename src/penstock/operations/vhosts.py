@@ -19,7 +19,7 @@ from penstock.operations.people import TAGS_MOST, expect
 from penstock.records.declared_types import QUEUE_TYPES
 from penstock.records.rights import ADMINISTERS, KNOWS_VALUES, LOGIN, MONITORING, RULES, SEES, Right
 from penstock.server.accounts import USER_LIMITS, VHOST_LIMITS, Permission
-from penstock.server.users import ALL
+from penstock.server.tokens import ALL
 from penstock.wire.fields import VHOST, Field, count, flag, name, table, text, texts
 
 if TYPE_CHECKING:

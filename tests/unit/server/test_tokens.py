@@ -20,8 +20,8 @@ from penstock.records.tokens import login_of
 from penstock.server.access import Who
 from penstock.server.accounts import Account, Accounts, Kept, Permission, hash_password
 from penstock.server.logins import GOOD, Logins
-from penstock.server.tokens import OF_USER, is_of
-from penstock.server.users import ALL, Users
+from penstock.server.tokens import ALL, OF_USER, is_of
+from penstock.server.users import Users
 
 THERE = "10.0.0.7"
 SECRET = Kept(hash_password("secret"), "rabbit_password_hashing_sha256")
