@@ -13,8 +13,7 @@ import pytest
 
 from choices import EFFORT, SEED
 from penstock.errors import InvalidArgument
-from penstock.expr.json_schema import BODY_MOST, WORK_MOST, compile_check
-from penstock.expr.schema_work import LEVELS, work_of
+from penstock.expr.json_schema import BODY_MOST, LEVELS, WORK_MOST, compile_check, work_of
 
 KEYS = ("a", "b", "c")
 DEEP = 6
