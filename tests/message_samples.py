@@ -16,7 +16,7 @@ import msgpack
 import orjson
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
-from penstock.client.body_schemas import avro, protobuf
+from penstock.client.bodies import avro, protobuf
 from penstock.records.body_schemas import SCHEMA_TYPES
 from penstock.records.message_types import MESSAGE_TYPES
 

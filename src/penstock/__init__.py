@@ -41,7 +41,7 @@ from penstock.version import __version__
 
 if TYPE_CHECKING:
     from penstock.client import Bookmarks, Client, Message, aio, connect
-    from penstock.client.body_schemas import avro, protobuf
+    from penstock.client.bodies import avro, protobuf
     from penstock.worker.app import App
     from penstock.worker.surrounding import Depends
 
@@ -51,9 +51,9 @@ _LAZY = {
     "Client": ("penstock.client", "Client"),
     "Depends": ("penstock.worker.surrounding", "Depends"),
     "Message": ("penstock.client", "Message"),
-    "avro": ("penstock.client.body_schemas", "avro"),
+    "avro": ("penstock.client.bodies", "avro"),
     "connect": ("penstock.client", "connect"),
-    "protobuf": ("penstock.client.body_schemas", "protobuf"),
+    "protobuf": ("penstock.client.bodies", "protobuf"),
     "aio": ("penstock.aio", None),
 }
 """Public name -> the module it lives in and its name there; None is the module itself."""
