@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from json import dumps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand
@@ -18,10 +18,6 @@ from typer.core import TyperCommand
 from penstock.cli.output import Json, family, note, root, write, write_json, write_table
 from penstock.cli.serving import ConfigFile, Data, read_settings
 from penstock.errors import InvalidArgument
-
-if TYPE_CHECKING:
-    pass
-
 
 _SIGNED = re.compile(r"-(?:[^A-Za-z-]|\w+\s*\()")
 """What begins so is an expression and no option: `-5 % 3`, `-/a`, `-ABS(/a)`."""
