@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import numpy as np
 
@@ -26,9 +26,6 @@ from penstock.core.queue.order.standing import LOW, place_of
 from penstock.core.state.lsns import to_array
 from penstock.records.chunks import Chunk, as_chunk
 from penstock.records.entries import Publishes
-
-if TYPE_CHECKING:
-    pass
 
 ALL = END[0]
 """Behind every place: a list that has looked at everything follows."""
