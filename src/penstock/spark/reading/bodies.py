@@ -36,11 +36,10 @@ from penstock.records.compute import compute
 from penstock.records.message_types import JSON, MESSAGE_TYPE, TYPE_IN_SCHEMA, MessageType
 from penstock.spark.executor import task_of
 from penstock.spark.options import WHATEVER, ReadOptions
-from penstock.spark.reading.json_types import RULES, Judge, Number, Rough, Unfit, judge_of
+from penstock.spark.reading.json_types import RULES, Judge, Misfits, Number, Rescue, Rough, Unfit, judge_of
 from penstock.spark.reading.like_bodies import LikeBodies, times
 from penstock.spark.reading.parts import ContentPart, LogPart, PlanPart, RecordPart, ReplayPart, RowsPart
 from penstock.spark.reading.plain_bodies import PlainBodies, is_plain
-from penstock.spark.reading.rescue import Misfits, Rescue
 from penstock.spark.record_batches import Column
 from penstock.spark.remote import Remote
 
