@@ -17,9 +17,18 @@ from crc32c import crc32c
 
 from penstock.errors import ProtocolError
 from penstock.log.catalog import Catalog, Segment
-from penstock.log.cutting import NOTHING, begin_cutting, finish_cutting, firsts_of, header_of, is_torn
 from penstock.log.frame import END_OF_STREAM, SEALED, Frame, FrameReader, NotAFrame, message_size, sum_of
-from penstock.log.mending import Recovery, mend, set_aside_file
+from penstock.log.mending import (
+    NOTHING,
+    Recovery,
+    begin_cutting,
+    finish_cutting,
+    firsts_of,
+    header_of,
+    is_torn,
+    mend,
+    set_aside_file,
+)
 from penstock.log.recover import open_segments
 from penstock.log.room import Room
 from penstock.log.segment import FOLDER, NotASegment, SegmentHeader, header_in, segment_name
