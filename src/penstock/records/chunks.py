@@ -13,8 +13,6 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple, NewType, TypeAlias
 
 Lsn = NewType("Lsn", int)  # position of a record in the log; below 2**53
-QueueId = NewType("QueueId", int)  # the LSN of the queue's declare record
-Micros = NewType("Micros", int)  # microseconds: since the Unix epoch, or on the monotonic clock where it says so
 
 Longs: TypeAlias = "array[int] | memoryview[int]"
 Chunk: TypeAlias = "range | Longs"

@@ -141,8 +141,3 @@ class _Reader:
 def quoted_name(name: str) -> str:
     """A name as a schema may always have it."""
     return f"`{name.replace('`', '``')}`"
-
-
-def format_ddl(columns: Columns) -> str:
-    """The text of columns."""
-    return ", ".join(f"{quoted_name(name)} {kind}" for name, kind in columns)

@@ -67,10 +67,6 @@ def load(text: str, pipeline: str) -> Code:
         return Code(cast("Callable[..., Any]", found), digest.hexdigest())
 
 
-def load_function(text: str, pipeline: str) -> Callable[..., Any]:
-    return load(text, pipeline).function
-
-
 def watched(text: str) -> Stamp:
     """What changes when the code behind `module:function` does, be it loaded or not yet there."""
     module = text.partition(":")[0]
