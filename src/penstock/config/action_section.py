@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Annotated, Literal, NamedTuple, cast
 
 from pydantic import BeforeValidator, Field, StrictBool, model_validator
@@ -257,27 +258,24 @@ class ActionDo(Section):
 
     def step(self) -> Step:
         """As the core takes it."""
-        if (one := self.publish) is not None:
-            return PublishStep(one.topic, one.data, one.delta, one.vhost, one.exchange)
-        if (gone := self.delete_sow) is not None:
-            return DeleteStep(gone.topic, gone.filter, gone.vhost)
-        if (query := self.query_sow) is not None:
-            return QueryStep(query.topic, query.capture, query.filter, query.default, query.vhost)
-        if (extract := self.extract_values) is not None:
-            return ExtractStep(tuple(extract.values.items()), extract.data)
-        if (increment := self.increment_counter) is not None:
-            return IncrementStep(increment.counter, increment.capture)
-        if (echo := self.echo_message) is not None:
-            return EchoStep(echo.message)
-        for proxy, on in ((self.enable_proxied_transfer, True), (self.disable_proxied_transfer, False)):
-            if proxy is not None:
-                return ProxyStep(proxy.queue, on, proxy.vhost)
-        if (down := self.downgrade_replication) is not None:
-            return DowngradeStep(down.age, down.grace_period)
-        if (up := self.upgrade_replication) is not None:
-            return UpgradeStep(up.age)
-        assert self.execute_system is not None
-        return ExecuteStep(self.execute_system.command)
+        section: Section = getattr(self, self.key)
+        return _STEPS[self.key](**{name: getattr(section, name) for name in type(section).model_fields})
+
+
+_STEPS: Mapping[str, Callable[..., Step]] = {
+    "publish": PublishStep,
+    "delete_sow": DeleteStep,
+    "query_sow": QueryStep,
+    "extract_values": lambda values, data: ExtractStep(tuple(values.items()), data),
+    "increment_counter": IncrementStep,
+    "echo_message": EchoStep,
+    "execute_system": ExecuteStep,
+    "enable_proxied_transfer": partial(ProxyStep, on=True),
+    "disable_proxied_transfer": partial(ProxyStep, on=False),
+    "downgrade_replication": lambda age, grace_period: DowngradeStep(age, grace_period),
+    "upgrade_replication": UpgradeStep,
+}
+"""What each step becomes, made with the values of its table."""
 
 
 class ActionSection(Section):
