@@ -262,17 +262,21 @@ class ActionDo(Section):
         return _STEPS[self.key](**{name: getattr(section, name) for name in type(section).model_fields})
 
 
+def _extract(values: Mapping[str, str], data: str) -> ExtractStep:
+    return ExtractStep(tuple(values.items()), data)
+
+
 _STEPS: Mapping[str, Callable[..., Step]] = {
     "publish": PublishStep,
     "delete_sow": DeleteStep,
     "query_sow": QueryStep,
-    "extract_values": lambda values, data: ExtractStep(tuple(values.items()), data),
+    "extract_values": _extract,
     "increment_counter": IncrementStep,
     "echo_message": EchoStep,
     "execute_system": ExecuteStep,
     "enable_proxied_transfer": partial(ProxyStep, on=True),
     "disable_proxied_transfer": partial(ProxyStep, on=False),
-    "downgrade_replication": lambda age, grace_period: DowngradeStep(age, grace_period),
+    "downgrade_replication": DowngradeStep,
     "upgrade_replication": UpgradeStep,
 }
 """What each step becomes, made with the values of its table."""

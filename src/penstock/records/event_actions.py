@@ -177,7 +177,7 @@ class DowngradeStep:
     """Confirms wait no longer for synchronous links that owe something older than this.  Microseconds."""
 
     age: int
-    grace: int = 0  # after the start of the server nothing is downgraded for so long
+    grace_period: int = 0  # after the start of the server nothing is downgraded for so long
 
 
 @dataclass(frozen=True, slots=True)

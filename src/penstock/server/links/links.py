@@ -269,7 +269,7 @@ class Links:
 
     def pace(self, step: DowngradeStep | UpgradeStep) -> None:
         """What an action asks: have confirms wait for links no longer, or again."""
-        if isinstance(step, DowngradeStep) and self.engine.clock.mono() - self._began < step.grace:
+        if isinstance(step, DowngradeStep) and self.engine.clock.mono() - self._began < step.grace_period:
             return
         for one in self.outgoing.values():
             if isinstance(step, DowngradeStep):

@@ -258,7 +258,7 @@ def _settle(item: object) -> Settle:
     if not isinstance(reason, str | None) or len((reason or "").encode()) > 8 * NAME_LIMIT:
         raise InvalidArgument(f"{told}: reason is text of at most {8 * NAME_LIMIT} bytes")
     numbers = cast("tuple[int, int]", (lsn, attempt))
-    return Settle(consumer, queue, *numbers, cast("str", verb), cast("int | None", delay), reason or None)
+    return Settle(consumer, queue, *numbers, verb, cast("int | None", delay), reason or None)
 
 
 def _whole(value: object) -> bool:
