@@ -21,8 +21,8 @@ from penstock.log.simdisk import SimDisk
 from penstock.replication.lanes import first_base, term_of
 from penstock.replication.register import ClusterState
 from penstock.replication.register import decode as decode_state
+from penstock.server.cluster.changing import promoted
 from penstock.server.cluster.outside import Terms
-from penstock.server.cluster.promoting import promoted
 from sim.cluster_members import LEADING, TIMES, Broken, Host, Mood, SimLink, World
 
 

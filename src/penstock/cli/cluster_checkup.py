@@ -13,7 +13,7 @@ from penstock.cli.checkup import LOOPBACK, REACH_S, Finding
 from penstock.errors import InvalidArgument, ProtocolError, SettingsError, Unavailable
 from penstock.log.disk import OsDisk
 from penstock.replication.register import decode
-from penstock.server.cluster.promoting import rival_of
+from penstock.server.cluster.changing import rival_of
 from penstock.server.cluster.registers import MANUAL, register_at
 from penstock.server.cluster.speech import Tls, ask
 from penstock.version import __version__

@@ -72,8 +72,7 @@ def status(config: ConfigFile = None, json: Json = False) -> None:
     Example: penstock cluster status penstock.toml
     """
     from penstock.log.disk import OsDisk
-    from penstock.server.cluster.changing import state_of
-    from penstock.server.cluster.promoting import rival_of
+    from penstock.server.cluster.changing import rival_of, state_of
 
     register, data = _register(config)
     _, state = state_of(register)
@@ -154,8 +153,7 @@ def promote(
 
     Example: penstock cluster promote penstock-2 penstock.toml
     """
-    from penstock.server.cluster.changing import changed
-    from penstock.server.cluster.promoting import told_to_lead
+    from penstock.server.cluster.changing import changed, told_to_lead
 
     register, data = _register(config)
     after = changed(register, lambda state: told_to_lead(data, state, member, lose))
