@@ -101,7 +101,7 @@ def message_type(
 
     Example: penstock topic message-type avro orders.avsc
     """
-    from penstock.config.schema_files import of_files
+    from penstock.config.queue_values import of_files
 
     numbered = {number: path for number, _, path in (one.partition("=") for one in files) if number.isdecimal()}
     if len(numbered) < len(files) != 1:

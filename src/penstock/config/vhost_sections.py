@@ -25,7 +25,7 @@ from pydantic import (
 )
 
 from penstock.config.queue_arguments import read_policy
-from penstock.config.schema_files import of_files
+from penstock.config.queue_values import of_files
 from penstock.config.sections import (
     Duration,
     Name,

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from penstock.config.foreign.converted import Book, Element
 from penstock.config.known_names import known_name
-from penstock.config.schema_files import of_files
+from penstock.config.queue_values import of_files
 from penstock.records.body_schemas import AVRO, PROTOBUF, SCHEMA_TYPES
 from penstock.records.message_types import MESSAGE_TYPES
 

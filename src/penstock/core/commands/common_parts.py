@@ -18,11 +18,11 @@ from penstock.core.acted import Acted, Hops
 from penstock.core.action_rules import Rules
 from penstock.core.arena import Arena, Move
 from penstock.core.effects import Effect, Token
+from penstock.core.links.asking import Wanted
 from penstock.core.links.carried import Numbers
-from penstock.core.links.peers import Peers
+from penstock.core.links.identity import Peers
 from penstock.core.links.states import Early, LinkState
 from penstock.core.links.twins import Sequences
-from penstock.core.links.wanted import Wanted
 from penstock.core.outbox import Outbox
 from penstock.core.publishing.arrivals import Marks
 from penstock.core.publishing.dead_letters import Buried, DeadLetters

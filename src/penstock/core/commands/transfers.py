@@ -12,13 +12,12 @@ from typing import Any
 import numpy as np
 
 from penstock.core.commands.links import LinkCommands, merged_spans
-from penstock.core.links.asking import BESIDES_MOST, Asking, Waiting
+from penstock.core.links.asking import BESIDES_MOST, Asking, Waiting, Wanted
 from penstock.core.links.ownership import Claim, Span
 from penstock.core.links.parcels import ASKED_MOST, HANDED_ON_MOST, Ask, Asked, joined, read_ask
 from penstock.core.links.sharing import Sharing
 from penstock.core.links.telling import Carried
 from penstock.core.links.twins import Twin
-from penstock.core.links.wanted import Wanted
 from penstock.core.queue.dispatching.consumers import Consumer
 from penstock.core.queue.order.runs import packed
 from penstock.core.queue.queue import Queue

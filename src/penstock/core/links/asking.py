@@ -2,13 +2,18 @@
 
 It asks only while a consumer here wants them and has room, and only for what has waited for longer than an ack usually
 takes: until then the owner's own consumers are likely to be quicker.  An ask is no record.  Where no answer comes it is
-repeated, later each time; it never makes anybody an owner.
+repeated, later each time; it never makes anybody an owner.  Which messages of others consumers with filters want is
+found by looking at them as at any, a stretch at a time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
+
+from penstock.core.effects import Purpose, Scan, Scanned, Token
+from penstock.expr import Matcher
+from penstock.records.chunks import Chunk
 
 PATIENCE_LEAST = 50_000
 """Microseconds that a message of another owner waits at least before it is asked for."""
@@ -137,3 +142,44 @@ class Asking:
     def came_up(self, owner: str) -> None:
         """The link to an owner is there anew: what was asked before is forgotten on both sides."""
         self._out.pop(owner, None)
+
+
+STRETCH = 4_096
+"""Messages that are looked at together."""
+
+WANTED_MOST = 10_000
+"""Messages that are wanted and not asked for yet; more are not looked for."""
+
+
+class Wanted:
+    """Of one queue."""
+
+    __slots__ = ("_asked", "_serial", "_texts", "_upto", "lsns")
+
+    def __init__(self) -> None:
+        self.lsns: list[int] = []  # ascending
+        self._texts: tuple[str, ...] = ()
+        self._upto = 0
+        self._serial = 0
+        self._asked = False
+
+    def look(
+        self, queue: int, filters: Sequence[Matcher], after: Callable[[int, int], Chunk], waits: Callable[[int], bool]
+    ) -> Scan | None:
+        """What the filters have to look at next.  after: so many that wait behind an LSN.  waits: whether one does."""
+        texts = tuple(one.text for one in filters)
+        if texts != self._texts:
+            self.lsns, self._texts, self._upto, self._asked = [], texts, 0, False
+        self.lsns = [lsn for lsn in self.lsns if waits(lsn)]
+        chunk = range(0) if self._asked or len(self.lsns) >= WANTED_MOST else after(self._upto, STRETCH)
+        if not len(chunk):
+            return None
+        self._serial += 1
+        self._asked = True
+        return Scan(Token(queue, self._serial, Purpose.FOREIGN), tuple(filters), chunk)
+
+    def found(self, answer: Scanned) -> None:
+        """The filters have looked at what waits elsewhere: keep what some consumer wants."""
+        if self._asked and answer.token.serial == self._serial:
+            self._asked, self._upto = False, answer.upto
+            self.lsns = sorted({*self.lsns, *(lsn for some in answer.found for lsn in some)})

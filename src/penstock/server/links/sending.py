@@ -28,7 +28,7 @@ from penstock.history.history import joined
 from penstock.server.flight.handover import Bell
 from penstock.server.links.calling import Connection, ours
 from penstock.wire.flight.linking import BEAT, LEVEL, Heard, Welcome, ask_words, read_heard
-from penstock.wire.flight.sites import told
+from penstock.wire.flight.tickets import told_sites
 
 if TYPE_CHECKING:
     from penstock.config.links import LinkSection, Target
@@ -467,6 +467,6 @@ def hello_words(name: str, site: Site, offers: list[Any], sites: Iterable[Site],
     """The command by which a link begins."""
     words = {
         "name": name, "site": site.name, "origin": str(site.origin), "group": site.group, "sync": sync,
-        "offers": offers, "sites": told(sites),
+        "offers": offers, "sites": told_sites(sites),
     }  # fmt: skip
     return orjson.dumps({"link": words})

@@ -27,7 +27,7 @@ from penstock.records.schema import CARRIED
 from penstock.wire.fields import LSN_MAX, NAME_LIMIT, Fields, read_json
 from penstock.wire.flight.codec import LATEST
 from penstock.wire.flight.received import Bounds, Layout, Received, check_bodies, columns_of
-from penstock.wire.flight.sites import origin_of, sites_of, told
+from penstock.wire.flight.tickets import origin_of, sites_of, told_sites
 
 LINKED = Layout("link", CARRIED, tuple(CARRIED.names))
 
@@ -114,7 +114,9 @@ class Welcome(NamedTuple):
 
     def words(self) -> bytes:
         """The welcome as bytes of JSON, as it is sent."""
-        return orjson.dumps({"welcome": {**self._asdict(), "origin": str(self.origin), "sites": told(self.sites)}})
+        return orjson.dumps(
+            {"welcome": {**self._asdict(), "origin": str(self.origin), "sites": told_sites(self.sites)}}
+        )
 
 
 class Heard(NamedTuple):
