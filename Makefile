@@ -86,10 +86,11 @@ bench-spark: $(STAMP)
 bench-peers: $(STAMP)
 	@$(PYTHON_IN) benchmarks/run_peers.py $(BENCH_ARGS)
 
-# Parts by name: make soak-load, soak-random, soak-hostile (the doors fuzzed from outside), soak-spark (cases, rivals and
+# Parts by name: make soak-load, soak-random, soak-hostile (the doors fuzzed from outside, then besieged for an hour while
+# others work), soak-spark (cases, rivals and
 # kills of Spark queries, odd bodies;
 # PENSTOCK_SEED chooses which, and a failure names it), soak-interleavings.
-# PENSTOCK_SOAK_SECONDS sets the length of the load (3600),
+# PENSTOCK_SOAK_SECONDS sets the length of the load and of the siege (3600),
 # PENSTOCK_EFFORT that of the random tests (10).  Interleavings and schedules of sites, side by side, end with Ctrl-C or
 # with the first failure, and so does make soak-queues, which walks the model of a queue.
 soak: soak-load soak-random soak-hostile soak-spark soak-cluster
@@ -105,6 +106,7 @@ soak-random: $(STAMP)
 
 soak-hostile: $(STAMP)
 	@PENSTOCK_EFFORT=$${PENSTOCK_EFFORT:-10} $(PYTHON_IN) -m pytest tests/hostile $(PYTEST_ARGS)
+	@PYTHONPATH=tests $(PYTHON_IN) -m soak.siege $(SOAK_ARGS)
 
 soak-spark: $(STAMP)
 	@PENSTOCK_EFFORT=$${PENSTOCK_EFFORT:-10} $(PYTHON_IN) -m pytest tests/spark/test_queue_cases.py \

@@ -306,12 +306,13 @@ def beside(folder: Path, given: argparse.Namespace) -> None:
     alone, kept, small = list[float](), list[float](), list[float]()
     with Server(folder, flight=True, environ={"PENSTOCK_SERVER__DOORS": "1"}) as server:
         address = server.address("amqp")
-        for _ in range(given.repeat):
+        for run in range(given.repeat):
             with Saturated(address, uniform(address, "alone")) as saturated:
                 time.sleep(seconds)
             alone.append(saturated.rate)
             with Saturated(address, uniform(address, "busy")) as saturated:
-                done = small_flight_publishes(server.address("flight"), uniform(address, "small"), seconds)
+                place = uniform(address, f"small-{run}")  # what it replays has nothing of the run before
+                done = small_flight_publishes(server.address("flight"), place, seconds)
             small.append(done / seconds)
             kept.append(saturated.rate / alone[-1])
         server.stop()

@@ -5,7 +5,8 @@
 Modules have their bytecode, as an installed package has it, and files are in the page cache.
 
 import  seconds of the import statement in a fresh interpreter
-start   from the spawn of the process until its ready file is there, all doors on free ports
+start   from the spawn of the process until its ready file is there, AMQP's and Flight's doors on free ports; then with
+        HTTP's beside them, and AMQP's a process, too: until all doors are open
 """
 
 from __future__ import annotations
@@ -29,9 +30,10 @@ def imported() -> float:
     return float(done.stdout) * 1e3
 
 
-def started(folder: Path, *, flight: bool) -> tuple[float, float, float]:
-    """Milliseconds until ready, milliseconds of CPU spent by then, and MiB resident."""
-    with Server(folder, flight=flight) as server:
+def started(folder: Path, *, flight: bool, every: bool = False) -> tuple[float, float, float]:
+    """Milliseconds until ready, milliseconds of CPU spent by then, and MiB resident.  every: all doors, as processes."""
+    environ, arguments = ({"PENSTOCK_SERVER__DOORS": "1"}, ("--http", "127.0.0.1:0")) if every else ({}, ())
+    with Server(folder, flight=flight, environ=environ, arguments=arguments) as server:
         used = server.usage()
         server.stop()
         return server.start_s * 1e3, used.cpu_s * 1e3, used.resident / 2**20
@@ -46,11 +48,17 @@ def main() -> None:
     emit("import penstock", [imported() for _ in range(given.repeat + 1)][1:], "ms", budget=150.0, settings={})
     with work_folder(given.folder) as folder:
         runs = [started(folder / str(run), flight=given.flight) for run in range(given.repeat + 1)][1:]
+        all_doors = [started(folder / f"all-{run}", flight=True, every=True) for run in range(given.repeat + 1)][1:]
     settings = {"doors": ["amqp", "flight"] if given.flight else ["amqp"]}
     walls, cpus, resident = zip(*runs, strict=True)
     emit("server start on an empty folder", walls, "ms", budget=600.0, settings=settings)
     emit("server start: its CPU", cpus, "ms", settings=settings)
     emit("memory of the empty server", resident, "MiB", settings=settings)
+    walls, cpus, resident = zip(*all_doors, strict=True)
+    settings = {"doors": ["amqp", "http", "flight"], "processes": 4}
+    emit("all doors open on an empty folder, each a process", walls, "ms", budget=900.0, settings=settings)
+    emit("all doors open: CPU of all processes", cpus, "ms", settings=settings)
+    emit("all doors open: memory of all processes", resident, "MiB", budget=220.0, settings=settings)
 
 
 if __name__ == "__main__":

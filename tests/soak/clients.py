@@ -317,17 +317,19 @@ class Probe(SoakClient):
                 self.taken.append(time.monotonic() - began)
 
 
-def drained(port: int, books: Books, queues: tuple[str, ...], quiet: float = 1.5) -> Counter[Id]:
+def drained(
+    port: int, books: Books, queues: tuple[str, ...], quiet: float = 1.5, link: type[SoakPeer] = SoakPeer
+) -> Counter[Id]:
     """Everything that waits in these queues, taken and left unsettled on open connections: so nothing comes twice.
 
     Until nothing has come for so many quiet seconds, and the server says that nothing is left.
     """
     found = Counter[Id]()
     peers = list[SoakPeer]()
-    looker = SoakPeer(port)
+    looker = link(port)
     try:
         for queue in queues:
-            peer = SoakPeer(port)
+            peer = link(port)
             peers.append(peer)
             peer.method(spec.Basic.Consume(queue=queue, consumer_tag="c", nowait=True))
         silent_since, until = time.monotonic(), time.monotonic() + PATIENCE_S

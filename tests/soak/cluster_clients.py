@@ -5,11 +5,11 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
+from collections.abc import Sequence
 from typing import Protocol
 
 from pika import spec
 
-from cluster_of_servers.house import Server
 from crash_clients import GONE, Delivery
 from rawlink import RawLink
 from soak.books import ACKED, DELIVERED, PROVEN, Books, Id, body_of, identity
@@ -20,13 +20,22 @@ SILENCE_S = 4.0
 BURST, WINDOW, MOST = 20, 200, 2_000
 
 
+class Serving(Protocol):
+    """A server."""
+
+    @property
+    def door(self) -> int:
+        """Where it takes AMQP."""
+        ...
+
+
 class House(Protocol):
     """The soak, as its clients know it."""
 
     books: Books
     pace: float  # seconds that a publisher waits between bursts, unless it is told something
 
-    def random_servers(self) -> list[Server]: ...
+    def random_servers(self) -> Sequence[Serving]: ...
 
 
 class Link(SoakPeer):
@@ -49,6 +58,8 @@ class Link(SoakPeer):
 class Client(threading.Thread):
     """One that goes on with whoever serves, until it is told to stop."""
 
+    link: type[Link] = Link
+
     def __init__(self, soak: House, name: str) -> None:
         super().__init__(name=name, daemon=True)
         self.soak, self.books = soak, soak.books
@@ -59,7 +70,7 @@ class Client(threading.Thread):
         while not self.stopping.is_set() and self.failure is None:
             for server in self.soak.random_servers():
                 try:
-                    with Link(server.door) as link:
+                    with self.link(server.door) as link:
                         self.work(link)
                 except GONE:
                     continue

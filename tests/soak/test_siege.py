@@ -1,0 +1,84 @@
+"""A sample of the siege, and that it notices what it is there to notice.  `make soak-hostile` does it for an hour."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from choices import SEED
+from hostile.attacks import attacks
+from soak.books import body_of
+from soak.siege import Siege, told
+from soak.siege_clients import Ledger
+
+SAMPLE_S = 3.0
+BOUTS = 12
+PATIENCE_S = 120.0
+
+
+def test_attackers_end_nobody_and_what_was_confirmed_is_there(tmp_path: Path) -> None:
+    siege = Siege(tmp_path, SAMPLE_S, SEED, bout=0.3, least=BOUTS, patience=PATIENCE_S)
+    siege.run()
+    table = f"PENSTOCK_SEED={SEED}\n{told(siege)}"
+    print(table)
+    assert siege.books.wrong == [], "\n".join([*siege.books.wrong[:30], table])
+    assert len(siege.history) >= BOUTS, table
+    assert siege.books.counts["confirmed"] > 100, table
+    assert not siege.books.counts["attackers that ended"], table
+
+
+def test_each_door_has_attacks_before_a_login_and_behind_one() -> None:
+    rows = attacks()
+    assert len({(one.name, one.protocol) for one in rows}) == len(rows)
+    for protocol in ("amqp", "http", "http2"):
+        mine = [one.login for one in rows if one.protocol == protocol]
+        assert mine.count(True) >= 9
+        assert mine.count(False) >= 6
+    assert any(one.protocol == "cluster" for one in rows)
+
+
+@pytest.fixture
+def siege(tmp_path: Path) -> Siege:
+    """Without a server: its output is written here."""
+    return Siege(tmp_path / "made", SAMPLE_S, SEED, say=lambda _: None)
+
+
+def said(siege: Siege, *lines: str) -> None:
+    with (siege.folder / "output.txt").open("a") as file:
+        file.write("".join(f"{line}\n" for line in lines))
+    siege.listen()
+
+
+def test_a_door_that_ends_under_an_attack_is_told_of(siege: Siege) -> None:
+    siege.history.append((time.monotonic(), 0, "bombs", "flight_tls"))
+    said(siege, "WARNING the process of the flight door ended with status -6: another one begins")
+    assert siege.books.wrong == []
+    assert siege.deaths == ["the flight door ended with -6 under ['flight_tls: bombs']"]
+
+
+def test_a_door_that_ends_and_was_not_attacked_is_a_fault(siege: Siege) -> None:
+    siege.history.append((time.monotonic() - 1000, 0, "bombs", "flight"))  # the one that went on a moment ago is http's
+    siege.history.append((time.monotonic() - 500, 0, "events unread", "http"))
+    said(siege, "WARNING the process of the amqp-1 door ended with status 75: another one begins")
+    assert "nobody attacked it" in siege.books.wrong[0]
+    said(siege, "WARNING the process of the flight door ended with status -9: another one begins")
+    assert "the flight door ended with -9, and nobody attacked it" in siege.books.wrong[1]
+
+
+@pytest.mark.parametrize("line", ["Traceback (most recent call last):", "the amqp door is cut off: it sends no socket"])
+def test_what_a_server_must_not_say_is_a_fault(siege: Siege, line: str) -> None:
+    said(siege, "INFO calm", line)
+    assert len(siege.books.wrong) == 1
+
+
+def test_what_comes_twice_without_a_mark_is_a_fault() -> None:
+    books = Ledger()
+    mine = books.publisher("web")
+    [number] = books.send(mine, 1)
+    books.deliver(body_of(mine, number), False, "web")
+    books.deliver(body_of(mine, number), True, "web")
+    assert books.wrong == []
+    books.deliver(body_of(mine, number), False, "web")
+    assert books.wrong == ["0.0 of web came twice, and was not marked"]
