@@ -5,6 +5,7 @@ pyarrow's server does much before any code of ours sees it, and some of that end
 
 from __future__ import annotations
 
+import base64
 import os
 import resource
 import signal
@@ -24,6 +25,7 @@ import pytest
 import penstock
 from hostile.arrow_streams import Message, valid_streams
 from hostile.pressing import BOUNDS, Pressed
+from hostile.strangers import PREFACE, SETTINGS, h2_frame, literal
 from live_server import LiveServer
 from penstock import PenstockError
 from waiting import eventually
@@ -60,8 +62,10 @@ def another_door(pid: int | None, door: int) -> bool:
 
 
 @contextmanager
-def serving(folder: Path) -> Iterator[LiveServer]:
-    with Server(folder, flight=True) as server:
+def serving(folder: Path, settings: str = "") -> Iterator[LiveServer]:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "settings.toml").write_text(settings)
+    with Server(folder, [str(folder / "settings.toml")], flight=True) as server:
         yield server
         assert "Traceback" not in server.output(), server.output()
         assert server.process is not None
@@ -230,3 +234,54 @@ def test_a_door_ends_with_a_server_that_is_killed(tmp_path: Path) -> None:
 
 def _is_zombie(pid: int) -> bool:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+
+
+def begun(server: LiveServer, user: str, password: str, calls: int) -> socket.socket:
+    """A connection with so many uploads that have begun, and say nothing."""
+    host, _, port = server.ready["flight"].rpartition(":")
+    pair = base64.b64encode(f"{user}:{password}".encode())
+    path = b"/arrow.flight.protocol.FlightService/DoPut"
+    head = b"".join(
+        literal(name, value)
+        for name, value in (
+            (b":method", b"POST"), (b":scheme", b"http"), (b":authority", b"x"), (b"te", b"trailers"),
+            (b":path", path), (b"content-type", b"application/grpc"), (b"authorization", b"Basic " + pair),
+        )
+    )  # fmt: skip
+    link = socket.create_connection((host, int(port)), timeout=20)
+    link.sendall(PREFACE + SETTINGS + b"".join(h2_frame(1, 4, number, head) for number in range(1, 2 * calls, 2)))
+    return link
+
+
+USERS = """
+[[user]]
+name = "guest"
+password = "guest"
+[[user]]
+name = "other"
+password = "other"
+"""
+
+
+@pytest.mark.parametrize("password", ["guest", "wrong"])
+def test_calls_that_say_nothing_have_their_share_of_the_threads(tmp_path: Path, password: str) -> None:
+    """Each has a thread from its headers on; 1,400 took all that there was memory for, and every call was refused."""
+    with serving(tmp_path, USERS) as server:
+        assert server.process is not None
+        door = door_of(server.process.pid)
+        with penstock.connect(url_of(server)) as client:
+            client.health()  # so its login is known
+        most = 0
+        with begun(server, "guest", password, 1500) as link:
+
+            def threads() -> int:
+                return len(os.listdir(f"/proc/{door}/task"))
+
+            link.recv(1)
+            eventually(lambda: threads() > 60, "they did not begin", 20)
+            for _ in range(5):  # others are served meanwhile, each over a connection of its own
+                with penstock.connect(url_of(server).replace("guest:guest", "other:other")) as client:
+                    client.publish("q", b"x", mandatory=False)
+                most = max(most, threads())
+        assert most < 384 + 150
+        assert door_of(server.process.pid) == door

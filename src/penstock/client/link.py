@@ -35,6 +35,9 @@ GO_ON_S = 60.0
 AGAIN_S = 0.1
 """Between two rounds over its servers."""
 
+NO_THREAD = "Server Threadpool Exhausted"
+"""What gRPC says where it cannot begin a thread for a call: nobody has heard of it."""
+
 T = TypeVar("T")
 
 
@@ -54,6 +57,8 @@ def rebuilt(error: BaseException) -> PenstockError:
     ours = decode_error(text, extra if isinstance(extra, bytes) else None)
     if ours is not None:
         return ours
+    if NO_THREAD in text:
+        return Unavailable("the server has no thread for another call at the moment: try again")
     if isinstance(error, flight.FlightUnavailableError | flight.FlightTimedOutError | flight.FlightCancelledError):
         return lost(text)
     if isinstance(error, flight.FlightError):

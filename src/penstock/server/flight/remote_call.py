@@ -13,9 +13,10 @@ import logging
 import os
 import threading
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from pyarrow import flight
@@ -263,13 +264,53 @@ REFUSED_LOGIN_DELAY_S = 0.5
 DELAYED_MAX = 32
 
 
+CALLS_MOST, CALLS_OF_LOGIN, CALLS_UNPROVEN = 704, 384, 64
+"""Calls that have begun: in all, of one login that was found right, and of all others.  Each has a thread of gRPC's
+until it ends, also one whose client says nothing: the server does not hear of it before it has a message."""
+
+ASKED_MOST = 16
+"""Logins about which the server is asked at a time because those places are taken."""
+
+
+class Places:
+    """How many calls there are, of whom.  Thread-safe."""
+
+    def __init__(self) -> None:
+        self._taken = Counter[tuple[str, str]]()
+        self._lock = threading.Lock()
+
+    def take(self, pair: tuple[str, str]) -> bool:
+        """One for a login, or NOBODY; whether there was one."""
+        with self._lock:
+            of_pair = CALLS_UNPROVEN if pair == NOBODY else CALLS_OF_LOGIN
+            if self._taken[pair] >= of_pair or self._taken.total() - self._taken[NOBODY] >= CALLS_MOST:
+                return False
+            self._taken[pair] += 1
+            return True
+
+    def give(self, pair: tuple[str, str]) -> None:
+        with self._lock:
+            self._taken[pair] -= 1
+            if not self._taken[pair]:
+                del self._taken[pair]
+
+
+NOBODY = "", ""
+"""Whose calls those are whose login nobody has found right so far."""
+
+
 class Credentials(flight.ServerMiddleware):
-    """What one call brought to say who it is."""
+    """What one call brought to say who it is, and the place that it takes."""
 
     def __init__(self, user: str, password: str, token: str) -> None:
         self.user = user
         self.password = password
         self.token = token
+        self.over: Callable[[], None] = lambda: None
+
+    def call_completed(self, exception: BaseException | None) -> None:
+        """Flight's: the call has ended, however it did."""
+        self.over()
 
     def sending_headers(self) -> dict[str, str]:  # type: ignore[override]  # the stubs want lists, pyarrow takes both
         """A bearer token for the next calls."""
@@ -285,6 +326,8 @@ class Logins(flight.ServerMiddlewareFactory):
         self._proven = _Tokens(TOKENS_MAX)
         self._unproven = _Tokens(UNPROVEN_MAX)
         self._waiting = 0  # refused logins that are kept waiting
+        self._places = Places()
+        self._asking = threading.Semaphore(ASKED_MOST)
         self._lock = threading.Lock()
 
     def start_call(self, info: flight.CallInfo, headers: dict[str, list[str] | list[bytes]]) -> Credentials:
@@ -297,8 +340,29 @@ class Logins(flight.ServerMiddlewareFactory):
                 credentials = self._read(values[0])
                 if info.method == flight.FlightMethod.GET_SCHEMA:
                     self._refuse_wrong(credentials)
+                self._let_in(credentials)
                 return credentials
         raise unauthenticated("no user: send an authorization header with Basic user:password")
+
+    def _let_in(self, credentials: Credentials) -> None:
+        """Have a place for it.  Whoever finds none of those for logins that nobody knows is asked about."""
+        pair = credentials.user, credentials.password
+        with self._lock:
+            proven = self._proven.token(pair) is not None
+        whose = pair if proven else NOBODY
+        if not proven and not self._places.take(whose):
+            if not self._asking.acquire(blocking=False):
+                raise unavailable("too many logins that nobody knows yet: try again in a moment")
+            try:
+                wrong = self._is_wrong(*pair)
+            finally:
+                self._asking.release()
+            if wrong:
+                raise self._refused(credentials)
+            whose, proven = pair, True
+        if proven and not self._places.take(whose):
+            raise unavailable(f"user {credentials.user[:60]!r} has too many calls under way: try again later")
+        credentials.over = partial(self._places.give, whose)
 
     def _read(self, header: str | bytes) -> Credentials:
         text = header.decode("latin-1") if isinstance(header, bytes) else header
@@ -339,8 +403,11 @@ class Logins(flight.ServerMiddlewareFactory):
 
     def _refuse_wrong(self, credentials: Credentials) -> None:
         if self._is_wrong(credentials.user, credentials.password):
-            self.delay()
-            raise unauthenticated(f"user {credentials.user[:60]!r} may not log in with this password")
+            raise self._refused(credentials)
+
+    def _refused(self, credentials: Credentials) -> flight.FlightUnauthenticatedError:
+        self.delay()
+        return unauthenticated(f"user {credentials.user[:60]!r} may not log in with this password")
 
     def delay(self) -> None:
         """Keep a refused login waiting, unless so many wait that they would take the threads from others."""
@@ -390,6 +457,11 @@ class AnyHandshake(flight.ServerAuthHandler):
     def is_valid(self, token: Any) -> Any:
         """Flight's: identity comes from the middleware."""
         return ""
+
+
+def unavailable(text: str) -> flight.FlightUnavailableError:
+    message, extra = encode_error(Unavailable(text))
+    return flight.FlightUnavailableError(message, extra)
 
 
 def unauthenticated(text: str) -> flight.FlightUnauthenticatedError:
