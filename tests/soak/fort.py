@@ -35,6 +35,8 @@ registry = "file://{register}"
 listen = "127.0.0.1:{stream}"
 secret = "not known to strangers"
 min_in_sync = 1
+lease = "2m"
+stall = "5m"
 [[vhost]]
 name = "town"
 [[user]]
