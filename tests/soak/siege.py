@@ -273,7 +273,7 @@ class Siege:
         """Every message; then the server is stopped."""
         if self.ended_by_itself:
             return
-        self.books.close(drained(self.server.port, self.books, QUEUES, link=Town))
+        self.books.close(drained(self.server.port, self.books, QUEUES, quiet=10.0, link=Town))
         self.server.stop()
         self.listen()
 

@@ -123,7 +123,7 @@ class Logins:
         self.delay_s = delay_s
         self._loop = loop
         self._key = secrets.token_bytes(32)
-        self._right = OrderedDict[str, tuple[bytes, Kept]]()  # by user: its password under the key, and how it is kept
+        self._right = OrderedDict[str, tuple[bytes, Kept | None]]()  # by user: its password, by the key
         self._under_way = dict[tuple[str, bytes, Kept], Future[bool]]()
         self._by_user = Throttle(guesses, GUESSES_A_SECOND, now)
         self._by_address = Throttle(guesses * ALL_USERS, ALL_USERS_A_SECOND, now)
@@ -142,7 +142,7 @@ class Logins:
         kept = self.users.kept(user)
         secret = self._secret(user, password)
         with self._lock:
-            if kept is not None and self._is_right(user, kept, secret):
+            if self._is_right(user, kept, secret) and (kept is not None or self.users.has_plain(user, password)):
                 return GOOD
             wait_s = max(self._by_user.wait_s((host, user)), self._by_address.wait_s(host))
         if wait_s:
@@ -152,16 +152,25 @@ class Logins:
         if self.users.has_plain(user, password) if kept is None else kept.matches(password):
             if kept is not None and kept.text:
                 self._upgrade_soon(user, password, kept)
+            with self._lock:
+                self._remember(user, secret, kept)
             return GOOD
         return self._refuse(door, user, host, WRONG)
 
-    def _is_right(self, user: str, kept: Kept, secret: bytes) -> bool:
+    def _is_right(self, user: str, kept: Kept | None, secret: bytes) -> bool:
         """Whether a password was found right before, and is kept as then; under the lock."""
         known = self._right.get(user)
         right = known is not None and known[1] == kept and hmac.compare_digest(known[0], secret)
         if right:
             self._right.move_to_end(user)
         return right
+
+    def _remember(self, user: str, secret: bytes, kept: Kept | None) -> None:
+        """It was right, and need not wait when others were wrong."""
+        self._right[user] = secret, kept
+        self._right.move_to_end(user)
+        if len(self._right) > REMEMBERED_MOST:
+            self._right.popitem(last=False)
 
     def _by_token(self, door: str, user: str, password: str, host: str) -> Verdict:
         """The same of a token.  Each request of these doors is a login, so none outlives it."""
@@ -282,10 +291,7 @@ class Logins:
         with self._lock:
             self._under_way.pop(key, None)
             if not done.cancelled() and done.exception() is None and done.result():
-                self._right[user] = secret, kept
-                self._right.move_to_end(user)
-                if len(self._right) > REMEMBERED_MOST:
-                    self._right.popitem(last=False)
+                self._remember(user, secret, kept)
 
     def _judged(self, door: str, user: str, password: str, host: str, right: bool) -> Verdict:
         if right and (kept := self.users.kept(user)) is not None and kept.slow:

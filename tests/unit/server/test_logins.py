@@ -184,6 +184,19 @@ async def test_who_was_right_before_comes_in_while_somebody_guesses_from_the_sam
     logins.close()
 
 
+def test_who_was_right_before_comes_in_whatever_way_the_password_is_kept() -> None:
+    """A plain one of the settings was not remembered: strangers at his address locked him out."""
+    logins, _ = house(Account("bob", Kept(hash_password("builder"), SHA256), ()))
+    for user, password in (("guest", "guest"), ("bob", "builder")):
+        assert logins.at_once("http", user, password, HERE) == GOOD
+        for _ in range(2 * GUESSES):
+            logins.at_once("flight", user, "wrong", HERE)
+        assert logins.at_once("http", user, password, HERE) == GOOD
+        refused = logins.at_once("http", user, "another", HERE)
+        assert refused is not None
+        assert refused.wait_s > 0
+
+
 async def test_more_than_may_wait_for_a_hash_are_refused() -> None:
     logins, lines = house(*(Account(f"u{i}", SLOW.password, ()) for i in range(WAITING_MOST + 1)))
     with pytest.MonkeyPatch.context() as patch:
