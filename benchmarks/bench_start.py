@@ -31,7 +31,7 @@ def imported() -> float:
 
 
 def started(folder: Path, *, flight: bool, every: bool = False) -> tuple[float, float, float]:
-    """Milliseconds until ready, milliseconds of CPU spent by then, and MiB resident.  every: all doors, as processes."""
+    """Milliseconds until ready, milliseconds of CPU spent by then, and MiB resident.  every: each door is a process."""
     environ, arguments = ({"PENSTOCK_SERVER__DOORS": "1"}, ("--http", "127.0.0.1:0")) if every else ({}, ())
     with Server(folder, flight=flight, environ=environ, arguments=arguments) as server:
         used = server.usage()
