@@ -132,7 +132,9 @@ def test_a_change_of_the_program_starts_it_again(shop: Path, broker: Broker) -> 
         process.send_signal(signal.SIGTERM)
         _, rest = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0
-    assert "other.py" not in heard.pop(process.pid, b"").decode() + rest
+    said = heard.pop(process.pid, b"").decode() + rest
+    assert "other.py" not in said
+    assert "worker: shop.py changed" in said
 
 
 heard: dict[int, bytes] = {}

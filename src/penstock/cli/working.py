@@ -112,7 +112,7 @@ class Sources:
     def changed(self) -> list[str]:
         """Those that were written, came or went since the last look."""
         before, self._times = self._times, self._look()
-        return sorted(name for name, _ in before.items() ^ self._times.items())
+        return sorted({name for name, _ in before.items() ^ self._times.items()})
 
     def _look(self) -> dict[str, int]:
         times = dict[str, int]()
