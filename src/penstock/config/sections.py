@@ -294,6 +294,11 @@ class ClusterSection(Section):
         default_factory=HoldSection,
         description="What retention leaves of the log for followers that have not copied it yet.",
     )
+    follower_reads: StrictBool = Field(
+        default=False,
+        description="While this server follows, its Flight door is open for reads of the log, up to what is committed: "
+        "Spark asks for them with `readFrom = followers`.  Takes some 80 MiB more.",
+    )
 
     @model_validator(mode="after")
     def _whole(self) -> Self:

@@ -200,7 +200,9 @@ class App(Server):
         self.cluster.on_switch = self.stopping.set
         await starting.wait(self.cluster)
         self.progress.begin()
-        if any(name.startswith("flight") for name in self.settings.listen.doors()):  # it loads while the log is read
+        begun = starting.entrance is not None
+        if not begun and any(name.startswith("flight") for name in self.settings.listen.doors()):
+            # it loads while the log is read
             self.flight_process = spawned("penstock.server.flight.front", of_a_door(self.settings.server.memory))
 
     def _make_engine(self, recovered: Recovered) -> None:

@@ -83,22 +83,45 @@ class Starting:
         self._shown: asyncio.TimerHandle | None = None
 
     async def wait(self, cluster: Cluster) -> None:
-        """Return when this server is to lead; until then HTTP alone is open, and Flight's port says who leads."""
-        from penstock.server.cluster.flight_refusals import FlightRefusals
+        """Return when this server is to lead; until then HTTP alone is open, and Flight's port says who leads.
 
+        With `follower_reads` it reads the copy of the log, too.
+        """
         server = self._server
+        if cluster.settings.follower_reads:
+            self._begin_flight()
         self._begin_http()
         self._keep_tls()
         if self.tls is not None:  # it may follow for longer than a certificate lasts
             server.tls = self.tls
             self.tls.start(asyncio.get_running_loop(), server.pools.reading)
         await self._open_http()
-        refusals = FlightRefusals(server.entry, cluster.refusal)
-        refusals.open(server.settings, self.tls, server.say)
+        close = self._refuse(cluster) if self.entrance is None else await self._read_copy(self.entrance, cluster)
         try:
             await cluster.lead()
         finally:
-            refusals.close()
+            close()
+
+    def _refuse(self, cluster: Cluster) -> Callable[[], None]:
+        from penstock.server.cluster.flight_refusals import FlightRefusals
+
+        server = self._server
+        refusals = FlightRefusals(server.entry, cluster.refusal)
+        refusals.open(server.settings, self.tls, server.say)
+        return refusals.close
+
+    async def _read_copy(self, entrance: Entrance, cluster: Cluster) -> Callable[[], None]:
+        from penstock.server.flight.copy_door import copy_door
+
+        door = copy_door(self._server, cluster)
+        entrance.open(door)
+        await self._listen_flight()
+
+        def close() -> None:
+            door.close()
+            entrance.shut()
+
+        return close
 
     async def recover(self, pool: Executor, work: Callable[[], T]) -> T:
         """The result of the work, done in a thread beside the first steps of the doors.
@@ -106,7 +129,9 @@ class Starting:
         Raises what it raises; SettingsError for an address that is taken.
         """
         listen, loop = self._server.settings.listen, asyncio.get_running_loop()
-        self._begin_flight()
+        following = self.entrance is not None
+        if not following:
+            self._begin_flight()
         self._begin_http()
         self._keep_tls()
         if not self._begin_amqp():
@@ -120,7 +145,8 @@ class Starting:
         if listen.http is not None or listen.https is not None:
             import_module(_HTTP)  # while the door's process loads what it needs
         await self._listen_amqp()
-        await self._listen_flight()
+        if not following:
+            await self._listen_flight()
         if self.http is None:
             await self._open_http()  # the last: who hears that it recovers finds all doors
         for name in _NEEDED_LATER:

@@ -180,6 +180,7 @@ class ReadOptions:
     beside: tuple[str, ...] = ()  # other streams of the same query, which do not wait while this one is idle
     pipeline: str | None = None  # whose stream it is
     direct: str = "auto"
+    read_from: str = "leader"  # of a cluster of servers, or from its followers, as far as those have it
     schema_version: int | None = None  # which one of them; None: the newest
     keep_schema: bool = False  # what was found is registered with the topic
     registered: bool = False  # the topic's declared schema is asked for
@@ -339,6 +340,7 @@ _READ = (
     _Option("beside", "beside", lambda take, name: tuple(one for one in str(take.text(name)).split(",") if one)),
     _Option("pipeline", "pipeline"),
     _Option("direct", "direct", _direct),
+    _Option("readFrom", "read_from", lambda take, name: take.word(name, "leader", "followers")),
 )
 
 READ = tuple(dict.fromkeys((*COMMON, *(option.name for option in _READ))))
@@ -391,6 +393,10 @@ _APART = (
     _Apart(
         lambda one: one.view is not None and (one.starting is not None or one.ending is not None),
         "view {one.view!r} has no past: startingBookmark and endingBookmark go with a topic",
+    ),
+    _Apart(
+        lambda one: one.read_from == "followers" and "," not in one.where.url.partition("?")[0],
+        "option readFrom is followers, and the url names one server: name all of the cluster, as in penstock://a,b,c",
     ),
     _Apart(
         lambda one: not one.log and (one.starting_lsn is not None or one.ending_lsn is not None),

@@ -28,6 +28,7 @@ import orjson
 
 from penstock.core.state.durable import Reign
 from penstock.errors import NotLeading, PreconditionFailed
+from penstock.history.copied import Copy
 from penstock.replication.messages import ARCHIVE, STAGE
 from penstock.replication.register import decode
 from penstock.server.accounts import FILE as ACCOUNTS
@@ -174,6 +175,17 @@ class Cluster:
         name, address = self._leader()
         where = f"{name} leads, whose stream is at {address}" if name else "nobody leads now"
         return NotLeading(f"this server follows: {where}")
+
+    def copy(self) -> Copy | None:
+        """How far the copy of the log may be read while this server follows; None: it is not level with any leader's.
+
+        Any thread.
+        """
+        known = self.known
+        if self.turn is not None or known["role"] != "following" or not known.get("connected"):
+            return None
+        upto = min(known["synced_lsn"], known.get("committed_lsn", 0))
+        return Copy(upto, (known.get("term"), known.get("leader"), known["cut_records"])) if upto > 0 else None
 
     def _leader(self) -> tuple[str, str]:
         """Name and address; empty: nobody leads, as far as is known."""

@@ -230,6 +230,11 @@ class Entrance:
         self._door = door
         self._changed.set()
 
+    def shut(self) -> None:
+        """From now on calls wait again."""
+        self._changed.clear()
+        self._door = None
+
     def close(self, timeout: float = 5.0) -> bool:
         """Stop listening and wait for running calls, at most so many seconds; whether all have ended then.
 

@@ -186,13 +186,13 @@ class LocateAction:
         first = self._engine.past.first_lsn
         if why is None and start < first:
             why = f"the log's files begin at LSN {first}, and the range at {start}"
-        if why is not None:
-            return {"folder": None, "why": why, "limited": caller.rights is not None}
         if filter is not None:
             read = Replay(topic, pattern, exchange, vhost, "", filter) if queue is None else QueueContent(queue, vhost)
             core, call = self._engine.core, self._handover.call
             instance, kind = call(lambda: (core.instance, type_of(core, read)), caller.gone, durable=False)
             filter = typed(asked_by(filter, client=caller.peer, user=caller.user, instance=instance), kind)
+        if why is not None:
+            return {"folder": None, "why": why, "limited": caller.rights is not None, "filter": filter}
         archive = self._engine.archive
         listed = listing(self._engine.log, start, end, None if archive is None else archive.shown)
         if not whole:  # the names of others' exchanges are not his to know
@@ -209,29 +209,29 @@ class LocateAction:
         """Why this user, or anybody, is not to read files.  AccessRefused for who may read nothing of it."""
         if self._engine.broken is not None:
             raise LogBroken(f"the log is broken: {self._engine.broken}")
-        partly = caller.rights is not None and self._partly(caller.rights, vhost, exchange, topic, pattern, queue)
+        limited = caller.rights is not None and partly(caller.rights, vhost, exchange, topic, pattern, queue)
         find = self._engine.core.find_queue
         if queue is not None and self._handover.call(lambda: find(vhost, queue), caller.gone, durable=False) is None:
             raise NotFound(f"no queue '{queue}' in vhost '{vhost}'")
         if self._folder is None:
             return "the server has its log in memory"
-        return f"user '{caller.user}' may read a part of it" if partly else None
+        return f"user '{caller.user}' may read a part of it" if limited else None
 
-    @staticmethod
-    def _partly(
-        rights: Rights, vhost: str, exchange: str, topic: str | None, pattern: str | None, queue: str | None
-    ) -> bool:
-        """Whether these rights let a part through.  AccessRefused where they let nothing through."""
-        if queue is not None:
-            return rights.read_queue(vhost, queue) is not None
-        if topic is not None:
-            filter = rights.read_topic(vhost, exchange, topic, whole=False)
-            return filter is not None or rights.fields(vhost, exchange, topic) is not None
-        if pattern is None:
-            return False
-        entries = rights.topic_rights(vhost, exchange)
-        whole = next((at for at, (name, _) in enumerate(entries) if name is None), None)
-        return whole is None or any(right is not True for _, right in entries[: whole + 1])
+
+def partly(
+    rights: Rights, vhost: str, exchange: str, topic: str | None, pattern: str | None, queue: str | None
+) -> bool:
+    """Whether these rights let a part of it through.  AccessRefused where they let nothing through."""
+    if queue is not None:
+        return rights.read_queue(vhost, queue) is not None
+    if topic is not None:
+        filter = rights.read_topic(vhost, exchange, topic, whole=False)
+        return filter is not None or rights.fields(vhost, exchange, topic) is not None
+    if pattern is None:
+        return False
+    entries = rights.topic_rights(vhost, exchange)
+    whole = next((at for at, (name, _) in enumerate(entries) if name is None), None)
+    return whole is None or any(right is not True for _, right in entries[: whole + 1])
 
 
 class RecordActions:

@@ -32,6 +32,7 @@ from penstock.spark.executor import spare_modules, task_of
 from penstock.spark.options import ReadOptions
 from penstock.spark.reading.bodies import Aside, BodyParser, type_of
 from penstock.spark.reading.columns import BOOKMARK, ERROR, Layout
+from penstock.spark.reading.followers import followers
 from penstock.spark.reading.parts import (
     ChangePart,
     ContentPart,
@@ -105,7 +106,7 @@ def _rows(server: Remote, options: ReadOptions, layout: Layout, part: object) ->
             yield from either(
                 options,
                 lambda: file_records(server, a, b, columns),
-                lambda skip: server.rows("log", skip, **{"from": a, "to": b}, columns=columns),
+                lambda skip: spread(options, server, (a, b), "log", skip, **{"from": a, "to": b}, columns=columns),
             )
         case ReplayPart():
             yield from _replayed(server, options, part, columns)
@@ -131,10 +132,25 @@ def _replayed(server: Remote, options: ReadOptions, part: ReplayPart, columns: l
     return either(
         options,
         lambda: file_messages(server, chosen, a, b, columns),
-        lambda skip: server.rows(
-            "replay", skip, vhost=server.vhost, bookmark=where, columns=columns, bookmark_not_found=missing, **chosen
+        lambda skip: spread(
+            options, server, (a, b), "replay", skip, vhost=server.vhost, bookmark=where, columns=columns,
+            bookmark_not_found=missing, **chosen,
         ),
-    )
+    )  # fmt: skip
+
+
+def spread(
+    options: ReadOptions, server: Remote, lsns: tuple[int, int], operation: str, skip: int, /, **fields: object
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a DoGet about the LSNs [a, b), from the followers of a cluster where option `readFrom` says so."""
+    if options.read_from != "followers":
+        return server.rows(operation, skip, **fields)
+    if fields.get("filter") is not None:  # what it is for this user, and these bodies, is the leader's to say
+        names = ("topic", "pattern", "exchange", "filter")
+        chosen = {name: fields[name] for name in names if name in fields}
+        told = server.act("locate", vhost=server.vhost, **chosen, **{"from": lsns[0], "to": lsns[1]})
+        fields["filter"] = told["filter"]
+    return followers(options.where).rows(lsns, options.stream is None, operation, skip, **fields)
 
 
 def _changes(server: Remote, part: ChangePart, columns: list[str]) -> Iterator[pa.RecordBatch]:
@@ -210,7 +226,7 @@ def _content(
     rows = either(
         options,
         lambda: file_rows(server, named, part.exchange, lsns, asked),
-        lambda skip: _at(server, chosen, part, lsns, asked, skip),
+        lambda skip: _at(options, server, chosen, part, lsns, asked, skip),
     )
     found = 0
     for batch in rows:
@@ -229,13 +245,20 @@ def _content(
 
 
 def _at(
-    server: Remote, chosen: dict[str, object], part: ContentPart | RecordPart, lsns: Lsns, columns: list[str], skip: int
+    options: ReadOptions,
+    server: Remote,
+    chosen: dict[str, object],
+    part: ContentPart | RecordPart,
+    lsns: Lsns,
+    columns: list[str],
+    skip: int,
 ) -> Iterator[pa.RecordBatch]:
     """The rows at these LSNs of a replay of the range they lie in, without the first so many of them."""
-    where = span(part.origin, int(lsns[0]), int(lsns[-1]) + 1)
-    for batch in server.rows(
-        "replay", vhost=server.vhost, exchange=part.exchange, bookmark=where, columns=columns, **chosen
-    ):
+    ends = int(lsns[0]), int(lsns[-1]) + 1
+    for batch in spread(
+        options, server, ends, "replay", 0, vhost=server.vhost, exchange=part.exchange,
+        bookmark=span(part.origin, *ends), columns=columns, **chosen,
+    ):  # fmt: skip
         there = cast("Lsns", column(batch, "lsn").to_numpy())
         hit = np.isin(there, lsns, assume_unique=True)
         mine = batch if hit.all() else batch.filter(pa.array(hit))

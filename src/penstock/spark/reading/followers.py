@@ -1,0 +1,138 @@
+"""Rows of the log from the followers of a cluster, so that large reads leave the leader's cores to deliveries.
+
+A part of a read is a range of LSNs that the leader has called durable, so every member in sync has it, with the same
+rows under the same LSNs.  Each part asks one follower, and parts go over all of them in turn.  One that is behind is
+waited for, for `WAIT_S`, but by no stream: what it reads at the log's end is the leader's.  One that is further behind,
+gone, not open for reads or not able to tell all of the range is left out, and what is still wanted comes from the
+leader.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import lru_cache
+from typing import cast
+
+import pyarrow as pa
+
+from penstock.client.link import Link, translated
+from penstock.client.urls import Address
+from penstock.errors import PenstockError
+from penstock.spark.remote import Where, command, remote
+
+WAIT_S = 2.0
+"""How long a part waits for a follower that does not have all of it yet."""
+
+LOOK_S = 0.05
+"""How often it asks."""
+
+ANSWER_S = 2.0
+"""How long a follower may take to say how far it is."""
+
+STREAM_S = 30.0
+"""How long one answer may take in all: a machine that stands still must not hold a task."""
+
+AWAY_S = 5.0
+"""How long one is left out that did not serve."""
+
+
+class Follower:
+    """One member of the cluster, for one process.  Thread-safe."""
+
+    def __init__(self, address: Address) -> None:
+        self.address = address
+        self._lock = threading.Lock()
+        self._link: Link | None = None
+        self._away_until = 0.0
+
+    def serves(self, start: int, end: int, until: float) -> bool:
+        """Whether it has all of [start, end), or has it before that time of `monotonic`."""
+        while time.monotonic() >= self._away_until:
+            try:
+                told = self._connected().act("copied", {})
+            except PenstockError:
+                self.away()
+                return False
+            if start < int(told["first"]):
+                return False
+            if end <= int(told["upto"]) + 1:
+                return True
+            if time.monotonic() >= until:
+                return False
+            time.sleep(LOOK_S)
+        return False
+
+    def rows(self, ticket: bytes, skip: int) -> Iterator[pa.RecordBatch]:
+        """The batches of a DoGet, without the first so many rows.  Raises PenstockError where it does not go on."""
+        reader = self._connected().get_within(ticket, STREAM_S)
+        try:
+            while True:
+                with translated():
+                    try:
+                        batch = cast("pa.RecordBatch", reader.read_chunk().data)
+                    except StopIteration:
+                        return
+                if skip >= batch.num_rows:
+                    skip -= batch.num_rows
+                    continue
+                yield batch.slice(skip) if skip else batch
+                skip = 0
+        finally:
+            reader.cancel()
+
+    def _connected(self) -> Link:
+        with self._lock:
+            if self._link is None:
+                self._link = Link(self.address, ANSWER_S)
+            return self._link
+
+    def away(self) -> None:
+        """It did not serve: leave it out, and begin anew with it."""
+        with self._lock:
+            link, self._link = self._link, None
+            self._away_until = time.monotonic() + AWAY_S
+        if link is not None:
+            with suppress(PenstockError):
+                link.close()
+
+
+class Followers:
+    """Those of one cluster."""
+
+    def __init__(self, where: Where) -> None:
+        self._where = where
+        self._all = [Follower(address) for address in remote(where).addresses]
+        self._turn = itertools.count(os.getpid())  # each process begins with another one
+
+    def rows(
+        self, lsns: tuple[int, int], waits: bool, operation: str, skip: int, /, **fields: object
+    ) -> Iterator[pa.RecordBatch]:
+        """The rows of a DoGet about the LSNs [a, b), without the first so many.
+
+        From a follower while one serves, else from the leader.  waits: for one that is behind
+        """
+        ticket, given, turn = command(operation, fields), skip, next(self._turn)
+        until = time.monotonic() + (WAIT_S if waits else 0.0)
+        for at in range(len(self._all)):
+            follower = self._all[(turn + at) % len(self._all)]
+            if not follower.serves(*lsns, until):
+                continue
+            try:
+                for batch in follower.rows(ticket, given):
+                    given += batch.num_rows
+                    yield batch
+                return
+            except PenstockError:
+                follower.away()
+        yield from remote(self._where).rows(operation, given, **fields)
+
+
+@lru_cache(maxsize=16)
+def followers(where: Where) -> Followers:
+    """This process's, of one cluster."""
+    return Followers(where)
