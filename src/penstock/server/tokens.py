@@ -145,6 +145,16 @@ class Scoped(Rights):
 
     # -- what a door asks
 
+    def read_queue(self, vhost: str, name: str) -> Filter | None:
+        """As its user, of the names that it was made for."""
+        self._ask(vhost, "read", "queue", name)
+        return super().read_queue(vhost, name)
+
+    def read_topic(self, vhost: str, exchange: str, name: str, *, whole: bool = True) -> Filter | None:
+        """As its user, of the names that it was made for."""
+        self._ask(vhost, "read", "topic", name)
+        return super().read_topic(vhost, exchange, name, whole=whole)
+
     def find(self, vhost: str, thing: str, name: str) -> None:
         """By any of the three."""
         if not any(self._within(vhost, kind, name) for kind in self._patterns):

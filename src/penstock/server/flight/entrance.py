@@ -26,6 +26,7 @@ import orjson
 import pyarrow as pa
 
 from penstock.errors import AccessRefused, Unavailable
+from penstock.records.tokens import PREFIX
 from penstock.server.access import Who
 from penstock.server.doors.door_process import DoorProcess, Spawned
 from penstock.server.doors.line import (
@@ -299,7 +300,9 @@ class Entrance:
         """The answer of a call.  Raises whatever went wrong."""
         user, host, port = text(told, "user"), text(told, "host"), number(told, "port", 65535)
         if not self._people.check(user, text(told, "password"), host):
-            raise Unproven(f"user {user[:60]!r} may not log in from {host} with this password")
+            token = user.startswith(PREFIX)
+            why = ": it has ended, was revoked, or is none" if token else " with this password"
+            raise Unproven(f"{'token' if token else 'user'} {user[:60]!r} may not log in from {host}{why}")
         who = self._people.who(user)
         known = self.connections.known((host, port), who)
         line.send(Kind.WELCOME, call, later=known)  # the door counts the time until a first one; others save a wake
