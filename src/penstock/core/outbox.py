@@ -26,20 +26,10 @@ RUN_MOST = 1024
 """Records of a run."""
 
 
-def _begun(journal: list[Entry], last: Control) -> Control | Moves:
-    """The last record, as the first of a run if it may be one."""
-    if last.kind not in RUNS or len(last.header) + len(last.body) > SHORT:
-        return last
-    run = Moves(last.lsn, last.time, [last.kind], [last.name], [last.header], [last.body])
-    run.stop = min(last.lsn + RUN_MOST, LSN_LIMIT - 1)
-    journal[-1] = run
-    return run
-
-
 class Outbox(Generic[E]):
     """Journal, effects and the next LSN.  `E` is the union of effects."""
 
-    __slots__ = ("_group", "_nesting", "effects", "journal", "last_message", "next_lsn", "time")
+    __slots__ = ("_group", "_nesting", "_run", "effects", "journal", "last_message", "next_lsn", "time")
 
     def __init__(self, next_lsn: int = 1, time: int = 0) -> None:
         self.next_lsn = next_lsn
@@ -49,6 +39,7 @@ class Outbox(Generic[E]):
         self.last_message = 0  # the highest LSN that a message was given; 0: none since the start
         self._group: Group | None = None
         self._nesting = 0
+        self._run: Moves | None = None  # in the journal, outside of groups: the next record is added if its LSN is next
 
     @property
     def last_lsn(self) -> int:
@@ -65,7 +56,7 @@ class Outbox(Generic[E]):
     def begin(self) -> None:
         """Open a group; nested calls join the outermost."""
         if self._nesting == 0:
-            self._group = Group()
+            self._group, self._run = Group(), None
         self._nesting += 1
 
     def end(self) -> None:
@@ -92,16 +83,16 @@ class Outbox(Generic[E]):
         """Write one control record; returns its LSN.  header: bytes are what `dump` has made of one."""
         told = header if isinstance(header, bytes) else dump(header) if header is not None else b""
         group, journal = self._group, self.journal
-        if kind in RUNS and group is None and journal and len(told) + len(body) <= SHORT:
-            last, lsn = journal[-1], self.next_lsn
-            if isinstance(last, Control):
-                last = _begun(journal, last)
-            if isinstance(last, Moves) and last.time == self.time and last.first + len(last.kinds) == lsn < last.stop:
+        if kind in RUNS and len(told) + len(body) <= SHORT:
+            lsn, run = self.next_lsn, self._run
+            if run is None or lsn - run.first != len(run.kinds):
+                run = self._begun()
+            if run is not None and run.time == self.time and lsn < run.stop:
                 self.next_lsn = lsn + 1
-                last.kinds.append(kind)
-                last.names.append(name)
-                last.headers.append(told)
-                last.bodies.append(body)
+                run.kinds.append(kind)
+                run.names.append(name)
+                run.headers.append(told)
+                run.bodies.append(body)
                 return lsn
         lsn = self._give(1)
         entry = Control(kind, name, told, body, lsn, self.time, via, route)
@@ -110,6 +101,21 @@ class Outbox(Generic[E]):
         else:
             journal.append(entry)
         return lsn
+
+    def _begun(self) -> Moves | None:
+        """The last record, as the first of a run if it may be one."""
+        journal = self.journal
+        if self._group is not None or not journal:
+            return None
+        last = journal[-1]
+        if not isinstance(last, Control) or last.kind not in RUNS or len(last.header) + len(last.body) > SHORT:
+            return None
+        if last.lsn + 1 != self.next_lsn:
+            return None
+        run = self._run = Moves(last.lsn, last.time, [last.kind], [last.name], [last.header], [last.body])
+        run.stop = min(last.lsn + RUN_MOST, LSN_LIMIT - 1)
+        journal[-1] = run
+        return run
 
     def publish(self, batch: Publishes) -> int:
         """Write messages; sets `batch.first` and `batch.time`, returns the first LSN."""
@@ -130,6 +136,7 @@ class Outbox(Generic[E]):
         """The entries since the last call, in LSN order; the outbox starts a new list."""
         assert self._nesting == 0, "a group is still open"
         taken, self.journal = self.journal, []
+        self._run = None
         return taken
 
     def take_effects(self) -> list[E]:

@@ -84,7 +84,8 @@ class Columns:
                 topics, transient = part.topics, part.transient
                 if isinstance(topics, list):
                     names.append([topic.name for topic in topics])
-                    vias.append([topic.via for topic in topics])
+                    via = [topic.via for topic in topics]
+                    vias.append(via[0] if via.count(via[0]) == len(via) else via)
                 else:
                     names.append(topics.name)
                     vias.append(topics.via)
@@ -167,6 +168,8 @@ class Columns:
         flat: npt.NDArray[Any] = np.empty(self.rows, "<i" + str(_WIDTH[code]))
         at = 0
         for value, count in zip(values, self.counts, strict=True):
+            if code == "b" and value.__class__ is list:
+                value = array("b", value)  # kinds are members of an enum, which numpy takes four times as long for
             flat[at : at + count] = value
             at += count
         nulls = 0 if null is None else int(np.count_nonzero(flat == null))

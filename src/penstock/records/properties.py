@@ -390,16 +390,23 @@ _known: dict[bytes, tuple[int, tuple[int, ...]]] = {}
 class HeaderClasses:
     """What headers say, asked by one who sees many that begin alike."""
 
-    __slots__ = ("_mode", "_rest", "_start")
+    __slots__ = ("_end", "_long", "_mode", "_rest", "_size", "_start", "_text")
 
     def __init__(self) -> None:
         self._start = b"\xff\xff"  # of the last; flags that no header has
         self._mode = ASKS
         self._rest: tuple[int, ...] = ()
+        self._size = -1  # of the last where it has one text behind its beginning; below 0: it has not
+        self._text = self._end = self._long = 0  # where that begins and ends, and its length
 
     def mode(self, data: bytes) -> int:
         """The delivery mode (0 when absent) of a well-formed header that asks for nothing else; else `ASKS`."""
         start = self._start
+        if (
+            len(data) == self._size and data[self._text - 1] == self._long and data.startswith(start)
+            and data[self._text : self._end].isascii()
+        ):  # fmt: skip
+            return self._mode  # it is as long as the last in each part
         if not data.startswith(start) and not (start := self._begin(data)):
             return ASKS
         at = len(start)
@@ -417,7 +424,13 @@ class HeaderClasses:
                 at = end
         except (IndexError, UnicodeDecodeError):
             return ASKS
-        return self._mode if at == len(data) else ASKS
+        if at != len(data):
+            return ASKS
+        if self._rest[:1] == (_TEXT,) and min(self._rest[1:], default=1) > 0:
+            self._text = len(start) + 1
+            self._long = data[len(start)]
+            self._end, self._size = self._text + self._long, at
+        return self._mode
 
     def _begin(self, data: bytes) -> bytes:
         """The beginning of a header, whose class is the last one's from now on; empty: it has none."""
@@ -430,7 +443,7 @@ class HeaderClasses:
                 _known.clear()
             if len(start) <= _START_SIZE_MOST:
                 _known[start] = told
-        self._start = start
+        self._start, self._size = start, -1
         self._mode, self._rest = told
         return start
 

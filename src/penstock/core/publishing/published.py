@@ -170,7 +170,10 @@ def _filled(present: list[int] | None, said: list[int | None]) -> list[int] | No
 
 def transient_of(traits: Sequence[Traits], persistent: bool | None) -> bool | list[bool]:
     """Which rows a restart does not keep; one word where it is the same for all."""
-    return common([one.transient for one in traits]) if persistent is None else not persistent
+    if persistent is not None:
+        return not persistent
+    first = traits[0]
+    return first.transient if traits.count(first) == len(traits) else common([one.transient for one in traits])
 
 
 def common(values: list[T]) -> T | list[T]:

@@ -254,10 +254,11 @@ def by_topic(topics: Topic | Sequence[Topic], size: int, skip: int = 0) -> dict[
         return {topics: list(range(skip, size))}
     out: dict[Topic, list[int]] = {}
     for row, topic in enumerate(topics[skip:] if skip else topics, skip):
-        try:
-            out[topic].append(row)
-        except KeyError:
+        rows = out.get(topic)
+        if rows is None:
             out[topic] = [row]
+        else:
+            rows.append(row)
     return out
 
 

@@ -223,10 +223,10 @@ class Doorway:
         sessions, targets, pieces = way.messages_of(frame)
         rows = iter(pieces)
         mode_of = self._classes.mode
-        fars = self._fars
+        fars, opened = self._fars, Stage.OPEN
         for session, place, header, body in zip(sessions, targets, rows, rows, strict=True):
             far = fars.get(session)
-            if far is None or far.stage < Stage.OPEN:
+            if far is None or far.stage < opened:
                 raise Broken(f"session {session} has messages and is not open")
             if place >= len(far.targets):
                 raise Broken(f"target {place} of {len(far.targets)}")
@@ -273,10 +273,10 @@ class Doorway:
         self._make_room((frame.session,))
 
     def _acks(self, frame: Frame) -> None:
-        fars = self._fars
+        fars, opened = self._fars, Stage.OPEN
         for session, channel, low, high in way.acks_of(frame):
             far = fars.get(session)
-            if far is None or far.stage < Stage.OPEN:
+            if far is None or far.stage < opened:
                 raise Broken(f"session {session} has acks and is not open")
             if not 0 < low == high or not far.connection.acknowledge(channel, low):
                 self._take(far, events.AckRun(channel, [(low, high)]))

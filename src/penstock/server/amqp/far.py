@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from penstock.wire.amqp.frames import Limits, Method
 
 
+MARKED_FROM = SEND_MOST // 2
+"""Bytes on their way from which the door says when it has them."""
+
+
 class Out(Protocol):
     """What goes to a door."""
 
@@ -126,7 +130,7 @@ class Far:
         if self._over:
             return
         self.unsent += size
-        if self.unsent > SEND_MOST // 2 and not self._marked:
+        if self.unsent > MARKED_FROM and not self._marked:
             self._way.delivered.append(self)
         self._way.add((way.head(Down.PIECES, sum(map(len, pieces)), self.number, channel), *pieces))
 
@@ -137,7 +141,7 @@ class Far:
         if self._over:
             return
         self.unsent += len(header) + len(body)
-        if self.unsent > SEND_MOST // 2 and not self._marked:
+        if self.unsent > MARKED_FROM and not self._marked:
             self._way.delivered.append(self)
         out = self._way
         head = (out.heads.get(topic) if not again else None) or out.head(again, topic)

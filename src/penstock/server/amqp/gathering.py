@@ -78,8 +78,8 @@ class House(Protocol):
         """Why nothing is taken."""
         ...
 
-    def confirm(self, confirms: Iterable[tuple[Channel, int]]) -> None:
-        """Of each of these channels everything up to a number is durable."""
+    def confirm_each(self, confirms: Iterable[tuple[Channel, int]]) -> int:
+        """Of each of these channels, one message more and everything before is durable; how many are still open."""
         ...
 
 
@@ -211,7 +211,7 @@ class Gathering:
             apart |= {row: Published(0, published.last, refused=((0, why),)) for row, why in published.refused}
         confirms: list[tuple[Channel, int]] = []
         for row, (intake, channel, target) in enumerate(rows):
-            if row in apart:
+            if apart and row in apart:
                 run = PublishRun(channel.number, target, batch.properties_of(row), [bytes(batch.bodies[row])])
                 intake.tell(channel, run, apart[row])
             elif channel.confirming:
@@ -226,14 +226,9 @@ class Gathering:
 
     def _confirm(self, confirms: Sequence[tuple[Channel, int]]) -> None:
         """These are durable."""
-        there: list[tuple[Channel, int]] = []
-        for one in confirms:
-            if one[0].open:
-                one[0].unconfirmed -= 1
-                there.append(one)
-        if there:
-            there[0][0].session.counters.confirmed += len(there)
-            self._publishers.confirm(there)
+        count = self._publishers.confirm_each(confirms)
+        if count:
+            confirms[0][0].session.counters.confirmed += count
 
 
 def _common(values: list[T]) -> T | list[T]:

@@ -360,6 +360,19 @@ class Publishers:
             if told.get(channel, 0) < sequence:
                 told[channel] = sequence
 
+    def confirm_each(self, confirms: Iterable[tuple[Channel, int]]) -> int:
+        """The same of one message more each, where the channel is still open; how many are."""
+        told, count = self._confirms, 0
+        if not told:
+            self.engine.on_flush.insert(0, self.flush_confirms)
+        for channel, sequence in confirms:
+            if channel.open:
+                channel.unconfirmed -= 1
+                count += 1
+                if told.get(channel, 0) < sequence:
+                    told[channel] = sequence
+        return count
+
     def flush_confirms(self) -> None:
         """Send the gathered confirms."""
         confirms, self._confirms = self._confirms, {}
