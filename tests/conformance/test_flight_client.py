@@ -223,12 +223,12 @@ def test_a_settle_of_a_lease_that_has_ended_is_stale_where_the_same_consumer_has
     client: penstock.Client, house: FlightHouse
 ) -> None:
     """Also of the first delivery, which no attempt above 1 gives away."""
-    client.declare("fenced", leasing="strict", lease_period="10s")
+    client.declare("fenced", leasing="strict", lease_period="100s")
     client.publish("fenced", b"twice")
     with client.consume("fenced", timeout=30) as consumer:
         first = consumer.take()
         assert first is not None
-        house.clock.ahead += 11_000_000
+        house.clock.ahead += 110_000_000
         house.run(house.engine.tick)
         again = consumer.take()
         assert again is not None
@@ -242,21 +242,21 @@ def test_a_settle_of_a_lease_that_has_ended_is_stale_where_the_same_consumer_has
 
 
 def test_a_lease_ends_by_time_and_can_be_extended(client: penstock.Client, house: FlightHouse) -> None:
-    client.declare("q", lease_period="10s")
+    client.declare("q", lease_period="100s")
     client.publish_table("q", pa.table({"body": ["short", "long"]}))
     with client.consume("q", backlog=2) as consumer:
         short, long = consumer.take(30), consumer.take(30)
         assert short is not None
         assert long is not None
-        long.extend("60s")
+        long.extend("600s")
         consumer.flush()
-        house.clock.ahead = 11_000_000
+        house.clock.ahead = 110_000_000
         house.run(house.engine.tick)
         again = consumer.take(30)
         assert again is not None
         assert (again.body, again.attempt) == (b"short", 2)
         assert client.queue("q")["leased"] == 2
-        house.clock.ahead = 75_000_000
+        house.clock.ahead = 750_000_000
         house.run(house.engine.tick)
         bodies = {m.body for m in (consumer.take(30), consumer.take(30)) if m is not None}
         assert bodies == {b"short", b"long"}
