@@ -104,12 +104,12 @@ def test_a_stop_does_not_wait_for_a_program(tmp_path: Path) -> None:
     settings.write_text(
         '[server]\nallow_execute = true\n[[queue]]\nname = "jobs"\n'
         '[[action]]\non = { topic = "jobs", event = "publish" }\n'
-        'do = [{ echo_message = { message = "begins" } }, { execute_system = { command = "sleep 50" } }]\n'
+        'do = [{ echo_message = { message = "begins" } }, { execute_system = { command = "sleep 100" } }]\n'
     )
     with LiveServer(tmp_path / "house", [str(settings)]) as server:
         channel = server.connect().channel()
         channel.confirm_delivery()
         channel.basic_publish("", "jobs", b"x")
         channel.basic_publish("", "jobs", b"y")  # others are served meanwhile
-        server.stop()  # within twenty seconds, and clean
+        server.stop()  # long before that, and clean
         assert "begins" in server.output()
