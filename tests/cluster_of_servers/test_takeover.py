@@ -68,7 +68,7 @@ def test_nothing_is_confirmed_while_too_few_disks_have_it(tmp_path: Path) -> Non
         impl = channel._impl
         impl.add_callback(lambda frame: confirmed.append(frame.method.delivery_tag), [pika_ack()], one_shot=False)
         impl.basic_publish("", "work", b"one")
-        connection.process_data_events(3.0)
+        connection.process_data_events(2.0)
         assert confirmed == []
         follower.start()
         eventually(lambda: pumped(connection) and confirmed == [1])

@@ -1,8 +1,9 @@
-"""The house keeps its shape: imports point down, and importing the package stays cheap."""
+"""The house keeps its shape: imports point down, importing the package stays cheap, and no test is in a hurry."""
 
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -195,3 +196,25 @@ def test_the_package_says_what_it_has() -> None:
     assert issubclass(penstock.Refused, penstock.PenstockError)
     with pytest.raises(AttributeError, match="no attribute 'conect'"):
         _ = penstock.conect  # type: ignore[attr-defined]
+
+
+TESTS = Path(__file__).resolve().parents[1]
+
+HASTY = {
+    r"\beventually\(.*(seconds=|, )1?\d(\.\d+)?\)$": "what a test waits for has 20 s or more",
+    r"assert time\.monotonic\(\) - \w+ < [0-4](\.\d+)?$": "a busy machine takes longer than 5 s at times",
+    r"\.wrap_socket\((?!socket\.socket\(\))": "who is reset at once leaves a socket behind: tls_lab.over_tls",
+}
+"""What lines of tests do not have: the expression, and why."""
+
+
+def test_no_test_is_in_a_hurry() -> None:
+    """One of ten thousand that fails now and then makes all of them worth nothing."""
+    found = [
+        f"{file.relative_to(TESTS)}:{number}: {why}"
+        for file in TESTS.rglob("*.py")
+        for number, line in enumerate(file.read_text().splitlines(), 1)
+        for what, why in HASTY.items()
+        if re.search(what, line)
+    ]
+    assert found == []
