@@ -10,6 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.log.frame import NotAFrame
+from penstock.records import arrays
 from penstock.records.compute import compute
 from penstock.records.schema import COLUMNS
 
@@ -56,20 +57,8 @@ def span(batch: pa.RecordBatch, name: str) -> int:
 
 
 def one_value(batch: pa.RecordBatch, name: str) -> bool:
-    """Whether all values of a text or binary column without nulls are the same; looked at as bytes, not one by one."""
-    array = cast("Any", batch.column(_AT[name]))
-    count = len(array)
-    if not count or array.null_count:
-        return False
-    _, offsets, data = array.buffers()
-    ends: npt.NDArray[Any] = np.frombuffer(offsets, "<i4")[array.offset : array.offset + count + 1]
-    start, size = int(ends[0]), int(ends[1] - ends[0])
-    if int(ends[-1]) - start != size * count or not (np.diff(ends) == size).all():
-        return False
-    if not size:
-        return True
-    values: npt.NDArray[Any] = np.frombuffer(data, np.uint8, size * count, start).reshape(count, size)
-    return bool((values[0] == values[-1]).all()) and bool((values[1:] == values[:-1]).all())
+    """Whether all values of a text or binary column are the same."""
+    return arrays.one_value(batch.column(_AT[name]))
 
 
 def nulls(batch: pa.RecordBatch, name: str) -> int:

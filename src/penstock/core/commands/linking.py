@@ -28,8 +28,9 @@ from penstock.core.state.encoding import load
 from penstock.core.state.lsns import to_array
 from penstock.core.topology.register import no_exchange
 from penstock.errors import NotFound, PreconditionFailed
+from penstock.records.arrays import one_value
 from penstock.records.chunks import Now
-from penstock.records.entries import Control, Publishes, Topic, singly
+from penstock.records.entries import Control, Publishes, singly
 from penstock.records.kinds import Kind
 from penstock.records.message_bodies import from_column
 
@@ -212,21 +213,18 @@ class LinkingCommands(TransferCommands):
         wall: the time here.  None of them is newer than that, whatever the clock of its site says.
         """
         sent = np.minimum(rows.column("time").cast(pa.int64()).to_numpy(), wall)
-        names = cast("Any", rows.column("name").dictionary_encode())
+        names, places = _each_once(rows.column("name"))
         found = [
             self._topic(piece.vhost, *self._router.target_of(piece.vhost, piece.exchange, key)).with_blind(piece.blind)
-            for key in names.dictionary.to_pylist()
+            for key in names
         ]
-        topics: Topic | list[Topic] = found[0]
-        if len(found) > 1:
-            topics = [found[place] for place in names.indices.to_pylist()]
-        heads = cast("Any", rows.column("properties").dictionary_encode())
-        texts = cast("list[bytes]", heads.dictionary.to_pylist())
-        properties = texts[0] if len(texts) == 1 else [texts[place] for place in heads.indices.to_pylist()]
+        topics = [found[place] for place in places] if places else found[0]
+        texts, places = _each_once(rows.column("properties"))
+        properties = [texts[place] for place in places] if places else texts[0]
         bodies = from_column(rows.column("body"), rows.column("body").nbytes)
         batch = Publishes(
-            topics, properties, bodies, expires_at=_times(rows, "expires_at"), not_before=_times(rows, "not_before"),
-            priority=_times(rows, "priority"), delta=False, sent_at=to_array(sent),
+            topics, properties, bodies, delta=False, sent_at=to_array(sent), priority=_numbers(rows, "priority"),
+            expires_at=_numbers(rows, "expires_at"), not_before=_numbers(rows, "not_before"),
         )  # fmt: skip
         return batch, cast("Sequence[int]", rows.column("lsn").to_numpy())
 
@@ -307,9 +305,18 @@ def _says_more(entry: Publishes | Control, last: int) -> bool:
     return entry.kind in GONE
 
 
-def _times(rows: pa.RecordBatch, name: str) -> list[int] | None:
+def _numbers(rows: pa.RecordBatch, name: str) -> list[int] | None:
     """A column of numbers, 0 where there is none; None: no row has one."""
     column = rows.column(name)
     if column.null_count == len(column):
         return None
-    return cast("list[int]", column.cast(pa.int64()).fill_null(0).to_pylist())
+    numbers = cast("Any", column.cast(pa.int64()).fill_null(0).to_numpy())
+    return cast("list[int]", numbers.tolist()) if numbers.any() else None
+
+
+def _each_once(column: pa.Array[Any]) -> tuple[list[Any], list[int]]:
+    """Different values of a column, and which each row has; no places: all have the first."""
+    if one_value(column):
+        return column.slice(0, 1).to_pylist(), []
+    coded = cast("Any", column.dictionary_encode())
+    return coded.dictionary.to_pylist(), coded.indices.to_pylist()

@@ -27,6 +27,7 @@ from penstock.core.links.parcels import Numbers, Parcel, Piece, Told, split, tol
 from penstock.core.state.encoding import load
 from penstock.core.state.lsns import Ints, ints, merged
 from penstock.expr import FilterSet, TopicPattern, compile_filter
+from penstock.records.arrays import one_value
 from penstock.records.causes import TWIN
 from penstock.records.chunks import unpack_pairs
 from penstock.records.entries import Topic
@@ -393,12 +394,16 @@ def _parted(
 
 
 def _topics(rows: pa.RecordBatch) -> Iterator[tuple[int, int, int, Any]]:
-    """Adjacent rows of one via: places [low, high), the via, and their keys, each once, as a dictionary."""
+    """Adjacent rows of one via: places [low, high), the via, and their keys, each once, as a dictionary.
+
+    Where all have one key, its indices are of the first row alone.
+    """
     column = rows.column("via")
     vias = column.fill_null(NO_VIA).to_numpy() if column.null_count else column.to_numpy()
     cuts = [0, *(np.flatnonzero(np.diff(vias)) + 1).tolist(), len(vias)]
     for low, high in pairwise(cuts):
-        yield low, high, int(vias[low]), rows.column("name").slice(low, high - low).dictionary_encode()
+        names = rows.column("name").slice(low, high - low)
+        yield low, high, int(vias[low]), (names.slice(0, 1) if one_value(names) else names).dictionary_encode()
 
 
 def _texts(rows: pa.RecordBatch, name: str) -> list[bytes]:

@@ -200,6 +200,11 @@ class Publisher:
 
     def queues_of(self, batch: Publishes) -> set[Queue]:
         """The queues that may take some of a batch, whatever their filters say."""
+        topics, properties = batch.topics, batch.properties
+        if isinstance(topics, Topic) and isinstance(properties, bytes) and not self.traits[properties].keys:
+            plan = self._rows.plan(topics)
+            if not plan.by_headers:
+                return set(plan.queues)
         return {queue for plan, _ in self._rows.plans_of(batch, 0, True) for queue in plan.queues}
 
     def wanted(self, topic: Topic) -> bool:

@@ -85,6 +85,8 @@ class Newcomers:
         if not gone:
             return self.chunk, self.rows
         out = sorted_chunk(gone)
+        if len(out) == len(self.chunk):
+            return range(0), None if self.batch is None else ()
         chunk = sorted_chunk(sift(self.chunk, out)[1])
         if self.batch is None:
             return chunk, None

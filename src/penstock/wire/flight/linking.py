@@ -21,6 +21,7 @@ import orjson
 import pyarrow as pa
 
 from penstock.errors import InvalidArgument, ProtocolError
+from penstock.records.arrays import one_value
 from penstock.records.compute import compute
 from penstock.records.properties import peek, plain_mode_of_all
 from penstock.records.schema import CARRIED
@@ -74,12 +75,14 @@ def read_rows(received: Received, bounds: Bounds) -> pa.RecordBatch:
     check_bodies(columns["body"], bounds, "link")
     if len(received):
         _within("lsn", columns["lsn"], 1, LSN_MAX)
-        _within("bytes of a name", compute.binary_length(columns["name"]), 0, NAME_LIMIT)
-        _within("bytes of properties", compute.binary_length(columns["properties"]), 0, PROPERTIES_MOST)
+        names, properties = _each_once(columns["name"]), _each_once(columns["properties"])
+        _within("bytes of a name", compute.binary_length(names), 0, NAME_LIMIT)
+        _within("bytes of properties", compute.binary_length(properties), 0, PROPERTIES_MOST)
         for name in ("time", "expires_at", "not_before"):
-            _within(name, columns[name].cast(pa.int64()), 0, LATEST)
+            if columns[name].null_count < len(received):
+                _within(name, columns[name].cast(pa.int64()), 0, LATEST)
         _within("priority", columns["priority"], 0, 255)
-        _check_properties(columns["properties"])
+        _check_properties(cast("list[bytes]", properties.to_pylist()))
     return pa.RecordBatch.from_arrays([columns[name] for name in CARRIED.names], schema=CARRIED)
 
 
@@ -90,9 +93,13 @@ def _within(what: str, column: pa.Array[Any], low: int, high: int) -> None:
             raise InvalidArgument(f"link: {what} is {end}, not in {low}..{high}")
 
 
-def _check_properties(column: pa.Array[Any]) -> None:
-    """InvalidArgument unless each is the properties of a message, each different one looked at once."""
-    found = cast("list[bytes]", cast("Any", column).unique().to_pylist())
+def _each_once(column: pa.Array[Any]) -> pa.Array[Any]:
+    """The different values of a column."""
+    return column.slice(0, 1) if one_value(column) else cast("Any", column).unique()
+
+
+def _check_properties(found: list[bytes]) -> None:
+    """InvalidArgument unless each is the properties of a message."""
     if plain_mode_of_all(found) >= 0:
         return
     for one in found:
