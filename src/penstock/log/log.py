@@ -186,6 +186,10 @@ class Log(Committing):
             end = lsns[number + 1] if number + 1 < len(lsns) else segment.last + 1
             yield span(lsns[number], end, a, high, segment.lengths[number])
 
+    def weight(self, a: int, b: int) -> int:
+        """Bytes of the batches in which rows with LSNs in [a, b) lie, as they were written.  Any thread."""
+        return sum(segment.lengths[number] for segment, number in self._catalog.batches(a, min(b, self.durable + 1)))
+
     def segments(self) -> list[SegmentInfo]:
         """The files, oldest first."""
         return [describe(segment, segment is not self._catalog.segments[-1]) for segment in self._catalog.segments]

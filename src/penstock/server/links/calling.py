@@ -1,4 +1,4 @@
-"""The connection that a link makes to another site: Flight's client, and its errors as ours."""
+"""The connection that a link makes to another site: Flight's client, its errors as ours, and what is heard on it."""
 
 # pyarrow's stubs leave the element types of arrays and fields open
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
@@ -8,6 +8,8 @@ from __future__ import annotations
 import base64
 import ssl
 import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,9 +19,15 @@ from pyarrow import flight
 from penstock.errors import PenstockError, SettingsError, Unavailable
 from penstock.records.schema import CARRIED
 from penstock.wire.flight.failures import decode_error, lost
+from penstock.wire.flight.linking import Heard, Welcome, read_heard
 
 if TYPE_CHECKING:
     from penstock.config.links import LinkSection, Target
+    from penstock.server.flight.handover import Bell
+
+WELCOME_S = 10.0
+SILENT_S = 20.0
+"""The other site says something every five seconds; after so long it is taken for gone."""
 
 ALIVE_MS = 300_000
 """A connection on which nothing moves is probed so often: gRPC's servers refuse more; beats come sooner anyway."""
@@ -79,6 +87,55 @@ class Connection:
             self._client.close()
         except pa.ArrowException:
             pass  # it was broken before
+
+
+class Reading(threading.Thread):
+    """Hears what comes back on one connection."""
+
+    def __init__(self, connection: Connection, bell: Bell, acked: Callable[[int, int], None]) -> None:
+        super().__init__(name="penstock-link-acks", daemon=True)
+        self.session = 0  # 0: it is not up yet
+        self._acked = acked
+        self._connection = connection
+        self._bell = bell
+        self._welcome: Welcome | None = None
+        self._came = threading.Event()
+        self._error: BaseException | None = None
+        self._heard_at = time.monotonic()
+
+    def run(self) -> None:
+        try:
+            while True:
+                heard: Heard = read_heard(self._connection.read())
+                self._heard_at = time.monotonic()
+                if heard.ended is not None:
+                    raise Unavailable(heard.ended)
+                if heard.welcome is not None:
+                    self._welcome = heard.welcome
+                    self._came.set()
+                if heard.ack is not None and self.session:
+                    self._acked(heard.ack, self.session)
+        except Exception as error:  # noqa: BLE001 - of Flight; whoever writes raises it
+            self._error = error
+        finally:
+            self._came.set()
+            self._bell.ring()
+
+    def welcome(self) -> Welcome:
+        """What the other site said when the link came up."""
+        self._came.wait(WELCOME_S)
+        if self._error is not None:
+            raise self._error
+        if self._welcome is None:
+            raise Unavailable(f"it has not answered for {WELCOME_S:.0f} s")
+        return self._welcome
+
+    def check(self) -> None:
+        """Raises what has ended the connection, or that nothing was heard for long."""
+        if self._error is not None:
+            raise self._error
+        if time.monotonic() - self._heard_at > SILENT_S:
+            raise Unavailable(f"nothing was heard from it for {SILENT_S:.0f} s")
 
 
 def _login(section: LinkSection, target: Target) -> bytes:

@@ -3,6 +3,8 @@
     thread   log -> batches --loop--> parcels -> written            a second one reads acks, and hands them to the loop
     loop     what a batch says to the other site is the core's to decide; asks go out between two parcels
 
+Where all else is told, a short commit is read and told on the loop as it becomes durable: the thread only writes it.
+
 The log is the queue: what waits for a slow or absent site is not in memory.  How far the other site is it says itself
 when the link comes up, and all behind that goes out again; what it had already it knows.
 """
@@ -15,7 +17,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -23,16 +25,16 @@ import orjson
 import pyarrow as pa
 
 from penstock.core.links.identity import Site
+from penstock.core.links.parcels import Parcel
 from penstock.errors import PenstockError, PreconditionFailed, Unavailable
 from penstock.history.history import joined
 from penstock.server.flight.handover import Bell
-from penstock.server.links.calling import Connection, ours
-from penstock.wire.flight.linking import BEAT, LEVEL, Heard, Welcome, ask_words, read_heard
+from penstock.server.links.calling import Connection, Reading, ours
+from penstock.wire.flight.linking import BEAT, LEVEL, Welcome, ask_words
 from penstock.wire.flight.tickets import told_sites
 
 if TYPE_CHECKING:
     from penstock.config.links import LinkSection, Target
-    from penstock.core.links.parcels import Parcel
     from penstock.core.links.states import LinkState
     from penstock.core.links.telling import Telling
     from penstock.server.links.home import Sender
@@ -42,16 +44,15 @@ logger = logging.getLogger("penstock.links")
 FLYING_MOST = 32 << 20
 """Bytes of parcels that were sent and not acknowledged: then the link waits."""
 
-WELCOME_S = 10.0
-SILENT_S = 20.0
-"""The other site says something every five seconds; after so long it is taken for gone."""
-
 BEAT_S = 5.0
 AGAIN_S = (0.1, 5.0)
 """Pauses before the next try: at first, and at most."""
 
 ROWS_MOST, BYTES_MOST = 10_000, 8 << 20
 """What the log gives is told in batches of about so much."""
+
+AT_ONCE_LSNS, AT_ONCE_BYTES, AT_ONCE_PARCELS = 2_000, 256 << 10, 8
+"""What is no longer than this is told on the loop, unless so many parcels wait to be written."""
 
 SAID_MOST = 20
 """Different reasons that are in the server's log while a link is not up: each try may end for another one."""
@@ -92,6 +93,8 @@ class Outgoing:
         self._noted_parcels = 0
         self._owed_since = 0  # microseconds, monotonic: when the oldest parcel that is under way was sent
         self._asks = deque[bytes]()
+        self._out = deque[Parcel]()  # told, in their order, and not written
+        self._telling: Telling | None = None  # since it came up
         self._bell = Bell()
         self._said = set[str | None]()  # why it is not up, since it was up
         self._over = False
@@ -126,10 +129,33 @@ class Outgoing:
         if not self._owed_since:
             self._owed_since = self._links.engine.clock.mono()  # from now on it is owed
         after, upto = self._links.engine.core.quiet.get(self.name, (0, 0))
-        if self.up and self._leveled and after <= self.told and lsn <= upto:
-            self._read_upto(lsn, self._session)
-        else:
+        if not self.up or not self._leveled:
             self._bell.ring()
+        elif after <= self.told and lsn <= upto:
+            self._read_upto(lsn, self._session)
+        elif not self._tell_at_once(lsn) or self._out:
+            self._bell.ring()
+
+    def _tell_at_once(self, lsn: int) -> bool:
+        """Tell all up to there now, if that is short; whether it was."""
+        log, start = self._links.engine.log, self.told + 1
+        if self._telling is None or self._flying_bytes >= FLYING_MOST or len(self._out) > AT_ONCE_PARCELS:
+            return False
+        if lsn - start >= AT_ONCE_LSNS or log.weight(start, lsn + 1) > AT_ONCE_BYTES:
+            return False
+        try:
+            batches = list(joined(log.batches(start, lsn + 1), ROWS_MOST, BYTES_MOST))
+        except (PenstockError, OSError):
+            return False  # the thread meets it, too, and the link says so
+        try:
+            for batch in batches:
+                self._tell(self._telling, batch, int(batch.column("lsn")[-1].as_py()), self._session)
+        except Exception:
+            logger.exception("link %r", self.name)
+            self.renew("what happened here cannot be told")
+            return True
+        self._read_upto(lsn, self._session)
+        return True
 
     def ask(self, ask: bytes) -> None:
         """Ask the other site for messages that are its own."""
@@ -269,21 +295,22 @@ class Outgoing:
         links.knows(section.name, [site, *(Site(*one) for one in welcome.sites)])
         links.agrees(site.name, welcome.offers)
         self._flying.clear()
+        self._out.clear()
         self._flying_bytes = 0
         self._acked = self.told = welcome.has
         self._leveled = False
         self._tries = 0
         self.address = address
+        self._telling = links.telling(section, welcome.has)
         self._is("up")
-        return welcome.has, links.engine.core.last_lsn, links.telling(section, welcome.has)
+        return welcome.has, links.engine.core.last_lsn, self._telling
 
-    def _tell(self, telling: Telling, batch: pa.RecordBatch, last: int, session: int) -> Sequence[Parcel]:
-        """What a batch of the log says to the other site."""
+    def _tell(self, telling: Telling, batch: pa.RecordBatch, last: int, session: int) -> None:
+        """What a batch of the log says to the other site is to be written."""
         if session != self._session:
             raise Unavailable("it was cut meanwhile")
-        parcels = telling.tell(batch)
         now = self._links.engine.clock.mono()
-        for parcel in parcels:
+        for parcel in telling.tell(batch):
             size = 0 if parcel.rows is None else parcel.rows.nbytes
             self._owed_since = self._owed_since or now
             self._flying.append(Flying(parcel.upto, self.told, size, now))
@@ -291,10 +318,10 @@ class Outgoing:
             self.parcels += 1
             self.rows += 0 if parcel.rows is None else parcel.rows.num_rows
             self.size += size
+            self._out.append(parcel)
         self.told = max(self.told, last)
         if not self._flying:
             self._moved()
-        return parcels
 
     def _acked_by(self, ack: int, session: int) -> None:
         """In the thread that reads."""
@@ -303,12 +330,13 @@ class Outgoing:
     def _heard(self, ack: int, session: int) -> None:
         if session != self._session:
             return
-        ack = min(ack, self.told)  # no more than that can have come
+        ack, full = min(ack, self.told), self._flying_bytes >= FLYING_MOST  # no more than that can have come
         while self._flying and self._flying[0].upto <= ack:
             self._flying_bytes -= self._flying.popleft().size
         self._acked = max(self._acked, ack)
         self._moved()
-        self._bell.ring()
+        if full:  # the thread may wait for room
+            self._bell.ring()
 
     def _moved(self) -> None:
         """The other site is further than before."""
@@ -359,14 +387,14 @@ class Outgoing:
         links = self._links
         connection = Connection(self.section, target, links.call(lambda: links.hello(self.section)))
         self._connection = connection
-        reading = _Reading(connection, self._bell, self._acked_by)
+        reading = Reading(connection, self._bell, self._acked_by)
         reading.start()
         at, level, telling = links.call(partial(self._came_up, reading.welcome(), str(target), session))
         reading.session = session
         said = time.monotonic()
         while session == self._session:
             reading.check()
-            self._write_asks(connection)
+            self._write(connection)
             at, upto = max(at, self.told), links.engine.log.durable
             if at < upto and self._flying_bytes < FLYING_MOST:
                 self._tell_between(connection, reading, telling, at + 1, upto + 1, session)
@@ -383,14 +411,13 @@ class Outgoing:
                 said = time.monotonic()
 
     def _tell_between(
-        self, connection: Connection, reading: _Reading, telling: Telling, start: int, stop: int, session: int
+        self, connection: Connection, reading: Reading, telling: Telling, start: int, stop: int, session: int
     ) -> None:
         """Tell what the log has with LSNs in [start, stop)."""
         for batch in joined(self._links.engine.log.batches(start, stop), ROWS_MOST, BYTES_MOST):
             last = int(batch.column("lsn")[-1].as_py())
-            for parcel in self._links.call(partial(self._tell, telling, batch, last, session)):
-                connection.write(parcel.head, parcel.rows)
-            self._write_asks(connection)
+            self._links.call(partial(self._tell, telling, batch, last, session))
+            self._write(connection)
             while self._flying_bytes >= FLYING_MOST and session == self._session:
                 reading.check()
                 self._bell.wait(BEAT_S)
@@ -409,58 +436,13 @@ class Outgoing:
         if session == self._session:
             self._links.happened(self.name, "level")
 
-    def _write_asks(self, connection: Connection) -> None:
+    def _write(self, connection: Connection) -> None:
+        """Write what was told, and then what is asked."""
+        while self._out:
+            parcel = self._out.popleft()
+            connection.write(parcel.head, parcel.rows)
         while self._asks:
             connection.write(self._asks.popleft())
-
-
-class _Reading(threading.Thread):
-    """Hears what comes back on one connection."""
-
-    def __init__(self, connection: Connection, bell: Bell, acked: Callable[[int, int], None]) -> None:
-        super().__init__(name="penstock-link-acks", daemon=True)
-        self.session = 0  # 0: it is not up yet
-        self._acked = acked
-        self._connection = connection
-        self._bell = bell
-        self._welcome: Welcome | None = None
-        self._came = threading.Event()
-        self._error: BaseException | None = None
-        self._heard_at = time.monotonic()
-
-    def run(self) -> None:
-        try:
-            while True:
-                heard: Heard = read_heard(self._connection.read())
-                self._heard_at = time.monotonic()
-                if heard.ended is not None:
-                    raise Unavailable(heard.ended)
-                if heard.welcome is not None:
-                    self._welcome = heard.welcome
-                    self._came.set()
-                if heard.ack is not None and self.session:
-                    self._acked(heard.ack, self.session)
-        except Exception as error:  # noqa: BLE001 - of Flight; whoever writes raises it
-            self._error = error
-        finally:
-            self._came.set()
-            self._bell.ring()
-
-    def welcome(self) -> Welcome:
-        """What the other site said when the link came up."""
-        self._came.wait(WELCOME_S)
-        if self._error is not None:
-            raise self._error
-        if self._welcome is None:
-            raise Unavailable(f"it has not answered for {WELCOME_S:.0f} s")
-        return self._welcome
-
-    def check(self) -> None:
-        """Raises what has ended the connection, or that nothing was heard for long."""
-        if self._error is not None:
-            raise self._error
-        if time.monotonic() - self._heard_at > SILENT_S:
-            raise Unavailable(f"nothing was heard from it for {SILENT_S:.0f} s")
 
 
 def hello_words(name: str, site: Site, offers: list[Any], sites: Iterable[Site], *, sync: bool) -> bytes:
