@@ -21,7 +21,7 @@ from penstock.core.effects import Effect, Token
 from penstock.core.links.asking import Wanted
 from penstock.core.links.carried import Numbers
 from penstock.core.links.identity import Peers
-from penstock.core.links.states import Early, LinkState
+from penstock.core.links.states import Departed, Early, LinkState
 from penstock.core.links.twins import Sequences
 from penstock.core.outbox import Outbox
 from penstock.core.publishing.arrivals import Marks
@@ -294,6 +294,7 @@ class CoreParts:
         self.sequences = Sequences()  # of publishers whose messages other sites may have, too
         self.wanted = dict[int, Wanted]()  # by queue id: what filters here want of other sites' messages
         self.early = Early()  # claims to messages that have not come
+        self.departed = Departed()  # queues that are gone, of which other sites may have to hear
         self._paging = Paging()
         self._out: Outbox[Effect] = Outbox(next_lsn)
         self._topology = Topology()
@@ -439,6 +440,8 @@ class CoreParts:
 
     def _ending(self, now: Now, queue: Queue) -> int:
         """What ends with a queue besides its records."""
+        if len(self.peers.sites) > 1 and queue.exclusive_to is None and queue.settings.kind != "local":
+            self.departed.note(queue.id, queue.vhost, queue.name)
         self._touch(queue)
         if self.attendance is not None:
             self.attendance += [(False, one) for one in queue.consumers]

@@ -102,7 +102,7 @@ class DeliveryCommands(QueueCommands):
         if self.attendance is not None and was_open and not consumer.passive:
             self.attendance.append((False, consumer))
         if queue.auto_delete and was_open and not consumer.passive and not queue.consumers:
-            self.delete_queue(now, queue)
+            self._end_queue(now, queue)
 
     def pull(self, now: Now, consumer: Consumer, count: int) -> int:
         """Grant up to `count` messages to a consumer that gets only what it asks for; returns how many."""
@@ -285,7 +285,7 @@ class DeliveryCommands(QueueCommands):
             if queue is None:
                 continue
             if queue.is_unused(now) and not self.streams.reads(number):
-                self.delete_queue(now, queue)
+                self._end_queue(now, queue)
                 continue
             queue.tick(now, self._out)
             self._touch(queue)

@@ -24,7 +24,7 @@ from penstock.core.acted import OWN
 from penstock.core.commands.common_parts import Arenas, CoreParts
 from penstock.core.effects import Found, Pass, Purpose, Recover, Recovered, Token
 from penstock.core.links.carried import Numbers
-from penstock.core.links.states import Early
+from penstock.core.links.states import Departed, Early
 from penstock.core.links.twins import Sequences
 from penstock.core.queue.dispatching.attendance import note_use
 from penstock.core.queue.expiry import deadlines
@@ -208,7 +208,7 @@ class Life(RecoveryCommands):
         floors = {number: one.floor for number, one in state.links.items()}
         core.carried = {number: Numbers(runs, floors.get(number, 0)) for number, runs in state.carried.items()}
         core.proxied, core.early = dict(state.proxied), Early(state.early)
-        core.sequences = Sequences(state.numbered)
+        core.sequences, core.departed = Sequences(state.numbered), Departed(state.departed)
         core._restore_queues(state)
         core.streams.states = {name: s.copy() for name, s in state.streams.items()}
         core._sinks.load(state)
@@ -322,7 +322,7 @@ class Life(RecoveryCommands):
         state.peers = dict(self.peers.sites)
         state.carried = {number: list(numbers.runs) for number, numbers in self.carried.items()}
         state.links, state.proxied, state.early = dict(self.links), dict(self.proxied), list(self.early)
-        state.numbered = list(self.sequences)
+        state.numbered, state.departed = list(self.sequences), Departed(self.departed)
         state.sizes = self.sizes.copy()
         return Snapshot(state, self._keyed.sows.capture())
 

@@ -117,7 +117,7 @@ class LinkingCommands(TransferCommands):
         """
         found = self._by_id(queue)
         if found is None:
-            return None
+            return self.departed.get(queue)
         if self.sharing.with_site(queue, site) is None and not self._carried_to(found, site):
             return None
         return found.vhost, found.name
@@ -247,7 +247,9 @@ class LinkingCommands(TransferCommands):
 
     def _hear_told(self, now: Now, site: str, told: Told) -> None:
         queue = self.find_queue(told.vhost, told.queue)
-        if queue is None or self.sharing.with_site(queue.id, site) is None:
+        if queue is not None and self.sharing.with_site(queue.id, site) is None:
+            told = told._replace(spans=tuple(self._owned_by(queue, site, told)))
+        if queue is None or not told.spans:
             return
         here = self._stand(*told.spans[0]) if told.spans else []
         if told.claim is not None:
@@ -260,6 +262,43 @@ class LinkingCommands(TransferCommands):
         if count and here and queue.foreign_count:
             came = self.stamps.of(here[0][0], now.wall)
             self._askings.setdefault(queue.id, Asking()).acked(now.wall - came)
+
+    def _owned_by(self, queue: Queue, site: str, told: Told) -> Iterator[tuple[int, int, int]]:
+        """What a site owned that has the queue no more: it may still say that these are done."""
+        known = {one.origin for one in self.peers.sites.values()} if told.claim is None else ()
+        for span in [span for one in told.spans if one[0] in known for span in self._stand(*one)]:
+            for first, stop, claim in queue.claims(self.peers).spans(*span):
+                if claim.owner == site:
+                    yield from self.told_as(first, stop)
+
+    # -- how a shared queue ends
+
+    def delete_queue(self, now: Now, queue: Queue, if_unused: bool = False, if_empty: bool = False) -> int:
+        """As everywhere.  PreconditionFailed where other sites hear of each other's messages through this queue."""
+        if queue.foreign_count and (between := self._between(queue)):
+            raise PreconditionFailed(
+                f"queue '{queue.name}' in vhost '{queue.vhost}' has {queue.foreign_count} messages of other sites, and "
+                f"'{between[0]}' and '{between[1]}' hear of each other's through this one: what they said of them "
+                "would be lost; let it run empty first, or take `pass_through` from the links"
+            )
+        return super().delete_queue(now, queue, if_unused, if_empty)
+
+    def _between(self, queue: Queue) -> tuple[str, str] | None:
+        """Two sites of which one is told here of what the other has in the queue; None: there are none."""
+        sites = [site for site in self._carries if self._carried_to(queue, site)]
+        for of in sites:
+            number = self.peers.number(of)
+            group = "" if number is None else self.peers.sites[number].group
+            for to in sites:
+                if to != of and group in self._carries[to].pass_through:
+                    return of, to
+        return None
+
+    def _ending(self, now: Now, queue: Queue) -> int:
+        """What is this site's goes with its queue, at all sites."""
+        if len(self.peers.sites) > 1 and any(self._carried_to(queue, site) for site in self._carries):
+            queue.let_go(self._out)
+        return super()._ending(now, queue)
 
     # -- after a start
 

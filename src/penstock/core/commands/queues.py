@@ -297,6 +297,10 @@ class QueueCommands(HistoryCommands):
             raise PreconditionFailed(f"queue '{queue.name}' in vhost '{queue.vhost}' in use")
         if if_empty and queue.available + queue.inactive:
             raise PreconditionFailed(f"queue '{queue.name}' in vhost '{queue.vhost}' not empty")
+        return self._end_queue(now, queue)
+
+    def _end_queue(self, now: Now, queue: Queue) -> int:
+        """A queue goes, whatever is in it; how many were ready."""
         now = self._at(now)
         self._out.begin()
         ready = self._admin.delete_queue(now, queue)
@@ -306,7 +310,7 @@ class QueueCommands(HistoryCommands):
     def end_exclusive(self, now: Now, holder: object) -> None:
         """A connection is gone: the queues that were its own go with it."""
         for queue in list(self._admin.exclusive.get(holder, {}).values()):
-            self.delete_queue(now, queue)
+            self._end_queue(now, queue)
 
     def purge_queue(self, now: Now, queue: Queue) -> int:
         """Remove what is ready; returns how many messages that were."""

@@ -46,6 +46,22 @@ class EarlyClaim(NamedTuple):
     claim: Claim
 
 
+DEPARTED_MOST = 1_000
+"""Queues that are gone, the youngest of them, whose names are remembered for what links have still to tell of them."""
+
+
+class Departed(dict[int, tuple[str, str]]):
+    """Queues by their ids: vhost and name."""
+
+    __slots__ = ()
+
+    def note(self, queue: int, vhost: str, name: str) -> None:
+        """A queue that other sites may have, too, is gone."""
+        self[queue] = vhost, name
+        if len(self) > DEPARTED_MOST:
+            del self[min(self)]
+
+
 EARLY_MOST = 20_000
 """Spans of messages of one queue and one origin of which claims are remembered."""
 
@@ -110,6 +126,7 @@ class Lasting(Protocol):
     proxied: dict[int, str]
     early: list[EarlyClaim]
     numbered: list[Numbered]
+    departed: Departed
 
 
 def dump_sites(state: Lasting) -> dict[str, object]:
@@ -121,6 +138,7 @@ def dump_sites(state: Lasting) -> dict[str, object]:
         "proxied": [list(one) for one in sorted(state.proxied.items())],
         "early": [[*one[:-1], *one.claim] for one in state.early],
         "numbered": [list(one) for one in state.numbered],
+        "departed": [[number, *names] for number, names in sorted(state.departed.items())],
     }
 
 
@@ -132,4 +150,5 @@ def load_sites(state: Lasting, head: Mapping[str, Any]) -> None:
     state.proxied = dict(head.get("proxied", ()))
     rows = cast("list[tuple[int, int, int, int, str, int, Why]]", head.get("early", ()))
     state.numbered = [Numbered(*told) for told in head.get("numbered", ())]
+    state.departed = Departed({number: (vhost, name) for number, vhost, name in head.get("departed", ())})
     state.early = [EarlyClaim(*row[:4], Claim(*row[4:])) for row in rows]

@@ -18,7 +18,7 @@ from penstock.core.queue.settling.leases import SLOT
 from penstock.core.queue.stages import Newcomers, Stage, put_back
 from penstock.core.queue.whole import DISPATCH, State
 from penstock.core.state.lsns import Ints, flat, within
-from penstock.records.causes import TWIN
+from penstock.records.causes import CANCELLED, TWIN
 from penstock.records.chunks import Chunk, Now, as_chunk, pack_pairs, pairs_of
 from penstock.records.kinds import Kind
 from penstock.records.queue_settings import QueueSettings
@@ -175,6 +175,18 @@ def _apart(queue: Contents, wanted: Chunk) -> list[Chunk]:
 def _without(chunk: Chunk, out: Chunk) -> Chunk:
     """Some messages, ascending, without those."""
     return sorted_chunk(sift(chunk, out)[1]) if len(chunk) else chunk
+
+
+def let_go(queue: Contents, sink: Sink) -> None:
+    """Say that all that is this site's is gone, waiting or leased: the queue itself goes with the next record."""
+    lsns = np.sort(flat(list(queue.chunks("ready", "held", "inactive", "delayed", "leased"))))
+    ours, foreign = np.ones(len(lsns), dtype=np.bool_), queue.foreign
+    for first, stop, claim in () if foreign is None else foreign.claims.spans():
+        if foreign is not None and claim.owner != foreign.claims.here.owner:
+            low, high = np.searchsorted(lsns, (first, stop))
+            ours[low:high] = False
+    if len(lsns := lsns[ours]):
+        sink.record(Kind.DROP, queue.name, {"reason": CANCELLED}, pack_pairs(queue.id, pairs_of(packed(lsns), False)))
 
 
 def sort_out(queue: Contents) -> None:

@@ -306,6 +306,7 @@ class Queue(Surface):
     stay_paused = stay_paused
     withdraw = withdraw
     leave_behind = leave_behind
+    let_go = owning.let_go
     reschedule = reschedule
     purge = purge
     delete = delete

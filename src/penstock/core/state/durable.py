@@ -35,7 +35,7 @@ import orjson
 
 from penstock.core.acted import Acted
 from penstock.core.links.identity import Site
-from penstock.core.links.states import EarlyClaim, LinkState, dump_sites, load_sites
+from penstock.core.links.states import Departed, EarlyClaim, LinkState, dump_sites, load_sites
 from penstock.core.links.twins import Numbered
 from penstock.core.sizes import Sizes
 from penstock.core.sow.holding import SowState
@@ -220,6 +220,7 @@ class DurableState:
     proxied: dict[int, str] = field(default_factory=dict[int, str])  # queues that act for absent owners: who said so
     early: list[EarlyClaim] = field(default_factory=list[EarlyClaim])  # claims to messages that have not come
     numbered: list[Numbered] = field(default_factory=list[Numbered])  # messages that publishers numbered
+    departed: Departed = field(default_factory=Departed)  # queues that are gone, of which other sites may have to hear
     measured: bool = True  # False: it was written when sizes were not known, and they have to be read from the log
 
     def encode(self) -> bytes:

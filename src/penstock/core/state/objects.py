@@ -14,7 +14,7 @@ import numpy as np
 from penstock.core.links.carried import Numbers
 from penstock.core.links.identity import Site
 from penstock.core.links.ownership import RANKS, WHYS, Claim, Why
-from penstock.core.links.states import Early, EarlyClaim, LinkState
+from penstock.core.links.states import Departed, Early, EarlyClaim, LinkState
 from penstock.core.links.twins import Numbered, Sequences
 from penstock.core.sizes import Sizes
 from penstock.core.sow.holding import Sows, fold
@@ -82,6 +82,7 @@ class Objects:
         self._proxied = dict(start.proxied)
         self._early = Early(start.early)
         self._sequences = Sequences(start.numbered)
+        self._departed = Departed(start.departed)
 
     def save(self, state: DurableState) -> None:
         """Write it into a durable state, the queues' messages too."""
@@ -110,6 +111,7 @@ class Objects:
         state.proxied = dict(self._proxied)
         state.early = list(self._early)
         state.numbered = list(self._sequences)
+        state.departed = Departed(self._departed)
 
     def fold(self, kind: Kind, lsn: int, name: str, header: bytes, body: bytes, via: int, route: int) -> None:
         """One record.  ValueError, KeyError, TypeError or IndexError for one that cannot be read."""
@@ -373,6 +375,8 @@ class Objects:
         queue = self.queues.pop(number, None)
         if queue is None:
             return
+        if len(self._peers) > 1 and not queue.state.exclusive and queue.state.settings.kind != "local":
+            self._departed.note(number, queue.state.vhost, queue.state.name)
         self._deferred.pop(number, None)
         self._proxied.pop(number, None)
         self._early.queue_gone(number)

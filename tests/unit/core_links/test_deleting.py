@@ -1,0 +1,132 @@
+"""A shared queue that one of its sites deletes: what the others hear of it, and where it has to stay."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.core.effects import Verb
+from penstock.core.links.telling import Carries
+from penstock.core.state.durable import canonical
+from penstock.errors import PreconditionFailed
+from unit.core_links.test_chains import ask, row, settle, states, tell
+from unit.core_links.test_linking import Linked
+
+
+def pair(**settings: object) -> tuple[Linked, Linked]:
+    a, b = Linked("a"), Linked("b")
+    for site, other in ((a, b), (b, a)):
+        site.declare("q", **settings)
+        site.core.carries(other.name, [Carries(".*")])
+    assert a.link(b) == b.link(a) == []
+    return a, b
+
+
+def delete(site: Linked) -> None:
+    site.core.delete_queue(site.now, site.q())
+    site.turn()
+
+
+@pytest.mark.parametrize("anew", [False, True])
+def test_what_was_the_sites_own_goes_everywhere_with_its_queue(anew: bool) -> None:
+    """Ready, leased and taken over; what others own stays theirs.  anew: the others know already that it is gone."""
+    a, b = pair()
+    a.publish("q", b"0", b"1", b"2")
+    a.send(b)
+    worker = b.subscribe(b.q(), max_backlog=1)
+    b.advance(1)
+    assert ask(b, a) == 1
+    a.send(b)
+    b.publish("q", b"3", b"4")
+    b.send(a)
+    assert states((a, b)) == [(2, 0, 3), (2, 1, 2)]
+    assert len(b.inbox[worker]) == 1
+    delete(b)
+    if anew:
+        assert a.core.share("b", b.core.offers("a")) == []
+        assert a.core.sharing.with_site(a.q().id, "b") is None
+    b.send(a)
+    assert states((a,)) == [(2, 0, 0)]
+    assert a.contents(a.q()) in ([b"0", b"1"], [b"0", b"2"], [b"1", b"2"])
+    assert canonical(b.core.durable_state()) == canonical(b.folded(3))
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_what_was_done_before_a_queue_went_is_told_after_it_went(restarted: bool) -> None:
+    a, b = pair()
+    a.publish("q", b"0", b"1")
+    a.send(b)
+    worker = b.subscribe(b.q(), max_backlog=2)
+    b.advance(1)
+    assert ask(b, a) == 2
+    a.send(b)
+    first = b.inbox[worker][0]
+    b.core.settle(b.now, b.q(), [range(first, first + 2)], Verb.ACK, by=worker)
+    b.turn()
+    delete(b)
+    assert a.q().foreign_count == 2
+    told = len(b.tables)
+    if restarted:
+        b.restart(clean=False)
+        b.link(a)
+        b.told["a"] = 0
+    b.send(a)
+    assert len(b.tables) >= told
+    assert states((a,)) == [(0, 0, 0)]
+    assert canonical(b.core.durable_state()) == canonical(b.folded(3))
+
+
+def test_a_site_that_has_the_queue_no_more_says_nothing_of_what_others_own() -> None:
+    a, b = pair()
+    a.publish("q", b"0", b"1")
+    a.send(b)
+    worker = b.subscribe(b.q(), max_backlog=1)
+    b.advance(1)
+    assert ask(b, a) == 1
+    a.send(b)
+    assert b.inbox[worker]
+    [own] = a.core.told_as(*a.q().ready_spans(0, 1 << 40)[0])
+    delete(b)
+    a.core.share("b", [])
+    head = b'{"upto": 1000, "told": [["/", "q", [%d, %d, %d, 99, 1, 5]]]}' % own
+    a.core.hear(a.now, "b", head)
+    assert (a.q().ready, a.q().foreign_count) == (1, 1), "neither its own, nor of an origin that nobody has met"
+
+
+def test_a_site_between_others_keeps_its_queue_while_it_has_messages_of_theirs() -> None:
+    """What one end works the other one hears through it."""
+    sites = a, b, c = row()
+    a.publish("q", b"0", b"1")
+    c.publish("q", b"2")
+    tell(*sites)
+    with pytest.raises(PreconditionFailed, match=r"3 messages of other sites.*'a' and 'c' hear of each other's"):
+        b.core.delete_queue(b.now, b.q())
+    c.subscribe(c.q(), max_backlog=5)
+    for _ in range(4):
+        c.advance(1)
+        ask(*sites)
+        tell(*sites)
+        settle(c, 5)
+    delete(b)  # it is empty: what was said of its last message is told behind it
+    tell(*sites)
+    assert states((a, c)) == [(0, 0, 0)] * 2
+
+
+def test_the_ends_of_a_row_may_delete_theirs() -> None:
+    sites = a, b, c = row()
+    a.publish("q", b"0")
+    c.publish("q", b"1")
+    tell(*sites)
+    delete(a)
+    tell(*sites)
+    assert states((b, c)) == [(0, 0, 1), (1, 0, 0)]
+
+
+def test_without_pass_through_each_pair_is_for_itself() -> None:
+    sites = a, b, _ = row()
+    for site in sites:
+        for other in sites:
+            if other is not site and "b" in (site.name, other.name):
+                site.core.carries(other.name, [Carries(".*")])
+    a.publish("q", b"0")
+    tell(*sites)
+    delete(b)
