@@ -1,0 +1,192 @@
+"""What a link writes: short commits that are told as they become durable, long ones that its thread reads, in order."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
+from queue import SimpleQueue
+from random import Random
+from types import SimpleNamespace
+from typing import Any, TypeVar
+
+import pyarrow as pa
+import pytest
+
+from choices import SEED
+from penstock.config.links import LinkSection
+from penstock.core.links.parcels import read
+from penstock.core.links.telling import Telling
+from penstock.errors import Unavailable
+from penstock.server.links import sending
+from penstock.server.links.sending import AT_ONCE_LSNS, Outgoing
+from penstock.wire.flight.linking import SAID, Welcome
+from unit.core_links.test_linking import Linked
+from waiting import eventually
+
+T = TypeVar("T")
+
+
+class Log:
+    """What of a world's journal is durable."""
+
+    def __init__(self, world: Linked) -> None:
+        self.world = world
+        self.durable = world.core.last_lsn
+
+    def batches(self, first: int, stop: int) -> Iterator[pa.RecordBatch]:
+        for table in list(self.world.tables):
+            for batch in table.combine_chunks().to_batches():
+                lsns = batch.column("lsn").to_pylist()
+                rows = [row for row, lsn in enumerate(lsns) if first <= lsn < min(stop, self.durable + 1)]
+                if rows:
+                    yield batch.slice(rows[0], len(rows))
+
+    def weight(self, first: int, stop: int) -> int:
+        return sum(batch.nbytes for batch in self.batches(first, stop))
+
+
+class Other:
+    """The other end, which writes down what it is told; `has` grows with it."""
+
+    def __init__(self) -> None:
+        self.parcels = list[tuple[int, list[bytes]]]()
+        self.connected = 0
+        self.level = False
+
+    def __call__(self, section: object, target: object, command: bytes) -> Other:
+        self.connected += 1
+        self._said: SimpleQueue[bytes | None] = SimpleQueue()
+        self._said.put(Welcome("b", 22, "", self.has, [], []).words())
+        return self
+
+    @property
+    def has(self) -> int:
+        return self.parcels[-1][0] if self.parcels else 0
+
+    def read(self) -> bytes:
+        words = self._said.get()
+        if words is None:
+            raise Unavailable("it is closed")
+        return words
+
+    def write(self, words: bytes, rows: pa.RecordBatch | None = None) -> None:
+        if words.startswith(SAID):
+            self.level = self.level or b"level" in words
+            return
+        upto = read(words, rows).upto
+        self.parcels.append((upto, [] if rows is None else rows.column("body").to_pylist()))
+        self._said.put(b'{"ack":%d}' % upto)
+
+    def close(self) -> None:
+        self._said.put(None)
+
+    @property
+    def bodies(self) -> list[bytes]:
+        return [body for _, some in self.parcels for body in some]
+
+    def has_bodies(self, count: int) -> bool:
+        return len(self.bodies) == count
+
+
+class Links:
+    """The loop is whoever holds the lock."""
+
+    def __init__(self, world: Linked) -> None:
+        self.loop = threading.RLock()
+        clock = SimpleNamespace(mono=lambda: 1, wall=lambda: 1)
+        self.engine: Any = SimpleNamespace(core=world.core, log=Log(world), clock=clock)
+
+    def call(self, work: Callable[[], T]) -> T:
+        with self.loop:
+            return work()
+
+    def post(self, job: Callable[[], None]) -> bool:
+        with self.loop:
+            job()
+        return True
+
+    def hello(self, section: object) -> bytes:
+        return b""
+
+    def telling(self, section: LinkSection, upto: int) -> Any:
+        return self.engine.core.telling("b", upto=upto)
+
+    def nothing(self, *_: object, **__: object) -> None: ...
+
+    knows = agrees = changed = moved = happened = nothing
+
+
+@pytest.fixture
+def ends(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Linked, Links, Outgoing, Other]]:
+    a, other = Linked("a"), Other()
+    a.declare("q")
+    assert a.link(Linked("b")) == []
+    monkeypatch.setattr(sending, "Connection", other)
+    links = Links(a)
+    section = LinkSection.model_validate({"name": "b", "to": ["penstock://b:1"], "topic": [{"pattern": "q"}]})
+    out = Outgoing(links, section, a.core.link_state("b"))  # type: ignore[arg-type]  # what it asks for is there
+    out.start()
+    eventually(lambda: other.level)
+    yield a, links, out, other
+    out.stop()
+    out.join(20.0)
+
+
+def publish(a: Linked, links: Links, out: Outgoing, *bodies: bytes) -> None:
+    with links.loop:
+        a.publish("q", *bodies)
+        links.engine.log.durable = a.core.last_lsn
+        out.durable(a.core.last_lsn)
+
+
+def test_short_commits_and_long_ones_are_told_in_their_order_each_once(
+    ends: tuple[Linked, Links, Outgoing, Other],
+) -> None:
+    a, links, out, other = ends
+    dice, sent = Random(SEED), 0
+    for _ in range(60):
+        count = dice.choice((1, 2, 30, AT_ONCE_LSNS + 1))
+        publish(a, links, out, *(b"%d" % n for n in range(sent, sent + count)))
+        sent += count
+        if dice.random() < 0.2:
+            out.ask(b"[]")
+    eventually(lambda: len(other.bodies) >= sent)
+    assert other.bodies == [b"%d" % n for n in range(sent)]
+    told = [upto for upto, _ in other.parcels]
+    assert told == sorted(told)
+    eventually(lambda: out.done == links.engine.log.durable)
+    assert other.connected == 1
+
+
+def test_a_short_commit_does_not_wait_for_the_thread_to_come_to_the_loop(
+    ends: tuple[Linked, Links, Outgoing, Other],
+) -> None:
+    a, links, out, other = ends
+    for count in range(1, 6):
+        with links.loop:
+            publish(a, links, out, b"%d" % count)
+            assert out.told == a.core.last_lsn
+        eventually(partial(other.has_bodies, count))
+    with links.loop:
+        publish(a, links, out, *[b""] * (AT_ONCE_LSNS + 1))
+        assert out.told < a.core.last_lsn, "that would hold the loop up"
+
+
+def test_what_cannot_be_told_ends_the_link_and_is_told_when_it_is_up_again(
+    ends: tuple[Linked, Links, Outgoing, Other], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, links, out, other = ends
+    publish(a, links, out, b"0")
+    eventually(lambda: other.bodies == [b"0"])
+    tell = Telling.tell
+
+    def fails(telling: Telling, batch: pa.RecordBatch) -> Any:
+        monkeypatch.setattr(Telling, "tell", tell)
+        raise ValueError("a mistake of ours")
+
+    monkeypatch.setattr(Telling, "tell", fails)
+    publish(a, links, out, b"1")
+    assert out.why == "what happened here cannot be told"
+    eventually(lambda: other.bodies == [b"0", b"1"])
+    assert other.connected == 2
