@@ -43,9 +43,14 @@ class BodySizes:
             self._counts = [one + more for one, more in zip(self._counts, counts, strict=True)]
             return
         sizes = [*map(len, bodies)]
+        count, size = len(sizes), sizes[0] if sizes else 0
+        if sizes.count(size) == count:
+            self._total += size * count
+            self._counts[bisect_left(SIZES, size)] += count
+            return
         self._total += sum(sizes)
-        if (most := max(sizes, default=0)) <= SIZES[0] or most == min(sizes):
-            self._counts[bisect_left(SIZES, most)] += len(sizes)
+        if max(sizes) <= SIZES[0]:
+            self._counts[0] += count
             return
         for size in sizes:
             self._counts[bisect_left(SIZES, size)] += 1
