@@ -39,8 +39,11 @@ sys.exit(code if code >= 0 else 128 - code)
 """
 
 
+PID = "workers.pid"
+
+
 def program(folder: Path) -> Path:
-    """An executable that is taken for Python, while this process lives."""
+    """An executable that is taken for Python, while this process lives; beside it the number of who forks (`PID`)."""
     path, made = folder / "workers", folder / "python"
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
         listener.bind(str(path))
@@ -50,6 +53,7 @@ def program(folder: Path) -> Path:
             ends = [theirs.fileno(), listener.fileno()]
             environ = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
             process = subprocess.Popen([sys.executable, __file__, *map(str, ends)], pass_fds=ends, env=environ)
+    (folder / PID).write_text(str(process.pid))
     atexit.register(process.wait)
     atexit.register(ours.close)
     made.write_text(PROGRAM.replace("PATH", repr(str(path))))
