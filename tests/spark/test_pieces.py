@@ -217,6 +217,16 @@ def test_the_sentence_of_a_spark_error() -> None:
     assert short("[PARSE.SYNTAX] wrong. SQLSTATE: 42601; line 1\n  at java") == "wrong; line 1"
 
 
+def test_what_says_too_little_is_told_with_its_cause_in_java() -> None:
+    text = f"{PROXY}{AT}py4j.protocol.Py4JJavaError: An error occurred while calling o9.collectToPython.\n"
+    text += ": org.apache.spark.SparkException: Task not serializable\n\tat a.X(Y:1)\n"
+    text += "Caused by: java.io.IOException: outer\n\tat b.X(Y:1)\n"
+    text += "Caused by: java.lang.IllegalStateException: Illegal size 3 of collection\n"
+    text += "\t... 81 more\n\n\n\tat py4j.P(P:4)"
+    assert short(text) == "Task not serializable: java.lang.IllegalStateException: Illegal size 3 of collection"
+    assert short("Task not serializable") == "Task not serializable"
+
+
 PROXY = "An exception was raised by the Python Proxy. Return Message: "
 AT = 'Traceback (most recent call last):\n  File "busy.py", line 5, in f\n    ValueError: a line of the code\n'
 

@@ -150,6 +150,9 @@ _NOTHING_SAID = ("at ", "File ", "Traceback", "An error occurred", "An exception
 _TRACEBACK = "Traceback (most recent call last):"
 _ENDS = re.compile(r"(?:\s*SQLSTATE: |\s+at \S+\(|== |=== |\s*$)")
 """Lines behind a Python exception's own text."""
+_CAUSE = "Caused by: "
+_VAGUE = frozenset({"Task not serializable", "Python worker failed to connect back"})
+"""What says too little without the cause in Java that is told last."""
 _WRAPPERS = ("pyspark.", "py4j.")
 """Modules whose exceptions pass on what Java says."""
 
@@ -171,6 +174,8 @@ def short(text: str) -> str:
     told = [line for line in flush or lines if not line.startswith(_NOTHING_SAID)]
     first = told[0] if told else text
     plain = _STATE.sub("", _CONDITION.sub("", first)).replace(".;", ";")
+    if plain.rstrip(" ;.") in _VAGUE and (causes := [line for line in lines if line.startswith(_CAUSE)]):
+        plain = f"{plain.rstrip(' ;.')}: {causes[-1].removeprefix(_CAUSE)}"
     return plain[:LENGTH_MAX].rstrip(" ;")
 
 
