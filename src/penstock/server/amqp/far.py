@@ -132,7 +132,8 @@ class Far:
         self.unsent += size
         if self.unsent > MARKED_FROM and not self._marked:
             self._way.delivered.append(self)
-        self._way.add((way.head(Down.PIECES, sum(map(len, pieces)), self.number, channel), *pieces))
+        data = b"".join(pieces)
+        self._way.add((way.head(Down.PIECES, len(data), self.number, channel), data))
 
     def deliver_one(
         self, channel: int, encoder: DeliveryEncoder, tag: int, again: bool, topic: Topic, header: bytes, body: bytes

@@ -198,6 +198,14 @@ class Columns:
             at += size
         return out
 
+    def alike(self, first: int, size: int, count: int) -> tuple[bytes, list[bytes]]:
+        """A piece of `first` bytes and so many of one size, to the very end.  Raises Broken."""
+        head, at = self._at, self._at + first
+        if at + count * size != len(self._data):
+            raise Broken(f"{first + count * size} bytes where {len(self._data) - head} are")
+        rows = struct.iter_unpack(f"{size}s", memoryview(self._data)[at:]) if size else [(b"",)] * count
+        return self._data[head:at], [piece for (piece,) in rows]
+
     def end(self) -> None:
         """Raises Broken for bytes behind the last column."""
         if self._at != len(self._data):
@@ -389,13 +397,9 @@ def run_pieces(
     """Messages of one channel as a frame; one target: that of all."""
     alike = (ONE_TARGET if len(targets) == 1 else 0) | (ONE_HEADER if isinstance(headers, bytes) else 0)
     heads = (headers,) if isinstance(headers, bytes) else headers
-    columns = b"".join(
-        (
-            array("I", (alike, *targets)).tobytes(), array("I", map(len, heads)).tobytes(),
-            array("I", map(len, bodies)).tobytes(),
-        )
-    )  # fmt: skip
-    size = len(columns) + sum(map(len, heads)) + sum(map(len, bodies))
+    sizes, lengths = array("I", map(len, heads)), array("I", map(len, bodies))
+    columns = b"".join((array("I", (alike, *targets)).tobytes(), sizes.tobytes(), lengths.tobytes()))
+    size = len(columns) + sum(sizes) + sum(lengths)
     return [head(Up.RUN, size, session, channel, len(bodies)), columns, *heads, *bodies]
 
 
@@ -407,7 +411,11 @@ def run_of(frame: Frame) -> tuple[list[int], list[bytes], list[bytes]]:
     [alike] = columns.take("I", 1)
     targets = columns.take("I", 1 if alike & ONE_TARGET else count)
     heads = columns.take("I", 1 if alike & ONE_HEADER else count)
-    pieces = columns.pieces([*heads, *columns.take("I", count)])
+    sizes = columns.take("I", count)
+    if len(heads) == 1 and sizes.count(sizes[0]) == count:  # as most clients that send so many at once
+        head, bodies = columns.alike(heads[0], sizes[0], count)
+        return targets, [head], bodies
+    pieces = columns.pieces([*heads, *sizes])
     return targets, pieces[: len(heads)], pieces[len(heads) :]
 
 
