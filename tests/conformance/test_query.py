@@ -39,6 +39,8 @@ from waiting import eventually
 
 pytestmark = pytest.mark.conformance
 
+ARROW = "application/vnd.apache.arrow.stream"
+
 CONFIG: dict[str, Any] = {
     "user": [
         {"name": "guest", "password": "guest", "tags": ["administrator"]},
@@ -255,6 +257,20 @@ def test_a_statement_has_its_time() -> None:
         broker.publish("orders", b'{"id": 1}')
         with pytest.raises(Unavailable, match=r"longer than 1.5 s, which is sql\.timeout"):
             rows(client, "SELECT count(*) FROM range(100000000000) a, topic.orders")
+
+
+def test_a_result_over_http_that_nobody_reads_ends_in_its_time() -> None:
+    """It is cut off, so that what came of it is not taken for the whole, and its place is free."""
+    config = {**CONFIG, "sql": {"timeout": "1500ms", "at_once": 1}}
+    ask = {"json": {"sql": "SELECT * FROM range(1000000000)"}, "headers": {"accept": ARROW}}
+    with Broker(config) as broker, penstock.connect(broker.flight_url) as client:
+        auth = ("guest", "guest")
+        with httpx.stream("POST", f"{broker.http_url}/api/query", verify=NO_TLS, auth=auth, **ask) as answer:
+            assert answer.status_code == 200
+            assert rows(client, "SELECT 1 AS n") == [{"n": 1}]
+            with pytest.raises(httpx.RemoteProtocolError):
+                for _ in answer.iter_raw():
+                    pass
 
 
 def test_a_statement_has_its_memory() -> None:

@@ -70,10 +70,11 @@ def flight_connection(house: House, user: str) -> LetGo:
     return client.close
 
 
-def asked(house: House, user: str, line: str, body: bytes = b"", size: int = 0) -> socket.socket:
+def asked(house: House, user: str, line: str, body: bytes = b"", size: int = 0, accept: str = "*/*") -> socket.socket:
     """A connection with one request on its way, whose body may not come to its end."""
     login = base64.b64encode(f"{user}:{PASSWORD}".encode()).decode()
-    head = f"{line} HTTP/1.1\r\nhost: x\r\nauthorization: Basic {login}\r\ncontent-length: {size or len(body)}\r\n\r\n"
+    head = f"{line} HTTP/1.1\r\nhost: x\r\nauthorization: Basic {login}\r\naccept: {accept}\r\n"
+    head += f"content-length: {size or len(body)}\r\n\r\n"
     link = socket.create_connection(("127.0.0.1", house._port("http")), 10)
     link.sendall(head.encode() + body)
     return link
@@ -183,6 +184,7 @@ def amqp_replay(house: House, user: str) -> LetGo:
 
 
 LONG = "SELECT * FROM range(1000000000)"
+ARROW = "application/vnd.apache.arrow.stream"
 
 
 def statement(thing: str, begun: Callable[[House, str], LetGo]) -> Callable[[House, str], LetGo]:
@@ -200,8 +202,9 @@ def statement(thing: str, begun: Callable[[House, str], LetGo]) -> Callable[[Hou
 
 
 def over_http(house: House, user: str) -> LetGo:
+    """As Arrow, of which nothing is read: as JSON it would end by itself after the rows that JSON may have."""
     body = orjson.dumps({"sql": LONG, "vhost": "/"})
-    return asked(house, user, "POST /api/query", body).close
+    return asked(house, user, "POST /api/query", body, accept=ARROW).close
 
 
 def over_flight(house: House, user: str) -> LetGo:

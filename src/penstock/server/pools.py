@@ -48,7 +48,7 @@ class Pools:
         self.judging = make(2, "penstock-judge")
         self.acting = make(1, "penstock-action")
         self.replaying = make(2, "penstock-replay")
-        self.querying = make(64, "penstock-query")  # SQL over HTTP, may wait for a place: see `server.user_shares`
+        self.querying = make(128, "penstock-query")  # SQL over HTTP: those that run (`sql.at_once`) and those that wait
         self.closed = False
         self._at_work = 0
 

@@ -11,22 +11,25 @@ from __future__ import annotations
 
 import asyncio
 import io
+import logging
 import threading
-from collections.abc import Callable, Coroutine, Generator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from starlette.responses import Response, StreamingResponse
 
-from penstock.errors import InvalidArgument, Unavailable
+from penstock.errors import InvalidArgument, PenstockError, Unavailable
 from penstock.records.rights import USES
+from penstock.server.doors.line import Ended
 from penstock.server.http.messages import Commands
 from penstock.wire.http.lists import HEADERS, json_bytes
 from penstock.wire.http.routes import Ask, Row
 
 if TYPE_CHECKING:
     from starlette.requests import Request
+    from starlette.types import Receive, Scope, Send
 
     from penstock.server.sql.queries import Rows as Result
 
@@ -34,7 +37,12 @@ if TYPE_CHECKING:
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
 
 
+logger = logging.getLogger(__name__)
+
 T = TypeVar("T")
+
+Aside = Callable[[Callable[[], Any]], "asyncio.Future[Any]"]
+"""Runs work beside the loop."""
 
 ARROW = "application/vnd.apache.arrow.stream"
 
@@ -64,8 +72,7 @@ class Querying(Commands):
                 raise InvalidArgument(f"unknown field {name!r}, not one of sql, vhost")
         sql, vhost = fields.text("sql"), fields.text("vhost", "/")
         if ARROW in ask.request.headers.get("accept", ""):
-            pieces = await while_asked(ask.request, self.stream(ask.user, vhost, sql))
-            return StreamingResponse(pieces, headers=HEADERS, media_type=ARROW)
+            return await while_asked(ask.request, self.stream(ask.user, vhost, sql))
         found = self.rows(ask.user, vhost, sql, ROWS_MOST, BYTES_MOST)
         return json_bytes(await while_asked(ask.request, found))
 
@@ -77,19 +84,20 @@ class Querying(Commands):
         finally:
             gone.set()
 
-    async def stream(self, user: str, vhost: str, sql: str) -> Iterator[bytes]:
-        """The result as the bytes of an Arrow stream."""
+    async def stream(self, user: str, vhost: str, sql: str) -> Pieces:
+        """The result as an Arrow stream."""
         gone = threading.Event()
         try:
-            return encoded(await self._aside(lambda: self._begun(user, vhost, sql, gone)))
+            found = await self._aside(lambda: self._begun(user, vhost, sql, gone))
         except BaseException:
             gone.set()
             raise
+        return Pieces(found, gone, self._aside, self.server.flight.queries.limits.timeout_s)
 
-    async def _aside(self, work: Callable[[], T]) -> T:
+    def _aside(self, work: Callable[[], T]) -> asyncio.Future[T]:
         """In threads of their own: those that wait for a place would take the common ones from everybody."""
         loop, threads = asyncio.get_running_loop(), self.server.pools.querying
-        return await loop.run_in_executor(threads, work)
+        return loop.run_in_executor(threads, work)
 
     def _begun(self, user: str, vhost: str, sql: str, gone: threading.Event) -> Result:
         from penstock.server.flight.calls import Caller
@@ -99,6 +107,47 @@ class Querying(Commands):
         who = self.server.users.who
         caller = Caller(who(user), f"http/{user}", gone.is_set, partial(who, user))
         return self.server.flight.queries.run(caller, vhost, sql)
+
+
+class Pieces(StreamingResponse):
+    """A result as the bytes of an Arrow stream.
+
+    Its statement ends with it, whether it is read to its end, left, or not read in time.
+    """
+
+    def __init__(self, result: Result, gone: threading.Event, aside: Aside, timeout_s: float) -> None:
+        super().__init__(self._read(), headers=HEADERS, media_type=ARROW)
+        self._batches = result[1]
+        self._pieces = encoded(result)
+        self._gone = gone
+        self._aside = aside
+        self._timeout_s = timeout_s
+        self._steps = threading.Lock()  # who ends it waits for the step that is under way
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """ASGI's.  Ended, which closes the connection: a result that stops is never taken for a whole one."""
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                await super().__call__(scope, receive, send)
+        except (PenstockError, TimeoutError) as error:
+            why = str(error) or f"it was not read within {self._timeout_s:g} s, which is sql.timeout"
+            logger.info("a statement's result over HTTP stopped: %s", why)
+            raise Ended from None
+        finally:
+            self._gone.set()
+            await asyncio.shield(self._aside(self._end))
+
+    async def _read(self) -> AsyncIterator[bytes]:
+        while piece := await self._aside(self._next):
+            yield piece
+
+    def _next(self) -> bytes:
+        with self._steps:
+            return next(self._pieces, b"")
+
+    def _end(self) -> None:
+        with self._steps, ended(self._batches):
+            self._pieces.close()
 
 
 @contextmanager
@@ -135,7 +184,7 @@ def encoded_rows(result: Result, most: int, bytes_most: int) -> bytes:
     return b'{"columns":%b,"rows":[%b],"row_count":%d}' % (columns, b",".join(pieces), rows)
 
 
-def encoded(result: Result) -> Iterator[bytes]:
+def encoded(result: Result) -> Generator[bytes]:
     """A result as an Arrow IPC stream, a piece for each batch."""
     import pyarrow as pa
 
@@ -163,7 +212,7 @@ async def while_asked(request: Request, work: Coroutine[object, object, T]) -> T
     task = asyncio.ensure_future(work)
     try:
         while not (await asyncio.wait({task}, timeout=LOOK_S))[0]:
-            if await request.is_disconnected():
+            if await request.is_disconnected() and not task.done():
                 raise Unavailable("the client is gone")
         return task.result()
     finally:
