@@ -14,10 +14,11 @@ from __future__ import annotations
 
 import errno
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sized
 from dataclasses import replace
 from random import Random
 from types import MappingProxyType
+from typing import Protocol
 
 from penstock.errors import LogDamaged
 from penstock.log.log import Log
@@ -46,6 +47,34 @@ PACES = ((50, 60, 20, 1, 1), (60, 30, 30, 0, 0), (10, 20, 20, 2, 1))
 
 class Broken(AssertionError):
     """Something that must hold does not."""
+
+
+class Walked(Protocol):
+    """A world of members that is walked through at random."""
+
+    seen: Counter[str]
+
+    @property
+    def confirmed(self) -> Sized: ...
+    def run(self, steps: int) -> None: ...
+    def quiet(self) -> None: ...
+    def compare(self) -> None: ...
+
+
+def walked(world: Callable[[int], Walked], seeds: Iterable[int], steps: int) -> tuple[str | None, Counter[str]]:
+    """The first thing that did not hold in the schedules of these seeds, and what was seen in them."""
+    seen = Counter[str]()
+    for seed in seeds:
+        try:
+            one = world(seed)
+            one.run(steps)
+            one.quiet()
+            one.compare()
+        except (Broken, LogDamaged) as broken:
+            return f"seed {seed}: {broken}", seen
+        seen += one.seen
+        seen["confirmed"] += len(one.confirmed)
+    return None, seen
 
 
 class SimLink:

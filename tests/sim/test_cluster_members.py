@@ -9,7 +9,6 @@ from dataclasses import replace
 
 import pytest
 
-from penstock.errors import LogDamaged
 from penstock.log.replica import Replica
 from penstock.replication import election as elections
 from penstock.replication.election import Election
@@ -21,7 +20,7 @@ from penstock.server.cluster import log_sending
 from penstock.server.cluster import member as members
 from penstock.server.cluster.following import Following
 from penstock.server.cluster.member import Member
-from sim.cluster_members import FILLING, IDLING, LEADING, REVERTING, STAGING, Broken, Mood, World
+from sim.cluster_members import FILLING, IDLING, LEADING, REVERTING, STAGING, Mood, World, walked
 
 EFFORT = int(os.environ.get("PENSTOCK_EFFORT", "1"))
 STEPS = 1500
@@ -31,18 +30,7 @@ SHAPES = ((3, 2), (2, 1), (3, 1))
 
 def walk(seeds: Iterable[int], shape: tuple[int, int], mood: Mood | None = None) -> tuple[str | None, Counter[str]]:
     """The first thing that did not hold in these schedules, and what was seen in them."""
-    seen = Counter[str]()
-    for seed in seeds:
-        world = World(seed, members=shape[0], min_in_sync=shape[1], mood=mood)
-        try:
-            world.run(STEPS)
-            world.quiet()
-            world.compare()
-        except (Broken, LogDamaged) as broken:
-            return f"seed {seed}: {broken}", seen
-        seen += world.seen
-        seen["confirmed"] += len(world.confirmed)
-    return None, seen
+    return walked(lambda seed: World(seed, members=shape[0], min_in_sync=shape[1], mood=mood), seeds, STEPS)
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from choices import EFFORT, SEED
-from penstock.errors import LogDamaged
 from penstock.log.simdisk import SimDisk
 from penstock.replication import election as elections
 from penstock.replication import register
@@ -24,7 +23,7 @@ from penstock.replication.rivals import Verdict
 from penstock.server.cluster import member as members
 from penstock.server.cluster import talking
 from sim import manual_members
-from sim.cluster_members import Broken
+from sim.cluster_members import Broken, walked
 from sim.manual_members import Machine, Parted
 
 STEPS = 1500
@@ -34,18 +33,7 @@ SHAPES = ((2, 1), (3, 2), (3, 1))
 
 def walk(seeds: Iterable[int], shape: tuple[int, int]) -> tuple[str | None, Counter[str]]:
     """The first thing that did not hold in these schedules, and what was seen in them."""
-    seen = Counter[str]()
-    for seed in seeds:
-        try:
-            world = Parted(seed, members=shape[0], min_in_sync=shape[1])
-            world.run(STEPS)
-            world.quiet()
-            world.compare()
-        except (Broken, LogDamaged) as broken:
-            return f"seed {seed}: {broken}", seen
-        seen += world.seen
-        seen["confirmed"] += len(world.confirmed)
-    return None, seen
+    return walked(lambda seed: Parted(seed, members=shape[0], min_in_sync=shape[1]), seeds, STEPS)
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
