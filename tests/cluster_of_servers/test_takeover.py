@@ -70,6 +70,8 @@ def test_nothing_is_confirmed_while_too_few_disks_have_it(tmp_path: Path) -> Non
         impl.basic_publish("", "work", b"one")
         connection.process_data_events(2.0)
         assert confirmed == []
+        told = "1 of 2 members that a confirm needs (min_in_sync) are in sync"
+        eventually(lambda: leader.said().count(told) == 2, "it does not say why, as it did at its start", 40)
         follower.start()
         eventually(lambda: pumped(connection) and confirmed == [1])
 

@@ -99,6 +99,34 @@ def test_a_checkpoint_that_is_too_large_stays_at_home() -> None:
     assert [(one.name, one.lsn, one.data) for one in pieces(link)] == [(checkpoints.name_of(6), 6, b"small")]
 
 
+def test_a_hand_over_waits_for_accounts_and_the_newest_checkpoint_to_be_there() -> None:
+    disk, ours = SimDisk(), SimDisk()
+    put(ours, ACCOUNTS, b"users")
+    link, sending = follower(ours)
+    link.room = 100
+    assert not sending.finish(), "it is on its way"
+    back, found = following(disk)
+
+    def arrives() -> None:
+        for one in pieces(link):
+            found.heard(one)
+        link.said.clear()
+        found.gathered()
+        [*_, ack] = [one for one in back.said if isinstance(one, Ack)]
+        sending.ack(ack)
+
+    arrives()
+    assert sending.finish()
+    assert disk.files()[ACCOUNTS] == b"users"
+    sending.acked = 9
+    put(ours, checkpoints.name_of(5), b"state")
+    assert not sending.finish()
+    assert [one.name for one in pieces(link)] == [checkpoints.name_of(5)]
+    assert not sending.finish()
+    arrives()
+    assert sending.finish()
+
+
 STAGES = [f"stage/{number:032x}.arrows" for number in range(3)]
 
 

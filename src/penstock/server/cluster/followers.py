@@ -29,6 +29,9 @@ ANEW = "it is to copy everything anew, once it is dropped"
 
 WAITS = "confirms wait for "
 
+CHECKPOINT_WAIT = 500_000
+"""Microseconds that a hand-over waits for what lies beside the log to be at the next leader."""
+
 
 class Followers(ABC):
     """A member's side while it leads: whose disks count, how far each has the log, and what is committed by that."""
@@ -50,6 +53,8 @@ class Followers(ABC):
         self._version = 0
         self._registering = False
         self._strangers = set[Link]()  # who have not said hello
+        self._next = ""  # who is to lead, once it has what lies beside the log, or after this time
+        self._next_by = 0
 
     @abstractmethod
     def lost(self, link: Link | None) -> None:
@@ -146,6 +151,7 @@ class Followers(ABC):
             case _:
                 raise ProtocolError(f"a follower does not say {type(message).__name__.lower()}")
         self._pump(sending)
+        self._name_next()
 
     def _pump(self, sending: Sending) -> None:
         sending.pump()
@@ -228,9 +234,23 @@ class Followers(ABC):
         self._do()
 
     def hand_over(self, to: str) -> None:
-        """The server has closed its doors, and `to` has acked its last record."""
-        self.election.hand_over(to, self._out.now())
-        self._do()
+        """The server has closed its doors, and `to` has acked its last record.
+
+        With the newest checkpoint it need not fold what came since the one before: it is sent first.
+        """
+        self._next, self._next_by = to, self._out.now() + CHECKPOINT_WAIT
+        self._name_next()
+
+    def _name_next(self) -> None:
+        """Let it take over, when it is time."""
+        to, now = self._next, self._out.now()
+        if not to:
+            return
+        there = [sending.finish() for sending in self.sendings.values() if sending.member == to]
+        if all(there) or now >= self._next_by:
+            self._next = ""
+            self.election.hand_over(to, now)
+            self._do()
 
     def broken(self, why: str) -> None:
         """The server's log takes no more."""

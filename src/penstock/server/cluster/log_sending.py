@@ -349,6 +349,14 @@ class Sending:
             self._side = self._changed_file()
             self.pump()
 
+    def finish(self) -> bool:
+        """Whether it has all that there is beside the log, as far as that is ever sent; what it lacks is sent."""
+        if self._side is None:
+            self._side = self._changed_file()
+        if self._side is not None:
+            self.pump()
+        return self._side is None and not self._unacked
+
     def _changed_file(self) -> Iterator[SideFile] | None:
         """The pieces of a file beside the log that the follower has not, or not so; None: it has all."""
         disk = self._files.disk

@@ -216,6 +216,7 @@ class Member(Followers):
                 beat = 0 if self.state is None else self.state.beat
                 sending.beat(beat, self.committed, now, every)
                 self._pump(sending)
+            self._name_next()
             self._out.may_lead(self.election.until(now))
         else:
             self._look_for_leader()
