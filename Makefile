@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo demo-cluster demo-sites test test-interleavings test-others test-cluster check mypy pyright
-.PHONY: bench bench-spark bench-peers soak soak-load soak-random soak-hostile soak-spark soak-interleavings soak-schedules soak-queues soak-cluster soak-sites soak-claims conformance audit sbom clean
+.PHONY: bench bench-spark bench-peers soak soak-load soak-random soak-hostile soak-spark soak-interleavings soak-schedules soak-members soak-queues soak-cluster soak-sites soak-claims conformance audit sbom clean
 
 VENV := .venv
 PYTHON_IN := $(VENV)/bin/python
@@ -94,7 +94,7 @@ bench-peers: $(STAMP)
 # PENSTOCK_EFFORT that of the random tests (10).  Interleavings and schedules of sites, side by side, end with Ctrl-C or
 # with the first failure, and so does make soak-queues, which walks the model of a queue.
 soak: soak-load soak-random soak-hostile soak-spark soak-cluster
-	@$(MAKE) --no-print-directory -j2 soak-interleavings soak-schedules
+	@$(MAKE) --no-print-directory -j3 soak-interleavings soak-schedules soak-members
 
 soak-load: $(STAMP)
 	@PYTHONPATH=tests $(PYTHON_IN) -m soak.soak --out soak.jsonl
@@ -122,6 +122,10 @@ soak-interleavings: $(STAMP)
 # change sides.
 soak-schedules: $(STAMP)
 	@PYTHONPATH=tests $(PYTHON_IN) -m sim.sites_schedules $${PENSTOCK_SEED:-1000000}
+
+# Members of a cluster as real rules, logs and streams on simulated disks, links and registers: killed, cut off, put back.
+soak-members: $(STAMP)
+	@PYTHONPATH=tests $(PYTHON_IN) -m sim.members_schedules $${PENSTOCK_SEED:-1000000}
 
 soak-queues: $(STAMP)
 	@PYTHONPATH=tests $(PYTHON_IN) -m property.queue_walk

@@ -180,8 +180,8 @@ class Host:
 
     def read(self) -> None:
         if self.world.rng.random() < self.world.answers:
-            version, data = self.world.version, self.world.value.encode()
-            self.later(lambda: self._running().register_read(version, decode_state(data)))
+            version, value = self.world.version, self.world.value
+            self.later(lambda: self._running().register_read(version, value))
 
     def swap(self, version: int, value: ClusterState, *, own: bool) -> None:
         outcome = self.world.swap(version, value)
@@ -432,6 +432,9 @@ class World:
     more: Mapping[Action, int] = MappingProxyType({})
     """What happens besides."""
 
+    round = 100_000
+    """How far each clock goes on in a round in which nothing goes wrong any more."""
+
     def __init__(self, seed: int, *, members: int = 3, min_in_sync: int = 2, mood: Mood | None = None) -> None:
         self.rng = Random(seed)
         self.pace = self.rng.choice(PACES)
@@ -613,28 +616,29 @@ class World:
         self.late.clear()  # one that drops the others would leave nobody who has everything
         self.seen["reverts"] += 1
 
-    def quiet(self, rounds: int = 4000) -> None:
+    def quiet(self, rounds: int = 800) -> None:
         """No more faults: the members find together, and have the same."""
         self.answers = self.told_of_ends = 1.0
         self.failing_syncs = self.loses = 0.0
         self.late.clear()
+        second = 1_000_000 // self.round
         for n in range(rounds):
             for host in self.hosts.values():
                 host.start()
-                host.clock += 20_000
+                host.clock += self.round
                 while host.events and host.member is not None:
                     host.step()
                 if host.member is not None:
                     if host.log is not None and not host.log.broken:
-                        host.publish() if n % 50 == 0 else host.member.moves(host.next_lsn, host.log.first_lsn)
+                        host.publish() if n % second == 0 else host.member.moves(host.next_lsn, host.log.first_lsn)
                     host.member.tick()
-            for link in list(self.links):
+            self.links = [one for one in self.links if not one.closed]  # nobody hears what is left in the others
+            for link in self.links:
                 if link.inbox:
                     link.deliver(len(link.inbox))
                     if link.host.member is not None and not link.closed:
                         link.host.member.gathered(link)
-            self.links = [one for one in self.links if not (one.closed and not one.inbox)]
-            if n > 50 and self._level():
+            if n > second and self._level():
                 return
             self.mend(n)
         told = {name: None if host.member is None else plain(host.member) for name, host in self.hosts.items()}

@@ -46,8 +46,7 @@ class Machine(Host):
     def read(self) -> None:
         copy, version = self.copy_of, self.version
         if copy is not None:
-            data = copy.encode()
-            self.later(lambda: self._running().register_read(version, decode_state(data)))
+            self.later(lambda: self._running().register_read(version, copy))
 
     def swap(self, version: int, value: ClusterState, *, own: bool) -> None:
         makes = not own and self.copy_of is not None and value.term != self.copy_of.term
@@ -143,6 +142,7 @@ class Parted(World):
     """One schedule, of one number."""
 
     hosts: dict[str, Machine]  # type: ignore[assignment]
+    round = 20_000
 
     def __init__(self, seed: int, *, members: int = 2, min_in_sync: int = 1, mood: Mood | None = None) -> None:
         self.members = members

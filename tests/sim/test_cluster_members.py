@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 
+from penstock.log import checkpoints
 from penstock.log.replica import Replica
 from penstock.replication import election as elections
 from penstock.replication.election import Election
@@ -35,7 +36,7 @@ def walk(seeds: Iterable[int], shape: tuple[int, int], mood: Mood | None = None)
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_nothing_confirmed_is_lost_and_all_members_agree(shape: tuple[int, int]) -> None:
-    broken, seen = walk(range(24 * EFFORT), shape)
+    broken, seen = walk(range(40 * EFFORT), shape)
     assert broken is None
     assert min(seen["terms"], seen["confirmed"], seen["crashes"]) > 20, seen
     assert seen["reverts"] > 1, seen
@@ -60,6 +61,38 @@ def test_one_that_counts_is_dropped_before_it_is_emptied() -> None:
     assert follower.replica.last > 0
     assert follower.known.intact
     world.quiet()
+    world.compare()
+
+
+def test_who_is_to_lead_next_has_the_newest_checkpoint_before_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So it has next to nothing to fold."""
+    world = World(1)
+    world.quiet()
+    [leader] = [one for one in world.hosts.values() if one.log is not None]
+    follower = next(one for one in world.hosts.values() if one.log is None)
+    log, name = leader.log, checkpoints.name_of(leader.log.durable)  # type: ignore[union-attr]
+    leader.disk.mkdir("checkpoints")
+    file = leader.disk.open(name, create=True)
+    file.pwrite(b"state", 0)
+    file.sync()
+    there = list[bool]()
+    swap = world.swap
+
+    def look(version: int, value: ClusterState) -> int | str:
+        if value.to == follower.id:
+            there.append(name in follower.disk.files())
+        return swap(version, value)
+
+    monkeypatch.setattr(world, "swap", look)
+    assert log is not None
+    assert leader.member is not None
+    leader.log = None
+    log.close()
+    leader.member.hand_over(follower.id)
+    assert there == [], "it is on its way"
+    world.quiet()
+    assert there[:1] == [True]
+    assert follower.log is not None
     world.compare()
 
 

@@ -1,0 +1,34 @@
+"""Schedules of members of a cluster by their seeds, and as many as anybody waits for: `make soak-members`."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from itertools import count
+
+from sim import test_cluster_members as elected
+from sim import test_manual_members as by_hand
+
+TOLD = 100
+"""After so many seeds it says how far it is."""
+
+
+def main() -> int:
+    """Schedules without an end, from the seed that the command line says on; 1: one of them does not hold."""
+    seen = Counter[str]()
+    for seed in count(int(sys.argv[1])):
+        for kind in (elected, by_hand):
+            for shape in kind.SHAPES:
+                broken, found = kind.walk([seed], shape)
+                seen += found
+                seen["schedules"] += 1
+                if broken is not None:
+                    print(f"{kind.__name__}, {shape}, {broken}", flush=True)
+                    return 1
+        if seed % TOLD == TOLD - 1:
+            print(f"upto seed {seed}: {dict(seen)}", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
