@@ -27,13 +27,14 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from cluster_of_servers.house import Cluster, Server
+from crash_clients import GONE
 from etcd_process import ETCD, Etcd
 from fault_proxy import Fault, Network, Way
 from penstock.log.copies import compare
 from penstock.log.disk import OsDisk
 from soak.books import DELIVERED, LOST, Books, Id
 from soak.clients import drained
-from soak.cluster_clients import Client, Publisher, Worker
+from soak.cluster_clients import Client, Link, Publisher, Worker
 from soak.person import Person
 
 SECTION = 'lease = "1500ms"\nack_timeout = "1s"\nstall = "4s"'
@@ -140,17 +141,17 @@ class ClusterSoak:
             ) as self.cluster:  # fmt: skip
                 keeper = threading.Thread(target=self._keep, daemon=True)
                 keeper.start()
-                self.cluster.leader()
-                self.cluster.level()
-                if self.manual:
-                    self.person = Person(self.cluster, self.counts, self.say)
-                    self.person.start()
-                self.team += [Publisher(self, queue) for queue in QUEUES]
-                self.team += [Worker(self, "work"), Worker(self, "once")]
-                self.team += [Worker(self, "busy", alone=False) for _ in range(2)]
-                for client in self.team:
-                    client.start()
                 try:
+                    self.cluster.leader(3 * PATIENCE_S)
+                    self.cluster.level()
+                    if self.manual:
+                        self.person = Person(self.cluster, self.counts, self.say)
+                        self.person.start()
+                    self.team += [Publisher(self, queue) for queue in QUEUES]
+                    self.team += [Worker(self, "work"), Worker(self, "once")]
+                    self.team += [Worker(self, "busy", alone=False) for _ in range(2)]
+                    for client in self.team:
+                        client.start()
                     self._trouble()
                     self._rest()
                     self._account()
@@ -378,7 +379,7 @@ class ClusterSoak:
         if self.books.wrong:
             return
         self._level()
-        leader = self.cluster.leader()
+        leader = self._who_serves()
         found = drained(leader.door, self.books, QUEUES, quiet=1.0)
         self._settle_once(found)
         self.books.close(found)
@@ -399,6 +400,19 @@ class ClusterSoak:
             self.counts["records cut"] += sum(kept.rows for kept in one.kept)
         self.counts["bytes compared"], self.counts["records compared"] = report.bytes, report.records
         self.counts["terms"] = report.terms[-1].term
+
+    def _who_serves(self) -> Server:
+        """The one that takes a client: it may have ended since it was level, and another one leads."""
+        until = time.monotonic() + PATIENCE_S
+        while True:
+            leader = self.cluster.leader()
+            try:
+                Link(leader.door).socket.close()
+            except GONE:
+                if time.monotonic() > until:
+                    raise
+            else:
+                return leader
 
     def _settle_once(self, found: Counter[Id]) -> None:
         """What is sent at most once may have been removed for a send that never came."""

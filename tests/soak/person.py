@@ -19,7 +19,7 @@ from cluster_of_servers.house import Cluster, Server
 from forked import penstock
 
 LOOK_S = 0.5
-SILENCE_S = 2.0
+SILENCE_S = 6.0
 """So long nobody serves before somebody is told to lead."""
 
 SECONDS = 30.0
