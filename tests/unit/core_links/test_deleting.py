@@ -75,6 +75,22 @@ def test_what_was_done_before_a_queue_went_is_told_after_it_went(restarted: bool
     assert canonical(b.core.durable_state()) == canonical(b.folded(3))
 
 
+@pytest.mark.parametrize("anew", [False, True])
+def test_what_was_given_away_before_a_queue_went_is_who_has_it(anew: bool) -> None:
+    a, b = pair()
+    b.publish("q", b"0", b"1")
+    b.send(a)
+    worker = a.subscribe(a.q(), max_backlog=1)
+    a.advance(1)
+    assert ask(a, b) == 1
+    delete(b)
+    if anew:
+        assert a.core.share("b", b.core.offers("a")) == []
+    b.send(a)
+    assert states((a,)) == [(0, 1, 0)], "the other one went with the queue"
+    assert len(a.inbox[worker]) == 1
+
+
 def test_a_site_that_has_the_queue_no_more_says_nothing_of_what_others_own() -> None:
     a, b = pair()
     a.publish("q", b"0", b"1")

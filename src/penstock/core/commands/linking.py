@@ -264,8 +264,8 @@ class LinkingCommands(TransferCommands):
             self._askings.setdefault(queue.id, Asking()).acked(now.wall - came)
 
     def _owned_by(self, queue: Queue, site: str, told: Told) -> Iterator[tuple[int, int, int]]:
-        """What a site owned that has the queue no more: it may still say that these are done."""
-        known = {one.origin for one in self.peers.sites.values()} if told.claim is None else ()
+        """What a site owned that has the queue no more: it may still say that these are done, or whom it gave them."""
+        known = {one.origin for one in self.peers.sites.values()}
         for span in [span for one in told.spans if one[0] in known for span in self._stand(*one)]:
             for first, stop, claim in queue.claims(self.peers).spans(*span):
                 if claim.owner == site:
