@@ -56,7 +56,7 @@ def test_every_block_runs(server: ServerProcess, tmp_path: Path) -> None:
     for number, block in enumerate(BLOCKS):
         code = of_here(block, server) + (WAIT if "writeStream" in block else "")
         done = subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, timeout=180, cwd=tmp_path, env=environment
+            [sys.executable, "-c", code], capture_output=True, text=True, timeout=600, cwd=tmp_path, env=environment
         )
         assert done.returncode == 0, f"block {number}:\n{done.stderr}"
         assert done.stdout.strip(), f"block {number} prints what it received"
