@@ -25,7 +25,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from penstock.core.state.lsns import Ints
+from penstock.core.state.lsns import Ints, expand
 from penstock.records.chunks import LSN_LIMIT
 from penstock.records.dataclass import dataclass
 
@@ -185,7 +185,7 @@ class AuditedQueue:
         first, last = np.where(begins, starts, -1)[fine], np.where(stops, ends - 1, -1)[fine]
         starts, ends = starts[fine], ends[fine]
         lengths = ends - starts
-        message = spans(starts, ends)
+        message = expand(starts, ends)
         edge = (message == np.repeat(first, lengths)) | (message == np.repeat(last, lengths))
         order, op, value, time = (np.repeat(column[fine], lengths) for column in pairs[2:])
         return Events(message, edge.astype(np.int64), order, op, value, time)
@@ -271,28 +271,6 @@ def so_far(flags: Bools, first: Ints) -> Ints:
         return total
     lengths = np.diff(np.append(first, len(flags)))
     return total - np.repeat(total[first] - flags[first], lengths)
-
-
-def spans(starts: Ints, ends: Ints) -> Ints:
-    """All numbers of the half-open spans, one span after another."""
-    lengths = ends - starts
-    return np.repeat(starts - (np.cumsum(lengths) - lengths), lengths) + np.arange(int(lengths.sum()))
-
-
-def groups(values: Ints) -> dict[int, Ints]:
-    """The places of each distinct value, ascending."""
-    if not len(values):
-        return {}
-    low, high = int(values.min()), int(values.max())
-    if low == high:
-        return {low: np.arange(len(values))}
-    if high - low < 65_536:  # 16 bits: numpy's stable sort is a radix sort
-        order = np.argsort((values - low).astype(np.uint16), kind="stable")
-    else:
-        order = np.argsort(values, kind="stable")
-    ordered = values[order]
-    first = firsts(ordered)
-    return dict(zip(ordered[first].tolist(), np.split(order, first[1:]), strict=True))
 
 
 LSNS_MOST = 1000

@@ -56,13 +56,23 @@ from penstock.core.audit_histories import (
     QueuePart,
     Report,
     Share,
-    groups,
-    spans,
     verdict,
 )
 from penstock.core.state.durable import DurableState
 from penstock.core.state.encoding import load, load_settings
-from penstock.core.state.lsns import Ints, blobs, coded, flat, numbers, packed_integers, pick, spread, texts
+from penstock.core.state.lsns import (
+    Ints,
+    blobs,
+    coded,
+    expand,
+    flat,
+    groups,
+    numbers,
+    packed_integers,
+    pick,
+    spread,
+    texts,
+)  # fmt: skip
 from penstock.core.topology.ruling import load_some, with_some
 from penstock.records.kinds import MOVES, NO_ROUTE, PUBLISHES, Kind
 
@@ -144,7 +154,7 @@ class Audit:
         for number, pairs in self._streams.load(state.streams):
             held = self._queues[number]
             pairs = self._share.cut(pairs)
-            planned = spans(np.searchsorted(held.lsns, pairs[:, 0]), np.searchsorted(held.lsns, pairs[:, 1]))
+            planned = expand(np.searchsorted(held.lsns, pairs[:, 0]), np.searchsorted(held.lsns, pairs[:, 1]))
             held.state[planned] = PLANNED
 
     def _queue(self, number: int, name: str, durable: bool, exclusive: bool, once: tuple[int, bool]) -> AuditedQueue:
@@ -340,7 +350,7 @@ class Audit:
         if queue is None or queue.ended:
             self._find("ends once", np.array([lsn]), f"messages came to queue {number}, which is not there")
             return
-        taken = spans(pairs[:, 0], pairs[:, 1])
+        taken = expand(pairs[:, 0], pairs[:, 1])
         columns = cast("dict[str, list[int]]", header.get("columns") or {})
         until = spread(taken, columns.get("not_before", []))
         mine = (taken >= self._share.low) & (taken < self._share.high)
@@ -386,7 +396,7 @@ class Audit:
             for number in queues:
                 by_queue.setdefault(number, []).append(where)
         for number, pairs in self._took:
-            taken = spans(np.searchsorted(own, pairs[0::2]), np.searchsorted(own, pairs[1::2]))
+            taken = expand(np.searchsorted(own, pairs[0::2]), np.searchsorted(own, pairs[1::2]))
             by_queue.setdefault(number, []).append(taken)
             kept -= len(taken)
         self._counts["messages that only a topic kept"] += max(kept, 0)

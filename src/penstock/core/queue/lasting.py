@@ -34,7 +34,7 @@ from penstock.core.queue.places import STATES
 from penstock.core.queue.settling.attempts import FRESH, Tally
 from penstock.core.queue.shares import Shares, expressions
 from penstock.core.queue.whole import ATTEMPTS, DISPATCH, RANKS, SHARES, TRIM
-from penstock.core.state.lsns import Ints, flat, spread
+from penstock.core.state.lsns import Ints, flat, groups, spread
 from penstock.records.chunks import Chunk, as_chunk
 from penstock.records.queue_settings import QueueSettings
 
@@ -270,13 +270,10 @@ def _load_fresh(queue: Contents, lsns: Ints, strangers: Ints) -> None:
 def _load_apart(queue: Contents, lsns: Ints, table: Ints) -> None:
     """The rest: of each its tally, its place and when it is due, as rows."""
     kinds, which = np.unique(table, axis=0, return_inverse=True)
-    which = which.reshape(-1)
-    order = np.argsort(which, kind="stable")
-    ends = np.cumsum(np.bincount(which, minlength=len(kinds)))
     fresh: list[tuple[int, int]] = []
-    for i, (*counts, place, due) in enumerate(kinds.tolist()):
-        mine = lsns[order[ends[i - 1] if i else 0 : ends[i]]]
-        tally = Tally(*counts)
+    for kind, rows in groups(which.reshape(-1)).items():
+        *counts, place, due = kinds[kind].tolist()
+        mine, tally = lsns[rows], Tally(*counts)
         if due and tally == FRESH and not place:
             fresh += ((lsn, due) for lsn in mine.tolist())
             continue

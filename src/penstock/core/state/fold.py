@@ -30,6 +30,8 @@ from penstock.core.state.lsns import (
     Ints,
     blobs,
     coded,
+    expand,
+    groups,
     is_empty,
     lengths,
     merged,
@@ -40,7 +42,7 @@ from penstock.core.state.lsns import (
     whole,
     within,
 )
-from penstock.core.state.members import FoldedQueue, Part, expand, groups, keep
+from penstock.core.state.members import FoldedQueue, Part, keep
 from penstock.core.state.objects import FOLDS_OF_QUEUES, Objects
 from penstock.errors import LogDamaged
 from penstock.records.kinds import NO_ROUTE, PUBLISHES, Kind

@@ -267,3 +267,32 @@ def packed_integers(table: pa.Table, name: str) -> tuple[Ints, Ints]:
     if data is None or size < 8:
         return _NO_VALUES, offsets - start
     return np.frombuffer(data, dtype=np.int64, count=size // 8, offset=start), offsets - start
+
+
+def groups(values: Ints) -> dict[int, Ints]:
+    """The places of each distinct value, ascending."""
+    if not len(values):
+        return {}
+    low, high = int(values.min()), int(values.max())
+    # one value is the usual case, and needs no sorting
+    if low == high:
+        return {low: np.arange(len(values))}
+    if high - low < 65_536:
+        codes = (values - low).astype(np.uint16)  # 16 bits: numpy's stable sort is a radix sort
+        order = np.argsort(codes, kind="stable")
+        counts = np.bincount(codes)
+        present = np.flatnonzero(counts)
+        ends = np.cumsum(counts[present])
+        names = (present + low).tolist()
+    else:
+        order = np.argsort(values, kind="stable")
+        distinct, counts = np.unique(values, return_counts=True)
+        ends = np.cumsum(counts)
+        names = distinct.tolist()
+    return dict(zip(names, np.split(order, ends[:-1]), strict=True))
+
+
+def expand(starts: npt.NDArray[np.intp], ends: npt.NDArray[np.intp]) -> Ints:
+    """All numbers of the half-open spans, one span after another."""
+    lengths = ends - starts
+    return np.repeat(starts - (np.cumsum(lengths) - lengths), lengths) + np.arange(int(lengths.sum()))

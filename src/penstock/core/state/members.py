@@ -18,7 +18,7 @@ from penstock.core.queue.contained import Window, altered
 from penstock.core.queue.expiry import deadlines
 from penstock.core.state import pending
 from penstock.core.state.durable import QueueState
-from penstock.core.state.lsns import Ints, empty, flat, spread
+from penstock.core.state.lsns import Ints, empty, expand, flat, spread
 from penstock.records.chunks import LSN_LIMIT
 from penstock.records.queue_settings import QueueSettings
 
@@ -205,33 +205,6 @@ def _together(parts: Sequence[Part]) -> Part:
         name: np.concatenate([part.get(name, np.zeros(len(part["lsn"]), dtype=np.int64)) for part in parts])
         for name in {name for part in parts for name in part}
     }
-
-
-def groups(values: Ints) -> dict[int, Ints]:
-    """Row numbers of each distinct value, ascending."""
-    low, high = int(values.min()), int(values.max())
-    # one value is the usual case, and needs no sorting
-    if low == high:
-        return {low: np.arange(len(values))}
-    if high - low < 65_536:
-        codes = (values - low).astype(np.uint16)  # 16 bits: numpy's stable sort is a radix sort
-        order = np.argsort(codes, kind="stable")
-        counts = np.bincount(codes)
-        present = np.flatnonzero(counts)
-        ends = np.cumsum(counts[present])
-        names = (present + low).tolist()
-    else:
-        order = np.argsort(values, kind="stable")
-        distinct, counts = np.unique(values, return_counts=True)
-        ends = np.cumsum(counts)
-        names = distinct.tolist()
-    return dict(zip(names, np.split(order, ends[:-1]), strict=True))
-
-
-def expand(starts: npt.NDArray[np.intp], ends: npt.NDArray[np.intp]) -> Ints:
-    """All row numbers of the half-open spans."""
-    lengths = ends - starts
-    return np.repeat(starts - (np.cumsum(lengths) - lengths), lengths) + np.arange(int(lengths.sum()))
 
 
 def keep(part: Part, kept: npt.NDArray[np.bool_]) -> None:

@@ -21,8 +21,8 @@ from penstock.core.sow.holding import Sows, fold
 from penstock.core.state import pending as deferred_acks
 from penstock.core.state.durable import Binding, DurableState, ExchangeState, QueueState, Reign, StreamState
 from penstock.core.state.encoding import as_table, load, load_settings
-from penstock.core.state.lsns import Ints, ints, spread
-from penstock.core.state.members import FoldedQueue, expand
+from penstock.core.state.lsns import Ints, expand, ints, spread
+from penstock.core.state.members import FoldedQueue
 from penstock.core.state.pending import decided_copies, decided_of, mark_of
 from penstock.core.topology.ruling import load_address, load_exchanges, load_policy, load_ruling, load_some, with_some
 from penstock.core.topology.topology import Topology, canonical_table
