@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from penstock.operations import links, messages, people, queues, server, topology, vhosts
+from penstock.operations import messages, people, queues, server, topology, vhosts
 from penstock.operations.operation import Operation
 
-NOUNS = (queues, messages, topology, people, vhosts, server, links)
+NOUNS = (queues, messages, topology, people, vhosts, server)
 
 OPERATIONS: Mapping[str, Operation] = {
     one.name: one for noun in NOUNS for one in vars(noun).values() if isinstance(one, Operation)

@@ -1,7 +1,8 @@
-"""The server as a whole: who is connected, how it is, that it runs empty; who reads on and on; and its cluster.
+"""The server as a whole: who is connected, how it is, that it runs empty; who reads on and on; its cluster; its links.
 
 Durable streams and Spark pipelines, as their drivers tell of them, read on and on.  Of a cluster is said who leads, who
-is a member, and which format its log has.
+is a member, and which format its log has; of links to other sites how they are, that one waits, that this site acts for
+one that is away.
 """
 
 from __future__ import annotations
@@ -11,9 +12,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from penstock.errors import AccessRefused, InvalidArgument, NotFound, PreconditionFailed
-from penstock.operations.operation import Answer, Operation, Path
-from penstock.records.rights import ADMINISTERS, ADMINISTRATOR, LOGIN, MONITORING, REPORTS, WATCHES
-from penstock.wire.fields import count, flag, name, shown, table, text, texts
+from penstock.operations.operation import NAMED, QUEUE_PATH, Answer, Operation, Path
+from penstock.records.rights import ADMINISTERS, ADMINISTRATOR, LOGIN, MONITORING, MONITORS, REPORTS, WATCHES
+from penstock.wire.fields import VHOST, count, flag, name, shown, table, text, texts
 
 if TYPE_CHECKING:
     from penstock.operations.house import Beside, House
@@ -193,4 +194,53 @@ FINALIZE = Operation(
     "cluster_finalize", finalize, "change", "the newest format of the log that all members can read", ADMINISTERS,
     cli="cluster finalize", missing=_BY_HAND,
     path=Path("POST", "/api/cluster/finalize", {}, "End an upgrade: the newest format that all members can read"),
+)  # fmt: skip
+
+
+# -- links
+
+
+def links(house: House, who: Who) -> Iterable[Mapping[str, object]]:
+    """Those that lead away and those that come."""
+    return house.sites.facts()
+
+
+def pause_link(house: House, who: Who, link: str) -> Answer:
+    """Tell that site nothing more; the log is kept for it meanwhile."""
+    return house.sites.pause(link, paused=True)
+
+
+def resume_link(house: House, who: Who, link: str) -> Answer:
+    """Go on where that site says it is."""
+    return house.sites.pause(link, paused=False)
+
+
+def proxy(house: House, who: Who, queue: str, vhost: str, off: bool) -> Answer:
+    """Act for owners of a queue's messages that are away: what consumers here want of theirs is this site's own.
+
+    If such an owner is alive, and only cut off, both may deliver a message.
+    """
+    found = house.core.queue(vhost, queue)
+    house.core.proxy(house.now(), found, not off, by=who.user)
+    return {"queue": queue, "vhost": vhost, "proxied_transfer": not off}
+
+
+LINKS = Operation(
+    "links", links, "list", "links to other sites and from them: state, how far they are, what went over", MONITORS,
+    key="links", sdk="links", cli="link status",
+    path=Path("GET", "/api/links", {}, "Links to other sites and from them"),
+)  # fmt: skip
+PAUSE_LINK = Operation(
+    "link_pause", pause_link, "decide", "link: tell that site nothing more, until it is resumed", ADMINISTERS,
+    (name("link"),), sdk="pause_link", cli="link pause",
+    path=Path("POST", "/api/links/{link}/pause", {}, "Tell that site nothing more"),
+)  # fmt: skip
+RESUME_LINK = Operation(
+    "link_resume", resume_link, "decide", "link: go on", ADMINISTERS, (name("link"),), sdk="resume_link", cli="link resume",
+    path=Path("POST", "/api/links/{link}/resume", {}, "Tell that site what happened meanwhile"),
+)  # fmt: skip
+PROXY = Operation(
+    "link_proxy", proxy, "decide", "queue, off: act for owners of its messages that are away, or no longer",
+    ADMINISTERS, (name("queue"), VHOST, flag("off")), sdk="proxy_transfer", cli="link proxy",
+    path=Path("POST", f"{QUEUE_PATH}/proxy", NAMED, "Act for owners of its messages that are away, or not", "off"),
 )  # fmt: skip
