@@ -236,8 +236,8 @@ PAUSE_LINK = Operation(
     path=Path("POST", "/api/links/{link}/pause", {}, "Tell that site nothing more"),
 )  # fmt: skip
 RESUME_LINK = Operation(
-    "link_resume", resume_link, "decide", "link: go on", ADMINISTERS, (name("link"),), sdk="resume_link", cli="link resume",
-    path=Path("POST", "/api/links/{link}/resume", {}, "Tell that site what happened meanwhile"),
+    "link_resume", resume_link, "decide", "link: go on", ADMINISTERS, (name("link"),), sdk="resume_link",
+    cli="link resume", path=Path("POST", "/api/links/{link}/resume", {}, "Tell that site what happened meanwhile"),
 )  # fmt: skip
 PROXY = Operation(
     "link_proxy", proxy, "decide", "queue, off: act for owners of its messages that are away, or no longer",
