@@ -113,3 +113,23 @@ class Backing(Protocol):
     def close(self) -> None:
         """Remove the file; mappings stay good as long as somebody holds them."""
         ...
+
+
+def replace_whole(disk: Disk, name: str, data: bytes, aside: str = "") -> None:
+    """A file has this content, or after an OSError or a crash the one that it had.
+
+    aside: the folder in which it is written first; its own if not given
+    """
+    folder, _, short = name.rpartition("/")
+    folder, short = aside or folder, f"{short}.part"
+    part = f"{folder}/{short}" if folder else short
+    if short in disk.list(folder):
+        disk.remove(part)
+    file = disk.open(part, create=True)
+    try:
+        file.pwrite(data, 0)
+        file.sync()
+    finally:
+        file.close()
+    disk.rename(part, name)
+    disk.sync_folder(name.rpartition("/")[0])

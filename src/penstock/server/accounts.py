@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import orjson
 
 from penstock.errors import InvalidArgument, SettingsError, Unavailable
+from penstock.ports import Disk, replace_whole
 from penstock.records.dataclass import dataclass
 from penstock.records.password_hashes import ARGON2ID, FAST, SALT, SHA256
 
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from penstock.config.settings import Settings
     from penstock.core.broker import Core
     from penstock.log.disk import OsDisk
-    from penstock.ports import Disk
 
 
 MEMORY_KIB, ROUNDS, LANES = 19 * 1024, 2, 1
@@ -280,9 +280,9 @@ class Accounts:
             text = orjson.dumps(self._plain())
             data = hashlib.sha256(text).hexdigest().encode() + b"\n" + text
             if self.in_thread:
-                await asyncio.to_thread(_replace, self._disk, data)
+                await asyncio.to_thread(replace_whole, self._disk, FILE, data)
             else:
-                _replace(self._disk, data)
+                replace_whole(self._disk, FILE, data)
 
     def tell(self) -> None:
         """Tell whoever remembers something of it."""
@@ -404,17 +404,3 @@ def _smaller(one: Mapping[str, Mapping[str, int]], other: Mapping[str, Mapping[s
             mine = out.setdefault(thing, {})
             mine.update({name: min(value, mine.get(name, value)) for name, value in values.items() if value >= 0})
     return {thing: values for thing, values in out.items() if values}
-
-
-def _replace(disk: Disk, data: bytes) -> None:
-    part = f"{FILE}.part"
-    if part in disk.list():
-        disk.remove(part)
-    file = disk.open(part, create=True)
-    try:
-        file.pwrite(data, 0)
-        file.sync()
-    finally:
-        file.close()
-    disk.rename(part, FILE)
-    disk.sync_folder()

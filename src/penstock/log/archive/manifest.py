@@ -29,7 +29,7 @@ import orjson
 from crc32c import crc32c
 
 from penstock.errors import LogDamaged
-from penstock.ports import Disk
+from penstock.ports import Disk, replace_whole
 
 if TYPE_CHECKING:
     from penstock.log.catalog import SegmentInfo
@@ -215,18 +215,7 @@ def commit(disk: Disk, manifest: Manifest, lead: str = "") -> None:
 
     lead: the folder of the term that has the archive, where members of a cluster share it; see `fence`
     """
-    part = f"{NAME}.part"
-    fresh = f"{lead}/{part}" if lead else part
-    if part in disk.list(lead):
-        disk.remove(fresh)
-    file = disk.open(fresh, create=True)
-    try:
-        file.pwrite(manifest.encode(), 0)
-        file.sync()
-    finally:
-        file.close()
-    disk.rename(fresh, NAME)
-    disk.sync_folder()
+    replace_whole(disk, NAME, manifest.encode(), lead)
 
 
 def tidy(disk: Disk, manifest: Manifest | None) -> list[str]:

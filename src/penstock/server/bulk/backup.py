@@ -34,7 +34,7 @@ from penstock.log.catalog import Segment
 from penstock.log.disk import OsDisk
 from penstock.log.reader import decode
 from penstock.log.segment import FOLDER, read_header
-from penstock.ports import Disk, File
+from penstock.ports import Disk, File, replace_whole
 from penstock.server.accounts import FILE as ACCOUNTS
 from penstock.server.bulk.requests import Request
 from penstock.version import __version__
@@ -116,16 +116,6 @@ def blocks(file: File, size: int) -> Iterator[bytes]:
     while at < size and (block := file.pread(min(BLOCK, size - at), at)):
         yield block
         at += len(block)
-
-
-def write_whole(disk: Disk, name: str, data: bytes) -> None:
-    """A file that is there with its whole content, synced, or not at all."""
-    fresh = f"{name}.part"
-    with closing(disk.open(fresh, create=True)) as file:
-        file.pwrite(data, 0)
-        file.sync()
-    disk.rename(fresh, name)
-    disk.sync_folder()
 
 
 STAGES = "stage"
@@ -230,7 +220,7 @@ class _Backup:
             __version__,
             self._files,
         )
-        write_whole(self._target, NAME, manifest.encode())
+        replace_whole(self._target, NAME, manifest.encode())
         return {
             "origin": view.origin,
             "first": manifest.first,

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import orjson
 
 from penstock.errors import InvalidArgument, LogDamaged
-from penstock.ports import Disk
+from penstock.ports import Disk, replace_whole
 from penstock.replication.register import BYTES_MOST
 from penstock.wire.fields import Fields, read_json
 
@@ -54,7 +54,7 @@ def write(disk: Disk, known: Known) -> None:
     told = known._asdict()
     if not known.numbers:
         del told["numbers"]  # older versions know nothing of it
-    _put(disk, NAME, orjson.dumps(told))
+    replace_whole(disk, NAME, orjson.dumps(told))
 
 
 def read_rival(disk: Disk) -> bytes | None:
@@ -70,19 +70,7 @@ def read_rival(disk: Disk) -> bytes | None:
 
 def write_rival(disk: Disk, data: bytes) -> None:
     """Keep it.  OSError."""
-    _put(disk, RIVAL, data)
-
-
-def _put(disk: Disk, name: str, content: bytes) -> None:
-    part = f"{name}.part"
-    if part in disk.list():
-        disk.remove(part)
-    file = disk.open(part, create=True)
-    file.pwrite(content, 0)
-    file.sync()
-    file.close()
-    disk.rename(part, name)
-    disk.sync_folder()
+    replace_whole(disk, RIVAL, data)
 
 
 def new_member() -> str:

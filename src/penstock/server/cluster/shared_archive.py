@@ -17,6 +17,7 @@ import orjson
 from penstock.errors import InvalidArgument, LogDamaged, PreconditionFailed, Unavailable
 from penstock.log.archive.fence import take, terms, token_of
 from penstock.log.disk import OsDisk
+from penstock.ports import replace_whole
 from penstock.replication.messages import ARCHIVE
 from penstock.wire.fields import Fields, read_json
 
@@ -121,17 +122,7 @@ class SharedArchive:
         await there
 
     def _write(self, known: _Known) -> None:
-        disk, part = self._disk, f"{ARCHIVE}.part"
-        if part in disk.list():
-            disk.remove(part)
-        file = disk.open(part, create=True)
-        try:
-            file.pwrite(orjson.dumps(known._asdict()), 0)
-            file.sync()
-        finally:
-            file.close()
-        disk.rename(part, ARCHIVE)
-        disk.sync_folder()
+        replace_whole(self._disk, ARCHIVE, orjson.dumps(known._asdict()))
 
     def stop(self) -> None:
         """Whoever waits for an answer is refused: the server stops."""
