@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from penstock.memory.budget import Budget
 from penstock.memory.shelf import SHARE_MOST, HeadQueueCache, Line, PendingCache, TargetArea
 from penstock.memory.slab import Piece, Slab, batch_cost, missing
-from penstock.records.chunks import Chunk, as_chunk
+from penstock.records.chunks import Chunk, as_chunk, united
 from penstock.records.entries import Publishes, Topic
 from penstock.records.message_bodies import listed
 
@@ -302,8 +302,7 @@ class Parting:
             else:
                 pending.append(chunk)
         if pending:
-            chunk = pending[0] if len(pending) == 1 else as_chunk(sorted({lsn for part in pending for lsn in part}))
-            slab = Slab.of_batch(batch, chunk)
+            slab = Slab.of_batch(batch, united(pending))
             if slab.cost <= self._room(need) + self._heads.account.bytes or self._sooner(queue, slab):
                 self._pending.put(queue, slab)
         return True

@@ -58,6 +58,11 @@ def pairs_of(chunk: Chunk, solid: bool) -> list[int]:
     return out
 
 
+def united(chunks: Sequence[Chunk]) -> Chunk:
+    """All LSNs of a few small chunks as one, ascending, each once."""
+    return chunks[0] if len(chunks) == 1 else as_chunk(sorted({lsn for chunk in chunks for lsn in chunk}))
+
+
 def as_chunk(lsns: Sequence[int]) -> Chunk:
     """The tightest chunk for LSNs in ascending order: a range when they are adjacent."""
     n = len(lsns)

@@ -234,12 +234,8 @@ def _load(queue: Contents, waiting: Sequence[Chunk], columns: Mapping[str, array
         load_ranks(queue, lsns, spread(lsns, columns.get("rank", array("q"))))
     if "expires_at" in columns:
         queue.ensure_expiry().load(lsns, spread(lsns, columns["expires_at"]))
+    theirs = _load_owners(queue, lsns, columns)
     keys: list[tuple[int, int]] = []
-    theirs = lsns[:0]
-    if queue.foreign is not None:
-        owners = spread(lsns, columns.get("owner", array("q")))
-        queue.foreign.load(lsns, owners, spread(lsns, columns.get("claim", array("q"))))
-        theirs = lsns[owners > 0]
     if "barrier" in columns:
         lsns, keys = _without_barriers(queue, lsns, columns)
     told = np.stack([spread(lsns, columns.get(name, array("q"))) for name in _APART], axis=1)
@@ -252,6 +248,15 @@ def _load(queue: Contents, waiting: Sequence[Chunk], columns: Mapping[str, array
         queue.agenda |= ATTEMPTS
         _load_apart(queue, lsns[aside], told[aside])
     split(queue, keys)
+
+
+def _load_owners(queue: Contents, lsns: Ints, columns: Mapping[str, array[int]]) -> Ints:
+    """Whose messages are whose; those of other sites."""
+    if queue.foreign is None:
+        return lsns[:0]
+    owners = spread(lsns, columns.get("owner", array("q")))
+    queue.foreign.load(lsns, owners, spread(lsns, columns.get("claim", array("q"))))
+    return lsns[owners > 0]
 
 
 def _load_fresh(queue: Contents, lsns: Ints, strangers: Ints) -> None:

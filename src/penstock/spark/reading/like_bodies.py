@@ -211,6 +211,13 @@ class LikeBodies:
         return {field.name: _joined(found, place) for place, field in enumerate(self._fields)}
 
 
+def _whole(column: Any, field: Field) -> Any:
+    """A column that has what is needed."""
+    if field.needed and column.null_count:
+        raise SecondLook
+    return column
+
+
 def _joined(found: list[tuple[Places, list[Any]]], place: int) -> Column:
     """A column of all shapes in the order of the rows."""
     if len(found) == 1:
@@ -236,15 +243,12 @@ class _Rows:
         made = dict[str, Any]()
         for piece, (starts, ends) in zip(shape.pieces, self._spans, strict=True):
             field = None if piece.name is None else wanted.get(piece.name)
-            column: Any = None
             if piece.kind == BARE:
                 column = _Bare(self._text, starts, ends).column(None if field is None else field.kind)
-            elif field is not None:
-                column = _of_texts(self._text.slices(starts, ends), field.kind)
+            else:
+                column = None if field is None else _of_texts(self._text.slices(starts, ends), field.kind)
             if field is not None:
-                if field.needed and column.null_count:
-                    raise SecondLook
-                made[field.name] = column
+                made[field.name] = _whole(column, field)
         for field in fields:
             if field.name not in made:
                 if field.needed or field.name in shape.names:

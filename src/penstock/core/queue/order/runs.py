@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.core.queue.settling.attempts import FRESH, Tally
-from penstock.records.chunks import Chunk, as_chunk, pairs_of
+from penstock.records.chunks import Chunk, as_chunk, pairs_of, united
 from penstock.records.kinds import HEAD
 
 Key: TypeAlias = tuple[int, int]
@@ -142,7 +142,7 @@ def sorted_chunk(chunks: Sequence[Chunk]) -> Chunk:
         return range(0)
     total = sum(map(len, chunks))
     if total < SMALL:
-        return as_chunk(sorted({lsn for chunk in chunks for lsn in chunk}))
+        return united(chunks)
     return packed(np.unique(np.concatenate([view(chunk) for chunk in chunks])))
 
 
