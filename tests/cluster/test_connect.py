@@ -11,6 +11,7 @@ from pathlib import Path
 from cluster.conftest import Site
 from spark_cluster import PATIENCE_S
 
+# With SPARK_TESTING a session of Connect listens at a port that the system chooses, not at one that others may have.
 JOB = Path(__file__).with_name("connect_job.py")
 
 
@@ -21,7 +22,7 @@ def test_source_stream_and_sink_through_connect(site: Site, tmp_path: Path) -> N
         site.client.publish("connected", {"id": number})
     run = subprocess.run(
         [sys.executable, str(JOB), site.url, str(tmp_path / "checkpoint")],
-        env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable},
+        env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable, "SPARK_TESTING": "1"},
         cwd=tmp_path, capture_output=True, text=True, timeout=4 * PATIENCE_S, check=False,
     )  # fmt: skip
     assert run.returncode == 0, run.stderr[-3000:]
