@@ -10,9 +10,8 @@ Every message is in one of the states of `core.queue.whole`, or gone:
 A queue decides with the `now` it is handed, writes each durable change to the sink and asks for effects there.  It
 knows no exchange, no topic, no other queue but those that share credit with it, no body but those shown to filters.
 
-`Surface` is what others ask of it beside its commands, in words that name none of its parts: publishing asks before a
-message is stored whether the queue refuses it, has its publishers wait, or lets others give way to it; doors ask who is
-at work in it.  Where messages stand is told by `places`.
+`Surface` is what others ask of it beside its commands, in words that name none of its parts: publishing whether it
+refuses a message, has publishers wait or lets others give way; doors who is at work.  `places` tells where each stands.
 """
 
 from __future__ import annotations
