@@ -193,7 +193,7 @@ class Siege:
 
     def fault(self, what: str) -> None:
         """Once, however often it is seen; the siege goes on."""
-        head = re.sub(r"[0-9]+", "0", what[:100])
+        head = re.sub(r"[0-9]+", "0", what.partition("\n")[0])
         if head not in self._faults:
             self._faults.add(head)
             self.say(f"WRONG: {what}")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from asyncio import sslproto
 from types import SimpleNamespace
+from typing import Any, cast
 
 from penstock.server.amqp.links import FIRST, AmqpLink, TlsLink
 from penstock.server.listening import patient
@@ -131,3 +133,26 @@ async def test_what_was_read_before_the_end_counts() -> None:
 
 async def test_what_waits_below_tls_counts() -> None:
     assert linked()[0].buffered() == 42
+
+
+class Shutting:
+    """asyncio's TLS of a connection, as far as its transport asks it."""
+
+    def _start_shutdown(self) -> None: ...
+
+    def _get_write_buffer_size(self) -> int:
+        return 7
+
+    def _set_write_buffer_limits(self, high: int, low: int) -> None: ...
+
+    def _control_app_writing(self) -> None: ...
+
+
+def test_a_link_that_is_closed_twice_can_still_be_asked() -> None:
+    """asyncio's transport forgot its TLS then, and whoever asked it failed: the look at all clients' hearts."""
+    link = TlsLink(cast("Any", None), cast("Any", None))
+    link.transport = sslproto._SSLProtocolTransport(cast("Any", None), cast("Any", Shutting()))  # type: ignore[attr-defined]
+    link.close()
+    link.close()
+    assert link.buffered() == 7
+    link.keep_below(100)

@@ -172,8 +172,9 @@ class AmqpLink(asyncio.Protocol):
         self.transport.set_write_buffer_limits(high=size, low=size // 4)
 
     def close(self) -> None:
-        """Send what is buffered, then close."""
-        self.transport.close()
+        """Send what is buffered, then close.  Once: of one that closes asyncio's TLS makes one that nobody can ask."""
+        if not self.transport.is_closing():
+            self.transport.close()
 
     def end_writing(self) -> None:
         """Send what is buffered, then say that nothing follows, which TLS of asyncio cannot; read on."""
