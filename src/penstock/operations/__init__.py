@@ -3,7 +3,7 @@
     operation      one row of the table: name, right, arguments, function, and where users find it
     house          what the functions work on
     story, moving  what takes longer: the life of a message from the log, and moving many
-    queues, messages, topics, topology, people, vhosts, server      the acts, by noun
+    queues, messages, topology, people, vhosts, server      the acts, by noun
     acts           all of them
 
 Doors are derived from the table: Flight's actions as they stand, HTTP's paths as the rows

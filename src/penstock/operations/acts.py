@@ -1,4 +1,8 @@
-"""All administrative acts, by name: whatever operation a file of a noun has."""
+"""All administrative acts, by name: whatever operation a file of a noun has.
+
+Upkeep of the log, durable streams and sinks are not here: `server.flight.log_actions` and others
+have them.
+"""
 
 from __future__ import annotations
 

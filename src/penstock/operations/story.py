@@ -22,7 +22,7 @@ from penstock.core.state.lsns import Ints, blobs, numbers, packed_integers, pick
 from penstock.records.causes import ENDS, ended, told
 from penstock.records.chunks import unpack_pairs
 from penstock.records.dataclass import dataclass
-from penstock.records.kinds import MEANINGS, MOVES, NO_ROUTE, NO_VIA, PUBLISHES, Kind
+from penstock.records.kinds import ENDED, MEANINGS, NO_ROUTE, NO_VIA, PUBLISHES, Kind
 from penstock.wire.flight.bookmarks import format_bookmark
 
 WORDS: Mapping[Kind, str] = {kind: meaning.word for kind, meaning in MEANINGS.items() if meaning.word}
@@ -30,9 +30,6 @@ WORDS: Mapping[Kind, str] = {kind: meaning.word for kind, meaning in MEANINGS.it
 
 ENDINGS = frozenset({"settled", "dropped", "purged", "queue deleted", *ENDS.values()})
 """With these words a queue no longer has the message, and nothing more is told of it there."""
-
-LAST = frozenset(kind for kind in MOVES if MEANINGS[kind].to == "gone")
-"""After these the queue no longer has the message."""
 
 DEFAULT_VIA = "/", ""
 """Vhost and exchange of a message whose record names neither."""
@@ -220,7 +217,7 @@ class Teller:
             details.pop("why", None)
             details.update(ending)
         self._tell(record, event, number, **details)
-        if record.kind in LAST:
+        if record.kind in ENDED:
             self._gone(number)
 
     def _particulars(self, record: Record, covered: Sequence[int]) -> dict[str, object]:

@@ -110,7 +110,7 @@ awaited     with the next commit, as soon as the writer is idle: somebody waits 
 lazy        with whatever is written next, or after a while: nobody does
 """
 
-Reader: TypeAlias = Literal["fold", "audit", "story", "views", "events"]
+Reader: TypeAlias = Literal["fold", "audit", "story", "views", "events", "links"]
 """Who does something with a kind.
 
 fold      the durable state: what a start must know, whether it moves messages or not
@@ -118,6 +118,7 @@ audit     more than counting, which it does with every kind
 story     the life of one message
 views     the rows of views and of topics with a key
 events    what `server.notices` tells who looks on
+links     what other sites are told of (`core.links.telling`)
 
 Others look at single kinds for a purpose of their own, and need no row: the log at VIA, BASE and MARK, actions at what
 ended, pipelines at LINEAGE.
@@ -145,15 +146,16 @@ class Meaning(NamedTuple):
 
 _TOPOLOGY: tuple[Reader, ...] = ("fold", "events")
 _MOVES: tuple[Reader, ...] = ("fold", "audit", "story", "views")
+_TOLD: tuple[Reader, ...] = (*_MOVES, "links")
 _BATCHES: tuple[Reader, ...] = ("fold", "audit", "story")
 _SINKS: tuple[Reader, ...] = ("fold", "audit")
 
 MEANINGS: Mapping[Kind, Meaning] = {
     Kind.PUBLISH: Meaning(
         "name: routing key; via, route, expires_at, not_before, priority; properties: the message's header; its body",
-        _MOVES,
+        _TOLD,
     ),
-    Kind.PUBLISH_TRANSIENT: Meaning("the same, but the next BOOT ends it", _MOVES, "lazy"),
+    Kind.PUBLISH_TRANSIENT: Meaning("the same, but the next BOOT ends it", _TOLD, "lazy"),
     Kind.BOOT: Meaning(
         '{"clean", "instance", "version"}, of the first also "defaults" (`core.state.durable`), of a leader in a '
         'cluster "term", "member" and "before", the last LSN that it found: a process begins; '
@@ -194,7 +196,7 @@ MEANINGS: Mapping[Kind, Meaning] = {
         ("fold", "audit", "events"),
         "synced",
     ),
-    Kind.QUEUE_DELETE: Meaning('queue; {"vhost"}', READERS, "synced"),
+    Kind.QUEUE_DELETE: Meaning('queue; {"vhost"}', (*_MOVES, "events"), "synced"),
     Kind.BIND: Meaning(
         '{"vhost", "source", "destination", "destination_type", "key", "arguments"}', _TOPOLOGY, "synced"
     ),
@@ -219,7 +221,7 @@ MEANINGS: Mapping[Kind, Meaning] = {
     Kind.SETTLE: Meaning(
         'queue and pairs; {"by"}, {"by": [[client, pairs], ...]} or {"site"}: acknowledged, here or there, or removed '
         "as they were sent; by several: in the order of the pairs, of which so many are each one's",
-        _MOVES, "lazy", "gone", "settled",
+        _TOLD, "lazy", "gone", "settled",
     ),
     Kind.EXPIRE: Meaning(
         'queue and pairs; {"reason", "why"?, "by"?, "dead": [[cause, new], ...]?, "sent": [[cause, new], ...]?, '
@@ -227,12 +229,12 @@ MEANINGS: Mapping[Kind, Meaning] = {
         "who refused them; dead: their dead letters; sent: where they went on; left: what actions still have to do, "
         'from which step on (-1: all, not judged yet).  Or {"reason", "refused": [new, ...]}: dead letters of '
         'newcomers that it refused.  {"foreign"}: other sites own them, and make their dead letters',
-        _MOVES, to="gone", word="expired",
+        _TOLD, to="gone", word="expired",
     ),
     Kind.DROP: Meaning(
         'queue and pairs; {"reason", "by"?, "site"?}: they gave way to a limit, were withdrawn, or are from before the '
         "recovery point",
-        _MOVES, to="gone", word="dropped",
+        _TOLD, to="gone", word="dropped",
     ),
     Kind.PURGE: Meaning(
         "queue and pairs: everything that was ready when the queue was purged",
@@ -391,12 +393,12 @@ MEANINGS: Mapping[Kind, Meaning] = {
         'name: a site; {"peer", "path": [origin, ...], "times"?: [LSN here, microseconds, ...]}; body: packed triples '
         "of 64-bit integers: first LSN here, first LSN there, count: these rows of the same group were published at "
         "that site, and have passed these; times: when, from each of these LSNs on",
-        ("fold",),
+        ("fold", "links"),
     ),
     Kind.OWN: Meaning(
         'queue and exact pairs; {"owner", "site", "serial", "why"}: the site of that number, so called then, alone may '
         "lease them from now on; serial: how many transfers there were; why: first, transfer, yielded or proxied",
-        _BATCHES, word="owned",
+        (*_BATCHES, "links"), word="owned",
     ),
     Kind.LINK: Meaning(
         'name: site; {"peer", "heard"?, "acked"?, "paused"?, "downgraded"?, "forgot"?, "floor"?}: what is so now of '
@@ -419,7 +421,7 @@ MEANINGS: Mapping[Kind, Meaning] = {
     Kind.NUMBERED: Meaning(
         '{"publishers"}; body: (publisher, site, sequence, LSN, count) as 64-bit integers; in one group with the rows: '
         "their publishers and sequences, where other sites may have the same messages; of publisher -1: forgotten",
-        ("fold",),
+        ("fold", "links"),
     ),
 }  # fmt: skip
 
@@ -434,6 +436,9 @@ PUBLISHES = frozenset({Kind.PUBLISH, Kind.PUBLISH_TRANSIENT})
 
 MOVES = frozenset(kind for kind, meaning in MEANINGS.items() if meaning.to is not None)
 """Kinds that say nothing but what became of a queue's messages."""
+
+ENDED = frozenset(kind for kind, meaning in MEANINGS.items() if meaning.to == "gone")
+"""Those after which the queue no longer has the messages of their pairs."""
 
 SYNCED = frozenset(kind for kind, meaning in MEANINGS.items() if meaning.haste == "synced")
 """Kinds whose commit is synced whatever the setting `sync` says."""

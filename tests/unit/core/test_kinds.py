@@ -8,9 +8,10 @@ import pytest
 
 from penstock.core import view_feed
 from penstock.core.audit_log import Audit
+from penstock.core.links import telling
 from penstock.core.state import fold
 from penstock.operations.story import WORDS, Teller
-from penstock.records.kinds import MEANINGS, MOVES, READERS, SYNCED, Kind, Reader, read_by
+from penstock.records.kinds import ENDED, MEANINGS, MOVES, READERS, SYNCED, Kind, Reader, read_by
 from penstock.server.notices import TOLD
 
 READ: dict[Reader, Collection[Kind]] = {
@@ -19,6 +20,7 @@ READ: dict[Reader, Collection[Kind]] = {
     "story": Teller.TELLS.keys(),
     "views": view_feed.READS,
     "events": TOLD.keys(),
+    "links": telling.READS,
 }
 
 
@@ -35,6 +37,10 @@ def test_a_reader_knows_the_kinds_whose_rows_name_it_and_no_others(reader: Reade
 def test_whoever_looks_at_messages_reads_every_kind_that_moves_them() -> None:
     for reader in ("fold", "audit", "story", "views"):
         assert read_by(reader) >= MOVES, reader
+
+
+def test_other_sites_are_told_of_every_end() -> None:
+    assert read_by("links") >= ENDED
 
 
 def test_what_happened_to_a_message_has_a_word() -> None:

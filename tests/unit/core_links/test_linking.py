@@ -107,6 +107,18 @@ def test_what_is_published_here_is_kept_there_and_worked_where_somebody_asks(pai
     assert a.send(b) == [], "who has told it need not hear it"
 
 
+def test_what_a_durable_stream_settles_is_done_at_every_site(pair: tuple[Linked, Linked]) -> None:
+    a, b = pair
+    a.publish("q", b"0", b"1", b"2")
+    a.send(b)
+    streams = a.core.streams
+    epoch = streams.open(a.now, "s", a.q()).epoch
+    assert streams.plan(a.now, "s", epoch, 0, 2).batch == 1
+    streams.settle(a.now, "s", epoch, 1)
+    a.send(b)
+    assert (a.q().ready, b.q().foreign_count) == (1, 1)
+
+
 def test_a_link_tells_what_it_carries_and_nothing_twice(pair: tuple[Linked, Linked]) -> None:
     a, b = pair
     for site in pair:

@@ -21,7 +21,7 @@ from penstock.core.links.asking import Asking
 from penstock.core.links.identity import Offer, Site, disagreements, first_owner, identity_of
 from penstock.core.links.parcels import Heard, Parcel, Piece, Told, read
 from penstock.core.links.sharing import Agreed, dump_offer, load_offer
-from penstock.core.links.telling import GONE, Carried, Carries, Telling
+from penstock.core.links.telling import Carried, Carries, Telling
 from penstock.core.queue.owning import why_not_shared
 from penstock.core.queue.queue import Queue
 from penstock.core.state.encoding import load
@@ -31,7 +31,7 @@ from penstock.errors import NotFound, PreconditionFailed
 from penstock.records.arrays import one_value
 from penstock.records.chunks import Now
 from penstock.records.entries import Control, Publishes, singly
-from penstock.records.kinds import Kind
+from penstock.records.kinds import ENDED, Kind
 from penstock.records.message_bodies import from_column
 
 
@@ -341,7 +341,7 @@ def _says_more(entry: Publishes | Control, last: int) -> bool:
         return False
     if entry.kind is Kind.OWN:
         return load(entry.header)["why"] != "first"
-    return entry.kind in GONE
+    return entry.kind in ENDED
 
 
 def _numbers(rows: pa.RecordBatch, name: str) -> list[int] | None:

@@ -31,17 +31,19 @@ from penstock.records.arrays import one_value
 from penstock.records.causes import TWIN
 from penstock.records.chunks import unpack_pairs
 from penstock.records.entries import Topic
-from penstock.records.kinds import NO_VIA, Kind
+from penstock.records.kinds import ENDED, NO_VIA, PUBLISHES, Kind
 from penstock.records.schema import CARRIED
 
-GONE = frozenset({Kind.SETTLE, Kind.EXPIRE, Kind.DROP, Kind.PURGE})
-"""Kinds whose pairs have left their queue."""
-
 _SAYING = frozenset({Kind.SETTLE, Kind.DROP, Kind.EXPIRE})
-"""Those of them whose headers say who let them go."""
+"""Kinds of ends whose headers say who let them go."""
+
+_WHOLE = frozenset({Kind.CARRIED, Kind.OWN, Kind.NUMBERED}) | ENDED
+"""Kinds whose records are looked into."""
+
+READS = _WHOLE | PUBLISHES | {Kind.QUEUE_DECLARE}
 
 _TOLD = np.zeros(256, dtype=np.bool_)
-_TOLD[[int(kind) for kind in (Kind.CARRIED, Kind.OWN, Kind.NUMBERED, *GONE)]] = True
+_TOLD[[int(kind) for kind in _WHOLE]] = True
 _Record: TypeAlias = tuple[int, int, str, bytes, bytes]
 _COLUMNS = ("lsn", "kind", "name", "properties", "body")
 
@@ -318,7 +320,7 @@ class Telling:
         """Of each queue all that ended in a batch, in few spans; not what the other side has told itself."""
         ended, barriers = dict[tuple[int, bool], list[Ints]](), list[tuple[int, Ints]]()
         for _, kind, _, header, body in records:
-            if kind not in GONE or not body:
+            if kind not in ENDED or not body:
                 continue
             said = load(header) if kind in _SAYING else {}
             if said.get("site") == self._to.name or "foreign" in said:

@@ -96,8 +96,6 @@ def planned(command: Plan, chunks: Sequence[Chunk], log: Past, history: History)
         high = len(lsns) * (command.part + 1) // command.parts
         mine = lsns[low:high]
     else:
-        from penstock.server.flight.queue_rows import rows_of_part  # expressions: few ask for it
-
         mine = rows_of_part(lsns, command.key, command.part, command.parts, log, history)
     rows = history.rows_at(mine)
     return schema, _complete(rows, schema, log, history, command, len(mine))
