@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import socket
 from types import SimpleNamespace
 from typing import Any
 
-from penstock.config.settings import LogSection
+import orjson
+import pytest
+
+from penstock.config.settings import LogSection, Settings
 from penstock.log.catalog import SegmentInfo
+from penstock.server.cluster import leading
 from penstock.server.cluster.holding import Hold
+from penstock.server.cluster.leading import Cluster
+from penstock.server.cluster.process import THREE
 from penstock.server.upkeep.retention import Retirement
 
 LOG = [SegmentInfo(f"{n}", 100 * n, 100 * n + 99, 100, 1, 1000, closed=True) for n in range(10)]
@@ -41,6 +49,46 @@ def test_a_member_that_was_away_when_the_leader_began_is_waited_for_too() -> Non
     assert gone(hold, 161) == list(range(10))
     hold.learn({"a": {"acked_lsn": 599}, "b": {"acked_lsn": 10_000}}, {"a", "b"}, 170)
     assert gone(hold, 170) == [0, 1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("behind", [False, True])
+def test_who_followed_for_long_waits_for_the_others_from_the_beginning_of_its_lead(
+    behind: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """behind: the other one has come back by now."""
+    cluster_of = {"registry": "manual", "secret": "0123456789abcdef", "hold": {"age": "60s", "bytes": "50000B"}}
+    settings = Settings.model_validate({"server": {"name": "a"}, "cluster": cluster_of})
+    said: dict[str, Any] = {
+        "role": "following", "member": "a", "members": {one: {"name": one} for one in "ab"}, "cut_records": 0,
+        "confirm": "in-sync",
+    }  # fmt: skip
+    clock = SimpleNamespace(now=0)
+    monkeypatch.setattr(leading, "boottime", lambda: clock.now)
+    theirs, mine = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+
+    def gone_after(cluster: Any, seconds: int, packet: bytes) -> list[int]:
+        """What may go when this was said."""
+        clock.now += seconds * 1_000_000
+        theirs.send(packet)
+        cluster._hear()
+        return [n for n, one in enumerate(LOG) if cluster._copied(one)]
+
+    async def run() -> None:
+        cluster: Any = Cluster(settings, lambda line: None, lambda: 0.0)
+        cluster._sock, cluster._log = mine, SimpleNamespace(segments=lambda: LOG)
+        cluster._called = asyncio.get_running_loop().create_future()
+        monkeypatch.setattr(cluster, "_beat", lambda: None)
+        gone_after(cluster, 0, b"P" + orjson.dumps(said))
+        gone_after(cluster, 7200, b"P" + orjson.dumps(said))
+        assert gone_after(cluster, 1, b"T" + THREE.pack(3, 1000, 2) + b"x") == [], "nobody knows what it lacks"
+        here = {"b": {"acked_lsn": 599}} if behind else {}
+        leads = b"P" + orjson.dumps({**said, "role": "leading", "followers": here})
+        assert gone_after(cluster, 30, leads) == ([0, 1, 2, 3, 4, 5] if behind else [])
+        assert gone_after(cluster, 31, leads) == ([0, 1, 2, 3, 4, 5] if behind else list(range(10)))
+
+    with theirs, mine:
+        mine.setblocking(False)
+        asyncio.run(run())
 
 
 def test_retention_waits_unless_the_disk_is_full() -> None:

@@ -300,7 +300,8 @@ class Cluster:
     async def hand_over(self) -> str:
         """The log is closed: let a follower that has all of it lead at once.  Its id; empty: there is none.
 
-        This waits until the register names it, or the member has ended because it leads already: both are told.
+        This waits until the register names it, or the member has ended because it leads already: both are told.  That
+        has a time of its own: the member may have to wait a moment before it names the next one.
         """
         loop = asyncio.get_running_loop()
         assert self._log is not None
@@ -316,7 +317,7 @@ class Cluster:
                 self._leaving, self._next = True, self.switched or str(level[0])
                 self._tell(b"H", self._next.encode())
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(self._handed.wait(), until - loop.time())
+                    await asyncio.wait_for(self._handed.wait(), HAND_OVER_S)
                 return self._next
             await asyncio.sleep(LOOK_S)
         return ""
@@ -392,6 +393,7 @@ class Cluster:
             elif kind == b"T":
                 term, start, before = THREE.unpack(content[: THREE.size])
                 self.turn = Turn(Reign(term, content[THREE.size :].decode(), before), start)
+                self._wait_for_others()  # nothing is given up as if there were nobody
                 if not self._called.done():
                     self._called.set_result(self.turn)
                     self._beat()
@@ -408,8 +410,8 @@ class Cluster:
         before, self.known = self.known, known
         if self.turn is None:
             self.on_word()
-        others = [one for one in known.get("members", ()) if one != known["member"]]
-        self._hold.learn(known.get("followers", {}), others, boottime())
+        else:
+            self._wait_for_others()
         if self._next and known.get("to") == self._next:
             self._handed.set()
         (name, address), leader = self._leader(), known.get("leader")
@@ -435,6 +437,12 @@ class Cluster:
             )
         if known.get("trouble") and known["trouble"] != before.get("trouble"):
             self._say(f"cluster: {known['trouble']}")
+
+    def _wait_for_others(self) -> None:
+        """Of a leader alone: who followed knows nobody's copy, and when it last saw one says nothing."""
+        known = self.known
+        others = [one for one in known.get("members", ()) if one != known["member"]]
+        self._hold.learn(known.get("followers", {}), others, boottime())
 
     def _lost(self, why: str) -> NoReturn:
         self._say(f"cluster: this process ends: {why}")
