@@ -6,8 +6,11 @@ import pytest
 
 from penstock.core.effects import Verb
 from penstock.core.links.telling import Carries
+from penstock.core.queue import owning
 from penstock.core.state.durable import canonical
 from penstock.errors import PreconditionFailed
+from penstock.records.entries import Control
+from penstock.records.kinds import Kind
 from unit.core_links.test_chains import ask, row, settle, states, tell
 from unit.core_links.test_linking import Linked
 
@@ -146,3 +149,49 @@ def test_without_pass_through_each_pair_is_for_itself() -> None:
     a.publish("q", b"0")
     tell(*sites)
     delete(b)
+
+
+def test_what_waited_to_be_a_dead_letter_goes_everywhere_too() -> None:
+    a, b = pair(dead_letter_exchange="", dead_letter_routing_key="graves")
+    b.declare("graves", kind="local", max_length=1, overflow="reject-publish")
+    b.publish("graves", b"full")
+    b.publish("q", b"0", b"1")
+    b.send(a)
+    worker = b.subscribe(b.q(), max_backlog=1)
+    [lsn] = b.inbox[worker]
+    b.core.settle(b.now, b.q(), [range(lsn, lsn + 1)], Verb.EXPIRE, by=worker)
+    b.turn()
+    b.send(a)
+    assert (b.q().dying, a.q().foreign_count) == (1, 2), "its letter finds no room, and nobody was told that it is gone"
+    delete(b)
+    b.send(a)
+    assert states((a,)) == [(0, 0, 0)]
+    assert canonical(b.core.durable_state()) == canonical(b.folded(3))
+
+
+def test_what_goes_with_a_deep_queue_is_told_in_portions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(owning, "PAIRS_MOST", 2)
+    a, b = pair()
+    b.declare("between")
+    for n in range(5):
+        b.publish("q", b"%d" % n)
+        b.publish("between", b"")
+    b.send(a)
+    assert a.q().foreign_count == 5
+    delete(b)
+    gone = [one for one in b.entries if isinstance(one, Control) and one.kind is Kind.DROP]
+    assert [len(one.body) for one in gone] == [8 + 32, 8 + 32, 8 + 16]
+    b.send(a)
+    assert states((a,)) == [(0, 0, 0)]
+    assert canonical(b.core.durable_state()) == canonical(b.folded(3))
+
+
+def test_a_queue_that_no_other_site_hears_of_says_nothing_when_it_goes() -> None:
+    a, b = pair()
+    for site in (a, b):
+        site.declare("mine", non_destructive=True)
+        site.link(b if site is a else a)
+    b.publish("mine", b"0", b"1")
+    b.core.delete_queue(b.now, b.q("mine"))
+    b.turn()
+    assert not [one for one in b.entries if isinstance(one, Control) and one.kind is Kind.DROP]

@@ -296,7 +296,8 @@ class LinkingCommands(TransferCommands):
 
     def _ending(self, now: Now, queue: Queue) -> int:
         """What is this site's goes with its queue, at all sites."""
-        if len(self.peers.sites) > 1 and any(self._carried_to(queue, site) for site in self._carries):
+        shared = len(self.peers.sites) > 1 and why_not_shared(queue.settings) is None
+        if shared and any(self._carried_to(queue, site) for site in self._carries):
             queue.let_go(self._out)
         return super()._ending(now, queue)
 

@@ -13,10 +13,10 @@ import numpy as np
 from penstock.core.effects import Sink
 from penstock.core.links.identity import HERE, Peers
 from penstock.core.links.ownership import Claim, Claims, Span
-from penstock.core.queue.order.runs import Run, holds, packed, pairs_body, sift, sorted_chunk
+from penstock.core.queue.order.runs import Run, holds, pack_number, packed, pairs_body, sift, sorted_chunk
 from penstock.core.queue.settling.leases import SLOT
 from penstock.core.queue.stages import Newcomers, Stage, put_back
-from penstock.core.queue.whole import DISPATCH, State
+from penstock.core.queue.whole import DISPATCH, OWNED, State
 from penstock.core.state.lsns import Ints, flat, within
 from penstock.records.causes import CANCELLED, TWIN
 from penstock.records.chunks import Chunk, Now, as_chunk, pack_pairs, pairs_of
@@ -25,6 +25,9 @@ from penstock.records.queue_settings import QueueSettings
 
 if TYPE_CHECKING:
     from penstock.core.queue.contents import Contents
+
+PAIRS_MOST = 65_536
+"""A record that tells of all of a queue has so many pairs at most: links tell it record by record."""
 
 
 class _Elsewhere(Stage):
@@ -178,15 +181,18 @@ def _without(chunk: Chunk, out: Chunk) -> Chunk:
 
 
 def let_go(queue: Contents, sink: Sink) -> None:
-    """Say that all that is this site's is gone, waiting or leased: the queue itself goes with the next record."""
-    lsns = np.sort(flat(list(queue.chunks("ready", "held", "inactive", "delayed", "leased"))))
+    """Say that all that is this site's is gone, in whatever state: the queue itself goes with the next record."""
+    lsns = flat(list(queue.chunks(*OWNED, "leased", "dying")))
     ours, foreign = np.ones(len(lsns), dtype=np.bool_), queue.foreign
     for first, stop, claim in () if foreign is None else foreign.claims.spans():
         if foreign is not None and claim.owner != foreign.claims.here.owner:
             low, high = np.searchsorted(lsns, (first, stop))
             ours[low:high] = False
     if len(lsns := lsns[ours]):
-        sink.record(Kind.DROP, queue.name, {"reason": CANCELLED}, pack_pairs(queue.id, pairs_of(packed(lsns), False)))
+        pairs = within(packed(lsns))
+        for at in range(0, len(pairs), PAIRS_MOST):
+            body = pack_number(queue.id) + pairs[at : at + PAIRS_MOST].astype("<i8").tobytes()
+            sink.record(Kind.DROP, queue.name, {"reason": CANCELLED}, body)
 
 
 def sort_out(queue: Contents) -> None:
