@@ -145,7 +145,7 @@ class Outgoing:
             return False
         try:
             batches = list(joined(log.batches(start, lsn + 1), ROWS_MOST, BYTES_MOST))
-        except (PenstockError, OSError):
+        except (PenstockError, OSError, pa.ArrowException):
             return False  # the thread meets it, too, and the link says so
         try:
             for batch in batches:
