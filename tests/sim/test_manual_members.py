@@ -94,7 +94,7 @@ PLANTED: dict[str, Plant] = {
 }
 
 
-WHERE = {"any order gives up what is lacking": SHAPES[0]}
+WHERE = {"any order gives up what is lacking": SHAPES[2]}
 """In which schedules it is found soonest, where not in any."""
 
 
