@@ -23,7 +23,7 @@ from penstock.core.audit_log import Audit
 from penstock.core.effects import Verb
 from penstock.core.links.identity import Site
 from penstock.core.links.parcels import Parcel, read_ask
-from penstock.core.links.telling import GONE, Carries, Telling
+from penstock.core.links.telling import Carries, Telling
 from penstock.core.queue.dispatching.consumers import Consumer
 from penstock.core.queue.queue import Queue
 from penstock.core.state.durable import canonical
@@ -31,7 +31,7 @@ from penstock.core.state.encoding import load
 from penstock.core.state.lsns import flat
 from penstock.records.chunks import unpack_pairs
 from penstock.records.entries import Control, Publishes
-from penstock.records.kinds import Kind
+from penstock.records.kinds import ENDED, Kind
 from unit.core.world import DURABLE, World, to_table
 
 STEPS = 60
@@ -512,7 +512,7 @@ def lsns(entry: Publishes) -> list[int]:
 
 def touched(entry: Publishes | Control) -> list[int]:
     """Messages whose leases or ends a record tells."""
-    if isinstance(entry, Publishes) or entry.kind not in (GONE | {Kind.GRANT, Kind.RETURN, Kind.OWN}):
+    if isinstance(entry, Publishes) or entry.kind not in (ENDED | {Kind.GRANT, Kind.RETURN, Kind.OWN}):
         return []
     _, pairs = unpack_pairs(entry.body)
     return [lsn for a, b in zip(pairs[::2], pairs[1::2], strict=True) for lsn in range(a, min(b, a + 50))]

@@ -16,11 +16,11 @@ import pytest
 from choices import SEED
 from penstock.core.links.ownership import Claim
 from penstock.core.links.parcels import Parcel, read_ask
-from penstock.core.links.telling import GONE, Telling
+from penstock.core.links.telling import Telling
 from penstock.core.queue import owning
 from penstock.core.queue.contents import Contents
 from penstock.core.queue.foreign import Foreign
-from penstock.records.kinds import Kind
+from penstock.records.kinds import ENDED, Kind
 from sim.sites_house import Fabric, SiteWorld
 from sim.sites_schedules import schedule, steps
 
@@ -89,7 +89,7 @@ class Forgetful(Fabric):
         for table in self.sites[pair[0]].tables:
             last = table["lsn"].to_pylist()[-1]
             if last > telling.upto:
-                if not GONE.issuperset(table["kind"].to_pylist()):
+                if not ENDED.issuperset(table["kind"].to_pylist()):
                     return
                 telling.upto = last
 
