@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any, cast
 
 import orjson
@@ -64,3 +67,32 @@ def test_a_stream_that_nobody_reads_on_ends(pieces: int) -> None:
         assert piece
     stream.close()
     assert result.closed == 1
+
+
+class Late(Querying):
+    """A statement begins when it may."""
+
+    def __init__(self) -> None:
+        self.result, self.may = Result(), threading.Event()
+        self.server = cast("Any", SimpleNamespace(pools=SimpleNamespace(querying=ThreadPoolExecutor(2))))
+
+    def _begun(self, user: str, vhost: str, sql: str, gone: object) -> Any:
+        self.may.wait(60)
+        return BATCH.schema, self.result
+
+
+def test_a_statement_that_begins_as_its_client_leaves_ends() -> None:
+    doors = Late()
+
+    async def leave() -> None:
+        asking = asyncio.ensure_future(doors.stream("u", "/", "s"))
+        await asyncio.sleep(0)
+        asking.cancel()
+        await asyncio.wait({asking})
+        assert asking.cancelled()
+        doors.may.set()
+        async with asyncio.timeout(60):
+            while not doors.result.closed:  # noqa: ASYNC110 - a thread closes it
+                await asyncio.sleep(0.001)
+
+    asyncio.run(leave())

@@ -87,12 +87,19 @@ class Querying(Commands):
     async def stream(self, user: str, vhost: str, sql: str) -> Pieces:
         """The result as an Arrow stream."""
         gone = threading.Event()
+        begun = self._aside(lambda: self._begun(user, vhost, sql, gone))
         try:
-            found = await self._aside(lambda: self._begun(user, vhost, sql, gone))
+            found = await asyncio.shield(begun)
         except BaseException:
             gone.set()
+            begun.add_done_callback(self._leave)
             raise
         return Pieces(found, gone, self._aside, self.server.flight.queries.limits.timeout_s)
+
+    def _leave(self, begun: asyncio.Future[Result]) -> None:
+        """It began as its client left: nobody has the result, so it ends here."""
+        if not begun.cancelled() and begun.exception() is None:
+            self.server.pools.querying.submit(_end, begun.result()[1])
 
     def _aside(self, work: Callable[[], T]) -> asyncio.Future[T]:
         """In threads of their own: those that wait for a place would take the common ones from everybody."""
@@ -156,9 +163,13 @@ def ended(batches: Iterator[object]) -> Generator[None]:
     try:
         yield
     finally:
-        closing = getattr(batches, "close", None)
-        if closing is not None:
-            closing()
+        _end(batches)
+
+
+def _end(batches: Iterator[object]) -> None:
+    closing = getattr(batches, "close", None)
+    if closing is not None:
+        closing()
 
 
 def encoded_rows(result: Result, most: int, bytes_most: int) -> bytes:
