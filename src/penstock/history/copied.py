@@ -2,7 +2,8 @@
 
 The member writes the files, and says up to which LSN they are committed and on this disk.  Every batch up to there is
 whole, so headers alone are walked, from where the last walk ended, and what is behind it is never looked at.  A file is
-remembered by its inode: one that was written anew is another file.
+remembered by its inode, for as long as it is listed: one that was written anew is another file, and may get the inode
+of one that has gone.
 
 By which exchange a row came is in a checkpoint that was copied too, and in the records behind it.
 """
@@ -12,6 +13,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import OrderedDict
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
@@ -46,6 +48,13 @@ class _File(NamedTuple):
     inode: int
 
 
+class _Seen(NamedTuple):
+    """What a file was like when it was listed; one that still grows is another each time."""
+
+    changed: int  # ns
+    size: int
+
+
 class Copied:
     """The copy in a data folder.  Thread-safe."""
 
@@ -57,6 +66,7 @@ class Copied:
 
     def _begin(self, state: tuple[object, ...]) -> None:
         self._state = state
+        self._seen = dict[_File, _Seen]()
         self._headers = dict[_File, SegmentHeader]()
         self._walked = OrderedDict[_File, Segment]()
         self._vias, self._learned = Vias(), -1
@@ -75,8 +85,8 @@ class Copied:
                 self._begin(copy.state)
                 raise Unavailable(f"this copy of the log cannot be read now: {error}") from error
 
-    def begins(self, copy: Copy, *, whole: bool) -> int:
-        """The copy's first LSN; with `whole` the one from which on no row was left out.  Raises Unavailable."""
+    def begins(self, copy: Copy) -> int:
+        """The LSN from which on no row was left out.  Raises Unavailable."""
         with self._lock:
             try:
                 headers = [self._header(one) for one in self._files(copy.upto)]
@@ -84,8 +94,7 @@ class Copied:
                 raise Unavailable(f"this copy of the log cannot be read now: {error}") from error
         if not headers:
             raise Unavailable("this copy of the log is empty")
-        first = headers[0].first
-        return next((one.last + 1 for one in reversed(headers) if one.floor), first) if whole else first
+        return next((one.last + 1 for one in reversed(headers) if one.floor), headers[0].first)
 
     def _view(self, start: int, upto: int) -> View:
         for _ in range(TRIES):
@@ -101,11 +110,16 @@ class Copied:
 
     def _files(self, upto: int) -> list[_File]:
         """Those that have rows up to there, in order; what one stands for that was written anew is left out."""
-        found = list[_File]()
+        found = dict[_File, _Seen]()
         with os.scandir(self._disk.folder / FOLDER) as entries:
             for entry in entries:
                 if (first := first_lsn(entry.name)) is not None and first <= upto:
-                    found.append(_File(first, entry.inode()))
+                    with suppress(FileNotFoundError):  # replaced meanwhile: the next listing has what is there
+                        about = entry.stat()
+                        found[_File(first, about.st_ino)] = _Seen(about.st_mtime_ns, about.st_size)
+        self._headers = {one: header for one, header in self._headers.items() if self._seen.get(one) == found.get(one)}
+        self._walked = OrderedDict((one, segment) for one, segment in self._walked.items() if one in found)
+        self._seen = found
         kept = list[_File]()
         for one in sorted(found):
             if not kept or one.first > self._header(kept[-1]).last:
@@ -127,7 +141,9 @@ class Copied:
         at = max((place for place, one in enumerate(files) if one.first <= start), default=0)
         found = list[Segment]()
         for one in files[at:]:
-            segment = self._walked.pop(one, None) or self._opened(one)
+            segment = self._walked.pop(one, None)
+            if segment is None or segment.header != self._header(one):
+                segment = self._opened(one)
             self._walk(segment, upto)
             self._walked[one] = segment
             found.append(segment)

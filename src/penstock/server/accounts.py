@@ -213,12 +213,13 @@ class Accounts:
         self.removed = {str(one["name"]) for one in values["removed"]}
         for one in values["vhosts"]:
             self.vhosts[str(one["name"])] = {key: value for key, value in one.items() if key != "name"}
-        for one in values["permissions"]:
-            permission = Permission(**cast("dict[str, str]", dict(one)))
-            self.permissions[permission.user, permission.vhost] = permission
+        # threads judge meanwhile: who has permissions has what narrows them, too
         for one in values.get("topic_permissions", ()):  # a file of before there were any has none
             narrower = TopicPermission(**cast("dict[str, str]", dict(one)))
             self.topic_permissions[narrower.user, narrower.vhost, narrower.exchange] = narrower
+        for one in values["permissions"]:
+            permission = Permission(**cast("dict[str, str]", dict(one)))
+            self.permissions[permission.user, permission.vhost] = permission
         for one in values.get("tokens", ()):
             token = Token(**cast("dict[str, Any]", {**one, "tags": tuple(cast("list[str]", one["tags"]))}))
             self.tokens[token.id] = token

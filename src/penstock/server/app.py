@@ -196,7 +196,9 @@ class App(Server):
         from penstock.server.cluster.leading import Cluster
 
         self.cluster = Cluster(self.settings, self.say, lambda: self.progress.share)
-        self.cluster.on_word = Followed(self.accounts, disk, self.say).look
+        followed = Followed(self.accounts, disk, self.say)
+        followed.look()  # what this disk has, before anybody is asked in
+        self.cluster.on_word = followed.look
         self.cluster.on_switch = self.stopping.set
         await starting.wait(self.cluster)
         self.progress.begin()

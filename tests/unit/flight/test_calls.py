@@ -50,6 +50,16 @@ def test_streams_that_stand_still_are_their_users_own() -> None:
     assert calls.stream(ANN)
 
 
+def test_all_streams_give_up_their_places_at_once_and_keep_their_threads() -> None:
+    calls = Calls(Intake(1 << 20), 4)
+    slots = [calls.stream(ANN) for _ in range(4)]
+    calls.abandon()
+    assert (calls.streams, calls.abandoned) == (0, 4)
+    for slot in slots:
+        slot.close()
+    assert (calls.streams, calls.abandoned) == (0, 0)
+
+
 def logins_of_one() -> Logins:
     return Logins(lambda user, password: (user, password) != ("ann", "secret"))
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from bulk_lab import Writer, rows
@@ -81,7 +84,7 @@ def test_files_that_were_written_anew_are_read_instead(writer: Writer) -> None:
     writer.write(200)
     copy, upto, expected = copied(writer), writer.log.durable, rows(writer.log.batches(0, ALL))
     early = copy.view(1, Copy(upto))
-    assert copy.begins(Copy(upto), whole=True) == writer.log.first_lsn
+    assert copy.begins(Copy(upto)) == writer.log.first_lsn
     olds = tuple(Old(one.first, one.last, one.generation, one.rows) for one in writer.log.segments()[:3])
     swap = writer.log.swap(rewrite(OsDisk(writer.folder), Order(olds), lambda _: False))
     swap.prepare()
@@ -90,6 +93,66 @@ def test_files_that_were_written_anew_are_read_instead(writer: Writer) -> None:
     swap.finish()
     late = copy.view(1, Copy(upto))
     assert rows(early.batches(0, ALL)) == rows(between.batches(0, ALL)) == rows(late.batches(0, ALL)) == expected
+
+
+def replace(writer: Writer, number: int, floor: int) -> int:
+    """The last LSN of a segment that is written anew without its first rows; its other rows stay."""
+    one = writer.log.segments()[number]
+    keep = np.array([[one.first + 5, one.last + 1]], "<i8").tobytes()
+    order = Order((Old(one.first, one.last, one.generation, one.rows),), keep, floor)
+    swap = writer.log.swap(rewrite(OsDisk(writer.folder), order, lambda _: False))
+    swap.prepare()
+    swap.enter()
+    swap.finish()
+    return one.last
+
+
+def test_a_copy_begins_behind_the_last_segment_that_lost_rows(writer: Writer) -> None:
+    writer.write(200)
+    copy, upto = copied(writer), writer.log.durable
+    assert copy.begins(Copy(upto)) == writer.log.first_lsn
+    last = replace(writer, 0, 1)
+    assert copy.begins(Copy(upto)) == copied(writer).begins(Copy(upto)) == writer.log.whole_from == last + 1
+    last = replace(writer, 1, 1)
+    assert copy.begins(Copy(upto)) == writer.log.whole_from == last + 1
+
+
+@pytest.mark.parametrize("looked", [True, False])
+def test_a_file_that_has_the_inode_of_one_that_went_is_read_anew(
+    writer: Writer, monkeypatch: pytest.MonkeyPatch, looked: bool
+) -> None:
+    writer.write(200)
+    copy, upto = copied(writer), writer.log.durable
+    name = writer.folder / writer.log.segments()[0].name
+    assert copy.begins(Copy(upto)) == writer.log.first_lsn
+    reused = name.stat()
+    last = replace(writer, 0, 1)
+    if looked:
+        assert copy.begins(Copy(upto)) == last + 1
+    new = name.stat().st_ino
+
+    class Entry:
+        """One of the folder's, where the new file got the inode of the old one."""
+
+        def __init__(self, entry: os.DirEntry[str]) -> None:
+            self.name, self._entry = entry.name, entry
+
+        def inode(self) -> int:
+            return self.stat().st_ino
+
+        def stat(self) -> os.stat_result:
+            found = self._entry.stat()
+            return os.stat_result((*found[:1], reused.st_ino, *found[2:])) if found.st_ino == new else found
+
+    listed = os.scandir
+
+    @contextmanager
+    def scandir(path: Path) -> Generator[Iterator[Entry]]:
+        with listed(path) as entries:
+            yield map(Entry, entries)
+
+    monkeypatch.setattr("penstock.history.copied.os.scandir", scandir)
+    assert copy.begins(Copy(upto)) == last + 1
 
 
 def test_a_copy_of_another_state_is_read_anew(writer: Writer) -> None:

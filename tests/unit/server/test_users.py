@@ -10,7 +10,7 @@ from pydantic import SecretStr
 
 from penstock.config.settings import GUEST, User
 from penstock.errors import SettingsError
-from penstock.server.accounts import Account, Accounts, Kept
+from penstock.server.accounts import Account, Accounts, Kept, Permission, TopicPermission
 from penstock.server.users import Users
 
 
@@ -58,6 +58,22 @@ def test_who_somebody_is_follows_each_change_of_accounts() -> None:
     assert (users.who("ann").there, users.who("ann").tags) == (True, ())
     change(None)
     assert not users.who("ann").there
+
+
+def test_whoever_has_permissions_while_they_are_put_back_has_what_narrows_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads judge meanwhile."""
+    accounts = Accounts()
+    accounts.permissions["ann", "/"] = Permission("ann", "/", ".*", ".*", ".*")
+    accounts.topic_permissions["ann", "/", ""] = TopicPermission("ann", "/", "", "^a", "^a")
+    seen = list[int]()
+
+    def made(**fields: str) -> Permission:
+        seen.append(len(accounts.topic_permissions))
+        return Permission(**fields)
+
+    monkeypatch.setattr("penstock.server.accounts.Permission", made)
+    accounts.restore(accounts.state())
+    assert seen == [1]
 
 
 def test_a_change_is_answered_when_other_disks_have_it_too() -> None:

@@ -239,6 +239,11 @@ class Calls:
             if slot.touched < oldest:
                 slot.abandon()
 
+    def abandon(self) -> None:
+        """All that are open: others may have their places."""
+        for slot in list(self._open):
+            slot.abandon()
+
 
 def told_of(error: BaseException) -> Told:
     """An error as a client is told of it, with our code; what we did wrong is logged and not shown."""

@@ -60,22 +60,17 @@ class CopyDoor:
         refusal: Callable[[], NotLeading],
         vhosts: Container[str],
         shares: Shares,
-        *,
-        archived: bool,
     ) -> None:
-        """copy: what the member says; None: it does not follow anybody now.  refusal: who leads.
-
-        archived: what retention removed from the log is in an archive, where the leader alone looks.
-        """
+        """copy: what the member says; None: it does not follow anybody now.  refusal: who leads."""
         self._copied = Copied(disk)
         self._copy, self._refusal, self._vhosts = copy, refusal, vhosts
-        self._archived = archived
         self._calls = Calls(Intake(0), STREAMS, shares=shares)
         self._over = False
 
     def close(self) -> None:
         """This server is to lead: who reads goes on there."""
         self._over = True
+        self._calls.abandon()
 
     # -- what a follower does
 
@@ -89,7 +84,7 @@ class CopyDoor:
         with self._calls.working(caller.who):
             copy = self._there()
             view = self._copied.view(copy.upto, copy)  # that it can be read
-            first = self._copied.begins(copy, whole=self._archived)
+            first = self._copied.begins(copy)
             return orjson.dumps({"origin": view.origin, "first": first, "upto": copy.upto})
 
     def get(self, caller: Caller, ticket: bytes) -> tuple[pa.Schema, Iterator[Piece]]:
@@ -98,6 +93,7 @@ class CopyDoor:
         if not isinstance(wanted, LogRange | Replay):
             self._refuse()
         self._admit(caller, wanted)
+        self._calls.beat()  # who wants a place looks whether somebody stands still in one
         slot = self._calls.stream(caller)
         try:
             schema, rows = self._read(caller, wanted)
@@ -137,8 +133,8 @@ class CopyDoor:
         if end > copy.upto + 1:
             raise NotLeading(f"{self._refusal()}; this copy of the log goes up to LSN {copy.upto} so far")
         view = self._copied.view(start, copy)
-        if start < self._copied.begins(copy, whole=self._archived):
-            raise NotLeading(f"{self._refusal()}; this copy of the log begins behind LSN {start}")
+        if start < self._copied.begins(copy):
+            raise NotLeading(f"{self._refusal()}; this copy of the log does not have every row from LSN {start} on")
         return view
 
     def _there(self) -> Copy:
@@ -177,5 +173,5 @@ class CopyDoor:
 
 def copy_door(server: Server, cluster: Cluster) -> CopyDoor:
     """Of a server that follows."""
-    disk, archived = OsDisk(server.settings.server.data), server.settings.log.archive is not None
-    return CopyDoor(disk, cluster.copy, cluster.refusal, server.accounts.vhosts, server.shares, archived=archived)
+    disk = OsDisk(server.settings.server.data)
+    return CopyDoor(disk, cluster.copy, cluster.refusal, server.accounts.vhosts, server.shares)

@@ -32,7 +32,7 @@ from penstock.spark.executor import spare_modules, task_of
 from penstock.spark.options import ReadOptions
 from penstock.spark.reading.bodies import Aside, BodyParser, type_of
 from penstock.spark.reading.columns import BOOKMARK, ERROR, Layout
-from penstock.spark.reading.followers import followers
+from penstock.spark.reading.followers import followers, has_every_row
 from penstock.spark.reading.parts import (
     ChangePart,
     ContentPart,
@@ -143,7 +143,7 @@ def spread(
     options: ReadOptions, server: Remote, lsns: tuple[int, int], operation: str, skip: int, /, **fields: object
 ) -> Iterator[pa.RecordBatch]:
     """The rows of a DoGet about the LSNs [a, b), from the followers of a cluster where option `readFrom` says so."""
-    if options.read_from != "followers":
+    if options.read_from != "followers" or not has_every_row(server, lsns[0]):
         return server.rows(operation, skip, **fields)
     if fields.get("filter") is not None:  # what it is for this user, and these bodies, is the leader's to say
         names = ("topic", "pattern", "exchange", "filter")

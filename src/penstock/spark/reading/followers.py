@@ -1,10 +1,11 @@
 """Rows of the log from the followers of a cluster, so that large reads leave the leader's cores to deliveries.
 
 A part of a read is a range of LSNs that the leader has called durable, so every member in sync has it, with the same
-rows under the same LSNs.  Each part asks one follower, and parts go over all of them in turn.  One that is behind is
-waited for, for `WAIT_S`, but by no stream: what it reads at the log's end is the leader's.  One that is further behind,
-gone, not open for reads or not able to tell all of the range is left out, and what is still wanted comes from the
-leader.
+rows under the same LSNs, as long as neither has left rows out: each leader compacts past segments in its own way, and
+nobody copies that, so what lies below a compaction is the leader's to read.  Each part asks one follower, and parts go
+over all of them in turn.  One that is behind is waited for, for `WAIT_S`, but by no stream: what it reads at the log's
+end is the leader's.  One that is further behind, gone, not open for reads or not able to tell all of the range is left
+out, and what is still wanted comes from the leader.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ import pyarrow as pa
 
 from penstock.client.link import Link, translated
 from penstock.client.urls import Address
-from penstock.errors import PenstockError
-from penstock.spark.remote import Where, command, remote
+from penstock.errors import PenstockError, Unavailable
+from penstock.spark.remote import Remote, Where, command, remote
 
 WAIT_S = 2.0
 """How long a part waits for a follower that does not have all of it yet."""
@@ -129,7 +130,18 @@ class Followers:
                 return
             except PenstockError:
                 follower.away()
-        yield from remote(self._where).rows(operation, given, **fields)
+        leader = remote(self._where)
+        if given > skip and not has_every_row(leader, lsns[0]):
+            raise Unavailable(
+                f"LSNs {lsns[0]} to {lsns[1] - 1}: a follower gave a part of them and went, and the leader has "
+                "compacted them since: read them again"
+            )
+        yield from leader.rows(operation, given, **fields)
+
+
+def has_every_row(leader: Remote, start: int) -> bool:
+    """Whether the leader has left out no row from this LSN on, so that rows can be counted."""
+    return start >= int(leader.act("position")["whole_from"])
 
 
 @lru_cache(maxsize=16)
