@@ -239,6 +239,14 @@ def _is_zombie(pid: int) -> bool:
 def begun(server: LiveServer, user: str, password: str, calls: int) -> socket.socket:
     """A connection with so many uploads that have begun, and say nothing."""
     host, _, port = server.ready["flight"].rpartition(":")
+    link = socket.create_connection((host, int(port)), timeout=20)
+    link.sendall(PREFACE + SETTINGS)
+    begin(link, user, password, range(calls))
+    return link
+
+
+def begin(link: socket.socket, user: str, password: str, calls: range) -> None:
+    """Some more of them."""
     pair = base64.b64encode(f"{user}:{password}".encode())
     path = b"/arrow.flight.protocol.FlightService/DoPut"
     head = b"".join(
@@ -248,9 +256,7 @@ def begun(server: LiveServer, user: str, password: str, calls: int) -> socket.so
             (b":path", path), (b"content-type", b"application/grpc"), (b"authorization", b"Basic " + pair),
         )
     )  # fmt: skip
-    link = socket.create_connection((host, int(port)), timeout=20)
-    link.sendall(PREFACE + SETTINGS + b"".join(h2_frame(1, 4, number, head) for number in range(1, 2 * calls, 2)))
-    return link
+    link.sendall(b"".join(h2_frame(1, 4, 2 * number + 1, head) for number in calls))
 
 
 USERS = """
@@ -287,3 +293,18 @@ def test_calls_that_say_nothing_have_their_share_of_the_threads(tmp_path: Path, 
                 with penstock.connect(other) as client:
                     client.publish("q", b"x", mandatory=False)
         assert door_of(server.process.pid) == door
+
+
+def test_calls_that_say_nothing_with_two_wrong_logins_keep_nobody_out(tmp_path: Path) -> None:
+    """In small portions, so the server is asked about each; two logins with too many guesses took all places."""
+    with serving(tmp_path, USERS) as server, ExitStack() as links:
+        other = url_of(server).replace("guest:guest", "other:other")
+        with penstock.connect(other) as client:
+            client.health()
+            for password in ("w1", "w2"):
+                link = links.enter_context(begun(server, "guest", password, 10))
+                for first in range(10, 500, 10):
+                    begin(link, "guest", password, range(first, first + 10))
+                    client.health()  # somebody who is known is served meanwhile
+        with penstock.connect(other) as client:
+            client.publish("q", b"x", mandatory=False)

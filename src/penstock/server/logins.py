@@ -227,6 +227,13 @@ class Logins:
         verdict = self.wait("flight", user, password, ANYWHERE)
         return not verdict.good and not verdict.wait_s
 
+    def is_right(self, user: str, password: str) -> bool:
+        """Whether somebody is found right from nowhere at all: who was so before is, however many others were wrong.
+
+        False says nothing, either.
+        """
+        return self.wait("flight", user, password, ANYWHERE).good
+
     def who(self, user: str) -> Who:
         """Somebody who has logged in, as rights are judged."""
         return self.users.who(user)

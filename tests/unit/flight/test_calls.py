@@ -11,7 +11,7 @@ from pyarrow import flight
 from penstock.errors import NotFound, Unavailable
 from penstock.server.access import Who
 from penstock.server.flight.calls import Caller, Calls, Guarded, Intake
-from penstock.server.flight.remote_call import UNPROVEN_MAX, Credentials, Logins
+from penstock.server.flight.remote_call import CALLS_OF_LOGIN, CALLS_UNPROVEN, UNPROVEN_MAX, Credentials, Logins
 
 DO_GET = flight.CallInfo(flight.FlightMethod.DO_GET)
 
@@ -61,7 +61,8 @@ def test_all_streams_give_up_their_places_at_once_and_keep_their_threads() -> No
 
 
 def logins_of_one() -> Logins:
-    return Logins(lambda user, password: (user, password) != ("ann", "secret"))
+    right = ("ann", "secret")
+    return Logins(lambda *pair: pair != right, lambda *pair: pair == right)
 
 
 def login(logins: Logins, user: str, password: str) -> Credentials:
@@ -82,10 +83,31 @@ def test_logins_that_are_wrong_push_no_right_one_out() -> None:
     logins = logins_of_one()
     right = login(logins, "ann", "secret")
     logins.proven(right)
-    wrong = [login(logins, "ann", f"guess {n}").token for n in range(UNPROVEN_MAX + 1)]
+    wrong = list[str]()
+    for n in range(UNPROVEN_MAX + 1):
+        call = login(logins, "ann", f"guess {n}")
+        wrong.append(call.token)
+        call.call_completed(None)
     assert logins.start_call(DO_GET, {"authorization": [f"Bearer {right.token}"]}).user == "ann"
     with pytest.raises(flight.FlightUnauthenticatedError, match="log in again"):
         logins.start_call(DO_GET, {"authorization": [f"Bearer {wrong[0]}"]})
+
+
+@pytest.mark.parametrize("wrong", [True, False])
+def test_logins_that_nobody_found_right_have_no_places_of_their_own(wrong: bool) -> None:
+    """Too many guesses are neither wrong nor right, and each had the places of a right login."""
+    logins = Logins(lambda *pair: wrong, lambda *pair: pair == ("ann", "secret"))
+    silent = [login(logins, "bob", f"guess {n % 2}") for n in range(CALLS_UNPROVEN)]
+    for n in range(3):
+        with pytest.raises(flight.FlightUnavailableError, match="nobody knows yet: try again"):
+            login(logins, "bob", f"guess {n}")
+    rights = [login(logins, "ann", "secret") for _ in range(CALLS_OF_LOGIN)]
+    with pytest.raises(flight.FlightUnavailableError, match="'ann' has too many calls under way"):
+        login(logins, "ann", "secret")
+    rights.pop().call_completed(None)
+    login(logins, "ann", "secret").call_completed(None)
+    silent.pop().call_completed(None)
+    login(logins, "bob", "guess 2")
 
 
 def test_a_stream_gives_its_place_back_however_it_ends() -> None:

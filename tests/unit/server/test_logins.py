@@ -75,6 +75,17 @@ def test_guesses_without_an_address_are_judged_by_it_when_there_were_too_many() 
     assert [logins.is_wrong("ann", str(n)) for n in range(GUESSES + 1)] == [True] * GUESSES + [False]
     assert logins.is_wrong("guest", "wrong"), "another user has guesses of its own"
     assert logins.at_once("flight", "ann", "secret", THERE) == GOOD, "none of them was counted at an address"
+    assert [logins.is_right("ann", "secret"), logins.is_right("ann", "0")] == [True, False], "it was right before"
+
+
+def test_guesses_without_an_address_are_not_right_when_there_were_too_many() -> None:
+    logins, _ = house(SLOW)
+    assert not any(logins.is_right("ann", str(n)) for n in range(GUESSES))
+    assert not logins.is_wrong("ann", "more")
+    assert not logins.is_right("ann", "more")
+    assert not logins.is_right("ann", "secret"), "nobody knew it before"
+    assert logins.check("ann", "secret", THERE), "none of them was counted at an address"
+    assert logins.is_right("ann", "secret")
 
 
 async def test_argon2id_is_worked_out_beside_the_loop_and_remembered() -> None:

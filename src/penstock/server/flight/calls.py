@@ -41,6 +41,10 @@ class People(Protocol):
         """Whether this is nobody's password, wherever the call comes from; False where that is not known."""
         ...
 
+    def is_right(self, user: str, password: str) -> bool:
+        """Whether this is somebody's password, wherever the call comes from; False where that is not known."""
+        ...
+
     def who(self, user: str) -> Who:
         """Somebody who has logged in, as rights are judged; one who is gone may do nothing."""
         ...

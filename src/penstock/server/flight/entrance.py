@@ -283,8 +283,9 @@ class Entrance:
     def _carry_out(self, line: Line, call: int, told: dict[str, Any], blob: bytes) -> None:
         what = text(told, "call")
         try:
-            if what == "wrong":  # whether a password is nobody's: where no address is known
-                answer = orjson.dumps(self._people.is_wrong(text(told, "user"), text(told, "password")))
+            if what in ("wrong", "right"):  # whether a password is nobody's, or somebody's: where no address is known
+                asked = self._people.is_wrong if what == "wrong" else self._people.is_right
+                answer = orjson.dumps(asked(text(told, "user"), text(told, "password")))
             else:
                 answer = self._done(line, call, what, told, blob)
         except (Ended, Broken):

@@ -17,6 +17,7 @@ from base64 import b64decode
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import orjson
@@ -66,7 +67,7 @@ class Server:
         self.bounds = bounds
         self.left = left
         self.connections = Connections(strangers, left)
-        self.logins = Logins(self._is_wrong)
+        self.logins = Logins(partial(self._says, "wrong"), partial(self._says, "right"))
         self._servers = dict[str, _Server]()  # by door
         self._tls_at = ("", 0)
         self._ending = list[threading.Thread]()  # servers that listen no more, until their last call is over
@@ -195,11 +196,12 @@ class Server:
         self.connections.known((host, port))
         return call
 
-    def _is_wrong(self, user: str, password: str) -> bool:
+    def _says(self, what: str, user: str, password: str) -> bool:
+        """Whether the server finds a login wrong, or right; False where it does not answer."""
         try:
             call = Call(self.lines, None)
             try:
-                return call.ask({"call": "wrong", "user": user, "password": password}) == b"true"
+                return call.ask({"call": what, "user": user, "password": password}) == b"true"
             finally:
                 call.close()
         except (Failed, Ended, Unavailable):

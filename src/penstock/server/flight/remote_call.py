@@ -320,9 +320,10 @@ class Credentials(flight.ServerMiddleware):
 class Logins(flight.ServerMiddlewareFactory):
     """Reads the authorization header of each call."""
 
-    def __init__(self, is_wrong: Callable[[str, str], bool]) -> None:
-        """is_wrong: asks the server whether this is nobody's password, wherever the call comes from."""
+    def __init__(self, is_wrong: Callable[[str, str], bool], is_right: Callable[[str, str], bool]) -> None:
+        """Both ask the server about a login, wherever the call comes from; what is not known is neither."""
         self._is_wrong = is_wrong
+        self._is_right = is_right
         self._proven = _Tokens(TOKENS_MAX)
         self._unproven = _Tokens(UNPROVEN_MAX)
         self._waiting = 0  # refused logins that are kept waiting
@@ -345,24 +346,30 @@ class Logins(flight.ServerMiddlewareFactory):
         raise unauthenticated("no user: send an authorization header with Basic user:password")
 
     def _let_in(self, credentials: Credentials) -> None:
-        """Have a place for it.  Whoever finds none of those for logins that nobody knows is asked about."""
+        """Have a place for it.  Whoever finds none of those for logins that nobody knows is asked about.
+
+        Only who is right has one of his own then: too many guesses are neither right nor wrong.
+        """
         pair = credentials.user, credentials.password
         with self._lock:
             proven = self._proven.token(pair) is not None
         whose = pair if proven else NOBODY
         if not proven and not self._places.take(whose):
-            if not self._asking.acquire(blocking=False):
+            if not self._found_right(pair):
                 raise unavailable("too many logins that nobody knows yet: try again in a moment")
-            try:
-                wrong = self._is_wrong(*pair)
-            finally:
-                self._asking.release()
-            if wrong:
-                raise self._refused(credentials)
             whose, proven = pair, True
         if proven and not self._places.take(whose):
             raise unavailable(f"user {credentials.user[:60]!r} has too many calls under way: try again later")
         credentials.over = partial(self._places.give, whose)
+
+    def _found_right(self, pair: tuple[str, str]) -> bool:
+        """What the server says, unless it is asked about so many already."""
+        if not self._asking.acquire(blocking=False):
+            return False
+        try:
+            return self._is_right(*pair)
+        finally:
+            self._asking.release()
 
     def _read(self, header: str | bytes) -> Credentials:
         text = header.decode("latin-1") if isinstance(header, bytes) else header
