@@ -259,6 +259,10 @@ def begin(link: socket.socket, user: str, password: str, calls: range) -> None:
     link.sendall(b"".join(h2_frame(1, 4, 2 * number + 1, head) for number in calls))
 
 
+def threads_of(process: int) -> int:
+    return len(os.listdir(f"/proc/{process}/task"))
+
+
 USERS = """
 [before_login]
 time = "5m"
@@ -277,18 +281,14 @@ def test_calls_that_say_nothing_have_their_share_of_the_threads(tmp_path: Path, 
     with serving(tmp_path, USERS) as server:
         assert server.process is not None
         door = door_of(server.process.pid)
-
-        def threads() -> int:
-            return len(os.listdir(f"/proc/{door}/task"))
-
         other = url_of(server).replace("guest:guest", "other:other")
         for url in (url_of(server), other):
             with penstock.connect(url) as client:
                 client.health()  # so its login is known
         with begun(server, "guest", password, 700) as link:
             link.recv(1)
-            eventually(lambda: threads() > share, "they did not begin", 20)
-            eventually(lambda: threads() < share + 150, lambda: f"they have {threads()} threads", 30)
+            eventually(lambda: threads_of(door) > share, "they did not begin", 20)
+            eventually(lambda: threads_of(door) < share + 150, lambda: f"they have {threads_of(door)} threads", 30)
             for _ in range(3):  # others are served meanwhile, each over a connection of its own
                 with penstock.connect(other) as client:
                     client.publish("q", b"x", mandatory=False)
@@ -298,6 +298,8 @@ def test_calls_that_say_nothing_have_their_share_of_the_threads(tmp_path: Path, 
 def test_calls_that_say_nothing_with_two_wrong_logins_keep_nobody_out(tmp_path: Path) -> None:
     """In small portions, so the server is asked about each; two logins with too many guesses took all places."""
     with serving(tmp_path, USERS) as server, ExitStack() as links:
+        assert server.process is not None
+        door = door_of(server.process.pid)
         other = url_of(server).replace("guest:guest", "other:other")
         with penstock.connect(other) as client:
             client.health()
@@ -305,6 +307,8 @@ def test_calls_that_say_nothing_with_two_wrong_logins_keep_nobody_out(tmp_path: 
                 link = links.enter_context(begun(server, "guest", password, 10))
                 for first in range(10, 500, 10):
                     begin(link, "guest", password, range(first, first + 10))
-                    client.health()  # somebody who is known is served meanwhile
+                    for _ in range(3):
+                        client.health()  # somebody who is known is served meanwhile
+        eventually(lambda: threads_of(door) < 64 + 150, lambda: f"they have {threads_of(door)} threads", 20)
         with penstock.connect(other) as client:
             client.publish("q", b"x", mandatory=False)
