@@ -218,10 +218,14 @@ class Cluster:
         from penstock.server.cluster.shared_archive import ByHand, SharedArchive
 
         assert self.turn is not None
+
+        def found(term: int) -> None:
+            self._tell(b"A", ONE.pack(term))
+
         by_hand = None
         if self.settings.registry == MANUAL:
             state = decode(register_at(MANUAL, self._data).read().value)
-            by_hand = ByHand(state.lacks, self._copied, lambda term: self._tell(b"A", ONE.pack(term)))
+            by_hand = ByHand(state.lacks, self._copied, found)
         return SharedArchive(self.keep, Path(self._data), self.turn.reign.term, by_hand)
 
     # files beside the log that who may take over must have
