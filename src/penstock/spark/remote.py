@@ -112,22 +112,7 @@ class Remote:
         return self._again(gather)
 
     def _stream(self, ticket: bytes, skip: int) -> Iterator[pa.RecordBatch]:
-        reader = self._connected().get(ticket)
-        try:
-            while True:
-                with translated():
-                    try:
-                        batch = cast("pa.RecordBatch", reader.read_chunk().data)
-                    except StopIteration:
-                        return
-                rows = batch.num_rows
-                if skip >= rows:
-                    skip -= rows
-                    continue
-                yield batch.slice(skip) if skip else batch
-                skip = 0
-        finally:
-            reader.cancel()  # does nothing to a stream that has ended
+        return batches_behind(self._connected().get(ticket), skip)
 
     def put(self, operation: str, batches: Sequence[pa.RecordBatch], **fields: object) -> dict[str, Any]:
         """The last answer to an upload of batches of one schema."""
@@ -215,6 +200,24 @@ class Tries:
             raise Unavailable(f"{self._what}: {error}") from error
         time.sleep(random.uniform(0.5, 1.0) * self._pause)
         self._pause = min(self._pause * 2, PAUSE_S[1])
+
+
+def batches_behind(reader: Any, skip: int) -> Iterator[pa.RecordBatch]:
+    """The batches of a DoGet, without the first so many rows; however it is left, the stream ends with it."""
+    try:
+        while True:
+            with translated():
+                try:
+                    batch = cast("pa.RecordBatch", reader.read_chunk().data)
+                except StopIteration:
+                    return
+            if skip >= batch.num_rows:
+                skip -= batch.num_rows
+                continue
+            yield batch.slice(skip) if skip else batch
+            skip = 0
+    finally:
+        reader.cancel()  # does nothing to a stream that has ended
 
 
 def command(operation: str, fields: dict[str, object]) -> bytes:

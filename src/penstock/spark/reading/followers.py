@@ -17,14 +17,13 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import lru_cache
-from typing import cast
 
 import pyarrow as pa
 
-from penstock.client.link import Link, translated
+from penstock.client.link import Link
 from penstock.client.urls import Address
 from penstock.errors import PenstockError, Unavailable
-from penstock.spark.remote import Remote, Where, command, remote
+from penstock.spark.remote import Remote, Where, batches_behind, command, remote
 
 WAIT_S = 2.0
 """How long a part waits for a follower that does not have all of it yet."""
@@ -70,21 +69,7 @@ class Follower:
 
     def rows(self, ticket: bytes, skip: int) -> Iterator[pa.RecordBatch]:
         """The batches of a DoGet, without the first so many rows.  Raises PenstockError where it does not go on."""
-        reader = self._connected().get_within(ticket, STREAM_S)
-        try:
-            while True:
-                with translated():
-                    try:
-                        batch = cast("pa.RecordBatch", reader.read_chunk().data)
-                    except StopIteration:
-                        return
-                if skip >= batch.num_rows:
-                    skip -= batch.num_rows
-                    continue
-                yield batch.slice(skip) if skip else batch
-                skip = 0
-        finally:
-            reader.cancel()
+        return batches_behind(self._connected().get_within(ticket, STREAM_S), skip)
 
     def _connected(self) -> Link:
         with self._lock:
