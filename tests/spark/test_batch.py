@@ -120,8 +120,8 @@ def test_rows_that_may_be_gone_are_told(lab: Lab) -> None:
 
 
 def test_the_log_itself(lab: Lab) -> None:
-    lab.declare("written")
-    lab.publish("written", range(2))
+    lab.declare("recorded")
+    lab.publish("recorded", range(2))
     frame = lab.read(log="true")
     assert {"kind", "name", "route"} <= set(frame.columns)
     assert frame.where("kind = 3").count() == 1  # the start of the server
