@@ -195,7 +195,7 @@ class Look:
             try:
                 self.client.declare(name, underlying_topic=TOPIC)
             except PreconditionFailed as error:
-                if "recovery_point = 'epoch', not 'now'" not in str(error):
+                if "recovery_point = epoch, not now" not in str(error):
                     raise  # else the alteration had happened, and was not answered
             self.client.alter(name, recovery_point="epoch")
             self.notes.declared[name] = True

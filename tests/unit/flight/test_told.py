@@ -26,6 +26,7 @@ from penstock.records.queue_settings import QueueSettings, Retry
         (QueueSettings(lease_period=30_000_000, filter="/a"), "is there with filter = none, not /a;"),
         (QueueSettings(lease_period=30_000_000, expiration=86_400_000_000), "with expiration = none, not 1d"),
         (QueueSettings(lease_period=30_000_000, max_backlog=5), "with max_backlog = 0, not 5"),
+        (QueueSettings(lease_period=30_000_000, recovery_point="epoch"), "with recovery_point = now, not epoch;"),
     ],
 )
 def test_a_difference_is_told_as_people_write_settings(asked: QueueSettings, said: str) -> None:
