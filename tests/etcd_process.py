@@ -1,9 +1,10 @@
-"""An etcd of the tests' own, where it is installed (Debian: etcd-server)."""
+"""An etcd of the tests' own: the one that is installed, or that `tools/install` has unpacked (Debian: etcd-server)."""
 
 from __future__ import annotations
 
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +16,7 @@ from penstock.server.cluster.registers import EtcdRegister
 from ports import free_ports
 from waiting import eventually
 
-ETCD = shutil.which("etcd")
+ETCD = shutil.which("etcd") or shutil.which("etcd", path=str(Path(sys.prefix, "etcd", "usr", "bin")))
 
 
 def answers(client: str) -> bool:

@@ -54,6 +54,9 @@ MOST = 1 << 18
 
 FDS_MOST = 16
 
+INSTALLED = "from penstock.cli.main import main; main()"
+"""What the command that is installed runs: `-m penstock` without looking for it."""
+
 OPTIONS = {"stdin", "stdout", "stderr", "env", "cwd", "text", "encoding", "errors", "pass_fds"}
 """Of `subprocess.Popen`: what a forked process can be given."""
 
@@ -210,6 +213,8 @@ class _Popen(subprocess.Popen[Any]):
 
     def _fork(self, args: Sequence[str], options: Mapping[str, Any]) -> None:
         """With pipes where these are asked for, and all that `communicate` looks at."""
+        if args[1] == "-c":
+            args = [args[0], "-m", "penstock", *args[3:]]
         self.encoding, self.errors = options.get("encoding"), options.get("errors")
         self.text_mode = bool(options.get("text") or self.encoding or self.errors)
         self._input, self._communication_started, self._sigint_wait_secs = None, False, 0.25
@@ -267,7 +272,11 @@ class _Popen(subprocess.Popen[Any]):
 
 def _is_loaded(args: Any, environ: Mapping[str, str]) -> bool:
     """Whether it is what stands loaded somewhere: a door of another memory than usual reserves it as it loads Arrow."""
-    if not isinstance(args, (list, tuple)) or [*args[:2]] != [sys.executable, "-m"]:
+    if not isinstance(args, (list, tuple)) or not args or args[0] != sys.executable:
+        return False
+    if [*args[1:3]] == ["-c", INSTALLED]:
+        return can_fork(environ)
+    if [*args[1:2]] != ["-m"]:
         return False
     if args[2] not in ("penstock", *BESIDE, *APART):
         return False
@@ -298,8 +307,14 @@ def penstock(
     *arguments: str, given: str = "", env: Mapping[str, str] | None = None, seconds: float = 60.0
 ) -> subprocess.CompletedProcess[str]:
     """The command line as a process of its own, to its end."""
+    return ran("-m", "penstock", *arguments, given=given, env=env, seconds=seconds)
+
+
+def ran(
+    *command: str, given: str = "", env: Mapping[str, str] | None = None, seconds: float = 60.0
+) -> subprocess.CompletedProcess[str]:
+    """`python COMMAND` as a process of its own, to its end: a program that has use for what the product loads."""
     environ = of_the_product(env)
-    command = ["-m", "penstock", *arguments]
     if not can_fork(environ):
         return subprocess.run(
             [sys.executable, *command], input=given, capture_output=True, text=True, timeout=seconds, env=environ,
@@ -318,4 +333,4 @@ def penstock(
             process.kill()
             raise
         said = [(stream.seek(0), stream.read().decode())[1] for stream in (out, err)]
-    return subprocess.CompletedProcess(["penstock", *arguments], code, *said)
+    return subprocess.CompletedProcess([*command], code, *said)

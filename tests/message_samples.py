@@ -6,7 +6,7 @@ A reader of bodies is tested with each of these, so that one which reads JSON al
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from io import BytesIO
 from typing import Any
 
@@ -17,8 +17,10 @@ import orjson
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 from penstock.client.bodies import avro, protobuf
+from penstock.expr.bodies.type_table import body_type
 from penstock.records.body_schemas import SCHEMA_TYPES
 from penstock.records.message_types import MESSAGE_TYPES
+from penstock.records.properties import EMPTY, Properties, encode
 
 
 def _pairs(order: Mapping[str, Any]) -> bytes:
@@ -44,6 +46,8 @@ ORDER: dict[str, Any] = {
 """An order's schema, of Avro."""
 
 AVRO = avro(ORDER)
+BY_HEADER = {"schema-id": 7}
+AVRO_BY_HEADER = avro({7: ORDER}, header="schema-id")
 
 
 def _avro(order: Mapping[str, Any]) -> bytes:
@@ -78,6 +82,7 @@ _POOL.Add(order_file())
 Order: Any = message_factory.GetMessageClass(_POOL.FindMessageTypeByName("shop.Order"))
 
 PROTOBUF = protobuf(Order)
+PROTOBUF_BY_HEADER = protobuf({7: Order}, header="schema-id")
 
 
 def _protobuf(order: Mapping[str, Any]) -> bytes:
@@ -93,11 +98,22 @@ class Sample:
     paths: Mapping[str, str]
     merges: bool = True  # deltas are merged
     texts: bool = False  # numbers are texts
+    headers: Mapping[str, Any] = field(default_factory=dict)  # without which a body cannot be read
 
     @property
     def label(self) -> str:
         """Its name, without schemas."""
-        return self.name.partition(":")[0]
+        return self.name.partition(":")[0] + "-by-header" * bool(self.headers)
+
+    @property
+    def properties(self) -> bytes:
+        """The headers as messages have them."""
+        return encode(Properties(headers=dict(self.headers))) if self.headers else EMPTY
+
+    def read(self, body: bytes) -> object:
+        """The value that readers see of a body that was published with the headers."""
+        kind = body_type(self.name)
+        return kind.read(kind.one_whole(body, self.properties))
 
     def path(self, field: str) -> str:
         """The field as an expression spells it."""
@@ -122,7 +138,10 @@ SAMPLES = {
     "bson": Sample("bson", lambda order: bytes(bson.encode(dict(order))), {}),
     "avro": Sample(AVRO, _avro, {}, merges=False),
     "protobuf": Sample(PROTOBUF, _protobuf, {}, merges=False, texts=True),
+    "avro-by-header": Sample(AVRO_BY_HEADER, _avro, {}, merges=False, headers=BY_HEADER),
+    "protobuf-by-header": Sample(PROTOBUF_BY_HEADER, _protobuf, {}, merges=False, texts=True, headers=BY_HEADER),
 }
 """Every type with fields."""
 
-assert set(SAMPLES) | {"binary"} == {*MESSAGE_TYPES, *SCHEMA_TYPES}, "a message type without a sample"
+_SAMPLED = {one.name.partition(":")[0] for one in SAMPLES.values()}
+assert _SAMPLED | {"binary"} == {*MESSAGE_TYPES, *SCHEMA_TYPES}, "a message type without a sample"

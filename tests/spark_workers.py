@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from forked import MOST
-from forking import of_a_visitor, of_the_owner, serve
+from forking import of_a_visitor, of_the_owner, serve, to_its_end
 
 PROGRAM = f"""#!{sys.executable} -IS
 import json, os, signal, socket, sys
@@ -101,7 +101,7 @@ def main() -> None:
             return
         assert command[0] == "-m", command
         warnings.simplefilter("ignore", RuntimeWarning)  # of modules that are loaded already
-        runpy.run_module(command[1], run_name="__main__", alter_sys=True)
+        to_its_end(lambda: runpy.run_module(command[1], run_name="__main__", alter_sys=True))
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -28,7 +29,12 @@ PR_SET_PDEATHSIG = 1
 STOP_S = 40.0
 
 _libc = ctypes.CDLL(None, use_errno=True)
-_spawn = multiprocessing.get_context("spawn")
+_forked = multiprocessing.get_context("forkserver")
+_forked.set_forkserver_preload([
+    "numpy", "orjson", "pika", "penstock.client.client", "penstock.spark.sessions", "pyarrow.compute", "pyarrow.csv",
+    "pyarrow.feather", "pyarrow.flight", "pyarrow.parquet", "rich.progress", "rich.table", "matplotlib.pyplot",
+])  # fmt: skip
+"""What publishers and workers load, and the demo itself, is loaded once, by the process that they are forked from."""
 
 
 class Failure(Exception):
@@ -156,12 +162,18 @@ class Server:
         return "\n".join(lines)
 
 
-def _born(parent: int, function: Callable[..., None], arguments: tuple[Any, ...]) -> None:
-    """First steps of a child: Ctrl-C is the parent's business, and the parent's death is ours."""
+def _born(function: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+    """First steps of a child: Ctrl-C is the demo's business, and the demo's death is ours."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() == parent:
-        function(*arguments)
+    threading.Thread(target=_die_with_the_demo, daemon=True).start()
+    function(*arguments)
+
+
+def _die_with_the_demo() -> None:
+    demo = multiprocessing.parent_process()
+    assert demo is not None
+    demo.join()
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 class Crew:
@@ -173,7 +185,7 @@ class Crew:
 
     def start(self, name: str, function: Callable[..., None], *arguments: Any) -> None:
         """A process that calls `function(*arguments)`."""
-        process = _spawn.Process(target=_born, args=(os.getpid(), function, arguments), name=name, daemon=True)
+        process = _forked.Process(target=_born, args=(function, arguments), name=name, daemon=True)
         process.start()
         self._running[name] = (process, function, arguments)
 

@@ -19,7 +19,7 @@ def newer_version(folder: Path) -> list[str]:
     """What Python runs for one that reads a newer format of the log, and says so."""
     newer = folder / "newer"
     shutil.copytree(forked.SOURCE / "penstock", newer / "penstock", ignore=shutil.ignore_patterns("__pycache__"))
-    where = newer / "penstock/server/cluster/log_sending.py"
+    where = newer / "penstock/records/kinds.py"
     text = where.read_text()
     assert FORMAT in text
     where.write_text(text.replace(FORMAT, FORMAT.replace("1", "2")))

@@ -13,6 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
+from forked import ran
 from http_lab import NO_TLS
 from live_server import LiveServer
 
@@ -43,10 +44,10 @@ def crowd(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_every_amqp_mode_runs_on_a_real_server(tmp_path: Path) -> None:
-    command = [sys.executable, str(FOLDER / "bench_amqp.py"), "--quick", "--messages", "1500"]
+    command = [str(FOLDER / "bench_amqp.py"), "--quick", "--messages", "1500"]
     folder = tmp_path / "not" / "there"
     command += ["--folder", str(folder)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = ran(*command, seconds=600)
     assert done.returncode == 0, done.stderr
     figures = [json.loads(line) for line in done.stdout.splitlines()]
     assert {"AMQP publish: server CPU", "AMQP one message: confirmed p50", "beside saturation: confirm p99"} <= {
@@ -58,8 +59,8 @@ def test_every_amqp_mode_runs_on_a_real_server(tmp_path: Path) -> None:
 
 
 def test_many_clients_are_measured_on_real_servers(tmp_path: Path) -> None:
-    command = [sys.executable, str(FOLDER / "bench_clients.py"), "--quick", "--folder", str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    command = [str(FOLDER / "bench_clients.py"), "--quick", "--folder", str(tmp_path)]
+    done = ran(*command, seconds=600)
     assert done.returncode == 0, done.stderr
     figures = {json.loads(line)["what"]: json.loads(line)["value"] for line in done.stdout.splitlines()}
     kinds = ("publish", "work", "ten messages a second each", "ten messages a second each, work")
@@ -74,7 +75,7 @@ def test_many_clients_are_measured_on_real_servers(tmp_path: Path) -> None:
 
 def test_doors_that_end_are_measured_on_a_real_server(tmp_path: Path) -> None:
     command = [sys.executable, str(FOLDER / "bench_doors.py"), "--quick", "--folder", str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr
     lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     figures = {line["what"]: line["value"] for line in lines}
@@ -90,9 +91,9 @@ def test_many_clients_are_measured_on_every_peer_that_is_installed(tmp_path: Pat
     page.write_text(
         "before\n<!-- bench-peers: what is between these marks is written by it -->\n<!-- end of bench-peers -->\n"
     )
-    command = [sys.executable, str(FOLDER / "run_peers.py"), "--quick", "--clients", "--folder", str(tmp_path / "data")]
+    command = [str(FOLDER / "run_peers.py"), "--quick", "--clients", "--folder", str(tmp_path / "data")]
     command += ["--into", str(page)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    done = ran(*command, seconds=600)
     assert done.returncode == 0, done.stderr
     measured, _, missing = done.stderr.splitlines()[0].partition("; not: ")
     installed = [name for name, program in PEERS.items() if any(map(shutil.which, program))]
@@ -174,8 +175,8 @@ def test_messages_of_a_crowd_are_cut_out_of_any_stream(crowd: Any) -> None:
 
 
 def test_tls_is_measured_beside_what_goes_without(tmp_path: Path) -> None:
-    command = [sys.executable, str(FOLDER / "bench_tls.py"), "--quick", "--mode", "both", "--folder", str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    command = [str(FOLDER / "bench_tls.py"), "--quick", "--mode", "both", "--folder", str(tmp_path)]
+    done = ran(*command, seconds=600)
     assert done.returncode == 0, done.stderr
     told = {json.loads(line)["what"] for line in done.stdout.splitlines()}
     for over in ("plain", "TLS"):
@@ -194,10 +195,10 @@ class Shown(LiveServer):
 def test_peers_are_measured_beside_ours(tmp_path: Path) -> None:
     """Another server stands for a peer: it is told by the name it gives itself, and nothing stays behind on it."""
     with Shown(tmp_path / "peer") as peer:
-        command = [sys.executable, str(FOLDER / "run_peers.py"), "--quick", "--mode", "both", "--mode", "consume"]
+        command = [str(FOLDER / "run_peers.py"), "--quick", "--mode", "both", "--mode", "consume"]
         command += ["--amqp", f"amqp://guest:guest@127.0.0.1:{peer.port}", "--folder", str(tmp_path)]
         command += ["--mode", "publish-2", "--peer", "none"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        done = ran(*command, seconds=600)
         assert done.returncode == 0, done.stderr
         figures = [json.loads(line) for line in done.stdout.splitlines()]
         assert {figure["settings"]["port"] for figure in figures} >= {peer.port}
@@ -207,14 +208,14 @@ def test_peers_are_measured_beside_ours(tmp_path: Path) -> None:
         address = f"http://{peer.ready['http']}/api"
         assert httpx.get(f"{address}/queues", verify=NO_TLS, auth=("guest", "guest"), timeout=20).json() == []
     command[command.index("--amqp") + 1] = "amqp://127.0.0.1:1"
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = ran(*command, seconds=600)
     assert done.returncode == 2
     assert "no AMQP server answers at 127.0.0.1:1" in done.stderr
 
 
 def test_fairness_among_a_thousand_runs() -> None:
-    command = [sys.executable, str(FOLDER / "bench_fairness.py"), "--quick"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    command = [str(FOLDER / "bench_fairness.py"), "--quick"]
+    done = ran(*command, seconds=600)
     assert done.returncode == 0, done.stderr
     figures = [json.loads(line) for line in done.stdout.splitlines()]
     assert len(figures) == 12
@@ -223,7 +224,7 @@ def test_fairness_among_a_thousand_runs() -> None:
 
 def test_records_of_a_topic_cost_so_much() -> None:
     command = [sys.executable, str(FOLDER / "bench_sow.py"), "--quick"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr
     figures = {figure["what"]: figure["value"] for figure in map(json.loads, done.stdout.splitlines())}
     assert len(figures) == 10
@@ -231,16 +232,8 @@ def test_records_of_a_topic_cost_so_much() -> None:
 
 
 def test_the_replay_benchmark_runs_on_a_real_server(tmp_path: Path) -> None:
-    command = [
-        sys.executable,
-        str(FOLDER / "bench_replay.py"),
-        "--quick",
-        "--messages",
-        "200",
-        "--folder",
-        str(tmp_path),
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    command = [str(FOLDER / "bench_replay.py"), "--quick", "--messages", "200", "--folder", str(tmp_path)]
+    done = ran(*command, seconds=600)
     assert done.returncode == 0, done.stderr
     assert len(done.stdout.splitlines()) == 8
 

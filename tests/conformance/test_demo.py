@@ -9,9 +9,12 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any
 
 import pytest
+
+from waiting import eventually
 
 pytestmark = pytest.mark.conformance
 
@@ -24,8 +27,7 @@ class Run:
     """The demo in a folder of the test's own, which is also its folder for temporary files."""
 
     def __init__(self, folder: Path) -> None:
-        self.temporary = folder / "tmp"
-        self.temporary.mkdir()
+        self.temporary = Path(mkdtemp(prefix="demo-"))  # the socket of its forks lies there, and has a short name
         self.output = folder / "output"
         source = os.pathsep.join([str(ROOT / "src"), *filter(None, [os.environ.get("PYTHONPATH")])])
         environ = {**os.environ, "TMPDIR": str(self.temporary), "PYTHONPATH": source, "COLUMNS": "120"}
@@ -40,15 +42,19 @@ class Run:
 
     def left(self) -> list[str]:
         """Command lines of processes that the demo has started and that still run."""
-        mark = f"TMPDIR={self.temporary}".encode()
-        found = list[str]()
-        for path in Path("/proc").glob("[0-9]*"):
-            try:
-                if mark in (path / "environ").read_bytes().split(b"\0"):
-                    found.append((path / "cmdline").read_bytes().replace(b"\0", b" ").decode())
-            except OSError:
-                continue  # it has ended, or is not ours
-        return found
+        return marked(f"TMPDIR={self.temporary}")
+
+
+def marked(mark: str) -> list[str]:
+    """Command lines of processes that began with this variable."""
+    found = list[str]()
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            if mark.encode() in (path / "environ").read_bytes().split(b"\0"):
+                found.append((path / "cmdline").read_bytes().replace(b"\0", b" ").decode())
+        except OSError:
+            continue  # it has ended, or is not ours
+    return found
 
 
 @pytest.fixture
@@ -74,7 +80,7 @@ def test_every_figure_is_right_and_nothing_is_left_behind(run: Run) -> None:
     assert "All" in said
     assert "kill -9" in said
     assert run.left() == []
-    assert list(run.temporary.iterdir()) == []
+    run.temporary.rmdir()  # nothing lies in it
 
 
 def test_a_stop_in_the_middle_leaves_nothing_behind(run: Run) -> None:
@@ -88,7 +94,42 @@ def test_a_stop_in_the_middle_leaves_nothing_behind(run: Run) -> None:
     rest, _ = run.process.communicate(timeout=60)
     assert run.process.returncode == 130, said + rest
     assert run.left() == []
-    assert list(run.temporary.iterdir()) == []
+    run.temporary.rmdir()  # nothing lies in it
+
+
+CREW = """
+import sys, time
+
+def waits(file):
+    with open(file, "w") as told:
+        told.write("works")
+    time.sleep(600)
+
+if __name__ == "__main__":
+    sys.path.insert(0, sys.argv[1])
+    from processes import Crew
+
+    Crew().start("one", waits, sys.argv[2])
+    sys.stdin.read()
+"""
+
+
+def test_who_publishes_and_works_dies_with_the_demo(tmp_path: Path) -> None:
+    """A kill -9 leaves nobody to sweep."""
+    script, told = tmp_path / "crew.py", tmp_path / "told"
+    script.write_text(CREW)
+    mark = f"CREW={tmp_path}"
+    with subprocess.Popen(
+        [sys.executable, str(script), str(DEMO), str(told)],
+        stdin=subprocess.PIPE,
+        env={**os.environ, "CREW": str(tmp_path)},
+    ) as demo:
+        try:
+            eventually(lambda: told.exists() and told.read_text() == "works")
+            assert len(marked(mark)) > 2
+        finally:
+            demo.kill()
+    eventually(lambda: marked(mark) == [], lambda: str(marked(mark)))
 
 
 @pytest.fixture

@@ -89,9 +89,9 @@ def test_hello_world(terminals: Terminals) -> None:
 def test_work_queues(terminals: Terminals) -> None:
     """Two workers share them: while one is busy the other has the rest."""
     first, second = (terminals.waiting(sys.executable, "work_queues.py", "work") for _ in range(2))
-    for text in ("long" + 20 * ".", "a", "b"):
+    for text in ("long" + 6000 * ".", "a", "b"):  # longer than the others may take on a machine that has much to do
         terminals.run(sys.executable, "work_queues.py", "task", text)
-    eventually(lambda: len(first()) + len(second()) == 3, lambda: str((first(), second())))
+    eventually(lambda: len(first()) + len(second()) == 2, lambda: str((first(), second())))
     assert ["done a", "done b"] in (first(), second())
 
 

@@ -27,14 +27,13 @@ from penstock.log.rewrite import Old, Order, rewrite
 from penstock.log.simdisk import SimDisk
 from penstock.ports import File
 from penstock.records.entries import Control
-from penstock.records.kinds import Kind
+from penstock.records.kinds import FORMAT, Kind
 from penstock.replication.insync import Times
 from penstock.replication.messages import Message, decode, encode
 from penstock.replication.register import TERM_LSNS, ClusterState
 from penstock.replication.register import Member as Listed
 from penstock.replication.register import decode as decode_state
 from penstock.server.cluster import folder
-from penstock.server.cluster.log_sending import FORMAT
 from penstock.server.cluster.member import Member
 from penstock.server.cluster.outside import Terms
 from penstock.server.cluster.process import plain

@@ -178,7 +178,11 @@ class Client:
         self.below = size
 
     def close(self) -> None:
-        self.closed = True
+        self.closed = not self.waiting  # what waits is written first
+
+    def abort(self) -> None:
+        self.closed, self.waiting = True, 0
+        self.life.jobs.append(self.lose)
 
     def end_writing(self) -> None:
         self.ended = True

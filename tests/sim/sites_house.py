@@ -73,7 +73,11 @@ class SiteWorld(World):
         """What the settings say, which no log has."""
         for one in self.linked:
             if one != self.name:
-                self.core.carries(one, [Carries("q")], {""} if self.linked != self.names else ())
+                self.core.carries(one, self.topics(), {""} if self.linked != self.names else ())
+
+    def topics(self) -> list[Carries]:
+        """What links carry."""
+        return [Carries("q")]
 
     def turn(self) -> None:
         super().turn()
@@ -327,8 +331,8 @@ class Fabric:
         sender, receiver = (self.sites[name] for name in pair)
         self.tellings[pair] = sender.core.telling(receiver.name, upto=receiver.core.heard(sender.name))
         sender.core.link_up(receiver.name)
-        assert receiver.core.share(sender.name, sender.core.offers(receiver.name)) == []
-        assert sender.core.share(receiver.name, receiver.core.offers(sender.name)) == []
+        assert receiver.core.share(sender.name, sender.core.said_to(receiver.name)) == []
+        assert sender.core.share(receiver.name, receiver.core.said_to(sender.name)) == []
 
     def pairs(self) -> Iterator[tuple[str, str]]:
         return ((one, other) for one in self.sites for other in self.sites if (one, other) in self.ways)

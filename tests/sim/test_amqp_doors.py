@@ -13,6 +13,7 @@ import pytest
 
 from choices import EFFORT, SEED
 from penstock.config.settings import User
+from penstock.errors import NotFound
 from penstock.log.simdisk import SimDisk
 from penstock.server.accounts import keep
 from penstock.server.amqp import way
@@ -224,6 +225,39 @@ def test_a_lie_in_a_whole_frame_is_broken(lie: bytes) -> None:
     life.doors.clear()
     life.run()
     check(life, set(), 0)
+
+
+def test_a_channel_that_ends_and_begins_behind_what_waits_its_turn_is_no_lie() -> None:
+    """More methods in a read than are acted on at once: the end of a channel waits, and so does its new beginning."""
+    life = new_life()
+    client = life.client(door=life.open_door())
+    for _ in range(3):
+        many = b"".join(frame(METHOD, 1, m.QueueDeclare(queue="q", durable=True).encode()) for _ in range(300))
+        wrong = frame(METHOD, 1, m.BasicAck(delivery_tag=0).encode())  # the door itself closes the channel for it
+        again = frame(METHOD, 1, m.ChannelCloseOk().encode()) + frame(METHOD, 1, m.ChannelOpen().encode())
+        client.send(many + wrong)
+        client.send(again + frame(METHOD, 1, m.QueueDeclare(queue="q", durable=True).encode()))
+        life.run()
+    assert not client.closed
+    assert isinstance(client.take_all()[-1], m.QueueDeclareOk)
+
+
+def test_a_channel_that_both_sides_end_at_once_can_begin_again() -> None:
+    life = new_life()
+    door = life.open_door()
+    client = life.client(door=door)
+    session = client.session
+    client.method(m.BasicAck(delivery_tag=0))  # the door closes it; the core has not heard of that yet
+    client.method(m.ChannelCloseOk())
+    client.method(m.ChannelOpen())
+    session.fail_channel(1, NotFound("it is gone"), m.BasicPublish)
+    life.run()
+    client.method(m.ChannelCloseOk())
+    client.method(m.ChannelOpen())
+    client.method(m.QueueDeclare(queue="q", durable=True))
+    life.run()
+    assert isinstance(client.take_all()[-1], m.QueueDeclareOk)
+    assert [one.open for one in session.channels.values()] == [True]
 
 
 def test_who_does_not_read_gets_no_more_than_may_wait_for_it_and_its_door() -> None:

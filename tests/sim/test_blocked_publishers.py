@@ -62,7 +62,7 @@ def test_a_publisher_waits_for_room_and_is_confirmed_when_its_message_is_stored(
     assert life.contents("full") == [b"4"]
     assert not life.engine.rooms.waiting
     assert not life.door.holding
-    assert life.door.holding.size == 0
+    assert life.door.holding.bytes == 0
 
 
 def test_without_confirms_they_wait_too_and_nothing_is_lost() -> None:
@@ -150,11 +150,11 @@ def test_who_only_publishes_is_not_read_beyond_a_bound() -> None:
         client.send(message(b"%d" % n + b"x" * 10_000, "full"))
         life.run()
     assert not client.reading
-    assert READ_ON <= life.door.holding.size < READ_ON + 20_000
-    assert life.engine.bodies.budget.by_name()["held"] == life.door.holding.size
+    assert READ_ON <= life.door.holding.bytes < READ_ON + 20_000
+    assert life.engine.bodies.budget.by_name()["held"] == life.door.holding.bytes
     assert [int(take(life)[0].rstrip(b"x")) for _ in range(40)] == list(range(40))
     assert client.reading
-    assert life.door.holding.size == 0
+    assert life.door.holding.bytes == 0
 
 
 def test_a_consumer_in_the_same_read_as_much_that_waits_is_read_on() -> None:

@@ -193,7 +193,7 @@ def test_rows_wait_for_room_and_then_come() -> None:
     let_time_pass(life, 3)
     assert not life.log.full
     assert rows(life) == [(1, 4), (1, 3), (1, 2)]
-    assert not life.engine.views.alarms
+    assert not life.engine.views.alarms.all
     life.kill()
     again = Life(life.disk, life.clock, log=life.log.settings)
     assert rows(again) == [(1, 4), (1, 3), (1, 2)]

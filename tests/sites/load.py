@@ -15,6 +15,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 import pika
+from pika.adapters.utils.connection_workflow import AMQPConnectorException
 from pika.exceptions import AMQPError
 
 from sites.house import Site
@@ -101,7 +102,7 @@ class _Client(threading.Thread):
 
     def run(self) -> None:
         while not self.over.is_set():
-            with contextlib.suppress(AMQPError, OSError, AssertionError, KeyError):
+            with contextlib.suppress(AMQPError, AMQPConnectorException, OSError, AssertionError, KeyError):
                 connection = pika.BlockingConnection(self.site.parameters(heartbeat=10, socket_timeout=5))
                 with contextlib.closing(connection):
                     self.work(connection)

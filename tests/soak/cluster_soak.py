@@ -11,14 +11,11 @@ plants a leader that waits for nobody: see whether that is noticed.
 
 from __future__ import annotations
 
-import argparse
 import os
 import random
 import resource
-import shutil
 import signal
 import sys
-import tempfile
 import threading
 import time
 from collections import Counter
@@ -32,6 +29,7 @@ from etcd_process import ETCD, Etcd
 from fault_proxy import Fault, Network, Way
 from penstock.log.copies import compare
 from penstock.log.disk import OsDisk
+from soak import by_hand
 from soak.books import DELIVERED, LOST, Books, Id
 from soak.clients import drained
 from soak.cluster_clients import Client, Link, Publisher, Worker
@@ -443,31 +441,15 @@ def told(soak: ClusterSoak) -> str:
 
 def main() -> int:
     """Run; 1 when something is wrong."""
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--seconds", type=float, default=float(os.environ.get("PENSTOCK_SOAK_SECONDS", "3600")))
-    options.add_argument(
-        "--seed", type=int, default=int(os.environ.get("PENSTOCK_SEED", "0")) or random.randrange(1 << 30)
-    )
-    options.add_argument("--folder", type=Path, help="where all is kept; without one it goes when nothing is wrong")
+    options = by_hand.options(__doc__)
     options.add_argument("--manual", action="store_true", help="no register: a person says who leads")
     given = options.parse_args()
-    folder = given.folder or Path(tempfile.mkdtemp(prefix="penstock-soak-cluster-"))
-    folder.mkdir(parents=True, exist_ok=True)
-    print(f"PENSTOCK_SEED={given.seed}, {given.seconds:.0f} s in {folder}", flush=True)
-    began = time.monotonic()
-
-    def say(line: str) -> None:
-        print(f"{time.monotonic() - began:7.1f} s  {line}", flush=True)
-
+    run = by_hand.Run(given, "soak-cluster")
     leak = os.environ.get("SOAK_LEAK", "")
-    soak = ClusterSoak(folder, given.seconds, given.seed, leak=leak, manual=given.manual, say=say)
+    soak = ClusterSoak(run.folder, given.seconds, given.seed, leak=leak, manual=given.manual, say=run.say)
     soak.run()
     print(told(soak))
-    for line in soak.books.wrong:
-        print(f"WRONG: {line}")
-    if not soak.books.wrong and given.folder is None:
-        shutil.rmtree(folder)
-    return 1 if soak.books.wrong else 0
+    return run.end(soak.books.wrong)
 
 
 if __name__ == "__main__":

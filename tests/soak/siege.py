@@ -13,12 +13,9 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import random
 import re
-import shutil
 import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -29,7 +26,7 @@ from pika import spec
 from hostile.attacks import Target, bouts
 from hostile.strangers import PROTOCOLS
 from hostile.watching import MIB, Watched
-from soak import slope
+from soak import by_hand, slope
 from soak.clients import drained
 from soak.cluster_clients import Serving
 from soak.fort import STUCK_S, Attacker, Fort
@@ -341,13 +338,8 @@ def told(siege: Siege) -> str:
 
 def main() -> int:
     """Run; 1 when something is wrong."""
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--seconds", type=float, default=float(os.environ.get("PENSTOCK_SOAK_SECONDS", "3600")))
-    options.add_argument(
-        "--seed", type=int, default=int(os.environ.get("PENSTOCK_SEED", "0")) or random.randrange(1 << 30)
-    )
+    options = by_hand.options(__doc__)
     options.add_argument("--bout", type=float, default=6.0, help="seconds that an attack takes, more or less")
-    options.add_argument("--folder", type=Path, help="where all is kept; without one it goes when nothing is wrong")
     options.add_argument("--attack", help=argparse.SUPPRESS)  # this is an attacker's process
     given = options.parse_args()
     if given.attack is not None:
@@ -360,27 +352,12 @@ def main() -> int:
             lambda name, door, _: print(f"{name}\t{door}", flush=True),
         )
         return 0
-    folder = given.folder or Path(tempfile.mkdtemp(prefix="penstock-siege-"))
-    print(f"PENSTOCK_SEED={given.seed}, {given.seconds:.0f} s in {folder}", flush=True)
-    began = time.monotonic()
-    siege = Siege(
-        folder,
-        given.seconds,
-        given.seed,
-        bout=given.bout,
-        say=lambda line: print(f"{time.monotonic() - began:7.1f} s  {line}", flush=True),
-    )
+    run = by_hand.Run(given, "siege")
+    siege = Siege(run.folder, given.seconds, given.seed, bout=given.bout, say=run.say)
     siege.run()
     print(told(siege))
-    bad = [
-        *siege.books.wrong,
-        *(f"{one.name} rises by {one.risen:.1f} {one.unit}" for one in siege.verdicts() if not one.good),
-    ]
-    for line in bad:
-        print(f"WRONG: {line}")
-    if not bad and given.folder is None:
-        shutil.rmtree(folder)
-    return 1 if bad else 0
+    rising = (f"{one.name} rises by {one.risen:.1f} {one.unit}" for one in siege.verdicts() if not one.good)
+    return run.end([*siege.books.wrong, *rising])
 
 
 if __name__ == "__main__":

@@ -8,12 +8,9 @@ of each publisher in the log of each site, and that it all comes to rest when ev
 
 from __future__ import annotations
 
-import argparse
 import contextlib
-import os
 import random
 import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -24,6 +21,7 @@ from fault_proxy import Fault, Network
 from penstock.errors import Unavailable
 from sites.house import Site, Sites
 from sites.load import Books, Publisher, Worker
+from soak import by_hand
 from waiting import eventually
 
 FAULTS = (Fault.CUT, Fault.SILENT, Fault.SLOW, Fault.TOWARDS, Fault.BACK, Fault.HALF_OPEN)
@@ -168,21 +166,15 @@ def told(soak: SitesSoak) -> str:
 
 def main() -> int:
     """Run it; 1 where something is wrong."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--seconds", type=float, default=float(os.environ.get("PENSTOCK_SOAK_SECONDS", "3600")))
-    parser.add_argument("--seed", type=int, default=random.randrange(1 << 30))
-    parser.add_argument("--cuts", type=int, default=0, help="at least so many")
-    parser.add_argument("--kills", type=int, default=0, help="at least so many")
-    options = parser.parse_args()
-    print(f"seed {options.seed}")
-    with tempfile.TemporaryDirectory(prefix="penstock-sites-") as folder:
-        least = {"cuts": options.cuts, "kills": options.kills}
-        soak = SitesSoak(Path(folder), options.seconds, options.seed, least=least)
-        soak.run()
+    options = by_hand.options((__doc__ or "").partition("\n")[0])
+    options.add_argument("--cuts", type=int, default=0, help="at least so many")
+    options.add_argument("--kills", type=int, default=0, help="at least so many")
+    given = options.parse_args()
+    run = by_hand.Run(given, "sites")
+    soak = SitesSoak(run.folder, given.seconds, given.seed, least={"cuts": given.cuts, "kills": given.kills})
+    soak.run()
     print(told(soak))
-    for line in soak.wrong[:50]:
-        print(line)
-    return 1 if soak.wrong else 0
+    return run.end(soak.wrong[:50])
 
 
 if __name__ == "__main__":

@@ -8,15 +8,12 @@ more than `slope.LIMITS` say.  Each sample is a line of JSON; at the end there i
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import random
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections import Counter, deque
 from collections.abc import Mapping
@@ -28,7 +25,7 @@ from typing import Any, TextIO
 from pika import spec
 
 from crash_clients import GONE, Peer
-from soak import slope
+from soak import by_hand, slope
 from soak.books import Books
 from soak.clients import FlightLoad, Probe, Publisher, Sink, SoakClient, Visitor, Worker, drained
 
@@ -381,29 +378,17 @@ def told(verdicts: list[slope.Verdict]) -> str:
 
 def main() -> int:
     """Run; 1 when something is wrong."""
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--seconds", type=float, default=float(os.environ.get("PENSTOCK_SOAK_SECONDS", "3600")))
-    options.add_argument(
-        "--seed", type=int, default=int(os.environ.get("PENSTOCK_SEED", "0")) or random.randrange(1 << 30)
-    )
+    options = by_hand.options(__doc__)
     options.add_argument("--out", type=Path, help="where the samples go, a line of JSON each")
-    options.add_argument("--folder", type=Path, help="where the data folder is made; it stays when something is wrong")
     given = options.parse_args()
-    folder = given.folder or Path(tempfile.mkdtemp(prefix="penstock-soak-"))
-    folder.mkdir(parents=True, exist_ok=True)
-    print(f"PENSTOCK_SEED={given.seed}, {given.seconds:.0f} s in {folder}", flush=True)
-    with (given.out or folder / "samples.jsonl").open("w") as out:
-        soak = Soak(folder, given.seconds, given.seed, os.environ.get("SOAK_LEAK", ""), out)
+    run = by_hand.Run(given, "soak")
+    with (given.out or run.folder / "samples.jsonl").open("w") as out:
+        soak = Soak(run.folder, given.seconds, given.seed, os.environ.get("SOAK_LEAK", ""), out)
         verdicts = soak.run()
     counts: Counter[str] = soak.books.counts
     print(told(verdicts))
     print(", ".join(f"{count:,} {name}" for name, count in counts.items()))
-    for line in soak.books.wrong:
-        print(f"WRONG: {line}")
-    good = not soak.books.wrong and all(one.good for one in verdicts)
-    if good and given.folder is None:
-        shutil.rmtree(folder)
-    return 0 if good else 1
+    return run.end(soak.books.wrong, good=all(one.good for one in verdicts))
 
 
 if __name__ == "__main__":

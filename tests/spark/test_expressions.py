@@ -111,6 +111,11 @@ def test_a_column_reads_bodies_of_the_type_that_it_is_told(spark: Any) -> None:
     total = penstock.spark.column("/total * 2", type="bigint", **where)
     found = frame.where(penstock.spark.column("/total > 5", **where)).select(total.alias("t")).collect()
     assert [row.t for row in found] == [18]
+    sample = SAMPLES["avro-by-header"]
+    rows = [(bytearray(sample.body({"total": n})), bytearray(sample.properties)) for n in (4, 9)]
+    frame = spark.createDataFrame(rows, "body binary, properties binary")
+    chosen = frame.where(penstock.spark.column("/total > 5", message_type=sample.name))
+    assert [bytes(row.body) for row in chosen.collect()] == [sample.body({"total": 9})]
     with pytest.raises(InvalidArgument, match="reads nvfix"):
         penstock.spark.column("[nvfix] /total > 5", **where)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from typing import Any
 
 import pyarrow as pa
@@ -11,9 +12,11 @@ from choices import EFFORT
 from message_samples import SAMPLES, Sample
 from penstock.errors import InvalidArgument
 from penstock.expr.bodies.type_table import body_type
+from penstock.expr.view_definition import Definition as View
 from penstock.spark.options import read_options
 from penstock.spark.reading.bodies import BodyParser
 from penstock.spark.reading.inference import infer
+from penstock.spark.view_pipeline import Gatherer
 from penstock.testing import Broker
 
 ORDERS = [{"id": f"a-{n}", "total": n, "region": "north"} for n in (1, 2**60 + 1)]
@@ -30,7 +33,8 @@ def test_columns(sample: Sample) -> None:
     schema = pa.schema([pa.field("order", pa.struct(leaves))] if nested else leaves)
     bodies: list[Any] = [*(sample.body(order) for order in ORDERS), b"\xc1<", None]
     parser = BodyParser(schema, schema.names, kind=sample.name)
-    columns, errors = parser.parse(pa.array(bodies, pa.binary()))
+    heads = pa.array([sample.properties] * len(bodies), pa.binary()) if sample.headers else None
+    columns, errors = parser.parse(pa.array(bodies, pa.binary()), heads)
     rows = columns["order"].to_pylist() if nested else pa.table(columns).to_pylist()
     told = [str(order["total"]) if sample.texts else order["total"] for order in ORDERS]
     assert rows[:2] == [{names[0][-1]: "north", names[1][-1]: one} for one in told]
@@ -40,9 +44,27 @@ def test_columns(sample: Sample) -> None:
 
 @ALL
 def test_what_columns_bodies_have(sample: Sample) -> None:
-    ddl = infer([sample.body(order) for order in ORDERS] + [b"\xc1<"], sample.name)
+    ddl = infer([sample.body(order) for order in ORDERS] + [b"\xc1<"], sample.name, [sample.properties] * 3)
     field = sample.path("region").rpartition("/")[2]
     assert f"`{field}` string" in str(ddl) or f"`{field}`: string" in str(ddl)
+
+
+@ALL
+def test_groups_of_a_view(sample: Sample) -> None:
+    """What tasks gather, of messages that came and of one that went."""
+    orders = [{"id": f"a-{n}", "total": n, "region": "ns"[n % 2]} for n in range(5)]
+    view = View("v", "q", (sample.said("{region} AS /r"), sample.said("SUM({total}) AS /n")), (sample.path("region"),))
+    changes = [1, 1, 1, 1, -1]
+    rows = {
+        "lsn": pa.array([1, 2, 3, 4, 1], pa.int64()), "topic": ["t"] * 5, "exchange": [""] * 5,
+        "time": pa.array([1] * 5, pa.timestamp("us", "UTC")),
+        "properties": pa.array([sample.properties] * 5, pa.binary()),
+        "body": pa.array([sample.body(order) for order in [*orders[:4], orders[0]]], pa.binary()),
+        "change": pa.array(changes, pa.int8()),
+    }  # fmt: skip
+    [found] = Gatherer(view, sample.name)([pa.record_batch(rows)])
+    groups = [pickle.loads(delta) for delta in found.column("delta").to_pylist()]
+    assert {group.key: group.available for group in groups} == {("n",): 1, ("s",): 2}
 
 
 def test_a_type_may_be_said() -> None:
@@ -53,17 +75,17 @@ def test_a_type_may_be_said() -> None:
         read_options({**given, "parse": "binary"})
 
 
-@pytest.mark.parametrize("name", ("msgpack", "nvfix") if EFFORT == 1 else SAMPLES)
+@pytest.mark.parametrize("name", ("msgpack", "nvfix", "avro-by-header") if EFFORT == 1 else SAMPLES)
 def test_spark_reads_the_type_that_is_declared(spark: Any, name: str) -> None:
     sample, orders = SAMPLES[name], [{"id": f"a-{n}", "total": n, "region": "ns"[n % 2]} for n in range(6)]
-    with Broker({"queue": [{"name": "q", "underlying_topic": "t", "message_type": name}]}) as broker:
+    with Broker({"queue": [{"name": "q", "underlying_topic": "t", "message_type": sample.name}]}) as broker:
         for order in orders:
-            broker.publish("t", sample.body(order))
+            broker.publish("t", sample.body(order), headers=sample.headers)
         told = {"url": broker.flight_url, "filter": sample.said("{total} > 1")}
         place = ".".join(f"`{step}`" for step in sample.path("region").strip("/").split("/"))
         for what in ({"queue": "q"}, {"topic": "t"}):
-            frame = spark.read.format("penstock").options(**told, **what, parse=name).load()
+            frame = spark.read.format("penstock").options(**told, **what, parse=sample.name).load()
             assert sorted(map(tuple, frame.groupBy(place).count().collect())) == [("n", 2), ("s", 2)]
-        said = f"option parse is json, and the bodies of queue 'q' are {name}"
+        said = f"option parse is json, and the bodies of queue 'q' are {sample.name}"
         with pytest.raises(Exception, match=said):
             spark.read.format("penstock").options(**told, queue="q", parse="json").load()

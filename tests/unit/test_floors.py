@@ -126,10 +126,51 @@ def violations(source: Path) -> list[str]:
     return found
 
 
+def circles(source: Path) -> list[str]:
+    """Files that import each other, by way of others too, and what lies between such; type-only imports count."""
+    files = {
+        ".".join(file.relative_to(source).with_suffix("").parts).removesuffix(".__init__"): file
+        for file in source.rglob("*.py")
+    }
+    needs = {
+        module: {
+            one
+            for _, name in imports(ast.parse(file.read_text(encoding="utf-8")), package_of(file, source))
+            for one in ([name] if name in files else [name.rpartition(".")[0]])
+            if one in files and one != module
+        }
+        for module, file in files.items()
+    }
+    while True:
+        needed = set[str]().union(*needs.values())
+        kept = {module: names & needs.keys() for module, names in needs.items() if names and module in needed}
+        if kept == needs:
+            return sorted(kept)
+        needs = kept
+
+
 def wire_of(module: str) -> str:
     """`penstock.wire.amqp.frames` is `amqp`; files of the wire floor itself are ``."""
     parts = module.split(".")
     return parts[2] if len(parts) > 2 and parts[2] in {"amqp", "flight", "http"} else ""
+
+
+def test_no_files_import_each_other() -> None:
+    assert circles(SOURCE) == []
+
+
+def test_a_circle_of_imports_is_named(tmp_path: Path) -> None:
+    package = tmp_path / "penstock" / "core"
+    package.mkdir(parents=True)
+    for name, text in {
+        "one": "from penstock.core.two import a",
+        "two": "from penstock.core import three",
+        "three": "if TYPE_CHECKING:\n    from penstock.core.one import b",
+        "four": "from penstock.core.one import b",
+        "five": "",
+    }.items():
+        (package / f"{name}.py").write_text(text)
+    assert circles(tmp_path) == ["penstock.core.one", "penstock.core.three", "penstock.core.two"]
 
 
 def test_every_import_points_down() -> None:

@@ -28,6 +28,26 @@ import time
 time.sleep(60)
 """
 
+ENDS = """
+import atexit, gc, sys, threading
+sys.stdout = open(1, 'w', closefd=False)
+def late():
+    threading.main_thread().join()
+    print("a thread")
+threading.Thread(target=late).start()
+atexit.register(print, "at the end")
+gc.disable()
+class Ring:
+    def __del__(self):
+        print("garbage")
+def garbage():
+    ring = Ring()
+    ring.itself = ring
+garbage()
+sys.stdout.write("kept back, ")
+"""
+"""To be followed by an end."""
+
 
 def started(script: str, folder: Path, **environ: str) -> Forked:
     (folder / "script.py").write_text(script)
@@ -43,6 +63,35 @@ def test_streams_folder_environment_and_status_are_its_own(tmp_path: Path) -> No
     assert process.wait(20) == process.poll() == process.returncode == 7
     assert json.loads((tmp_path / "out").read_text()) == [["a", "b"], str(tmp_path), "blue", None, ""]
     assert (tmp_path / "err").read_text() == "aside"
+
+
+@pytest.mark.parametrize(
+    ("end", "status", "told"),
+    [
+        ("", 0, ""), ("sys.exit()", 0, ""), ("sys.exit(-1)", 255, ""), ("sys.exit('no')", 1, "no\n"),
+        ("raise OSError('disk')", 1, "OSError: disk\n"), ("sys.stdout.close(); atexit.unregister(print)", 0, None),
+    ],
+)  # fmt: skip
+def test_it_ends_as_any_other(tmp_path: Path, end: str, status: int, told: str | None) -> None:
+    """Threads are waited for, what was left for the end is done, garbage is collected, and nothing is kept back."""
+    process = started(ENDS + end, tmp_path)
+    assert process.wait(60) == status
+    if told is not None:
+        said = (tmp_path / "out").read_text()
+        assert said == "kept back, a thread\nat the end\ngarbage\n"
+        assert (tmp_path / "err").read_text().endswith(told)
+
+
+def test_who_writes_to_nobody_ends_as_any_other(tmp_path: Path) -> None:
+    script = "import sys; sys.stdout = open(1, 'w', closefd=False); sys.stdout.write('a word')"
+    (tmp_path / "script.py").write_text(script)
+    reads, writes = os.pipe()
+    os.close(reads)
+    with open(tmp_path / "err", "wb") as err:
+        process = Forked([str(tmp_path / "script.py")], stdout=writes, stderr=err.fileno(), env={}, cwd=str(tmp_path))
+    os.close(writes)
+    assert process.wait(60) == 120
+    assert "BrokenPipeError" in (tmp_path / "err").read_text()
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])

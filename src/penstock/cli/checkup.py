@@ -222,10 +222,11 @@ def http_process(settings: Settings, server: int | None = None) -> Finding:
 
 def flight_process(settings: Settings, server: int | None = None) -> Finding:
     """The same of what speaks gRPC; there is always one."""
-    from penstock.server.loading import of_a_door
+    from penstock.server.loading import STACKS, of_a_door
 
     decoded, whole = map(format_size, of_a_door(settings.server.memory))
-    found = f"it may allocate {whole}, {decoded} of it for what clients compress"
+    stacks = format_size(STACKS)
+    found = f"it may allocate {whole}, {decoded} of it for what clients compress and {stacks} for stacks of threads"
     return _running("Flight process", found, "penstock.server.flight.front", server)
 
 

@@ -34,6 +34,7 @@ from penstock.cli.output import (
 from penstock.errors import AccessRefused, InvalidArgument, NotFound, PreconditionFailed, Refused
 from penstock.records.dataclass import dataclass
 from penstock.records.message_types import JSON, MessageType
+from penstock.records.properties import EMPTY, Properties, encode
 from penstock.units import parse_duration
 
 if TYPE_CHECKING:
@@ -343,8 +344,8 @@ def take(
     return done, failed
 
 
-def reader(ask: Callable[[], Mapping[str, object]]) -> Callable[[bytes], str]:
-    """How bodies become text for a person: those of a type that has fields as JSON, all others as they are.
+def reader(ask: Callable[[], Mapping[str, object]]) -> Callable[[Message], str]:
+    """How messages' bodies become text for a person: those of a type that has fields as JSON, all others as they are.
 
     ask: the facts of the queue or topic that has them.
     """
@@ -353,15 +354,16 @@ def reader(ask: Callable[[], Mapping[str, object]]) -> Callable[[bytes], str]:
     try:
         kind = body_type(cast("MessageType", ask().get("message_type") or JSON))
     except (NotFound, AccessRefused, PreconditionFailed):  # its library is not here, or nobody says what it is
-        return _as_it_is
+        return as_it_is
     if kind.name in _AS_THEY_ARE:
-        return _as_it_is
+        return as_it_is
 
-    def read(body: bytes) -> str:
+    def read(message: Message) -> str:
+        heads = EMPTY if kind.header is None else encode(Properties(headers=dict(message.headers)))
         try:
-            return kind.json(body).decode("utf-8", "replace")
+            return kind.json(kind.one_whole(message.body, heads)).decode("utf-8", "replace")
         except ValueError:
-            return _as_it_is(body)
+            return as_it_is(message)
 
     return read
 
@@ -370,17 +372,18 @@ _AS_THEY_ARE = frozenset({JSON, "binary", "nvfix", "fix", "xml"})
 """Types whose bodies are text already, or have no fields."""
 
 
-def _as_it_is(body: bytes) -> str:
-    return body.decode("utf-8", "replace")
+def as_it_is(message: Message) -> str:
+    """The body itself as text."""
+    return message.body.decode("utf-8", "replace")
 
 
-def show(message: Message, *, as_json: bool, text: Callable[[bytes], str] | None = None) -> None:
-    """One message on a line.  text: what a person sees of its body; None: that as it is."""
+def show(message: Message, *, as_json: bool, text: Callable[[Message], str] = as_it_is) -> None:
+    """One message on a line.  text: what a person sees of its body."""
     if as_json:
         fields = ("lsn", "bookmark", "topic", "attempt", "reason", "body")
         write_json({field: getattr(message, field) for field in fields}, indent=False)
     else:
-        write((text or _as_it_is)(message.body))
+        write(text(message))
 
 
 app = family("message", "Show, withdraw or move one message.")

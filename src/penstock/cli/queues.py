@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from penstock.cli.messages import reader, reasons, until_or_for, when_of
+from penstock.cli.messages import as_it_is, reader, reasons, until_or_for, when_of
 from penstock.cli.messages import show as show_message
 from penstock.cli.output import (
     DEFAULT_URL,
@@ -202,7 +202,7 @@ def peek(
     """
     with connect(url) as client:
         messages = client.peek(name, count)
-        text = None if raw or json else reader(partial(client.queue, name))
+        text = as_it_is if raw or json else reader(partial(client.queue, name))
     for message in messages:
         show_message(message, as_json=json, text=text)
         if message.reason and not json:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol, cast
 
 import typer
 
-from penstock.cli.messages import reader
+from penstock.cli.messages import as_it_is, reader
 from penstock.cli.messages import show as show_message
 from penstock.cli.output import (
     DEFAULT_URL,
@@ -93,6 +93,7 @@ def message_type(
     name: Annotated[str, typer.Argument(help="avro or protobuf.")],
     files: Annotated[list[str], typer.Argument(help="A file of one schema, or some with their ids: 7=orders.avsc.")],
     message: Annotated[str | None, typer.Option(help="Of protobuf: the message, such as shop.Order.")] = None,
+    header: Annotated[str | None, typer.Option(help="The header that has the id, if no body begins with it.")] = None,
     json: Json = False,
 ) -> None:
     """Print the message type of bodies with these schemas, for `x-message-type` and all that takes a message type.
@@ -107,7 +108,8 @@ def message_type(
     if len(numbered) < len(files) != 1:
         raise InvalidArgument("several schemas need ids: 7=orders-7.avsc 9=orders-9.avsc")
     try:
-        kind = of_files({name: numbered or files[0]} | ({} if message is None else {"message": message}))
+        given = {"message": message, "header": header}
+        kind = of_files({name: numbered or files[0]} | {key: one for key, one in given.items() if one is not None})
     except ValueError as error:
         raise InvalidArgument(str(error)) from None
     if json:
@@ -167,13 +169,13 @@ def sow(
             topic, exchange=exchange, filter=filter, order_by=order_by, top_n=top, skip_n=skip, projection=select,
             grouping=group_by, select=fields, stats=_stats if stats else None,
         )  # fmt: skip
-        text = None if raw or json or select is not None else reader(partial(_facts, client, topic, exchange))
+        text = as_it_is if raw or json or select is not None else reader(partial(_facts, client, topic, exchange))
         for record in records:
             if json:
                 shown = ("sow_key", "lsn", "bookmark", "topic", "body")
                 write_json({field: getattr(record, field) for field in shown}, indent=False)
             else:
-                write(record.body.decode("utf-8", "replace") if text is None else text(record.body))
+                write(text(record))
 
 
 def _refuse_gathering(select: str | None, group_by: str | None, fields: str | None) -> None:

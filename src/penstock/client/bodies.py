@@ -107,12 +107,15 @@ ProtobufMessage: TypeAlias = "type[Any] | tuple[bytes | Path, str]"
 """A class that protoc made, or what `protoc --include_imports --descriptor_set_out` writes and the message's name."""
 
 
-def avro(schema: AvroSchema | Mapping[int, AvroSchema]) -> str:
-    """The message type of Avro bodies: bare ones of one schema, or such as begin with the id of one of several."""
+def avro(schema: AvroSchema | Mapping[int, AvroSchema], *, header: str | None = None) -> str:
+    """The message type of Avro bodies: bare ones of one schema, or such as begin with the id of one of several.
+
+    header: the header of each message that has the id, where bodies do not begin with it.
+    """
     if isinstance(schema, Mapping) and schema and all(isinstance(one, int) for one in schema):
         some = cast("Mapping[int, AvroSchema]", schema)
-        return packed(AVRO, {number: _schema_text(one) for number, one in some.items()})
-    return packed(AVRO, {BARE: _schema_text(cast("AvroSchema", schema))})
+        return packed(AVRO, {number: _schema_text(one) for number, one in some.items()}, header)
+    return packed(AVRO, {BARE: _schema_text(cast("AvroSchema", schema))}, header)
 
 
 def _schema_text(schema: AvroSchema) -> str:
@@ -125,11 +128,14 @@ def _schema_text(schema: AvroSchema) -> str:
         raise InvalidArgument(f"message_type avro: the schema is no JSON: {error}") from None
 
 
-def protobuf(message: ProtobufMessage | Mapping[int, ProtobufMessage]) -> str:
-    """The message type of Protocol Buffers' bodies: one message's, or such as begin with the id of one of several."""
+def protobuf(message: ProtobufMessage | Mapping[int, ProtobufMessage], *, header: str | None = None) -> str:
+    """The message type of Protocol Buffers' bodies: one message's, or such as begin with the id of one of several.
+
+    header: as of `avro`; bodies are then the messages that the ids mean, and nothing is in front of them.
+    """
     if isinstance(message, Mapping):
-        return packed(PROTOBUF, {number: _files(one) for number, one in message.items()})
-    return packed(PROTOBUF, {BARE: _files(message)})
+        return packed(PROTOBUF, {number: _files(one) for number, one in message.items()}, header)
+    return packed(PROTOBUF, {BARE: _files(message)}, header)
 
 
 def _files(message: ProtobufMessage) -> tuple[str, str]:

@@ -30,7 +30,10 @@ _UNSET = QueueSettings()
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Settings that cannot all hold: what is given, that an unset queue has not, decides, and then a question."""
+    """Settings that cannot all hold: what is given, that an unset queue has not, decides, and then a question.
+
+    Each row names what has to be given, so that settings which nobody set are not asked about.
+    """
 
     key: str  # the setting to blame; behind a dot a field of it
     why: str
@@ -55,8 +58,15 @@ def _tenants(key: str, place: int) -> Rule:
     return Rule(
         f"{key}.key",
         "it needs {fairness_key}, which says what the key is",
-        lambda settings: getattr(settings, key)[place] and settings.fairness_key is None,
+        lambda settings: getattr(settings, key)[place],
+        given=frozenset({key}),
+        absent=frozenset({"fairness_key"}),
     )
+
+
+def _not_once(key: str, why: str) -> Rule:
+    """Where messages are not delivered at most once."""
+    return Rule(key, why, given=_ONCE | {key})
 
 
 def _of_groups(key: str) -> Rule:
@@ -69,17 +79,13 @@ def _of_groups(key: str) -> Rule:
     )
 
 
-def _once(settings: QueueSettings) -> bool:
-    return settings.semantics == "at-most-once"
+_ONCE = frozenset({"semantics"})
+"""Given where they are not at-least-once, which is at-most-once."""
 
 
 def _keys() -> Iterator[Rule]:
     """Where keys of messages say who may have which."""
-    yield Rule(
-        "group_key",
-        "an at-most-once message is gone once it is sent, so its key would never be in use",
-        lambda one: one.group_key is not None and _once(one),
-    )
+    yield _not_once("group_key", "an at-most-once message is gone once it is sent, so its key would never be in use")
     for key in ("group_key", "fairness_key"):
         yield from (apart(key, other, f": {why}") for other, why in WHOLE.items())
         for other, why in (
@@ -89,7 +95,10 @@ def _keys() -> Iterator[Rule]:
             yield apart(key, other, f" in a queue with priorities: {why}", lambda one: one.rank_text is not None)
     yield needs("weights", "fairness_key", why=", which says whose weight it is")
     yield Rule(
-        "max_leased.key", "an at-most-once message is never leased", lambda one: one.max_leased[1] and _once(one)
+        "max_leased.key",
+        "an at-most-once message is never leased",
+        lambda one: one.max_leased[1],
+        given=_ONCE | {"max_leased"},
     )
     yield from (_tenants("max_leased", 1), _tenants("rate_limit", 2))
 
@@ -98,23 +107,22 @@ def _rules() -> Iterator[Rule]:
     yield Rule(
         "dead_letter_routing_key",
         "routing_key_but_no_dlx_defined: it needs {dead_letter_exchange} beside it",
-        lambda one: one.dead_letter_routing_key is not None and one.dead_letter_exchange is None,
+        given=frozenset({"dead_letter_routing_key"}),
+        absent=frozenset({"dead_letter_exchange"}),
     )
     yield Rule(
         "fairness_model",
         "{value} needs at-least-once; with at-most-once use 'round-robin'",
-        lambda one: _once(one) and one.fairness_model != "round-robin",
+        lambda one: one.fairness_model != "round-robin",
+        given=_ONCE,
     )
     yield Rule(
         "deliver",
         "'early' needs at-least-once; at-most-once removes durably before it sends",
-        lambda one: _once(one) and one.deliver != "durable",
+        lambda one: one.deliver != "durable",
+        given=_ONCE,
     )
-    yield Rule(
-        "retry",
-        "an at-most-once message is delivered once, so there is nothing to retry",
-        lambda one: _once(one) and one.retry is not None,
-    )
+    yield _not_once("retry", "an at-most-once message is delivered once, so there is nothing to retry")
     yield needs("priority_ageing", "max_priority")
     yield needs("delay_before_dispatch", "consumers_before_dispatch")
     yield apart("single_active_consumer", "consumers_before_dispatch", ": one consumer gets all, whoever else comes")
@@ -122,13 +130,10 @@ def _rules() -> Iterator[Rule]:
         "consumers_before_dispatch",
         "so many never come with {max_consumers} below it",
         lambda one: -1 < one.max_consumers < one.consumers_before_dispatch,
+        given=frozenset({"max_consumers", "consumers_before_dispatch"}),
     )
     yield from _keys()
-    yield Rule(
-        "non_destructive",
-        "an at-most-once message is gone once it is sent",
-        lambda one: one.non_destructive and _once(one),
-    )
+    yield _not_once("non_destructive", "an at-most-once message is gone once it is sent")
     yield from (
         apart("non_destructive", key, ": nobody holds a message, and each reads in order of arrival")
         for key in (*ONE_ORDER, "group_key", "fairness_key", "lease_period", "consumer_timeout", "retry")
@@ -142,14 +147,17 @@ def _rules() -> Iterator[Rule]:
     yield Rule(
         "unique",
         "it needs {dedup_key} beside it, which says what a message's key is",
-        lambda one: one.unique and one.dedup_key is None and not one.dedup_window,
+        given=frozenset({"unique"}),
+        absent=frozenset({"dedup_key", "dedup_window"}),
     )
     yield apart("dedup_window", "recovery_point", ": older messages have no key")
     yield apart("unique", "recovery_point", ": older messages have no key")
     yield Rule(
         "kind",
         "a group-local queue needs {initial_owner} beside it",
-        lambda one: one.kind == "group-local" and one.initial_owner is None,
+        lambda one: one.kind == "group-local",
+        given=frozenset({"kind"}),
+        absent=frozenset({"initial_owner"}),
     )
     yield _of_groups("initial_owner")
     yield _of_groups("group_local_queue_domain")
@@ -167,6 +175,7 @@ def _rules() -> Iterator[Rule]:
         "retry.max",
         "it is shorter than the initial delay",
         lambda one: one.retry is not None and one.retry.max < one.retry.initial,
+        given=frozenset({"retry"}),
     )
 
 

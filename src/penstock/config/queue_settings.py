@@ -18,16 +18,18 @@ from penstock.records.body_schemas import SCHEMA_TYPES
 from penstock.records.declared_types import QUEUE_TYPES
 from penstock.records.message_types import MESSAGE_TYPES
 from penstock.records.queue_settings import (
+    GIVES_WAY,
     Deliver,
     ExpirationModel,
     FairnessModel,
     Leasing,
-    Overflow,
     QueueSettings,
     Semantics,
     Sharing,
     WithoutSubscribers,
 )
+
+_GIVES_WAY = list(GIVES_WAY.values())
 
 
 def _duration(name: str, sentence: str, low: int = 0, *, rabbitmq: bool = False, crash: str = "") -> QueueKey:
@@ -376,9 +378,8 @@ QUEUE_KEYS: Mapping[str, QueueKey] = {
         ),
         _choice(
             "overflow",
-            "What gives way at a limit: the oldest ready messages, the newcomer, whose publisher is told, the newcomer "
-            "as a dead letter, the newcomer without a word to its publisher, or nothing: its publisher is held up.",
-            *get_args(Overflow),
+            f"What gives way at a limit: {', '.join(_GIVES_WAY[:-1])}, or {_GIVES_WAY[-1]}.",
+            *GIVES_WAY,
             crash=(
                 "What was refused, and answered so, is not there. What `block` held up is stored or nowhere; its "
                 "publisher was told nothing."

@@ -402,6 +402,7 @@ _FORMS: Mapping[Kind, _Form] = {
 
 
 _MESSAGE = "message"
+_HEADER = "header"
 
 
 def of_files(table: Mapping[str, object]) -> str:
@@ -409,14 +410,18 @@ def of_files(table: Mapping[str, object]) -> str:
 
     message_type = { avro = "orders.avsc" }                            bodies of one schema, bare
     message_type = { avro = { 7 = "orders-7.avsc", 9 = "orders-9.avsc" } }    each begins with the id of its own
+    message_type = { avro = { 7 = "orders-7.avsc" }, header = "schema-id" }    a header has the id
     message_type = { protobuf = "shop.pb", message = "shop.Order" }    what protoc --descriptor_set_out has written
 
     Files are read once, when the settings are; whether they are schemas is found out where bodies are read.
     """
     bases = [base for base in (AVRO, PROTOBUF) if base in table]
-    message = table.get(_MESSAGE)
-    if len(bases) != 1 or table.keys() - {*bases, _MESSAGE} or (message is None) == (bases == [PROTOBUF]):
-        raise ValueError('a table is { avro = "FILE" } or { protobuf = "FILE", message = "NAME" }; or { ID = "FILE" }')
+    message, header = table.get(_MESSAGE), table.get(_HEADER)
+    if len(bases) != 1 or table.keys() - {*bases, _MESSAGE, _HEADER} or (message is None) == (bases == [PROTOBUF]):
+        raise ValueError(
+            'a table is { avro = "FILE" } or { protobuf = "FILE", message = "NAME" }; or { ID = "FILE" }, which may '
+            'have header = "NAME" beside it'
+        )
     base, given = bases[0], table[bases[0]]
     files = cast("Mapping[str, object]", given) if isinstance(given, Mapping) else {str(BARE): given}
     schemas = dict[int, object]()
@@ -425,7 +430,7 @@ def of_files(table: Mapping[str, object]) -> str:
             raise ValueError(f"{number} = {path!r} is no id and no file")
         schemas[int(number)] = _schema(base, path, str(message))
     try:
-        return packed(base, schemas)
+        return packed(base, schemas, cast("str | None", header))
     except InvalidArgument as error:
         raise ValueError(str(error)) from None
 

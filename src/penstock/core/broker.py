@@ -331,7 +331,7 @@ class Core(
             return Published(0, self._out.last_lsn, refused=[(row, refuse) for row in range(size)])
         if not size:
             return Published(0, self._out.last_lsn)
-        now = self._at(now)
+        now = self._out.at(now)
         if self._unruled:
             self._rule_takers(now, batch)
         if mandatory:

@@ -10,9 +10,10 @@ from collections.abc import Mapping
 from typing import Generic, TypeVar
 
 from penstock.core.state.encoding import dump
+from penstock.errors import PreconditionFailed
 from penstock.records.chunks import LSN_LIMIT, Now
 from penstock.records.entries import Control, Entry, Group, Moves, Publishes
-from penstock.records.kinds import NO_ROUTE, NO_VIA, Kind
+from penstock.records.kinds import FORMAT, MEANINGS, NO_ROUTE, NO_VIA, Kind, withheld
 
 E = TypeVar("E")
 
@@ -29,7 +30,18 @@ RUN_MOST = 1024
 class Outbox(Generic[E]):
     """Journal, effects and the next LSN.  `E` is the union of effects."""
 
-    __slots__ = ("_group", "_nesting", "_run", "effects", "journal", "last_message", "next_lsn", "time")
+    __slots__ = (
+        "_group",
+        "_nesting",
+        "_run",
+        "effects",
+        "format",
+        "journal",
+        "last_message",
+        "next_lsn",
+        "time",
+        "withheld",
+    )
 
     def __init__(self, next_lsn: int = 1, time: int = 0) -> None:
         self.next_lsn = next_lsn
@@ -37,9 +49,23 @@ class Outbox(Generic[E]):
         self.journal: list[Entry] = []
         self.effects: list[E] = []
         self.last_message = 0  # the highest LSN that a message was given; 0: none since the start
+        self.write_as(FORMAT)
         self._group: Group | None = None
         self._nesting = 0
         self._run: Moves | None = None  # in the journal, outside of groups: the next record is added if its LSN is next
+
+    def write_as(self, format: int) -> None:
+        """Others read this log, and not all of them what is newer than this format."""
+        self.format, self.withheld = format, withheld(format)
+
+    def check_format(self, *kinds: Kind) -> None:
+        """PreconditionFailed where a member of the cluster cannot read one of these; nothing is written then."""
+        for kind in kinds:
+            if kind in self.withheld:
+                raise PreconditionFailed(
+                    f"a {kind.name} record is of format {MEANINGS[kind].since}, and the cluster's log of "
+                    f"{self.format}: upgrade all members, and then: penstock cluster finalize"
+                )
 
     @property
     def last_lsn(self) -> int:
@@ -81,6 +107,7 @@ class Outbox(Generic[E]):
         route: int = NO_ROUTE,
     ) -> int:
         """Write one control record; returns its LSN.  header: bytes are what `dump` has made of one."""
+        assert kind not in self.withheld, f"{kind.name} is newer than the log's format {self.format}"
         told = header if isinstance(header, bytes) else dump(header) if header is not None else b""
         group, journal = self._group, self.journal
         if kind in RUNS and len(told) + len(body) <= SHORT:
@@ -94,7 +121,9 @@ class Outbox(Generic[E]):
                 run.headers.append(told)
                 run.bodies.append(body)
                 return lsn
-        lsn = self._give(1)
+        lsn = self.next_lsn
+        self.next_lsn = lsn + 1
+        assert lsn + 1 < LSN_LIMIT, "the log is out of LSNs"
         entry = Control(kind, name, told, body, lsn, self.time, via, route)
         if group is not None:
             group.entries.append(entry)
@@ -119,14 +148,16 @@ class Outbox(Generic[E]):
 
     def publish(self, batch: Publishes) -> int:
         """Write messages; sets `batch.first` and `batch.time`, returns the first LSN."""
-        batch.first = self._give(len(batch.bodies))
+        batch.first = first = self.next_lsn
+        self.next_lsn = following = first + len(batch.bodies)
+        assert following < LSN_LIMIT, "the log is out of LSNs"
         batch.time = self.time
-        self.last_message = self.next_lsn - 1
+        self.last_message = following - 1
         if self._group is not None:
             self._group.entries.append(batch)
         else:
             self.journal.append(batch)
-        return batch.first
+        return first
 
     def effect(self, effect: E) -> None:
         """Ask for something to be done in the world once the journal allows it."""
@@ -143,9 +174,3 @@ class Outbox(Generic[E]):
         """The effects since the last call, in order; the outbox starts a new list."""
         taken, self.effects = self.effects, []
         return taken
-
-    def _give(self, count: int) -> int:
-        lsn = self.next_lsn
-        self.next_lsn = lsn + count
-        assert self.next_lsn < LSN_LIMIT, "the log is out of LSNs"
-        return lsn

@@ -17,7 +17,7 @@ from datetime import datetime
 from decimal import Decimal
 from functools import cached_property, lru_cache
 from itertools import repeat
-from typing import Any, TypeAlias, cast
+from typing import Any, Protocol, TypeAlias, cast
 
 import orjson
 import pyarrow as pa
@@ -48,6 +48,22 @@ PROPERTIES = (
 Table = dict[str, Value]
 NOTHING: Table = {}
 
+Properties: TypeAlias = "bytes | Sequence[bytes]"
+"""Encoded AMQP headers: one that all messages have, or each its own."""
+
+
+class BodyReader(Protocol):
+    """How bodies are read; a `BodyType` is one."""
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """The columns that it takes this from."""
+        ...
+
+    def tables(self, bodies: Sequence[bytes], properties: Properties) -> list[Table]:
+        """The fields of each body."""
+        ...
+
 
 def parsed(body: bytes) -> Table:
     """The fields of a body; none if it is no JSON."""
@@ -56,6 +72,18 @@ def parsed(body: bytes) -> Table:
     except orjson.JSONDecodeError:
         return NOTHING
     return cast("Table", record) if record.__class__ is dict else root(record)
+
+
+class _Json:
+    """Bodies of JSON, without a look into the table of types."""
+
+    needs = frozenset(("body",))
+
+    def tables(self, bodies: Sequence[bytes], properties: Properties) -> list[Table]:
+        return list(map(parsed, bodies))
+
+
+_JSON = _Json()
 
 
 def root(value: Value) -> Table:
@@ -166,7 +194,7 @@ class View:
     origin: int | None = None
     seconds: float | None = None
     context: object = None
-    table: Callable[[bytes], Table] = parsed  # how its bodies are read
+    kind: BodyReader = _JSON  # how its bodies are read
     columns: dict[object, Typed | Objects] = field(default_factory=dict["object", "Typed | Objects"])
 
     def __len__(self) -> int:
@@ -205,7 +233,7 @@ class View:
     @cached_property
     def records(self) -> list[Table]:
         """Bodies, each parsed once."""
-        return list(map(self.table, self.bodies))
+        return self.kind.tables(self.bodies, self.headers if "properties" in self.kind.needs else EMPTY)
 
     @cached_property
     def headers(self) -> bytes | list[bytes]:

@@ -210,15 +210,17 @@ class _Writer:
     def _sources(self) -> list[str]:
         """What takes a message's body and header apart, as far as its fields are in them."""
         steps: list[str] = []
+        if self.sources & {"headers", "properties"} or "properties" in self.needs:
+            self.needs.add("properties")
+            steps.append("headers, properties = header_tables(header)")
         if "body" in self.sources:
             self.needs.add("body")
             if not self.parsed:
                 kind = body_type(message_type_of(self.tree))
-                self.names["table"] = kind.table
+                if "properties" in kind.needs:
+                    self.needs.add("properties")
+                self.names |= {"table": kind.table, "one_whole": kind.one_whole}
                 steps += kind.inline
-        if self.sources & {"headers", "properties"} or "properties" in self.needs:
-            self.needs.add("properties")
-            steps.append("headers, properties = header_tables(header)")
         return steps
 
     def _columns(self) -> dict[str, str]:

@@ -144,7 +144,7 @@ class _Compiled:
     def _view(self, batch: Batch, origin: int | None, now: int | None, context: Context | None) -> View:
         from penstock.expr.batches import View
 
-        return View(batch, origin, self._seconds(now), context, body_type(self.message_type).table)
+        return View(batch, origin, self._seconds(now), context, body_type(self.message_type))
 
 
 class Filter(_Compiled):

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
-from penstock.expr.batches import NOTHING, Table, header_tables, walk
+from penstock.expr.batches import NOTHING, Properties, Table, header_tables, walk
 from penstock.expr.bodies.type_table import body_type
 from penstock.expr.filter import Filter
 from penstock.expr.text_patterns import Equality, equality_of
@@ -124,16 +124,17 @@ LOOP_US = 20_000
 class _Records:
     """The fields of a batch of bodies: read once for each message type that some filter asks for."""
 
-    __slots__ = ("_bodies", "_read")
+    __slots__ = ("_bodies", "_properties", "_read")
 
-    def __init__(self, bodies: Sequence[bytes]) -> None:
+    def __init__(self, bodies: Sequence[bytes], properties: Properties) -> None:
         self._bodies = bodies
+        self._properties = properties
         self._read: dict[MessageType, list[Table]] = {}
 
     def of(self, kind: MessageType) -> list[Table]:
         found = self._read.get(kind)
         if found is None:
-            found = self._read[kind] = list(map(body_type(kind).table, self._bodies))
+            found = self._read[kind] = body_type(kind).tables(self._bodies, self._properties)
         return found
 
 
@@ -207,7 +208,7 @@ class FilterSet:
                     rows = _true(only.matches(bodies, properties, topics, lsns=lsns, times=times))
                     return {slot: rows} if rows else {}
         out: dict[int, list[int]] = {}
-        records = _Records(bodies)
+        records = _Records(bodies, properties)
         candidates: dict[int, list[int]] = {}
         for field, table in self._fields.items():
             self._look_up(field, table, records, bodies, properties, out, candidates)

@@ -299,10 +299,10 @@ class BodyCheck:
         if self._work[0] > WORK_MOST:
             raise InvalidArgument(f"json_schema makes {self._work[0]} steps for a byte; {WORK_MOST} are allowed")
 
-    def fits(self, body: bytes) -> bool:
+    def fits(self, body: bytes, properties: bytes) -> bool:
         """Whether a body is JSON within the bounds and as its schema asks."""
         try:
-            body = self._shown(body)
+            body = self._shown(body, properties)
             value: object = orjson.loads(body)
         except ValueError:
             return False
@@ -313,11 +313,11 @@ class BodyCheck:
                 return False
         return bool(self._validator.is_valid(value))
 
-    def _shown(self, body: bytes) -> bytes:
+    def _shown(self, body: bytes, properties: bytes) -> bytes:
         """A body as JSON.  ValueError for one that is none of its type, or too large."""
         if self._type is not None and len(body) <= BODY_MOST:
             try:
-                body = self._type.json(body)
+                body = self._type.json(self._type.one_whole(body, properties))
             except ValueError as error:
                 raise ValueError(f"it is no {self._type.title}: {error}") from None
         if len(body) > BODY_MOST:
@@ -328,10 +328,10 @@ class BodyCheck:
         """For a body of so many levels, at most."""
         return len(body) * self._work[min(depth, len(self._work) - 1)]
 
-    def why(self, body: bytes) -> str:
+    def why(self, body: bytes, properties: bytes) -> str:
         """The first thing that is wrong with a body that does not fit, and where; no value of it."""
         try:
-            body = self._shown(body)
+            body = self._shown(body, properties)
             value: object = orjson.loads(body)
         except orjson.JSONDecodeError as error:
             return f"it is no JSON: {error}"

@@ -175,7 +175,7 @@ def _taken(column: Any, places: npt.NDArray[np.int64]) -> Any:
 
 def _some(view: View, places: npt.NDArray[np.int64]) -> View:
     wanted: Any = [name for name in ("body", "properties", "topic", "lsn", "time") if name in view.batch.schema.names]
-    return View(view.batch.select(wanted).take(places), view.origin, view.seconds, view.context, view.table)
+    return View(view.batch.select(wanted).take(places), view.origin, view.seconds, view.context, view.kind)
 
 
 def _shaped(shapes: Shapes, bodies: Any, places: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

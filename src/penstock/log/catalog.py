@@ -92,11 +92,6 @@ class Catalog:
             closed.file = self.shelf.put(closed.name, closed.file)
         self.segments.append(segment)
 
-    def go_on_in(self, segment: Segment) -> None:
-        """The segment that is written: the last one, or a new one."""
-        if segment is not self.segments[-1]:
-            self.add(segment)
-
     def drop_front(self) -> Segment:
         """Forget the oldest segment."""
         gone = self.segments[0]

@@ -1,7 +1,8 @@
 """Entries -> one Arrow IPC record batch, without pyarrow: columns are joined bytes, the header is a patched template.
 
 `columns` has the values.  A large batch stays a list of pieces, which are written from where they lie; a small one is
-joined.  `arrow_batch` says the same in plain pyarrow: the template is checked
+joined.  A batch of one row, as most commits of a client that waits for each confirm are, has no columns to collect: its
+values are packed as they stand.  `arrow_batch` says the same in plain pyarrow: the template is checked
 against it once a process, and if they ever differ (another pyarrow) the encoder uses the plain way.  Of nulls: `via`,
 `route`, `expires_at` and `not_before` have them, where entries hold NO_VIA, NO_ROUTE or 0.  No rule of the queues is
 known here.
@@ -18,7 +19,7 @@ import pyarrow as pa
 
 from penstock.log import columns
 from penstock.log.columns import PUBLISH, TRANSIENT, parts_of
-from penstock.log.frame import KEY_CRC, KEY_DURABLE, KEY_LSN, ZERO_CRC, FrameReader, Layout, stamp
+from penstock.log.frame import KEY_CRC, KEY_DURABLE, KEY_LSN, ZERO_CRC, FrameReader, Layout, stamp, sum_of
 from penstock.log.record_batches import make_batch, message_with
 from penstock.records.entries import Control, Entry, Group, Moves, Publishes, Topic, singly
 from penstock.records.kinds import NO_ROUTE, NO_VIA, Kind
@@ -31,6 +32,11 @@ _PAD = [bytes(-n & 7) for n in range(8)]
 _GATHER = 1 << 16
 """Bytes from which a message is written piece by piece instead of being joined: the join would cost more."""
 _NULLS = {"via": NO_VIA, "route": NO_ROUTE, "expires_at": 0, "not_before": 0}
+
+_LONG, _INT, _ENDS = (struct.Struct(code).pack for code in ("<q", "<i", "<2i"))
+_KIND = {int(kind): struct.pack("<b", kind) for kind in Kind}
+_NULL, _ZERO, _NO_PRIORITY = b"\0", bytes(8), b"\0\0"
+"""Columns of a lone row: validity of what is null, a time that is not there, and no priority."""
 
 
 class Encoded(NamedTuple):
@@ -100,10 +106,12 @@ def samples() -> list[list[Entry]]:
     short = Publishes([plain, other], [b"", b"\0\0"], [b"1", b"2"], 89, 5, [NO_ROUTE, 1], [0, 1], [2, 0], [0, 255])
     packed = Publishes(plain, b"\x10\0\x02", PackedBodies.of([b"dd", b"", b"e"] * 30).part(1, 81), 89, 6, 3)
     kinds, names = [Kind.GRANT, Kind.SETTLE, Kind.SETTLE], ["orders", "", "o"]
+    lone = Publishes(other, b"\x10\0\x02", [b"body"], 89, 6, 3, transient=True)
+    bare = Publishes(plain, b"", [b""], 89, 6)
     moves = Moves(86, 6, kinds, names, [b"{}", b"", b"{ }"], [bytes(24), b"", b"x"])
     return [
         [few], [many], [control], [few, Group([many, control]), later], [control, short], [packed], [many, packed],
-        [moves], [moves, packed],
+        [moves], [moves, packed], [lone], [bare], [short.select([1])],
     ]  # fmt: skip
 
 
@@ -139,6 +147,10 @@ class Encoder:
 
         OverflowError when names, properties or bodies together pass 2 GiB, the reach of Arrow's 32-bit offsets.
         """
+        if len(entries) == 1 and self.uses_template and (row := columns.lone_row(entries[0])) is not None:
+            lsn = row[0]
+            size, head, rest = self._lone(row, durable, offset)
+            return Encoded(lsn, lsn, 1, size, head, rest)
         parts = parts_of(entries)
         if not parts:
             raise ValueError("a batch needs a row; use mark()")
@@ -159,6 +171,29 @@ class Encoder:
             return None
         nothing = [b""] * (self.layout.n_buffers - 1)
         return self._assemble(nothing, [], 0, [0] * (2 * self.layout.n_nodes), 0, lsn, durable, offset)[1]
+
+    def _lone(self, row: columns.Row, durable: int, offset: int) -> _Message:
+        """What `_message` makes of one row without times and priority."""
+        lsn, kind, text, via, route, time, header, body = row
+        name = text.encode()
+        if max(len(name), len(header), len(body)) > columns.REACH:
+            raise columns.too_large()
+        no_via, no_route = via == NO_VIA, route == NO_ROUTE
+        pieces: list[bytes | memoryview] = [
+            b"", _LONG(lsn),
+            b"", _KIND[kind],
+            b"", _ENDS(0, len(name)), name,
+            _NULL if no_via else b"", _INT(0 if no_via else via),
+            _NULL if no_route else b"", _INT(0 if no_route else route),
+            b"", _LONG(time),
+            _NULL, _ZERO,
+            _NULL, _ZERO,
+            b"", _NO_PRIORITY,
+            b"", _ENDS(0, len(header)), header,
+            b"", _ENDS(0, len(body)),
+        ]  # fmt: skip
+        nodes = [1, 0, 1, 0, 1, 0, 1, int(no_via), 1, int(no_route), 1, 0, 1, 1, 1, 1, 1, 0, 1, 0, 1, 0]
+        return self._assemble(pieces, [body], len(body), nodes, 1, lsn, durable, offset)
 
     def _message(self, c: columns.Columns, lsn: int, durable: int, offset: int) -> _Message:
         rows = c.rows
@@ -226,7 +261,7 @@ class Encoder:
         header[layout.durable : layout.durable + 16] = b"%016x" % durable
         if at < _GATHER:
             message = bytearray().join([header, *out])
-            stamp(message, layout.crc, offset)
+            message[layout.crc : layout.crc + 8] = b"%08x" % sum_of(message, layout.crc, offset)
             return len(message), message, ()
         head, rest = bytearray(header), [piece for piece in out if len(piece)]
         stamp(head, layout.crc, offset, rest)

@@ -65,11 +65,11 @@ class Gathering:
         self.must_roll = False  # the next commit begins a new segment
         self.lazy_since = 0  # mono microseconds when the oldest entry that nobody waits for came; 0: there is none
         self._base = False  # there is a base among the entries
-        self._bases: deque[tuple[int, int]] = deque()  # (last LSN, floor) of bases not yet durable
+        self.bases: deque[tuple[int, int]] = deque()  # (last LSN, floor) of bases not yet durable
         self._vias = vias
 
-    def add(self, entries: Sequence[Entry]) -> None:
-        """More entries, with higher LSNs.
+    def add(self, entries: Sequence[Entry]) -> int:
+        """More entries, with higher LSNs; their bytes.
 
         InvalidArgument for one that no batch can hold; nothing of them is taken then.  Whoever decides keeps its groups
         below that, so this is the last look before it would be too late.
@@ -85,6 +85,9 @@ class Gathering:
                 if entry.kind in _NOTICED:
                     self._notice(entry)
                 continue
+            if isinstance(entry, Publishes):
+                rows += len(entry.bodies)
+                continue
             rows += len(entry)
             if isinstance(entry, Group):
                 for part in entry.entries:
@@ -93,6 +96,7 @@ class Gathering:
         self.entries += entries
         self.bytes += size
         self.rows += rows
+        return size
 
     def _notice(self, control: Control) -> None:
         kind = control.kind
@@ -102,7 +106,7 @@ class Gathering:
                 self._base = True
                 header = cast("dict[str, int]", orjson.loads(control.header))
                 if header["part"] == header["parts"] - 1:
-                    self._bases.append((control.lsn, header["floor"]))
+                    self.bases.append((control.lsn, header["floor"]))
         else:
             self._vias.learn(control.via, control.header)
 
@@ -111,20 +115,16 @@ class Gathering:
         commit = Commit(
             self.entries, synced, sync, size=self.bytes, rows=self.rows, base=self._base, roll=self.must_roll
         )
-        self.drop()
-        return commit
-
-    def drop(self) -> None:
-        """Forget what has gathered."""
         self.entries, self.bytes, self.rows = [], 0, 0
         self.urgent = self.must_sync = self.must_roll = self._base = False
         self.lazy_since = 0
+        return commit
 
     def base_floor(self, synced: int) -> int:
         """Floor of the newest base that has become durable with this LSN; 0: none has."""
         floor = 0
-        while self._bases and self._bases[0][0] <= synced:
-            floor = max(floor, self._bases.popleft()[1])
+        while self.bases and self.bases[0][0] <= synced:
+            floor = max(floor, self.bases.popleft()[1])
         return floor
 
 
@@ -160,7 +160,9 @@ class Committing:
         self.written = self.durable
         self.synced = self.durable
         self.appended = self.durable  # LSN of the last row gathered
+        self.pending_bytes = 0  # gathered and in the running commit: what the memory budget counts
         self.waiting_since = 0  # mono microseconds when the running commit was handed over; 0: none runs
+        self.thread_since = 0  # the same where a thread was given it, for which it needs the interpreter
         self.commits = self.bytes_written = 0
         self.commit_us = 0  # how long the last commit of rows took
         self._disk = disk
@@ -184,7 +186,6 @@ class Committing:
         self._last_look = self._idle_since
         self._base_floor = 0
         self._committer: Committer | None = None  # None: commits happen where they are asked for
-        self._in_thread = False  # the running commit is a thread's
         self._call_soon: Callable[[Callable[[], object]], object] | None = None
         self._call_later: CallLater | None = None
         self._timer_at = 0
@@ -246,7 +247,7 @@ class Committing:
         if self._closed:
             raise LogBroken("the log is closed")
         gathered = self._gathered
-        gathered.add(entries)
+        self.pending_bytes += gathered.add(entries)
         self.appended = last_of(entries[-1])
         if sync:
             gathered.must_sync = True
@@ -257,17 +258,6 @@ class Committing:
         elif not gathered.lazy_since:
             gathered.lazy_since = self._clock.mono()
             self._arm()
-
-    @property
-    def thread_since(self) -> int:
-        """Mono microseconds when a thread was given the running commit, for which it needs the interpreter; 0: none."""
-        return self.waiting_since if self._in_thread else 0
-
-    @property
-    def pending_bytes(self) -> int:
-        """Bytes gathered and in the running commit: what the memory budget counts."""
-        running = self._running
-        return self._gathered.bytes + (running.size if running is not None else 0)
 
     @property
     def full(self) -> bool:
@@ -331,12 +321,6 @@ class Committing:
         now = self._clock.mono()
         if self._running is not None or self.broken or self._closed:
             return
-        self._commit_due(now)
-        if self._room.full and now - self._last_look >= _RECHECK:
-            self._last_look = now
-            self._look()
-
-    def _commit_due(self, now: int) -> None:
         gathered = self._gathered
         waited = gathered.urgent or now - gathered.lazy_since >= self.settings.ack_sync
         if gathered.must_sync or (gathered.entries and waited):
@@ -346,6 +330,9 @@ class Committing:
         elif self._may_mark and now - self._idle_since >= self.settings.idle_mark:
             self._unmarked = False
             self._run(Commit([], self.synced, self.settings.sync == "commit", mark=self.written + 1))
+        if self._room.full and now - self._last_look >= _RECHECK:
+            self._last_look = now
+            self._look()
 
     def next_deadline(self) -> int | None:
         """Mono microseconds at which `tick` has something to do; None: nothing ahead."""
@@ -393,7 +380,8 @@ class Committing:
         self._running = commit
         self.waiting_since = self._clock.mono()
         if self._committer is not None:
-            self._in_thread = self._committer.post(commit)
+            if self._committer.post(commit):
+                self.thread_since = self.waiting_since
         else:
             self._appender.run(commit)
             self._done(commit)
@@ -411,15 +399,20 @@ class Committing:
         if self._running is not commit:
             return  # flush() was faster than the loop
         self._running = None
-        began, self.waiting_since = self.waiting_since, 0
+        self.pending_bytes -= commit.size
+        began, self.waiting_since, self.thread_since = self.waiting_since, 0, 0
         if commit.error is not None:
             self._break(commit.error)
             return
+        present = self._catalog.segments[-1]
         for segment, first, last, offset, length, rows in commit.placed:
-            self._catalog.go_on_in(segment)
+            if segment is not present:
+                present = segment
+                self._catalog.add(segment)
             segment.add(first, last, offset, length, rows, checked=False)
             self.bytes_written += length
-        self._catalog.go_on_in(self._appender.segment)  # perhaps begun, and nothing is in it yet
+        if self._appender.segment is not present:  # begun, and nothing is in it yet
+            self._catalog.add(self._appender.segment)
         now = self._clock.mono()
         self._idle_since = now
         if commit.sync:
@@ -435,11 +428,13 @@ class Committing:
             self.synced = self.written
             if not (self._gathered.entries or self._gathered.must_roll):  # a sync that was asked for came with this
                 self._gathered.urgent = self._gathered.must_sync = False
-        self._base_floor = max(self._base_floor, self._gathered.base_floor(min(self.synced, self.durable)))
-        if self._committer is not None and self._gathered.urgent:
-            self._hand_over()
-        else:
-            self._arm()
+        if self._gathered.bases:
+            self._base_floor = max(self._base_floor, self._gathered.base_floor(min(self.synced, self.durable)))
+        if self._committer is not None:
+            if self._gathered.urgent:
+                self._hand_over()
+            else:
+                self._arm()
         if self.on_synced is not None:
             self.on_synced(self.synced)
         elif commit.placed:
@@ -450,7 +445,7 @@ class Committing:
         if self.broken:
             return
         self.broken = f"the log cannot be written: {error}"
-        self._gathered.drop()
+        self.pending_bytes -= self._gathered.take(self.synced, False).size
         logger.error("%s; nothing is confirmed until the server is restarted", self.broken)
         failure = LogBroken(self.broken)
         failure.__cause__ = error

@@ -143,9 +143,9 @@ class Log(Committing):
         return self._reader.damage
 
     @property
-    def decoded_bytes(self) -> int:
-        """Bytes of decoded batches kept for reading: what the memory budget counts."""
-        return self._reader.kept_bytes
+    def decoded(self) -> Reader:
+        """What keeps decoded batches for reading: its `bytes` are what the memory budget counts."""
+        return self._reader
 
     @property
     def index_bytes(self) -> int:

@@ -185,14 +185,9 @@ class Reader:
         self._vias = vias
         self._budget = cache
         self._kept = OrderedDict[tuple[Segment, int], _Decoded]()
-        self._kept_bytes = 0
+        self.bytes = 0  # of memory that the batches that are kept take
         self._lock = threading.Lock()
         self.damage = Damage()
-
-    @property
-    def kept_bytes(self) -> int:
-        """Bytes of memory that the batches that are kept take."""
-        return self._kept_bytes
 
     def at_hand(self, lsns: Sequence[int] | Chunk) -> bool:
         """Whether `read` would find everything decoded, and so not touch the disk."""
@@ -300,7 +295,7 @@ class Reader:
         with self._lock:
             segment.gone = True
             for key in [key for key in self._kept if key[0] is segment]:
-                self._kept_bytes -= self._kept.pop(key).size
+                self.bytes -= self._kept.pop(key).size
 
     def _decode(self, segment: Segment, number: int) -> _Decoded:
         key = (segment, number)
@@ -327,9 +322,9 @@ class Reader:
         with self._lock:
             if key not in self._kept and not segment.gone:
                 self._kept[key] = decoded
-                self._kept_bytes += decoded.size
-                while self._kept_bytes > self._budget and len(self._kept) > 1:
-                    self._kept_bytes -= self._kept.popitem(last=False)[1].size
+                self.bytes += decoded.size
+                while self.bytes > self._budget and len(self._kept) > 1:
+                    self.bytes -= self._kept.popitem(last=False)[1].size
         return decoded
 
     def _slice(self, decoded: _Decoded, low: int, high: int, found: Joining, left: int) -> int:

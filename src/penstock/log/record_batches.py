@@ -10,8 +10,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.log.frame import NotAFrame
-from penstock.records import arrays
 from penstock.records.compute import compute
+from penstock.records.compute import one_value as holds_one_value
 from penstock.records.schema import COLUMNS
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def span(batch: pa.RecordBatch, name: str) -> int:
 
 def one_value(batch: pa.RecordBatch, name: str) -> bool:
     """Whether all values of a text or binary column are the same."""
-    return arrays.one_value(cast("Any", batch.column(_AT[name])))
+    return holds_one_value(cast("Any", batch.column(_AT[name])))
 
 
 def nulls(batch: pa.RecordBatch, name: str) -> int:

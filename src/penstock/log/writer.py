@@ -248,7 +248,8 @@ class Appender:
                 self._mark(commit)
             commit.end = self._offset
             self._room.advance(self._offset)
-            self.tell()
+            if self.told is not None:
+                self.tell()
         except BaseException as error:  # noqa: BLE001  the loop decides: whatever failed, nothing after it is confirmed
             commit.error = error
             if isinstance(error, NoRoom):

@@ -1,7 +1,7 @@
 """The budget of `server.memory`: one number, and an account for everything that counts against it.
 
-Who holds bytes charges its account when it takes them and credits it when they are gone.  What others hold and change
-all the time (the gathering commit, the reader's decoded batches) is asked for when a sum is wanted.  A part of the
+Who holds bytes charges its account when it takes them and credits it when they are gone, or is known as a holder whose
+`bytes` are read when a sum is wanted, which is after every commit.  Who has to work his out is asked.  A part of the
 budget is kept back for reading what somebody waits for: nothing else may use it, so that no cache and no stalled
 consumer can keep another's messages on disk.  It knows no queue and decides nothing about what has to go.
 
@@ -27,6 +27,9 @@ GATHER_MOST = 64 << 20
 GATHER_LEAST = 64 << 10
 """A budget too small for anything still gathers this much at once."""
 
+GATHER_SHORT = 1 << 20
+"""Bytes gathered while memory is short of what no cache can give up: whoever holds that, publishers go on."""
+
 KEPT_BACK_MOST = 16 << 20
 
 
@@ -47,21 +50,38 @@ class Account:
         return f"Account({self.name!r}, {self.bytes})"
 
 
+class Holder(Protocol):
+    """Who keeps count of what it holds."""
+
+    @property
+    def bytes(self) -> int:
+        """So many now."""
+        ...
+
+
 class Budget:
     """The accounts, their sum, and the limit."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.kept_back = min(limit // 8, KEPT_BACK_MOST)  # for reads that somebody waits for, and the allocator's holes
-        self.accounts: dict[str, Account] = {}
+        self.gather_most = max(GATHER_LEAST, min(GATHER_MOST, limit // 4))  # bytes that may gather for the log: each
+        # lies in memory twice, as bodies and as what is being written
+        self.gather_least = min(GATHER_SHORT, self.gather_most)  # the same while nothing can be put aside
+        self._accounts: dict[str, Account] = {}
+        self._holders: dict[str, Holder] = {}  # the accounts are among them
         self._asked: dict[str, Callable[[], int]] = {}
 
     def account(self, name: str) -> Account:
         """The account of that name, made if it is new."""
-        account = self.accounts.get(name)
+        account = self._accounts.get(name)
         if account is None:
-            account = self.accounts[name] = Account(name)
+            account = self._holders[name] = self._accounts[name] = Account(name)
         return account
+
+    def hold(self, name: str, holder: Holder) -> None:
+        """Have somebody else's count as an account."""
+        self._holders[name] = holder
 
     def watch(self, name: str, ask: Callable[[], int]) -> None:
         """Have an account whose holder is asked each time."""
@@ -71,8 +91,8 @@ class Budget:
     def used(self) -> int:
         """All bytes held, by whomever."""
         used = 0
-        for account in self.accounts.values():
-            used += account.bytes
+        for holder in self._holders.values():
+            used += holder.bytes
         for ask in self._asked.values():
             used += ask()
         return used
@@ -82,14 +102,9 @@ class Budget:
         """Bytes by which caches must shrink; 0 or less when all is well."""
         return self.used - self.limit + self.kept_back
 
-    @property
-    def gather_most(self) -> int:
-        """Bytes that may gather for the log: each lies in memory twice, as bodies and as what is being written."""
-        return max(GATHER_LEAST, min(GATHER_MOST, self.limit // 4))
-
     def by_name(self) -> dict[str, int]:
         """Bytes by account, for metrics."""
-        names = {name: account.bytes for name, account in self.accounts.items()}
+        names = {name: holder.bytes for name, holder in self._holders.items()}
         names.update((name, ask()) for name, ask in self._asked.items())
         return names
 

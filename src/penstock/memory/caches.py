@@ -54,13 +54,14 @@ class Caches:
         """limit: bytes for everything that `server.memory` covers."""
         self.budget = Budget(limit)
         self.arrivals = Arrivals()
+        self.add = self.arrivals.add
         self.area = TargetArea(self.budget.account("direct"))
         self.pending = PendingCache(self.budget.account("pending"))
         self.heads = HeadQueueCache(self.budget.account("heads"))
         self.loading = self.budget.account("loading")
         self.sending = self.budget.account("sending")
         self.partial = self.budget.account("partial")
-        self.budget.watch("arrivals", lambda: self.arrivals.bytes)
+        self.budget.hold("arrivals", self.arrivals)
         self.lines: dict[int, Line] = {}  # of queues whose heads are kept
         self.parting = Parting(
             takers, self.budget, self.arrivals, self.area, self.pending, self.heads, self.lines, lambda: self.high
@@ -88,10 +89,6 @@ class Caches:
 
     # -- coming
 
-    def add(self, batch: Publishes) -> None:
-        """A batch has been given its LSNs; they are above all earlier ones."""
-        self.arrivals.add(batch)
-
     def set_durable(self, lsn: int) -> None:
         """The log has everything up to `lsn`."""
         self.arrivals.set_durable(lsn)
@@ -99,11 +96,11 @@ class Caches:
 
     def keep_to_budget(self) -> None:
         """Shrink as far as it takes."""
-        over = self.budget.over
-        if over <= 0:
+        budget = self.budget
+        if budget.used <= budget.limit - budget.kept_back:
             self.tight = False
         else:
-            self.tight = not self.shrink() and self.budget.over > self.budget.kept_back + GATHER_LEAST
+            self.tight = not self.shrink() and budget.over > budget.kept_back + GATHER_LEAST
 
     def shrink(self, need: int = 0, *, direct: bool = True) -> bool:
         """Make room for `need` bytes more; whether there is.  direct: bodies that lists have may go for it."""

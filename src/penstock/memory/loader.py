@@ -36,18 +36,14 @@ class _HeadLoader:
     def __init__(self, caches: Caches, read: ReadCold) -> None:
         self._caches = caches
         self._read = read
-        self._lines: dict[int, Line] = {}  # by queue: to be filled
+        self.lines: dict[int, Line] = {}  # by queue: to be filled
         self._share = 0
         self.reading: dict[int, Chunk] = {}  # by queue
 
-    def __bool__(self) -> bool:
-        """Whether there is something left to do."""
-        return bool(self._lines)
-
     def fill(self, lines: Iterable[Line]) -> None:
         """Nobody consumes from these queues yet: have the bodies at their heads when somebody comes."""
-        self._lines.update((line.queue, line) for line in lines)
-        self._share = min(self._caches.budget.limit // 4, _HEADS_MOST) // max(1, len(self._lines))
+        self.lines.update((line.queue, line) for line in lines)
+        self._share = min(self._caches.budget.limit // 4, _HEADS_MOST) // max(1, len(self.lines))
 
     def step(self) -> None:
         """Begin a read, if none is under way and there is room."""
@@ -56,15 +52,15 @@ class _HeadLoader:
             return
         most = min(READ_BYTES, caches.budget.limit // 8)
         if -caches.budget.over < 2 * most:
-            self._lines.clear()
+            self.lines.clear()
             return
         parts: dict[int, Chunk] = {}
-        for queue, line in list(islice(self._lines.items(), JOIN_MOST)):
+        for queue, line in list(islice(self.lines.items(), JOIN_MOST)):
             chunk = self._next(line)
             if len(chunk):
                 parts[queue] = chunk
             else:
-                del self._lines[queue]
+                del self.lines[queue]
         if not parts:
             return
         chunk = union(parts.values())[:READ_ROWS]
@@ -94,23 +90,23 @@ class _HeadLoader:
         parts, self.reading = self.reading, {}
         if not len(rows):
             for queue in parts:
-                self._lines.pop(queue, None)
+                self.lines.pop(queue, None)
             return
         slab = Slab.of_rows(rows)
         end = rows.lsns[-1]
         for queue, part in parts.items():
-            line = self._lines[queue]
+            line = self.lines[queue]
             came = part[: bisect_right(part, end)]
             if not len(came):
                 continue
             mine, _ = slab.those(came)
             if mine is None or queue in caches.area.by_queue or line.head() is None:
-                del self._lines[queue]
+                del self.lines[queue]
                 continue
             caches.lines[queue] = line
             for piece in mine.in_pieces(min(SLAB_BYTES, max(1, self._share))):
                 if caches.heads.held(queue) and caches.heads.held(queue) + piece.cost > self._share:
-                    self._lines.pop(queue, None)
+                    self.lines.pop(queue, None)
                     break
                 caches.heads.put(queue, piece)
             caches.heads.leave_out(queue)
@@ -152,7 +148,7 @@ class Loader:
     @property
     def idle(self) -> bool:
         """Whether `step` would find nothing to do."""
-        return not self._look and not self.heads
+        return not self._look and not self.heads.lines
 
     @property
     def reading(self) -> list[Chunk]:
@@ -183,7 +179,7 @@ class Loader:
                 break
             if not again:
                 self._look.pop(one, None)
-        if self.heads and not self._look and not self._reading:
+        if self.heads.lines and not self._look and not self._reading:
             self.heads.step()
 
     def _neediest(self) -> TargetList | None:

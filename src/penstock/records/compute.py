@@ -1,14 +1,20 @@
-"""Arrow's functions over arrays, without `pyarrow.compute` where that can be.
+"""Arrow's functions over arrays, without `pyarrow.compute` where that can be; and one answered from their buffers.
 
 That module makes Python functions of all that Arrow knows, with their documentation: 20-30 ms and 2 MiB, which neither
 a start nor a replay in the bulk process should pay.  The few functions that take arrays alone are called in Arrow
 directly; the first of any other loads it, and so do methods of arrays such as `filter` and `cast`.
 """
 
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
+
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
 
 DIRECT = {
     "and_": "and",
@@ -52,3 +58,19 @@ def _wrapped(name: str) -> Any:
 
 compute: Any = _Compute()
 """Untyped: the stubs know fewer kinds of arrays than the functions take."""
+
+
+def one_value(array: pa.Array[Any]) -> bool:
+    """Whether all values of a text or binary array are the same, and none is null; of no values: False."""
+    count = len(array)
+    if not count or array.null_count:
+        return False
+    _, offsets, data = array.buffers()
+    ends: npt.NDArray[Any] = np.frombuffer(offsets, "<i4")[array.offset : array.offset + count + 1]  # type: ignore[call-overload]
+    start, size = int(ends[0]), int(ends[1] - ends[0])
+    if int(ends[-1]) - start != size * count or not (np.diff(ends) == size).all():
+        return False
+    if not size:
+        return True
+    values: npt.NDArray[Any] = np.frombuffer(data, np.uint8, size * count, start).reshape(count, size)  # type: ignore[call-overload]
+    return bool((values[0] == values[-1]).all()) and bool((values[1:] == values[:-1]).all())

@@ -37,10 +37,6 @@ class Timestamp(int):
 
     __slots__ = ()
 
-    def to_datetime(self) -> datetime:
-        """The same instant in UTC.  Raises OverflowError or ValueError beyond the year 9999."""
-        return datetime.fromtimestamp(self, UTC)
-
 
 class Long(int):
     """A whole number that is written in 64 bits (`l`) whatever its size, where readers expect that type."""

@@ -8,7 +8,9 @@ then `a, b` pairs of signed 64-bit little-endian integers, each pair meaning "th
 
 To add a kind: take the number above the highest, never one that is left out, and write its row.  Every reader that the
 row names has to know the kind, and no other may; what has to be synced, who waits for it, and what becomes of the
-messages of its pairs everybody reads from the row.  If an existing kind changes its meaning, add real old bytes to the
+messages of its pairs everybody reads from the row.  Its `since` is the next `FORMAT`: a cluster, of which a member may
+still be older, has no such record before `penstock cluster finalize`, and a command that would write one asks
+`Outbox.check_format` first.  If an existing kind changes its meaning, add real old bytes to the
 tests.
 """
 
@@ -126,6 +128,9 @@ ended, pipelines at LINEAGE.
 
 READERS: tuple[Reader, ...] = get_args(Reader)
 
+FORMAT = 1
+"""Of the log that this version writes, and the newest that it reads."""
+
 
 class Meaning(NamedTuple):
     """What a kind means.
@@ -135,6 +140,7 @@ class Meaning(NamedTuple):
     haste     how soon it is on the disk
     to        where the messages of its pairs stand then; None: it moves none, or tells that in its header
     word      what has happened to a message of its pairs, in its story
+    since     the format of the log that has it first: who reads older ones alone never meets it
     """
 
     says: str
@@ -142,6 +148,7 @@ class Meaning(NamedTuple):
     haste: Haste = "awaited"
     to: State | None = None
     word: str = ""
+    since: int = 1
 
 
 _TOPOLOGY: tuple[Reader, ...] = ("fold", "events")
@@ -196,7 +203,7 @@ MEANINGS: Mapping[Kind, Meaning] = {
         ("fold", "audit", "events"),
         "synced",
     ),
-    Kind.QUEUE_DELETE: Meaning('queue; {"vhost"}', (*_MOVES, "events"), "synced"),
+    Kind.QUEUE_DELETE: Meaning('queue; {"vhost"}', (*_MOVES, "events", "links"), "synced"),
     Kind.BIND: Meaning(
         '{"vhost", "source", "destination", "destination_type", "key", "arguments"}', _TOPOLOGY, "synced"
     ),
@@ -414,8 +421,9 @@ MEANINGS: Mapping[Kind, Meaning] = {
     ),
     Kind.CLAIMED: Meaning(
         'queue and exact pairs at `origin`; {"origin", "site", "serial", "why"}: a claim as in OWN to messages that '
-        "have not come yet; it holds when they do",
-        ("fold",),
+        'have not come yet; it holds when they do; with "vhost", and no queue but its name: what this site was granted '
+        "and had no queue for any more is that site's",
+        ("fold", "links"),
         "lazy",
     ),
     Kind.NUMBERED: Meaning(
@@ -429,6 +437,11 @@ MEANINGS: Mapping[Kind, Meaning] = {
 def read_by(reader: Reader) -> frozenset[Kind]:
     """The kinds with which somebody does something."""
     return frozenset(kind for kind, meaning in MEANINGS.items() if reader in meaning.readers)
+
+
+def withheld(format: int) -> frozenset[Kind]:
+    """The kinds that a log of this format may not have, for not everybody who reads it knows them."""
+    return frozenset(kind for kind, meaning in MEANINGS.items() if meaning.since > format)
 
 
 PUBLISHES = frozenset({Kind.PUBLISH, Kind.PUBLISH_TRANSIENT})

@@ -36,6 +36,15 @@ WithoutSubscribers = Literal["hold", "drop"]
 Sharing = Literal["distributed", "local", "group-local"]
 Overflow = Literal["drop-head", "reject-publish", "reject-publish-dlx", "drop-newest", "block"]
 
+GIVES_WAY: Mapping[Overflow, str] = {
+    "drop-head": "the oldest ready messages",
+    "reject-publish": "the newcomer, whose publisher is told",
+    "reject-publish-dlx": "the newcomer as a dead letter",
+    "drop-newest": "the newcomer without a word to its publisher",
+    "block": "nothing: its publisher is held up",
+}
+"""What gives way at a limit, by mode: for whoever reads of it.  What a queue does is in `core.queue.limits`."""
+
 
 @dataclass(frozen=True, slots=True)
 class Retry:

@@ -139,9 +139,8 @@ class Present:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self._kept = OrderedDict[int, tuple[int, bytes | None]]()  # by LSN: when it came, and it; None: unreadable
-        self._bytes = 0
+        self._account = runtime.bodies.budget.account("records")
         runtime.core.bodies_from(self)
-        runtime.bodies.budget.watch("records", lambda: self._bytes)
 
     # -- for the core
 
@@ -163,9 +162,9 @@ class Present:
         if lsn in self._kept:
             self._forget(lsn)
         self._kept[lsn] = now, body
-        self._bytes += ROW_COST + len(body or b"")
+        self._account.bytes += ROW_COST + len(body or b"")
         most = self._runtime.bodies.budget.limit // SHARE
-        while self._bytes > most:
+        while self._account.bytes > most:
             oldest, (came, _) = next(iter(self._kept.items()))
             if came > now - STAYS_US:
                 break
@@ -210,4 +209,4 @@ class Present:
 
     def _forget(self, lsn: int) -> None:
         _, body = self._kept.pop(lsn)
-        self._bytes -= ROW_COST + len(body or b"")
+        self._account.bytes -= ROW_COST + len(body or b"")

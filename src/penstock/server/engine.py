@@ -152,7 +152,7 @@ class Engine(Runtime):
         self.core.tick(self.now())
         self.acts.timing.tick()
         self.replays.tick()
-        if self.views.alarms:
+        if self.views.alarms.all:
             self.views.alarms.tick()
         self.arm()
 
@@ -163,7 +163,7 @@ class Engine(Runtime):
             wall = scheduled if wall is None else min(wall, scheduled)
         if self.replays.active and (replays := self.replays.next_deadline()) is not None:
             mono = replays if mono is None else min(mono, replays)
-        if self.views.alarms and (told := self.views.alarms.next_deadline()) is not None:
+        if self.views.alarms.all and (told := self.views.alarms.next_deadline()) is not None:
             mono = told if mono is None else min(mono, told)
         return wall, mono
 
@@ -180,7 +180,10 @@ class Engine(Runtime):
             decide()
         core = self.core
         journal = core.take_journal()
-        urgent = bool(journal) and self._note(journal)
+        last, urgent = 0, False
+        if journal:
+            last = last_of(journal[-1])
+            urgent = self._note(journal, last)
         performers = self._performers
         grant = None if self.acts.delivers else self.gates.grant
         for effect in core.take_effects():
@@ -192,12 +195,13 @@ class Engine(Runtime):
         if core.traced:
             self.traces.gather(journal)
         if journal:
-            self.acts.ledger.seen = last_of(journal[-1])
+            self.acts.ledger.seen = last
         gates = self.gates
         if gates.fences:
             gates.end_turn()
-        self.flush()  # first: the writer takes the interpreter as soon as it has something
-        self._write(journal, urgent=urgent or self._awaited > self._urged)
+        if self.on_flush:
+            self.flush()  # first: the writer takes the interpreter as soon as it has something
+        self._write(journal, last, urgent=urgent or self._awaited > self._urged)
         if not self.loader.idle:
             self.loader.step()
         if self.on_flush:
@@ -206,11 +210,14 @@ class Engine(Runtime):
             self.on_turn()
         self._nap.let_others_in()
 
-    def _write(self, journal: Sequence[Entry], *, urgent: bool) -> None:
-        """Hand what a turn decided to the log; urgent: somebody waits for some of it, or of what was decided before."""
+    def _write(self, journal: Sequence[Entry], last: int, *, urgent: bool) -> None:
+        """Hand what a turn decided, up to an LSN, to the log.
+
+        urgent: somebody waits for some of it, or of what was decided before.
+        """
         log = self.log
         if urgent:
-            self._urged = self.core.last_lsn
+            self._urged = last or self.core.last_lsn
         if journal:
             sync, self.gates.sync_late = self.gates.sync_late, False
             if self.broken is None:
@@ -220,14 +227,17 @@ class Engine(Runtime):
         elif urgent:
             log.hurry()
 
-    def _note(self, journal: Sequence[Entry]) -> bool:
-        """What a turn decided: for whoever follows, and its bodies for the cache; whether the log has to hurry.
+    def _note(self, journal: Sequence[Entry], last: int) -> bool:
+        """What a turn decided, up to an LSN: for whoever follows, bodies for the cache; whether the log has to hurry.
 
         Whoever waits for an LSN says so himself (`await_lsn`); beside that, messages that a start would end need not
         hurry, where nobody follows what comes.
         """
-        self._show(journal)
-        prompt = self.replays.active or self.views.active or self.acts.publishes or bool(self.on_room)
+        self.core.stamps.note(last, self.clock.wall())
+        followed = self.replays.active or self.views.active
+        if followed or self.acts.removals.names or self.acts.publishes:
+            self._show(journal)
+        prompt = followed or self.acts.publishes or bool(self.on_room)
         urgent = False
         for entry in journal:
             if isinstance(entry, Publishes):
@@ -249,7 +259,6 @@ class Engine(Runtime):
                 self.replays.gather(journal)
             if self.views.active:
                 self.views.gather(journal)
-        self.core.stamps.note(self.core.last_lsn, self.clock.wall())
         if self.acts.removals.names:
             self.acts.removals.look()
         if self.acts.publishes:
@@ -307,7 +316,8 @@ class Engine(Runtime):
             self.look_for_room()
         for hook in self.on_durable:
             hook()
-        self.flush()
+        if self.on_flush:
+            self.flush()
 
     def break_down(self, failure: PenstockError) -> None:
         """A write or sync failed: confirm nothing more, drop what waited, tell everybody."""

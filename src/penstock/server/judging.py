@@ -13,6 +13,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import repeat
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast, overload
 
 from penstock.core.effects import Judge, Judged
@@ -163,11 +164,13 @@ def make_there(disk: Disk, text: str, made: Made, **message: Any) -> dict[str, o
     return {"made": one.encode(errors="surrogateescape") if isinstance(one, str) else one}
 
 
-def checked(check: BodyCheck, bodies: Sequence[bytes]) -> list[bool]:
+def checked(check: BodyCheck, bodies: Sequence[bytes], properties: bytes | Sequence[bytes]) -> list[bool]:
     """Which bodies fit a schema.  Any thread but the loop's."""
     out = list[bool]()
     for part in slices(range(len(bodies)), list(map(len, bodies))):
-        out += map(check.fits, bodies[part[0] : part[-1] + 1])
+        some = slice(part[0], part[-1] + 1)
+        heads = repeat(properties) if isinstance(properties, bytes) else properties[some]
+        out += map(check.fits, bodies[some], heads)
         breathe()
     return out
 
@@ -310,7 +313,7 @@ def _passed(batch: Publishes, bodies: Sequence[bytes], question: Question, ask: 
         [topics[row] for row in rows] if isinstance(topics, list) else topics,
     )
     if isinstance(question.filter, BodyCheck):
-        return checked(question.filter, asked[0])
+        return checked(question.filter, *asked[:2])
     if isinstance(question.filter, Value):
         assert question.made is not None
         return made_of(question.filter, question.made, *asked, ask=ask)

@@ -34,7 +34,11 @@ def decoded_most(memory: int) -> int:
 
 
 DOOR_MEMORY = 3 << 29
-"""Bytes that a door's process may have beyond what it decompresses: 1.5 GiB, stacks of threads among them."""
+"""Bytes that a door's process may have beyond what it decompresses: 1.5 GiB."""
+
+STACKS = 1 << 30
+"""Stacks of Flight's threads, for which the system counts a MiB each, of which a tenth is used: of more threads than it
+lets gRPC have, for those that begin until it looks (`flight.crowding`)."""
 
 
 HTTP = [0, DOOR_MEMORY]
@@ -43,8 +47,8 @@ orjson takes up to 500 MiB for that, of which it uses 20, and ends the process w
 
 
 def of_a_door(memory: int) -> list[int]:
-    """Bytes that a door's process may decompress, and may have in all.  memory: the server's budget."""
-    return [decoded_most(memory), decoded_most(memory) + DOOR_MEMORY]
+    """Bytes that Flight's process may decompress, and may have in all.  memory: the server's budget."""
+    return [decoded_most(memory), decoded_most(memory) + DOOR_MEMORY + STACKS]
 
 
 PR_SET_PDEATHSIG = 1

@@ -89,7 +89,10 @@ class Feed:
     ) -> None:
         """Something has changed; `fields` are JSON."""
         self.last += 1
-        short = {key: clipped(value) for key, value in fields.items()}
+        short = {
+            key: clipped(value) if isinstance(value, str) and len(value) > TEXT_MOST else value
+            for key, value in fields.items()
+        }
         self._ring.append(Happened(self.last, name, time, short, vhost, queue, user, level))
         if self.listeners and not self._ringing:
             self._ringing = True

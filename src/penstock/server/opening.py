@@ -20,9 +20,10 @@ from penstock.core.broker import Core
 from penstock.core.commands.life import NOWHERE
 from penstock.core.commands.queues import depth_of
 from penstock.core.sizes import Sizes
-from penstock.core.state.durable import DurableState, living_pairs
+from penstock.core.state.durable import DurableState
 from penstock.core.state.fold import Fold
 from penstock.core.state.lsns import lengths, numbers, whole
+from penstock.core.state.queue_state import living_pairs
 from penstock.errors import ExpressionError, InvalidArgument, LogDamaged, Refused, SettingsError
 from penstock.expr.view_definition import Definition, plan
 from penstock.log.mending import Watch, nobody

@@ -28,12 +28,11 @@ if TYPE_CHECKING:
 class Clock(Protocol):
     """Who measures the turns of the loop."""
 
-    def rest(self, now: float) -> None:
-        """The loop looks at its sockets.  now: monotonic seconds."""
-        ...
+    def turned(self, looked: float, now: float, timeout: float | None, found: bool) -> None:
+        """A turn ended as the loop looked at its sockets, and the next one begins; monotonic seconds.
 
-    def wake(self, looked: float, now: float, timeout: float | None, found: bool) -> None:
-        """It goes on, after it looked for so long at most."""
+        timeout: how long it may have slept, None: for ever; found: something was there.
+        """
         ...
 
 
@@ -60,11 +59,10 @@ class Rounds(DefaultSelector):
     def select(self, timeout: float | None = None) -> list[tuple[SelectorKey, int]]:
         """What is ready, and the round's end behind it."""
         looked = time.monotonic()
-        self._clock.rest(looked)
         if self._waiting:
             timeout = 0
         ready = super().select(timeout)
-        self._clock.wake(looked, time.monotonic(), timeout, bool(ready))
+        self._clock.turned(looked, time.monotonic(), timeout, bool(ready))
         if (ready or self._waiting) and self._end is not None:
             ready.append(self._end)
         return ready
@@ -123,9 +121,13 @@ class Pulse:
         """Look for the longest pause from now on."""
         self._longest = self._longest_cpu = 0.0
 
-    def rest(self, now: float) -> None:
-        """The loop looks at its sockets: a turn has ended.  now: monotonic seconds."""
-        span = now - self._woke
+    def turned(self, looked: float, now: float, timeout: float | None, found: bool) -> None:
+        """A turn ended when the loop began to look at its sockets, and it goes on now.
+
+        What was not meant to be sleep belongs to the turn that begins: it waited for other threads then.
+        timeout: how long it may have slept, None: for ever; found: something was there.
+        """
+        span = looked - self._woke
         self._total += span
         if span < LONG_S:
             self._counts[span > BOUNDS[0]] += 1
@@ -136,12 +138,6 @@ class Pulse:
             self._cpu, self._cpu_read = cpu, now
         if span > self._longest:
             self._longest = span
-
-    def wake(self, looked: float, now: float, timeout: float | None, found: bool) -> None:
-        """The loop goes on.  What was not meant to be sleep belongs to the turn: it waited for other threads then.
-
-        looked: when it began to look; timeout: how long it may have slept, None: for ever; found: something was there.
-        """
         self._woke = now
         if timeout is not None and timeout <= 0:
             self._woke = looked

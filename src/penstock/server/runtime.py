@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from penstock.memory.budget import GATHER_LEAST, ReadCold, merged
+from penstock.memory.budget import ReadCold, merged
 from penstock.memory.caches import Caches
 from penstock.memory.loader import Loader
 from penstock.records.chunks import LSN_LIMIT, Chunk, Now, as_chunk
@@ -108,7 +108,7 @@ class Runtime(ABC):
         self._waiters: deque[tuple[int, Callable[[], None]]] = deque()
         bodies.arrivals.lacking = log.durable
         bodies.budget.watch("commits", lambda: log.pending_bytes)  # beside the bodies that they were made from
-        bodies.budget.watch("decoded", lambda: log.decoded_bytes)
+        bodies.budget.hold("decoded", log.decoded)
 
     # -- time and turns
 
@@ -149,7 +149,8 @@ class Runtime(ABC):
             callback()
         else:
             self._waiters.append((lsn, callback))
-            self.await_lsn(lsn)
+            if lsn > self._awaited:
+                self._awaited = lsn
 
     def when_persisted(self, lsn: int, callback: Callable[[], None]) -> None:
         """The same for publishers, whose confirms wait for other sites, too, where a link is synchronous."""
@@ -193,11 +194,13 @@ class Runtime(ABC):
         """Whether publishers may be read from: the gathering commit is within its bound, and nobody slows them."""
         if self.broken is not None:
             return True  # what comes is refused, and whoever waited would wait for ever
-        return not self.slowed and self.log.pending_bytes < self.bodies.budget.gather_most and not self.bodies.tight
+        budget = self.bodies.budget
+        most = budget.gather_least if self.bodies.tight else budget.gather_most
+        return not self.slowed and self.log.pending_bytes < most
 
     def look_for_room(self) -> None:
         """Let publishers go on that wait for room, if there is some."""
-        if self.on_room and self.has_room() and (self.broken is not None or self.bodies.budget.over <= GATHER_LEAST):
+        if self.on_room and self.has_room():
             run_once(self.on_room)
 
     # -- what retention asks

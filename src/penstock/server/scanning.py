@@ -79,12 +79,7 @@ class Scans:
         self._serial = 0
         self._join = min(JOIN_MOST, runtime.bodies.budget.limit // JOIN_SHARE)
         runtime.row_readers.append(self.floor)  # through the log's list of segments, so they may be joined meanwhile
-        runtime.bodies.budget.watch("scanning", lambda: self.holds)
-
-    @property
-    def holds(self) -> int:
-        """Bytes that the scan under way may hold: one runs at a time, with batches of the log and what joins them."""
-        return 2 * self._join if self._running else 0
+        self._holds = runtime.bodies.budget.account("scanning")  # what the one under way may: batches, what joins them
 
     def floor(self) -> int | None:
         """The lowest LSN that a running scan may still need."""
@@ -106,9 +101,12 @@ class Scans:
         self._serial += 1
         serial = self._serial
         self._running[serial] = chunk[0]
+        self._holds.bytes = 2 * self._join  # one runs at a time
 
         def done(seen: Seen) -> None:
             del self._running[serial]
+            if not self._running:
+                self._holds.bytes = 0
             self._tell(effect, seen)
 
         self.off(work, done)

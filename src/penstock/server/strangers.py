@@ -95,7 +95,9 @@ class Terms:
 
 
 class Stranger:
-    __slots__ = ("_guard", "_heard", "address", "close", "doing", "held", "host", "idle", "port", "received", "since")
+    __slots__ = (
+        "_guard", "_heard", "address", "close", "counted", "doing", "held", "host", "idle", "port", "received", "since",
+    )  # fmt: skip
 
     derive = None
     """Who makes a digest of its password: nobody but this process."""
@@ -103,6 +105,7 @@ class Stranger:
     def __init__(self, guard: Guard, host: str, port: int, close: Callable[[], None]) -> None:
         self._guard = guard
         self._heard = 0  # bytes, since its time began
+        self.counted = False  # it is one now; its guard says so
         self.host = host
         self.port = port
         self.address = address_of(host)
@@ -116,11 +119,6 @@ class Stranger:
     def tell(self, why: str) -> None:
         """A line in the log: it was sent away."""
         self._guard.tell(self.host, why)
-
-    @property
-    def counted(self) -> bool:
-        """Whether it is one now."""
-        return self in self._guard
 
     @property
     def silent(self) -> bool:
@@ -226,6 +224,7 @@ class Guard:
         """From now on it is one."""
         stranger.since = self._now()
         self._strangers[stranger] = None
+        stranger.counted = True
         self._by_address[stranger.address] += 1
         self._look_soon()
 
@@ -234,6 +233,7 @@ class Guard:
         if stranger not in self._strangers:
             return
         del self._strangers[stranger]
+        stranger.counted = False
         self._by_address[stranger.address] -= 1
         if not self._by_address[stranger.address]:
             del self._by_address[stranger.address]

@@ -303,7 +303,7 @@ class Users:
 
     def who(self, user: str) -> Who:
         """Somebody who has logged in, as rights are judged.  Any thread."""
-        if self.is_token(user):
+        if user.startswith(PREFIX) and self.is_token(user):
             return self._by_token(user)
         remembered = self._who  # whoever forgets puts another one there
         found = remembered.get(user)

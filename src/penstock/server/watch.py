@@ -216,7 +216,7 @@ def alarms(engine: Engine, before: Mapping[str, str], *, slowed_us: int = 0) -> 
         found["disk_low"] = low
     if bodies.tight:
         limit = format_size(bodies.budget.limit)
-        found["memory"] = f"server.memory ({limit}) is used up by what cannot be put aside: publishers wait"
+        found["memory"] = f"server.memory ({limit}) is used up by what no cache can give up: publishes go in portions"
     if log.damage.batches:
         found["damage"] = f"{log.damage.batches} batches of the log cannot be read; /healthz names them"
     if slowed_us:

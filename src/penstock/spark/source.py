@@ -208,24 +208,30 @@ def examined(options: ReadOptions) -> str:
 
     NotFound, with the reason `inference.NO_MESSAGE`, when they say nothing.
     """
+    from penstock.records.body_schemas import needed_of
     from penstock.spark.reading.bodies import type_of
     from penstock.spark.reading.inference import NO_MESSAGE, infer
     from penstock.spark.record_batches import values
     from penstock.spark.remote import remote
 
     server = remote(options.where)
+    kind = type_of(server, options)
+    columns = sorted(needed_of(kind))
     if options.queue is not None:
         rows: Iterable[pa.RecordBatch] = server.rows(
-            "queue", name=options.queue, vhost=server.vhost, limit=EXAMPLES, columns=["body"]
+            "queue", name=options.queue, vhost=server.vhost, limit=EXAMPLES, columns=columns
         )
     elif options.view is not None:
         rows = server.rows(
             "sow", topic=options.view, exchange=options.exchange or None, vhost=server.vhost, top_n=EXAMPLES,
-            columns=["body"],
+            columns=columns,
         )  # fmt: skip
     else:
-        rows = server.rows("replay", vhost=server.vhost, limit=EXAMPLES, columns=["body"], **options.replay())
-    ddl = infer((body for batch in rows for body in values(batch, "body")), type_of(server, options))
+        rows = server.rows("replay", vhost=server.vhost, limit=EXAMPLES, columns=columns, **options.replay())
+    examples = list(rows)
+    bodies, heads = ([one for batch in examples for one in values(batch, name)] if name in columns else None
+                     for name in ("body", "properties"))  # fmt: skip
+    ddl = infer(bodies or (), kind, heads)
     if ddl is None:
         told = f"{options.what} has no message yet whose JSON could tell its columns: name them with option schema"
         raise NotFound(told, reason=NO_MESSAGE)

@@ -14,7 +14,7 @@ import hashlib
 import pickle
 import re
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, field
 from functools import lru_cache
 from importlib.util import find_spec
@@ -25,7 +25,7 @@ import pyarrow as pa
 
 from penstock.errors import SettingsError
 from penstock.expr.aggregates import STORES, Store
-from penstock.expr.batches import Table
+from penstock.expr.batches import BodyReader
 from penstock.expr.bodies.type_table import body_type
 from penstock.expr.group_rows import Elements, GroupKey, body, given_by, key_of, key_text, row_of, shown
 from penstock.expr.values import Value
@@ -114,13 +114,13 @@ class Gatherer:
     message_type: MessageType = JSON  # of what the view gathers
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        plan, table = planned(self.definition), body_type(self.message_type).table
+        plan, reader = planned(self.definition), body_type(self.message_type)
         groups: dict[GroupKey, Group] = {}
         for batch in batches:
             for change in (1, -1):
                 rows = batch.filter(pa.array([one == change for one in values(batch, "change")]))
                 if rows.num_rows:
-                    gather(plan, rows, change, groups, self.definition.vhost, table)
+                    gather(plan, rows, change, groups, self.definition.vhost, reader)
         named = {name_of(key): group for key, group in groups.items()}
         yield pa.record_batch(
             {
@@ -136,10 +136,10 @@ def gather(
     change: int,
     groups: dict[GroupKey, Group],
     vhost: str,
-    table: Callable[[bytes], Table],
+    reader: BodyReader,
 ) -> None:
-    """Add rows that all came (+1), or all went (-1), to their groups.  table: reads a body."""
-    given = given_by(plan, elements_of(rows, vhost, table))
+    """Add rows that all came (+1), or all went (-1), to their groups.  reader: of their bodies."""
+    given = given_by(plan, elements_of(rows, vhost, reader))
     keyed: dict[GroupKey, list[int]] = {}
     columns = given.values[: plan.groups]
     for row in range(len(given.lsns)):
@@ -159,17 +159,18 @@ def gather(
                     held[given.lsns[row]] = there if change > 0 else None
 
 
-def elements_of(rows: pa.RecordBatch, vhost: str, table: Callable[[bytes], Table]) -> Elements:
+def elements_of(rows: pa.RecordBatch, vhost: str, reader: BodyReader) -> Elements:
     """Rows with `COLUMNS` as expressions read them."""
     bodies = [one or b"" for one in cast("Sequence[bytes | None]", values(rows, "body"))]
+    properties = [one or EMPTY for one in cast("Sequence[bytes | None]", values(rows, "properties"))]
     times = rows.column("time").cast(pa.timestamp("us", "UTC")).cast(pa.int64())
     topics: dict[tuple[str, str], Topic] = {}
     named = zip(values(rows, "exchange"), values(rows, "topic"), strict=True)
     return Elements(
         cast("Sequence[int]", values(rows, "lsn")),
-        list(map(table, bodies)),
+        reader.tables(bodies, properties),
         bodies,
-        [one or EMPTY for one in cast("Sequence[bytes | None]", values(rows, "properties"))],
+        properties,
         [topics.setdefault((e or "", name), Topic(vhost, e or "", name)) for e, name in named],
         cast("Sequence[int]", times.to_pylist()),
     )

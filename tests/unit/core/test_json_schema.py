@@ -18,6 +18,7 @@ from penstock.errors import InvalidArgument, PreconditionFailed
 from penstock.expr.bodies.type_table import body_type
 from penstock.expr.json_schema import BODY_MOST, DEEPEST, compile_check
 from penstock.records.entries import Publishes
+from penstock.records.properties import EMPTY
 from penstock.server.judging import _answers, note  # pyright: ignore[reportPrivateUsage]
 from unit.core.world import DURABLE, World
 
@@ -167,11 +168,11 @@ def test_a_large_batch_is_looked_at_off_the_loop_with_the_same_outcome(monkeypat
 def test_bodies_and_schemas_are_bounded() -> None:
     check = compile_check(text({"properties": {"a": {"$ref": "#"}}}))
     deep = b'{"a":' * (DEEPEST + 1) + b"1" + b"}" * (DEEPEST + 1)
-    assert not check.fits(deep)
-    assert "levels deep" in check.why(deep)
-    assert check.fits(deep[5:-1])
-    assert not check.fits(b'"' + b"x" * BODY_MOST + b'"')
-    assert "no more than" in check.why(b" " * (BODY_MOST + 1))
+    assert not check.fits(deep, EMPTY)
+    assert "levels deep" in check.why(deep, EMPTY)
+    assert check.fits(deep[5:-1], EMPTY)
+    assert not check.fits(b'"' + b"x" * BODY_MOST + b'"', EMPTY)
+    assert "no more than" in check.why(b" " * (BODY_MOST + 1), EMPTY)
     nested: object = {"type": "integer"}
     for _ in range(150):
         nested = {"allOf": [nested]}
@@ -212,7 +213,7 @@ def test_without_the_library_it_is_told_and_nothing_slips_through() -> None:
     assert publish(world, GOOD).refused == ()
 
 
-@pytest.mark.parametrize("name", ["msgpack", "bson", "avro", "protobuf"])
+@pytest.mark.parametrize("name", ["msgpack", "bson", "avro", "protobuf", "avro-by-header", "protobuf-by-header"])
 def test_bodies_of_other_types_have_bounds_by_the_json_that_readers_see(name: str) -> None:
     sample = SAMPLES[name]
     total = {"maxLength": 2} if sample.texts else {"maximum": 99}
@@ -222,7 +223,9 @@ def test_bodies_of_other_types_have_bounds_by_the_json_that_readers_see(name: st
     world.declare("orders", message_type=sample.name)
     given = ((99, "north"), (101, "north"), (1, "x"))
     orders = [{"id": "a", "total": total, "region": where} for total, where in given]
-    published = publish(world, *map(sample.body, orders), b"\xc1")
+    given_rows = rows(world, *map(sample.body, orders), b"\xc1")
+    given_rows.properties = sample.properties if sample.headers else DURABLE
+    published = world.core.publish(world.now, given_rows)
     told = reasons(published)
     assert published.stored == 1
     assert sorted(told) == [1, 2, 3]
@@ -241,8 +244,8 @@ def test_where_every_value_is_a_text_bounds_are_of_texts() -> None:
 
 def test_what_a_body_becomes_is_bounded_as_well() -> None:
     check = compile_check("{}", "msgpack")
-    assert check.fits(b"\xdc\x00\x02\x01\x02")
+    assert check.fits(b"\xdc\x00\x02\x01\x02", EMPTY)
     large = b"\xdd" + (300_000).to_bytes(4, "big") + b"\xcd\xff\xff" * 300_000  # of three bytes each, six as JSON
     assert len(large) < BODY_MOST
-    assert not check.fits(large)
-    assert "no more than" in check.why(large)
+    assert not check.fits(large, EMPTY)
+    assert "no more than" in check.why(large, EMPTY)

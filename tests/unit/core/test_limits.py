@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import get_args
 
 import orjson
@@ -12,7 +13,7 @@ from penstock.core.queue.limits import MODES
 from penstock.errors import QueueFull
 from penstock.records.entries import Control, Publishes
 from penstock.records.kinds import Kind
-from penstock.records.queue_settings import Overflow
+from penstock.records.queue_settings import GIVES_WAY, Overflow
 from unit.core.world import DURABLE, START, World, header
 
 
@@ -26,7 +27,11 @@ def dropped(world: World) -> list[tuple[str, int]]:
 
 
 def test_every_mode_says_what_gives_way() -> None:
-    assert set(MODES) == set(get_args(Overflow))
+    """What it does, its sentence of the settings, and its line in the guide."""
+    modes = set(get_args(Overflow))
+    assert modes == MODES.keys() == GIVES_WAY.keys()
+    guide = (Path(__file__).resolve().parents[3] / "docs/limits.md").read_text()
+    assert {mode for mode in modes if f"\n| `{mode}`" not in guide} == set()
     assert all(one.drops_head != one.rejects for one in MODES.values())
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from dataclasses import fields, replace
 from pathlib import Path
 from random import Random
 
@@ -12,20 +13,31 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.core.acted import Acted
+from penstock.core.broker import Core
+from penstock.core.commands.life import OF_PARTS
+from penstock.core.links.carried import Numbers
+from penstock.core.links.identity import Site
+from penstock.core.links.ownership import Claim
+from penstock.core.links.states import Departed, Early, EarlyClaim, Gone, LinkState
+from penstock.core.links.twins import Numbered, Sequences
 from penstock.core.publishing.arrivals import Marks
 from penstock.core.queue.order.ranks import LOWEST
+from penstock.core.sow.holding import SowState
 from penstock.core.state import encoding
-from penstock.core.state.durable import Binding, DurableState, ExchangeState, QueueState, Reign, StreamState, canonical
+from penstock.core.state.durable import FORMS, Binding, DurableState, ExchangeState, Reign, canonical
 from penstock.core.state.encoding import as_table, dump, dump_settings, load, load_settings, unwrap, wrap
 from penstock.core.state.fold import Fold
 from penstock.core.state.lsns import chunked, flat, ints, runs_of, same_chunked, spread
-from penstock.core.state.pending import DeferredAck
+from penstock.core.state.pending import DecidedPart, DecidedState, DeferredAck, Passing, SinkMark
+from penstock.core.state.queue_state import COLUMNS, QueueState
+from penstock.core.state.streams import StreamState
 from penstock.errors import LogDamaged
 from penstock.records.chunks import pack_pairs
 from penstock.records.entries import Control
 from penstock.records.field_tables import Timestamp
 from penstock.records.kinds import Kind
-from penstock.records.queue_settings import QueueSettings, Retry
+from penstock.records.queue_settings import AddressSetting, ExchangeRule, Policy, QueueSettings, Retry, Ruling
 from unit.core.world import World, to_table
 
 DATA = Path(__file__).resolve().parents[2] / "data"
@@ -98,6 +110,138 @@ def full() -> DurableState:
         publishers={"p": 8}, streams={"s": StreamState(4, 2, "queue", 1, 2, {1: array("q", [9, 11]), 2: array("q")})},
         sinks={"query": 3},
     )  # fmt: skip
+
+
+def filled() -> DurableState:
+    """A value in every field.  A new one is added here, and then whoever has to know it is asked by the tests below."""
+    site = LinkState(heard=7, acked=8, paused=True, floor=3)
+    part = DecidedPart("stage", 10, 100, 7, "t", "", "v")
+    state = replace(
+        full(),
+        defaults=1,
+        terms=(Reign(1, "m-a", 77, 1 << 33),),
+        peers={0: Site("here", 1), 1: Site("there", 2, "group")},
+        carried={1: Numbers([(5, 9, 1)], 3)},
+        links={1: site},
+        proxied={4: "somebody"},
+        early=Early([EarlyClaim(4, 2, 50, 52, Claim("there", 1, "transfer"))]),
+        numbered=Sequences([Numbered("p", 1, 7, 9, 2)]),
+        gone=Departed({2: Gone("v", "gone", "group-local", "d", ("x", "k"), 60)}),
+        vias={0: ("v", "x"), 1: ("v", "x", "blind")},
+        sink_marks={"query": SinkMark(60, True, "for people", "me")},
+        decided={"query": DecidedState(3, 70, (part,), (("s", 2),), 1, 4)},
+        deferred={4: [DeferredAck(2, "ack", "me", 77, array("q", [30, 31]))]},
+        acted=Acted(5, {"act": 2}, {"act": {0: [9]}}),
+        policies={(False, "v", "p"): Policy("v", "p", "^q", {"max-length": 5}, {"max_length": 5})},
+        addresses={("v", "a.#", False): AddressSetting("v", "a.#", {"max_length": 5})},
+        exchange_rules={("v", "x"): ExchangeRule("p", "y")},
+        sows={6: SowState(6, "v", "", "t", array("Q", [5]), array("q", [10]), array("q", [99]))},
+    )
+    state.sizes.add_rows(np.array([9, 10, 12]), np.array([100, 100, 7]))
+    return state
+
+
+MUCH = ("queues", "sows", "sizes", "measured")
+"""Fields of the state that are written in forms of their own, and have no row."""
+
+
+def test_each_field_has_one_row_and_a_value_in_the_sample() -> None:
+    blank, sample = DurableState(), filled()
+    assert {one.name for one in fields(DurableState)} == {*FORMS, *MUCH}
+    assert not FORMS.keys() & MUCH
+    assert [name for name in (*FORMS, "queues", "sows", "sizes") if getattr(sample, name) == getattr(blank, name)] == []
+    assert FORMS.keys() > OF_PARTS
+
+
+def test_every_field_lasts_over_bytes_the_fold_and_the_core() -> None:
+    """Each by itself, so that what fails names the one that forgot a field."""
+    expected = canonical(filled())
+    core = Core.restore(filled(), origin=1, now=World().now)
+    for way, state in (
+        ("bytes", DurableState.decode(filled().encode())),
+        ("the fold", Fold(filled()).finish()),
+        ("the core", core.durable_state()),
+    ):
+        back = canonical(state)
+        assert [one for one in (*FORMS, *MUCH) if getattr(back, one) != getattr(expected, one)] == [], way
+        assert back.encode() == expected.encode(), way
+
+
+KEEPS: dict[str, QueueSettings] = {
+    "rank": QueueSettings(priority_expression="/p"),
+    "key": QueueSettings(last_value_key="/k"),
+    "dedup": QueueSettings(unique=True, dedup_key="/k"),
+    "barrier": QueueSettings(barrier_expression="/b"),
+}
+"""Settings without which a queue has no use for a column."""
+
+
+def ways(state: DurableState) -> list[tuple[str, DurableState]]:
+    """What becomes of a state over each way that it goes."""
+    core = Core.restore(state, origin=1, now=World().now)
+    return [
+        ("bytes", DurableState.decode(state.encode())),
+        ("the fold", Fold(state).finish()),
+        ("the core", core.durable_state()),
+    ]
+
+
+@pytest.mark.parametrize("column", COLUMNS)
+def test_every_column_lasts_over_bytes_the_fold_and_the_core(column: str) -> None:
+    """A value in the middle of three messages; a new column is asked for here by itself."""
+    value = {"not_before": 1 << 60, "expires_at": 1 << 60, "place": 5, "claim": 5}.get(column, 1)
+    plain = QueueState(4, "v", "q", KEEPS.get(column, QueueSettings()))
+    queue = QueueState.fill(plain, np.array([9, 10, 12]), {column: np.array([0, value, 0])})
+    assert queue.columns[column].tolist() == [10, 11, value]
+    state = replace(filled(), queues={4: queue}, streams={})
+    for way, back in ways(state):
+        assert canonical(back).queues[4] == queue, way
+
+
+OF_A_QUEUE: dict[str, object] = {
+    "settings": QueueSettings(max_length=5),
+    "durable": False,
+    "exclusive": True,
+    "auto_delete": True,
+    "arguments": {"x-a": 1},
+    "waiting": [range(9, 11)],
+    "columns": {"deliveries": array("q", [10, 11, 2])},
+    "reviewed": ((5, 7),),
+    "passing": Passing(7, 20, 9),
+    "ruling": Ruling(QueueSettings(max_length=7), frozenset({"max_length"}), "p"),
+    "paused": 1 << 60,
+    "taken": array("q", [77, 1_000_000]),
+}
+"""A value of each field of a queue but its names; `since` says of a capture what it knows, and is no part of what is
+kept.
+"""
+
+
+def test_each_field_of_a_queue_has_a_value_in_the_sample() -> None:
+    assert {one.name for one in fields(QueueState)} == {*OF_A_QUEUE, "id", "vhost", "name", "since"}
+
+
+@pytest.mark.parametrize("field", OF_A_QUEUE)
+def test_every_field_of_a_queue_lasts_over_bytes_the_fold_and_the_core(field: str) -> None:
+    queue = QueueState(4, "v", "q", QueueSettings(dedup_window=10_000_000), waiting=[range(9, 11)])
+    value = OF_A_QUEUE[field]
+    assert getattr(queue, field) != value or field == "waiting"
+    setattr(queue, field, value)
+    state = replace(filled(), queues={4: queue}, streams={})
+    for way, back in ways(state):
+        assert canonical(back).queues[4] == canonical(state).queues[4], way
+
+
+def test_what_was_copied_does_not_change_with_it() -> None:
+    """Of a state, its fold and its core one goes on without the others: no field shares what may change."""
+    first, copied = filled(), filled().copy()
+    for name, form in FORMS.items():
+        value = getattr(first, name)
+        again = form.copy(value)
+        assert again == value == getattr(copied, name), name
+        assert again is not value or isinstance(value, int | tuple), f"{name} is shared"
+        inner = zip(value.values(), again.values(), strict=True) if isinstance(value, dict) else ()
+        assert not [one for one, other in inner if one is other and getattr(type(one), "__hash__", None) is None], name
 
 
 def test_everything_round_trips() -> None:

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from array import array
+from collections.abc import Iterator
+
 import pytest
 
 from penstock.core.effects import Verb
-from penstock.core.links.telling import Carries
+from penstock.core.links import parcels, telling
+from penstock.core.links.telling import Carries, Telling
 from penstock.core.queue import owning
+from penstock.core.queue.dispatching.consumers import Consumer
 from penstock.core.state.durable import canonical
+from penstock.core.state.lsns import Ints
 from penstock.errors import PreconditionFailed
 from penstock.records.entries import Control
 from penstock.records.kinds import Kind
@@ -29,23 +35,29 @@ def delete(site: Linked) -> None:
     site.turn()
 
 
+def lend(a: Linked, b: Linked, count: int, *bodies: bytes) -> Consumer:
+    """These are published at `a`, and a worker at `b` has so many of them."""
+    a.publish("q", *bodies)
+    a.send(b)
+    worker = b.subscribe(b.q(), max_backlog=count)
+    b.advance(1)
+    assert ask(b, a) == count
+    a.send(b)
+    return worker
+
+
 @pytest.mark.parametrize("anew", [False, True])
 def test_what_was_the_sites_own_goes_everywhere_with_its_queue(anew: bool) -> None:
     """Ready, leased and taken over; what others own stays theirs.  anew: the others know already that it is gone."""
     a, b = pair()
-    a.publish("q", b"0", b"1", b"2")
-    a.send(b)
-    worker = b.subscribe(b.q(), max_backlog=1)
-    b.advance(1)
-    assert ask(b, a) == 1
-    a.send(b)
+    worker = lend(a, b, 1, b"0", b"1", b"2")
     b.publish("q", b"3", b"4")
     b.send(a)
     assert states((a, b)) == [(2, 0, 3), (2, 1, 2)]
     assert len(b.inbox[worker]) == 1
     delete(b)
     if anew:
-        assert a.core.share("b", b.core.offers("a")) == []
+        assert a.core.share("b", b.core.said_to("a")) == []
         assert a.core.sharing.with_site(a.q().id, "b") is None
     b.send(a)
     assert states((a,)) == [(2, 0, 0)]
@@ -56,12 +68,7 @@ def test_what_was_the_sites_own_goes_everywhere_with_its_queue(anew: bool) -> No
 @pytest.mark.parametrize("restarted", [False, True])
 def test_what_was_done_before_a_queue_went_is_told_after_it_went(restarted: bool) -> None:
     a, b = pair()
-    a.publish("q", b"0", b"1")
-    a.send(b)
-    worker = b.subscribe(b.q(), max_backlog=2)
-    b.advance(1)
-    assert ask(b, a) == 2
-    a.send(b)
+    worker = lend(a, b, 2, b"0", b"1")
     first = b.inbox[worker][0]
     b.core.settle(b.now, b.q(), [range(first, first + 2)], Verb.ACK, by=worker)
     b.turn()
@@ -88,7 +95,7 @@ def test_what_was_given_away_before_a_queue_went_is_who_has_it(anew: bool) -> No
     assert ask(a, b) == 1
     delete(b)
     if anew:
-        assert a.core.share("b", b.core.offers("a")) == []
+        assert a.core.share("b", b.core.said_to("a")) == []
     b.send(a)
     assert states((a,)) == [(0, 1, 0)], "the other one went with the queue"
     assert len(a.inbox[worker]) == 1
@@ -96,14 +103,9 @@ def test_what_was_given_away_before_a_queue_went_is_who_has_it(anew: bool) -> No
 
 def test_a_site_that_has_the_queue_no_more_says_nothing_of_what_others_own() -> None:
     a, b = pair()
-    a.publish("q", b"0", b"1")
-    a.send(b)
-    worker = b.subscribe(b.q(), max_backlog=1)
-    b.advance(1)
-    assert ask(b, a) == 1
-    a.send(b)
+    worker = lend(a, b, 1, b"0", b"1")
     assert b.inbox[worker]
-    [own] = a.core.told_as(*a.q().ready_spans(0, 1 << 40)[0])
+    [own] = a.core.told_as(*a.q().ready_spans([(0, 1 << 40)])[0])
     delete(b)
     a.core.share("b", [])
     head = b'{"upto": 1000, "told": [["/", "q", [%d, %d, %d, 99, 1, 5]]]}' % own
@@ -195,3 +197,32 @@ def test_a_queue_that_no_other_site_hears_of_says_nothing_when_it_goes() -> None
     b.core.delete_queue(b.now, b.q("mine"))
     b.turn()
     assert not [one for one in b.entries if isinstance(one, Control) and one.kind is Kind.DROP]
+
+
+def test_what_one_record_says_of_very_many_is_told_as_it_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No more of it is in memory than a few parcels have, however many messages somebody acknowledges at once."""
+    for module in (telling, parcels):
+        monkeypatch.setattr(module, "SPANS_MOST", 10)
+    a, b = pair()
+    first = a.publish("q", *[b"0"] * 1000).first
+    a.send(b)
+    worker = a.subscribe(a.q(), max_backlog=1000)
+    made, known = 0, Telling._known
+
+    def counted(one: Telling, pairs: Ints) -> Iterator[tuple[int, int, int]]:
+        nonlocal made
+        for span in known(one, pairs):
+            made += 1
+            yield span
+
+    monkeypatch.setattr(Telling, "_known", counted)
+    odd = array("q", range(first + 1, first + 1000, 2))
+    a.core.settle(a.now, a.q(), [odd], Verb.ACK, by=worker)
+    a.turn()
+    [batch] = a.tables[-1].combine_chunks().to_batches()
+    for n, one in enumerate(a.tellings["b"].parcels(batch)):
+        assert made <= 10 * (n + 5)
+        b.core.hear(b.now, "a", one.head, one.rows)
+        b.turn()
+    assert made == 500
+    assert b.q().foreign_count == 500

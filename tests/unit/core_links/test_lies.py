@@ -45,6 +45,7 @@ def rows(*lsns: int, key: str = "q") -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=CARRIED)
 
 
+END: dict[str, object] = {"identity": ["/", "q", "distributed", ""], "since": 1, "until": 9}
 OFFER: dict[str, object] = {
     "identity": ["/", "q", "distributed", ""], "topic": ["", "q"], "filter": None, "initial_owner": None,
     "logged": True, "sends": True, "barriers": None, "since": 1,
@@ -155,7 +156,7 @@ def test_each_field_of_an_ask_and_an_offer_may_be_a_lie(sites: tuple[Linked, Lin
             a.turn()
         a.core.asks(a.now)
         a.turn()
-    for number, (_, words) in enumerate(lies(orjson.dumps([OFFER]))):
+    for number, (_, words) in enumerate(lies(orjson.dumps([OFFER, END]))):
         offers = orjson.loads(words)
         try:
             a.core.share("b", offers)

@@ -47,7 +47,7 @@ class Linked(World):
         self.tellings[other.name] = self.core.telling(other.name, upto=other.core.heard(self.name))
         self.told[other.name] = 0
         other.core.link_up(self.name)
-        return other.core.share(self.name, self.core.offers(other.name))
+        return other.core.share(self.name, self.core.said_to(other.name))
 
     def send(self, other: Linked) -> list[Parcel]:
         """Tell another site all that is new."""

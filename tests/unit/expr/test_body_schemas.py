@@ -24,8 +24,9 @@ from penstock.config.load import load_text
 from penstock.errors import ExpressionError, InvalidArgument, PreconditionFailed, SettingsError
 from penstock.expr import compile_filter, evaluate
 from penstock.expr.bodies.type_table import body_type
-from penstock.records.body_schemas import TEXT_MOST, goes_on, named, packed, unpacked
+from penstock.records.body_schemas import TEXT_MOST, goes_on, named, needed_of, packed, unpacked
 from penstock.records.message_types import contradicts, typed, wrong_type
+from penstock.records.properties import EMPTY, Properties, encode
 from penstock.testing import Broker
 
 RICH: dict[str, Any] = {
@@ -83,6 +84,44 @@ def test_an_id_says_which_schema_a_body_has() -> None:
     }.items():  # fmt: skip
         with pytest.raises(ValueError, match=why):
             body_type(kind).read(body)
+
+
+def test_an_id_in_a_header_says_which_schema_a_body_has() -> None:
+    later = {**ORDER, "fields": [*ORDER["fields"], {"name": "urgent", "type": "boolean"}]}
+    kind = penstock.avro({7: ORDER, 9: later}, header="schema-id")
+    order = {"id": "a", "total": 5, "region": "north", "note": None}
+    bodies = [written(ORDER, order), written(later, {**order, "urgent": True})]
+    heads: list[object] = [7, "9", None, True, 8, "-7", 7.0, "\u0667", 2**40, b"\0\0\0\7"]
+    properties = [encode(Properties(headers={"schema-id": one} if one is not None else {"id": 7})) for one in heads]
+    given = [bodies[0], bodies[1], *[bodies[0]] * 8]
+    assert evaluate(typed("/urgent IS NULL AND /id = 'a'", kind), given, properties=properties) == [
+        True, False, *[None] * 8
+    ]  # fmt: skip
+    row = body_type(kind)
+    assert row.read(row.one_whole(bodies[1], properties[1])) == {**order, "urgent": True}
+    with pytest.raises(ValueError, match="its header 'schema-id' has not the id of a schema"):
+        row.read(row.one_whole(bodies[0], properties[2]))
+    with pytest.raises(ValueError, match="schema 8, which its message_type has not"):
+        row.read(row.one_whole(bodies[0], properties[4]))
+    first = body_type(penstock.protobuf({7: Order}, header="schema-id"))
+    assert first.read(first.one_whole(Order(id="x").SerializeToString(), properties[0])) == {"id": "x"}
+    assert goes_on(kind, penstock.avro({7: ORDER}, header="schema-id"))
+    assert not goes_on(kind, penstock.avro({7: ORDER}))
+    for header, schemas, why in (("", {7: ORDER}, "no name of a header"), ("x" * 256, {7: ORDER}, "no name"),
+                                 ("schema-id", ORDER, "the one that is given has no id")):  # fmt: skip
+        with pytest.raises(InvalidArgument, match=why):
+            penstock.avro(schemas, header=header)
+
+
+def test_only_types_with_ids_in_headers_are_read_from_headers() -> None:
+    """What nobody has asked for costs nothing: no column more is fetched, and no header is taken apart."""
+    for sample in SAMPLES.values():
+        by_header = {"properties"} if sample.headers else set()
+        assert body_type(sample.name).needs == {"body"} | by_header
+        assert needed_of(sample.name) == body_type(sample.name).needs
+        assert compile_filter(typed(sample.said("{total} > 1"), sample.name)).needs == {"body"} | by_header
+        bodies = [sample.body({"id": "a"})]
+        assert (body_type(sample.name).whole(bodies, EMPTY) is bodies) == (not by_header)
 
 
 def test_protobuf_fields() -> None:
@@ -225,7 +264,7 @@ def test_what_is_no_body_is_told_and_nothing_else_happens(name: str) -> None:
 
 def test_a_text_carries_its_schemas() -> None:
     assert unpacked(AVRO)[0] == "avro"
-    assert orjson.loads(str(unpacked(AVRO)[1][0])) == ORDER
+    assert orjson.loads(str(unpacked(AVRO)[1].by_id[0])) == ORDER
     assert named(AVRO).startswith("avro (")
     assert named("json") == "json"
     with pytest.raises(InvalidArgument, match="characters packed"):
@@ -283,14 +322,17 @@ def test_the_settings_file_names_files(tmp_path: Path, monkeypatch: pytest.Monke
         '[[topic]]\nname = "t"\nmessage_type = { avro = "orders.avsc" }\n'
         '[[queue]]\nname = "q"\nmessage_type = { protobuf = "shop.pb", message = "shop.Order" }\n'
         '[[queue]]\nname = "r"\nmessage_type = { avro = { 7 = "orders.avsc" } }\n'
+        '[[topic]]\nname = "s"\nmessage_type = { avro = { 7 = "orders.avsc" }, header = "schema-id" }\n'
     )
     assert settings.topic[0].message_type == AVRO == penstock.avro(tmp_path / "orders.avsc")
     assert settings.queue[0].settings.message_type == penstock.protobuf((tmp_path / "shop.pb", "shop.Order"))
     assert settings.queue[1].settings.message_type == penstock.avro({7: ORDER})
+    assert settings.topic[1].message_type == penstock.avro({7: ORDER}, header="schema-id")
     for value, why in {
         '{ avro = "none.avsc" }': "none.avsc: No such file", '{ avro = "shop.pb" }': "shop.pb is no JSON",
         '{ protobuf = "shop.pb" }': "a table is", '{ avro = { x = "orders.avsc" } }': "no id and no file",
-        "{}": "a table is",
+        "{}": "a table is", '{ avro = "orders.avsc", header = "x" }': "has no id",
+        '{ avro = { 7 = "orders.avsc" }, header = 7 }': "no name of a header",
     }.items():  # fmt: skip
         for section in ("topic", "queue"):
             with pytest.raises(SettingsError, match=f"message_type.*{why}"):
@@ -302,6 +344,8 @@ def test_the_command_line_prints_a_type(tmp_path: Path) -> None:
     path = tmp_path / "orders.avsc"
     assert penstock_command("topic", "message-type", "avro", str(path)).stdout.strip() == AVRO
     assert penstock_command("topic", "message-type", "avro", f"7={path}").stdout.strip() == penstock.avro({7: ORDER})
+    told = penstock_command("topic", "message-type", "avro", f"7={path}", "--header", "schema-id")
+    assert told.stdout.strip() == penstock.avro({7: ORDER}, header="schema-id")
     told = penstock_command("topic", "message-type", "avro", str(path), str(path))
     assert told.returncode != 0
     assert "several schemas need ids" in told.stderr

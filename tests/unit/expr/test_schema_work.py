@@ -14,6 +14,7 @@ import pytest
 from choices import EFFORT, SEED
 from penstock.errors import InvalidArgument
 from penstock.expr.json_schema import BODY_MOST, LEVELS, WORK_MOST, compile_check, work_of
+from penstock.records.properties import EMPTY
 
 KEYS = ("a", "b", "c")
 DEEP = 6
@@ -144,9 +145,9 @@ def test_a_body_of_which_it_would_make_too_much_does_not_fit(schema: Any, body: 
     check, sent = compile_check(orjson.dumps(schema).decode()), orjson.dumps(body)
     assert len(sent) <= BODY_MOST
     began = time.thread_time()
-    assert not check.fits(sent)
+    assert not check.fits(sent, EMPTY)
     assert time.thread_time() - began < 1.0
-    assert f"no more than {WORK_MOST} are made" in check.why(sent)
+    assert f"no more than {WORK_MOST} are made" in check.why(sent, EMPTY)
 
 
 def test_what_people_have_is_looked_at_whole() -> None:
@@ -163,5 +164,5 @@ def test_what_people_have_is_looked_at_whole() -> None:
         ({"items": kinds}, [{"kind": 7}] * 80_000),
         (TWICE_A_LEVEL, nested(12)),
     ):
-        assert compile_check(orjson.dumps(schema).decode()).fits(orjson.dumps(body)), schema
+        assert compile_check(orjson.dumps(schema).decode()).fits(orjson.dumps(body), EMPTY), schema
     assert len(work_of(TWICE_A_LEVEL)) <= LEVELS + 1

@@ -122,6 +122,55 @@ def test_what_came_on_all_together_has_a_bound_and_who_sent_most_goes(
     assert [is_open(one) for one in clients] == [True, False, True, True]
 
 
+def test_who_ends_as_another_call_of_his_is_let_in_is_forgotten_once(house: House) -> None:
+    client = house.client()
+    peer = client.getsockname()
+    house.connections.known(peer)
+    house.look(0.0)
+    client.close()
+    house.accepted.close()
+    house.connections.known(peer)
+    house.look(1.0)
+    assert not house.connections.is_known(peer)
+
+
+def sent(client: socket.socket, size: int, accepted: socket.socket) -> None:
+    """So much, and it has come."""
+    client.sendall(bytes(size))
+    left = size
+    while left:
+        left -= len(accepted.recv(left))
+
+
+def test_who_sent_most_of_what_never_came_out_of_grpc_is_cut_first(house: House) -> None:
+    clients, accepted = [], []
+    for _ in range(3):
+        clients.append(house.client())
+        accepted.append(house.accepted)
+    _, uploader, modest = clients
+    for client in clients[:2]:
+        house.connections.known(client.getsockname(), 100)
+    for client, size, at in zip(clients, (100_000, 300_000, 1_000), accepted, strict=True):
+        sent(client, size, at)
+    for _ in range(10):
+        house.connections.came(uploader.getsockname(), 29_000)
+    house.connections.relieve()
+    assert [is_open(one) for one in clients] == [False, True, True]
+    house.connections.relieve()  # what the others have in gRPC is no reason
+    assert is_open(uploader)
+    assert is_open(modest)
+    assert house.connections.closed == {("flight", "crowd"): 1}
+
+
+def test_what_was_not_read_goes_with_a_connection_that_is_cut_for_it(house: House) -> None:
+    flooder = house.client()
+    fill(flooder)
+    house.connections.relieve()
+    house.accepted.setblocking(False)
+    with pytest.raises(OSError, match="not connected|reset"):
+        house.accepted.recv(1 << 20)
+
+
 def test_one_address_has_so_many_and_the_oldest_go(house: House) -> None:
     early = [house.client() for _ in range(4)]
     house.look(0.0)

@@ -32,10 +32,10 @@ def test_batches_of_one_message_count_what_they_take() -> None:
     one_by_one(log, COUNT)
     log.read([1])
     give_back()
-    before, counted = resident_bytes(), log.decoded_bytes
+    before, counted = resident_bytes(), log.decoded.bytes
     assert len(log.read(range(1, log.durable + 1))) >= COUNT
     taken = resident_bytes() - before
-    assert taken <= 1.5 * (log.decoded_bytes - counted)
+    assert taken <= 1.5 * (log.decoded.bytes - counted)
 
 
 def test_the_places_of_batches_take_21_bytes_each() -> None:
@@ -50,7 +50,7 @@ def test_the_cache_keeps_no_more_than_it_may() -> None:
     log = opened(SimDisk(), settings=replace(SMALL, cache=cache))
     one_by_one(log, 200)
     assert len(log.read(range(1, log.durable + 1))) >= 200
-    assert log.decoded_bytes <= cache
+    assert log.decoded.bytes <= cache
     log.read([log.durable - 150], 1 << 20)
     assert log.at_hand([log.durable - 150]), "what is read ahead takes the room of what was asked for"
     assert log.at_hand([log.durable - 130])
@@ -64,14 +64,14 @@ def test_what_is_read_of_a_segment_that_was_replaced_is_not_kept() -> None:
     one = log.segments()[0]
     reading = log.batches(one.first, one.last + 1)
     rows = next(reading).num_rows
-    assert log.decoded_bytes
+    assert log.decoded.bytes
     swap = log.swap(rewrite(disk, Order((Old(one.first, one.last, one.generation, one.rows),))))
     swap.prepare()
     swap.enter()
     swap.finish()
-    assert log.decoded_bytes == 0
+    assert log.decoded.bytes == 0
     assert rows + sum(batch.num_rows for batch in reading) == one.rows
-    assert log.decoded_bytes == 0
+    assert log.decoded.bytes == 0
 
 
 def test_scattered_messages_of_large_batches_do_not_hold_all_of_them() -> None:

@@ -186,7 +186,7 @@ class Lists(flight_handover.Outlet[list[int]]):
 def test_who_found_no_room_while_a_batch_was_sent_goes_on() -> None:
     """The queue fills up while the thread waits for its client, and has room again before the thread looks."""
     most = flight_handover.QUEUED_MOST
-    queue, woken = Lists(1), list[int]()
+    queue, woken = Lists(1, lambda: most), list[int]()
     pieces = queue.batches(pa.schema([("n", pa.int64())]), lambda: False, lambda: woken.append(1))
     assert queue.room() > 0
     queue.take([most - 10])

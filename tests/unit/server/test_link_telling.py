@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from array import array
 from collections.abc import Callable, Iterator
 from functools import partial
 from queue import SimpleQueue
@@ -15,7 +16,9 @@ import pytest
 
 from choices import SEED
 from penstock.config.links import LinkSection
-from penstock.core.links.parcels import read
+from penstock.core.effects import Verb
+from penstock.core.links import parcels, telling
+from penstock.core.links.parcels import Parcel, read
 from penstock.core.links.telling import Telling
 from penstock.errors import Unavailable
 from penstock.server.links import sending
@@ -179,14 +182,57 @@ def test_what_cannot_be_told_ends_the_link_and_is_told_when_it_is_up_again(
     a, links, out, other = ends
     publish(a, links, out, b"0")
     eventually(lambda: other.bodies == [b"0"])
-    tell = Telling.tell
+    parcels = Telling.parcels
 
     def fails(telling: Telling, batch: pa.RecordBatch) -> Any:
-        monkeypatch.setattr(Telling, "tell", tell)
+        monkeypatch.setattr(Telling, "parcels", parcels)
         raise ValueError("a mistake of ours")
 
-    monkeypatch.setattr(Telling, "tell", fails)
+    monkeypatch.setattr(Telling, "parcels", fails)
     publish(a, links, out, b"1")
     assert out.why == "what happened here cannot be told"
     eventually(lambda: other.bodies == [b"0", b"1"])
     assert other.connected == 2
+
+
+def test_what_happened_to_very_many_is_told_in_turns_and_before_what_comes_next(
+    ends: tuple[Linked, Links, Outgoing, Other], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loop's thread goes on between them; what becomes durable then waits for its turn."""
+    a, links, out, other = ends
+    for module in (sending, telling, parcels):
+        monkeypatch.setattr(module, "SPANS_MOST", 20)
+    monkeypatch.setattr(sending, "AT_ONCE_LSNS", 3)
+    a.core.share("b", a.core.offers("b"))
+    for n in range(20):
+        publish(a, links, out, *[b"%d" % n] * 20)
+    worker = a.subscribe(a.q(), max_backlog=400)
+    turns, tell = list[int](), Outgoing._tell
+
+    def counted(link: Outgoing, some: Iterator[Parcel], last: int, session: int) -> bool:
+        turns.append(0)
+
+        def watched() -> Iterator[Parcel]:
+            for one in some:
+                turns[-1] += sum(len(told.spans) for told in one.told)
+                yield one
+
+        more = tell(link, watched(), last, session)
+        if more and len(turns) == 3:
+            publish(a, links, out, b"next")
+        return more
+
+    monkeypatch.setattr(Outgoing, "_tell", counted)
+    with links.loop:
+        a.core.settle(a.now, a.q(), [array("q", a.inbox[worker][::2])], Verb.ACK, by=worker)
+        for name in ("one", "two", "three"):  # so it is no short commit
+            a.declare(name)
+        links.engine.log.durable = a.core.last_lsn
+        out.durable(a.core.last_lsn)
+    eventually(lambda: b"next" in other.bodies)
+    assert other.bodies == [*(b"%d" % n for n in range(20) for _ in range(20)), b"next"]
+    assert sum(turns) == 200
+    assert max(turns) == 20, "no turn of the loop is longer, however many they are"
+    told = [upto for upto, _ in other.parcels]
+    assert told == sorted(told)
+    eventually(lambda: out.done == links.engine.log.durable)

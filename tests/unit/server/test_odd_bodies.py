@@ -21,6 +21,7 @@ from penstock.errors import InvalidArgument
 from penstock.expr import compile_filter
 from penstock.expr.batches import parsed
 from penstock.expr.view_definition import Definition
+from penstock.records.properties import EMPTY
 from penstock.server.sql.duckdb_engine import Bounds, Engine
 from penstock.wire.http.bodies import read_once
 
@@ -72,8 +73,8 @@ def test_no_body_stops_a_delta_a_key_or_a_list_of_fields(name: str) -> None:
         assert changed(found, found) == {}
     parse_select(["-/b"]).body(body)
     for path in (("a",), ("b",), ("a", "a")):
-        assert isinstance(KeyRule(b"x", (path,)).of_body(body), int | str)
-        KeyRule(b"x", (path,)).of_bodies([body])
+        assert isinstance(KeyRule(b"x", (path,)).of_body(body, EMPTY), int | str)
+        KeyRule(b"x", (path,)).of_bodies([body], EMPTY)
 
 
 AGGREGATES = [

@@ -45,14 +45,11 @@ def test_what_was_longest_is_forgotten_and_what_was_counted_is_not() -> None:
 def test_sleep_beyond_what_was_meant_is_a_pause() -> None:
     pulse = Pulse()
     start = time.monotonic()
-    pulse.rest(start)
-    pulse.wake(start, start + 0.5, 0.1, found=False)
-    pulse.rest(start + 0.5)
+    pulse.turned(start, start + 0.5, 0.1, found=False)
+    pulse.turned(start + 0.5, start + 9.0, None, found=True)
     assert 0.35 < pulse.pauses().longest <= 0.4
     pulse.begin_anew()
-    pulse.wake(start + 0.5, start + 9.0, None, found=True)
-    pulse.rest(start + 9.0)
+    pulse.turned(start + 9.0, start + 9.2, 0, found=False)
     assert pulse.pauses().longest == 0.0
-    pulse.wake(start + 9.0, start + 9.2, 0, found=False)
-    pulse.rest(start + 9.2)
+    pulse.turned(start + 9.2, start + 9.2, 0, found=False)
     assert pulse.pauses().longest > 0.19

@@ -9,7 +9,6 @@ import pytest
 from penstock.core.effects import Verb
 from penstock.log.simdisk import SimDisk
 from penstock.log.writer import MEMORY
-from penstock.memory import budget as budget_module
 from penstock.records.properties import Properties, encode
 from penstock.server.amqp import door as door_module
 from penstock.server.amqp import incoming, session, tags
@@ -326,9 +325,8 @@ def test_cancelled_consumers_are_forgotten_when_nothing_is_left(life: Life) -> N
 # -- too fast, too slow
 
 
-def test_publishers_wait_for_room(life: Life, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(budget_module, "GATHER_MOST", 1000)
-    monkeypatch.setattr(budget_module, "GATHER_LEAST", 1000)
+def test_publishers_wait_for_room(life: Life) -> None:
+    life.engine.bodies.budget.gather_most = 1000
     client = life.client(confirm=True)
     client.publish("q", b"x" * 600)
     life.turn()
@@ -467,7 +465,7 @@ def test_who_does_not_close_after_our_last_word_is_cut(life: Life, last: bytes) 
     client.publish("q", b"m")
     life.run()
     assert client.bodies() == [b"m"]
-    client.session.incoming.stop()  # whatever keeps the server from reading: only who reads sees the peer close
+    client.session.incoming.stop(incoming.HELD)  # only who reads sees the peer close
     client.session.receive(last)
     life.run()
     assert names(client) in (["ConnectionCloseOk"], ["ConnectionClose"])

@@ -11,7 +11,6 @@ import pyarrow as pa
 import pytest
 
 from message_samples import SAMPLES, Sample
-from penstock.expr.bodies.type_table import body_type
 from penstock.server.sql.duckdb_engine import Bounds, Engine
 from penstock.server.sql.statement import Use
 
@@ -31,8 +30,13 @@ def engine(tmp_path: Path) -> Iterator[Engine]:
     made.close()
 
 
-def asked(engine: Engine, sql: str, bodies: list[bytes], kind: str) -> list[dict[str, object]]:
-    batch = pa.record_batch({"lsn": pa.array(range(len(bodies)), pa.int64()), "body": pa.array(bodies, pa.binary())})
+def asked(
+    engine: Engine, sql: str, bodies: list[bytes], kind: str, properties: bytes | None = None
+) -> list[dict[str, object]]:
+    columns = {"lsn": pa.array(range(len(bodies)), pa.int64()), "body": pa.array(bodies, pa.binary())}
+    if properties is not None:
+        columns["properties"] = pa.array([properties] * len(bodies), pa.binary())
+    batch = pa.record_batch(columns)
     engine.table(Use("", "t"), engine.examine(sql), batch.schema, [batch], kind)
     _, rows = engine.run(sql)
     return [row for one in rows for row in one.to_pylist()]
@@ -42,15 +46,21 @@ def asked(engine: Engine, sql: str, bodies: list[bytes], kind: str) -> list[dict
 def test_fields_are_columns(sample: Sample, engine: Engine) -> None:
     bodies = [*(sample.body(order) for order in ORDERS), b"\xc1<"]
     field = ".".join(f'"{step}"' for step in sample.path("region").strip("/").split("/"))
-    found = asked(engine, f"SELECT lsn, {field} AS region FROM t ORDER BY lsn", bodies, sample.name)
+    found = asked(engine, f"SELECT lsn, {field} AS region FROM t ORDER BY lsn", bodies, sample.name, sample.properties)
     assert found == [{"lsn": 0, "region": "north"}, {"lsn": 1, "region": "south"}, {"lsn": 2, "region": None}]
+
+
+@ALL
+def test_what_bodies_are_read_by_is_no_column(sample: Sample, engine: Engine) -> None:
+    [first] = asked(engine, "SELECT * FROM t", [sample.body(ORDERS[0])], sample.name, sample.properties)
+    assert ("properties" in first, "lsn" in first) == (False, True)
 
 
 @ALL
 def test_the_body_as_json(sample: Sample, engine: Engine) -> None:
     bodies = [sample.body(ORDERS[0]), b"\xc1<"]
-    [one, other] = asked(engine, "SELECT json FROM t ORDER BY lsn", bodies, sample.name)
-    assert orjson.loads(str(one["json"])) == body_type(sample.name).read(bodies[0])
+    [one, other] = asked(engine, "SELECT json FROM t ORDER BY lsn", bodies, sample.name, sample.properties)
+    assert orjson.loads(str(one["json"])) == sample.read(bodies[0])
     assert other["json"] is None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -21,6 +22,7 @@ ORDERS = [
     {"id": "a-2", "total": 9, "region": "south", "note": "y"},
     {"id": "a-3", "total": 3, "region": "north", "note": "z"},
 ]
+EMPTY: Mapping[str, Any] = {}
 ALL = pytest.mark.parametrize("sample", SAMPLES.values(), ids=SAMPLES.keys())
 
 
@@ -33,13 +35,13 @@ def broker(sample: Sample, *queues: dict[str, Any], topic: dict[str, Any] | None
 
 def publish(one: Broker, sample: Sample, orders: list[dict[str, Any]] = ORDERS) -> None:
     for order in orders:
-        one.publish("t", sample.body(order))
+        one.publish("t", sample.body(order), headers=sample.headers)
 
 
 @pytest.fixture
 def ids(sample: Sample) -> Any:
     """Which orders some bodies are."""
-    read = body_type(sample.name).read
+    read = sample.read
     names = [read(sample.body(order)) for order in ORDERS]
     return lambda bodies: [names.index(read(body)) + 1 for body in bodies]
 
@@ -90,7 +92,7 @@ def test_records(sample: Sample, ids: Any) -> None:
     key = sample.path("id")
     with broker(sample, topic={"key": [key]}) as one:
         publish(one, sample)
-        one.publish("t", sample.body(ORDERS[0]))
+        one.publish("t", sample.body(ORDERS[0]), headers=sample.headers)
         found = one.sow("t", filter=sample.said("{region} = 'north'"), order_by=sample.said("{total} DESC"))
         assert ids(record.body for record in found) == [1, 3]
         assert len(one.sow("t")) == 3
@@ -111,13 +113,13 @@ def test_records(sample: Sample, ids: Any) -> None:
 
 @ALL
 def test_deltas_and_select_lists(sample: Sample) -> None:
-    read = body_type(sample.name).read
+    read = sample.read
     with broker(sample, topic={"key": [sample.path("id")]}) as one:
-        one.publish("t", sample.body(ORDERS[0]))
+        one.publish("t", sample.body(ORDERS[0]), headers=sample.headers)
         change = sample.body({"id": "a-1", "region": "west"})
         if not sample.merges:
             with pytest.raises(PenstockError, match="is not written here, so it has no deltas"):
-                one.delta_publish("t", change)
+                one.delta_publish("t", change, headers=sample.headers)
             with pytest.raises(InvalidArgument, match="so its bodies are sent whole"):
                 one.sow("t", select="-/, +/order/id")
             return
@@ -182,9 +184,11 @@ def test_bodies_without_fields_are_delivered() -> None:
         assert [message.body for message in one.subscribe("q", filter="/a IS NULL").take()] == [b'{"a": 1}']
 
 
-def sent(one: Broker, topic: str, bodies: list[bytes], content_types: list[str | None]) -> Published:
+def sent(
+    one: Broker, topic: str, bodies: list[bytes], content_types: list[str | None], headers: Mapping[str, Any] = EMPTY
+) -> Published:
     """What became of messages that say what they are."""
-    heads = [encode(Properties(content_type=said)) for said in content_types]
+    heads = [encode(Properties(content_type=said, headers=dict(headers))) for said in content_types]
     batch = Publishes(Topic("/", "", topic), heads, bodies)
     return one.command(lambda instance: instance.core.publish(instance.engine.now(), batch))
 
@@ -194,7 +198,8 @@ def test_a_content_type_that_contradicts_is_refused(sample: Sample) -> None:
     """All but JSON, whose topics take what comes."""
     other = "application/bson" if sample.name != "bson" else "application/json; charset=utf-8"
     with broker(sample, {"name": "q"}, topic={"key": [sample.path("id")]}) as one:
-        told = sent(one, "t", [sample.body(ORDERS[0])] * 4, [None, "text/plain", "application/octet-stream", other])
+        said = [None, "text/plain", "application/octet-stream", other]
+        told = sent(one, "t", [sample.body(ORDERS[0])] * 4, said, sample.headers)
         if sample.name == "json":
             assert told.stored == 4
             return
@@ -202,7 +207,7 @@ def test_a_content_type_that_contradicts_is_refused(sample: Sample) -> None:
         assert (row, told.stored, one.stats("q")["ready"], len(one.sow("t"))) == (3, 3, 3, 1)
         assert str(why).startswith(f"content type {other!r} says ")
         assert f", and the bodies of topic 't' are {named(sample.name)}" in str(why)
-        assert not sent(one, "t", [sample.body(ORDERS[0])], [other]).stored
+        assert not sent(one, "t", [sample.body(ORDERS[0])], [other], sample.headers).stored
 
 
 def test_the_other_rows_of_a_batch_are_published() -> None:
@@ -210,3 +215,17 @@ def test_the_other_rows_of_a_batch_are_published() -> None:
         told = sent(one, "q", [b"a=%d\x01" % n for n in range(4)], ["text/plain", "application/json", "a/x+xml", None])
         assert [row for row, _ in told.refused] == [1, 2]
         assert [message.body for message in one.subscribe("q", max_backlog=9).take()] == [b"a=0\x01", b"a=3\x01"]
+
+
+@ALL
+def test_a_key_of_conflation(sample: Sample, ids: Any) -> None:
+    with broker(sample, topic={"key": [sample.path("id")]}) as one:
+        watch = one.subscribe("t", conflation="1s", conflation_key=sample.path("region"), max_backlog=10)
+        publish(one, sample)
+        one.advance(1.1)
+        assert ids(message.body for message in watch.take()) == [3, 2]
+        by_header = one.subscribe("t", conflation="1s", conflation_key="/@headers/kind", max_backlog=10)
+        for order, kind in zip(ORDERS, "aab", strict=True):
+            one.publish("t", sample.body(order), headers={**sample.headers, "kind": kind})
+        one.advance(1.1)
+        assert ids(message.body for message in by_header.take()) == [2, 3]

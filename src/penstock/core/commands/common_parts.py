@@ -14,15 +14,12 @@ from contextlib import contextmanager
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, TypeAlias
 
-from penstock.core.acted import Acted, Hops
+from penstock.core.acted import Hops
 from penstock.core.action_rules import Rules
 from penstock.core.arena import Arena, Move
 from penstock.core.effects import Effect, Token
 from penstock.core.links.asking import Wanted
-from penstock.core.links.carried import Numbers
 from penstock.core.links.identity import Peers
-from penstock.core.links.states import Departed, Early, LinkState
-from penstock.core.links.twins import Sequences
 from penstock.core.outbox import Outbox
 from penstock.core.publishing.arrivals import Marks
 from penstock.core.publishing.dead_letters import Buried, DeadLetters
@@ -35,7 +32,7 @@ from penstock.core.queue.settling.deferred import Deferred, Sweep
 from penstock.core.sizes import Sizes
 from penstock.core.sow.holding import Sow
 from penstock.core.sow.keyed import Keyed
-from penstock.core.state.durable import Reign
+from penstock.core.state.durable import DurableState, Reign
 from penstock.core.state.pending import Passing, Spans
 from penstock.core.streams.sinks import Sinks
 from penstock.core.streams.stream_table import Holdings
@@ -238,16 +235,20 @@ class _Level:
 class Stamps:
     """LSN -> microseconds since the epoch."""
 
-    __slots__ = ("_begun", "_levels", "_next")
+    __slots__ = ("_begun", "_due", "_levels", "_next")
 
     def __init__(self) -> None:
         self._levels = [_Level(GRAIN_US * STEP**level) for level in range(LEVELS)]
         self._begun = 0  # the first moment
         self._next = 0
+        self._due = 0  # before this the finest level has nothing to note
 
     def note(self, last: int, time: int) -> None:
         """What came since the last note, up to this LSN, came at this time; called once a turn."""
         first, self._next = self._next, last + 1
+        if time < self._due:
+            return
+        self._due = time + GRAIN_US
         for level in self._levels:
             if not level.note(first, time):
                 return
@@ -259,6 +260,10 @@ class Stamps:
             if level.lsns and lsn >= level.lsns[0]:
                 return min(level.times[bisect_right(level.lsns, lsn) - 1], now)
         return self._begun or now
+
+    def after(self, time: int, now: int, upto: int) -> int:
+        """The first LSN up to `upto` that was given out later than that."""
+        return bisect_right(range(upto), time, key=lambda lsn: self.of(lsn, now))
 
 
 TOPICS_MAX = 65_536
@@ -283,18 +288,12 @@ class CoreParts:
         self.origin = origin
         self.instance = instance
         self.rules = Rules(actions)
-        self.acted = Acted()  # what they have done; `acting` writes it
         self.hops = Hops()
         self.stamps = Stamps()
         self.sizes = Sizes()  # of the messages of all queues
         self.peers = Peers()  # sites that this one has met
-        self.carried = dict[int, Numbers]()  # by site: where its messages stand here
-        self.links = dict[int, LinkState]()  # by site
-        self.proxied = dict[int, str]()  # ids of queues for which this site acts for absent owners, and who said so
-        self.sequences = Sequences()  # of publishers whose messages other sites may have, too
+        self.keep(DurableState())
         self.wanted = dict[int, Wanted]()  # by queue id: what filters here want of other sites' messages
-        self.early = Early()  # claims to messages that have not come
-        self.departed = Departed()  # queues that are gone, of which other sites may have to hear
         self._paging = Paging()
         self._out: Outbox[Effect] = Outbox(next_lsn)
         self._topology = Topology()
@@ -312,6 +311,7 @@ class CoreParts:
             self._router,
             self._interning,
             self._ending,
+            lambda queue, lsn: self.departed.ended(queue, lsn),
             self.rules,
             self.sizes,
             refuse,
@@ -332,10 +332,6 @@ class CoreParts:
         self.streams.poison.committed = lambda query: self._sinks.known.batches.get(query, -1)
         self._topics: dict[tuple[str, str, str], Topic] = {}
         self._older_topics: dict[tuple[str, str, str], Topic] = {}
-        self._topics_version = -1
-        self._unclean = 0
-        self._defaults = 0  # of the folder: see `core.state.durable`
-        self._terms: tuple[Reign, ...] = ()
         self._cancelled: dict[int, int] = {}  # by queue id, since the start
         self._booted = 0  # LSN of this process's BOOT record
         self._recovered = 0  # LSN of the last RECOVERED record
@@ -356,6 +352,14 @@ class CoreParts:
         self.attendance: list[tuple[bool, Consumer]] | None = None  # consumers that came (True) or went; whoever wants
         # to know of them puts a list here, and empties it
 
+    def keep(self, state: DurableState) -> None:
+        """Go on with this: what of the durable state no part keeps in a form of its own."""
+        self.kept = state
+        self.acted = state.acted  # what actions have done; `acting` writes it
+        self.carried, self.links = state.carried, state.links  # by site
+        self.proxied, self.early = state.proxied, state.early
+        self.sequences, self.departed = state.numbered, state.gone
+
     @property
     def publishers(self) -> dict[str, int]:
         """The highest sequence of each publisher."""
@@ -368,12 +372,12 @@ class CoreParts:
     @property
     def defaults(self) -> int:
         """Which defaults this folder goes by: see `core.state.durable.DEFAULTS`."""
-        return self._defaults
+        return self.kept.defaults
 
     @property
     def terms(self) -> tuple[Reign, ...]:
         """Of a cluster, oldest first: who wrote which LSNs.  The last one is this process's, if it leads."""
-        return self._terms
+        return self.kept.terms
 
     @property
     def booted(self) -> int:
@@ -386,6 +390,11 @@ class CoreParts:
     def next_lsn(self) -> int:
         """The LSN of the next record."""
         return self._out.next_lsn
+
+    def write_as(self, format: int) -> None:
+        """The format of the log that all who read it know (`Outbox.check_format`); without a word the newest."""
+        if format != self._out.format:
+            self._out.write_as(format)
 
     @property
     def last_lsn(self) -> int:
@@ -441,7 +450,7 @@ class CoreParts:
     def _ending(self, now: Now, queue: Queue) -> int:
         """What ends with a queue besides its records."""
         if len(self.peers.sites) > 1 and queue.exclusive_to is None and queue.settings.kind != "local":
-            self.departed.note(queue.id, queue.vhost, queue.name)
+            self.departed.note(queue.id, queue.vhost, queue.name, queue.settings)
         self._touch(queue)
         if self.attendance is not None:
             self.attendance += [(False, one) for one in queue.consumers]

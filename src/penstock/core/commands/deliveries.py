@@ -300,12 +300,14 @@ class DeliveryCommands(QueueCommands):
     def next_deadline(self) -> tuple[int | None, int | None]:
         """When to `tick` next: (wall, monotonic) microseconds, None for never; 0 is at once."""
         wall, mono = self._timers.next()
+        if self._unruled:
+            return 0, mono
         dues = [wall, self._publisher.publishers.due(), self.streams.keeping.due()]
         if self._publisher.keyed is not None:
             dues.append(self._keyed.sows.due())
         if self._deferred.by_queue:
             dues.append(self._deferred.due)
-        return min((due for due in dues if due is not None), default=None), mono
+        return min([due for due in dues if due is not None], default=None), mono
 
     def takers(self, route: int) -> list[Queue]:
         """The queues of today that a row's route names."""

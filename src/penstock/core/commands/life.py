@@ -11,21 +11,21 @@ is moved forward takes out what the queue has from before it, waiting or leased:
 stay in the log.
 """
 
+# the parameters of functions in rows are known by the rows' type
+# pyright: reportUnknownLambdaType=false, reportUnknownMemberType=false
+
 from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Self
+from typing import ClassVar, NamedTuple, Self
 
 import numpy as np
 
 from penstock.core.acted import OWN
 from penstock.core.commands.common_parts import Arenas, CoreParts
 from penstock.core.effects import Found, Pass, Purpose, Recover, Recovered, Token
-from penstock.core.links.carried import Numbers
-from penstock.core.links.states import Departed, Early
-from penstock.core.links.twins import Sequences
 from penstock.core.queue.dispatching.attendance import note_use
 from penstock.core.queue.expiry import deadlines
 from penstock.core.queue.order.runs import packed
@@ -33,9 +33,10 @@ from penstock.core.queue.queue import Queue
 from penstock.core.queue.settling.deferred import Deferred
 from penstock.core.state import pending
 from penstock.core.state.capture import Captured, Marked, Snapshot
-from penstock.core.state.durable import DEFAULTS, DurableState, Reign, living_pairs
+from penstock.core.state.durable import DECLARED, DEFAULTS, DurableState, Reign, copies
 from penstock.core.state.lsns import Ints, flat, runs_of, spread
 from penstock.core.state.pending import begin, go_on
+from penstock.core.state.queue_state import living_pairs
 from penstock.errors import InvalidArgument, PreconditionFailed
 from penstock.records.chunks import LSN_LIMIT, Chunk, Now, pack_pairs, pairs_of
 from penstock.records.entries import Group
@@ -183,6 +184,14 @@ CAPTURE_MOST = 8192
 _NO_LSNS: Ints = np.zeros(0, dtype=np.int64)
 
 
+class Part(NamedTuple):
+    """Fields of the durable state that a part of the core has in a form of its own, and goes on from, and gives."""
+
+    fields: tuple[str, ...]
+    load: Callable[[Life, DurableState], None]
+    save: Callable[[Life, DurableState], None]
+
+
 class Life(RecoveryCommands):
     """Restoring, booting, and taking the durable state for checkpoints and bases."""
 
@@ -201,28 +210,15 @@ class Life(RecoveryCommands):
         core = cls(origin, state.last_lsn + 1, actions, instance, refuse)
         core.sizes.become(state.sizes)
         now = core._out.at(now)
-        core._topology.load(state)
-        core._interning.load(state)
-        core.peers.load(state.peers)
-        core.links = dict(state.links)
-        floors = {number: one.floor for number, one in state.links.items()}
-        core.carried = {number: Numbers(runs, floors.get(number, 0)) for number, runs in state.carried.items()}
-        core.proxied, core.early = dict(state.proxied), Early(state.early)
-        core.sequences, core.departed = Sequences(state.numbered), Departed(state.departed)
+        core.keep(state.copy(OF_PARTS))
+        for part in cls.PARTS:
+            part.load(core, state)
         core._restore_queues(state)
-        core.streams.states = {name: s.copy() for name, s in state.streams.items()}
-        core._sinks.load(state)
-        core._deferred = Deferred(state.deferred)
-        core.acted = state.acted.copy()
-        core.publishers.update(state.publishers)
         core._keyed.sows.load(state.sows, state.topics)
         core._paging.wanted = any(queue.settings.file_backed_metadata for queue in state.queues.values()) or any(
             sow.file_backed for sow in core._keyed.sows
         )
         core._publisher.keyed = core._keyed if core._keyed.sows else None
-        core._unclean = state.unclean
-        core._defaults = state.defaults
-        core._terms = state.terms
         for number, queue in core._admin.by_id.items():
             for name, chunks in core.streams.held(number).items():
                 core._holdings.restore(now, queue, name, chunks)
@@ -261,19 +257,20 @@ class Life(RecoveryCommands):
         now = self._at(now)
         told: dict[str, object] = {"clean": clean, "instance": self.instance, "version": LOG_VERSION}
         if new:
-            told["defaults"] = self._defaults = DEFAULTS
+            told["defaults"] = self.kept.defaults = DEFAULTS
         if leads is not None:
             told |= {"term": leads.term, "member": leads.member, "before": leads.before}
         lsn = self._out.record(Kind.BOOT, "", told)
         if leads is not None:
-            self._terms += (leads._replace(first=lsn),)
+            self.kept.terms += (leads._replace(first=lsn),)
         self._booted = lsn
         self.streams.keeping.begin(now)
         if not clean:
-            self._unclean = lsn
+            self.kept.unclean = lsn
         for queue in list(self._admin.by_id.values()):
             if queue.exclusive_to is not None or not queue.durable:
                 self._forget(now, queue)
+                self.departed.ended(queue.id, lsn)
                 self._topology.queue_gone(queue.vhost, queue.name)
                 continue
             self._forget_transient(queue)
@@ -311,18 +308,10 @@ class Life(RecoveryCommands):
 
     def snapshot(self) -> Snapshot:
         """Begin to take the durable state: everything but the queues, as copies.  `capture` goes on."""
-        state = DurableState(self._out.last_lsn, self._unclean, defaults=self._defaults, terms=self._terms)
-        self._topology.save(state)
-        self._interning.save(state)
-        state.streams = {name: s.copy() for name, s in self.streams.states.items()}
-        self._sinks.save(state)
-        state.deferred = pending.copies(self._deferred.by_queue)
-        state.publishers = self._publisher.publishers.settled()
-        state.acted = self.acted.copy()
-        state.peers = dict(self.peers.sites)
-        state.carried = {number: list(numbers.runs) for number, numbers in self.carried.items()}
-        state.links, state.proxied, state.early = dict(self.links), dict(self.proxied), list(self.early)
-        state.numbered, state.departed = list(self.sequences), Departed(self.departed)
+        state = self.kept.copy(OF_PARTS)
+        state.last_lsn = self._out.last_lsn
+        for part in self.PARTS:
+            part.save(self, state)
         state.sizes = self.sizes.copy()
         return Snapshot(state, self._keyed.sows.capture())
 
@@ -422,3 +411,49 @@ class Life(RecoveryCommands):
         if paging.version != self._topology.version:
             paging.begin(self._topology.version, self._admin.by_id.values(), self._keyed.sows)
         return paging.look(arenas, most, self._out.next_lsn)
+
+    # -- the parts that have more of a field than its value: an index, a bound, what is due
+
+    def _load_streams(self, state: DurableState) -> None:
+        self.streams.states = copies(state.streams)
+
+    def _save_streams(self, state: DurableState) -> None:
+        state.streams = copies(self.streams.states)
+
+    def _load_deferred(self, state: DurableState) -> None:
+        self._deferred = Deferred(state.deferred)
+
+    def _save_deferred(self, state: DurableState) -> None:
+        state.deferred = pending.copies(self._deferred.by_queue)
+
+    def _load_publishers(self, state: DurableState) -> None:
+        self.publishers.update(state.publishers)
+
+    def _save_publishers(self, state: DurableState) -> None:
+        state.publishers = self._publisher.publishers.settled()
+
+    def _load_peers(self, state: DurableState) -> None:
+        self.peers.load(state.peers)
+
+    def _save_peers(self, state: DurableState) -> None:
+        state.peers = dict(self.peers.sites)
+
+    PARTS: ClassVar[tuple[Part, ...]] = (
+        Part(DECLARED, lambda core, state: core._topology.load(state), lambda core, state: core._topology.save(state)),
+        Part(
+            ("vias", "routes", "next_route"),
+            lambda core, state: core._interning.load(state), lambda core, state: core._interning.save(state),
+        ),
+        Part(
+            ("sinks", "sink_marks", "decided"),
+            lambda core, state: core._sinks.load(state), lambda core, state: core._sinks.save(state),
+        ),
+        Part(("streams",), _load_streams, _save_streams),
+        Part(("deferred",), _load_deferred, _save_deferred),
+        Part(("publishers",), _load_publishers, _save_publishers),
+        Part(("peers",), _load_peers, _save_peers),
+    )  # fmt: skip
+
+
+OF_PARTS = frozenset(name for part in Life.PARTS for name in part.fields)
+"""Every other field that has a row the core keeps as it is, in `CoreParts.kept`."""

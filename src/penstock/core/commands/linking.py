@@ -10,17 +10,17 @@ has it when `Heard.lsn` is durable here.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
 
-from penstock.core.commands.transfers import TransferCommands
+from penstock.core.commands.returning import ReturningCommands
 from penstock.core.links.asking import Asking
-from penstock.core.links.identity import Offer, Site, disagreements, first_owner, identity_of
+from penstock.core.links.identity import Offer, Site, disagreements, first_owner, identity, identity_of
 from penstock.core.links.parcels import Heard, Parcel, Piece, Told, read
-from penstock.core.links.sharing import Agreed, dump_offer, load_offer
+from penstock.core.links.sharing import Agreed, Ended, dump_end, dump_offer, load_end, load_offer, says_end
 from penstock.core.links.telling import Carried, Carries, Telling
 from penstock.core.queue.owning import why_not_shared
 from penstock.core.queue.queue import Queue
@@ -28,14 +28,14 @@ from penstock.core.state.encoding import load
 from penstock.core.state.lsns import to_array
 from penstock.core.topology.register import no_exchange
 from penstock.errors import NotFound, PreconditionFailed
-from penstock.records.arrays import one_value
-from penstock.records.chunks import Now
+from penstock.records.chunks import LSN_LIMIT, Now
+from penstock.records.compute import one_value
 from penstock.records.entries import Control, Publishes, singly
 from penstock.records.kinds import ENDED, Kind
 from penstock.records.message_bodies import from_column
 
 
-class LinkingCommands(TransferCommands):
+class LinkingCommands(ReturningCommands):
     """Both ends of links.
 
     quiet   by site: what this log has behind the first LSN and up to the second came from there, and says nothing to it
@@ -60,6 +60,19 @@ class LinkingCommands(TransferCommands):
             out.append(dump_offer(offer._replace(sends=sends), queue.id))
         return out
 
+    def said_to(self, site: str) -> list[dict[str, object]]:
+        """What a link begins with: the queues here, and those that are gone of which the site may have to hear."""
+        return [*self.offers(site), *self.ends(site)]
+
+    def ends(self, to: str, queues: Collection[int] | None = None) -> list[dict[str, object]]:
+        """What to say to a site of queues that are gone, as JSON; queues: of these ids alone."""
+        here, carried = self.peers.sites[0], self._carries.get(to)
+        return [
+            dump_end(identity(one.vhost, one.name, one.kind, one.domain, here), Ended(number, one.until))
+            for number, one in self.departed.items()
+            if carried is not None and (queues is None or number in queues) and carried.touches(one.vhost, *one.topic)
+        ]
+
     def _offer(self, queue: Queue, here: Site) -> Offer:
         settings = queue.settings
         topic = (settings.exchange, settings.underlying_topic or queue.name)
@@ -73,14 +86,22 @@ class LinkingCommands(TransferCommands):
         more: of some that begin there; it has others, too.
         Errors: ValueError for what is no offer.
         """
-        told = [load_offer(table) for table in offers]
-        self.sharing.hear(site, told, more=more)
+        told = [load_offer(table) for table in offers if not says_end(table)]
+        ended = [load_end(table) for table in offers if says_end(table)]
+        self.sharing.hear(site, told, [(one.vhost, one.name, end.since) for one, end in ended], more=more)
         agreed = dict[int, Agreed]()
         for offer, _ in told:
             queue = self.find_queue(offer.identity.vhost, offer.identity.name)
             if queue is not None and (found := self._agreed(queue, site)) is not None:
                 agreed[queue.id] = found
         self.sharing.say(site, agreed, more=more)
+        ends = dict[int, list[Ended]]() if more else {queue.id: [] for queue in self.queues()}
+        for one, end in ended:
+            queue, here = self.find_queue(one.vhost, one.name), self.peers.sites[0]
+            if queue is not None and identity_of(queue.vhost, queue.name, queue.settings, here) == one:
+                ends.setdefault(queue.id, []).append(end)
+        for number, some in ends.items():
+            self.sharing.end(number, site, some, more=more)
         return [line for one in agreed.values() for line in one.faults]
 
     def _agreed(self, queue: Queue, site: str) -> Agreed | None:
@@ -117,7 +138,9 @@ class LinkingCommands(TransferCommands):
         """
         found = self._by_id(queue)
         if found is None:
-            return self.departed.get(queue)
+            gone, carried = self.departed.get(queue), self._carries.get(site)
+            known = gone is not None and carried is not None and carried.touches(gone.vhost, *gone.topic)
+            return gone[:2] if gone is not None and known else None
         if self.sharing.with_site(queue, site) is None and not self._carried_to(found, site):
             return None
         return found.vhost, found.name
@@ -173,8 +196,8 @@ class LinkingCommands(TransferCommands):
                 faults += self.share(site, parcel.offers, more=True)
             if parcel.rows is not None:
                 faults += self._hear_messages(now, site, parcel, parcel.rows)
-            for told in parcel.told:
-                self._hear_told(now, site, told)
+            for _, some in groupby(parcel.told, lambda one: (one.vhost, one.queue, one.claim is None)):
+                self._hear_told(now, site, list(some))
             if self.twins:
                 self._part_twins(now)
             self.note_link(now, site, heard=parcel.upto)
@@ -202,8 +225,7 @@ class LinkingCommands(TransferCommands):
     def _parted(self, rows: pa.RecordBatch, site: str) -> Iterator[pa.RecordBatch]:
         """Messages that a site published, parted where a queue begins there that both have."""
         lsns = rows.column("lsn").to_numpy()
-        begins = [agreed.since for number in self.sharing.queues if (agreed := self.sharing.with_site(number, site))]
-        cuts: list[int] = np.searchsorted(lsns, sorted(begins)).tolist()
+        cuts: list[int] = np.searchsorted(lsns, self.sharing.bounds(site)).tolist()
         for low, high in pairwise(sorted({0, len(lsns), *cuts})):
             yield rows.slice(low, high - low)
 
@@ -236,32 +258,45 @@ class LinkingCommands(TransferCommands):
         """
         out = dict[Queue, str]()
         for queue in self._publisher.queues_of(batch):
-            published = self.sharing.with_site(queue.id, origin)
-            handed_on = None if origin == site else self.sharing.with_site(queue.id, site)
-            if (published is None or first < published.since) and (handed_on is None or 0 < at < handed_on.since):
+            shared = self.sharing.had(queue.id, origin, first)
+            if not shared and origin != site:
+                shared = self.sharing.had(queue.id, site, at or LSN_LIMIT)
+            if not shared:
                 continue
             owner = first_owner(queue.settings, origin)
             if owner is not None and why_not_shared(queue.settings) is None:
                 out[queue] = owner
         return out
 
-    def _hear_told(self, now: Now, site: str, told: Told) -> None:
-        queue = self.find_queue(told.vhost, told.queue)
-        if queue is not None and self.sharing.with_site(queue.id, site) is None:
-            told = told._replace(spans=tuple(self._owned_by(queue, site, told)))
-        if queue is None or not told.spans:
+    def _hear_told(self, now: Now, site: str, some: Sequence[Told]) -> None:
+        """Of one queue who owns messages of it, or which are settled."""
+        vhost, name = some[0][:2]
+        queue = self.find_queue(vhost, name)
+        for told in some:
+            if told.claim is not None and told.claim.owner == self.peers.here:
+                heir = self._heir(site, vhost, name, but=site if told.claim.why == "yielded" else "")
+                self._give_back(now, vhost, name, self._beyond(queue, told.spans), told.claim, heir)
+        if queue is None:
             return
-        here = self._stand(*told.spans[0]) if told.spans else []
-        if told.claim is not None:
-            before = queue.claims(self.peers).of(here[0][0]).owner if here else ""
-            count = self.owned_at(now, queue, site, told.spans, told.claim)
-            if count and told.claim.owner == self.peers.here and queue.id in self._askings:
-                self._askings[queue.id].granted(before, count)
+        if self.sharing.with_site(queue.id, site) is None:
+            some = [told._replace(spans=tuple(self._owned_by(queue, site, told))) for told in some]
+        some = [told for told in some if told.spans]
+        stands = [self._stand(*told.spans[0]) for told in some]
+        claimed = [(told.spans, told.claim) for told in some if told.claim is not None]
+        if claimed:
+            claims = queue.claims(self.peers)
+            before = [claims.of(here[0][0]).owner if here else "" for here in stands]
+            counts = self.each_owned_at(now, queue, site, claimed)
+            asking = self._askings.get(queue.id)
+            for owner, count, (_, claim) in zip(before, counts, claimed, strict=True) if asking else ():
+                if asking is not None and count and claim.owner == self.peers.here:
+                    asking.granted(owner, count)
             return
-        count = self.settled_at(now, queue, site, told.spans, twins=told.twins)
-        if count and here and queue.foreign_count:
-            came = self.stamps.of(here[0][0], now.wall)
-            self._askings.setdefault(queue.id, Asking()).acked(now.wall - came)
+        for told, here in zip(some, stands, strict=True):
+            count = self.settled_at(now, queue, site, told.spans, twins=told.twins)
+            if count and here and queue.foreign_count:
+                came = self.stamps.of(here[0][0], now.wall)
+                self._askings.setdefault(queue.id, Asking()).acked(now.wall - came)
 
     def _owned_by(self, queue: Queue, site: str, told: Told) -> Iterator[tuple[int, int, int]]:
         """What a site owned that has the queue no more: it may still say that these are done, or whom it gave them."""
@@ -340,7 +375,7 @@ def _says_more(entry: Publishes | Control, last: int) -> bool:
         return entry.first > last and entry.sent_at is None  # made here, a dead letter
     if entry.lsn <= last:
         return False
-    if entry.kind is Kind.OWN:
+    if entry.kind in (Kind.OWN, Kind.CLAIMED):
         return load(entry.header)["why"] != "first"
     return entry.kind in ENDED
 

@@ -138,14 +138,14 @@ class LinkCommands(QueueCommands):
                 header["times"] = _changes(published.positions, np.delete(sent, sorted(lost)) if lost else sent)
             self._out.record(Kind.CARRIED, site, header, body)
         self._number_carried(peer, runs, numbers_told)
-        early = list[EarlyClaim]()
+        early = dict[int, list[tuple[list[Span], Claim]]]()  # by queue
         for here, lsn, count in runs:
             numbers.add(lsn, here, count)
             for one in self.early.came(path[0], lsn, lsn + count) if self.early else ():
-                early.append(one._replace(first=one.first + here - lsn, stop=one.stop + here - lsn))
-        for claimed in early:
-            if (found := self._by_id(claimed.queue)) is not None:
-                self.own(now, found, [(claimed.first, claimed.stop)], claimed.claim)
+                early.setdefault(one.queue, []).append(([(one.first + here - lsn, one.stop + here - lsn)], one.claim))
+        for number, claimed in early.items():
+            if (found := self._by_id(number)) is not None:
+                self.own_each(now, found, claimed)
         for queue in owners:
             self._settle_deferred(now, queue, path[0], runs)
         self._out.end()
@@ -222,12 +222,22 @@ class LinkCommands(QueueCommands):
         return count
 
     def owned_at(self, now: Now, queue: Queue, site: str, spans: Iterable[tuple[int, int, int]], claim: Claim) -> int:
-        """Hear from a site a claim to messages: their origins, and what those call [first, stop); it holds for so many.
+        """Hear from a site one claim, as `each_owned_at`; for how many it holds."""
+        return self.each_owned_at(now, queue, site, [(spans, claim)])[0]
+
+    def each_owned_at(
+        self, now: Now, queue: Queue, site: str, claimed: Iterable[tuple[Iterable[tuple[int, int, int]], Claim]]
+    ) -> list[int]:
+        """Hear from a site claims to messages: their origins, and what those call [a, b); for how many each holds.
 
         To those that have not come yet it holds when they do.  What the site published itself has come before it says
         so, or never will.
         """
         now = self._at(now)
+        return self.own_each(now, queue, [(self._here(queue, site, spans, claim), claim) for spans, claim in claimed])
+
+    def _here(self, queue: Queue, site: str, spans: Iterable[tuple[int, int, int]], claim: Claim) -> list[Span]:
+        """Where those messages stand here to which a site tells of a claim; of the others it is remembered."""
         here, known = list[Span](), (self.origin, self._origin_of(site))
         for origin, first, stop in joined(list(spans)):
             here += self._stand(origin, first, stop)
@@ -235,7 +245,7 @@ class LinkCommands(QueueCommands):
                 if self.early.add(EarlyClaim(queue.id, origin, *span, claim)):
                     header = {"origin": str(origin), "site": claim.owner, "serial": claim.serial, "why": claim.why}
                     self._out.record(Kind.CLAIMED, queue.name, header, pack_pairs(queue.id, span))
-        return self.own(now, queue, merged_spans(here), claim) if here else 0
+        return merged_spans(here)
 
     # -- what lasts of a link
 
@@ -270,6 +280,12 @@ class LinkCommands(QueueCommands):
             self._at(now)
             self._out.record(Kind.LINK, site, {"peer": number, "forgot": below, "floor": numbers.floor})
             self.links[number] = replace(self._link_state(number), floor=numbers.floor)
+
+    def forget_departed(self, now: Now, upto: int) -> None:
+        """Every site has been told of the queues that ended up to there."""
+        if self.departed.told(upto):
+            self._at(now)
+            self._out.record(Kind.LINK, "", {"peer": HERE, "ended": upto})
 
     def proxy(self, now: Now, queue: Queue, on: bool, by: str = "") -> None:
         """This site acts for owners of the queue's messages that are away, or does so no longer."""
@@ -317,21 +333,29 @@ class LinkCommands(QueueCommands):
 
         Errors: PreconditionFailed for a queue that cannot be shared, or a site that nobody has met.
         """
+        return self.own_each(now, queue, [(spans, claim)])[0]
+
+    def own_each(self, now: Now, queue: Queue, claimed: Sequence[tuple[Sequence[Span], Claim]]) -> list[int]:
+        """The same of several claims; of what is this site's by them all that is served first is given out first."""
         now = self._at(now)
+        if not any(spans for spans, _ in claimed):
+            return [0] * len(claimed)
         if (what := why_not_shared(queue.settings)) is not None:
             raise PreconditionFailed(f"queue '{queue.name}' has {what}: other sites cannot own messages of it")
-        if self.peers.number(claim.owner) is None:
-            raise PreconditionFailed(f"no site is called '{claim.owner}', as far as this one knows")
-        count = queue.own(now, spans, claim, self.peers, self._out)
+        for _, claim in claimed:
+            if self.peers.number(claim.owner) is None:
+                raise PreconditionFailed(f"no site is called '{claim.owner}', as far as this one knows")
+        counts = queue.own(now, claimed, self.peers, self._out)
         self._touch(queue)
-        return count
+        return counts
 
     def grant(
         self, now: Now, queue: Queue, asked: Iterable[Span], asker: str, besides: Iterable[Span] = ()
     ) -> list[Grant]:
         """Give to another site what it asked for of what is ready here and this site's; what it was given.
 
-        besides: what would do as well, in all as many as were asked for.
+        besides: what would do as well, in all as many as were asked for; what it was given of these before, and has
+        not heard of, counts.
         Nobody here could take it: whoever could has been given it by the command that made it ready.
         """
         now = self._at(now)
@@ -343,12 +367,12 @@ class LinkCommands(QueueCommands):
             queue.reach(max(stop for _, stop in asked) - 1)
             queue.carry_on(now, self._out)
         claims = queue.claims(self.peers)
-        out = [one for span in asked for one in grants(claims, [span], queue.ready_spans(*span), asker)]
-        left = sum(stop - first for first, stop in asked) - sum(one.stop - one.first for one in out)
-        for first, stop in besides:
-            for low, high in queue.ready_spans(first, stop) if left else ():
-                out += grants(claims, [(low, min(high, low + left))], [(low, high)], asker)
-                left -= min(high - low, left)
+        left = sum(stop - first for first, stop in asked) - sum(claims.owned_by(asker, *span) for span in asked)
+        out = [one for span in asked for one in grants(claims, [span], queue.ready_spans([span]), asker)]
+        left -= sum(one.stop - one.first for one in out)
+        if left > 0:
+            others = queue.ready_spans(besides, left)
+            out += grants(claims, others, others, asker)
         self._hand_on(now, queue, out)
         return out
 
@@ -357,8 +381,7 @@ class LinkCommands(QueueCommands):
         spans = dict[Claim, list[Span]]()
         for one in given:
             spans.setdefault(one.claim, []).append((one.first, one.stop))
-        for claim, some in spans.items():
-            self.own(now, queue, sorted(some), claim)
+        self.own_each(now, queue, [(sorted(some), claim) for claim, some in spans.items()])
 
     def take_by_proxy(self, now: Now, queue: Queue, asked: Iterable[Span], absent: Iterable[str]) -> list[Grant]:
         """Own what was asked for here and belongs to sites that are away, as an operator has allowed."""

@@ -367,7 +367,7 @@ def fixed(queue: Queue, settings: QueueSettings) -> list[tuple[tuple[str, ...], 
     out = list[tuple[tuple[str, ...], str]]()
     if settings.last_value_key != present.last_value_key and (queue.ready + queue.leased + queue.delayed + queue.dying):
         out.append((("last_value_key",), f"last_value_key {what} cannot change while it has messages: {worked}"))
-    key, before = (one.unique and one.dedup_key for one in (settings, present))
+    key, before = settings.unique and settings.dedup_key, present.unique and present.dedup_key
     if (settings.unique, key) != (present.unique, before) and queue.floor() < NEVER:
         why = f"unique, and the dedup_key it goes by, {what} cannot change while it has messages: {worked}"
         out.append((("unique", "dedup_key"), why))

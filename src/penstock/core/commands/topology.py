@@ -365,11 +365,6 @@ class PolicyCommands(DeliveryCommands):
                     break
         return found
 
-    def next_deadline(self) -> tuple[int | None, int | None]:
-        """When to `tick` next: (wall, monotonic) microseconds, None for never; 0 is at once."""
-        wall, mono = super().next_deadline()
-        return (0, mono) if self._unruled else (wall, mono)
-
     def _attend(self, now: Now, queue: Queue, **terms: Unpack[Terms]) -> Consumer:
         """As before; the queue has its policies first."""
         if queue.id in self._unruled:

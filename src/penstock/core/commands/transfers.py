@@ -6,14 +6,15 @@ messages as far as it knows.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from penstock.core.commands.links import LinkCommands, merged_spans
-from penstock.core.links.asking import BESIDES_MOST, Asking, Waiting, Wanted
-from penstock.core.links.ownership import Claim, Span
+from penstock.core.links.asking import Asking, Waiting, Wanted
+from penstock.core.links.ownership import Span
 from penstock.core.links.parcels import ASKED_MOST, HANDED_ON_MOST, Ask, Asked, joined, read_ask
 from penstock.core.links.sharing import Sharing
 from penstock.core.links.telling import Carried
@@ -21,7 +22,7 @@ from penstock.core.links.twins import Twin
 from penstock.core.queue.dispatching.consumers import Consumer
 from penstock.core.queue.order.runs import packed
 from penstock.core.queue.queue import Queue
-from penstock.records.chunks import Now
+from penstock.records.chunks import LSN_LIMIT, Now
 
 HANDING_ON_MOST = 100
 """Asks that wait to be handed on; more are lost, and come again."""
@@ -75,15 +76,18 @@ class TransferCommands(LinkCommands):
             free, filtered = _free(queue), False
             if free <= 0:
                 free, filtered = _free(queue, filtered=True), True
-            for asked in asking.asks(now.wall, self._asked_for(queue, now, free, filtered=filtered), free):
+            for asked in asking.asks(now.wall, self._asked_for(queue, now, asking, filtered=filtered), free):
                 queue.asked(now.wall, asked.spans)
-                others = self._asked_for(queue, now, free + BESIDES_MOST, filtered=filtered)
+                others = self._asked_for(queue, now, asking, filtered=filtered, of=asked.owner)
                 besides = asking.besides(asked, now.wall, others)
                 out += self._asked_of(queue, asked.owner, asked.spans, (), besides)
         return out
 
-    def _asked_for(self, queue: Queue, now: Now, credit: int, *, filtered: bool) -> Iterator[Waiting]:
-        return self._wanted(queue, now) if filtered else self._waiting(queue, now, credit)
+    def _asked_for(
+        self, queue: Queue, now: Now, asking: Asking, *, filtered: bool, of: str | None = None
+    ) -> Iterator[Waiting]:
+        """What consumers here want as it would be served, of whoever may be asked now, or of one owner."""
+        return self._wanted(queue, now) if filtered else self._waiting(queue, now, asking, of)
 
     def _asked_of(
         self, queue: Queue, owner: str, spans: Sequence[Span], path: tuple[str, ...], besides: Sequence[Span] = ()
@@ -146,12 +150,13 @@ class TransferCommands(LinkCommands):
     def _take_of_absent(self, now: Now, queue: Queue) -> None:
         """Own what consumers here have room for and belongs to sites that are away."""
         free, wanted = _free(queue), list[Span]()
-        for first, stop, claim in queue.foreign_spans():
-            if claim.owner in self.absent and free > 0:
-                wanted.append((first, min(stop, first + free)))
-                free -= stop - first
+        for first, stop, _ in queue.in_turn(LSN_LIMIT, self.absent.__contains__):
+            if free <= 0:
+                break
+            wanted.append((first, min(stop, first + free)))
+            free -= stop - first
         if wanted:
-            self.take_by_proxy(now, queue, wanted, self.absent)
+            self.take_by_proxy(now, queue, sorted(wanted), self.absent)
 
     def _forget_numbers(self, now: Now) -> None:
         """Forget where messages of other sites stand that no shared queue has, once every link has told their end.
@@ -162,6 +167,7 @@ class TransferCommands(LinkCommands):
         floors = [queue.floor() for queue in self.queues() if queue.id in shared or queue.may_have_others]
         floor = min([self._out.next_lsn, *floors])
         told = min((self.link_state(site).acked for site in self._carries), default=self._out.last_lsn)
+        self.forget_departed(now, told)
         known = [(last, below) for last, below in self._floors_then if last > told]
         due = [below for last, below in self._floors_then if last <= told]
         if len(known) < FLOORS_KEPT:
@@ -189,27 +195,21 @@ class TransferCommands(LinkCommands):
             self._out.effect(scan)
         claims = queue.claims(self.peers)
         bound = queue.first_barrier
-        for lsn in wanted.lsns:
-            if lsn >= bound:
-                return
+        for lsn in queue.by_rank(wanted.lsns[: bisect_left(wanted.lsns, bound)]):
             owner = claims.of(lsn).owner
             agreed = self.sharing.with_site(queue.id, owner)
             if agreed is None or not agreed.faults:
                 yield Waiting(lsn, lsn + 1, owner, self.stamps.of(lsn, now.wall))
 
-    def _waiting(self, queue: Queue, now: Now, credit: int) -> Iterator[Waiting]:
-        if queue.ranked_by is None:
-            spans: Iterable[tuple[int, int, Claim]] = queue.foreign_spans()
-        else:
-            claims = queue.claims(self.peers)
-            spans = (one for span in queue.first_wanted_of(credit) for one in claims.spans(*span))
-        bound = queue.first_barrier
-        for first, stop, claim in spans:
-            if first >= bound:
-                return  # it would wait here
-            agreed = self.sharing.with_site(queue.id, claim.owner)
-            if agreed is None or not agreed.faults:
-                yield Waiting(first, stop, claim.owner, self.stamps.of(first, now.wall))
+    def _waiting(self, queue: Queue, now: Now, asking: Asking, of: str | None) -> Iterator[Waiting]:
+        def may(owner: str) -> bool:
+            agreed = self.sharing.with_site(queue.id, owner)
+            return (owner == of if of else asking.may_ask(owner, now.wall)) and (agreed is None or not agreed.faults)
+
+        patient = self.stamps.after(now.wall - asking.patience, now.wall, self._out.next_lsn)
+        below = min(patient, queue.first_barrier)  # behind a barrier it would wait here
+        for first, stop, claim in queue.in_turn(below, may):
+            yield Waiting(first, stop, claim.owner, self.stamps.of(first, now.wall))
 
     def answer(self, now: Now, asker: str, ask: bytes, *, via: str = "") -> int:
         """A site asks for messages that this one owns; how many it is given.  They go out when that is durable.

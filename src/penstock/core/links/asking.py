@@ -82,8 +82,13 @@ class Asking:
         """Messages that were asked for and may still come: credit that is spoken for, while whose they are answers."""
         return sum(out.count for out in self._out.values() if out.wait <= 2 * AGAIN_FIRST)
 
+    def may_ask(self, owner: str, now: int) -> bool:
+        """Whether no ask to an owner is under way that may still be answered."""
+        known = self._out.get(owner)
+        return known is None or known.again <= now
+
     def asks(self, now: int, waiting: Iterable[Waiting], credit: int) -> list[Ask]:
-        """What to ask for now, the oldest first; at most `credit` in all, with what is under way."""
+        """What to ask for now, in the order of what waits; at most `credit` in all, with what is under way."""
         for out in self._out.values():
             if out.count and out.again <= now:
                 out.count = 0
@@ -92,8 +97,7 @@ class Asking:
         for one in waiting:
             if room <= 0:
                 break
-            known = self._out.get(one.owner)
-            if one.since + self.patience > now or (known is not None and known.again > now):
+            if one.since + self.patience > now or not self.may_ask(one.owner, now):
                 continue
             stop = min(one.stop, one.first + room)
             chosen.setdefault(one.owner, []).append((one.first, stop))
@@ -128,10 +132,6 @@ class Asking:
                 if not left or len(out) == BESIDES_SPANS:
                     return tuple(out)
         return tuple(out)
-
-    def next_at(self) -> int | None:
-        """When an ask may be repeated; None: none is under way."""
-        return min((out.again for out in self._out.values() if out.count), default=None)
 
     def granted(self, owner: str, count: int) -> None:
         """An owner gave so many: it may be asked for more at once."""

@@ -1,4 +1,4 @@
-"""What a link carries: where a message may still go, which of them are here already, and how far a link has come.
+"""What a link carries: where a message may still go, and which of them are here already.
 
 A message is known everywhere by the origin of the log that it was published to and its LSN there.  With it travels its
 path: the origins that it has passed, the first one included.
@@ -36,6 +36,15 @@ class Numbers:
         self._runs = list(runs)  # (LSN there, LSN here, count), ascending and disjoint by the first
         self._back = sorted((here, there, count) for there, here, count in runs)  # LSNs here only grow
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Numbers) and (self._runs, self.floor) == (other._runs, other.floor)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def copy(self) -> Numbers:
+        """The same, of which one may go on without the other."""
+        return Numbers(self._runs, self.floor)
+
     def unknown(self, first: int, stop: int) -> list[tuple[int, int]]:
         """Those of [first, stop) that are not here, and have not been, as spans."""
         first = max(first, self.floor)
@@ -66,6 +75,10 @@ class Numbers:
             low, high = max(first, there), min(stop, there + count)
             out.append((here + low - there, here + high - there))
         return out
+
+    def standing(self, first: int, stop: int) -> list[tuple[int, int]]:
+        """Those of [first, stop) there of which it is known where they stand here, as spans of LSNs there."""
+        return [(max(first, there), min(stop, there + count)) for there, _, count in self._touching(first, stop)]
 
     def there(self, first: int, stop: int) -> list[tuple[int, int, int]]:
         """Those of [first, stop) here that came from this origin: LSNs [a, b) there, and what `a` is here."""
@@ -118,32 +131,3 @@ def translated(marks: Mapping[int, Chunk], brought: Mapping[int, Numbers], here:
     if ours:
         out[here] = packed(np.unique(flat([*ours, out.get(here, range(0))])))
     return out
-
-
-class Flow:
-    """How far a link has come in the log of its sender.  All of it goes out in log order, a grant like any record."""
-
-    __slots__ = ("acked", "sent")
-
-    def __init__(self, acked: int = 0) -> None:
-        """acked: up to this LSN the destination has all on its disk."""
-        self.acked = acked
-        self.sent = acked
-
-    def next(self, durable: int, most: int) -> range:
-        """What to send now: nothing leaves before it is durable here."""
-        start = self.sent + 1
-        out = range(start, max(min(durable, self.sent + most) + 1, start))
-        self.sent = out.stop - 1
-        return out
-
-    def ack(self, upto: int) -> None:
-        """The destination has this on its disk."""
-        self.acked = max(self.acked, upto)
-
-    def came_up(self, has: int) -> None:
-        """The link is there anew, and the destination says how far it has come: all behind that goes out again.
-
-        Its word counts, also where it acknowledged more once and was restored from a copy since.
-        """
-        self.acked = self.sent = has

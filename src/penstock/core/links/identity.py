@@ -35,12 +35,13 @@ class Identity(NamedTuple):
 
 def identity_of(vhost: str, name: str, settings: QueueSettings, here: Site) -> Identity:
     """What a queue of this site is known as by others."""
-    within = {
-        "distributed": "",
-        "group-local": settings.group_local_queue_domain or here.group,
-        "local": here.name,
-    }[settings.kind]
-    return Identity(vhost, name, settings.kind, within)
+    return identity(vhost, name, settings.kind, settings.group_local_queue_domain, here)
+
+
+def identity(vhost: str, name: str, kind: str, domain: str | None, here: Site) -> Identity:
+    """The same by what of the settings says so."""
+    within = {"distributed": "", "group-local": domain or here.group, "local": here.name}[kind]
+    return Identity(vhost, name, kind, within)
 
 
 def first_owner(settings: QueueSettings, published_at: str) -> str | None:

@@ -77,6 +77,10 @@ class Claims:
         others = (high - low for low, high, claim in self.spans(first, stop) if claim.owner != self.here.owner)
         return stop - first - sum(others)
 
+    def owned_by(self, site: str, first: int, stop: int) -> int:
+        """How many of the messages [first, stop) were given to another site."""
+        return sum(high - low for low, high, claim in self.spans(first, stop) if claim.owner == site)
+
     def put(self, first: int, stop: int, claim: Claim) -> list[Span]:
         """Hear a claim to [first, stop); where it holds against what was known, as spans.
 
@@ -183,19 +187,3 @@ def proxied(claims: Claims, asked: Iterable[Span], asker: str, absent: Iterable[
             if claim.owner in away and claim.owner != claims.here.owner:
                 out.append(Grant(low, high, claim.to(asker, "proxied")))
     return out
-
-
-Twin: TypeAlias = Literal["keep", "yield", "finish"]
-"""What a site does with its own message when it hears of one with the same publisher and sequence.
-
-keep     it is the one that is worked
-yield    its owner is the other site from now on
-finish   its lease runs; the ack settles both
-"""
-
-
-def meet_twin(mine: int, other: int, *, leased: bool) -> Twin:
-    """A publisher that changed sides sent one message to two origins: that of the lower origin is worked."""
-    if mine < other:
-        return "keep"
-    return "finish" if leased else "yield"

@@ -9,7 +9,8 @@ absolute: it is as old everywhere.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain, islice
 from typing import Any, NamedTuple, cast
 
 import orjson
@@ -113,27 +114,48 @@ Further routing keys of a message say where its dead letter goes, too: so many o
 """
 
 
-def split(parcel: Parcel, before: int) -> list[Parcel]:
-    """The same in parcels that are not too large, all but the last of which tell nothing up to any LSN but `before`."""
-    out = list[Parcel]()
+def split(parcel: Parcel, told: Iterable[Told], before: int) -> Iterator[Parcel]:
+    """The same, and what happened, in parcels that are not too large: made as they are taken, however much happened.
+
+    All but the last tell nothing up to any LSN but `before`.
+    """
+    last: Parcel | None = None
+    for one in _parts(parcel, told):
+        if last is not None:
+            yield last._replace(upto=before)
+        last = one
+    if last is not None:
+        yield last._replace(upto=parcel.upto)
+
+
+def _parts(parcel: Parcel, told: Iterable[Told]) -> Iterator[Parcel]:
     for at in range(0, len(parcel.offers), OFFERS_MOST):
-        out.append(Parcel(before, offers=parcel.offers[at : at + OFFERS_MOST]))
+        yield Parcel(0, offers=parcel.offers[at : at + OFFERS_MOST])
+    rows = _with_rows(parcel)
+    held = next(rows, None)
+    for one in rows:
+        if held is not None:
+            yield held
+        held = one
+    portions = _told_portions(told)
+    some = list(islice(portions, 2))
+    if held is not None:
+        if len(some) == 1 and len(held.pieces) + sum(len(one.spans) for one in some[0]) <= PIECES_MOST:
+            held = held._replace(told=tuple(some.pop()))
+        yield held
+    for portion in chain(some, portions):
+        yield Parcel(0, told=tuple(portion))
+
+
+def _with_rows(parcel: Parcel) -> Iterator[Parcel]:
     if parcel.rows is not None:
         for pieces, rows in _portions(parcel.pieces, parcel.rows):
             first, last = _ends(rows)
             mine = [one for one in parcel.numbers if one.lsn <= last and one.lsn + one.size > first]
-            out.append(Parcel(before, tuple(pieces), rows, numbers=tuple(mine)))
-    told = list(_told_portions(parcel.told))
-    last = len(out[-1].pieces) if parcel.rows is not None else PIECES_MOST
-    if len(told) == 1 and last + sum(len(one.spans) for one in told[0]) <= PIECES_MOST:
-        out[-1] = out[-1]._replace(told=tuple(told[0]))
-    else:
-        out += [Parcel(before, told=tuple(some)) for some in told]
-    out[-1] = out[-1]._replace(upto=parcel.upto)
-    return out
+            yield Parcel(0, tuple(pieces), rows, numbers=tuple(mine))
 
 
-def _told_portions(told: Sequence[Told]) -> Iterator[list[Told]]:
+def _told_portions(told: Iterable[Told]) -> Iterator[list[Told]]:
     """What happened, in portions of `SPANS_MOST` spans at most; one with more is cut."""
     some, count = list[Told](), 0
     for one in told:

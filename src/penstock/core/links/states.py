@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import astuple, replace
-from typing import Any, NamedTuple, Protocol, cast
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Any, NamedTuple, cast
 
-from penstock.core.links.identity import Site
-from penstock.core.links.ownership import Claim, Claims, Why
-from penstock.core.links.twins import Numbered
+from penstock.core.links.ownership import Claim, Claims
 from penstock.errors import QueueFull
 from penstock.records.dataclass import dataclass
+from penstock.records.queue_settings import QueueSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,16 +49,44 @@ DEPARTED_MOST = 1_000
 """Queues that are gone, the youngest of them, whose names are remembered for what links have still to tell of them."""
 
 
-class Departed(dict[int, tuple[str, str]]):
-    """Queues by their ids: vhost and name."""
+class Gone(NamedTuple):
+    """A queue that is gone, as other sites know it: it took messages from the LSN on that is its id, up to `until`.
+
+    topic     (exchange, key) that it showed messages of
+    domain    the settings' `group_local_queue_domain`
+    """
+
+    vhost: str
+    name: str
+    kind: str
+    domain: str | None
+    topic: tuple[str, str]
+    until: int = 0
+
+
+class Departed(dict[int, Gone]):
+    """Queues by their ids."""
 
     __slots__ = ()
 
-    def note(self, queue: int, vhost: str, name: str) -> None:
+    def note(self, queue: int, vhost: str, name: str, settings: QueueSettings, until: int = 0) -> None:
         """A queue that other sites may have, too, is gone."""
-        self[queue] = vhost, name
+        topic = settings.exchange, settings.underlying_topic or name
+        self[queue] = Gone(vhost, name, settings.kind, settings.group_local_queue_domain, topic, until)
         if len(self) > DEPARTED_MOST:
             del self[min(self)]
+
+    def ended(self, queue: int, lsn: int) -> None:
+        """Its end stands there in the log."""
+        if (one := self.get(queue)) is not None:
+            self[queue] = one._replace(until=lsn)
+
+    def told(self, upto: int) -> bool:
+        """Every site has been told of what ended up to there: forget it; whether there was any."""
+        over = [queue for queue, one in self.items() if one.until <= upto]
+        for queue in over:
+            del self[queue]
+        return bool(over)
 
 
 EARLY_MOST = 20_000
@@ -83,6 +110,15 @@ class Early:
 
     def __bool__(self) -> bool:
         return bool(self._claims)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Early) and list(self) == list(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def copy(self) -> Early:
+        """The same, of which one may go on without the other."""
+        return Early(self)
 
     def add(self, one: EarlyClaim) -> bool:
         """Remember it; whether it holds against what was known.
@@ -115,40 +151,3 @@ class Early:
         """There is no such queue any more."""
         for key in [key for key in self._claims if key[0] == queue]:
             del self._claims[key]
-
-
-class Lasting(Protocol):
-    """What a durable state has of sites (`core.state.durable`)."""
-
-    peers: dict[int, Site]
-    carried: dict[int, list[tuple[int, int, int]]]
-    links: dict[int, LinkState]
-    proxied: dict[int, str]
-    early: list[EarlyClaim]
-    numbered: list[Numbered]
-    departed: Departed
-
-
-def dump_sites(state: Lasting) -> dict[str, object]:
-    """What a state has of sites, as JSON."""
-    return {
-        "peers": [[number, *site] for number, site in sorted(state.peers.items())],
-        "carried": [[number, *runs] for number, runs in sorted(state.carried.items())],
-        "links": [[number, *astuple(one)] for number, one in sorted(state.links.items())],
-        "proxied": [list(one) for one in sorted(state.proxied.items())],
-        "early": [[*one[:-1], *one.claim] for one in state.early],
-        "numbered": [list(one) for one in state.numbered],
-        "departed": [[number, *names] for number, names in sorted(state.departed.items())],
-    }
-
-
-def load_sites(state: Lasting, head: Mapping[str, Any]) -> None:
-    """Read into a state what its counterpart wrote of other sites."""
-    state.peers = {number: Site(*told) for number, *told in head.get("peers", ())}
-    state.carried = {number: [tuple(run) for run in runs] for number, *runs in head.get("carried", ())}
-    state.links = {number: LinkState(*told) for number, *told in head.get("links", ())}
-    state.proxied = dict(head.get("proxied", ()))
-    rows = cast("list[tuple[int, int, int, int, str, int, Why]]", head.get("early", ()))
-    state.numbered = [Numbered(*told) for told in head.get("numbered", ())]
-    state.departed = Departed({number: (vhost, name) for number, vhost, name in head.get("departed", ())})
-    state.early = [EarlyClaim(*row[:4], Claim(*row[4:])) for row in rows]

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
-from itertools import pairwise
+from itertools import chain, islice, pairwise
 from typing import Any, NamedTuple, Protocol, TypeAlias, cast
 
 import numpy as np
@@ -23,13 +23,13 @@ import pyarrow as pa
 from penstock.core.links.carried import may_go_on
 from penstock.core.links.identity import Peers, Site
 from penstock.core.links.ownership import Claim, Why
-from penstock.core.links.parcels import Numbers, Parcel, Piece, Told, split, told_blind
+from penstock.core.links.parcels import SPANS_MOST, Numbers, Parcel, Piece, Told, split, told_blind
 from penstock.core.state.encoding import load
 from penstock.core.state.lsns import Ints, ints, merged
 from penstock.expr import FilterSet, TopicPattern, compile_filter
-from penstock.records.arrays import one_value
 from penstock.records.causes import TWIN
 from penstock.records.chunks import unpack_pairs
+from penstock.records.compute import one_value
 from penstock.records.entries import Topic
 from penstock.records.kinds import ENDED, NO_VIA, PUBLISHES, Kind
 from penstock.records.schema import CARRIED
@@ -37,7 +37,7 @@ from penstock.records.schema import CARRIED
 _SAYING = frozenset({Kind.SETTLE, Kind.DROP, Kind.EXPIRE})
 """Kinds of ends whose headers say who let them go."""
 
-_WHOLE = frozenset({Kind.CARRIED, Kind.OWN, Kind.NUMBERED}) | ENDED
+_WHOLE = frozenset({Kind.CARRIED, Kind.OWN, Kind.CLAIMED, Kind.NUMBERED, Kind.QUEUE_DELETE}) | ENDED
 """Kinds whose records are looked into."""
 
 READS = _WHOLE | PUBLISHES | {Kind.QUEUE_DECLARE}
@@ -78,8 +78,16 @@ class Home(Protocol):
         """What to say to a site of queues here, as JSON; queues: of these ids alone."""
         ...
 
+    def ends(self, to: str, queues: Collection[int] | None = None) -> list[dict[str, object]]:
+        """What to say to a site of queues that are gone, as JSON; queues: of these ids alone."""
+        ...
+
     def told_as(self, first: int, stop: int) -> list[tuple[int, int, int]]:
         """Messages of this log as every site knows them."""
+        ...
+
+    def offered_by(self, site: str, vhost: str, queue: str) -> bool:
+        """Whether a site has said that it has a queue of this name."""
         ...
 
 
@@ -182,7 +190,11 @@ class Telling:
         self.upto = upto
 
     def tell(self, batch: pa.RecordBatch) -> list[Parcel]:
-        """What a batch of the log has to say to the other side, to be heard in this order; empty: nothing.
+        """What a batch of the log has to say to the other side, to be heard in this order; empty: nothing."""
+        return list(self.parcels(batch))
+
+    def parcels(self, batch: pa.RecordBatch) -> Iterator[Parcel]:
+        """The same, each made as it is taken: one record may say of millions of messages that they are done.
 
         It is as it lies in the log, durable, and follows those that were told; what of it was told is left out.
         """
@@ -190,20 +202,25 @@ class Telling:
         before, self.upto = self.upto, max(self.upto, int(lsns[-1]) if len(lsns) else 0)
         kinds = batch.column("kind").to_numpy()
         new = lsns > before
-        begun: list[int] = lsns[(kinds == Kind.QUEUE_DECLARE) & new].tolist()
+        cuts: list[int] = lsns[((kinds == Kind.QUEUE_DECLARE) | (kinds == Kind.QUEUE_DELETE)) & new].tolist()
         ours = np.flatnonzero(_TOLD[kinds.view(np.uint8)] & new)
         some = batch.take(ours) if len(ours) else None
         records = [] if some is None else list(zip(*(some.column(name).to_pylist() for name in _COLUMNS), strict=True))
         messages = np.flatnonzero((kinds <= Kind.PUBLISH_TRANSIENT) & new)
         pieces, rows = list[Piece](), None
         if len(messages):
-            pieces, rows = self._messages(batch, messages, lsns, list(_ways(records)), begun)
-        told = (*self._claims(records), *self._settled(records))
+            pieces, rows = self._messages(batch, messages, lsns, list(_ways(records)), cuts)
+        told = chain(self._claims(records), self._settled(records))
         numbers = tuple(self._numbers(records)) if pieces else ()
-        offers = tuple(self._home.offers(self._to.name, [lsn for lsn in begun if lsn > self._offered]))
-        if not pieces and not told and not offers:
-            return []
-        return split(Parcel(self.upto, tuple(pieces), rows, told, numbers, offers), before)
+        offers = tuple(self._offers([lsn for lsn in cuts if lsn > self._offered], records))
+        yield from split(Parcel(self.upto, tuple(pieces), rows, (), numbers, offers), told, before)
+
+    def _offers(self, fresh: Sequence[int], records: Sequence[_Record]) -> Iterator[dict[str, object]]:
+        """Of queues that began or ended at these LSNs."""
+        if fresh:
+            gone = [unpack_pairs(body)[0] for _, kind, _, _, body in records if kind == Kind.QUEUE_DELETE]
+            yield from self._home.ends(self._to.name, gone)
+            yield from self._home.offers(self._to.name, fresh)
 
     # -- messages
 
@@ -211,7 +228,7 @@ class Telling:
         self, batch: pa.RecordBatch, rows: npt.NDArray[np.intp], lsns: npt.NDArray[np.int64], ways: list[_Way],
         begun: Sequence[int],
     ) -> tuple[list[Piece], pa.RecordBatch | None]:  # fmt: skip
-        """The messages of a batch that go on: those rows of it.  begun: LSNs at which queues begin."""
+        """The messages of a batch that go on: those rows of it.  begun: LSNs at which queues begin or end."""
         home = self._home
         there = lsns[rows]
         own: tuple[int, ...] = (home.origin,)
@@ -295,7 +312,9 @@ class Telling:
     # -- what happened to messages
 
     def _claims(self, records: Sequence[_Record]) -> Iterator[Told]:
-        for _, kind, _, header, body in records:
+        for _, kind, name, header, body in records:
+            if kind == Kind.CLAIMED:
+                yield from self._given_back(name, load(header), body)
             if kind != Kind.OWN:
                 continue
             number, pairs = unpack_pairs(body)
@@ -304,6 +323,14 @@ class Telling:
             if shared is not None and why != "first":  # who owns it first every site knows by itself
                 claim = Claim(str(table["site"]), cast("int", table["serial"]), why)
                 yield Told(*shared, tuple(self._known(ints(pairs).reshape(-1, 2))), claim)
+
+    def _given_back(self, queue: str, said: Mapping[str, object], body: bytes) -> Iterator[Told]:
+        """What this site could not take, and whose it is now; the same record without a vhost is of its own alone."""
+        vhost, to = said.get("vhost"), self._to.name
+        if isinstance(vhost, str) and (said["site"] == to or self._home.offered_by(to, vhost, queue)):
+            claim = Claim(str(said["site"]), cast("int", said["serial"]), cast("Why", said["why"]))
+            pairs, origin = ints(unpack_pairs(body)[1]).reshape(-1, 2).tolist(), int(str(said["origin"]))
+            yield Told(vhost, queue, tuple((origin, first, stop) for first, stop in pairs), claim)
 
     def _numbers(self, records: Sequence[_Record]) -> Iterator[Numbers]:
         for _, kind, _, header, body in records:
@@ -333,7 +360,8 @@ class Telling:
         for (number, twins), some in ended.items():
             shared = self._home.shared_as(number, self._to.name)
             if shared is not None:
-                yield Told(*shared, tuple(self._known(merged(some))), twins=twins)
+                for spans in _portions(self._known(merged(some))):
+                    yield Told(*shared, spans, twins=twins)
         for number, let_go in barriers:  # a site that takes its messages for no barriers has them wait for it
             shared = self._home.shared_as(number, self._to.name)
             own = tuple([span for span in self._known(let_go) if span[0] == self._home.origin])
@@ -354,6 +382,11 @@ class Telling:
                 origin, there, end = ways[way]
                 low, high = max(first, begins[way]), min(stop, begins[way] + end - there)
                 yield origin, there + low - begins[way], there + high - begins[way]
+
+
+def _portions(spans: Iterator[tuple[int, int, int]]) -> Iterator[tuple[tuple[int, int, int], ...]]:
+    while some := tuple(islice(spans, SPANS_MOST)):
+        yield some
 
 
 def _ways(records: Sequence[_Record]) -> Iterator[_Way]:

@@ -53,6 +53,20 @@ class Sequences:
             for peer, runs in sorted(sites.items()):
                 yield from (Numbered(publisher, peer, *run) for run in runs)
 
+    def __bool__(self) -> bool:
+        return any(runs for sites in self._runs.values() for runs in sites.values())
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequences) and list(self) == list(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def copy(self) -> Sequences:
+        """The same, of which one may go on without the other."""
+        out = Sequences()
+        out._runs = {name: {peer: list(runs) for peer, runs in sites.items()} for name, sites in self._runs.items()}
+        return out
+
     def add(self, new: Numbered) -> list[Twin]:
         """Messages are stored; those of them that another site had, too."""
         sites = self._runs.setdefault(new.publisher, {})

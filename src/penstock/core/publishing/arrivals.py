@@ -37,26 +37,26 @@ from penstock.records.kinds import Kind
 class Marks:
     """Messages with the property: those published in [a, b) for each pair a, b."""
 
-    __slots__ = ("_bridge", "pairs")
+    __slots__ = ("bridge", "pairs")
 
     def __init__(self) -> None:
         self.pairs = array("q")
-        self._bridge = False  # nothing without the property was published since the last span
+        self.bridge = False  # nothing without the property was published since the last span
 
     def __bool__(self) -> bool:
         return bool(self.pairs)
 
     def add(self, a: int, b: int) -> None:
         """The messages in [a, b) have it; the span joins the one before if only control records lie between."""
-        if self.pairs and (self._bridge or self.pairs[-1] == a):
+        if self.pairs and (self.bridge or self.pairs[-1] == a):
             self.pairs[-1] = b
         else:
             self.pairs.extend((a, b))
-        self._bridge = True
+        self.bridge = True
 
     def part(self) -> None:
         """A message without the property was published."""
-        self._bridge = False
+        self.bridge = False
 
     def add_rows(self, first: int, flags: Sequence[bool]) -> None:
         """New messages from `first` on; `flags`: which have it."""
@@ -64,14 +64,14 @@ class Marks:
             if flag:
                 self.add(lsn, lsn + 1)
             else:
-                self._bridge = False
+                self.bridge = False
 
     def add_older(self, lsns: Ints) -> None:
         """These have it, ascending, older than what was published last; they may be known or forgotten already."""
         new = lsns[~self.among(lsns)]
         if len(new):
             spans = np.concatenate((ints(self.pairs).reshape(-1, 2), np.stack((new, new + 1), axis=1)))
-            self._bridge = self._bridge and len(self.pairs) > 0 and int(new[-1]) < self.pairs[-1]
+            self.bridge = self.bridge and len(self.pairs) > 0 and int(new[-1]) < self.pairs[-1]
             self.pairs = to_array(spans[np.argsort(spans[:, 0], kind="stable")].reshape(-1))
 
     def has(self, lsn: int) -> bool:
@@ -89,7 +89,7 @@ class Marks:
         if not used[:count].all():
             keep = np.ones(len(held), dtype=bool)
             keep[:count] = used[:count]
-            self._bridge = self._bridge and bool(keep[-1])  # the last span left is not the last published
+            self.bridge = self.bridge and bool(keep[-1])  # the last span left is not the last published
             self.pairs = to_array(held[keep].reshape(-1))
 
     def reset(self, lsns: Ints) -> None:
@@ -97,7 +97,7 @@ class Marks:
         self.pairs = array("q")
         for chunk in chunked(lsns):
             self.pairs.extend(pairs_of(chunk, False))
-        self._bridge = False
+        self.bridge = False
 
 
 NO_BARRIERS: Mapping[Queue, Sequence[int]] = {}
@@ -147,7 +147,7 @@ class Arrivals:
         if batch.transient is True:
             self.transient.add(first, first + len(batch.bodies))
         elif batch.transient is False:
-            self.transient.part()
+            self.transient.bridge = False
         else:
             self.transient.add_rows(first, batch.transient)
         return first
@@ -183,7 +183,11 @@ class Arrivals:
         """Let all rows of a stored batch arrive in each of these queues."""
         size = len(batch.bodies)
         chunk, rows = range(batch.first, batch.first + size), range(size)
-        if queues:
+        timed = batch.expires_at is not None or batch.not_before is not None
+        if len(queues) == 1 and not (timed or batch.deduplicated) and straight(queues[0], now, chunk, self._outbox):
+            queues[0].arrived += size
+            self._touched.add(queues[0])
+        elif queues:
             self.arrive(now, batch, [(queue, chunk, rows) for queue in queues])
 
     def arrive_in(

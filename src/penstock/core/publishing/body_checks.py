@@ -40,11 +40,11 @@ class Unread:
     name: str
     reason: str
 
-    def fits(self, body: bytes) -> bool:
+    def fits(self, body: bytes, properties: bytes) -> bool:
         """Never: what it asks of a body is not known."""
         return False
 
-    def why(self, body: bytes) -> str:
+    def why(self, body: bytes, properties: bytes) -> str:
         """Why the schema cannot be read."""
         return self.reason
 
@@ -79,21 +79,22 @@ class BodyChecks:
         bodies = listed(batch.bodies)
         for topic, check, rejects, rows in self._held(batch, skip):
             known = {} if batch.judged is None else batch.judged.get(check.name, {})
-            bad = [row for row in rows if not (known[row] if row in known else check.fits(bodies[row]))]
+            heads = batch.properties_of
+            bad = [row for row in rows if not (known[row] if row in known else check.fits(bodies[row], heads(row)))]
             bad = [row for row in bad if not passes(row)]
             for place, row in enumerate(bad):
-                why = check.why(bodies[row]) if place < REASONS_MOST else "like others of its batch"
+                why = check.why(bodies[row], heads(row)) if place < REASONS_MOST else "like others of its batch"
                 refusal = self._noted(topic, why, rejects=rejects)
                 if refusal is not None:
                     out[row] = refusal
         return out
 
-    def of_body(self, topic: Topic, body: bytes) -> Refusal | None:
-        """Why one body is refused."""
+    def of_body(self, topic: Topic, body: bytes, properties: bytes) -> Refusal | None:
+        """Why one body, of a message with this header, is refused."""
         found = self._check_of(topic) if self._router.checked else None
-        if found is None or found[0].fits(body):
+        if found is None or found[0].fits(body, properties):
             return None
-        return self._noted(topic, found[0].why(body), rejects=found[1])
+        return self._noted(topic, found[0].why(body, properties), rejects=found[1])
 
     def questions(self, batch: Publishes, skip: int) -> list[Question]:
         """What has to be looked at off the loop before this batch can be published without holding the loop up."""

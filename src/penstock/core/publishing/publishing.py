@@ -109,12 +109,25 @@ class Publisher:
 
         skip: leading rows that are duplicates.  What else may be said: see `Terms`.
         """
+        topic = batch.topics
+        if batch.plain >= 0 and self.keyed is None and isinstance(topic, Topic) and not (
+            skip or trusted or banned or numbered or persistent is not None
+        ):  # fmt: skip
+            plan = topic.plan
+            if not isinstance(plan, Plan) or plan.version != self._router.topology.version:
+                plan = self._rows.plan(topic)
+            if plan.plain:
+                return self._storing.store_plain(batch, topic, plan, now)
+        terms = Terms(persistent, trusted, carbon, banned, numbered or trusted or skip > 0, admitted)
+        return self._publish_asked(now, batch, skip, terms, numbered)
+
+    def _publish_asked(self, now: Now, batch: Publishes, skip: int, terms: Terms, numbered: bool) -> Published:
+        """The same of rows that may ask for something, or be asked."""
+        persistent, trusted, carbon, banned, judged, admitted = terms
         if (self.typed or self.checked) and not trusted and banned is None and (wrong := self.unfit(batch, skip)):
             return self._without(wrong, batch, skip, lambda some: self.publish(
                 now, some, persistent=persistent, skip=skip, carbon=carbon, numbered=numbered, admitted=admitted
             ))  # fmt: skip
-        judged = numbered or trusted or skip > 0
-        terms = Terms(persistent, trusted, carbon, banned, judged, admitted)
         if self._router.delaying and not trusted:
             wait = later(batch, self._router.delaying, self.traits, skip, self._outbox.time)
             if wait:

@@ -286,7 +286,7 @@ class RowRouter:
     def plan(self, topic: Topic) -> Plan:
         """The plan kept on the topic, made anew when the topology has changed."""
         plan = topic.plan
-        if isinstance(plan, Plan) and plan.version == self._router.version:
+        if isinstance(plan, Plan) and plan.version == self._router.topology.version:
             return plan
         plan = topic.plan = self._router.plan(topic.vhost, topic.exchange, (topic.name, *topic.blind), None)
         return plan

@@ -10,17 +10,15 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
-from penstock.core.queue.expiry import Expiry
-from penstock.core.queue.order.ranks import UNKNOWN, Ranks
-from penstock.core.queue.order.runs import Run, packed
+from penstock.core.queue.order.runs import Run
 from penstock.core.queue.settling.attempts import Tally
-from penstock.core.state.lsns import Ints, chunked, flat, ints, runs_of, spread, to_array
+from penstock.core.state.lsns import Ints, chunked, flat, ints, runs_of, to_array
 from penstock.records.chunks import Chunk, Longs
 from penstock.records.dataclass import dataclass
 from penstock.records.queue_settings import QueueSettings
@@ -49,6 +47,11 @@ _YOUNG_BYTES = 160
 
 Block: TypeAlias = "tuple[array[int], array[int]]"
 """Keys, ascending, and a value of each."""
+
+Tell: TypeAlias = Callable[[Ints], Sequence[Ints]]
+"""The values of these messages, by ascending LSN, in each of some columns."""
+
+NONE: Ints = np.zeros(0, dtype=np.int64)
 
 
 class Keys:
@@ -306,15 +309,12 @@ class Contained:
     runs: list[Run] = field(default_factory=list[Run])  # copies: chunk, solid, tally and place
     retries: list[Run] = field(default_factory=list[Run])  # those of `runs` that wait for their `deadline`
     scheduled: list[tuple[Longs, Longs]] = field(default_factory=list[tuple["Longs", "Longs"]])
-    expiry: Expiry | None = None
     barriers: Chunk = range(0)  # which of all these are barriers
     loose: list[Longs] = field(default_factory=list["Longs"])  # more LSNs, in any order
     inactive: list[Chunk] = field(default_factory=list["Chunk"])  # beyond the target depth
-    ranks: Ranks | None = None  # of all these, and some that are gone
-    keys: Ranks | None = None  # of all these, and some that are gone
-    dedup: Keys | None = None  # LSNs of all these by key, and of some that are gone
-    claims: Sequence[tuple[int, int, int, int]] = ()  # LSNs [a, b), the site that may lease them, how it came to
-    unranked: list[Ints] = field(default_factory=list["Ints"])  # those whose rank there is not known yet, in any order
+    known: list[tuple[tuple[str, ...], Tell]] = field(
+        default_factory=list[tuple[tuple[str, ...], "Tell"]]
+    )  # by columns, of all these, and of some that are gone (`core.queue.columns`)
 
     def waiting(self) -> list[Chunk]:
         """What waits, in any state."""
@@ -345,11 +345,10 @@ class Contained:
         columns = {name: _joined(parts) for name, parts in counts.items() if parts}
         if len(self.barriers):
             columns["barrier"] = _joined([_triples(np.array([[lsn, lsn + 1] for lsn in self.barriers]), 1)])
-        if any(known is not None for known in (self.expiry, self.ranks, self.keys, self.dedup)) or self.claims:
-            everything = flat(self.waiting())
-            if self.expiry is not None:
-                columns["expires_at"] = runs_of(everything, self.expiry.deadlines_of(packed(everything)))
-            columns.update((name, told) for name, told in self._told_of(everything) if len(told))
+        everything = flat(self.waiting()) if self.known else NONE
+        for names, tell in self.known if len(everything) else ():
+            told = zip(names, tell(everything), strict=True)
+            columns.update((name, runs) for name, values in told if (runs := runs_of(everything, values)))
         return columns
 
     def _due(self) -> list[Ints]:
@@ -359,27 +358,6 @@ class Contained:
             alone = ints(lsns)
             due.append(np.stack((alone, alone + 1, ints(times)), axis=1))
         return due
-
-    def _told_of(self, everything: Ints) -> Iterator[tuple[str, array[int]]]:
-        """What expressions gave, by column, of all that waits."""
-        if not len(everything):
-            return
-        if self.ranks is not None:
-            yield "rank", self._ranks(self.ranks, everything)
-        if self.keys is not None:
-            yield "key", runs_of(everything, self.keys.each(packed(everything)))
-        if self.dedup is not None:
-            yield "dedup", runs_of(everything, key_column(self.dedup, everything))
-        if self.claims:
-            spans = np.array(self.claims, dtype=np.int64)
-            for name, column in (("owner", 2), ("claim", 3)):
-                yield name, runs_of(everything, spread(everything, spans[:, [0, 1, column]].reshape(-1).tolist()))
-
-    def _ranks(self, known: Ranks, everything: Ints) -> array[int]:
-        ranks = known.each(packed(everything))
-        if self.unranked:
-            ranks[np.isin(everything, np.concatenate(self.unranked))] = UNKNOWN
-        return runs_of(everything, ranks)
 
 
 def _triples(pairs: Ints, value: int) -> Ints:

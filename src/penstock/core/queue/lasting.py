@@ -20,13 +20,14 @@ import numpy as np
 
 from penstock.core.arena import Move
 from penstock.core.effects import Sink
+from penstock.core.queue.columns import load_known, take_known
 from penstock.core.queue.contained import Contained
 from penstock.core.queue.contents import Contents
 from penstock.core.queue.held import dissolve, mixed, split
 from penstock.core.queue.order.main_order import Main
 from penstock.core.queue.order.pool import Older, Pool
 from penstock.core.queue.order.priority import PriorityOrder, Ranking
-from penstock.core.queue.order.ranking import load_ranks, take_unranked
+from penstock.core.queue.order.ranking import take_unranked
 from penstock.core.queue.order.ranks import LOWEST, Ranks
 from penstock.core.queue.order.runs import NEVER, Run, holds, packed, sorted_chunk, tidy
 from penstock.core.queue.owning import sort_out
@@ -169,27 +170,12 @@ def capture(queue: Contents) -> Contained:
         out.runs += runs
         if place.part == "retries":
             out.retries = runs
-    _capture_columns(queue, out)
-    return out
-
-
-def _capture_columns(queue: Contents, out: Contained) -> None:
-    """What is known of messages, wherever they stand."""
-    if queue.ranks is not None and queue.settings.rank_text is not None:
-        out.ranks = queue.ranks.copy()
-        out.unranked = queue.ranking.pieces(queue.main) if queue.ranking is not None else []
-    if queue.last_values is not None:
-        out.keys = queue.last_values.known.copy()
-    if queue.dedup is not None and queue.dedup.living is not None:
-        out.dedup = queue.dedup.living.copy()
-    if not queue.expiry.empty:
-        out.expiry = queue.expiry.copy()
+    out.known = take_known(queue)
     if len(queue.barriers) or queue.barriers.dormant:
         out.barriers = queue.barriers.marked()
-    if queue.foreign is not None:
-        out.claims = queue.foreign.spans()
     if queue.older is not None:
         out.barriers = sorted_chunk([out.barriers, as_chunk(sorted(queue.older.barriers))])
+    return out
 
 
 def _copy(run: Run) -> Run:
@@ -198,15 +184,8 @@ def _copy(run: Run) -> Run:
 
 def load(queue: Contents, waiting: Sequence[Chunk], columns: Mapping[str, array[int]]) -> None:
     """Take up what a snapshot or the fold says; the queue is new and empty.  `tick` does what fell due meanwhile."""
+    load_known(queue, waiting, columns)
     _load(queue, waiting, columns)
-    if queue.last_values is not None:
-        lsns = flat(waiting)
-        queue.last_values.known.load(lsns, spread(lsns, columns.get("key", array("q"))))
-        queue.last_values.loaded = True  # what was out for delivery may have been replaced
-        queue.agenda |= DISPATCH
-    if queue.dedup is not None and "dedup" in columns:
-        lsns = flat(waiting)
-        queue.dedup.load(lsns, spread(lsns, columns["dedup"]))
     if queue.shares is not None:
         reorder(queue, by_key=True)
     if len(queue.barriers):
@@ -230,11 +209,7 @@ def _load(queue: Contents, waiting: Sequence[Chunk], columns: Mapping[str, array
     lsns = flat(waiting)
     if not len(lsns):
         return
-    if queue.ranks is not None:
-        load_ranks(queue, lsns, spread(lsns, columns.get("rank", array("q"))))
-    if "expires_at" in columns:
-        queue.ensure_expiry().load(lsns, spread(lsns, columns["expires_at"]))
-    theirs = _load_owners(queue, lsns, columns)
+    theirs = lsns[:0] if queue.foreign is None else lsns[spread(lsns, columns.get("owner", array("q"))) > 0]
     keys: list[tuple[int, int]] = []
     if "barrier" in columns:
         lsns, keys = _without_barriers(queue, lsns, columns)
@@ -248,15 +223,6 @@ def _load(queue: Contents, waiting: Sequence[Chunk], columns: Mapping[str, array
         queue.agenda |= ATTEMPTS
         _load_apart(queue, lsns[aside], told[aside])
     split(queue, keys)
-
-
-def _load_owners(queue: Contents, lsns: Ints, columns: Mapping[str, array[int]]) -> Ints:
-    """Whose messages are whose; those of other sites."""
-    if queue.foreign is None:
-        return lsns[:0]
-    owners = spread(lsns, columns.get("owner", array("q")))
-    queue.foreign.load(lsns, owners, spread(lsns, columns.get("claim", array("q"))))
-    return lsns[owners > 0]
 
 
 def _load_fresh(queue: Contents, lsns: Ints, strangers: Ints) -> None:

@@ -5,15 +5,15 @@ Whatever settles a message settles it wherever it stands, so nothing of this ask
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
 from penstock.core.effects import Sink
 from penstock.core.links.identity import HERE, Peers
 from penstock.core.links.ownership import Claim, Claims, Span
-from penstock.core.queue.order.runs import Run, holds, pack_number, packed, pairs_body, sift, sorted_chunk
+from penstock.core.queue.order.runs import Run, holds, pack_number, packed, pairs_body, sift, sorted_chunk, view
 from penstock.core.queue.settling.leases import SLOT
 from penstock.core.queue.stages import Newcomers, Stage, put_back
 from penstock.core.queue.whole import DISPATCH, OWNED, State
@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
 PAIRS_MOST = 65_536
 """A record that tells of all of a queue has so many pairs at most: links tell it record by record."""
+
+SORTED_AT_ONCE = 16_384
+"""Messages of other sites that are put in order at once, as they would be served."""
 
 
 class _Elsewhere(Stage):
@@ -83,21 +86,35 @@ def named_of(what: str) -> tuple[str, ...]:
     return tuple(name for name, one in NOT_SHARED.items() if one == what)
 
 
-def own(queue: Contents, now: Now, spans: Sequence[Span], claim: Claim, peers: Peers, sink: Sink) -> int:
-    """Hear a claim to messages of the queue, ascending; how many it holds for.
+def own(
+    queue: Contents, now: Now, claimed: Sequence[tuple[Sequence[Span], Claim]], peers: Peers, sink: Sink
+) -> list[int]:
+    """Hear claims to messages of the queue, ascending each; how many each holds for.
 
     What holds is a record.  What waits here and is another's now nobody is given any more, what is ours now is ready;
-    what is leased stays with its holder, whose ack counts.
+    what is leased stays with its holder, whose ack counts.  Nothing is given out before all are heard.
     """
     queue.catch_up(now, sink)
+    counts = [_own(queue, now, spans, claim, peers, sink) for spans, claim in claimed]
+    if (foreign := queue.foreign) is None or not any(counts):
+        return counts
+    if any(count and claim.owner == peers.here for count, (_, claim) in zip(counts, claimed, strict=True)):
+        queue.give_out(now, sink)  # before anything gives way to it
+        while queue.agenda & DISPATCH and queue.limits is not None:
+            queue.give_out(now, sink)
+    foreign.claims.forget_below(queue.floor())
+    queue.carry_on(now, sink)
+    return counts
+
+
+def _own(queue: Contents, now: Now, spans: Sequence[Span], claim: Claim, peers: Peers, sink: Sink) -> int:
     living = [lsns for first, stop in spans if len(lsns := _living(queue, first, stop))]
     if not living:
         return 0
     foreign = queue.ensure_foreign(peers)
     changed, given = list[Span](), 0  # given: those that were this site's
     for lsns in living:
-        pairs = pairs_of(packed(lsns), False)
-        for first, stop in zip(pairs[::2], pairs[1::2], strict=True):
+        for first, stop in _spans(lsns):
             given += foreign.claims.ours(first, stop)
             changed += foreign.claims.put(first, stop, claim)
             given -= foreign.claims.ours(first, stop)
@@ -106,24 +123,18 @@ def own(queue: Contents, now: Now, spans: Sequence[Span], claim: Claim, peers: P
     _tell(queue, claim, changed, peers, sink)
     foreign.changed.append((now.wall, changed))
     count = sum(stop - first for first, stop in changed)
-    mine = claim.owner == foreign.claims.here.owner
-    for first, stop in changed:
-        if mine:
+    if claim.owner == foreign.claims.here.owner:
+        for first, stop in changed:
             for run in foreign.extract(range(first, stop)):
                 put_back(queue, run)
-        else:
-            for chunk in _apart(queue, range(first, stop)):
-                for run in queue.extract_ours(chunk):
-                    foreign.keep(run)
-    if mine:
         foreign.taken += count
-        queue.give_out(now, sink)  # before anything gives way to it
-        while queue.agenda & DISPATCH and queue.limits is not None:
-            queue.give_out(now, sink)
-    elif claim.serial:
+        return count
+    for first, stop in changed:
+        for chunk in _apart(queue, range(first, stop)):
+            for run in queue.extract_ours(chunk):
+                foreign.keep(run)
+    if claim.serial:
         foreign.given += given
-    foreign.claims.forget_below(queue.floor())
-    queue.carry_on(now, sink)
     return count
 
 
@@ -232,14 +243,54 @@ def asked(queue: Contents, wall: int, spans: Sequence[Span]) -> None:
         queue.foreign.asked.append((wall, spans))
 
 
-def first_wanted_of(queue: Contents, most: int) -> list[Span]:
-    """Of a queue with priorities, what other sites have that would be served first here, so many messages."""
-    lsns = list(queue.chunks("foreign"))
-    if queue.ranks is None or not lsns:
-        return []
-    every = np.sort(flat(lsns))
-    first = np.lexsort((every, queue.ranks.each(packed(every))))[:most]
-    return _spans(np.sort(every[first]))
+def in_turn(queue: Contents, below: int, may: Callable[[str], bool]) -> Iterator[tuple[int, int, Claim]]:
+    """What waits and is another's with the claim to it, of these sites, as it would be served here.
+
+    Only what begins below that LSN.  Whoever needs some may stop there: no more of a deep queue is sorted than that.
+    """
+    foreign = queue.foreign
+    if foreign is None:
+        return
+    placed = [run for run in foreign.waiting.runs() if run.place] if foreign.waiting.count else []
+    if queue.ranks is None and not placed:
+        for first, stop, claim in foreign_spans(queue):
+            if first >= below:
+                return
+            if may(claim.owner):
+                yield first, stop, claim
+        return
+    lsns = flat(queue.chunks("foreign"))
+    places = lsns.copy()
+    for run in placed:
+        places[np.searchsorted(lsns, view(run.chunk))] = run.where
+    some = np.zeros(len(lsns), dtype=np.bool_)
+    for first, stop, claim in foreign.claims.spans(0, below):
+        if may(claim.owner):
+            low, high = np.searchsorted(lsns, (first, stop))
+            some[low:high] = True
+    lsns, places = lsns[some], places[some]
+    if not len(lsns):
+        return
+    for first, stop in _sorted_spans(lsns, places, places if queue.ranks is None else queue.ranks.each(packed(lsns))):
+        yield from foreign.claims.spans(first, stop)
+
+
+def _sorted_spans(lsns: Ints, places: Ints, ranks: Ints) -> Iterator[Span]:
+    """Ascending messages by rank, then by place, as spans in that order."""
+    while len(lsns):
+        last = len(lsns) - 1
+        first = ranks <= np.partition(ranks, min(SORTED_AT_ONCE, last))[min(SORTED_AT_ONCE, last)]
+        chosen = np.lexsort((lsns[first], places[first], ranks[first]))
+        yield from _spans(lsns[first][chosen])
+        lsns, places, ranks = (column[~first] for column in (lsns, places, ranks))
+
+
+def by_rank(queue: Contents, lsns: list[int]) -> list[int]:
+    """Ascending messages of the queue as its priorities order them; as they are without any."""
+    if queue.ranks is None or len(lsns) < 2:
+        return lsns
+    each = np.array(lsns, dtype=np.int64)
+    return cast("list[int]", each[np.argsort(queue.ranks.each(packed(each)), kind="stable")].tolist())
 
 
 def renamed(queue: Contents) -> None:
@@ -260,14 +311,21 @@ def _living(queue: Contents, first: int, stop: int, *states: State) -> Ints:
     return flat([piece for piece in pieces if len(piece)])
 
 
-def ready_spans(queue: Contents, first: int, stop: int) -> list[Span]:
-    """What of [first, stop) is ready and this site's, ascending."""
-    return _spans(_living(queue, first, stop, "ready"))
+def ready_spans(queue: Contents, spans: Iterable[Span], most: int | None = None) -> list[Span]:
+    """What of these is ready and this site's, ascending; of more than so many those that would be served first."""
+    lsns = np.concatenate([flat([]), *(_living(queue, *span, "ready") for span in spans)])
+    if most is not None and len(lsns) > most:
+        lsns = np.sort(np.array(by_rank(queue, lsns.tolist())[:most], dtype=np.int64))
+    return _spans(lsns)
 
 
 def _spans(lsns: Ints) -> list[Span]:
-    pairs = pairs_of(packed(lsns), False) if len(lsns) else []
-    return list(zip(pairs[::2], pairs[1::2], strict=True))
+    """Each stretch of neighbours in this order."""
+    if not len(lsns):
+        return []
+    cuts = np.flatnonzero(np.diff(lsns) != 1)
+    firsts, lasts = lsns[np.append(0, cuts + 1)], lsns[np.append(cuts, len(lsns) - 1)]
+    return list(zip(firsts.tolist(), (lasts + 1).tolist(), strict=True))
 
 
 def foreign_spans(queue: Contents) -> Iterator[tuple[int, int, Claim]]:

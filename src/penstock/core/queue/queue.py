@@ -276,7 +276,8 @@ class Queue(Surface):
     newcomers_of = owning.newcomers_of
     open_to_all = owning.open_to_all
     asked = owning.asked
-    first_wanted_of = owning.first_wanted_of
+    in_turn = owning.in_turn
+    by_rank = owning.by_rank
     reach = reach
     settled_elsewhere = owning.settled_elsewhere
     ready_spans = owning.ready_spans

@@ -26,6 +26,8 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.core.sow.index import BATCHED, NEVER, Index, Ints, Leaf, Numbers, Put, Snapshot, packed_array, unpack_put
+from penstock.expr.batches import Properties
+from penstock.expr.bodies.body_type import BodyType, Whole
 from penstock.expr.bodies.type_table import body_type
 from penstock.records.dataclass import dataclass
 from penstock.records.message_types import JSON, MESSAGE_TYPE, MessageType
@@ -60,21 +62,25 @@ class KeyRule:
             return f"a key has 1 to {GIVEN_MOST} bytes, not {len(data)}"
         return number_of(self.domain, (data,))
 
-    def of_body(self, body: bytes) -> int | str:
-        """The number of the key that a body holds; a sentence if it holds none."""
+    def of_body(self, body: bytes, properties: bytes) -> int | str:
+        """The number of the key that a body holds, of a message with this header; a sentence if it holds none."""
         kind = body_type(self.message_type)
+        return self._of_whole(kind.one_whole(body, properties), kind)
+
+    def _of_whole(self, body: Whole, kind: BodyType) -> int | str:
         try:
             value = kind.read(body)
         except ValueError as error:
             return f"the body is no {kind.title}, so it has no key {self.spelled()}: {str(error)[:100]}"
-        return self._of_value(value, body)
+        return self._of_value(value, body, kind)
 
-    def of_bodies(self, bodies: Sequence[bytes]) -> list[int] | None:
+    def of_bodies(self, bodies: Sequence[bytes], properties: Properties) -> list[int] | None:
         """The number of each key; None when one of the bodies has none (`of_body` says which)."""
         out: list[int] = []
         name = self.paths[0][0] if len(self.paths) == 1 and len(self.paths[0]) == 1 else None
-        read, whole, prefix = body_type(self.message_type).read, int.from_bytes, self.domain + SEPARATOR
-        for body in bodies:
+        kind, number_of_bytes, prefix = body_type(self.message_type), int.from_bytes, self.domain + SEPARATOR
+        read = kind.read
+        for body in kind.whole(bodies, properties):
             if name is not None:  # the usual key, of one field, without a call for each step
                 try:
                     value = read(body)
@@ -88,21 +94,21 @@ class KeyRule:
                 else:
                     text = None
                 if text is not None:
-                    out.append(whole(blake2b(prefix + text, digest_size=8).digest(), "little"))
+                    out.append(number_of_bytes(blake2b(prefix + text, digest_size=8).digest(), "little"))
                     continue
-            number = self.of_body(body)
+            number = self._of_whole(body, kind)
             if isinstance(number, str):
                 return None
             out.append(number)
         return out
 
-    def _of_value(self, value: object, body: bytes) -> int | str:
+    def _of_value(self, value: object, body: Whole, kind: BodyType) -> int | str:
         parts: list[bytes] = []
         for path in self.paths:
             found = _at(value, path)
             if isinstance(found, float) and abs(found) >= EXACT:
                 try:
-                    found = _at(body_type(self.message_type).exact(body), path)
+                    found = _at(kind.exact(body), path)
                 except ValueError as error:
                     return f"the body has no key {self.spelled()} that could be read exactly: {error}"
             part = _text(found)

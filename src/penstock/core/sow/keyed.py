@@ -27,6 +27,7 @@ from penstock.records.dataclass import dataclass
 from penstock.records.entries import Publishes, Topic
 from penstock.records.kinds import Kind
 from penstock.records.message_bodies import listed
+from penstock.records.properties import EMPTY
 from penstock.records.schema import GROUP_BYTES_MAX
 
 if TYPE_CHECKING:
@@ -121,7 +122,7 @@ class Keyed(KeyedRows):
         bodies = listed(batch.bodies)
         if batch.size > LARGE and any(len(body) > LARGE for body in bodies):
             return None  # their keys were worked out before, one by one
-        return sow.rule.of_bodies(bodies)
+        return sow.rule.of_bodies(bodies, batch.properties)
 
     def _note_one(self, sow: Sow, number: int, lsn: int, due: int) -> None:
         self._outbox.record(Kind.SOW_PUT, sow.name, None, pack_one(sow.id, number, lsn, due))
@@ -237,7 +238,7 @@ def numbers_of(sow: Sow, removal: Removal) -> list[int]:
     if removal.data is not None:
         if sow.rule.given:
             raise InvalidArgument(f"topic '{sow.name}' has its keys from its publishers: name the keys, not data")
-        return [_number(sow, sow.rule.of_body(removal.data))]
+        return [_number(sow, sow.rule.of_body(removal.data, EMPTY))]  # without a header
     return [number_of_key(sow, key) for key in removal.keys or ()]
 
 

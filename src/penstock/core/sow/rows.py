@@ -106,7 +106,7 @@ class KeyedRows:
         out, known = set[int](), set[tuple[int, int]]()
         whole = listed(batch.bodies) if topics else []
         for row, sow, traits in self.rows_of(batch, topics):
-            number = self.number(sow, whole[row], traits)
+            number = self.number(sow, batch, row, whole[row], traits)
             if isinstance(number, str):
                 continue
             if (sow.id, number) not in known and is_delta(batch, traits):
@@ -116,13 +116,13 @@ class KeyedRows:
             known.add((sow.id, number))
         return sorted(out)
 
-    def number(self, sow: Sow, body: bytes, traits: Traits) -> int | str:
-        """The number of a row's key; a sentence if it has none."""
+    def number(self, sow: Sow, batch: Publishes, row: int, body: bytes, traits: Traits) -> int | str:
+        """The number of the key of a row with this body; a sentence if it has none."""
         if len(body) > LARGE:
             known = self.worked.get(body, sow.id)
             if isinstance(known, int | str):
                 return known
-        return number_of_row(sow, body, traits)
+        return number_of_row(sow, body, batch.properties_of(row), traits)
 
     def _large_merge(self, lsn: int, body: bytes, kind: MessageType) -> Iterator[Job]:
         """The merge of a delta with this record, if the two are large and it was not worked out before."""
@@ -143,8 +143,8 @@ class KeyedRows:
             body = whole[row]
             if not merging:
                 if len(body) > LARGE and not sow.rule.given and self.worked.get(body, sow.id) is None:
-                    out.append(Job(body, sow.id, partial(sow.rule.of_body, body)))
-            elif is_delta(batch, traits) and isinstance(number := self.number(sow, body, traits), int):
+                    out.append(Job(body, sow.id, partial(sow.rule.of_body, body, batch.properties_of(row))))
+            elif is_delta(batch, traits) and isinstance(number := self.number(sow, batch, row, body, traits), int):
                 out += self._large_merge(sow.index.get(number), body, sow.rule.message_type)
         if out:
             batch.bodies = whole  # for good: an answer is found by the object that it is about
@@ -161,7 +161,9 @@ class KeyedRows:
         whole = listed(batch.bodies)
         merged: dict[int, bytes] = {}
         for row, sow, traits in self.rows_of(batch, topics):
-            if is_delta(batch, traits) and isinstance(number := self.number(sow, whole[row], traits), int):
+            if not is_delta(batch, traits):
+                continue
+            if isinstance(number := self.number(sow, batch, row, whole[row], traits), int):
                 known = self.worked.get(whole[row], -sow.index.get(number))
                 if isinstance(known, bytes):
                     merged[row] = known
@@ -179,7 +181,8 @@ class KeyedRows:
         if not topics:
             return []
         bodies = listed(batch.bodies)
-        found = ((row, sow, self.number(sow, bodies[row], traits)) for row, sow, traits in self.rows_of(batch, topics))
+        every = self.rows_of(batch, topics)
+        found = ((row, sow, self.number(sow, batch, row, bodies[row], traits)) for row, sow, traits in every)
         return [(row, keyless(sow, number)) for row, sow, number in found if isinstance(number, str)]
 
     def _topics(self, batch: Publishes) -> Mapping[Topic, Sow]:
@@ -216,7 +219,7 @@ class Work:
         merging = False
         for row, sow, traits in keyed.rows_of(batch, topics, skip):
             body = bodies[row]
-            number = keyed.number(sow, body, traits)
+            number = keyed.number(sow, batch, row, body, traits)
             if isinstance(number, str):
                 if not trusted:  # a dead letter without the key is a message and no record: nobody hears of a refusal
                     self.refused.append((row, keyless(sow, number)))
@@ -249,7 +252,7 @@ class Work:
 
     def _unfit(self, row: int, body: bytes) -> Refusal | None:
         checks = self._keyed.checks
-        return None if checks is None else checks.of_body(self.batch.topic_of(row), body)
+        return None if checks is None else checks.of_body(self.batch.topic_of(row), body, self.batch.properties_of(row))
 
     def _merged(self, sow: Sow, number: int, delta: bytes, latest: bytes | None) -> bytes:
         if latest is None:
@@ -306,10 +309,10 @@ def _size(batch: Publishes) -> int:
     return size_of(batch.bodies) + headers
 
 
-def number_of_row(sow: Sow, body: bytes, traits: Traits) -> int | str:
+def number_of_row(sow: Sow, body: bytes, properties: bytes, traits: Traits) -> int | str:
     """The number of a row's key; a sentence if it has none."""
     if not sow.rule.given:
-        return sow.rule.of_body(body)
+        return sow.rule.of_body(body, properties)
     key = None if traits.headers is None else traits.headers.get(SOW_KEY)
     if not isinstance(key, str):
         return f"its publisher gives the key of each message, as text in the header '{SOW_KEY}'; there is none"

@@ -47,7 +47,7 @@ def write_object(fields: Fields, kind: MessageType = JSON) -> bytes:
     """The inverse of `read_object`, without spaces.  InvalidArgument for what the type cannot hold."""
     row = body_type(kind)
     if row.write is None:
-        raise InvalidArgument(f"{row.title} is not written here, so it has no deltas and no select lists")
+        raise row.unwritten()
     try:
         return row.write(fields)
     except ValueError as error:

@@ -21,9 +21,10 @@ from penstock.core.queue.contained import Contained, Window
 from penstock.core.queue.parts import Declared
 from penstock.core.sizes import Sizes
 from penstock.core.sow.holding import SowState
-from penstock.core.state.durable import DurableState, QueueState, encode
+from penstock.core.state.durable import DurableState, encode
 from penstock.core.state.lsns import Ints, flat, ints, merged, runs_of, to_array, within
 from penstock.core.state.pending import Passing, Spans
+from penstock.core.state.queue_state import QueueState
 from penstock.records.chunks import LSN_LIMIT
 from penstock.records.dataclass import dataclass
 from penstock.records.queue_settings import QueueSettings, Ruling

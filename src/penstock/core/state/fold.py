@@ -24,7 +24,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.core.queue.order.runs import packed
-from penstock.core.state.durable import DurableState, living_pairs
+from penstock.core.state.durable import DurableState
 from penstock.core.state.encoding import load
 from penstock.core.state.lsns import (
     Ints,
@@ -44,6 +44,7 @@ from penstock.core.state.lsns import (
 )
 from penstock.core.state.members import FoldedQueue, Part, keep
 from penstock.core.state.objects import FOLDS_OF_QUEUES, Objects
+from penstock.core.state.queue_state import living_pairs
 from penstock.errors import LogDamaged
 from penstock.records.kinds import NO_ROUTE, PUBLISHES, Kind
 
@@ -136,8 +137,7 @@ class Fold:
 
     def finish(self) -> DurableState:
         """The durable state after everything fed.  The fold may be fed further and asked again."""
-        state = DurableState(self._last_lsn)
-        self._objects.save(state)
+        state = self._objects.save(self._last_lsn)
         unknown = max(self._unknown, self._objects.unmeasured)
         oldest = min((chunk[0] for queue in state.queues.values() for chunk in queue.waiting[:1]), default=unknown + 1)
         state.measured = oldest > unknown

@@ -17,8 +17,8 @@ import numpy.typing as npt
 from penstock.core.queue.contained import Window, altered
 from penstock.core.queue.expiry import deadlines
 from penstock.core.state import pending
-from penstock.core.state.durable import QueueState
 from penstock.core.state.lsns import Ints, empty, expand, flat, spread
+from penstock.core.state.queue_state import QueueState
 from penstock.records.chunks import LSN_LIMIT
 from penstock.records.queue_settings import QueueSettings
 

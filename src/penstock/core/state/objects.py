@@ -14,16 +14,18 @@ import numpy as np
 from penstock.core.links.carried import Numbers
 from penstock.core.links.identity import Site
 from penstock.core.links.ownership import RANKS, WHYS, Claim, Why
-from penstock.core.links.states import Departed, Early, EarlyClaim, LinkState
-from penstock.core.links.twins import Numbered, Sequences
+from penstock.core.links.states import EarlyClaim, LinkState
+from penstock.core.links.twins import Numbered
 from penstock.core.sizes import Sizes
 from penstock.core.sow.holding import Sows, fold
 from penstock.core.state import pending as deferred_acks
-from penstock.core.state.durable import Binding, DurableState, ExchangeState, QueueState, Reign, StreamState
+from penstock.core.state.durable import DECLARED, Binding, DurableState, ExchangeState, Reign
 from penstock.core.state.encoding import as_table, load, load_settings
 from penstock.core.state.lsns import Ints, expand, ints, spread
 from penstock.core.state.members import FoldedQueue
-from penstock.core.state.pending import decided_copies, decided_of, mark_of
+from penstock.core.state.pending import decided_of, mark_of
+from penstock.core.state.queue_state import QueueState
+from penstock.core.state.streams import StreamState
 from penstock.core.topology.ruling import load_address, load_exchanges, load_policy, load_ruling, load_some, with_some
 from penstock.core.topology.topology import Topology, canonical_table
 from penstock.records.kinds import HEAD, Kind
@@ -52,66 +54,32 @@ class Objects:
         """start: what was folded before; it is not changed.  sizes: told of messages that are found again."""
         self.unmeasured = 0  # of messages up to this LSN some were found again, and nobody said how large they are
         self._sizes = sizes
+        self._state = start.copy(DECLARED)
         self.queues: dict[int, FoldedQueue] = {}
-        self.routes: dict[int, tuple[int, ...]] = dict(start.routes)
+        self.routes = self._state.routes
         self.took: dict[int, Ints] = {}  # of the present table: flat pairs by queue
         self.letters: list[int] = []  # of the present table: LSNs of dead letters
         self.sent: list[tuple[int, int, int]] = []  # of the present table: LSNs [a, b), and when another site took them
         self._topology = Topology()
         self._topology.load(start)
-        self._unclean = start.unclean
-        self._defaults = start.defaults
-        self._terms = start.terms
         self._ids: dict[tuple[str, str], int] = {}
         for queue in start.queues.values():
             self._add_queue(queue)
-        self._vias, self._blind = dict(start.vias), dict(start.blind)
-        self._next_route = start.next_route
-        self._publishers = dict(start.publishers)
-        self._streams = _copies(start.streams)
-        self._sinks = dict(start.sinks)
-        self._sink_marks = dict(start.sink_marks)
-        self._decided = decided_copies(start.decided)
         self._sows = Sows()
         self._sows.load(start.sows, start.topics)
-        self._deferred = deferred_acks.copies(start.deferred)
-        self._acted = start.acted.copy()
-        self._peers = dict(start.peers)
-        self._links = dict(start.links)
-        self._carried = {number: Numbers(runs, self._floor_of(number)) for number, runs in start.carried.items()}
-        self._proxied = dict(start.proxied)
-        self._early = Early(start.early)
-        self._sequences = Sequences(start.numbered)
-        self._departed = Departed(start.departed)
 
-    def save(self, state: DurableState) -> None:
-        """Write it into a durable state, the queues' messages too."""
-        state.unclean = self._unclean
-        state.defaults = self._defaults
-        state.terms = self._terms
+    def save(self, last_lsn: int) -> DurableState:
+        """The durable state as of this LSN, the queues' messages too, but for the sizes."""
+        state = self._state.copy(DECLARED)
+        state.last_lsn = last_lsn
         self._topology.save(state)
-        for number, queue in sorted(self.queues.items()):
-            state.queues[number] = queue.finished(state.last_lsn)
-        state.vias, state.blind = dict(self._vias), dict(self._blind)
         state.routes = {
             number: queues for number, queues in self.routes.items() if all(queue in self.queues for queue in queues)
         }
-        state.next_route = self._next_route
-        state.publishers = dict(self._publishers)
-        state.streams = _copies(self._streams)
-        state.sinks = dict(self._sinks)
-        state.sink_marks = dict(self._sink_marks)
-        state.decided = decided_copies(self._decided)
+        for number, queue in sorted(self.queues.items()):
+            state.queues[number] = queue.finished(last_lsn)
         state.sows = self._sows.capture()()
-        state.deferred = deferred_acks.copies(self._deferred)
-        state.acted = self._acted.copy()
-        state.peers = dict(self._peers)
-        state.carried = {number: list(numbers.runs) for number, numbers in self._carried.items()}
-        state.links = dict(self._links)
-        state.proxied = dict(self._proxied)
-        state.early = list(self._early)
-        state.numbered = list(self._sequences)
-        state.departed = Departed(self._departed)
+        return state
 
     def fold(self, kind: Kind, lsn: int, name: str, header: bytes, body: bytes, via: int, route: int) -> None:
         """One record.  ValueError, KeyError, TypeError or IndexError for one that cannot be read."""
@@ -125,13 +93,12 @@ class Objects:
 
     def _route(self, row: Row) -> None:
         self.routes[row.route] = tuple(np.frombuffer(row.body, dtype="<i8").tolist())
-        self._next_route = max(self._next_route, row.route + 1)
+        self._state.next_route = max(self._state.next_route, row.route + 1)
 
     def _via(self, row: Row) -> None:
         table = load(row.header)
-        self._vias[row.via] = (str(table["vhost"]), str(table["exchange"]))
-        if blind := cast("list[str] | None", table.get("bcc")):
-            self._blind[row.via] = tuple(blind)
+        blind = cast("list[str] | None", table.get("bcc")) or ()
+        self._state.vias[row.via] = (str(table["vhost"]), str(table["exchange"]), *blind)
 
     def _took(self, row: Row) -> None:
         values = np.frombuffer(row.body, dtype="<i8")
@@ -153,99 +120,102 @@ class Objects:
 
     def _published(self, row: Row) -> None:
         for publisher, sequence in cast("dict[str, int]", load(row.header)).items():
-            self._publishers[publisher] = max(sequence, self._publishers.get(publisher, sequence))
+            self._state.publishers[publisher] = max(sequence, self._state.publishers.get(publisher, sequence))
 
     def _publishers_gone(self, row: Row) -> None:
         gone = cast("list[str]", load(row.header)["publishers"])
         for publisher in gone:
-            self._publishers.pop(publisher, None)
-        self._sequences.gone(gone)
+            self._state.publishers.pop(publisher, None)
+        self._state.numbered.gone(gone)
 
     def _committed(self, row: Row) -> None:
         told = load(row.header)
-        self._sinks[row.name] = cast(int, told["batch"])
-        self._sink_marks[row.name] = mark_of(told, row.lsn)
+        self._state.sinks[row.name] = cast(int, told["batch"])
+        self._state.sink_marks[row.name] = mark_of(told, row.lsn)
 
     def _sinks_gone(self, row: Row) -> None:
         for query in cast("list[str]", load(row.header)["queries"]):
-            self._sinks.pop(query, None)
-            self._sink_marks.pop(query, None)
+            self._state.sinks.pop(query, None)
+            self._state.sink_marks.pop(query, None)
 
     def _decide(self, row: Row) -> None:
         told = load(row.header)
-        state = self._decided[row.name] = decided_of(told, row.lsn)
-        self._sinks[row.name] = state.batch
-        self._sink_marks[row.name] = mark_of(told, row.lsn)
+        state = self._state.decided[row.name] = decided_of(told, row.lsn)
+        self._state.sinks[row.name] = state.batch
+        self._state.sink_marks[row.name] = mark_of(told, row.lsn)
 
     def _chunk(self, row: Row) -> None:
-        state = self._decided[row.name]
+        state = self._state.decided[row.name]
         state.copied(load(row.header))
         if state.complete:
-            del self._decided[row.name]
+            del self._state.decided[row.name]
 
     def _defer(self, row: Row) -> None:
         number, *pairs = np.frombuffer(row.body, dtype="<i8").tolist()
         if number in self.queues:
             told = load(row.header)
-            deferred_acks.remember(self._deferred, number, deferred_acks.deferred_of(told, pairs))
-            for first, stop in zip(pairs[::2], pairs[1::2], strict=True) if self._early else ():
-                self._early.came(int(str(told["origin"])), first, stop, number)
+            deferred_acks.remember(self._state.deferred, number, deferred_acks.deferred_of(told, pairs))
+            for first, stop in zip(pairs[::2], pairs[1::2], strict=True) if self._state.early else ():
+                self._state.early.came(int(str(told["origin"])), first, stop, number)
 
     def _undefer(self, row: Row) -> None:
         number, *pairs = np.frombuffer(row.body, dtype="<i8").tolist()
         origin = int(str(load(row.header)["origin"]))
-        deferred_acks.forget(self._deferred, number, origin, deferred_acks.spread(pairs))
+        deferred_acks.forget(self._state.deferred, number, origin, deferred_acks.spread(pairs))
 
     def _met(self, row: Row) -> None:
         told = load(row.header)
-        self._peers[cast("int", told["peer"])] = Site(row.name, int(str(told["origin"])), str(told["group"]))
+        self._state.peers[cast("int", told["peer"])] = Site(row.name, int(str(told["origin"])), str(told["group"]))
 
     def _carry(self, row: Row) -> None:
         told = load(row.header)
         peer = cast("int", told["peer"])
-        numbers = self._carried.setdefault(peer, Numbers((), self._floor_of(peer)))
+        numbers = self._state.carried.setdefault(peer, Numbers((), self._floor_of(peer)))
         times = cast("list[int]", told.get("times") or ())
         if times:
             self.sent += zip(times[::2], [*times[2::2], row.lsn], times[1::2], strict=True)
         for here, there, count in np.frombuffer(row.body, dtype="<i8").reshape(-1, 3).tolist():
             numbers.add(there, here, count)
-            if self._early:
-                self._early.came(self._peers[peer].origin, there, there + count)
+            if self._state.early:
+                self._state.early.came(self._state.peers[peer].origin, there, there + count)
 
     def _floor_of(self, peer: int) -> int:
-        return self._links.get(peer, LinkState()).floor
+        return self._state.links.get(peer, LinkState()).floor
 
     def _link(self, row: Row) -> None:
         told = load(row.header)
         peer = cast("int", told["peer"])
-        self._links[peer] = self._links.get(peer, LinkState()).told(told)
-        if "forgot" in told and (numbers := self._carried.get(peer)) is not None:
+        if "ended" in told:
+            self._state.gone.told(cast("int", told["ended"]))
+            return
+        self._state.links[peer] = self._state.links.get(peer, LinkState()).told(told)
+        if "forgot" in told and (numbers := self._state.carried.get(peer)) is not None:
             numbers.forget_below(cast("int", told["forgot"]))
 
     def _proxy(self, row: Row) -> None:
         number, told = int(np.frombuffer(row.body, dtype="<i8")[0]), load(row.header)
-        self._proxied.pop(number, None)
+        self._state.proxied.pop(number, None)
         if told["on"] and number in self.queues:
-            self._proxied[number] = str(told.get("by", ""))
+            self._state.proxied[number] = str(told.get("by", ""))
 
     def _number(self, row: Row) -> None:
         names = cast("list[str]", load(row.header)["publishers"])
         runs = np.frombuffer(row.body, dtype="<i8").reshape(-1, 5).tolist()
         for name, *run in runs:
             if name >= 0:
-                self._sequences.add(Numbered(names[name], *run))
+                self._state.numbered.add(Numbered(names[name], *run))
         if forgotten := {run[3] for run in runs if run[0] < 0}:
-            self._sequences.forget(forgotten)
+            self._state.numbered.forget(forgotten)
 
     def _claimed(self, row: Row) -> None:
         number, *pairs = np.frombuffer(row.body, dtype="<i8").tolist()
         told = load(row.header)
         claim = Claim(str(told["site"]), cast("int", told["serial"]), cast("Why", told["why"]))
         for first, stop in zip(pairs[::2], pairs[1::2], strict=True) if number in self.queues else ():
-            self._early.add(EarlyClaim(number, int(str(told["origin"])), first, stop, claim))
+            self._state.early.add(EarlyClaim(number, int(str(told["origin"])), first, stop, claim))
 
     def _act(self, row: Row) -> None:
-        self._acted.fold(row.name, load(row.header), np.frombuffer(row.body, dtype="<i8").tolist())
+        self._state.acted.fold(row.name, load(row.header), np.frombuffer(row.body, dtype="<i8").tolist())
 
     def fold_sow(self, kinds: Ints, values: Ints, offsets: Ints) -> None:
         """SOW_PUT and SOW_DROP records in order, their bodies end to end.  ValueError for one that cannot be read."""
@@ -318,7 +288,7 @@ class Objects:
             queue.state.ruling = load_ruling(header.get("ruling"), rules)
 
     def _queue_gone(self, row: Row) -> None:
-        self._drop_queue(int(np.frombuffer(row.body, dtype="<i8")[0]))
+        self._drop_queue(int(np.frombuffer(row.body, dtype="<i8")[0]), row.lsn)
 
     def _policy(self, row: Row) -> None:
         header = load(row.header)
@@ -341,28 +311,28 @@ class Objects:
 
     def _stream(self, row: Row) -> None:
         kind, name, header = row.kind, row.name, load(row.header)
-        if kind is Kind.STREAM and name not in self._streams:
-            self._streams[name] = StreamState(cast("int", header["queue"]))
-        stream = self._streams[name]
+        if kind is Kind.STREAM and name not in self._state.streams:
+            self._state.streams[name] = StreamState(cast("int", header["queue"]))
+        stream = self._state.streams[name]
         if kind is Kind.PLAN_SETTLE:
             for batch in range(stream.floor + 1, cast("int", header["batch"]) + 1):
                 if (queue := self.queues.get(stream.queue)) is not None and batch in stream.plans:
                     queue.removed.append(ints(stream.plans[batch]).reshape(-1, 2))
         stream.fold(kind, header, row.body)
         if stream.dropped:
-            del self._streams[name]
+            del self._state.streams[name]
 
     def _boot(self, row: Row) -> None:
         """Exclusive and non-durable queues, non-durable exchanges and transient messages end."""
         header = load(row.header)
         if not header.get("clean"):
-            self._unclean = row.lsn
-        self._defaults = cast("int", header.get("defaults", self._defaults))
+            self._state.unclean = row.lsn
+        self._state.defaults = cast("int", header.get("defaults", self._state.defaults))
         if "term" in header:
             term, before = cast("int", header["term"]), cast("int", header["before"])
-            self._terms += (Reign(term, str(header["member"]), before, row.lsn),)
+            self._state.terms += (Reign(term, str(header["member"]), before, row.lsn),)
         for number in [n for n, queue in self.queues.items() if queue.state.exclusive or not queue.state.durable]:
-            self._drop_queue(number)
+            self._drop_queue(number, row.lsn)
         self._topology.boot()
         for queue in self.queues.values():
             queue.drop_transient()
@@ -371,21 +341,21 @@ class Objects:
         self.queues[state.id] = FoldedQueue(state)
         self._ids[state.vhost, state.name] = state.id
 
-    def _drop_queue(self, number: int) -> None:
+    def _drop_queue(self, number: int, lsn: int) -> None:
         queue = self.queues.pop(number, None)
         if queue is None:
             return
-        if len(self._peers) > 1 and not queue.state.exclusive and queue.state.settings.kind != "local":
-            self._departed.note(number, queue.state.vhost, queue.state.name)
-        self._deferred.pop(number, None)
-        self._proxied.pop(number, None)
-        self._early.queue_gone(number)
+        if len(self._state.peers) > 1 and not queue.state.exclusive and queue.state.settings.kind != "local":
+            self._state.gone.note(number, queue.state.vhost, queue.state.name, queue.state.settings, lsn)
+        self._state.deferred.pop(number, None)
+        self._state.proxied.pop(number, None)
+        self._state.early.queue_gone(number)
         if self._ids.get((queue.state.vhost, queue.state.name)) == number:
             del self._ids[queue.state.vhost, queue.state.name]
             self._topology.queue_gone(queue.state.vhost, queue.state.name)
-        mine = [name for name, one in self._streams.items() if one.queue == number and one.mode == "queue"]
+        mine = [name for name, one in self._state.streams.items() if one.queue == number and one.mode == "queue"]
         for name in mine:
-            del self._streams[name]
+            del self._state.streams[name]
 
     # -- what each kind is to it
 
@@ -402,10 +372,6 @@ class Objects:
         Kind.PLAN_SETTLE: _stream, Kind.STREAM_RELEASE: _stream, Kind.STREAM_START: _stream, Kind.STREAM_READ: _stream,
         Kind.STREAM_TRY: _stream, Kind.STREAM_NARROW: _stream,
     }  # fmt: skip
-
-
-def _copies(streams: dict[str, StreamState]) -> dict[str, StreamState]:
-    return {name: stream.copy() for name, stream in streams.items()}
 
 
 def read_binding(header: dict[str, object]) -> Binding:

@@ -12,8 +12,9 @@ from penstock.core.effects import Effect
 from penstock.core.outbox import Outbox
 from penstock.core.queue.queue import Queue
 from penstock.core.sizes import Sizes
-from penstock.core.state.durable import Binding, ExchangeState, QueueState
+from penstock.core.state.durable import Binding, ExchangeState
 from penstock.core.state.encoding import as_table, dump_settings, wrap
+from penstock.core.state.queue_state import QueueState
 from penstock.core.topology.exchange_types import check_binding, check_type
 from penstock.core.topology.own_queues import own_names, own_queues, owner_of
 from penstock.core.topology.register import (
@@ -57,14 +58,19 @@ class Admin(Register):
         router: Router,
         interning: Interning,
         on_delete: Callable[[Now, Queue], int],
+        on_gone: Callable[[int, int], None],
         rules: Rules,
         sizes: Sizes,
         refuse: Callable[[QueueSettings], str | None] | None = None,
     ) -> None:
-        """refuse: why settings cannot be together; None where they can."""
+        """on_gone: hears which queue is gone, and the LSN that says so.
+
+        refuse: why settings cannot be together; None where they can.
+        """
         super().__init__(topology, router, interning, rules, sizes)
         self._outbox = outbox
         self._on_delete = on_delete  # ends its consumers, streams and timers; returns how much was ready
+        self._on_gone = on_gone
         self._refuse = refuse
         self.created = self.deleted = 0  # queues, in this process
 
@@ -206,7 +212,8 @@ class Admin(Register):
         now = self._outbox.at(now)
         self._outbox.begin()
         ready = self._on_delete(now, queue)
-        self._outbox.record(Kind.QUEUE_DELETE, queue.name, {"vhost": queue.vhost}, pack_pairs(queue.id, ()))
+        lsn = self._outbox.record(Kind.QUEUE_DELETE, queue.name, {"vhost": queue.vhost}, pack_pairs(queue.id, ()))
+        self._on_gone(queue.id, lsn)
         self.forget(queue)
         self.deleted += 1
         sources = {b.source for b in self._topology.bindings_to(queue.vhost, "queue", queue.name)}

@@ -22,7 +22,8 @@ from penstock.core.outbox import Outbox
 from penstock.core.queue.parts import Declared
 from penstock.core.queue.queue import Queue
 from penstock.core.sizes import Sizes
-from penstock.core.state.durable import DurableState, QueueState
+from penstock.core.state.durable import DurableState
+from penstock.core.state.queue_state import QueueState
 from penstock.core.topology.own_queues import WAITING, owner_of
 from penstock.core.topology.routing import Router
 from penstock.core.topology.topology import DEFAULT, Topology, canonical_table
@@ -154,7 +155,7 @@ class Interning:
     def load(self, state: DurableState) -> None:
         """Take over a decoded state."""
         for number, pair in state.vias.items():
-            self._add_via(number, *pair, state.blind.get(number, ()))
+            self._add_via(number, pair[0], pair[1], pair[2:])
         self._next_route = state.next_route
         for number, queues in state.routes.items():
             self._add_route(queues, number)
@@ -162,8 +163,7 @@ class Interning:
     def save(self, state: DurableState) -> None:
         """Put a copy of both tables into a state."""
         state.routes = {number: queues for queues, number in self._routes.items()}
-        state.vias = {number: (vhost, exchange) for (vhost, exchange, _), number in self._vias.items()}
-        state.blind = dict(self._blind)
+        state.vias = {number: (*topic, *blind) for (*topic, blind), number in self._vias.items()}
         state.next_route = self._next_route
 
 

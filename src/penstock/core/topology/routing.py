@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias, cast
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, TypeAlias, cast
 
 from penstock.core.queue.queue import Queue
 from penstock.core.queue.shares import expressions
@@ -86,6 +86,7 @@ class Plan:
     replies: tuple[str, ...] = ()  # addresses for replies: who waits there, if anybody, is asked message by message
     own: frozenset[Queue] = frozenset()  # of `queues` those of exchanges: what only they take reaches nobody
     gates: tuple[Gate, ...] = ()  # exchanges on the way that keep duplicates out
+    plain: bool = False  # somebody wants its messages whatever they are, and no option of the queues is about newcomers
     route: int = -1  # interned id of `queues`; -1 until the first message is stored
     _together: FilterSet | None = None
 
@@ -134,26 +135,35 @@ def _has_two_levels(queue: Queue) -> bool:
     return settings.type.levels and not ordered and not expressions(settings)
 
 
-MARKS: Mapping[str, Callable[[Queue], bool]] = {
-    "rating": lambda queue: queue.settings.rank_text is not None,  # with priorities
-    "keying": lambda queue: queue.replaces or (queue.deduplicates and queue.settings.dedup_key is not None),
-    "deduping": lambda queue: queue.deduplicates,
-    # with a limit, an initial owner, or where newcomers replace others
-    "limited": lambda queue: queue.limited or queue.settings.initial_owner is not None,
-    "rejecting": lambda queue: queue.rejects,  # refuse newcomers for which there is no room
-    "dropping newest": lambda queue: queue.drops_newest,  # of the rejecting those that tell nobody
-    "blocking": lambda queue: queue.blocks,  # of the rejecting those that hold their publishers up
-    "persisting": lambda queue: queue.settings.type.persists,  # everything in them outlives the server
-    "leveling": _has_two_levels,  # once a high priority comes
-}
-"""What a publish asks of the queues that it reaches, each by a set of their ids."""
+class Mark:
+    """What a publish asks of the queues that it reaches: in each router a set of the ids of those of which it holds."""
+
+    def __init__(self, holds: Callable[[Queue], bool]) -> None:
+        self.holds = holds
+
+    if TYPE_CHECKING:
+
+        def __get__(self, router: Router, owner: type[Router]) -> set[int]: ...
 
 
 class Router:
     """Finds the queues of a topic."""
 
+    rating = Mark(lambda queue: queue.settings.rank_text is not None)  # with priorities
+    keying = Mark(lambda queue: queue.replaces or (queue.deduplicates and queue.settings.dedup_key is not None))
+    deduping = Mark(lambda queue: queue.deduplicates)
+    # with a limit, an initial owner, or where newcomers replace others
+    limited = Mark(lambda queue: queue.limited or queue.settings.initial_owner is not None)
+    rejecting = Mark(lambda queue: queue.rejects)  # refuse newcomers for which there is no room
+    dropping_newest = Mark(lambda queue: queue.drops_newest)  # of the rejecting those that tell nobody
+    blocking = Mark(lambda queue: queue.blocks)  # of the rejecting those that hold their publishers up
+    persisting = Mark(lambda queue: queue.settings.type.persists)  # everything in them outlives the server
+    leveling = Mark(_has_two_levels)  # once a high priority comes
+
+    _MARKS: ClassVar[Mapping[str, Mark]] = {name: one for name, one in vars().items() if isinstance(one, Mark)}
+
     def __init__(self, topology: Topology) -> None:
-        self._topology = topology
+        self.topology = topology
         self.queues = Names()
         self.replies: dict[tuple[str, str], Taker] = {}  # who waits at an address of a vhost
         self._views: dict[tuple[str, str], Views] = {}
@@ -161,12 +171,9 @@ class Router:
         self._patterns: dict[str, TopicPattern | None] = {}  # of declared topics, by name; None: it is none
         self._filters: dict[int, Filter] = {}
         self._barriers: dict[int, Filter] = {}
-        marks = {name: set[int]() for name in MARKS}  # ids of queues
-        self._marks = [(ids, MARKS[name]) for name, ids in marks.items()]
-        self.rating, self.keying, self.deduping = marks["rating"], marks["keying"], marks["deduping"]
-        self.limited, self.rejecting, self.blocking = marks["limited"], marks["rejecting"], marks["blocking"]
-        self.dropping_newest, self.persisting = marks["dropping newest"], marks["persisting"]
-        self.leveling = marks["leveling"]
+        marks = {name: set[int]() for name in self._MARKS}
+        self._marks = [(ids, self._MARKS[name].holds) for name, ids in marks.items()]
+        vars(self).update(marks)
         self.remembering = frozenset[str]()  # names of queues in which exchanges have the keys that came
         self.checked = topology.checked  # is empty where no schema is looked at
         self.typed = topology.typed  # is empty where all bodies are JSON
@@ -174,12 +181,12 @@ class Router:
     @property
     def version(self) -> int:
         """Plans made under another version are stale."""
-        return self._topology.version
+        return self.topology.version
 
     @property
     def delaying(self) -> frozenset[tuple[str, str]]:
         """Exchanges at which messages may wait, by (vhost, name)."""
-        return self._topology.delaying
+        return self.topology.delaying
 
     def add(self, queue: Queue) -> None:
         """A queue was declared, or its settings have changed (call `remove` first)."""
@@ -252,7 +259,7 @@ class Router:
         by_headers = by_chance = False
         tried = set[str]()
         name: str | None = exchange
-        while name is not None and name not in tried and (here := self._topology.exchange(vhost, name)) is not None:
+        while name is not None and name not in tried and (here := self.topology.exchange(vhost, name)) is not None:
             tried.add(name)
             header, drawn = self._follow(vhost, name, key, headers, found, own)
             by_headers |= header
@@ -263,7 +270,7 @@ class Router:
             if isinstance(alternate, str):
                 name = alternate
             else:
-                rule = self._topology.policies.exchanges.get((vhost, name))
+                rule = self.topology.policies.exchanges.get((vhost, name))
                 name = None if rule is None else rule.alternate
         return found, by_headers, by_chance
 
@@ -310,15 +317,15 @@ class Router:
         return by_headers, by_chance
 
     def _index(self, vhost: str, name: str) -> Index | None:
-        for changed in self._topology.touched:
+        for changed in self.topology.touched:
             self._indexes.pop(changed, None)
-        self._topology.touched.clear()
+        self.topology.touched.clear()
         index = self._indexes.get((vhost, name))
         if index is None:
-            exchange = self._topology.exchange(vhost, name)
+            exchange = self.topology.exchange(vhost, name)
             if exchange is None:
                 return None
-            index = index_of(exchange, self._topology.bindings_from(vhost, name))
+            index = index_of(exchange, self.topology.bindings_from(vhost, name))
             self._indexes[vhost, name] = index
         return index
 
@@ -339,17 +346,24 @@ class Router:
             found |= some
             by_headers |= header
             by_chance |= drawn
-            keep |= (vhost, exchange, key) in self._topology.topics or self._kept_by_pattern(vhost, exchange, key)
+            keep |= (vhost, exchange, key) in self.topology.topics or self._kept_by_pattern(vhost, exchange, key)
         gates = self._gates(vhost, exchange, tuple(keys), told, found, own) if own else ()
         queues = tuple(sorted(found | dict.fromkeys(own), key=attrgetter("id")))
         filters = tuple(self._filters.get(queue.id) for queue in queues)
         fenced = tuple(i for i, queue in enumerate(queues) if queue.id in self._barriers) if self._barriers else ()
         filters += tuple(self._barriers[queues[i].id] for i in fenced)
         filtered = any(one is not None for one in filters)
+        plain = not (by_headers or by_chance or filtered or replies or own) and self._is_plain(queues, keep)
         return Plan(
-            self._topology.version, queues, filters, keep, by_headers, by_chance, filtered, fenced, replies,
-            frozenset(own), gates,
+            self.topology.version, queues, filters, keep, by_headers, by_chance, filtered, fenced, replies,
+            frozenset(own), gates, plain and (vhost, exchange) not in self.topology.delaying,
         )  # fmt: skip
+
+    def _is_plain(self, queues: Sequence[Queue], keep: bool) -> bool:
+        """Whether somebody wants a message, and none of the queues has a mark: what they ask is asked once a plan."""
+        if self.checked or self.typed or not (queues or keep):
+            return False
+        return not any(queue.id in ids for queue in queues for ids, _ in self._marks)
 
     def _gates(
         self,
@@ -380,7 +394,7 @@ class Router:
 
     def declared(self, vhost: str, exchange: str, key: str) -> Mapping[str, object] | None:
         """The settings of a declared topic: its own, or those of the pattern that it matches."""
-        topics = self._topology.topics
+        topics = self.topology.topics
         settings = topics.get((vhost, exchange, key))
         if settings is None and (name := next(self._patterns_of(vhost, exchange, key), None)) is not None:
             settings = topics[vhost, exchange, name]
@@ -399,7 +413,7 @@ class Router:
 
     def _patterns_of(self, vhost: str, exchange: str, key: str) -> Iterator[str]:
         """The declared topics whose name is a pattern that matches the key."""
-        for name in self._topology.kept_by_pattern.get((vhost, exchange), ()):
+        for name in self.topology.kept_by_pattern.get((vhost, exchange), ()):
             if name not in self._patterns:
                 try:
                     self._patterns[name] = TopicPattern(name)

@@ -226,9 +226,13 @@ class Policies:
         """The policies of a vhost of one kind, the strongest first."""
         order = self._orders.get((operator, vhost))
         if order is None:
-            mine = [one for one in self.all.values() if one.operator == operator and one.vhost == vhost]
-            mine.sort(key=lambda one: (-one.priority, one.name))
-            order = self._orders[operator, vhost] = [(one, compile_pattern(one.pattern)) for one in mine]
+            found = dict[tuple[int, str], Policy]()
+            for one in self.all.values():
+                if one.operator == operator and one.vhost == vhost:
+                    found[-one.priority, one.name] = one
+            order = self._orders[operator, vhost] = []
+            for place in sorted(found):
+                order.append((found[place], compile_pattern(found[place].pattern)))
         return order
 
     def rule(
@@ -327,8 +331,9 @@ class Changes:
             return True
         if (patterns := self._policies.get(vhost)) is not None:
             data = to_bytes(name)
-            if any(pattern.search(data) is not None for pattern in patterns.values()):
-                return True
+            for pattern in patterns.values():
+                if pattern.search(data) is not None:
+                    return True
         if not self._addresses:
             return False
         address = ruling_of(settings, ruling).own.underlying_topic or name

@@ -23,9 +23,9 @@ import orjson
 from fastavro.read import LOGICAL_READERS
 from fastavro.schema import SchemaParseException, UnknownType
 
-from penstock.expr.bodies.body_type import Reading
+from penstock.expr.bodies.body_type import Reading, Whole
 from penstock.expr.bodies.packed import Told, plain
-from penstock.records.body_schemas import BARE, PREFIX, Schemas, id_of, unregistered
+from penstock.records.body_schemas import BARE, PREFIX, Schemas, unregistered
 
 VALUES_MOST = 10_000
 """Values of one datum beside those of its lists."""
@@ -71,15 +71,15 @@ LOGICAL_READERS[f"bytes-{_DECIMAL}"] = LOGICAL_READERS[f"fixed-{_DECIMAL}"] = _d
 
 def avro_reading(schemas: Schemas) -> Reading:
     """What reads bodies of these schemas.  ValueError for one that is none, or without bounds."""
-    read = {number: _parsed(str(text)) for number, text in schemas.items()}
+    read = {number: _parsed(str(text)) for number, text in schemas.by_id.items()}
     bare = read.get(BARE)
     told = dict(_TOLD)
 
-    def reading(body: bytes) -> object:
+    def reading(body: Whole) -> object:
         stream = BytesIO(body)
         schema = bare
         if schema is None:
-            number = id_of(body)
+            number = schemas.id_of(body)
             schema = read.get(number)
             if schema is None:
                 raise unregistered(number)

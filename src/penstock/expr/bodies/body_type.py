@@ -2,7 +2,11 @@
 
     read(body)     the value as the language has it: objects, lists, texts, numbers, truth, None
     exact(body)    the value with all that the type tells apart, which `write` writes again: for merging
+    json(body)     the body as JSON text
     write(fields)  a body of these fields; a type without it has no deltas and no select lists
+
+These take a body whole, with all that a parser needs: `whole` makes such of messages' bodies and headers, and `needs`
+has the columns of a message that it takes this from.
 
 ValueError, with a sentence, for a body that is none of its type; nothing else is raised for what is in a body.  Texts
 are byte strings, as everywhere in the language; what a type has beyond that is told in text: binary values in base64,
@@ -14,20 +18,23 @@ Refuses to know the types: whoever reads a body asks its row (`type_table`) and 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from typing import Any, Protocol, TypeAlias, cast
+from collections.abc import Callable, Sequence
+from typing import Any, NewType, Protocol, TypeAlias, cast
 
 import orjson
 
 from penstock.errors import InvalidArgument
-from penstock.expr.batches import NOTHING, Table, root
+from penstock.expr.batches import NOTHING, Properties, Table, header_tables, root
 from penstock.expr.values import to_bytes
+from penstock.records.body_schemas import BODY, BODY_AND_HEADERS, behind
 from penstock.records.message_bodies import DEPTH, deeper
 
 Fields: TypeAlias = dict[str, object]
 
+Whole = NewType("Whole", bytes)
+"""A body with all that its parser needs, be that in the body or in a header."""
 
-Reading: TypeAlias = Callable[[bytes], object]
+Reading: TypeAlias = Callable[[Whole], object]
 Writing: TypeAlias = Callable[[Fields], bytes]
 """The inverse of `exact`, of an object.  ValueError for what the type cannot hold."""
 
@@ -46,7 +53,7 @@ class Parser(Protocol):
         ...
 
     @property
-    def json(self) -> Callable[[bytes], bytes]:
+    def json(self) -> Callable[[Whole], bytes]:
         """Gives the body as JSON text."""
         ...
 
@@ -58,7 +65,7 @@ class Made:
         self.read: Reading = read
         self.exact: Reading = exact or read
 
-    def json(self, body: bytes) -> bytes:
+    def json(self, body: Whole) -> bytes:
         """What is read, as JSON text."""
         return json_text(self.read(body))
 
@@ -67,7 +74,7 @@ class BodyType:
     """One message type.  Unchanging; any thread."""
 
     __slots__ = (
-        "exact", "inline", "is_json", "json", "name", "read", "searchable", "slowness", "table",
+        "exact", "header", "inline", "is_json", "json", "name", "needs", "read", "searchable", "slowness", "table",
         "title", "write",
     )  # fmt: skip
 
@@ -82,6 +89,7 @@ class BodyType:
         is_json: bool = False,
         searchable: bool = False,
         slowness: int = 1,
+        header: str | None = None,
     ) -> None:
         """
         title           for a sentence, "JSON"
@@ -89,46 +97,81 @@ class BodyType:
         is_json         a body is JSON text as it is
         searchable      names and values stand in a body as an expression spells them: texts can be looked for in it
         slowness        how many times as long as JSON a small body takes to read, about
+        header          the header that says which schema a body has; None: its parser needs no header
         """
         self.name = name
         self.title = title
         self.read: Reading = parser.read
         self.exact: Reading = parser.exact
-        self.json: Callable[[bytes], bytes] = parser.json
+        self.json: Callable[[Whole], bytes] = parser.json
         self.write: Writing | None = write
-        self.inline = inline
+        self.header = header
+        self.needs = BODY if header is None else BODY_AND_HEADERS
+        self.inline = inline if header is None else ("record = table(one_whole(body, header))",)
         self.is_json = is_json
         self.searchable = searchable
         self.slowness = slowness
-        self.table = _table_of(parser.read)
+        self.table: Callable[[Whole], Table] = _table_of(parser.read)
 
-    def texts(self, bodies: list[bytes | None]) -> tuple[list[bytes | None], list[str | None]]:
+    def whole(self, bodies: Sequence[bytes], properties: Properties) -> Sequence[Whole]:
+        """Bodies as parsers take them: as they are, or each behind the id that its header has."""
+        if self.header is None:
+            return cast("Sequence[Whole]", bodies)
+        if isinstance(properties, bytes):
+            before = self._before(properties)
+            return [Whole(before + body) for body in bodies]
+        return [Whole(self._before(one) + body) for body, one in zip(bodies, properties, strict=True)]
+
+    def one_whole(self, body: bytes, properties: bytes) -> Whole:
+        """One of them."""
+        return Whole(body) if self.header is None else Whole(self._before(properties) + body)
+
+    def _before(self, properties: bytes) -> bytes:
+        return behind(header_tables(properties)[0].get(cast("str", self.header)))
+
+    def tables(self, bodies: Sequence[bytes], properties: Properties) -> list[Table]:
+        """The fields of each."""
+        return list(map(self.table, self.whole(bodies, properties)))
+
+    def texts(
+        self, bodies: list[bytes | None], properties: Properties
+    ) -> tuple[list[bytes | None], list[str | None]]:
         """Bodies as JSON text, None for one that cannot be read, and for each why it cannot.  JSON is not looked at."""
         why: list[str | None] = [None] * len(bodies)
         if self.is_json:
             return bodies, why
         out: list[bytes | None] = []
-        for place, body in enumerate(bodies):
+        for place, body in enumerate(self.whole([body or b"" for body in bodies], properties)):
             try:
-                out.append(self.json(body or b""))
+                out.append(self.json(body))
             except ValueError as error:
                 out.append(None)
                 why[place] = f"no {self.title}: {error}"
         return out, why
 
     def object(self, body: bytes, what: str) -> Fields:
-        """The fields of a body, exactly.  InvalidArgument, naming `what`, for one that is no object of this type."""
+        """The fields of a body, exactly, to be written again.
+
+        InvalidArgument, naming `what`, for one that is no object of this type, and for a type that is not written.
+        """
+        if self.write is None:
+            raise self.unwritten()
+        assert self.header is None, "what is written here begins with nothing"
         try:
-            value = self.exact(body)
+            value = self.exact(Whole(body))
         except ValueError as error:
             raise InvalidArgument(f"{what} is no {self.title}: {str(error)[:100]}") from None
         if not isinstance(value, dict):
             raise InvalidArgument(f"{what} is no {self.title} object, so it has no fields to merge")
         return cast("Fields", value)
 
+    def unwritten(self) -> InvalidArgument:
+        """Why there are no deltas and no select lists."""
+        return InvalidArgument(f"{self.title} is not written here, so it has no deltas and no select lists")
 
-def _table_of(read: Reading) -> Callable[[bytes], Table]:
-    def table(body: bytes) -> Table:
+
+def _table_of(read: Reading) -> Callable[[Whole], Table]:
+    def table(body: Whole) -> Table:
         """The fields of a body; none if it cannot be read."""
         try:
             record = read(body)

@@ -19,8 +19,8 @@ from google.protobuf import descriptor_pb2, descriptor_pool, json_format, messag
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError
 
-from penstock.expr.bodies.body_type import Reading
-from penstock.records.body_schemas import BARE, PREFIX, Schemas, id_of, unregistered
+from penstock.expr.bodies.body_type import Reading, Whole
+from penstock.records.body_schemas import BARE, PREFIX, Schemas, unregistered
 
 VALUES_MOST = 1_000_000
 """Values of one body."""
@@ -32,16 +32,18 @@ _WELL_KNOWN = "google.protobuf."
 
 def protobuf_reading(schemas: Schemas) -> Reading:
     """What reads bodies of these messages.  ValueError for files that are none, or lack the message."""
-    read = {number: _Messages(*cast("tuple[str, str]", pair)) for number, pair in schemas.items()}
+    read = {number: _Messages(*cast("tuple[str, str]", pair)) for number, pair in schemas.by_id.items()}
     bare = read.get(BARE)
 
-    def reading(body: bytes) -> object:
+    def reading(body: Whole) -> object:
         if bare is not None:
             return bare.read(body, bare.wanted)
-        number = id_of(body)
+        number = schemas.id_of(body)
         if number not in read:
             raise unregistered(number)
         found, at = read[number], PREFIX
+        if schemas.header is not None:  # the body is the message that the type names
+            return found.read(body[at:], found.wanted)
         places, at = _places(body, at)
         return found.read(body[at:], found.at(places))
 

@@ -14,7 +14,7 @@ from functools import lru_cache
 import orjson
 
 from penstock.errors import PreconditionFailed
-from penstock.expr.bodies.body_type import BodyType, Fields, Made
+from penstock.expr.bodies.body_type import BodyType, Fields, Made, Whole
 from penstock.records.body_schemas import AVRO, PROTOBUF, SCHEMA_TYPES, Schemas, unpacked
 from penstock.records.message_bodies import read_exact
 from penstock.records.message_types import JSON, MESSAGE_TYPES, MessageType
@@ -26,7 +26,7 @@ class _Json:
     read = staticmethod(orjson.loads)
     exact = staticmethod(read_exact)
 
-    def json(self, body: bytes) -> bytes:
+    def json(self, body: Whole) -> bytes:
         return body
 
 
@@ -38,7 +38,7 @@ def _written(fields: Fields) -> bytes:
         return json.dumps(fields, separators=(",", ":"), ensure_ascii=False).encode()
 
 
-def _no_fields(body: bytes) -> object:
+def _no_fields(body: Whole) -> object:
     raise ValueError("it has no fields")
 
 
@@ -110,13 +110,13 @@ assert tuple(_ROWS) == MESSAGE_TYPES
 def _avro(schemas: Schemas) -> BodyType:
     from penstock.expr.bodies.avro import avro_reading
 
-    return BodyType(AVRO, "Avro", Made(avro_reading(schemas)), slowness=4)
+    return BodyType(AVRO, "Avro", Made(avro_reading(schemas)), slowness=4, header=schemas.header)
 
 
 def _protobuf(schemas: Schemas) -> BodyType:
     from penstock.expr.bodies.protobuf import protobuf_reading
 
-    return BodyType(PROTOBUF, "protobuf", Made(protobuf_reading(schemas)), slowness=8)
+    return BodyType(PROTOBUF, "protobuf", Made(protobuf_reading(schemas)), slowness=8, header=schemas.header)
 
 
 _WITH_SCHEMAS: Mapping[str, Callable[[Schemas], BodyType]] = {AVRO: _avro, PROTOBUF: _protobuf}

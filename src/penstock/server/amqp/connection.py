@@ -32,7 +32,6 @@ from penstock.server.amqp import commands, incoming
 from penstock.server.amqp.channel import Channel
 from penstock.server.amqp.gathering import FEW
 from penstock.server.amqp.intake import Intake
-from penstock.server.amqp.publishers import HELD_MOST
 from penstock.server.amqp.session import Session
 from penstock.server.amqp.tags import Settled, UnknownTag
 from penstock.wire.amqp import events, methods
@@ -78,8 +77,8 @@ class Connection(Session):
     """A session with a peer, whoever reads its bytes."""
 
     __slots__ = (
-        "_counted", "_gathering", "_holding", "_partial", "_reception", "_shares", "channels", "intake", "leaving",
-        "refused", "stranger",
+        "_begun", "_counted", "_counted_size", "_gathering", "_holding", "_reception", "_shares", "channels", "intake",
+        "leaving", "refused", "stranger",
     )  # fmt: skip
 
     def __init__(
@@ -108,7 +107,8 @@ class Connection(Session):
         self._shares = publishers.engine.shares.of("connections")
         self.stranger = stranger
         self._counted = False  # among those of its user
-        self._partial = 0  # bytes of announced bodies that count against the budget
+        self._begun = publishers.begun
+        self._counted_size = 0  # bytes of bodies begun, as they were last counted
 
     # -- what comes
 
@@ -166,19 +166,15 @@ class Connection(Session):
     def _unconfirmed(self) -> int:
         return sum(channel.unconfirmed for channel in self.channels.values())
 
-    def count_partial(self) -> None:
-        """Charge the bodies that were announced; when the budget is short, the first to come goes first."""
-        caches, size = self.engine.bodies, 0 if self.closed else self.machine.partial_size
-        caches.partial.add(size - self._partial)
-        self._partial = size
-        if size and caches.partial.bytes > size and caches.budget.over > 0 and self.engine.broken is None:
-            if not self.consumes:
-                self.incoming.hold_reading(self.engine.on_room)
-            elif size > (most := max(HELD_MOST, caches.budget.limit // 4)):  # its acks make room: it is read on
-                channel = self.machine.largest_partial()
-                error = DiskFull(f"there is no memory for it; a connection that consumes may have {most} bytes begun")
-                self.fail_channel(channel, error, methods.BasicPublish)
-                self.count_partial()
+    def count_begun(self) -> None:
+        """See that the bodies that were announced have their memory, or wait for it."""
+        self._counted_size = size = self.begun
+        self._begun.count(self, size)
+
+    @property
+    def begun(self) -> int:
+        """Bytes of bodies that were announced and are not complete."""
+        return 0 if self.closed else self.machine.partial_size
 
     @property
     def consumes(self) -> bool:
@@ -259,7 +255,7 @@ class Connection(Session):
         self.began_after = self.core.last_lsn
         try:
             commands.run(self, channel, method)
-            if self.incoming.stopped:  # it may consume now, so that what it acknowledges makes room
+            if self.incoming.stops & incoming.HELD:  # it may consume now, so that what it acknowledges makes room
                 self._holding.settle(self)
         except UnknownTag as unknown:
             self.unknown_tag(channel.number, unknown.tag, type(method))
@@ -332,6 +328,8 @@ class Connection(Session):
                 self._close_all(lost=False)
                 self.outgoing.mark_dirty()
             case events.ChannelOpened():
+                if event.channel in self.channels:
+                    self._channel_over(event.channel, _nothing)
                 self.channels[event.channel] = Channel(self, event.channel)
                 self.counters.channels_opened += 1
             case events.ChannelFailed():
@@ -413,7 +411,7 @@ class Connection(Session):
         if not self.closed:
             self.closed = True
             self.outgoing.end()
-            self.count_partial()
+            self.count_begun()
             self.engine.gates.reopen(self)
             if not self.closing:
                 self._close_all(lost=True)

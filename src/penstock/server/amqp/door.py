@@ -17,6 +17,7 @@ from penstock.server.amqp.connection import Connection
 from penstock.server.amqp.links import AmqpLink, Link, TlsLink
 from penstock.server.amqp.publishers import Publishers
 from penstock.server.amqp.session import Outgoing
+from penstock.server.amqp.unread import Unread
 from penstock.server.listening import bind
 from penstock.version import __version__
 from penstock.wire.amqp import events, methods
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 class Reading(Connection):
     """A session with a peer.  `receive` for bytes in; `outgoing` has the bytes out until the end of the turn."""
 
-    __slots__ = ("reader",)
+    __slots__ = ("_counted_bodies", "reader")
 
     def __init__(
         self,
@@ -64,6 +65,7 @@ class Reading(Connection):
             reception, publishers, logins, counters, machine, outgoing, link, peer, local, tls, stranger
         )  # fmt: skip
         self.reader = machine
+        self._counted_bodies = 0  # of those that were announced
 
     # -- bytes
 
@@ -78,8 +80,10 @@ class Reading(Connection):
         published = incoming.take(machine.receive(data))
         while machine.unread and not self.closing:
             published |= incoming.take(machine.receive(b""))
-        if machine.partial_size != self._partial:
-            self.count_partial()
+        size = machine.partial_size
+        if size != self._counted_size or (size and machine.begun != self._counted_bodies):
+            self._counted_bodies = machine.begun
+            self.count_begun()
         self.outgoing.mark_dirty()
         if published and not self.closing:
             incoming.pace(len(data), self._unconfirmed)
@@ -92,7 +96,7 @@ class Reading(Connection):
         This is the one place that says when that may be.  What is gathered is decided under what holds for all
         (`Gathering`): room, alarms, full queues, filters, a topology that has changed.
         """
-        if self.closing or self.incoming.holding:
+        if self.closing or self.incoming.held is not None:
             return False
         machine, gathering = self.reader, self._gathering
         run: events.AckRun | None = None
@@ -196,8 +200,9 @@ class AmqpDoor:
         self.limits = limits or Limits()
         self.sessions: set[Connection] = set()
         self.counters = counters
-        self.publishers = Publishers(engine)
+        self.publishers = Publishers(engine, self.limits.max_message_size)
         self.holding = self.publishers.holding
+        self._unread = Unread(engine)
         engine.on_broken.append(self._broken)
 
     # -- listening
@@ -361,22 +366,25 @@ class AmqpDoor:
         now = self.engine.clock.mono()
         self.publishers.alarm.look()
         self.holding.beat()
+        self.publishers.begun.beat()
         for session in list(self.sessions):
             session.outgoing.count_unsent()
+        self._unread.beat(list(self.sessions))
+        for session in list(self.sessions):
             session_age = now - session.incoming.received_at
             if session.closing:
                 if now - session.closing_at > CLOSE_TIMEOUT_US:
-                    session.link.close()
+                    session.link.abort()
                 continue
             if not session.opened:
                 if now - session.opened_at > OPEN_TIMEOUT_US:
-                    session.link.close()
+                    session.link.abort()
                 continue
             interval = session.machine.heartbeat * 1_000_000
             if not (interval and isinstance(session, Reading)):  # a door sees to the hearts of its own
                 continue
             if session_age > 2 * interval + 1_000_000 and not session.incoming.paused:
-                session.link.close()
+                session.link.abort()
             elif now - session.outgoing.sent_at > interval // 2:
                 session.reader.send_heartbeat()
                 session.outgoing.mark_dirty()

@@ -357,17 +357,19 @@ class Doorway:
         self._open(frame.session)
         if not 0 < frame.channel <= far.channel_max:
             raise Broken(f"channel {frame.channel} of {far.channel_max}")
-        present = far.connection.channels.get(frame.channel)
-        if present is not None and present.open:
+        if frame.channel in far.opened:
             raise Broken(f"channel {frame.channel} is open")
+        far.opened.add(frame.channel)
         self._take(far, events.ChannelOpened(frame.channel))
 
     def _channel_failed(self, far: Far, frame: Frame) -> None:
         self._open(frame.session)
+        far.opened.discard(frame.channel)
         self._take(far, events.ChannelFailed(frame.channel, frame.number & 0xFFFF, way.text_of(frame)))
 
     def _channel_closed(self, far: Far, frame: Frame) -> None:
         self._open(frame.session)
+        far.opened.discard(frame.channel)
         self._take(far, events.ChannelClosed(frame.channel, frame.number & 0xFFFF, way.text_of(frame)))
 
     def _failed(self, far: Far, frame: Frame) -> None:
@@ -406,7 +408,7 @@ class Doorway:
 
     def _partial(self, far: Far, frame: Frame) -> None:
         far.partial_size, far.largest = frame.number, frame.channel
-        far.connection.count_partial()
+        far.connection.count_begun()
 
     def _method(self, far: Far, frame: Frame) -> None:
         self._open(frame.session)

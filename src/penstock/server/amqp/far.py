@@ -80,7 +80,8 @@ class Far:
 
     __slots__ = (
         "_held", "_marked", "_over", "_way", "blocked", "channel_max", "client_capabilities", "client_properties",
-        "connection", "derived", "frame_max", "heartbeat", "largest", "mechanism", "number", "partial_size", "sent",
+        "connection", "derived", "frame_max", "heartbeat", "largest", "mechanism", "number", "opened", "partial_size",
+        "sent",
         "sent_at", "slow", "stage", "targets", "unsent", "waiting", "writes",
     )  # fmt: skip
 
@@ -91,6 +92,7 @@ class Far:
         self.frame_max = limits.frame_max
         self.channel_max = limits.channel_max
         self.heartbeat = 0
+        self.opened = set[int]()  # channels, as the door says; what it said of them may wait to be acted on
         self.partial_size = 0  # bytes of bodies begun, as the door says
         self.largest = 0  # the channel with the most of them
         self.stage = Stage.FRESH
@@ -197,8 +199,7 @@ class Far:
             self._say(Down.LET_OPEN)
 
     def largest_partial(self) -> int:
-        """The channel with the largest body begun, which is given up: what is left then the door tells."""
-        self.partial_size = 0
+        """The channel with the largest body begun, as the door has told."""
         return self.largest
 
     # -- as the stranger that the door guards
@@ -230,6 +231,11 @@ class Far:
         """Its door tells of strangers."""
 
     # -- what goes out
+
+    @property
+    def taken(self) -> int:
+        """Bytes that the client's kernel has taken, as the door said last."""
+        return self.sent - self.waiting
 
     @property
     def full(self) -> bool:
@@ -274,6 +280,10 @@ class Far:
     def close(self) -> None:
         """Close the socket, once what was said is written."""
         self._say(Down.CLOSE)
+
+    def abort(self) -> None:
+        """Close the socket at once."""
+        self._say(Down.ABORT)
 
     def end_writing(self) -> None:
         """Nothing follows: the door ends its side of the socket."""

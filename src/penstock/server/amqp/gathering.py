@@ -16,7 +16,7 @@ from penstock.records.entries import Publishes
 from penstock.wire.amqp.events import PublishRun
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Sequence
 
     from penstock.core.queue.dispatching.consumers import Consumer, Serving
     from penstock.errors import Refused
@@ -70,16 +70,16 @@ class House(Protocol):
         ...
 
     @property
-    def held(self) -> bool:
-        """Whether publishers wait for room."""
+    def held(self) -> Collection[object]:
+        """Connections of which publishes wait for room."""
         ...
 
     def refusal(self) -> Refused | None:
         """Why nothing is taken."""
         ...
 
-    def confirm_each(self, confirms: Iterable[tuple[Channel, int]]) -> int:
-        """Of each of these channels, one message more and everything before is durable; how many are still open."""
+    def confirm_each(self, confirms: Sequence[tuple[Channel, int]]) -> None:
+        """Of each of these channels, one message more and everything before is durable."""
         ...
 
 
@@ -95,6 +95,7 @@ class Gathering:
         self._publishers = publishers
         self._engine = publishers.engine
         self._core = publishers.engine.core
+        self._topology = self._core.topology
         self._round = 1  # number of the batch that is gathered; an intake whose `gathered` is another has nothing in it
         self._rows: list[tuple[Session, Channel, Target]] = []
         self._topics: list[Topic] = []
@@ -109,10 +110,11 @@ class Gathering:
     def begin(self) -> None:
         """The first brings something, and learns what is the same for a whole round."""
         self.begun = True
-        self.version = self._core.topology_version
         self.mono = self._engine.clock.mono()
-        self._most = min(BYTES_MOST, self._core.at_once)
-        self.most = self._most if self._most > 0 and self._engine.has_room() and self._together() else -1
+        if self.version != self._topology.version:
+            self.version = self._topology.version
+            self._most = min(BYTES_MOST, self._core.at_once)  # follows from what queues and topics were declared as
+        self.most = self._most if self._most > 0 and self._together() and self._engine.has_room() else -1
 
     def publish(
         self, intake: Session, channel: Channel, target: Target, topic: Topic, header: bytes, body: bytes, mode: int
@@ -159,8 +161,11 @@ class Gathering:
             self._size = 0
             self._round += 1
             mode = modes.pop() if len(modes) == 1 else -1
-            if size <= self._core.at_once and self._together():
-                self._publish(now, rows, Publishes(_common(topics), _common(properties), bodies, size=size, plain=mode))
+            if self._together():
+                alone = len(rows) == 1
+                topic = topics[0] if alone else _common(topics)
+                header = properties[0] if alone else _common(properties)
+                self._publish(now, rows, Publishes(topic, header, bodies, size=size, plain=mode))
             else:
                 for (intake, channel, target), header, body in zip(rows, properties, bodies, strict=True):
                     run = PublishRun(channel.number, target, header, [body], plain=mode, told=1)
@@ -180,11 +185,10 @@ class Gathering:
 
         While messages are traced each is published for itself, with who sends it.
         """
-        if self._core.traced:
-            return False
         publishers = self._publishers
-        known = self._core.topology_version == self.version
-        return known and publishers.refusal() is None and not publishers.held
+        if self._core.traced or publishers.held or self._topology.version != self.version:
+            return False
+        return publishers.refusal() is None
 
     # -- acks
 
@@ -222,13 +226,7 @@ class Gathering:
         counters.sizes.add([one for row, one in enumerate(batch.bodies) if row not in apart] if apart else batch.bodies)
         if confirms:
             counters.published_confirm += len(confirms)
-            engine.when_persisted(published.last, partial(self._confirm, confirms))
-
-    def _confirm(self, confirms: Sequence[tuple[Channel, int]]) -> None:
-        """These are durable."""
-        count = self._publishers.confirm_each(confirms)
-        if count:
-            confirms[0][0].session.counters.confirmed += count
+            engine.when_persisted(published.last, partial(self._publishers.confirm_each, confirms))
 
 
 def _common(values: list[T]) -> T | list[T]:

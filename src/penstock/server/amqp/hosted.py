@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from penstock.server.amqp.links import Link
     from penstock.server.strangers import Stranger
     from penstock.wire.amqp.machine import ServerConnection
+    from penstock.wire.amqp.methods import Method
 
 FEW = 16
 """Messages of one read that go with those of others."""
@@ -70,8 +71,9 @@ class Hosted:
     """One client: its machine, its link, and what the core knows of it."""
 
     __slots__ = (
-        "_dirty", "_ended", "_host", "_stopped", "_told", "acked", "gathered", "heard_at", "link", "machine",
-        "number", "opened", "password", "reads", "received", "sent", "sent_at", "stranger", "targets", "told", "writes",
+        "_dirty", "_ended", "_host", "_stopped", "_told", "_told_bodies", "acked", "gathered", "heard_at", "link",
+        "machine", "number", "opened", "password", "reads", "received", "sent", "sent_at", "stranger", "targets",
+        "told", "writes",
     )  # fmt: skip
 
     def __init__(
@@ -93,6 +95,7 @@ class Hosted:
         self._ended = False  # the last word is said
         self._stopped = 0  # why it is not read
         self._told = 0  # bytes of bodies begun, as the core knows them
+        self._told_bodies: int = 0  # how many had begun by then
 
     # -- the link's calls
 
@@ -154,7 +157,7 @@ class Hosted:
         except InvalidArgument as error:  # a value of a table that can be read and not written
             machine.fail_connection(SYNTAX_ERROR, str(error))
             self._tell_code(Up.FAILED, 0, SYNTAX_ERROR, str(error)[:100])
-        self._tell_partial()
+        self.tell_begun()
         self.mark_dirty()
         if machine.phase in PAUSED:  # what it sends meanwhile is no mistake of its
             self.stop(ASKS)
@@ -167,10 +170,21 @@ class Hosted:
         self.mark_dirty()
         self._host.arm()
 
-    def _tell_partial(self) -> None:
-        size, told = self.machine.partial_size, self._told
-        if size != told and (abs(size - told) >= PARTIAL_STEP or (told and not size)):
-            self._told = size
+    def fail_channel(self, channel: int, code: int, text: str, method: type[Method] | None) -> None:
+        """The core has closed it.  What was open here is told to be over: it may be another than the core meant."""
+        was_open = self.machine.in_use(channel)
+        self.machine.fail_channel(channel, code, text, method)
+        if was_open:
+            self._tell_code(Up.CHANNEL_FAILED, channel, code, "")
+            self.tell_begun()
+
+    def tell_begun(self) -> None:
+        """The core knows how much of bodies was announced and is not complete, roughly."""
+        machine, told = self.machine, self._told
+        size = machine.partial_size
+        another = machine.begun != self._told_bodies and size >= PARTIAL_STEP
+        if another or (size != told and (abs(size - told) >= PARTIAL_STEP or (told and not size))):
+            self._told, self._told_bodies = size, machine.begun
             self._tell(Up.PARTIAL, channel=self.machine.largest_partial() if size else 0, count=min(size, 0xFFFFFFFF))
 
     def _bring(self, event: events.Event) -> None:

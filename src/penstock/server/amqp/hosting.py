@@ -214,7 +214,7 @@ class Host:
             case Down.METHOD:
                 machine.send(frame.channel, decode_method(frame.payload))
             case Down.FAIL_CHANNEL:
-                machine.fail_channel(frame.channel, *way.failure_of(frame))
+                one.fail_channel(frame.channel, *way.failure_of(frame))
             case Down.FAIL:
                 machine.fail_connection(*way.failure_of(frame))
                 one.go_on()
@@ -243,6 +243,8 @@ class Host:
             case Down.CLOSE:
                 one.flush()
                 one.link.close()
+            case Down.ABORT:
+                one.link.abort()
             case Down.ECHO:
                 one.flush()  # where too much waits for it now, that is told first
                 self.add((way.head(Up.ECHO, 0, one.number),))
@@ -274,7 +276,7 @@ class Host:
             if not interval or not one.opened or one.machine.finished:
                 continue
             if now - one.heard_at > 2 * interval + 1_000_000 and not one.unread:
-                one.link.close()
+                one.link.abort()
             elif now - one.sent_at > interval // 2:
                 one.machine.send_heartbeat()
                 one.mark_dirty()

@@ -26,6 +26,10 @@ PACED_UNCONFIRMED = 32
 """Only publishers that pipeline at least this many are paced; one that waits for each confirm never is."""
 
 
+HELD, BEGUN = 1, 2
+"""Why a connection is not read until it is told so: publishes of it are held, memory is wanted for its bodies."""
+
+
 class Actor(Protocol):
     """Who acts on the events."""
 
@@ -46,12 +50,12 @@ class Incoming:
 
     __slots__ = (
         "_actor", "_breathing", "_link", "_methods", "_runtime", "held", "paused", "reads", "received",
-        "received_at", "stopped",
+        "received_at", "stops",
     )  # fmt: skip
 
     def __init__(self, runtime: Runtime, link: Link, actor: Actor) -> None:
         self.paused = False  # the link is not read
-        self.stopped = False  # and is not to be until `start`
+        self.stops = 0  # why it is not to be until `start`
         self.received_at = runtime.clock.mono()
         self.received = self.reads = 0  # bytes; how often some came
         self._runtime = runtime
@@ -173,27 +177,27 @@ class Incoming:
             self._link.pause_reading()
             hooks.append(self.resume)
 
-    def stop(self) -> None:
+    def stop(self, why: int) -> None:
         """Read nothing more until `start`."""
-        self.stopped = True
+        self.stops |= why
         if not self.paused:
             self.paused = True
             self._link.pause_reading()
 
-    def start(self) -> None:
-        """Read again, where `stop` has ended that."""
-        if self.stopped:
-            self.stopped = False
+    def start(self, why: int) -> None:
+        """Read again, where `stop` has ended that, and nothing else keeps it from being read."""
+        if self.stops & why:
+            self.stops &= ~why
             self.resume()
 
     def pass_over(self) -> None:
         """Nobody acts on what comes any more: read it all, whatever it waited for."""
-        self.held, self._breathing, self.stopped = None, False, False
+        self.held, self._breathing, self.stops = None, False, 0
         self.resume()
 
     def resume(self) -> None:
         """Read again, unless events wait."""
-        if not self.paused or self.held is not None or self.stopped:
+        if not self.paused or self.held is not None or self.stops:
             return
         self.paused = False
         if not self._actor.closed:

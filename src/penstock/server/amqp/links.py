@@ -66,6 +66,10 @@ class Link(Protocol):
         """Send what is buffered, then close."""
         ...
 
+    def abort(self) -> None:
+        """Close at once: what the peer has not read by now it never gets."""
+        ...
+
     def end_writing(self) -> None:
         """Send what is buffered, then say that nothing follows, where the transport can say that; read on."""
         ...
@@ -120,6 +124,7 @@ class AmqpLink(asyncio.Protocol):
 
     def __init__(self, connect: Connect, stranger: Stranger) -> None:
         self.transport: asyncio.Transport
+        self.write: Callable[[bytes], None]  # bytes for the peer, in the order of the calls
         self.session: Conversing
         self._connect = connect
         self._stranger = stranger
@@ -129,16 +134,18 @@ class AmqpLink(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """asyncio's: a client connected, and its session begins."""
         self.transport = cast("asyncio.Transport", transport)  # uvloop's is none by class
+        self.write = self.transport.write
         self.keep_below(SEND_MOST)
         self._read_at_most(self._appetite.size)
         stranger, here = self._stranger, self.transport.get_extra_info("sockname")[:2]
         peer = f"{stranger.host}:{stranger.port}"
-        self.session = self._connect(self, peer, f"{here[0]}:{here[1]}", self._tls, stranger)
+        self.session = self._connect(cast("Link", self), peer, f"{here[0]}:{here[1]}", self._tls, stranger)
         stranger.close, stranger.doing = self.transport.abort, ""
 
     def data_received(self, data: bytes) -> None:
         """asyncio's: bytes came, at most as many as `Appetite` asked for."""
-        self._stranger.heard(len(data))
+        if self._stranger.counted:
+            self._stranger.heard(len(data))
         if self._appetite.took(len(data), self.session.receive(data)):
             self._read_at_most(self._appetite.size)
 
@@ -159,10 +166,6 @@ class AmqpLink(asyncio.Protocol):
         self._stranger.gone()
         self.session.connection_lost()
 
-    def write(self, data: bytes) -> None:
-        """Bytes for the peer, in the order of the calls."""
-        self.transport.write(data)
-
     def buffered(self) -> int:
         """Bytes that the kernel has not taken."""
         return self.transport.get_write_buffer_size()
@@ -175,6 +178,10 @@ class AmqpLink(asyncio.Protocol):
         """Send what is buffered, then close.  Once: of one that closes asyncio's TLS makes one that nobody can ask."""
         if not self.transport.is_closing():
             self.transport.close()
+
+    def abort(self) -> None:
+        """Close at once: a peer that does not read would keep what is buffered, and its link with it, for ever."""
+        self.transport.abort()
 
     def end_writing(self) -> None:
         """Send what is buffered, then say that nothing follows, which TLS of asyncio cannot; read on."""

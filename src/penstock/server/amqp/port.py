@@ -88,6 +88,11 @@ class Sending(Protocol):
     writes: int
 
     @property
+    def taken(self) -> int:
+        """Of the bytes sent, those that the kernel has taken."""
+        ...
+
+    @property
     def full(self) -> bool:
         """Whether as much waits for the client as may."""
         ...

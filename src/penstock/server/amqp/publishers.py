@@ -19,7 +19,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from penstock.errors import DiskFull, Draining, Refused
+from penstock.server.amqp.begun import Begun
 from penstock.server.amqp.gathering import Gathering
+from penstock.server.amqp.incoming import HELD
 from penstock.server.gates import Waiter
 from penstock.wire.amqp import events, methods
 
@@ -103,8 +105,8 @@ class Holding:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self.held: dict[Session, Held] = {}
-        self.size = 0  # bytes in all lines
-        engine.bodies.budget.watch("held", lambda: self.size)
+        self.bytes = 0  # in all lines
+        engine.bodies.budget.hold("held", self)
 
     def __bool__(self) -> bool:
         return bool(self.held)
@@ -158,9 +160,9 @@ class Holding:
         else:
             line.events.extend(_parts(run))
         held.size += size
-        self.size += size
+        self.bytes += size
         if not consumes and held.size >= READ_ON:
-            session.incoming.stop()
+            session.incoming.stop(HELD)
 
     def go_on(self, line: Line) -> None:
         """Try what a channel waits with, until something has to wait again or to be judged first."""
@@ -194,12 +196,12 @@ class Holding:
             return
         if held.lines or held.disk:
             if session.consumes or (held.size < READ_ON and not held.disk):
-                session.incoming.start()
+                session.incoming.start(HELD)
             return
         del self.held[session]
         if session.closed:
             return
-        session.incoming.start()
+        session.incoming.start(HELD)
         if session.closing:
             return
         if held.told:
@@ -268,7 +270,7 @@ class Holding:
 
     def _weigh(self, held: Held, size: int) -> None:
         held.size += size
-        self.size += size
+        self.bytes += size
 
 
 REASON = "the disk of the log is full"
@@ -300,7 +302,7 @@ class DiskAlarm:
             return False
         self._lines[self._holding.hold(session, channel.number, run, reason)] = None
         if not session.consumes and not session.closing:
-            session.incoming.stop()
+            session.incoming.stop(HELD)
         return True
 
     def _on(self) -> bool:
@@ -329,17 +331,15 @@ class DiskAlarm:
 class Publishers:
     """Those of all connections of the door."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, message_most: int) -> None:
+        """message_most: bytes of the largest message that there may be."""
         self.engine = engine
         self.holding = Holding(engine)
+        self.held = self.holding.held
         self.alarm = DiskAlarm(engine, self.holding)
+        self.begun = Begun(engine, message_most)
         self.gathering = Gathering(self)
         self._confirms: dict[Channel, int] = {}
-
-    @property
-    def held(self) -> bool:
-        """Whether publishers wait for room."""
-        return bool(self.holding.held)
 
     def refusal(self) -> Refused | None:
         """Why no message can be taken at present, if so."""
@@ -360,8 +360,8 @@ class Publishers:
             if told.get(channel, 0) < sequence:
                 told[channel] = sequence
 
-    def confirm_each(self, confirms: Iterable[tuple[Channel, int]]) -> int:
-        """The same of one message more each, where the channel is still open; how many are."""
+    def confirm_each(self, confirms: Sequence[tuple[Channel, int]]) -> None:
+        """The same of one message more each, where the channel is still open."""
         told, count = self._confirms, 0
         if not told:
             self.engine.on_flush.insert(0, self.flush_confirms)
@@ -371,7 +371,7 @@ class Publishers:
                 count += 1
                 if told.get(channel, 0) < sequence:
                     told[channel] = sequence
-        return count
+        confirms[0][0].session.counters.confirmed += count
 
     def flush_confirms(self) -> None:
         """Send the gathered confirms."""

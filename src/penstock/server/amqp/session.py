@@ -137,7 +137,9 @@ class Outgoing:
             self.sent += len(data)
             self.writes += 1
             self._link.write(data)
-            self.count_unsent()
+            waiting = self._link.buffered()
+            if waiting != self._charged or self._narrow or waiting > SEND_FREE:
+                self.count_unsent()
         held_up = self.unsent > SEND_MOST  # somebody may have been told that it is full
         self.unsent = 0
         if held_up and not self.blocked:
@@ -146,6 +148,11 @@ class Outgoing:
             self._ended = True
             if not self._over:
                 self._on_end()
+
+    @property
+    def taken(self) -> int:
+        """Bytes that the kernel has taken."""
+        return self.sent - self._link.buffered()
 
     def count_unsent(self) -> None:
         """Charge what waits for the peer to the budget; when that is short, let less wait."""

@@ -89,6 +89,7 @@ class Down(IntEnum):
     ECHO = 16  # say when this has come
     DELIVERIES = 17  # rows of many sessions
     DERIVE = 18  # how to make a digest of the password that it has told
+    ABORT = 19  # close the socket at once
 
 
 UP_MOST: Mapping[int, int] = {

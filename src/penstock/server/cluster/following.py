@@ -14,6 +14,7 @@ from crc32c import crc32c
 from penstock.errors import ProtocolError
 from penstock.log import checkpoints
 from penstock.ports import File as OpenFile
+from penstock.records.kinds import FORMAT
 from penstock.replication.messages import (
     SIDE_FILE,
     STAGE,
@@ -33,7 +34,6 @@ from penstock.replication.messages import (
 )
 from penstock.replication.register import Member as Listed
 from penstock.replication.terms import Written
-from penstock.server.cluster.log_sending import FORMAT
 
 if TYPE_CHECKING:
     from penstock.log.replica import Replica
@@ -84,7 +84,6 @@ class Following:
         self.beat = 0
         self.leader_last = 0  # LSN of the leader's log, and the committed one
         self.leader_committed = 0
-        self.leader_wall = 0
         self.refusal = ""
         self._replica = replica
         self._raise_term, self._set_intact = raise_term, set_intact
@@ -118,7 +117,6 @@ class Following:
                 self._check(message.term)
                 self.beat = max(self.beat, message.beat)
                 self.leader_last, self.leader_committed = message.appended, message.committed
-                self.leader_wall = message.wall
                 self._dirty = True
             case Welcome():
                 self._welcome(message)

@@ -9,13 +9,13 @@ from penstock.errors import PreconditionFailed, SettingsError, Unavailable
 from penstock.log.disk import OsDisk
 from penstock.log.log import Log
 from penstock.log.writer import LogSettings
+from penstock.records.kinds import FORMAT
 from penstock.replication.lanes import first_base
 from penstock.replication.register import TERM_LSNS, ClusterState, Member
 from penstock.server.app import make_folder
 from penstock.server.clock import SystemClock
 from penstock.server.cluster import folder
 from penstock.server.cluster.leading import new_id
-from penstock.server.cluster.log_sending import FORMAT
 from penstock.server.cluster.registers import MANUAL, register_at
 
 if TYPE_CHECKING:

@@ -33,7 +33,7 @@ from penstock.replication.messages import ARCHIVE, STAGE
 from penstock.replication.register import decode
 from penstock.server.accounts import FILE as ACCOUNTS
 from penstock.server.cluster.changing import changed
-from penstock.server.cluster.holding import Hold
+from penstock.server.cluster.lag import Hold
 from penstock.server.cluster.process import LOST, ONE, THREE, TWO, boottime, packets
 from penstock.server.cluster.registers import MANUAL, register_at
 from penstock.server.doors.door_process import begin_no_more
@@ -201,6 +201,7 @@ class Cluster:
         """
         self._log, self._engine = log, engine
         engine.copies = self
+        self._follow_format()
         decided = engine.core.decided.values()
         self.kept_stages = [f"{STAGE}{part.stage}.arrows" for state in decided for part in state.parts]
         self.keep([*self.kept_stages, *(one for one in (ACCOUNTS, ARCHIVE) if (Path(self._data) / one).exists())])
@@ -208,6 +209,11 @@ class Cluster:
         engine.copied = self._copied
         engine.before_turn.append(self._check)
         engine.on_broken.append(self._broken)
+
+    def _follow_format(self) -> None:
+        """What not all members can read yet is not written before `cluster finalize`."""
+        if self._engine is not None and "format" in self.known:
+            self._engine.core.write_as(self.known["format"])
 
     def _copied(self, segment: SegmentInfo) -> bool:
         """Whether no member is waited for that lacks it.  Any thread."""
@@ -416,6 +422,7 @@ class Cluster:
             self.on_word()
         else:
             self._wait_for_others()
+            self._follow_format()
         if self._next and known.get("to") == self._next:
             self._handed.set()
         (name, address), leader = self._leader(), known.get("leader")

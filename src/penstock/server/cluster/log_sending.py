@@ -41,7 +41,7 @@ from penstock.replication.messages import (
 from penstock.replication.messages import File as SideFile
 from penstock.replication.register import ClusterState, written
 from penstock.replication.terms import common
-from penstock.server.cluster.ack_times import AckTimes, Unacked
+from penstock.server.cluster.lag import AckTimes, Unacked
 
 
 class Place(NamedTuple):
@@ -97,9 +97,6 @@ LEVEL_BYTES = 1 << 20
 
 PIECES_MOST = 8
 """Sent at once."""
-
-FORMAT = 1
-"""Of the log that this version writes, and the newest that it reads."""
 
 ACCOUNTS = "accounts.json"
 

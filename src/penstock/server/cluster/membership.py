@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Set as AbstractSet
 
+from penstock.records.kinds import FORMAT
 from penstock.replication.messages import Hello
 from penstock.replication.register import ClusterState, Member
 from penstock.server.cluster.folder import Known
-from penstock.server.cluster.log_sending import FORMAT
 from penstock.server.cluster.outside import Terms
 
 

@@ -20,9 +20,10 @@ import socket
 import struct
 import sys
 import time
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -229,38 +230,22 @@ class Process:
     def _gone(self) -> None:
         self._strangers -= 1
 
-    async def _call(self, address: str) -> None:
-        host, _, port = address.rpartition(":")
-        member = self._member
-
-        def failed() -> None:
-            member.lost(None)
+    async def _call(
+        self, address: str, taken: Callable[[Peer], None], failed: Callable[[], None], *, leads: bool
+    ) -> None:
+        """Connect to another member.  leads: it is who leads, and why it cannot be reached is told."""
 
         def made() -> Peer:
-            return Peer(self._secret, member, member.connected, failed, calls=True)
+            return Peer(self._secret, self._member, taken, failed, calls=True)
 
+        host, _, port = address.rpartition(":")
         context = None if self._tls is None else self._tls.client()
         try:
             await asyncio.wait_for(self._loop.create_connection(made, host.strip("[]"), int(port), ssl=context), 2.0)
         except (OSError, TimeoutError) as error:
-            member.trouble = f"the leader at {address} cannot be reached: {error}"
-            member.lost(None)
-
-    async def _call_to_tell(self, address: str) -> None:
-        host, _, port = address.rpartition(":")
-        member = self._member
-
-        def made() -> Peer:
-            return Peer(
-                self._secret, member, lambda peer: member.called(address, peer), lambda: member.called(address, None),
-                calls=True,
-            )  # fmt: skip
-
-        context = None if self._tls is None else self._tls.client()
-        try:
-            await asyncio.wait_for(self._loop.create_connection(made, host.strip("[]"), int(port), ssl=context), 2.0)
-        except (OSError, TimeoutError):
-            member.called(address, None)
+            if leads:
+                self._member.trouble = f"the leader at {address} cannot be reached: {error}"
+            failed()
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(work)
@@ -322,10 +307,12 @@ class Process:
         self._told_at = 0.0  # the server waits for some of them
 
     def connect(self, address: str) -> None:
-        self._begin(self._call(address))
+        member = self._member
+        self._begin(self._call(address, member.connected, lambda: member.lost(None), leads=True))
 
     def call(self, address: str) -> None:
-        self._begin(self._call_to_tell(address))
+        called = partial(self._member.called, address)
+        self._begin(self._call(address, called, lambda: called(None), leads=False))
 
     def lead(self, term: int, start: int, before: int) -> None:
         """The folder is the server's from now on."""

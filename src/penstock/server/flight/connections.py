@@ -5,11 +5,14 @@ descriptors of this process: those at one of our ports are found by their addres
 (`TCP_INFO`), and `shutdown` ends what gRPC would wait for.  So before its first call is let in a connection has a time
 and a number of bytes, and there are so many of them in all and from one address, of which the oldest go first.  All
 together have `TOGETHER` times the bytes of one, and who sent most goes first.  After that call nothing here looks at a
-connection again, but to tell when it has ended: its user has it until then.
+connection again, but to tell when it has ended: its user has it until then; and where gRPC holds too much of what came
+(`crowding`), to cut the one that sent most of it.
 """
 
 from __future__ import annotations
 
+import ctypes
+import logging
 import os
 import socket
 import stat
@@ -18,17 +21,32 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from typing import NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import unquote
 
 from penstock.log.disk import exhausted, lent
 from penstock.records.dataclass import dataclass
+
+if TYPE_CHECKING:
+    from penstock.server.flight.crowding import Crowding
+
+logger = logging.getLogger("penstock.flight")
 
 LOOK_S, IDLE_S = 0.01, 0.03
 """Between two looks, while somebody has not logged in and otherwise: at 1 GB/s so many GB come in between."""
 
 COST = 20
 """Between two looks pass so many times what one took: with very many descriptors a look takes milliseconds."""
+
+OF_A_CALL = 4096
+"""Bytes of a call, or of a piece of one, beside what it brings: what frames and headers take, at most."""
+
+CROWDS_S = 0.02
+"""Between two looks whether gRPC holds too much."""
+
+CROWD_LEAST = 32 << 10
+"""Bytes of 2,000 calls: with less in gRPC nobody is to blame for what it holds, which goes with those that were cut."""
 
 TOGETHER = 32
 """Strangers of all ports together have so many times the bytes of one."""
@@ -68,14 +86,20 @@ class _Seen(NamedTuple):
 class Connections:
     """Those of some ports.  `known` belongs to any thread, and so do `watch`, `cut_all` and `end`."""
 
-    def __init__(self, strangers: Strangers | None = None, left: Callable[[list[Peer]], None] | None = None) -> None:
-        """left: told which of those that had logged in have ended."""
+    def __init__(
+        self,
+        strangers: Strangers | None = None,
+        left: Callable[[list[Peer]], None] | None = None,
+        crowding: Crowding | None = None,
+    ) -> None:
+        """left: told which of those that had logged in have ended.  crowding: whether gRPC holds too much."""
         self.strangers = strangers or Strangers()
         self._left = left
-        self.closed = Counter[tuple[str, str]]()  # by door and what they went beyond: time, bytes, per_address, sockets
+        self._crowding = crowding
+        self.closed = Counter[tuple[str, str]]()  # by door and what they went beyond: time, bytes, crowd, ...
         self._doors = dict[int, str]()  # by port
         self._known = set[Peer]()  # those with a call that was let in since the last look
-        self._inside = set[Peer]()  # those that had a call that was let in, until they end
+        self._inside = dict[Peer, int]()  # those that had a call that was let in, until they end; bytes that came of it
         self._members = dict[int, Peer]()  # these, by socket, once a look has found it
         self._waiting = dict[int, _Seen]()  # without, by socket, the oldest first
         self._sizes = dict[int, int]()  # what came on each of these, at the last look
@@ -92,6 +116,9 @@ class Connections:
             if self._thread is None and os.path.isdir(_FOLDER):
                 self._thread = threading.Thread(target=self._run, name="penstock-flight-strangers", daemon=True)
                 self._thread.start()
+                if self._crowding is not None:
+                    watching = partial(self._watch_crowds, self._crowding)
+                    threading.Thread(target=watching, name="penstock-flight-crowds", daemon=True).start()
 
     def there(self) -> dict[str, int]:
         """How many have not logged in, by door."""
@@ -100,11 +127,17 @@ class Connections:
             counts[seen.door] += 1
         return counts
 
-    def known(self, peer: Peer) -> None:
-        """A call of this peer was let in."""
+    def known(self, peer: Peer, size: int = 0) -> None:
+        """A call of this peer was let in, with so many bytes."""
         with self._adding:
-            self._inside.add(peer)
+            self._inside[peer] = self._inside.get(peer, 0) + size + OF_A_CALL
             self._known.add(peer)
+
+    def came(self, peer: Peer, size: int) -> None:
+        """So many bytes more of what one of the known sent are not gRPC's any more."""
+        with self._adding:
+            if peer in self._inside:
+                self._inside[peer] += size + OF_A_CALL
 
     def is_known(self, peer: Peer) -> bool:
         """Whether a call of this peer was let in before."""
@@ -126,18 +159,21 @@ class Connections:
         with self._looking:
             with self._adding:  # whoever was known before this look has a socket that it finds
                 known, self._known = self._known, set[Peer]()
-            present = set[int]()
-            for number, descriptor in _descriptors():
-                present.add(number)
+            here = dict(_descriptors())
+            if not known and not self._waiting and here.keys() == self._others:
+                return  # nobody came, went or is a stranger, as mostly
+            for number, descriptor in here.items():
                 if number not in self._others:
                     self._look_at(number, descriptor, now, known)
+            present = set(here)
             self._others &= present
             self._leave(known, present)
             for number in self._waiting.keys() - present:
                 del self._waiting[number]
             for number in self._sizes.keys() - self._waiting.keys():
                 del self._sizes[number]
-            self._thin_out()
+            if self._waiting:
+                self._thin_out()
 
     def _leave(self, known: set[Peer], present: set[int]) -> None:
         """Tell of those that are closed; some of the known were before a look found them."""
@@ -145,7 +181,8 @@ class Connections:
         gone += known - set(self._members.values()) if known else ()
         with self._adding:
             ended = [peer for peer in gone if peer not in self._known and peer in self._inside]
-            self._inside.difference_update(ended)
+            for peer in ended:  # some of them twice
+                self._inside.pop(peer, None)
         if ended and self._left is not None:
             self._left(ended)
 
@@ -206,6 +243,24 @@ class Connections:
             by_door[seen.door] -= 1
         return doomed
 
+    def relieve(self) -> None:
+        """Cut the one that sent most of what has not come out of gRPC, whether it has logged in or not."""
+        with self._looking:
+            kept = list[tuple[int, int, int]]()
+            doors = dict[int, str]()
+            for number, descriptor in _descriptors():
+                if (one := _opened(number, descriptor)) is not None:
+                    with one:
+                        if (found := _door_and_peer(one, self._doors)) is not None:
+                            doors[number], peer = found
+                            kept.append((_received(one) - self._inside.get(peer, 0), number, descriptor))
+            size, number, descriptor = max(kept, default=(0, 0, 0))
+            if size >= CROWD_LEAST and (one := _opened(number, descriptor)) is not None:
+                with one:
+                    if _disconnect(one):
+                        self.closed[doors[number], "crowd"] += 1
+                        logger.warning("flight: a connection with %d bytes of calls nobody waits for is cut", size)
+
     def _cut(self, number: int, one: socket.socket, what: str) -> None:
         seen = self._waiting.pop(number, None)
         if _shut(one) and seen is not None:
@@ -224,16 +279,28 @@ class Connections:
             spent = time.monotonic() - began
             pause = max(LOOK_S if self._waiting else IDLE_S, COST * spent)
 
+    def _watch_crowds(self, crowding: Crowding) -> None:
+        """A thread of its own: where Python's lock is wanted by hundreds, a look at all descriptors takes a second."""
+        while not self._ended.wait(CROWDS_S):
+            try:
+                if crowding.too_many(time.monotonic()):
+                    self.relieve()
+            except OSError as error:
+                if not exhausted(error):
+                    raise
 
-def _descriptors() -> Iterator[tuple[int, int]]:
+
+def _descriptors() -> list[tuple[int, int]]:
     """Socket and descriptor of each socket of this process; a socket's number is no other's while it lives."""
-    for name in lent(lambda: os.listdir(_FOLDER)):
+    sockets = list[tuple[int, int]]()
+    for name in lent(partial(os.listdir, _FOLDER)):
         try:
             found = os.fstat(int(name))
         except OSError:
             continue  # closed meanwhile
         if stat.S_ISSOCK(found.st_mode):
-            yield found.st_ino, int(name)
+            sockets.append((found.st_ino, int(name)))
+    return sockets
 
 
 def _opened(number: int, descriptor: int) -> socket.socket | None:
@@ -285,3 +352,14 @@ def _shut(one: socket.socket) -> bool:
     except OSError:
         return False  # it has ended by itself
     return True
+
+
+_NOWHERE = struct.pack("=H14x", socket.AF_UNSPEC)
+
+
+def _disconnect(one: socket.socket) -> bool:
+    """The same, and what has come and was not read is gone: there are thousands of calls in it."""
+    try:
+        return int(ctypes.CDLL(None).connect(one.fileno(), _NOWHERE, len(_NOWHERE))) == 0
+    except (OSError, AttributeError):
+        return _shut(one)

@@ -35,7 +35,7 @@ from penstock.records.chunks import as_chunk
 from penstock.records.dataclass import dataclass
 from penstock.server.entitlements import narrowed
 from penstock.server.flight.calls import Caller, Slot
-from penstock.server.flight.downstream import Delivery, Downstream
+from penstock.server.flight.downstream import QUEUED_HIGH, Delivery, Downstream
 from penstock.server.gates import Receiver
 from penstock.server.judging import asked_by
 from penstock.wire.fields import Fields, nearest, read_json
@@ -192,6 +192,7 @@ class Exchange(Receiver):
         self._down = Downstream(
             self.engine.log,
             command.queue,
+            most=partial(handover.queued_most, QUEUED_HIGH),
             on_room=partial(handover.post, self._resume),
             on_gone=partial(handover.post, partial(self.unsubscribe, lost=True)),
             on_unreadable=lambda error: handover.post(partial(self.end, error)),

@@ -152,6 +152,8 @@ class FlightDoor:
 
     def _queued(self) -> int:
         """Bytes of deliveries that wait for clients to read them."""
+        if not (self.exchanges or self.following.open or self.watching.open):
+            return 0
         return (
             sum(one.queued for one in list(self.exchanges))
             + sum(one.queued for one in list(self.following.open))

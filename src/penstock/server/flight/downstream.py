@@ -121,9 +121,10 @@ def _times(lsns: pa.Array[Any], log: Log) -> npt.NDArray[np.int64]:
 logger = logging.getLogger("penstock.flight")
 
 QUEUED_HIGH = 8 * 2**20
-"""Bytes waiting for a client to read them beyond which it is granted nothing."""
+"""Bytes waiting for a client to read them beyond which it is granted nothing, where that many may wait."""
 
-QUEUED_LOW = 2 * 2**20
+AT_ONCE = 2 * 2**20
+"""Bytes of deliveries that are one batch, about."""
 
 BEAT_S = 5.0
 """The server says something at least this often, so that a vanished client is noticed by the failing write."""
@@ -147,19 +148,22 @@ class Downstream:
         log: Log,
         name: str,
         *,
+        most: Callable[[], int],
         on_room: Callable[[], None],
         on_gone: Callable[[], None],
         on_unreadable: Callable[[PenstockError], None],
     ) -> None:
-        """name: of the queue, for the server's log.
+        """name: of the queue, for the server's log.  most: bytes of deliveries that may wait at present.
 
         Called on the writing thread: `on_room` when there is room again, `on_gone` when the client cannot be written
         to, `on_unreadable` when deliveries cannot be sent, with what the client is told.
         """
         self.finished = False  # the writing thread sends the answers that there are and ends
         self.queued = 0  # bytes of deliveries that wait; changed under `_count`
+        self._held = False  # somebody was told that it is full
         self._log = log
         self._name = name
+        self._most = most
         self._on_room = on_room
         self._on_gone = on_gone
         self._on_unreadable = on_unreadable
@@ -173,16 +177,17 @@ class Downstream:
 
     @property
     def full(self) -> bool:
-        """Whether more is queued than should be."""
-        return self.queued > QUEUED_HIGH
+        """Whether more is queued than should be, or was since a quarter of that was left."""
+        with self._count:
+            self._held = self._held or self.queued > self._most()
+            return self._held
 
     def deliver(self, delivery: Delivery) -> bool:
         """Queue a delivery; whether more is queued then than should be.  It is sent at the next `ring`."""
         with self._count:
             self.queued += delivery.size
-            full = self.queued > QUEUED_HIGH
         self._out.append(delivery)
-        return full
+        return self.full
 
     def say(self, words: bytes) -> None:
         """Say something behind the deliveries that are queued."""
@@ -264,7 +269,7 @@ class Downstream:
         while out and not self.finished:
             some: list[Delivery] = []
             rows = size = 0
-            while out and rows < BATCH_ROWS and size < QUEUED_LOW:
+            while out and rows < BATCH_ROWS and size < AT_ONCE:
                 delivery = out[0]
                 if isinstance(delivery, bytes):
                     break
@@ -277,10 +282,9 @@ class Downstream:
                 continue
             writer.write_batch(self._batch(some))
             with self._count:
-                before = self.queued
                 self.queued -= size
-                after = self.queued
-            if before >= QUEUED_LOW > after:
+                held, self._held = self._held, self._held and self.queued >= self._most() // 4
+            if held and not self._held:
                 self._on_room()
             if self._answers:
                 return self.ring()

@@ -10,7 +10,6 @@ its control socket does, in the middle of whatever it does.
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import mmap
 import os
@@ -22,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from penstock.server.doors.line import Broken, Ended, Kind, Line, Lines, plain
+from penstock.server.flight.crowding import with_small_stacks
 from penstock.server.loading import UNGUARDED, begun_as_a_door, do_without_pandas, with_bounded_pool
 
 if TYPE_CHECKING:
@@ -30,9 +30,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger("penstock.flight")
 
 CONTROL = {Kind.CONTROL: 4 << 20}
-STACK = 1 << 20
-"""Bytes of a thread's stack: they count as memory."""
-
 UNBOUNDED = "Arrow was loaded with another memory pool: what Flight's clients compress has no bound here"
 
 LEFT_MOST = 10_000
@@ -84,7 +81,8 @@ class Front:
 
         if self._warning is not None:
             self._tell({"warning": self._warning})
-        self._server = Server(self._lines, Strangers(**told["strangers"]), Bounds(**told["bounds"]), self._left)
+        strangers, bounds = Strangers(**told["strangers"]), Bounds(**told["bounds"])
+        self._server = Server(self._lines, strangers, bounds, self._left, alone=self._alone)
 
     def _answer(self, told: Mapping[str, Any]) -> None:
         server = self._server
@@ -157,18 +155,6 @@ def _has_room() -> bool:
     except (OSError, MemoryError):
         return False
     return True
-
-
-def with_small_stacks() -> None:
-    """Threads, gRPC's too: stacks count among what this process may allocate."""
-    threading.stack_size(STACK)
-    try:
-        libc, attributes = ctypes.CDLL(None), ctypes.create_string_buffer(256)
-        libc.pthread_attr_init(attributes)
-        libc.pthread_attr_setstacksize(attributes, ctypes.c_size_t(STACK))
-        libc.pthread_setattr_default_np(attributes)
-    except (OSError, AttributeError):  # not glibc
-        pass
 
 
 if __name__ == "__main__":

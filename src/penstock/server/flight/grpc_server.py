@@ -28,6 +28,7 @@ from penstock.errors import InvalidArgument, PenstockError, Unavailable
 from penstock.server.doors.columns import batch_here
 from penstock.server.doors.line import BEGUN, Ended, Frame, Kind
 from penstock.server.flight.connections import Connections, Peer, Strangers, host_and_port
+from penstock.server.flight.crowding import Crowding
 from penstock.server.flight.remote_call import (
     AnyHandshake,
     Call,
@@ -61,18 +62,33 @@ REBIND_PAUSE_S = 0.002
 class Server:
     """All of gRPC's ports, and the calls that come there."""
 
-    def __init__(self, lines: Lines, strangers: Strangers, bounds: Bounds, left: Callable[[list[Peer]], None]) -> None:
-        """left: told of connections that had logged in, and have ended."""
+    def __init__(
+        self,
+        lines: Lines,
+        strangers: Strangers,
+        bounds: Bounds,
+        left: Callable[[list[Peer]], None],
+        *,
+        alone: bool = False,
+    ) -> None:
+        """left: told of connections that had logged in, and have ended.  alone: the process is a door, nothing else."""
         self.lines = lines
         self.bounds = bounds
         self.left = left
-        self.connections = Connections(strangers, left)
         self.logins = Logins(partial(self._says, "wrong"), partial(self._says, "right"))
+        crowding = Crowding(self._under_way) if alone else None
+        if crowding is not None:
+            self.logins.begun = crowding.begun
+        self.connections = Connections(strangers, left, crowding)
         self._servers = dict[str, _Server]()  # by door
         self._tls_at = ("", 0)
         self._ending = list[threading.Thread]()  # servers that listen no more, until their last call is over
         self._closed = threading.Event()
         self._renewing = threading.Lock()
+
+    def _under_way(self) -> int:
+        """Threads of calls that have said who they are: one each, and of some a second one."""
+        return self.logins.under_way() + Down.running
 
     def listen(self, door: str, host: str, port: int, tls: dict[str, Any] | None, *, again: bool) -> int:
         """Start to accept; the port that was bound.  OSError.  again: it was this door's, and may be taken still."""
@@ -178,8 +194,7 @@ class Server:
             name = more.get("name", what)
             raise InvalidArgument(f"{name} has {len(blob)} bytes of JSON; at most {COMMAND_LIMIT} are read")
         credentials = cast("Credentials", context.get_middleware("login"))
-        said: Any = context.peer()
-        peer = said.decode() if isinstance(said, bytes) else str(said)
+        peer = _said(context)
         host, port = host_and_port(peer)
         told = {"call": what, "user": credentials.user, "password": credentials.password}
         call = Call(self.lines, context)
@@ -193,7 +208,7 @@ class Server:
                 self.left([(host, port)])  # the server may have counted it
             raise
         self.logins.proven(credentials)
-        self.connections.known((host, port))
+        self.connections.known((host, port), len(blob))
         return call
 
     def _says(self, what: str, user: str, password: str) -> bool:
@@ -211,7 +226,7 @@ class Server:
         command = _command(descriptor)
         layout = _layout(command)
         with self.call(context, "put", command) as call:
-            uploads = Uploads(call, reader, layout, self.bounds, context)
+            uploads = self._uploads(call, reader, layout, context)
             while (frame := call.next()).kind is not Kind.DONE:
                 if frame.kind is Kind.WORDS:
                     with writing():
@@ -220,6 +235,9 @@ class Server:
                     uploads.begin()
                 else:
                     uploads.go_on()
+
+    def _uploads(self, call: Call, reader: Any, layout: Layout, context: Any) -> Uploads:
+        return Uploads(call, reader, layout, self.bounds, context, partial(self.connections.came, _peer(context)))
 
     def get(self, context: Any, ticket: Any) -> flight.FlightDataStream:
         call = self.begun(context, "get", ticket.ticket)
@@ -246,7 +264,7 @@ class Server:
                 if frame.kind is Kind.DONE:
                     return
                 told(frame)
-            uploads, down = Uploads(call, reader, layout, self.bounds, context), Down(call, told)
+            uploads, down = self._uploads(call, reader, layout, context), Down(call, told)
             down.start()
             try:
                 while uploads.go_on() and down.asked():
@@ -301,6 +319,16 @@ class Rows(Iterator[Any]):
             raise StopIteration
         batch, words = batch_here(frame, self._schema)
         return batch if words is None else (batch, words)
+
+
+def _said(context: Any) -> str:
+    """Who calls, as gRPC writes it."""
+    said: Any = context.peer()
+    return said.decode() if isinstance(said, bytes) else str(said)
+
+
+def _peer(context: Any) -> Peer:
+    return host_and_port(_said(context))
 
 
 def _command(descriptor: Any) -> bytes:

@@ -36,6 +36,13 @@ When: TypeAlias = Callable[[int, Callable[[], None]], None]
 POLL_S = 0.05
 """How often a waiting thread asks whether its client is still there."""
 
+QUEUED_MOST = 2 << 20
+"""Bytes that wait for a client to read them."""
+
+QUEUED_LEAST = 64 << 10
+QUEUED_PART = 16
+"""Of many streams less may wait for each: this part of the memory for all, and some for each in any case."""
+
 
 class Abandoned(Exception):
     """The client went away while its thread waited."""
@@ -96,6 +103,13 @@ class Handover:
         engine.on_broken.append(self._broken)
 
     # -- any thread
+
+    def queued_most(self, most: int = 0) -> int:
+        """Bytes that may wait for one client to read them: at most so many, `QUEUED_MOST` unless given."""
+        shares = self.engine.shares
+        streams = shares.of("flight_streams").taken + shares.of("flight_streams_still").taken
+        share = self.engine.bodies.budget.limit // QUEUED_PART // max(1, streams)
+        return max(QUEUED_LEAST, min(most or QUEUED_MOST, share))
 
     def post(self, job: Callable[[], None]) -> None:
         """Run a job on the loop; nobody waits for it."""
@@ -275,9 +289,6 @@ class Bell:
         return self._silent.acquire(timeout=seconds)
 
 
-QUEUED_MOST = 2 << 20
-"""Bytes that wait for a client to read them."""
-
 BATCH_ROWS = 10_000
 BEAT_S = 5.0
 Piece: TypeAlias = "tuple[pa.RecordBatch, bytes] | pa.RecordBatch"
@@ -288,8 +299,10 @@ Taken = TypeVar("Taken", bound=Sized)
 class Outlet(ABC, Generic[Taken]):
     """A taker whose portions another thread sends."""
 
-    def __init__(self, origin: int) -> None:
+    def __init__(self, origin: int, most: Callable[[], int]) -> None:
+        """most: bytes that may wait for the client at present."""
         self._origin = origin
+        self._most = most
         self._bell = Bell()  # rung when there is something to send
         self._guard = threading.Lock()
         self._out: deque[Taken | bytes] = deque()  # portions, and what is told beside an empty batch between two
@@ -315,7 +328,7 @@ class Outlet(ABC, Generic[Taken]):
 
     def room(self) -> int:
         self._starved = True  # before it is looked: the thread sends meanwhile, and looks at this after it has counted
-        if self.queued > QUEUED_MOST or self._over:
+        if self.queued > self._most() or self._over:
             return 0
         self._starved = False
         return BATCH_ROWS

@@ -201,9 +201,10 @@ class Publishing:
         sow = self.engine.core.sows.by_name.get((command.vhost, command.exchange, upload.names[0]))
         if sow is None or sow.rule.given:
             return None
-        bodies, numbers = listed(upload.bodies), list[int]()
+        bodies, heads, numbers = listed(upload.bodies), upload.properties, list[int]()
         for start in range(0, len(bodies), KEYED_HERE):
-            some = sow.rule.of_bodies(bodies[start : start + KEYED_HERE])
+            part = slice(start, start + KEYED_HERE)
+            some = sow.rule.of_bodies(bodies[part], heads if isinstance(heads, bytes) else heads[part])
             if some is None:
                 return None  # a row without a key: the core says which
             numbers += some

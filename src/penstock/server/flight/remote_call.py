@@ -148,8 +148,12 @@ class _FromClient(Arriving):
 class Uploads:
     """What a client sends on one call, given to the server as it asks for it."""
 
-    def __init__(self, call: Call, reader: Any, layout: Layout, bounds: Bounds, context: Any) -> None:
+    def __init__(
+        self, call: Call, reader: Any, layout: Layout, bounds: Bounds, context: Any, came: Callable[[int], None]
+    ) -> None:
+        """came: told how many bytes have come out of gRPC."""
         self._call = call
+        self._came = came
         self._layout = layout
         self._context = context
         self._arriving = _FromClient(reader, cast("Any", _Slot()), bounds)
@@ -169,6 +173,7 @@ class Uploads:
         """Send what comes next; False: that was the last.  Raises Abandoned when the client is gone."""
         try:
             received, words = next(self._each)
+            self._came(0 if received is None else received.size)
             if words is not None and len(words) > COMMAND_LIMIT:  # else the server cuts off the whole door
                 what = self._layout.what
                 raise InvalidArgument(f"{what}: {len(words)} bytes of metadata; at most {COMMAND_LIMIT} are read")
@@ -190,6 +195,9 @@ class Uploads:
 class Down(threading.Thread):
     """What a consumer is sent, once its client is listened to as well."""
 
+    running = 0
+    _counting = threading.Lock()
+
     def __init__(self, call: Call, told: Callable[[Frame], None]) -> None:
         """told: writes what a frame brings to the client."""
         super().__init__(name="penstock-flight-down", daemon=True)
@@ -201,6 +209,7 @@ class Down(threading.Thread):
 
     def run(self) -> None:
         """Until the server's last word."""
+        self._count(1)
         try:
             while (frame := self._call.next(patient=True)).kind is not Kind.DONE:
                 if frame.kind is Kind.MORE:
@@ -211,8 +220,14 @@ class Down(threading.Thread):
             self.error = error
             self._call.cut()
         finally:
+            self._count(-1)
             self._over = True
             self._asked.release()
+
+    @classmethod
+    def _count(cls, more: int) -> None:
+        with cls._counting:
+            cls.running += more
 
     def asked(self) -> bool:
         """Wait until the server wants to hear more; False: it has said its last word."""
@@ -288,6 +303,9 @@ class Places:
             self._taken[pair] += 1
             return True
 
+    def total(self) -> int:
+        return self._taken.total()
+
     def give(self, pair: tuple[str, str]) -> None:
         with self._lock:
             self._taken[pair] -= 1
@@ -322,6 +340,7 @@ class Logins(flight.ServerMiddlewareFactory):
 
     def __init__(self, is_wrong: Callable[[str, str], bool], is_right: Callable[[str, str], bool]) -> None:
         """Both ask the server about a login, wherever the call comes from; what is not known is neither."""
+        self.begun: Callable[[], None] = lambda: None  # told of each call
         self._is_wrong = is_wrong
         self._is_right = is_right
         self._proven = _Tokens(TOKENS_MAX)
@@ -336,6 +355,7 @@ class Logins(flight.ServerMiddlewareFactory):
 
         Of GetSchema pyarrow makes no status later on, so a wrong password is told here, where no address is known.
         """
+        self.begun()
         for name, values in headers.items():
             if name.lower() == "authorization" and values:
                 credentials = self._read(values[0])
@@ -344,6 +364,10 @@ class Logins(flight.ServerMiddlewareFactory):
                 self._let_in(credentials)
                 return credentials
         raise unauthenticated("no user: send an authorization header with Basic user:password")
+
+    def under_way(self) -> int:
+        """Calls that have said who they are, and have not ended."""
+        return self._places.total()
 
     def _let_in(self, credentials: Credentials) -> None:
         """Have a place for it.  Whoever finds none of those for logins that nobody knows is asked about.

@@ -10,10 +10,10 @@ import asyncio
 import logging
 import re
 import sys
-from collections.abc import Callable, Generator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeAlias, cast
 
 import h11
 import orjson
@@ -39,6 +39,8 @@ _LINE = re.compile(rb"(?<!\r)\n|\r(?!\n|\Z)|\n[ \t]|\0")
 
 _CHUNK = re.compile(rb"\r?\n?(?:[0-9A-Fa-f]{1,16}\r\n)?(?:\r\n)?")
 """What one event of a chunked body has beside its data; a line end before it may have come in two parts."""
+
+P = ParamSpec("P")
 
 Event: TypeAlias = "type[h11.NEED_DATA | h11.PAUSED] | h11.Event"
 
@@ -168,8 +170,7 @@ class HttpLink(H11Protocol):
             self.conn.trusted = True
             if not self._deaf and not self.transport.is_closing():
                 self.flow.resume_reading()
-                with self._bounded():
-                    self.handle_events()
+                self._bounded(self.handle_events)
 
     @property
     def stands(self) -> bool:
@@ -186,8 +187,7 @@ class HttpLink(H11Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stranger.gone()
-        with self._bounded():
-            super().connection_lost(exc)
+        self._bounded(super().connection_lost, exc)
 
     def data_received(self, data: bytes) -> None:
         stranger = self._stranger
@@ -196,8 +196,7 @@ class HttpLink(H11Protocol):
         stranger.heard(len(data))
         if self._deaf or self.transport.is_closing():
             return
-        with self._bounded():
-            super().data_received(data)
+        self._bounded(super().data_received, data)
         if self.conn.withheld:
             self.flow.pause_reading()
         if self.conn.begun and not stranger.counted and not self.transport.is_closing():
@@ -208,20 +207,17 @@ class HttpLink(H11Protocol):
         if self._stranger.counted:
             self._deaf = self.conn.withheld
             self._stranger.again(idle=not self._deaf)
-        with self._bounded():  # the next request may be here already
-            super().on_response_complete()
+        self._bounded(super().on_response_complete)  # the next request may be here already
         if self._deaf and self.transport.can_write_eof():
             with suppress(OSError):  # it has gone already
                 self.transport.write_eof()  # so that it hears the answer, and no reset while it sends
 
     def timeout_keep_alive_handler(self) -> None:
         """uvicorn's: nothing came for a while."""
-        with self._bounded():
-            super().timeout_keep_alive_handler()
+        self._bounded(super().timeout_keep_alive_handler)
 
     def shutdown(self) -> None:
-        with self._bounded():
-            super().shutdown()
+        self._bounded(super().shutdown)
 
     def send_400_response(self, msg: str) -> None:
         """uvicorn's, from within the handling of what h11 has raised: the peer does not speak HTTP/1.1 as one may."""
@@ -241,11 +237,10 @@ class HttpLink(H11Protocol):
             self.transport.write(f"{head}content-type: application/json\r\n\r\n".encode() + body)
         self.transport.close()
 
-    @contextmanager
-    def _bounded(self) -> Generator[None]:
-        """What goes wrong ends this connection and no more."""
+    def _bounded(self, act: Callable[P, object], *args: P.args, **named: P.kwargs) -> None:
+        """What goes wrong there ends this connection and no more."""
         try:
-            yield
+            act(*args, **named)
         except h11.ProtocolError as error:  # of ours: it did what cannot be answered any more
             self._stranger.tell(str(error)[:REASON_MOST])
             self.transport.abort()

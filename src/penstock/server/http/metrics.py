@@ -171,7 +171,7 @@ WHOLE = Things(
         Figure("rabbitmq_process_resident_memory_bytes", "resident", "Memory in use"),
         Figure("rabbitmq_resident_memory_limit_bytes", "engine.bodies.budget.limit", "What server.memory allows"),
         Figure("rabbitmq_alarms_memory_used_watermark", "engine.bodies.tight",
-               "1 if the memory alarm is on: publishers wait"),
+               "1 if the memory alarm is on: publishers go on in small portions"),
         Figure("rabbitmq_disk_space_available_bytes", "disk_free", "Free disk space"),
         Figure("rabbitmq_disk_space_available_limit_bytes", "disk_low", "Below this the log has no room for long"),
         Figure("rabbitmq_erlang_uptime_seconds", "uptime", "Time since the start, by the name that dashboards know"),

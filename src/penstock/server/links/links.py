@@ -134,7 +134,8 @@ class Links:
         offers = self.engine.core.offers(section.name)
         self._offers[section.name], self._offered[section.name] = offers, self.engine.core.last_lsn
         self._introduced[section.name] = {site.name for site in self.known if site.origin}
-        return hello_words(section.name, self.site, offers, self.known, sync=section.sync)
+        said = [*offers, *self.engine.core.ends(section.name)]
+        return hello_words(section.name, self.site, said, self.known, sync=section.sync)
 
     @property
     def known(self) -> Collection[Site]:

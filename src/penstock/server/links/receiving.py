@@ -67,6 +67,7 @@ class Incoming:
         self._down = Downstream(
             self._engine.log,
             f"link of {command.site}",
+            most=handover.queued_most,
             on_room=_nobody,
             on_gone=partial(handover.post, partial(self.end, Unavailable("the other site is gone"))),
             on_unreadable=_unreadable,
@@ -81,7 +82,7 @@ class Incoming:
             raise PreconditionFailed(f"this site is called {links.site.name!r}, and the link is to {command.name!r}")
         met = [Site(*one) for one in command.sites]
         has = links.joins(self, Site(command.site, command.origin, command.group), met, command.offers)
-        site, self.upto, offers = links.site, has, links.engine.core.offers(command.site)
+        site, self.upto, offers = links.site, has, links.engine.core.said_to(command.site)
         self._down.answer(Welcome(site.name, site.origin, site.group, has, offers, list(links.known)).words())
 
     def end(self, error: PenstockError) -> None:

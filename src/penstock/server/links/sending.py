@@ -17,7 +17,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -25,7 +25,7 @@ import orjson
 import pyarrow as pa
 
 from penstock.core.links.identity import Site
-from penstock.core.links.parcels import Parcel
+from penstock.core.links.parcels import SPANS_MOST, Parcel
 from penstock.errors import PenstockError, PreconditionFailed, Unavailable
 from penstock.history.history import joined
 from penstock.server.flight.handover import Bell
@@ -95,6 +95,7 @@ class Outgoing:
         self._asks = deque[bytes]()
         self._out = deque[Parcel]()  # told, in their order, and not written
         self._telling: Telling | None = None  # since it came up
+        self._midway = False  # of a batch it has more to say, before anything else is told
         self._bell = Bell()
         self._said = set[str | None]()  # why it is not up, since it was up
         self._over = False
@@ -139,7 +140,9 @@ class Outgoing:
     def _tell_at_once(self, lsn: int) -> bool:
         """Tell all up to there now, if that is short; whether it was."""
         log, start = self._links.engine.log, self.told + 1
-        if self._telling is None or self._flying_bytes >= FLYING_MOST or len(self._out) > AT_ONCE_PARCELS:
+        if self._telling is None or self._midway:
+            return False
+        if self._flying_bytes >= FLYING_MOST or len(self._out) > AT_ONCE_PARCELS:
             return False
         if lsn - start >= AT_ONCE_LSNS or log.weight(start, lsn + 1) > AT_ONCE_BYTES:
             return False
@@ -149,7 +152,9 @@ class Outgoing:
             return False  # the thread meets it, too, and the link says so
         try:
             for batch in batches:
-                self._tell(self._telling, batch, int(batch.column("lsn")[-1].as_py()), self._session)
+                parcels = self._telling.parcels(batch)
+                while self._tell(parcels, int(batch.column("lsn")[-1].as_py()), self._session):
+                    pass
         except Exception:
             logger.exception("link %r", self.name)
             self.renew("what happened here cannot be told")
@@ -298,19 +303,22 @@ class Outgoing:
         self._out.clear()
         self._flying_bytes = 0
         self._acked = self.told = welcome.has
-        self._leveled = False
+        self._leveled = self._midway = False
         self._tries = 0
         self.address = address
         self._telling = links.telling(section, welcome.has)
         self._is("up")
         return welcome.has, links.engine.core.last_lsn, self._telling
 
-    def _tell(self, telling: Telling, batch: pa.RecordBatch, last: int, session: int) -> None:
-        """What a batch of the log says to the other site is to be written."""
+    def _tell(self, parcels: Iterator[Parcel], last: int, session: int) -> bool:
+        """What a batch of the log says to the other site is to be written; as much as fits a turn, True: there is more.
+
+        last: of the batch.
+        """
         if session != self._session:
             raise Unavailable("it was cut meanwhile")
-        now = self._links.engine.clock.mono()
-        for parcel in telling.tell(batch):
+        now, spans = self._links.engine.clock.mono(), 0
+        for parcel in parcels:
             size = 0 if parcel.rows is None else parcel.rows.nbytes
             self._owed_since = self._owed_since or now
             self._flying.append(Flying(parcel.upto, self.told, size, now))
@@ -319,9 +327,15 @@ class Outgoing:
             self.rows += 0 if parcel.rows is None else parcel.rows.num_rows
             self.size += size
             self._out.append(parcel)
+            spans += sum(len(one.spans) for one in parcel.told)
+            if spans >= SPANS_MOST:
+                self._midway = True
+                return True
+        self._midway = False
         self.told = max(self.told, last)
         if not self._flying:
             self._moved()
+        return False
 
     def _acked_by(self, ack: int, session: int) -> None:
         """In the thread that reads."""
@@ -415,14 +429,15 @@ class Outgoing:
     ) -> None:
         """Tell what the log has with LSNs in [start, stop)."""
         for batch in joined(self._links.engine.log.batches(start, stop), ROWS_MOST, BYTES_MOST):
-            last = int(batch.column("lsn")[-1].as_py())
-            self._links.call(partial(self._tell, telling, batch, last, session))
-            self._write(connection)
-            while self._flying_bytes >= FLYING_MOST and session == self._session:
-                reading.check()
-                self._bell.wait(BEAT_S)
-            if session != self._session:
-                return
+            last, parcels, more = int(batch.column("lsn")[-1].as_py()), telling.parcels(batch), True
+            while more:
+                more = self._links.call(partial(self._tell, parcels, last, session))
+                self._write(connection)
+                while self._flying_bytes >= FLYING_MOST and session == self._session:
+                    reading.check()
+                    self._bell.wait(BEAT_S)
+                if session != self._session:
+                    return
 
     def _read_upto(self, lsn: int, session: int) -> None:
         """The log has nothing more below; on the loop."""

@@ -25,7 +25,7 @@ from penstock.errors import InvalidArgument, PenstockError, ResourceExhausted, U
 from penstock.records.dataclass import dataclass
 from penstock.records.message_types import JSON as JSON_BODIES
 from penstock.records.message_types import MessageType
-from penstock.server.sql.statement import JSON, MADE, SCHEMAS, TEXT, Allowed, Statement, Use, examine
+from penstock.server.sql.statement import JSON, MADE, SCHEMAS, TEXT, UNSHOWN, Allowed, Statement, Use, examine
 from penstock.server.sql.value_types import (
     AS_READ,
     LARGE,
@@ -232,9 +232,10 @@ class Engine:
     ) -> None:
         """Let the statement find a table.  kind: of its bodies."""
         name = f"kept_{len(self._kept)}"
-        taken = {*schema.names, *MADE}
+        taken = {*schema.names, *MADE} - UNSHOWN
         if "body" in schema.names and (statement.whole or JSON in statement.columns or statement.columns - taken):
             schema, batches = with_readings(schema, batches, kind)
+        schema, batches = _shown_alone(schema, batches)
         kept = Kept(schema, self._aside, name)
         self._kept.append(kept)
         fields: Fields | None = None
@@ -337,6 +338,16 @@ class Engine:
             )
         place = str(self._aside.folder)
         return type(found)(str(found).replace(place, "sql.tmp")) if place in str(found) else found
+
+
+def _shown_alone(
+    schema: pa.Schema, batches: Iterable[pa.RecordBatch]
+) -> tuple[pa.Schema, Iterable[pa.RecordBatch]]:
+    """A table without the columns that no statement sees."""
+    names = [name for name in schema.names if name not in UNSHOWN]
+    if len(names) == len(schema.names):
+        return schema, batches
+    return pa.schema([schema.field(name) for name in names]), (batch.select(names) for batch in batches)
 
 
 def _of_struct(names: Iterable[str]) -> list[str]:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, cast
 import orjson
 
 from penstock.errors import InvalidArgument, NotFound
+from penstock.records.body_schemas import needed_of
 from penstock.records.dataclass import dataclass
 from penstock.records.message_types import JSON as JSON_BODIES
 from penstock.records.message_types import MessageType
@@ -260,7 +261,7 @@ VIEW = ("body",)
 """Columns of `SELECT *`, before the fields of the bodies; the bodies themselves are left out where they have fields."""
 
 UNSHOWN = frozenset({"properties"})
-"""Columns in our own encoding, which SQL could make nothing of."""
+"""Columns in our own encoding, which SQL could make nothing of; some bodies are read by them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,17 +282,18 @@ def find(engine: Engine, vhost: str, use: Use, statement: Statement) -> Found | 
     exchange, key = place(engine, vhost, name)
     core = engine.core
     if schema in ("", "queue") and (queue := core.find_queue(vhost, name)) is not None:
-        content = QueueContent(name, vhost, STATES, columns=columns(QUEUE, MESSAGES.names, statement))
-        return Found(use, content, message_type=queue.settings.message_type)
+        kind = queue.settings.message_type
+        content = QueueContent(name, vhost, STATES, columns=columns(QUEUE, MESSAGES.names, statement, kind))
+        return Found(use, content, message_type=kind)
     if schema in ("", "view") and not exchange and engine.views.shown(vhost, name) is not None:
         return Found(use, Sow(name, "", vhost, columns=columns(VIEW, RECORDS.names, statement)))
     kind = core.message_type(vhost, exchange, key)
     if schema in ("", "sow") and (vhost, exchange, key) in core.sows.by_name:
-        records = Sow(key, exchange, vhost, columns=columns(SOW, RECORDS.names, statement))
+        records = Sow(key, exchange, vhost, columns=columns(SOW, RECORDS.names, statement, kind))
         return Found(use, records, message_type=kind)
     if schema in ("", "topic"):
         shown = [one for one in MESSAGES.names if one not in ("state", "attempt")]
-        read = Replay(key, exchange=exchange, vhost=vhost, columns=columns(TOPIC, shown, statement))
+        read = Replay(key, exchange=exchange, vhost=vhost, columns=columns(TOPIC, shown, statement, kind))
         return Found(use, read, bool(schema) or (vhost, exchange, key) in core.topology.topics, kind)
     return None
 
@@ -304,13 +306,17 @@ def place(engine: Engine, vhost: str, name: str) -> tuple[str, str]:
     return "", name
 
 
-def columns(usual: Iterable[str], possible: Iterable[str], statement: Statement) -> tuple[str, ...]:
-    """The columns to read: those that are named, for `*` the usual ones, and bodies where a name may be a field."""
+def columns(
+    usual: Iterable[str], possible: Iterable[str], statement: Statement, kind: MessageType = JSON_BODIES
+) -> tuple[str, ...]:
+    """The columns to read: those that are named, for `*` the usual ones, and what bodies of a type are read from."""
     there, asked = [name for name in possible if name not in UNSHOWN], statement.columns
     chosen = list(usual) if statement.whole else []
     chosen += [name for name in there if name in asked and name not in chosen]
     if "body" not in chosen and (asked - set(there) or asked & set(MADE)):
         chosen.append("body")
+    if "body" in chosen:
+        chosen += sorted(needed_of(kind).difference(chosen))
     return tuple(chosen) or ("lsn" if "lsn" in there else there[0],)
 
 

@@ -17,15 +17,17 @@ names that `json_transform` reads.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any, TypeAlias, cast
 
 import orjson
 import pyarrow as pa
 
 from penstock.errors import InvalidArgument
+from penstock.expr.bodies.body_type import BodyType, Whole
 from penstock.expr.bodies.type_table import body_type
 from penstock.records.message_types import JSON, MessageType
+from penstock.records.properties import EMPTY
 
 # duckdb is untyped here, and pyarrow's stubs leave the element types of arrays and fields open
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
@@ -155,19 +157,28 @@ AS_READ = "penstock as read_shape"
 def with_readings(
     schema: pa.Schema, batches: Iterable[pa.RecordBatch], kind: MessageType = JSON
 ) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
-    """A table with that column, by its column `body`, of bodies of a type."""
-    text = body_type(kind).json
+    """A table with that column, of bodies of a type, by the columns that these need."""
+    reader = body_type(kind)
 
     def rows() -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            read_shape = pa.array([shown_as(text, body) for body in batch.column("body").to_pylist()], pa.string())
+            made = [shown_as(reader.json, body) for body in _whole(reader, batch)]
+            read_shape = pa.array(made, pa.string())
             yield pa.RecordBatch.from_arrays([*batch.columns, read_shape], schema=wider)
 
     wider = schema.append(pa.field(AS_READ, pa.string()))
     return wider, rows()
 
 
-def shown_as(text: Callable[[bytes], bytes], body: bytes | None) -> str | None:
+def _whole(reader: BodyType, batch: pa.RecordBatch) -> Sequence[Whole | None]:
+    bodies = batch.column("body").to_pylist()
+    if reader.header is None:
+        return cast("Sequence[Whole | None]", bodies)
+    heads = [one or EMPTY for one in batch.column("properties").to_pylist()]
+    return [None if body is None else reader.one_whole(body, head) for body, head in zip(bodies, heads, strict=True)]
+
+
+def shown_as(text: Callable[[Whole], bytes], body: Whole | None) -> str | None:
     """What DuckDB is to read_shape for a body; None: the body itself.  text: gives a body as JSON."""
     if body is None:
         return None

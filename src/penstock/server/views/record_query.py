@@ -90,7 +90,7 @@ def read_page(page: Page, rule: KeyRule, filter: Filter | None, terms: Sequence[
     keys: list[str] = []
     for row, body in enumerate(page.bodies):
         key = given_key(page.properties_of(row)) or "" if rule.given else ""
-        number = rule.of_text(key) if rule.given else rule.of_body(body)
+        number = rule.of_text(key) if rule.given else rule.of_body(body, page.properties_of(row))
         numbers.append(-1 if isinstance(number, str) else number)
         keys.append(key if rule.given else str(number))
     n = len(page)

@@ -346,7 +346,7 @@ class RecordSource(Source[list[Event]]):
         if rule.given:
             event.key = given_key(event.properties) or ""
         elif not event.number:
-            number = rule.of_body(event.body)
+            number = rule.of_body(event.body, event.properties)
             event.number = 0 if isinstance(number, str) else number
             event.key = str(number)
 

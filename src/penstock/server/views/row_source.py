@@ -25,7 +25,7 @@ from penstock.core.view_feed import DEFAULT_US, LEAST_US, Conflation
 from penstock.core.view_groups import Elements, View, body_of
 from penstock.errors import InvalidArgument, NotFound
 from penstock.expr import compile_filter, compile_value
-from penstock.expr.batches import Table, parsed
+from penstock.expr.batches import BodyReader, parsed
 from penstock.expr.bodies.type_table import body_type
 from penstock.expr.filter import Filter, Value
 from penstock.expr.view_definition import Definition
@@ -157,11 +157,11 @@ def gather(
 
     exchange_of: of a `via`.  kind: of the bodies.  pause: called between portions.
     """
-    at, table = 0, body_type(kind).table
+    at, reader = 0, body_type(kind)
     for batch in rows:
         for start in range(0, batch.num_rows, PORTION):
             part = batch.slice(start, PORTION)
-            view.enter(view.read(_elements(part, at + 1, exchange_of, table)))
+            view.enter(view.read(_elements(part, at + 1, exchange_of, reader)))
             at += part.num_rows
             pause()
     view.flush()
@@ -169,20 +169,21 @@ def gather(
 
 
 def _elements(
-    batch: pa.RecordBatch, first: int, exchange_of: Callable[[int], str], table: Callable[[bytes], Table]
+    batch: pa.RecordBatch, first: int, exchange_of: Callable[[int], str], reader: BodyReader
 ) -> Elements:
     """Positions are counted anew: rows of several states need not ascend."""
     columns: dict[str, Any] = {name: batch.column(name) for name in ("body", "properties", "name", "via", "time")}
     bodies = [body or b"" for body in cast("Iterable[bytes | None]", columns["body"].to_pylist())]
+    properties = [data or EMPTY for data in columns["properties"].to_pylist()]
     topics = [
         Topic("", "" if via is None else exchange_of(via), name)
         for via, name in zip(columns["via"].to_pylist(), columns["name"].to_pylist(), strict=True)
     ]
     return Elements(
         range(first, first + batch.num_rows),
-        list(map(table, bodies)),
+        reader.tables(bodies, properties),
         bodies,
-        [data or EMPTY for data in columns["properties"].to_pylist()],
+        properties,
         topics,
         columns["time"].cast(pa.int64()).to_pylist(),
     )
@@ -376,8 +377,10 @@ class Conflated(Source[list[Event]]):
     def _keys_of(self, events: Sequence[Event]) -> Sequence[object]:
         if not self._keys:
             return [event.key or event.number for event in events]
-        bodies = [event.body for event in events]
-        return list(zip(*(value.values(bodies) for value in self._keys), strict=True))
+        bodies, heads = [event.body for event in events], [event.properties for event in events]
+        topics, lsns, times = [e.topic for e in events], [e.lsn for e in events], [e.time for e in events]
+        found = (value.values(bodies, heads, topics, lsns=lsns, times=times) for value in self._keys)
+        return list(zip(*found, strict=True))
 
 
 def first_of(waiting: deque[Event | Sign], room: int) -> list[Event] | Sign | None:

@@ -74,26 +74,23 @@ class Alarms:
     def __init__(self, runtime: Runtime) -> None:
         self.clock = runtime.clock
         self.changed = runtime.arm  # an alarm is due at another time: see that it is looked at
-        self._alarms: list[Alarm] = []
-
-    def __len__(self) -> int:
-        return len(self._alarms)
+        self.all: list[Alarm] = []
 
     def add(self, alarm: Alarm) -> None:
-        self._alarms.append(alarm)
+        self.all.append(alarm)
 
     def remove(self, alarm: Alarm) -> None:
         """It is set no more.  Twice does no harm."""
-        if alarm in self._alarms:
-            self._alarms.remove(alarm)
+        if alarm in self.all:
+            self.all.remove(alarm)
 
     def next_deadline(self) -> int | None:
         """When to `tick` next, monotonic; None is never."""
-        return min((due for due in (one.next_due() for one in self._alarms) if due is not None), default=None)
+        return min((due for due in (one.next_due() for one in self.all) if due is not None), default=None)
 
     def tick(self) -> None:
         now = self.clock.mono()
-        for one in list(self._alarms):
+        for one in list(self.all):
             one.tick(now)
 
 

@@ -92,13 +92,14 @@ def given(
 
     Any thread: `pause` lets the loop in between.
     """
-    bodies, table = elements.bodies, body_type(kind).table
+    bodies, heads, tables = elements.bodies, elements.headers, body_type(kind).tables
     if pause is None:
-        records = list(map(table, bodies))
+        records = tables(bodies, heads)
     else:
         records = list[Table]()
         for start in range(0, len(bodies), SLICE):
-            records += map(table, bodies[start : start + SLICE])
+            part = slice(start, start + SLICE)
+            records += tables(bodies[part], heads if isinstance(heads, bytes) else heads[part])
             pause()
     whole = Elements(elements.lsns, records, bodies, elements.headers, elements.topics, elements.times, elements.states)
     out: list[Given] = []

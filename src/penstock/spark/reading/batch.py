@@ -112,7 +112,7 @@ class SnapshotReader(DataSourceReader):  # type: ignore[misc]  # pyspark is unty
             )
         where = server.act("position")
         held = hold(server, int(where["first"]))
-        batches = self._sow(server, view, list(self.layout.fetched), VIEW_BYTES)
+        batches = self._sow(server, view, self._columns(server), VIEW_BYTES)
         if batches is None and keyed:
             return self._records(server, view, int(where["origin"]), held)
         if batches is None:
@@ -131,6 +131,12 @@ class SnapshotReader(DataSourceReader):  # type: ignore[misc]  # pyspark is unty
         table: Any = pa.Table.from_batches(batches)
         cuts = [rows * i // parts for i in range(parts + 1)]
         return [RowsPart(_packed(table.slice(a, b - a)), held, i) for i, (a, b) in enumerate(pairwise(cuts)) if a < b]
+
+    def _columns(self, server: Remote) -> list[str]:
+        """What rows that are taken along have."""
+        from penstock.spark.reading.bodies import with_all_needed
+
+        return list(with_all_needed(server, self.options, self.layout).fetched)
 
     def _sow(self, server: Remote, view: str, columns: list[str], most: int) -> list[pa.RecordBatch] | None:
         options = self.options
@@ -165,7 +171,7 @@ class SnapshotReader(DataSourceReader):  # type: ignore[misc]  # pyspark is unty
         origin = int(where["origin"])
         planning = hold(server, int(where["first"]))
         if server.act("locate", queue=options.queue, vhost=server.vhost, **{"from": int(where["first"])})["limited"]:
-            rows_there = self._content(server, list(self.layout.fetched), VIEW_BYTES)
+            rows_there = self._content(server, self._columns(server), VIEW_BYTES)
             if rows_there is not None:
                 return self._taken_along(rows_there, planning)
         batches = self._content(server, ["lsn", "exchange", "attempt", "state"], 1 << 62)

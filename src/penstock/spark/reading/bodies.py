@@ -21,6 +21,7 @@ import logging
 import sys
 import time
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from hashlib import sha256
 from json import JSONDecoder
@@ -32,10 +33,13 @@ import pyarrow as pa
 
 from penstock.errors import AccessRefused, InvalidArgument, PreconditionFailed
 from penstock.expr.bodies.type_table import body_type
+from penstock.records.body_schemas import needed_of
 from penstock.records.compute import compute
 from penstock.records.message_types import JSON, MESSAGE_TYPE, TYPE_IN_SCHEMA, MessageType
+from penstock.records.properties import EMPTY
 from penstock.spark.executor import task_of
 from penstock.spark.options import WHATEVER, ReadOptions
+from penstock.spark.reading.columns import Layout
 from penstock.spark.reading.json_types import RULES, Judge, Misfits, Number, Rescue, Rough, Unfit, judge_of
 from penstock.spark.reading.like_bodies import LikeBodies, times
 from penstock.spark.reading.parts import ContentPart, LogPart, PlanPart, RecordPart, ReplayPart, RowsPart
@@ -83,6 +87,14 @@ def _told(
     return (found.metadata or {}).get(TYPE_IN_SCHEMA, JSON.encode()).decode()
 
 
+def with_all_needed(server: Remote, options: ReadOptions, layout: Layout) -> Layout:
+    """The same read with every column of messages that its bodies are read from."""
+    if not (layout.parsed or layout.error or layout.rescued):
+        return layout
+    missing = needed_of(type_of(server, options)).difference(layout.fetched)
+    return replace(layout, fetched=(*layout.fetched, *sorted(missing))) if missing else layout
+
+
 MISSES_MOST = 3
 """Batches of a part that a reader has read in vain after which it reads no more of it."""
 
@@ -123,11 +135,14 @@ class BodyParser:
             self._quick += [one for one in (LikeBodies.of(self._typed), PlainBodies.of(self._typed)) if one is not None]
         self._misses = dict.fromkeys(self._quick, 0)
 
-    def parse(self, bodies: Column) -> tuple[dict[str, Column], Errors]:
-        """Columns by name, and for each row why it is bad (None: it is good)."""
+    def parse(self, bodies: Column, properties: Column | None = None) -> tuple[dict[str, Column], Errors]:
+        """Columns by name, and for each row why it is bad (None: it is good).
+
+        properties: the headers of the messages, where their type needs them.
+        """
         if (found := self._at_once(bodies)) is not None:
             return found, cast("Errors", [None] * len(bodies))
-        rows = Rows(bodies, self._kind)
+        rows = Rows(bodies, self._kind, properties)
         misfits: Misfits | None = None if self._rescue is None else {}
         columns = {one.name: one.column(rows, misfits) for one in self._typed}
         if self._rescue is not None and misfits is not None:
@@ -157,9 +172,12 @@ class BodyParser:
 class Rows:
     """The objects of a batch of bodies, empty ones for those that are none."""
 
-    def __init__(self, bodies: Column, kind: MessageType = JSON) -> None:
+    def __init__(self, bodies: Column, kind: MessageType = JSON, properties: Column | None = None) -> None:
         given = cast("list[bytes | None]", bodies.to_pylist())
-        self._texts, self.errors = body_type(kind).texts(given)
+        heads = None if properties is None else cast("list[bytes | None]", properties.to_pylist())
+        self._texts, self.errors = body_type(kind).texts(
+            given, EMPTY if heads is None else [one or EMPTY for one in heads]
+        )
         self._bodies = bodies if self._texts is given else cast("Column", pa.array(self._texts, pa.binary()))
         self._exact = False
         try:

@@ -28,9 +28,10 @@ from penstock.errors import LogDamaged, NotFound, PreconditionFailed
 from penstock.history.history import History
 from penstock.history.view import Folder, Listing, Moved, View
 from penstock.log.disk import OsDisk
+from penstock.records.body_schemas import needed_of
 from penstock.spark.executor import spare_modules, task_of
 from penstock.spark.options import ReadOptions
-from penstock.spark.reading.bodies import Aside, BodyParser, type_of
+from penstock.spark.reading.bodies import Aside, BodyParser, type_of, with_all_needed
 from penstock.spark.reading.columns import BOOKMARK, ERROR, Layout
 from penstock.spark.reading.followers import followers, has_every_row
 from penstock.spark.reading.parts import (
@@ -59,6 +60,7 @@ def _fetched(options: ReadOptions, layout: Layout, part: object) -> Iterator[pa.
     server = remote(options.where)
     if isinstance(part, LogPart | ReplayPart | ContentPart | RecordPart) and part.held:
         keep(server, options, part.held, part.start)
+    layout = with_all_needed(server, options, layout)
     rows = _rows(server, options, layout, part)
     if layout.parsed or layout.error or layout.rescued:
         yield from _parsed(server, options, layout, part, rows)
@@ -71,11 +73,12 @@ def _parsed(
 ) -> Iterator[pa.RecordBatch]:
     """Rows with the columns of their bodies; bad bodies put aside."""
     kind = type_of(server, options)
+    by_headers = "properties" in needed_of(kind)
     parser = BodyParser(layout.schema, layout.parsed, layout.needed, kind, layout.rescued, layout.own)
     aside = Aside(server, options, part, parser.fields) if layout.strict else None
     for batch in rows:
         columns = by_name(batch)
-        found, errors = parser.parse(columns["body"])
+        found, errors = parser.parse(columns["body"], columns["properties"] if by_headers else None)
         columns |= found
         if layout.error:
             columns[ERROR] = pa.array(errors, pa.string())

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import islice
+from itertools import islice, repeat
 from typing import Any, cast
 
 from penstock.expr.bodies.type_table import body_type
 from penstock.records.ddl import COLUMNS_MOST, DEPTH_MOST, quoted_name
 from penstock.records.message_types import JSON, MessageType
+from penstock.records.properties import EMPTY
 from penstock.spark.reading.bodies import exactly
 from penstock.spark.reading.json_types import Number
 
@@ -19,18 +20,22 @@ NAME_MOST = 255
 """Letters of a column's name: longer ones, and the empty one, name no column."""
 
 
-def infer(bodies: Iterable[bytes | None], kind: MessageType = JSON) -> str | None:
+def infer(
+    bodies: Iterable[bytes | None], kind: MessageType = JSON, properties: Iterable[bytes | None] | None = None
+) -> str | None:
     """DDL of the columns that bodies of a type seem to have; None when no body is an object with a field.
+
+    properties: the header of each, where the type needs it.
 
     Whole numbers are bigint, or string where one is larger than that, other numbers double; what is several kinds is
     string, and so is what lies too deep or has too many fields; times stay string.  Of names that differ only in case,
     which are one to Spark, the first counts, and of more columns than a schema may have the first ones.
     """
     found = dict[str, Any]()
-    text = body_type(kind).json
-    for body in bodies:
+    reader = body_type(kind)
+    for body, head in zip(bodies, repeat(None) if properties is None else properties, strict=False):
         try:
-            row: Any = exactly(text(body or b""))
+            row: Any = exactly(reader.json(reader.one_whole(body or b"", head or EMPTY)))
         except ValueError:
             continue
         if type(row) is dict:

@@ -128,12 +128,14 @@ class Conversation:
     def __init__(self, limits: Limits | None = None, *, version: str = "") -> None:
         self.limits = limits or Limits()
         self.phase = Phase.HEADER
+        self.finished = False  # nothing more will be read or answered: write what is due and close the socket
         self.frame_max = self.limits.frame_max  # as negotiated, once OpenAsked was seen
         self.channel_max = self.limits.channel_max
         self.heartbeat = 0  # seconds, as negotiated; 0: none
         self.client_properties: dict[str, FieldValue] = {}
         self.client_capabilities: frozenset[str] = frozenset()
         self.partial_size = 0  # bytes of bodies announced and not yet complete
+        self.begun = 0  # how many bodies were announced
         self._version = version
         self.mechanism = ""
         self._payload_max = self.limits.handshake_frame - OVERHEAD
@@ -144,11 +146,6 @@ class Conversation:
         self._contents: dict[int, Content] = {}
 
     # what the shell reads
-
-    @property
-    def finished(self) -> bool:
-        """Nothing more will be read or answered: write what is due and close the socket."""
-        return self.phase is Phase.FINISHED
 
     @property
     def unread(self) -> bool:
@@ -239,6 +236,10 @@ class Conversation:
         """
         self._close_channel(channel, code, text, method.ID if method else 0)
 
+    def in_use(self, channel: int) -> bool:
+        """Whether a channel is open, and neither side has said that it ends."""
+        return self._channels.get(channel, FAILED) not in (FAILED, PEER_CLOSED)
+
     def fail_connection(self, code: int, text: str, method: type[m.Method] | None = None) -> None:
         """Send connection.close; everything but close and close-ok is ignored from now on.  Causes no event."""
         self._close_connection(code, text, method.ID if method else 0)
@@ -272,7 +273,7 @@ class Conversation:
     def _finish(self) -> None:
         self._release()
         self._kept.clear()
-        self.phase = Phase.FINISHED
+        self.phase, self.finished = Phase.FINISHED, True
 
     def _forget_content(self, channel: int) -> None:
         content = self._contents.pop(channel, None)

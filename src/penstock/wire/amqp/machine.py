@@ -334,6 +334,7 @@ class ServerConnection(Conversation):
                 raise ProtocolError("too many bytes in unfinished messages", reply_code=RESOURCE_ERROR)
             self.partial_size += content.size
             content.charged = content.size
+            self.begun += 1
             self._complete(channel, content)
         else:
             content.take_body(kind, payload)

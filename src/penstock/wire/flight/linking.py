@@ -21,8 +21,7 @@ import orjson
 import pyarrow as pa
 
 from penstock.errors import InvalidArgument, ProtocolError
-from penstock.records.arrays import one_value
-from penstock.records.compute import compute
+from penstock.records.compute import compute, one_value
 from penstock.records.properties import peek, plain_mode_of_all
 from penstock.records.schema import CARRIED
 from penstock.wire.fields import LSN_MAX, NAME_LIMIT, Fields, read_json

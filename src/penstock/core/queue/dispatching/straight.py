@@ -15,7 +15,7 @@ from penstock.core.effects import Deliver, Sink
 from penstock.core.queue.dispatching.attendance import watch
 from penstock.core.queue.dispatching.dispatch import HALF_FROM, in_turn
 from penstock.core.queue.dispatching.granting import first_header, grant_each, one_each, terms_of
-from penstock.core.queue.stages import is_quiet
+from penstock.core.queue.stages import PLAIN, is_quiet
 from penstock.records.chunks import Chunk, Now
 from penstock.records.kinds import Kind
 
@@ -39,12 +39,12 @@ def is_usual(settings: QueueSettings) -> bool:
 
 def straight(queue: Contents, now: Now, chunk: Chunk, sink: Sink) -> bool:
     """Let messages arrive that are due at once; False: nothing is done, and they arrive as any."""
-    if not is_quiet(queue, now):
+    if (queue.agenda or queue.plan is not PLAIN or queue.targets.lists) and not is_quiet(queue, now):
         return False
     if not queue.roster.all:
-        if queue.onward is not None or queue.settings.purge_on_no_consumers:
+        if queue.declared.waits or queue.settings.purge_on_no_consumers:
             return False
-        queue.ensure_main().append(chunk)
+        (queue.main if queue.main.count else queue.ensure_main()).append(chunk)
         return True
     roster, settings = queue.roster, queue.settings
     if queue.usual is not settings:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.server.cluster.ack_times import BOUNDS, AckTimes, Unacked
+from penstock.server.cluster.lag import BOUNDS, AckTimes, Unacked
 
 
 def test_each_piece_is_counted_when_all_of_it_is_acked() -> None:

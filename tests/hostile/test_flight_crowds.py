@@ -1,0 +1,107 @@
+"""Calls without number on one connection to the Flight door, taken in by gRPC before anybody hears of them."""
+
+from __future__ import annotations
+
+import base64
+import itertools
+import socket
+import struct
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+import penstock
+from hostile.flight_wire import action
+from hostile.strangers import PREFACE, SETTINGS, h2_frame
+from hostile.test_flight_door import another_door, door_of, serving, url_of
+from waiting import eventually
+
+CALLS, AT_ONCE = 150_000, 200
+FLOODS_S = 20.0
+"""Whoever floods is cut long before; on a slow machine it is over then."""
+
+RESET = struct.pack(">I", 8)
+
+
+def head(method: bytes, login: str | None) -> tuple[bytes, bytes]:
+    """The headers of a call, as they are written once, and as they are said again: a byte each (RFC 7541, 6.1)."""
+    said = [
+        (b":method", b"POST"), (b":scheme", b"http"), (b":authority", b"x"), (b"te", b"trailers"),
+        (b":path", b"/arrow.flight.protocol.FlightService/" + method), (b"content-type", b"application/grpc"),
+    ]  # fmt: skip
+    if login is not None:
+        said.append((b"authorization", b"Basic " + base64.b64encode(login.encode())))
+    first = b"".join(b"\x40" + bytes([len(n)]) + n + bytes([len(v)]) + v for n, v in said)
+    return first, bytes(0x80 | 61 + len(said) - place for place in range(len(said)))
+
+
+def flooded(address: str, method: bytes, login: str | None, *, reset: bool, reads: bool) -> None:
+    """Calls as fast as they are taken, until the connection is cut, or all have been begun."""
+    host, _, port = address.rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=30) as link, suppress(OSError):  # it is cut
+        message = action(b"health", b"{}")
+        first, _ = head(b"DoAction", login)
+        told = h2_frame(0, 1, 1, b"\0" + struct.pack(">I", len(message)) + message)
+        link.sendall(PREFACE + SETTINGS + h2_frame(1, 4, 1, first) + told)
+        link.recv(1 << 16)
+        time.sleep(0.2)  # a connection that is known is not looked at as strangers are
+        first, again = head(method, login)
+        if reads:
+            threading.Thread(target=_read, args=(link,), daemon=True).start()
+        until, begun = time.monotonic() + FLOODS_S, 0
+        numbers = itertools.count(3, 2)
+        link.sendall(h2_frame(1, 4, next(numbers), first))
+        while begun < CALLS and time.monotonic() < until:
+            some = itertools.islice(numbers, AT_ONCE)
+            link.sendall(b"".join(h2_frame(1, 4, n, again) + h2_frame(3, 0, n, RESET) * reset for n in some))
+            begun += AT_ONCE
+
+
+def _read(link: socket.socket) -> None:
+    with suppress(OSError):
+        while link.recv(1 << 16):
+            pass
+
+
+USERS = """
+[[user]]
+name = "guest"
+password = "guest"
+[[user]]
+name = "other"
+password = "other"
+"""
+
+
+def served(url: str) -> bool:
+    with suppress(penstock.Unavailable), penstock.connect(url) as client:
+        client.publish("q", b"x", mandatory=False)
+        return True
+    return False
+
+
+@pytest.mark.parametrize(
+    ("method", "login", "reset", "reads"),
+    [
+        (b"DoPut", "guest:guest", False, True),
+        (b"DoAction", "guest:guest", False, False),
+        (b"DoPut", "guest:guest", True, True),
+        (b"DoPut", "guest:wrong", False, True),
+        (b"DoPut", None, False, False),
+    ],
+)
+def test_calls_without_number_on_a_connection_do_not_end_the_door(
+    tmp_path: Path, method: bytes, login: str | None, reset: bool, reads: bool
+) -> None:
+    """30,000 of them, 4 MB on the wire, ended it within two seconds: each has 14 KiB, and a stack if it can."""
+    with serving(tmp_path, USERS) as server:
+        assert server.process is not None
+        door = door_of(server.process.pid)
+        for _ in range(2):
+            flooded(server.ready["flight"], method, login, reset=reset, reads=reads)
+            assert not another_door(server.process.pid, door), server.output()
+        eventually(lambda: served(url_of(server).replace("guest:guest", "other:other")), "nobody else is served")
+        assert door_of(server.process.pid) == door, server.output()
