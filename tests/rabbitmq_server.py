@@ -17,6 +17,7 @@ from typing import Self
 import pika
 from pika.exceptions import AMQPError
 
+from ports import free_ports
 from waiting import eventually
 
 PLACES = ("/usr/lib/rabbitmq/bin/rabbitmq-server", "rabbitmq-server")
@@ -29,21 +30,12 @@ def installed() -> str | None:
     return next(filter(None, map(shutil.which, PLACES)), None) if shutil.which("epmd") else None
 
 
-def _free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    try:
-        return [one.getsockname()[1] for one in sockets]
-    finally:
-        for one in sockets:
-            one.close()
-
-
 class RabbitMQ:
     """`with RabbitMQ(folder) as rabbitmq:`"""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.port, self.http = _free_ports(2)
+        self.port, self.http = free_ports(2)
         self._processes: list[subprocess.Popen[bytes]] = []
 
     def __enter__(self) -> Self:
@@ -67,7 +59,7 @@ class RabbitMQ:
                 process.wait(20)
 
     def _start(self, found: str) -> None:
-        epmd, between = _free_ports(2)
+        epmd, between = free_ports(2)
         home = self.folder / "home"
         home.mkdir()
         cookie = home / ".erlang.cookie"

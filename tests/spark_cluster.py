@@ -18,6 +18,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
 
+from ports import free_ports
+
 SOURCE = Path(__file__).resolve().parents[1] / "src"
 NODES = {"one": "127.0.0.1", "two": "127.0.0.2"}
 """Their addresses differ, since Spark runs no task twice on one host."""
@@ -45,8 +47,7 @@ class Cluster:
     def __init__(self, folder: Path, hide: Path | None = None) -> None:
         self.folder = folder
         self.hide = hide
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.port = int(free.getsockname()[1])
+        [self.port] = free_ports(1)
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self._starts = 0
 

@@ -11,6 +11,7 @@ import ctypes
 import json
 import multiprocessing
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -80,15 +81,13 @@ def sweep() -> int:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [int(one.getsockname()[1]) for one in sockets]
-    finally:
-        for one in sockets:
-            one.close()
+    """Ports that nobody listens on, below those that the system gives to callers: none of these takes one meanwhile."""
+    found = set[int]()
+    while len(found) < count:
+        port = random.randrange(20_000, 32_000)
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            found.add(port)
+    return list(found)
 
 
 class Server:

@@ -56,6 +56,16 @@ name = "ticks"
 key = ["/id"]
 """
 
+COMMAND = """
+import contextlib, io, sys
+from penstock.cli.main import main
+
+with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):
+    main()
+print(*sys.modules)
+"""
+"""`penstock ARGUMENTS`, of which nothing is shown but what it has loaded."""
+
 READ = """
 import sys
 from penstock.cli.serving import read_settings
@@ -154,6 +164,17 @@ def test_an_index_is_made_in_the_child_without_all_functions_of_arrow(tmp_path: 
     assert int(size) > 0
     assert "penstock.log.name_index" in loaded
     assert unwanted(loaded, NOT_IN_AN_INDEX) == []
+
+
+@pytest.mark.parametrize("words", [("audit",), ("log", "show"), ("log", "ls"), ("log", "verify")], ids=" ".join)
+def test_commands_that_read_a_log_do_without_pandas(words: tuple[str, ...], tmp_path: Path) -> None:
+    """pyarrow looks for it when an array is made of a list: as much again as all else that they load."""
+    writer = Writer(tmp_path)
+    writer.write(3)
+    writer.log.close()
+    loaded = said(COMMAND, *words, "--data", str(tmp_path))
+    assert "pyarrow" in loaded
+    assert "pandas" not in loaded
 
 
 def test_dataclasses_are_those_whose_methods_are_made_when_needed() -> None:

@@ -24,6 +24,7 @@ from typer.models import CommandInfo
 from penstock import __version__
 from penstock.cli.output import Json, root, tell, tell_error
 from penstock.errors import PenstockError
+from penstock.server.loading import do_without_pandas
 
 FILES: Mapping[str, str] = {
     "serving": "serve up check convert",
@@ -49,10 +50,15 @@ FILES: Mapping[str, str] = {
 }
 """The commands and families that each file puts at the root.  A command loads its own files and no others."""
 
+WITH_PANDAS = {"bench", "expr", "pipeline", "worker", "--spark"}
+"""Words of a command line that runs Spark or what others wrote.  All the rest does without, and saves loading it."""
+
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; always ends in SystemExit."""
     given = list(sys.argv[1:] if arguments is None else arguments)
+    if arguments is None and WITH_PANDAS.isdisjoint(given):  # else this is somebody's process, and for more than this
+        do_without_pandas()
     try:
         command(given[0] if given else None).main(given, prog_name="penstock")
     except PenstockError as error:
