@@ -25,8 +25,8 @@ from penstock.core.commands.subscription import STAYS, Stays, Subscription
 from penstock.core.commands.topology import PolicyCommands, TopologyCommands
 from penstock.core.commands.transactions import SinkCommands, TransactionCommands
 from penstock.core.effects import Question
-from penstock.core.publishing.published import Published, Refusal
-from penstock.core.publishing.publishing import Whole
+from penstock.core.publishing.published import USUAL, Published, Refusal, Terms
+from penstock.core.publishing.whole import Whole
 from penstock.core.queue.dispatching.consumers import UNLIMITED, Consumer, Credit
 from penstock.core.queue.dispatching.joining import reopen, replace
 from penstock.core.queue.queue import Queue, queue_of
@@ -337,7 +337,8 @@ class Core(
         if mandatory:
             Whole(self._publisher, "this upload").refuse_unwanted(batch.distinct_topics)
         if publisher is None:
-            published = self._publisher.publish(now, batch, persistent=persistent)
+            terms = USUAL if persistent is None else Terms(persistent)
+            published = self._publisher.publish(now, batch, terms)
             if self._publisher.raised:
                 self._make_levels(now)
             return published
@@ -348,7 +349,7 @@ class Core(
         self._out.begin()
 
         def store(rows: Publishes, skip: int) -> Published:
-            return self._publisher.publish(now, rows, skip=skip, persistent=persistent, numbered=True)
+            return self._publisher.publish(now, rows, Terms(persistent, numbered=True), skip)
 
         published = self._publisher.publishers.follow(publisher, sequence, batch, store)
         self._out.end()

@@ -28,7 +28,7 @@ from penstock.core.queue.dispatching.consumers import Consumer, Credit
 from penstock.core.queue.lasting import page
 from penstock.core.queue.order.runs import NEVER
 from penstock.core.queue.queue import Queue, queue_of
-from penstock.core.queue.settling.deferred import Deferred, Sweep
+from penstock.core.queue.settling.deferred import Deferred, Sweeps
 from penstock.core.sizes import Sizes
 from penstock.core.sow.holding import Sow
 from penstock.core.sow.keyed import Keyed
@@ -340,7 +340,7 @@ class CoreParts:
         self._passes: dict[int, tuple[Spans, Passing | None]] = {}  # by queue id: what passes have been over
         self._deferred = Deferred()
         self._patterns: dict[Subscription, None] = {}  # subscriptions to several queues
-        self._sweeps: dict[Token, Sweep] = {}  # settlements by filter on their way
+        self._sweeps = Sweeps()
         self.queue_limits: dict[str, int] = {}  # of vhosts: queues there may be; whoever serves sets it, no log has it
         self.traced = frozenset[str]()  # vhosts whose messages are told to `amq.rabbitmq.trace`, set in the same way
         self.default_types: dict[str, str] = {}  # of vhosts: types of queues that name none, set in the same way
@@ -348,7 +348,6 @@ class CoreParts:
         self._changes = Changes()  # what made them so
         self.lsn_at: Callable[[int], int] = lambda time: 0  # the first LSN published at this time (microseconds) or
         # later; whoever has the log sets it
-        self._sweeping = 0  # the serial number of the last one
         self.attendance: list[tuple[bool, Consumer]] | None = None  # consumers that came (True) or went; whoever wants
         # to know of them puts a list here, and empties it
 

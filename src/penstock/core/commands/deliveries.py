@@ -42,9 +42,8 @@ from penstock.core.queue.dispatching.roster import Terms
 from penstock.core.queue.order.runs import NEVER, pairs_body, sift, sorted_chunk
 from penstock.core.queue.queue import Letter, Queue, queue_of
 from penstock.core.queue.refusing import Reckoning
-from penstock.core.queue.settling.deferred import Sweep
 from penstock.core.queue.settling.letters import portions, split
-from penstock.core.queue.settling.settle import Acked, apart
+from penstock.core.queue.settling.several import Acked, apart
 from penstock.errors import Draining, InvalidArgument, PreconditionFailed, QueueFull
 from penstock.expr import Filter, Matcher
 from penstock.records.chunks import Chunk, Now, as_chunk
@@ -54,9 +53,6 @@ from penstock.records.kinds import Kind
 Delivery: TypeAlias = Deliver[Consumer, Queue]
 Deliveries: TypeAlias = DeliverEach[Consumer, Queue]
 
-
-SWEEPS_MOST = 64
-"""Settlements by filter at the same time."""
 
 REMEMBERED = frozenset({Verb.ACK, Verb.EXPIRE})
 """What may be said of a message before it comes; there is nothing yet to give back."""
@@ -251,29 +247,11 @@ class DeliveryCommands(QueueCommands):
         `answer` hears how many messages that affected, once the queue was gone through.
         Errors: QueueFull when many others are on their way.
         """
-        if len(self._sweeps) >= SWEEPS_MOST:
-            raise QueueFull(f"{SWEEPS_MOST} settlements by filter are on their way; one more has to wait")
+        self._sweeps.refuse_more()
         if queue.is_due(now := self._at(now)):
             queue.tick(now, self._out)
-        self._sweeping += 1
-        sweep = Sweep(queue, self._sweeping, filter, verb, client, answer)
-        if sweep.ask(self._out):
-            self._sweeps[sweep.token] = sweep
+        self._sweeps.begin(queue, filter, verb, client, answer, self._out)
         self._touch(queue)
-
-    def _swept(self, now: Now, answer: Scanned) -> None:
-        """A stretch of a settlement by filter was looked through."""
-        sweep = self._sweeps.get(answer.token)
-        if sweep is None:
-            return
-        if self._by_id(answer.token.queue) is not sweep.queue:
-            sweep.end(self._out)
-            more = False
-        else:
-            more = sweep.scanned(now, answer.found[0], answer.upto, self._out)
-            self._touch(sweep.queue)
-        if not more:
-            del self._sweeps[answer.token]
 
     # -- time
 
@@ -445,7 +423,8 @@ class AnswerCommands(DeliveryCommands):
             case Recovered():
                 self._pass_answered(now, answer)
             case Scanned() if answer.token.purpose is Purpose.SWEEP:
-                self._swept(now, answer)
+                if (queue := self._sweeps.scanned(now, answer, self._by_id(answer.token.queue), self._out)) is not None:
+                    self._touch(queue)
             case Fetched() | Scanned() if answer.token.purpose is Purpose.HISTORY:
                 self._history_answered(now, answer)
             case Scanned() if answer.token.purpose is Purpose.FOREIGN:

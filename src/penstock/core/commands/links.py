@@ -24,6 +24,7 @@ from penstock.core.links.parcels import Numbers as NumbersThere
 from penstock.core.links.parcels import joined
 from penstock.core.links.states import EarlyClaim, LinkState
 from penstock.core.links.twins import Numbered, Twin
+from penstock.core.publishing.published import Terms
 from penstock.core.queue.order.runs import packed
 from penstock.core.queue.owning import why_not_shared
 from penstock.core.queue.queue import Queue
@@ -126,7 +127,7 @@ class LinkCommands(QueueCommands):
         self._out.begin()
         batch.checked = True  # where it was published first
         with _coming(owners, self.peers):
-            published = self._publisher.publish(now, batch, numbered=True)
+            published = self._publisher.publish(now, batch, Terms(numbered=True))
         if lost := published.lost():
             lsns = np.delete(lsns, sorted(lost))
         runs = _runs(published.positions, lsns)

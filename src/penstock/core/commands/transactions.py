@@ -20,8 +20,8 @@ from penstock.core.commands.common_parts import CoreParts
 from penstock.core.commands.deliveries import DeliveryCommands
 from penstock.core.effects import Question, Reply, Verb
 from penstock.core.publishing.dead_letters import Prepared
-from penstock.core.publishing.published import Published, Refusal
-from penstock.core.publishing.publishing import Whole, judged, refused_headers
+from penstock.core.publishing.published import ADMITTED, Published, Refusal
+from penstock.core.publishing.whole import Whole, judged, refused_headers
 from penstock.core.queue.dispatching.consumers import Consumer
 from penstock.core.queue.order.runs import Run, sorted_chunk
 from penstock.core.queue.queue import Letter, Queue
@@ -146,7 +146,7 @@ class TransactionCommands(DeliveryCommands):
         ended = 0
         out.begin()
         if batch is not None and len(batch):
-            published = self._publisher.publish(now, batch, admitted=True)
+            published = self._publisher.publish(now, batch, ADMITTED)
         for i, ending in enumerate(endings):
             ended += self._end(now, ending, transaction.graves.get(i))
         lsn = 0

@@ -15,7 +15,7 @@ from penstock.core.action_rules import Happening, Rules
 from penstock.core.effects import Act, Effect, Question
 from penstock.core.outbox import Outbox
 from penstock.core.publishing.arrivals import Marks
-from penstock.core.publishing.published import Published, due_rows, read_traits
+from penstock.core.publishing.published import Published, Terms, due_rows, read_traits
 from penstock.core.publishing.publishing import Publisher
 from penstock.core.queue.queue import Letter, Queue
 from penstock.core.queue.refusing import Reckoning
@@ -348,10 +348,11 @@ class DeadLetters:
         if not one.causes:
             return Published(0, 0)
         if one.onward:
-            return self._publisher.publish(now, one.batch, numbered=True, admitted=True)
-        return self._publisher.publish(
-            now, one.batch, trusted=True, carbon=one.carbon, banned=one.banned, admitted=admitted
-        )
+            return self._publisher.publish(now, one.batch, Terms(numbered=True, admitted=True))
+        terms = Terms(
+            trusted=True, carbon=one.carbon, banned=one.banned, numbered=True, admitted=admitted
+        )  # fmt: skip
+        return self._publisher.publish(now, one.batch, terms)
 
     def _named(self, one: Prepared, published: Published) -> list[tuple[int, int]]:
         """What was written is a dead letter from now on; (cause, new) pairs."""

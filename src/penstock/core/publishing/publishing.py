@@ -4,8 +4,7 @@ A batch is decided as a whole: what of it waits, is a duplicate, or is refused c
 (`storing`).  It knows no consumer and no limit of a queue: a queue gets its rows as one chunk and does the rest
 (`arrivals`), and what it wants is worked out elsewhere (`routed`).
 
-Transactions and sinks write as a whole or not at all: `Whole` looks before their first record at what would be refused
-of it, writes nothing, and is right until something else happens.
+What is written as a whole or not at all is looked at before (`whole`).
 """
 
 from __future__ import annotations
@@ -21,7 +20,9 @@ from penstock.core.publishing.admission import Admission, Dying, Funeral, Publis
 from penstock.core.publishing.arrivals import Arrivals, Marks
 from penstock.core.publishing.body_checks import BodyChecks
 from penstock.core.publishing.published import (
+    ADMITTED,
     PREFIX,
+    USUAL,
     Banned,
     Published,
     Refusal,
@@ -38,11 +39,11 @@ from penstock.core.publishing.routed import Deduplication, RowRouter
 from penstock.core.publishing.storing import Storing
 from penstock.core.queue import refusing
 from penstock.core.queue.queue import Queue
-from penstock.core.queue.refusing import Reckoning, refusal
+from penstock.core.queue.refusing import Reckoning
 from penstock.core.sizes import Sizes
 from penstock.core.topology.register import Interning
 from penstock.core.topology.routing import Plan, Router
-from penstock.errors import InvalidArgument, PreconditionFailed, QueueFull, Unroutable
+from penstock.errors import InvalidArgument
 from penstock.expr.batches import header_tables
 from penstock.records.body_schemas import named
 from penstock.records.chunks import Now
@@ -96,53 +97,44 @@ class Publisher:
         self,
         now: Now,
         batch: Publishes,
-        *,
+        terms: Terms = USUAL,
         skip: int = 0,
-        persistent: bool | None = None,
-        trusted: bool = False,
-        carbon: bool = True,
-        banned: Banned | None = None,
-        numbered: bool = False,
-        admitted: bool = False,
     ) -> Published:
-        """Store what somebody wants of a batch and let it arrive.
+        """Store what somebody wants of a batch and let it arrive.  skip: leading rows that are duplicates.
 
-        skip: leading rows that are duplicates.  What else may be said: see `Terms`.
+        Rows that ask for nothing, at queues that ask nothing of newcomers, are stored as they are.  Of any others it is
+        asked in turn whether they fit their topic, wait at their exchange, are records of a topic, are duplicates, and
+        have room: each step publishes, by the steps after it, the rows that it has no answer for.
         """
-        topic = batch.topics
-        if batch.plain >= 0 and self.keyed is None and isinstance(topic, Topic) and not (
-            skip or trusted or banned or numbered or persistent is not None
-        ):  # fmt: skip
-            plan = topic.plan
-            if not isinstance(plan, Plan) or plan.version != self._router.topology.version:
-                plan = self._rows.plan(topic)
-            if plan.plain:
-                return self._storing.store_plain(batch, topic, plan, now)
-        terms = Terms(persistent, trusted, carbon, banned, numbered or trusted or skip > 0, admitted)
-        return self._publish_asked(now, batch, skip, terms, numbered)
+        if batch.plain >= 0 and not skip and (terms is USUAL or terms is ADMITTED) and self.keyed is None:
+            topic = batch.topics
+            if isinstance(topic, Topic):
+                plan = topic.plan
+                if not isinstance(plan, Plan) or plan.version != self._router.topology.version:
+                    plan = self._rows.plan(topic)
+                if plan.plain:
+                    return self._storing.store_plain(batch, topic, plan, now)
+        if (self.typed or self.checked) and not terms.trusted and terms.banned is None:
+            wrong = self.unfit(batch, skip)
+            if wrong:
+                return self._without(wrong, now, batch, skip, terms)
+        return self._publish_fit(now, batch, skip, terms)
 
-    def _publish_asked(self, now: Now, batch: Publishes, skip: int, terms: Terms, numbered: bool) -> Published:
-        """The same of rows that may ask for something, or be asked."""
-        persistent, trusted, carbon, banned, judged, admitted = terms
-        if (self.typed or self.checked) and not trusted and banned is None and (wrong := self.unfit(batch, skip)):
-            return self._without(wrong, batch, skip, lambda some: self.publish(
-                now, some, persistent=persistent, skip=skip, carbon=carbon, numbered=numbered, admitted=admitted
-            ))  # fmt: skip
-        if self._router.delaying and not trusted:
+    def _publish_fit(self, now: Now, batch: Publishes, skip: int, terms: Terms) -> Published:
+        """The same of rows that are what their topics say."""
+        if self._router.delaying and not terms.trusted:
             wait = later(batch, self._router.delaying, self.traits, skip, self._outbox.time)
             if wait:
-                if not judged and (named := self._named(batch)) is not None:
-                    return self._numbered(now, batch, named, terms._replace(admitted=False))
-                return self._part(now, batch, wait, skip, persistent, carbon)
+                return self._part(now, batch, wait, skip, terms._replace(admitted=False))
         if self.keyed is None:
             return self._publish(now, batch, skip, terms)
-        if not judged and (named := self._named(batch)) is not None:
+        if not terms.numbered and (named := self._named(batch)) is not None:
             return self._numbered(now, batch, named, terms)
 
         def store(some: Publishes, skipped: int) -> Published:
             return self._publish(now, some, skipped, terms._replace(numbered=True))
 
-        return self.keyed.publish(now, batch, skip, trusted, store)
+        return self.keyed.publish(now, batch, skip, terms.trusted, store)
 
     def unfit(self, batch: Publishes, skip: int = 0) -> dict[int, Refusal]:
         """The rows whose content type or body is not what their topic says."""
@@ -171,19 +163,18 @@ class Publisher:
                     )
         return out
 
-    def _without(
-        self, wrong: Mapping[int, Refusal], batch: Publishes, skip: int, publish: Callable[[Publishes], Published]
-    ) -> Published:
+    def _without(self, wrong: Mapping[int, Refusal], now: Now, batch: Publishes, skip: int, terms: Terms) -> Published:
         """Publish the other rows of a batch."""
         rows = [row for row in range(len(batch.bodies)) if row not in wrong]
         if len(rows) <= skip:
             return Published(0, self._outbox.last_lsn, refused=sorted(wrong.items()), duplicates=skip)
         some = batch.select(rows)
         some.delta = batch.delta
-        told = publish(some).among(rows)
+        told = self._publish_fit(now, some, skip, terms).among(rows)
         return replace(told, refused=sorted([*told.refused, *wrong.items()], key=itemgetter(0)))
 
     def _publish(self, now: Now, batch: Publishes, skip: int, terms: Terms) -> Published:
+        """The same of rows that nobody merges and that do not wait."""
         if self._router.deduping and not terms.trusted and not batch.deduplicated:
             return self._deduplicate(now, batch, skip, terms)
         if terms.trusted and batch.deduplicated:  # made of a refused row that had a key: a letter takes none
@@ -353,15 +344,15 @@ class Publisher:
         self._rows.keep(batch, skip, terms, routed)
         return [(queue, sorted(rows)) for queue, rows in routed.takers.items() if asked(queue)]
 
-    def _part(
-        self, now: Now, batch: Publishes, wait: dict[int, int], skip: int, persistent: bool | None, carbon: bool
-    ) -> Published:
+    def _part(self, now: Now, batch: Publishes, wait: dict[int, int], skip: int, terms: Terms) -> Published:
         """Some rows wait at their exchange, in its own queue; the others are published as ever."""
+        if not terms.numbered and (named := self._named(batch)) is not None:
+            return self._numbered(now, batch, named, terms)
         lsns: list[int] = []
         for (vhost, exchange), rows in by_exchange(batch, wait).items():
             waiting = self._router.queues.find(vhost, PREFIX + exchange)
             assert waiting is not None  # it comes and goes with its exchange
-            some = waiting_rows(batch, rows, self.traits, persistent, self._interning.hiding)
+            some = waiting_rows(batch, rows, self.traits, terms.persistent, self._interning.hiding)
             first = self._storing.put_into(now, waiting, some)
             lsns += range(first, first + len(rows))
         others = [row for row in range(skip, len(batch.bodies)) if row not in wait]
@@ -369,7 +360,7 @@ class Publisher:
         if others:
             some = batch.select(others)
             some.delta = batch.delta
-            rest = self.publish(now, some, persistent=persistent, carbon=carbon, numbered=True)
+            rest = self._publish_fit(now, some, 0, terms._replace(banned=None, numbered=True))
         return with_waiting(lsns, rest, others, skip, self._outbox.last_lsn)
 
     @property
@@ -410,93 +401,9 @@ class Publisher:
         """Headers name publishers and sequences."""
 
         def store(part: Publishes) -> Published:
-            return self.publish(
-                now, part, persistent=terms.persistent, carbon=terms.carbon, banned=terms.banned, numbered=True,
-                admitted=terms.admitted,
-            )  # fmt: skip
+            return self._publish_fit(now, part, 0, terms._replace(numbered=True))
 
         self._outbox.begin()
         published = self.publishers.publish(batch, traits, store)
         self._outbox.end()
         return published
-
-
-def refused_headers(publisher: Publisher, batch: Publishes) -> list[tuple[int, Refusal]]:
-    """The rows that nothing could make acceptable, for what their headers ask or say."""
-    if (publisher.typed or publisher.checked) and (wrong := publisher.unfit(batch)):
-        found = {row: one.refusal for row, one in enumerate(publisher.traits.each(batch)) if one.refusal is not None}
-        return sorted({**wrong, **found}.items())
-    if all(one.refusal is None for one in publisher.traits.kinds(batch)):
-        return []
-    return [(row, one.refusal) for row, one in enumerate(publisher.traits.each(batch)) if one.refusal is not None]
-
-
-def judged(publisher: Publisher, batch: Publishes) -> list[tuple[int, Refusal]]:
-    """The rows that a publish would refuse whatever room there is."""
-    refused, keyed = refused_headers(publisher, batch), publisher.keyed
-    return refused if keyed is None else sorted({**dict(keyed.judge(batch)), **dict(refused)}.items())
-
-
-class Whole:
-    """Batches that become visible together: `look` at all of them, ask for `room`, then write them as `admitted`."""
-
-    def __init__(self, publisher: Publisher, what: str, *, mandatory: bool = False) -> None:
-        """what: how a sentence calls it.  mandatory: a topic that nobody keeps is refused too."""
-        self._publisher = publisher
-        self._what = what
-        self._mandatory = mandatory
-        self._reckoning = Reckoning()
-        self._known: set[Topic] = set()
-        self._full: dict[Queue, int] = {}  # messages that have no room
-        self.rows = 0  # looked at
-
-    def look(self, now: Now, batch: Publishes) -> None:
-        """The next of the batches, in order; nothing is changed.
-
-        Errors: PreconditionFailed for a message that is refused whatever happens; Unroutable for a topic that nobody
-        keeps.
-        """
-        refused = judged(self._publisher, batch)
-        if refused:
-            row, why = refused[0]
-            others = f" ({len(refused) - 1} more are refused)" if len(refused) > 1 else ""
-            raise PreconditionFailed(
-                f"nothing of {self._what} is visible: its message {self.rows + row + 1} is refused: {why}{others}",
-                reason=why.reason if isinstance(why, PreconditionFailed) else why.code,
-            )
-        if self._mandatory:
-            self.refuse_unwanted(batch.distinct_topics)
-        for queue in self._publisher.no_room(now, batch, self._reckoning).values():
-            self._full[queue] = self._full.get(queue, 0) + 1
-        self.rows += len(batch)
-
-    def room(self) -> None:
-        """Raises unless all that was looked at has room.
-
-        Errors: PreconditionFailed for more than a queue may ever hold; QueueFull for more than it has room for now.
-        """
-        for queue, count in self._full.items():
-            self._refuse_full(queue, count)
-
-    def refuse_unwanted(self, topics: set[Topic]) -> None:
-        """Unroutable for a topic that nobody keeps."""
-        for topic in topics - self._known:
-            if not self._publisher.wanted(topic):
-                place = f"{topic.exchange}/{topic.name}" if topic.exchange else topic.name
-                raise Unroutable(
-                    f"nothing of {self._what} is visible: no queue takes topic '{place}' in vhost '{topic.vhost}' and "
-                    "no topic of that name is declared, so its messages would be lost: declare one of them"
-                )
-        self._known |= topics
-
-    def _refuse_full(self, queue: Queue, count: int) -> None:
-        brings = self._reckoning.taken(queue) + count
-        why = refusal(queue, count)
-        if not queue.ever_holds(brings):
-            raise PreconditionFailed(
-                f"nothing of {self._what} is visible: it brings {brings} messages to queue '{queue.name}' in "
-                f"vhost '{queue.vhost}', which may never hold so much: {queue.limits_told}; raise the limit, or make "
-                "batches smaller",
-                reason=why.reason,
-            )
-        raise QueueFull(f"nothing of {self._what} is visible: {why}", reason=why.reason)

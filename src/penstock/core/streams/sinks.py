@@ -19,8 +19,9 @@ from typing import TypeAlias
 
 from penstock.core.effects import Effect
 from penstock.core.outbox import Outbox
-from penstock.core.publishing.published import Published
-from penstock.core.publishing.publishing import Publisher, Whole
+from penstock.core.publishing.published import Published, Terms
+from penstock.core.publishing.publishing import Publisher
+from penstock.core.publishing.whole import Whole
 from penstock.core.state.durable import DurableState
 from penstock.core.state.pending import DecidedPart, DecidedState, SinkMark, decided_copies
 from penstock.core.streams.streams import Streams
@@ -286,7 +287,7 @@ class Sinks:
         for output in outputs:
             output.checked = True  # when they were looked at, which was decided on
             if len(output):
-                told.append(self._publisher.publish(now, output, persistent=True, admitted=True))
+                told.append(self._publisher.publish(now, output, Terms(persistent=True, admitted=True)))
         return tuple(told)
 
     def _mark(self, batch: Batch) -> SinkMark:

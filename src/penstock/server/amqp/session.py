@@ -27,7 +27,7 @@ from penstock.wire.amqp import events, methods
 if TYPE_CHECKING:
     from penstock.core.queue.dispatching.consumers import Consumer
     from penstock.core.queue.queue import Queue
-    from penstock.core.queue.settling.settle import Acked
+    from penstock.core.queue.settling.several import Acked
     from penstock.records.chunks import Chunk, Now
     from penstock.records.entries import Topic
     from penstock.server.amqp.links import Link

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from penstock.core.effects import Purpose, Scan, Sink, Swept, Token, Verb
+from penstock.core.effects import Purpose, Scan, Scanned, Sink, Swept, Token, Verb
 from penstock.core.queue.order.runs import NEVER, sorted_chunk, view
 from penstock.core.queue.settling.leases import SLOT
 from penstock.core.state.pending import DeferredAck, DeferredAcks, copies, forget, remember
@@ -181,6 +181,45 @@ class Sweep:
         """The queue is gone, and with it what was left to look through."""
         self._left.clear()
         self.ask(sink)
+
+
+SWEEPS_MOST = 64
+"""Settlements by filter at the same time."""
+
+
+class Sweeps:
+    """Those that are on their way."""
+
+    def __init__(self) -> None:
+        self._by_token: dict[Token, Sweep] = {}
+        self._serial = 0  # of the last one
+
+    def refuse_more(self) -> None:
+        """QueueFull when there are as many as there may be."""
+        if len(self._by_token) >= SWEEPS_MOST:
+            raise QueueFull(f"{SWEEPS_MOST} settlements by filter are on their way; one more has to wait")
+
+    def begin(
+        self, queue: Queue, filter: Matcher, verb: Verb, client: str, answer: Callable[[int], None], sink: Sink
+    ) -> None:
+        """One more, of what is in the queue now."""
+        self._serial += 1
+        sweep = Sweep(queue, self._serial, filter, verb, client, answer)
+        if sweep.ask(sink):
+            self._by_token[sweep.token] = sweep
+
+    def scanned(self, now: Now, answer: Scanned, there: Queue | None, sink: Sink) -> Queue | None:
+        """A stretch was looked through, of the queue that has its number now; the queue if it was gone on with."""
+        sweep = self._by_token.get(answer.token)
+        if sweep is None:
+            return None
+        if there is not sweep.queue:
+            sweep.end(sink)
+            del self._by_token[answer.token]
+            return None
+        if not sweep.scanned(now, answer.found[0], answer.upto, sink):
+            del self._by_token[answer.token]
+        return sweep.queue
 
 
 def _everything(queue: Queue, client: str) -> Iterable[Chunk]:

@@ -3,31 +3,28 @@
 A return is the one moment at which limits are judged: a message past its deadline or its limits does not go back but
 expires, with all the reasons that hold.  A longer lease is session state alone: nothing of it is logged.
 
-Acks of several consumers at once, as a connection with a thousand workers sends them, leave together where nothing
-could be granted between two of them: the order shows nowhere then, and one record tells who has done what.
+Acks of several consumers at once are in `several`.
 """
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 from penstock.core.acted import exact
 from penstock.core.effects import Gone, Sink, Verb
-from penstock.core.queue.order.runs import PAIR_BYTES, Run, pack_number, pairs_body, sift, sorted_chunk
+from penstock.core.queue.order.runs import Run, pairs_body, sift, sorted_chunk
 from penstock.core.queue.settling.attempts import Tally, back_off, spent
 from penstock.core.queue.settling.leases import SLOT
-from penstock.core.queue.stages import stages_of
 from penstock.core.state.encoding import dump
 from penstock.records.causes import FORCED, TIME_LIMIT
-from penstock.records.chunks import Chunk, Now, as_chunk, pack_pairs
+from penstock.records.chunks import Chunk, Now, pack_pairs
 from penstock.records.event_actions import OnDelete
 from penstock.records.kinds import Kind
 
 if TYPE_CHECKING:
     from penstock.core.queue.contents import Contents
-    from penstock.core.queue.dispatching.consumers import Consumer, TargetList
+    from penstock.core.queue.dispatching.consumers import Consumer
     from penstock.core.queue.settling.letters import Letter
 
 
@@ -90,7 +87,7 @@ def _held(queue: Contents, by: Consumer | None, chunks: Sequence[Chunk]) -> tupl
     """Take what this consumer holds of the chunks: what is in the queue, what it does not hold, how many it held."""
     if by is None:
         return [], [chunk for chunk in chunks if len(chunk)], 0
-    runs, stale = _taken(by, [chunk for chunk in chunks if len(chunk)])
+    runs, stale = taken(by, [chunk for chunk in chunks if len(chunk)])
     if not runs:
         return runs, stale, 0
     count, slots = queue.freed(by, runs)
@@ -148,7 +145,7 @@ def _from_holders(
     slots = 0
     left: Sequence[Chunk] = [chunk]
     for holder in holders:
-        held, left = _taken(holder, left) if own and holder.client == own else _leased(holder, left)
+        held, left = taken(holder, left) if own and holder.client == own else _leased(holder, left)
         if held:
             slots += sum([len(run.chunk) for run in held if run.place == SLOT])
             out += [run for run in held if run.place != SLOT]
@@ -274,49 +271,7 @@ def extend(queue: Contents, consumer: Consumer, chunk: Chunk, deadline: int) -> 
     return count
 
 
-Acked: TypeAlias = "tuple[Consumer, Sequence[Chunk]]"
-"""A consumer, and what it has done of its deliveries, each chunk ascending."""
-
-
-def together(queue: Contents) -> bool:
-    """Whether nothing can be granted, moved or told between the acks of two consumers."""
-    return not (
-        queue.ready or queue.sharing or queue.free_credit or queue.actions or stages_of(queue).keeps
-    )  # fmt: skip
-
-
-def acknowledge(queue: Contents, now: Now, settled: Sequence[Acked], sink: Sink) -> int:
-    """Deliveries of these consumers are done; returns how many messages that affected.  The queue is `together`."""
-    affected = 0
-    runs: list[Run] = []
-    names: list[str] = []  # by whom each
-    for consumer, chunks in settled:
-        name = consumer.client or consumer.tag
-        first = consumer.leases.take_first(chunks[0]) if len(chunks) == 1 and not consumer.closed else None
-        if first is not None and first.place != SLOT:  # what `freed` does, for one run of one who holds more or not
-            count = len(first.chunk)
-            affected += count
-            queue.leased -= count
-            if consumer.serial:
-                queue.outstanding -= count
-            runs.append(first)
-            names.append(name)
-            if consumer.targets is not None:
-                consumer.targets.wake(consumer)
-            continue
-        held, stale = _taken(consumer, chunks) if first is None else ([first], [])
-        if held:
-            affected += _freed(queue, now, consumer, held, runs)
-            names += [name] * (len(runs) - len(names))
-        if stale:
-            _record(queue, now, runs, names, sink)
-            runs, names = [], []
-            affected += settle(queue, now, stale, Verb.ACK, sink, consumer, "", None, None)
-    _record(queue, now, runs, names, sink)
-    return affected
-
-
-def _taken(consumer: Consumer, chunks: Sequence[Chunk]) -> tuple[list[Run], list[Chunk]]:
+def taken(consumer: Consumer, chunks: Sequence[Chunk]) -> tuple[list[Run], list[Chunk]]:
     """Take of the chunks what the consumer holds; and what it does not."""
     held: list[Run] = []
     stale: list[Chunk] = []
@@ -325,86 +280,6 @@ def _taken(consumer: Consumer, chunks: Sequence[Chunk]) -> tuple[list[Run], list
         held += found
         stale += missing
     return held, stale
-
-
-def _freed(queue: Contents, now: Now, consumer: Consumer, held: list[Run], runs: list[Run]) -> int:
-    """The consumer holds these no longer: add what is still in the queue to the runs; how many it held."""
-    count, slots = queue.freed(consumer, held)
-    if slots and (held := [run for run in held if run.place != SLOT]):
-        queue.counted(now.mono).acked += slots
-    runs += held
-    return count
-
-
-def acknowledge_each(queue: Contents, now: Now, consumers: Sequence[Consumer], chunk: Chunk, sink: Sink) -> int:
-    """The same where each of these consumers has done the one message at its place.  The queue is `together`.
-
-    Nearly always each holds just that message, alone, and one client has them all; what is not so goes the other way.
-    """
-    client = consumers[0].client
-    if not client:
-        return acknowledge(queue, now, apart(consumers, chunk), sink)
-    terms, others = _take_lone(consumers, chunk, client)
-    done = chunk
-    if others:
-        left = {lsn for _, lsn in others}
-        done = as_chunk([lsn for lsn in chunk if lsn not in left])
-    affected = len(done)
-    queue.outstanding -= affected
-    queue.leased -= affected
-    if terms is not None:
-        _record(queue, now, [terms.part(done, False)], [client], sink)
-    if others:
-        rest = apart([consumer for consumer, _ in others], as_chunk([lsn for _, lsn in others]))
-        affected += acknowledge(queue, now, rest, sink)
-    return affected
-
-
-def _take_lone(
-    consumers: Sequence[Consumer], chunk: Chunk, client: str
-) -> tuple[Run | None, list[tuple[Consumer, int]]]:
-    """Of these consumers of one client, what each holds alone is taken: what such leases had in common; the others."""
-    terms: Run | None = None
-    others: list[tuple[Consumer, int]] = []
-    last: TargetList | None = None
-    stirred: TargetList | None = None  # its consumers need not be told any more
-    for consumer, lsn in zip(consumers, chunk, strict=True):
-        leases = consumer.leases
-        if leases.lone != lsn or consumer.client != client or consumer.closed:
-            others.append((consumer, lsn))
-            continue
-        terms = leases.terms
-        leases.count, leases.lone, leases.terms = 0, 0, None
-        targets = consumer.targets
-        if targets is not stirred and targets is not None:
-            targets.wake(consumer)
-            if targets is last and targets.complete:  # asked of the second: most lists may have one consumer
-                stirred = targets
-            last = targets
-    return terms, others
-
-
-def apart(consumers: Sequence[Consumer], chunk: Chunk) -> list[Acked]:
-    """One message of each of these consumers, one by one; neighbours of one consumer together."""
-    out: list[tuple[Consumer, list[Chunk]]] = []
-    for consumer, lsn in zip(consumers, chunk, strict=True):
-        if out and out[-1][0] is consumer:
-            out[-1][1].append(range(lsn, lsn + 1))
-        else:
-            out.append((consumer, [range(lsn, lsn + 1)]))
-    return [*out]
-
-
-def _record(queue: Contents, now: Now, runs: Sequence[Run], names: Sequence[str], sink: Sink) -> None:
-    """Say that these are done, each by one of these names; they are held no longer."""
-    if not runs:
-        return
-    if names.count(names[0]) == len(names):
-        header, body = by_one(names[0]), _body(queue.id, runs)
-    else:
-        header, body = _by_several(queue.id, runs, names)
-    sink.record(Kind.SETTLE, queue.name, header, body)
-    count_acked(queue, now, runs[0], sum([len(run.chunk) for run in runs]))
 
 
 NAMES_MOST = 4096
@@ -423,51 +298,6 @@ def by_one(named: str) -> bytes | None:
             _headers.clear()
         header = _headers[named] = dump({"by": named})
     return header
-
-
-def _by_several(queue: int, runs: Sequence[Run], names: Sequence[str]) -> tuple[bytes, bytes]:
-    """Header and body of such a record, the oldest message first: who has done so many pairs."""
-    body, by = [pack_number(queue)], list[tuple[str, int]]()
-    for run, name in sorted(zip(runs, names, strict=True), key=_first_of):
-        pairs = run.pair_bytes()
-        body.append(pairs)
-        by.append((name, len(pairs) // PAIR_BYTES))
-    return dump({"by": by}), b"".join(body)
-
-
-def by_each(queue: int, done: list[tuple[int, str]]) -> tuple[bytes | None, bytes]:
-    """Header and body of the record of one message of each of several, by name."""
-    done.sort()
-    names = [name for _, name in done]
-    if names.count(names[0]) == len(names):
-        pairs = [queue]
-        for lsn, _ in done:
-            if pairs[-1] == lsn and len(pairs) > 1:
-                pairs[-1] = lsn + 1
-            else:
-                pairs += (lsn, lsn + 1)
-        return by_one(names[0]), struct.pack(f"<{len(pairs)}q", *pairs)
-    pairs = [queue, *[end for lsn, _ in done for end in (lsn, lsn + 1)]]
-    return dump({"by": [(name, 1) for name in names]}), struct.pack(f"<{len(pairs)}q", *pairs)
-
-
-def _first_of(done: tuple[Run, str]) -> int:
-    return done[0].chunk[0]
-
-
-def _body(queue: int, runs: Sequence[Run]) -> bytes:
-    """The body of the record, with neighbours of several consumers in one pair."""
-    chunks = [run.chunk for run in runs]
-    if len(chunks) == 1 or {*map(type, chunks)} != {range}:
-        return pairs_body(queue, runs)
-    pairs, end = [queue], -1
-    for first, last in sorted([(chunk[0], chunk[-1] + 1) for chunk in chunks]):
-        if first == end:
-            pairs[-1] = last
-        else:
-            pairs += (first, last)
-        end = last
-    return struct.pack(f"<{len(pairs)}q", *pairs)
 
 
 # -- what actions want to know; a queue that none watches pays one test of an empty tuple
