@@ -345,8 +345,8 @@ class Terms(NamedTuple):
     trusted      the server's own rows, whose headers are not judged and whose times have had their effect
     carbon       CC and BCC count
     banned       by row, names of queues that must not take it
-    numbered     what is a duplicate is known, as of the server's own rows and of a batch with rows to skip: publisher and
-                 sequence in headers have had their effect
+    numbered     what is a duplicate is known, as it is of the server's own rows and where rows are skipped: publisher
+                 and sequence in headers have had their effect
     admitted     `Publisher.no_room` had nothing to say, so no queue is asked again
     """
 

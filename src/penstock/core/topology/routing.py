@@ -146,6 +146,17 @@ class Mark:
         def __get__(self, router: Router, owner: type[Router]) -> set[int]: ...
 
 
+class _Reached:
+    """What a message reaches before content filters."""
+
+    __slots__ = ("by_chance", "by_headers", "own", "queues")
+
+    def __init__(self) -> None:
+        self.queues: dict[Queue, None] = {}
+        self.own: dict[Queue, str] = {}  # the queues of exchanges on the way that remember it, and whose each is
+        self.by_headers = self.by_chance = False  # whether headers had a say in it, and chance
+
+
 class Router:
     """Finds the queues of a topic."""
 
@@ -248,44 +259,31 @@ class Router:
                 return settings.exchange, settings.default_publish_target or settings.underlying_topic or key
         return exchange, key
 
-    def find(
-        self, vhost: str, exchange: str, key: str, headers: Headers, own: dict[Queue, str]
-    ) -> tuple[dict[Queue, None], bool, bool]:
-        """The queues that a message reaches before content filters, whether headers had a say in it, and chance.
-
-        own: filled with the queues of exchanges on the way that remember it, and whose each is.
-        """
-        found: dict[Queue, None] = {}
-        by_headers = by_chance = False
+    def _find(self, vhost: str, exchange: str, key: str, headers: Headers, reached: _Reached) -> None:
+        """Add what a message reaches by one key: by its exchange, or by the first of its alternates that leads on."""
         tried = set[str]()
         name: str | None = exchange
         while name is not None and name not in tried and (here := self.topology.exchange(vhost, name)) is not None:
             tried.add(name)
-            header, drawn = self._follow(vhost, name, key, headers, found, own)
-            by_headers |= header
-            by_chance |= drawn
+            found = self._follow(vhost, name, key, headers, reached)
             if found:
-                break
+                reached.queues |= found
+                return
             alternate = here.arguments.get("alternate-exchange")
             if isinstance(alternate, str):
                 name = alternate
             else:
                 rule = self.topology.policies.exchanges.get((vhost, name))
                 name = None if rule is None else rule.alternate
-        return found, by_headers, by_chance
 
     def _follow(
-        self,
-        vhost: str,
-        exchange: str,
-        key: str,
-        headers: Headers,
-        found: dict[Queue, None],
-        own: dict[Queue, str],
-        but: str | None = None,
-    ) -> tuple[bool, bool]:
-        """Add what bindings of an exchange, and of those bound to it, lead to.  Each is visited once, `but` never."""
-        by_headers = by_chance = False
+        self, vhost: str, exchange: str, key: str, headers: Headers, reached: _Reached, but: str | None = None
+    ) -> dict[Queue, None]:
+        """The queues that bindings of an exchange, and of those bound to it, lead to; all else is added.
+
+        Each exchange is visited once, `but` never.
+        """
+        found: dict[Queue, None] = {}
         visited = {exchange, but}
         todo = [exchange]
         named = self.queues.find(vhost, key)  # most queues see their own name, and need no entry for that
@@ -301,12 +299,12 @@ class Router:
             index = self._index(vhost, name)
             if index is None:
                 continue
-            by_headers |= index.by_headers
-            by_chance |= index.by_chance
+            reached.by_headers |= index.by_headers
+            reached.by_chance |= index.by_chance
             if index.own is not None and index.remembers(headers):
                 remembering = self.queues.find(vhost, index.own.prefix + name)
                 if remembering is not None:
-                    own[remembering] = name
+                    reached.own[remembering] = name
             for kind, destination in index.ends(key, headers):
                 if kind == "exchange":
                     if destination not in visited:
@@ -314,7 +312,7 @@ class Router:
                         todo.append(destination)
                 elif (queue := self.queues.find(vhost, destination)) is not None:
                     found[queue] = None
-        return by_headers, by_chance
+        return found
 
     def _index(self, vhost: str, name: str) -> Index | None:
         for changed in self.topology.touched:
@@ -331,58 +329,48 @@ class Router:
 
     def plan(self, vhost: str, exchange: str, keys: Iterable[str], headers: Headers | None) -> Plan:
         """The plan of a topic; with several keys (CC, BCC), of their union.  By queue id: a route has one form."""
-        found: dict[Queue, None] = {}
-        own: dict[Queue, str] = {}
         told: Headers = {} if headers is None else headers
-        by_headers = by_chance = keep = False
+        keys = tuple(keys)
         replies: tuple[str, ...] = ()
         if exchange == DEFAULT:
-            keys = tuple(keys)
             replies = tuple([key for key in keys if key.startswith(REPLY_PREFIX)])
-        for key in keys:
-            if key in replies:
-                continue  # no view and no topic sees what is for one client alone
-            some, header, drawn = self.find(vhost, exchange, key, told, own)
-            found |= some
-            by_headers |= header
-            by_chance |= drawn
-            keep |= (vhost, exchange, key) in self.topology.topics or self._kept_by_pattern(vhost, exchange, key)
-        gates = self._gates(vhost, exchange, tuple(keys), told, found, own) if own else ()
-        queues = tuple(sorted(found | dict.fromkeys(own), key=attrgetter("id")))
-        filters = tuple(self._filters.get(queue.id) for queue in queues)
-        fenced = tuple(i for i, queue in enumerate(queues) if queue.id in self._barriers) if self._barriers else ()
-        filters += tuple(self._barriers[queues[i].id] for i in fenced)
-        filtered = any(one is not None for one in filters)
-        plain = not (by_headers or by_chance or filtered or replies or own) and self._is_plain(queues, keep)
-        return Plan(
-            self.topology.version, queues, filters, keep, by_headers, by_chance, filtered, fenced, replies,
-            frozenset(own), gates, plain and (vhost, exchange) not in self.topology.delaying,
+        public = [key for key in keys if key not in replies]  # no view and no topic sees what is for one client alone
+        reached = _Reached()
+        for key in public:
+            self._find(vhost, exchange, key, told, reached)
+        keep = any(self._is_kept(vhost, exchange, key) for key in public)
+        own = frozenset(reached.own)
+        gates = self._gates(vhost, exchange, keys, told, reached) if own else ()
+        queues = tuple(sorted(own.union(reached.queues), key=attrgetter("id")))
+        fenced = tuple([i for i, queue in enumerate(queues) if queue.id in self._barriers]) if self._barriers else ()
+        filters = *[self._filters.get(queue.id) for queue in queues], *[self._barriers[queues[i].id] for i in fenced]
+        plan = Plan(
+            self.topology.version, queues, filters, keep, reached.by_headers, reached.by_chance,
+            any(one is not None for one in filters), fenced, replies, own, gates,
         )  # fmt: skip
+        plan.plain = (vhost, exchange) not in self.topology.delaying and self._is_plain(plan)
+        return plan
 
-    def _is_plain(self, queues: Sequence[Queue], keep: bool) -> bool:
+    def _is_plain(self, plan: Plan) -> bool:
         """Whether somebody wants a message, and none of the queues has a mark: what they ask is asked once a plan."""
-        if self.checked or self.typed or not (queues or keep):
+        if plan.by_headers or plan.by_chance or plan.filtered or plan.replies or plan.own:
             return False
-        return not any(queue.id in ids for queue in queues for ids, _ in self._marks)
+        if self.checked or self.typed or not (plan.queues or plan.keep):
+            return False
+        return not any(queue.id in ids for queue in plan.queues for ids, _ in self._marks)
 
     def _gates(
-        self,
-        vhost: str,
-        exchange: str,
-        keys: Sequence[str],
-        headers: Headers,
-        found: Mapping[Queue, None],
-        own: Mapping[Queue, str],
+        self, vhost: str, exchange: str, keys: Sequence[str], headers: Headers, reached: _Reached
     ) -> tuple[Gate, ...]:
         """Of the exchanges that remember a message those that keep duplicates out, and what only they lead to."""
         out = list[Gate]()
-        for queue, name in own.items():
+        for queue, name in reached.own.items():
             if not queue.deduplicates:
                 continue
-            others, theirs = dict[Queue, None](), dict[Queue, str]()
+            others, found = _Reached(), dict[Queue, None]()
             for key in keys if name != exchange else ():
-                self._follow(vhost, exchange, key, headers, others, theirs, name)
-            behind = {one.name for one in (*found, *own) if one not in others and one not in theirs}
+                found |= self._follow(vhost, exchange, key, headers, others, name)
+            behind = {one.name for one in (*reached.queues, *reached.own) if one not in found and one not in others.own}
             out.append(Gate(queue.name, frozenset(behind), name == exchange))
         return tuple(out)
 
@@ -408,8 +396,11 @@ class Router:
         if (views := self._views.get((vhost, exchange))) is not None:
             yield from views.literal.get(key, ())
 
-    def _kept_by_pattern(self, vhost: str, exchange: str, key: str) -> bool:
-        return next(self._patterns_of(vhost, exchange, key), None) is not None
+    def _is_kept(self, vhost: str, exchange: str, key: str) -> bool:
+        """Whether a declared topic keeps what no queue takes."""
+        return (vhost, exchange, key) in self.topology.topics or any(
+            True for _ in self._patterns_of(vhost, exchange, key)
+        )
 
     def _patterns_of(self, vhost: str, exchange: str, key: str) -> Iterator[str]:
         """The declared topics whose name is a pattern that matches the key."""

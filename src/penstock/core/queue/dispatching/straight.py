@@ -46,15 +46,30 @@ def straight(queue: Contents, now: Now, chunk: Chunk, sink: Sink) -> bool:
             return False
         (queue.main if queue.main.count else queue.ensure_main()).append(chunk)
         return True
-    roster, settings = queue.roster, queue.settings
+    settings = queue.settings
     if queue.usual is not settings:
         if not is_usual(settings):
             return False
         queue.usual = settings
-    if len(roster.levels) > 1 or not roster.in_order or _is_held(queue, chunk[0]):
+    if _is_held(queue, chunk[0]):
         return False
-    if len(chunk) > 1:
-        return _give_each(queue, now, chunk, sink)
+    return (_give_each if len(chunk) > 1 else _give_one)(queue, now, chunk, sink)
+
+
+def _is_held(queue: Contents, first: int) -> bool:
+    """Whether others wait, or more than the order of subscription says who gets what and when."""
+    roster = queue.roster
+    return bool(
+        len(roster.levels) > 1 or not roster.in_order
+        or queue.main.segments or queue.returned.count or queue.sharing or queue.pace is not None or queue.draining
+        or queue.paused_until > 0 or queue.behind or queue.ranking is not None or queue.older is not None
+        or first < queue.redelivered_below
+    )  # fmt: skip
+
+
+def _give_one(queue: Contents, now: Now, chunk: Chunk, sink: Sink) -> bool:
+    """Grant a message to the consumer whose turn it is; False: none has room, or it does not acknowledge."""
+    roster = queue.roster
     one = _next(roster)
     if one is None or one.no_ack:
         return False
@@ -77,15 +92,6 @@ def straight(queue: Contents, now: Now, chunk: Chunk, sink: Sink) -> bool:
     queue.outstanding += 1
     queue.leased += 1
     return True
-
-
-def _is_held(queue: Contents, first: int) -> bool:
-    """Whether others wait, or something beside the consumers says who gets what and when."""
-    return bool(
-        queue.main.segments or queue.returned.count or queue.sharing or queue.pace is not None or queue.draining
-        or queue.paused_until > 0 or queue.behind or queue.ranking is not None or queue.older is not None
-        or first < queue.redelivered_below
-    )  # fmt: skip
 
 
 def _give_each(queue: Contents, now: Now, chunk: Chunk, sink: Sink) -> bool:
