@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import penstock
+from choices import SEED
 from conformance.test_archive_live import CONFIG, command, log_of, publish, url
 from live_server import LiveServer
 
@@ -27,8 +28,7 @@ def archive(address: str) -> None:
 
 def test_a_kill_while_it_archives_leaves_every_row_once(tmp_path: Path, effort: int) -> None:
     (tmp_path / "penstock.toml").write_text(CONFIG)
-    seed = random.randrange(1 << 30)
-    chance = random.Random(seed)
+    chance = random.Random(SEED)
     with LiveServer(tmp_path / "one", [str(tmp_path / "penstock.toml")], flight=True) as server:
         for round_ in range(effort):
             with penstock.connect(url(server)) as client:
@@ -45,10 +45,10 @@ def test_a_kill_while_it_archives_leaves_every_row_once(tmp_path: Path, effort: 
             busy.join()
             server.start()
             with penstock.connect(url(server)) as client:
-                assert log_of(client, end).equals(before), seed
+                assert log_of(client, end).equals(before), SEED
         assert command("log", "archive", "--url", url(server))["left"] == 0
         told = command("log", "verify", "--url", url(server))
-        assert told["damage"] == [], seed
-        assert os.listdir(server.data / "archive" / ".new") == [], seed
+        assert told["damage"] == [], SEED
+        assert os.listdir(server.data / "archive" / ".new") == [], SEED
         with penstock.connect(url(server)) as client:
-            assert log_of(client, end).equals(before), seed
+            assert log_of(client, end).equals(before), SEED

@@ -10,6 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+from choices import EFFORT
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 
@@ -260,3 +263,23 @@ def test_no_test_is_in_a_hurry() -> None:
         if re.search(what, line)
     ]
     assert found == []
+
+
+CHANCE = {r"^import random$": r"(?<![.\w])random\.(?!Random\b)\w+\(", r"\bRandom\(": r"\bRandom\(\)"}
+"""What makes a choice that no seed repeats, in files that have something."""
+
+
+def test_usual_runs_choose_what_every_usual_run_chooses() -> None:
+    """All chance of tests begins with `choices.SEED`, or a number: a failure is that of a change, and comes again."""
+    found = [
+        f"{file.relative_to(TESTS)}:{text.count(chr(10), 0, choice.start()) + 1}: {choice[0]}"
+        for file in TESTS.rglob("*.py")
+        if file.relative_to(TESTS).parts[0] not in ("choices.py", "ports.py", "soak")
+        for text in [file.read_text()]
+        for has, what in CHANCE.items()
+        if re.search(has, text, re.MULTILINE)
+        for choice in re.finditer(what, text)
+    ]
+    assert found == []
+    assert settings.default is not None
+    assert settings.default.derandomize == (EFFORT == 1)
