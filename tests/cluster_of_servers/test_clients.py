@@ -145,7 +145,7 @@ def test_who_is_made_or_changed_at_run_time_logs_in_at_every_member(cluster: Clu
             f"http://127.0.0.1:{server.http}/api/cluster", headers={"authorization": f"Basic {login}"}
         )
         try:
-            with urllib.request.urlopen(request, timeout=5) as answer:
+            with urllib.request.urlopen(request, timeout=30) as answer:
                 return answer.status
         except urllib.error.HTTPError as error:
             return error.code

@@ -112,7 +112,7 @@ def test_confirms_wait_for_a_standby_that_is_away_until_a_person_goes_on_without
 def two_leaders(server: Server) -> set[str]:
     """Who leads, where a member's metrics tell of two."""
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{server.http}/metrics", timeout=5) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{server.http}/metrics", timeout=30) as answer:
             text = answer.read().decode()
     except OSError:  # it has just ended
         return set()

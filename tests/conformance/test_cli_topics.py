@@ -100,7 +100,7 @@ def test_a_start_tells_what_is_not_the_default_and_the_overview_tells_all(server
     from urllib.request import Request, urlopen
 
     request = Request(f"{server.http_url}/api/overview", headers={"Authorization": "Basic Z3Vlc3Q6Z3Vlc3Q="})
-    with urlopen(request, timeout=10) as answer:
+    with urlopen(request, timeout=30) as answer:
         settings = json.load(answer)["penstock"]["settings"]
     assert settings["amqp.heartbeat"]["from"] == settings["log.retention.age"]["from"] == "default"
     assert settings["server.data"]["value"] == str(server.data)

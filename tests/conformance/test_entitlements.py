@@ -281,7 +281,7 @@ def test_a_stream_takes_a_queue_that_its_user_may_read_whole(broker: Broker) -> 
 def ask(broker: Broker, path: str, user: str) -> object:
     login = base64.b64encode(f"{user}:{user}".encode()).decode()
     request = urllib.request.Request(f"{broker.http_url}{path}", headers={"authorization": f"Basic {login}"})
-    with urllib.request.urlopen(request, timeout=10) as answer:
+    with urllib.request.urlopen(request, timeout=30) as answer:
         return orjson.loads(answer.read())
 
 

@@ -45,14 +45,14 @@ async def test_settling_is_awaited(house: FlightHouse) -> None:
     await client.declare("q")
     await client.publish_table("q", pa.table({"body": ["a", "b", "c"]}))
     async with client.consume("q") as consumer:
-        got = {m.body: m for m in [await consumer.take(10) for _ in range(3)] if m is not None}
+        got = {m.body: m for m in [await consumer.take(60) for _ in range(3)] if m is not None}
         await got[b"a"].ack()
         await got[b"b"].retry()
         with pytest.raises(ZeroDivisionError):
             async with got[b"c"]:
                 _ = 1 / 0
         assert got[b"c"].outcome == "retry"
-        again = [m.body for m in [await consumer.take(10) for _ in range(2)] if m is not None]
+        again = [m.body for m in [await consumer.take(60) for _ in range(2)] if m is not None]
         assert sorted(again) == [b"b", b"c"]
     assert (await client.queue("q"))["acked"] == 1
     await client.close()
@@ -69,7 +69,7 @@ async def test_what_comes_for_a_cancelled_taker_is_the_next_ones(house: FlightHo
             assert await consumer.take(0.01) is None
             await client.publish_table("q", pa.table({"body": ["a", "b"]}))
             for body in (b"a", b"b"):
-                message, told = await consumer.take(10), await replay.take()
+                message, told = await consumer.take(60), await replay.take()
                 assert message is not None
                 assert told is not None
                 assert (message.body, told.body) == (body, body)
@@ -82,7 +82,7 @@ async def test_too_late_is_told(house: FlightHouse) -> None:
         await client.declare("q")
         await client.publish("q", "a")
         consumer = client.consume("q")
-        message = await consumer.take(10)
+        message = await consumer.take(60)
         assert message is not None
         await consumer.close()
         with pytest.raises(penstock.Unavailable, match="the server has given the message back"):
@@ -102,7 +102,7 @@ async def test_many_take_from_one_consumer(house: FlightHouse) -> None:
         got = list[bytes]()
 
         async def work() -> None:
-            while (message := await consumer.take(10)) is not None:
+            while (message := await consumer.take(60)) is not None:
                 got.append(message.body)
                 await message.ack()
                 if len(got) == 20:

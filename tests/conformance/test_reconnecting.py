@@ -178,7 +178,7 @@ def test_how_long_it_tries(server: Lives, client: penstock.Client, name: str) ->
 
 
 def test_a_timeout_while_the_server_is_away_is_no_end(server: Lives, client: penstock.Client, name: str) -> None:
-    with client.consume(name, timeout=0.2) as consumer, client.replay(name, "EPOCH", follow=True, timeout=3) as replay:
+    with client.consume(name, timeout=0.2) as consumer, client.replay(name, "EPOCH", follow=True, timeout=5) as replay:
         assert consumer.take() is None, "the server is there, and nothing comes"
         client.publish(name, b"0")
         assert consumer.take(WAIT_S) is not None

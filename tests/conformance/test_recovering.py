@@ -68,7 +68,7 @@ class HeldServer(LiveServer):
             f"http://127.0.0.1:{self.http_port}{path}", headers={"authorization": "Basic Z3Vlc3Q6Z3Vlc3Q="}
         )
         try:
-            with urlopen(request, timeout=10) as answer:
+            with urlopen(request, timeout=30) as answer:
                 return answer.status, answer.read()
         except HTTPError as error:
             with error:

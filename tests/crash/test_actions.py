@@ -71,7 +71,7 @@ def held(server: LiveServer) -> int:
     """How many of `jobs` are leased, or dead and not yet removed."""
     signed = {"Authorization": f"Basic {base64.b64encode(b'guest:guest').decode()}"}
     asked = Request(f"http://{server.ready['http']}/api/queues/%2F/jobs", headers=signed)
-    with urlopen(asked, timeout=10) as answer:
+    with urlopen(asked, timeout=30) as answer:
         told = json.loads(answer.read())
         return int(told["messages_unacknowledged"]) + int(told["penstock"]["dying"])
 

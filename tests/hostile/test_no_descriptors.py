@@ -166,7 +166,7 @@ def test_too_few_descriptors_are_refused_in_a_sentence(tmp_path: Path, files: in
     command = f"import resource; {limit}; from penstock.cli.main import main; main()"
     done = subprocess.run(
         [sys.executable, "-c", command, "serve", "--data", str(tmp_path)],
-        env={**os.environ, "PYTHONPATH": str(SOURCE)}, capture_output=True, text=True, timeout=20, check=False,
+        env={**os.environ, "PYTHONPATH": str(SOURCE)}, capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     assert done.returncode == 2
     assert f"may open {files} files and sockets, and a server needs {LEAST}" in done.stderr

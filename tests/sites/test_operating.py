@@ -27,7 +27,7 @@ def test_a_paused_link_tells_nothing_and_goes_on_when_it_is_resumed_also_over_a_
         assert out(a)["state"] == "paused"
         assert b.queue()["foreign"] == 1
         request = urllib.request.Request(f"http://{a.ready['http']}/api/links/b/resume", b"{}", GUEST, method="POST")
-        with urllib.request.urlopen(request, timeout=10) as answer:
+        with urllib.request.urlopen(request, timeout=30) as answer:
             assert answer.status in (200, 204)
         eventually(lambda: b.queue()["foreign"] == 2)
         assert work(b, 2) == [b"before", b"paused"]
@@ -48,7 +48,7 @@ def test_status_tells_both_directions_and_what_went_over(tmp_path: Path) -> None
         [shown] = [one["penstock"] for one in sites["b"].get("/api/queues") if one["name"] == "work"]
         keys = ("foreign", "transferred_in", "transferred_out", "double", "proxied_transfer")
         assert [shown[key] for key in keys] == [2, 0, 0, 0, False]
-        with urllib.request.urlopen(f"http://{a.ready['http']}/metrics", timeout=10) as answer:
+        with urllib.request.urlopen(f"http://{a.ready['http']}/metrics", timeout=30) as answer:
             lines = answer.read().decode().splitlines()
         assert 'penstock_link_up{direction="out",link="b"} 1.0' in lines
         assert 'penstock_link_messages_total{direction="out",link="b"} 2.0' in lines

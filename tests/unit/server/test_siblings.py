@@ -12,7 +12,7 @@ import pytest
 import penstock
 from flight_house import FlightHouse
 
-LONG_S = 10.0
+LONG_S = 60.0
 
 
 @pytest.fixture

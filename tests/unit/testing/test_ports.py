@@ -99,11 +99,11 @@ def test_flight_clients_publish_consume_and_ack() -> None:
 
 def test_http_shows_the_broker() -> None:
     with Broker(CONFIG) as broker:
-        with urlopen(f"{broker.http_url}/healthz", timeout=10) as answer:
+        with urlopen(f"{broker.http_url}/healthz", timeout=30) as answer:
             assert json.loads(answer.read())["status"] == "ok"
-        with urlopen(f"{broker.http_url}/metrics", timeout=10) as answer:
+        with urlopen(f"{broker.http_url}/metrics", timeout=30) as answer:
             assert b"q" in answer.read()
-        with urlopen(f"{broker.http_url}/metrics", timeout=10) as answer:
+        with urlopen(f"{broker.http_url}/metrics", timeout=30) as answer:
             lines = answer.read().decode().splitlines()
         assert "penstock_durable_lsn 0.0" not in lines
         assert any(line.startswith("rabbitmq_queues 1") for line in lines)

@@ -31,7 +31,7 @@ NAMED = (
 def fetch(broker: Broker, path: str) -> bytes:
     login = base64.b64encode(b"guest:guest").decode()
     request = urllib.request.Request(f"{broker.http_url}{path}", headers={"authorization": f"Basic {login}"})
-    with urllib.request.urlopen(request, timeout=10) as answer:
+    with urllib.request.urlopen(request, timeout=30) as answer:
         return bytes(answer.read())
 
 
