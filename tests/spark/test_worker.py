@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import platform
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -96,3 +97,32 @@ def test_who_plans_loads_nothing_of_what_tasks_read_with() -> None:
     heavy = ("pandas", "pyarrow.compute", "lark", "penstock.history", "penstock.log", "penstock.expr", "penstock.core",
              "penstock.client.client", "penstock.client.consumer")  # fmt: skip
     assert [name for name in loaded if name.startswith(heavy)] == []
+
+
+FAULTS = """
+import resource, sys
+import numpy as np
+from pyspark import TaskContext
+from penstock.spark import executor
+
+TaskContext.get = lambda: object()
+assert executor.keep_freed()
+
+def batch():
+    made = [np.ones(50_000) for _ in range(40)]
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+first = batch()
+print(max(batch() for _ in range(20)) - first)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library cannot be told")
+def test_a_task_uses_the_memory_of_its_last_batch_again() -> None:
+    """Sixteen megabytes a batch, which are 4,000 pages: none of them is new after the first one."""
+    told = subprocess.run([sys.executable, "-c", FAULTS], capture_output=True, text=True, check=True)
+    assert int(told.stdout) < 1_000
+
+
+def test_the_memory_of_a_driver_s_process_is_left_alone() -> None:
+    assert not executor.keep_freed()

@@ -12,7 +12,7 @@ import pytest
 from choices import SEED
 from penstock.spark.reading import bodies as reading
 from penstock.spark.reading.bodies import BodyParser
-from penstock.spark.reading.like_bodies import LikeBodies
+from penstock.spark.reading.like_bodies import BLOCK, LikeBodies
 from penstock.spark.reading.plain_bodies import BODY_MOST, PlainBodies, is_plain
 
 COLUMNS: dict[str, Any] = {
@@ -103,8 +103,11 @@ class Both:
     def check(self, *bodies: bytes) -> bool:
         """Whether they were read at once."""
         batch: Any = pa.array(bodies, pa.binary())
+        within: Any = pa.array([b"before", *bodies, b'"}' * BLOCK], pa.binary())  # as bodies of a log are in its file
+        within = within.slice(1, len(bodies))
         taken = self._parsers[0]._at_once(batch) is not None  # pyright: ignore[reportPrivateUsage]
-        found = [parser.parse(batch) for parser in self._parsers]
+        assert (self._parsers[0]._at_once(within) is not None) is taken  # pyright: ignore[reportPrivateUsage]
+        found = [parser.parse(given) for parser, given in zip(self._parsers, (within, batch), strict=True)]
         for name, column in found[0][0].items():
             assert column.type == self.schema.field(name).type
             column.validate(full=True)
@@ -132,9 +135,10 @@ def test_values_in_the_places_of_a_shape_are_what_the_reader_of_each_body_says(e
         rows = list[bytes]()
         likely = random.choice([0.02, 0.2])
         for _ in range(random.randrange(1, 5)):
+            short = repr(random.randrange(1, 10**7) / 10 ** random.randrange(7))
             usual = (str(random.randrange(-(10 ** random.randrange(12)), 10 ** random.randrange(12))),
                      f"{random.random() * 10.0 ** random.randrange(9):.{random.randrange(1, 9)}f}",
-                     random.choice(["true", "false", "null"]), repr(float(random.randrange(1, 10**9))))  # fmt: skip
+                     random.choice(["true", "false", "null"]), short)  # fmt: skip
             values = [random.choice(odd) if random.random() < likely else one for one in usual]
             text = "".join(random.choices("abc \u00e9", k=random.randrange(12)))
             rows.append(b'{"id":%s,"total":%s,"flag":%s,"region":"%s","odd name": %s }' % tuple(

@@ -29,7 +29,7 @@ from penstock.history.history import History
 from penstock.history.view import Folder, Listing, Moved, View
 from penstock.log.disk import OsDisk
 from penstock.records.body_schemas import needed_of
-from penstock.spark.executor import spare_modules, task_of
+from penstock.spark.executor import keep_freed, spare_modules, task_of
 from penstock.spark.options import ReadOptions
 from penstock.spark.reading.bodies import Aside, BodyParser, type_of, with_all_needed
 from penstock.spark.reading.columns import BOOKMARK, ERROR, Layout
@@ -72,6 +72,7 @@ def _parsed(
     server: Remote, options: ReadOptions, layout: Layout, part: object, rows: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     """Rows with the columns of their bodies; bad bodies put aside."""
+    keep_freed()
     kind = type_of(server, options)
     by_headers = "properties" in needed_of(kind)
     parser = BodyParser(layout.schema, layout.parsed, layout.needed, kind, layout.rescued, layout.own)

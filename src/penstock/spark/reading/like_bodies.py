@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 Places: TypeAlias = "npt.NDArray[np.int64]"
 """Of bytes in the bodies of a batch, one for each of its rows or of some."""
 
+Eights: TypeAlias = "npt.NDArray[np.uint64]"
+"""Eight bytes each."""
+
 SHAPES_MOST = 4
 SHARE_LEAST = 16
 """Of the rows that are left a shape has at least one in so many, or the batch is too mixed."""
@@ -43,12 +46,16 @@ VALUES_MOST = 64
 LONG = 400
 """Bytes of a body on average from which on looking at each of them costs more than it gains."""
 
+BLOCK = 64
+"""Bytes that are got at once: what is written before a value, or its end, and the first eight of the value."""
+
 TEXT, BARE = "text", "number, null, true or false"
 
 EVERY = np.uint64(0x0101010101010101)
-HIGH, SMALL = np.uint64(0x8080808080808080), np.uint64(0x2020202020202020)
-ONE, TEN, HUNDRED, MYRIAD = map(np.uint64, (1, 10, 100, 10_000))
+HIGH = np.uint64(0x8080808080808080)
+ONE, EIGHT, TEN, HUNDRED, MYRIAD = map(np.uint64, (1, 8, 10, 100, 10_000))
 ZEROS, SIX, UPPER = np.uint64(0x3030303030303030), np.uint64(0x0606060606060606), np.uint64(0xF0F0F0F0F0F0F0F0)
+POWERS = 10.0 ** np.arange(8)
 PAIRS, FOURS = np.uint64(0x00FF00FF00FF00FF), np.uint64(0x0000FFFF0000FFFF)
 MINUS, ZERO = b"-0"
 NULL, TRUE, FALS = (int.from_bytes(one, "little") for one in (b"null", b"true", b"fals"))
@@ -131,12 +138,18 @@ class Text:
         first, size = int(ends[0]), int(ends[-1] - ends[0])
         if size > LONG * len(given):
             raise SecondLook
+        if first + size + BLOCK <= data.size:  # what is read behind the last body is there: the next one, mostly
+            self.letters, self.buffer, first = np.frombuffer(data, np.uint8), data, 0
+        else:
+            self.letters = np.zeros(size + BLOCK, np.uint8)
+            self.letters[:size] = np.frombuffer(data, np.uint8, size, first)
+            self.buffer = pa.py_buffer(cast("Any", self.letters))
         self.starts, self.stops = ends[:-1].astype(np.int64) - first, ends[1:].astype(np.int64) - first
-        self.letters = np.zeros(size + 16, np.uint8)
-        self.letters[:size] = np.frombuffer(data, np.uint8, size, first)
-        self.buffer: Any = pa.py_buffer(cast("Any", self.letters))
-        # Eight bytes from each place on, as one number whose lowest byte is the first.
-        self.eights: npt.NDArray[np.uint64] = np.ndarray((size + 9,), "<u8", self.letters.data, 0, (1,))
+        self.eights = self._each(8).view("<u8")
+
+    def _each(self, size: int) -> npt.NDArray[Any]:
+        """So many bytes from each place on, as one thing: to get many at once costs no more than to get one."""
+        return np.ndarray((len(self.letters) - size + 1,), f"V{size}", self.letters.data, 0, (1,))
 
     def body(self, row: int) -> bytes:
         """The body of a row, as it came."""
@@ -151,37 +164,46 @@ class Text:
         whole: Any = pa.Array.from_buffers(pa.string(), 2 * count, parts)
         return whole.take(pa.array(np.arange(0, 2 * count, 2)))
 
-    def are(self, places: Places, wanted: bytes) -> npt.NDArray[np.bool_]:
-        """At which of these places the bytes of `wanted` stand."""
-        found = np.ones(len(places), bool)
-        for start in range(0, len(wanted), 8):
-            part = wanted[start : start + 8]
-            there = self.eights[places + start if start else places]
-            if len(part) < 8:
-                there &= np.uint64((1 << 8 * len(part)) - 1)
-            found &= there == np.uint64(int.from_bytes(part, "little"))
-        return found
+    def words(self, places: Places, count: int) -> list[Eights]:
+        """So many numbers of eight bytes from each of these places on, the lowest byte of each the first."""
+        if count == 1:
+            return [self.eights[places]]
+        there = self._each(8 * count)[places].view("<u8").reshape(-1, count)
+        return [there[:, word] for word in range(count)]
 
-    def next(self, places: Places, wanted: bytes, stops: Places) -> Places:
-        """The first places of one of these bytes, from here on; `stops` where none comes before."""
-        found = places.copy()
-        rest: Any = slice(None)
-        while True:
-            there, hits = self.eights[found[rest]], None
-            for byte in wanted:
-                zero = there ^ (EVERY * np.uint64(byte))
-                hit = (zero - EVERY) & ~zero & HIGH  # its lowest bit is the highest one of the first byte that is zero
-                hits = hit if hits is None else hits | hit
-            assert hits is not None
-            found[rest] += np.bitwise_count((hits - ONE) & ~hits) >> 3  # eight where there is none
-            if hits.all():
-                break
-            open_ones = np.flatnonzero(hits == 0)
-            rest = open_ones if isinstance(rest, slice) else rest[open_ones]
-            rest = rest[found[rest] < stops[rest]]
-            if not len(rest):
-                break
+    def next(self, places: Places, wanted: bytes, stops: Places, there: Eights) -> Places:
+        """The first places of one of these bytes, from here on; `stops` where none comes before.
+
+        there: the eight bytes that stand at the places.
+        """
+        hits = _hits(there, wanted)
+        found = places + _bytes_before(hits)
+        rest = np.flatnonzero(hits == 0)
+        while len(rest := rest[found[rest] < stops[rest]]):
+            hits = _hits(self.eights[found[rest]], wanted)
+            found[rest] += _bytes_before(hits)
+            rest = rest[hits == 0]
         return np.minimum(found, stops)
+
+
+def _hits(there: Eights, wanted: bytes) -> Eights:
+    """In each of these numbers one bit, the highest of its byte, for the first of these bytes; zero: none is there."""
+    found: Any = None
+    for byte in wanted:
+        zero = there ^ (EVERY * np.uint64(byte))
+        hit = (zero - EVERY) & ~zero & HIGH  # its lowest bit is the highest one of the first byte that is zero
+        found = hit if found is None else found | hit
+    return cast("Eights", found)
+
+
+def _bytes_before(hits: Eights) -> npt.NDArray[np.uint8]:
+    """How many bytes stand before the first hit; eight where there is none."""
+    return cast("npt.NDArray[np.uint8]", np.bitwise_count((hits - ONE) & ~hits) >> 3)
+
+
+def _first_bytes(count: Any) -> Any:
+    """A number whose lowest bytes, so many, are all ones."""
+    return (ONE << (count << 3).astype(np.uint64)) - ONE
 
 
 class LikeBodies:
@@ -226,6 +248,10 @@ def _joined(found: list[tuple[Places, list[Any]]], place: int) -> Column:
     return cast("Column", pa.concat_arrays([values[place] for _, values in found]).take(pa.array(order)))
 
 
+_Span: TypeAlias = "tuple[Places, Places, Eights]"
+"""Where the values of a piece begin and end, and the eight bytes that they begin with."""
+
+
 class _Rows:
     """Those rows of a batch that have been like a shape so far."""
 
@@ -234,19 +260,19 @@ class _Rows:
         self._rows = rows
         self._stops = text.stops[rows]
         self._at = text.starts[rows]
-        self._spans = list[tuple[Places, Places]]()
+        self._spans = list[_Span]()
 
     def read(self, shape: Shape, fields: Sequence[Field]) -> tuple[Places, list[Any]]:
         """Which rows have it, and their columns.  Raises where a value needs a second look."""
         self._follow(shape)
         wanted = {field.name: field for field in fields}
         made = dict[str, Any]()
-        for piece, (starts, ends) in zip(shape.pieces, self._spans, strict=True):
+        for piece, span in zip(shape.pieces, self._spans, strict=True):
             field = None if piece.name is None else wanted.get(piece.name)
             if piece.kind == BARE:
-                column = _Bare(self._text, starts, ends).column(None if field is None else field.kind)
+                column = _Bare(self._text, *span).column(None if field is None else field.kind)
             else:
-                column = None if field is None else _of_texts(self._text.slices(starts, ends), field.kind)
+                column = None if field is None else _of_texts(self._text.slices(*span[:2]), field.kind)
             if field is not None:
                 made[field.name] = _whole(column, field)
         for field in fields:
@@ -259,36 +285,54 @@ class _Rows:
     def _follow(self, shape: Shape) -> None:
         """Find the values of each row; those that are not like the shape are left out."""
         for piece in shape.pieces:
-            self._pass(piece.before)
-            ends = self._text.next(self._at, piece.ends, self._stops)
-            self._spans.append((self._at, ends))
+            there = self._pass(piece.before)
+            ends = self._text.next(self._at, piece.ends, self._stops, there)
+            self._spans.append((self._at, ends, there))
             self._at = ends
             self._keep(ends < self._stops)
         self._pass(shape.after)
         self._keep(self._at == self._stops)
-        if not len(self._rows):
-            raise SecondLook
 
-    def _pass(self, written: bytes) -> None:
-        self._keep(self._text.are(self._at, written))
+    def _pass(self, written: bytes) -> Eights:
+        """Go on behind what is written, in those rows where it is; the eight bytes that follow."""
+        first, last = written[: -(BLOCK - 8)], written[-(BLOCK - 8) :]
+        self._keep(self._at + len(written) <= self._stops)
+        for start in range(0, len(first), BLOCK - 8):
+            self._pass_block(first[start : start + BLOCK - 8])
+        return self._pass_block(last)
+
+    def _pass_block(self, written: bytes) -> Eights:
+        full, rest = divmod(len(written), 8)
+        words = self._text.words(self._at, full + 1 + (rest > 0))
+        alike = np.ones(len(self._at), bool)
+        for place in range(full):
+            alike &= words[place] == np.uint64(int.from_bytes(written[8 * place : 8 * place + 8], "little"))
+        behind = words[full]
+        if rest:
+            tail, bits = written[8 * full :], np.uint64(8 * rest)
+            alike &= behind & np.uint64((1 << 8 * rest) - 1) == np.uint64(int.from_bytes(tail, "little"))
+            behind = (behind >> bits) | (words[full + 1] << (np.uint64(64) - bits))
         self._at = self._at + len(written)
+        return behind if self._keep(alike) else behind[alike]
 
-    def _keep(self, which: npt.NDArray[np.bool_]) -> None:
+    def _keep(self, which: npt.NDArray[np.bool_]) -> bool:
+        """Leave out the other rows; whether there are none."""
         if which.all():
-            return
+            return True
         self._rows, self._stops, self._at = self._rows[which], self._stops[which], self._at[which]
-        self._spans = [(starts[which], ends[which]) for starts, ends in self._spans]
+        self._spans = [(starts[which], ends[which], there[which]) for starts, ends, there in self._spans]
         if not len(self._rows):
             raise SecondLook
+        return False
 
 
 class _Bare:
     """Values that are not texts."""
 
-    def __init__(self, text: Text, starts: Places, ends: Places) -> None:
+    def __init__(self, text: Text, starts: Places, ends: Places, eights: Eights) -> None:
         self._text, self._starts, self._ends = text, starts, ends
         self._sizes = ends - starts
-        self._eights = text.eights[starts]
+        self._eights = np.ascontiguousarray(eights)
         self._letters = self._eights.view(np.uint8).reshape(-1, 8)
         if not self._sizes.all():
             raise SecondLook
@@ -301,7 +345,7 @@ class _Bare:
             return self._numbers(kind)
         numbers: Any = None
         if digits.any():
-            numbers = _Bare(self._text, self._starts[digits], self._ends[digits]).column(kind)
+            numbers = _Bare(self._text, self._starts[digits], self._ends[digits], self._eights[digits]).column(kind)
         nulls, flags = self._words(~digits)
         if kind is None:
             return None
@@ -328,14 +372,16 @@ class _Bare:
         """All are written as numbers are in JSON, as far as Arrow does not see to it."""
         types: Any = pa.types
         whole = kind is not None and types.is_integer(kind)
-        if whole and int(self._sizes.max()) <= 8 and (found := self._short()) is not None:
-            shorts: Any = pa.array(found)
-            return shorts.cast(kind)
+        if int(self._sizes.max()) <= 8 and (found := self._short(whole=whole)) is not None:
+            if whole:
+                shorts: Any = pa.array(found)
+                return shorts.cast(kind)
+            return None if kind is None else _floats(pa.array(found), found, kind)
         self._refuse_odd(whole=whole)
         texts = self._text.slices(self._starts, self._ends)
         if whole:
             return texts.cast(kind)
-        if self._may_have_exponents() and compute.any(compute.match_substring(texts, ".e", ignore_case=True)).as_py():
+        if compute.any(compute.match_substring(texts, ".e", ignore_case=True)).as_py():
             raise SecondLook
         doubles = texts.cast(pa.float64())
         values = doubles.to_numpy()
@@ -343,19 +389,38 @@ class _Bare:
             raise SecondLook
         return None if kind is None else _floats(doubles, values, kind)
 
-    def _short(self) -> npt.NDArray[np.int64] | None:
-        """Whole numbers of up to eight digits, all at once; None where one has a sign or something else."""
-        gap = ((8 - self._sizes) << 3).astype(np.uint64)
-        there = (self._eights << gap) ^ ZEROS  # a digit is 0 to 9 then; what is before the first one is made 0 below
+    def _short(self, *, whole: bool) -> npt.NDArray[Any] | None:
+        """Numbers of up to eight letters, all at once; None where one has a sign or something else.
+
+        whole: as they are, without a fraction; else as doubles, which are exact: a whole number through a power of ten.
+        """
+        there, sizes = self._eights & _first_bytes(self._sizes), self._sizes
+        zeros = self._letters[:, 0] == ZERO
+        fraction: Any = None
+        if not whole:
+            dots = _bytes_before(_hits(there, b"."))
+            if (dots < 8).any():
+                has = dots < 8
+                fraction = np.where(has, sizes - 1 - dots, 0)
+                if (has & ((dots == 0) | (fraction == 0))).any():
+                    raise SecondLook
+                before = _first_bytes(dots)
+                there = (there & before) | ((there >> EIGHT) & ~before)
+                sizes = sizes - has
+                zeros &= dots != 1
+        if zeros.any() and (zeros & (self._sizes > 1)).any():
+            raise SecondLook
+        gap = ((8 - sizes) << 3).astype(np.uint64)
+        there = (there << gap) ^ ZEROS  # a digit is 0 to 9 then; what is before the first one is made 0 below
         there &= ~((ONE << gap) - ONE)
         if ((there | (there + SIX)) & UPPER).any():
             return None
-        if (self._letters[:, 0] == ZERO).any() and ((self._letters[:, 0] == ZERO) & (self._sizes > 1)).any():
-            raise SecondLook
-        there = (there * TEN + (there >> np.uint64(8))) & PAIRS
+        there = (there * TEN + (there >> EIGHT)) & PAIRS
         there = (there * HUNDRED + (there >> np.uint64(16))) & FOURS
         there = (there * MYRIAD + (there >> np.uint64(32))) & np.uint64(0xFFFFFFFF)
-        return there.astype(np.int64)
+        if whole:
+            return there.astype(np.int64)
+        return there.astype(np.float64) if fraction is None else there / POWERS[fraction]
 
     def _refuse_odd(self, *, whole: bool) -> None:
         """SecondLook for what Arrow takes and JSON does not: 01, 1., 1.e5, 0x1."""
@@ -373,14 +438,6 @@ class _Bare:
             or (len(after) and (whole or (after - ZERO < 10).any() or (after | 0x20 == ord("x")).any()))
         ):
             raise SecondLook
-
-    def _may_have_exponents(self) -> bool:
-        """Whether one has an `e`, as far as eight letters tell."""
-        if int(self._sizes.max()) > 8:
-            return True
-        zero = (self._eights | SMALL) ^ (EVERY * np.uint64(ord("e")))
-        hits = (zero - EVERY) & ~zero & HIGH
-        return bool((hits & ((ONE << (self._sizes << 3).astype(np.uint64)) - ONE)).any())
 
 
 def _floats(column: Any, values: npt.NDArray[np.float64], kind: Any) -> Any:

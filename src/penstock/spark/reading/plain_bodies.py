@@ -67,6 +67,8 @@ class PlainBodies:
 
     def columns(self, bodies: Column) -> dict[str, Column]:
         """The columns of a batch that is plain.  Raises where a body or a value needs a second look."""
+        if _may_be_beyond(bodies):
+            raise pa.ArrowInvalid("a number of a body may leave the doubles")
         rows = list(map(self._decode, cast("list[bytes]", bodies.to_pylist())))
         return {
             field.name: field.at_once(list(map(column, rows)))
@@ -75,30 +77,39 @@ class PlainBodies:
 
 
 def is_plain(bodies: Column) -> bool:
-    """Whether both readers agree on a batch."""
+    """Whether all readers agree on what the texts and the objects of a batch are."""
     given: Any = bodies
     if not len(given) or given.null_count:
         return False
     _, offsets, data = given.buffers()
     ends = np.frombuffer(offsets, np.int32, len(given) + 1, given.offset * 4)
-    longest = int(np.diff(ends).max())
-    if data is None or longest > BODY_MOST:
+    first, last = int(ends[0]), int(ends[-1])
+    if data is None or first == last or int(np.diff(ends).max()) > BODY_MOST:
         return False
-    text = cast("bytes", data.slice(int(ends[0]), int(ends[-1] - ends[0])).to_pybytes())
-    letters = np.frombuffer(text, np.uint8)
-    if not text or text.find(b"\\") >= 0 or int(letters.min()) < ord(" "):
+    letters = np.frombuffer(data, np.uint8, last - first, first)
+    if int(letters.min()) < ord(" ") or (letters == ord("\\")).any():
         return False
     try:
-        if not text.isascii():
+        if int(letters.max()) > MOST_OF_ASCII:
             bodies.cast(pa.string())
     except pa.ArrowInvalid:
         return False
-    if longest < DIGITS_MOST and not _has_exponent(letters):
-        return True
-    whole: Any = pa.array([text], pa.binary())
-    return not compute.match_substring_regex(whole, pattern=BEYOND)[0].as_py()
+    return True
 
 
+def _may_be_beyond(bodies: Column) -> bool:
+    """Whether some number may be one that not all readers take."""
+    given: Any = bodies
+    _, offsets, data = given.buffers()
+    ends = np.frombuffer(offsets, np.int32, len(given) + 1, given.offset * 4)
+    first, last = int(ends[0]), int(ends[-1])
+    if int(np.diff(ends).max()) < DIGITS_MOST and not _has_exponent(np.frombuffer(data, np.uint8, last - first, first)):
+        return False
+    whole: Any = pa.array([data.slice(first, last - first).to_pybytes()], pa.binary())
+    return bool(compute.match_substring_regex(whole, pattern=BEYOND)[0].as_py())
+
+
+MOST_OF_ASCII = 0x7F
 ZERO, EXPONENT, TO_LOWER = ord("0"), ord("e"), 0x20
 
 
