@@ -75,26 +75,20 @@ def test_an_answer_that_is_late_itself_is_not_given_twice() -> None:
     assert steps.told() == {"a": (2, 0, 2), "b": (0, 2, 2)}
 
 
-def test_of_what_would_do_as_well_the_first_in_rank_is_granted() -> None:
+MANY = [n for low in range(150) for n in (low, 1000 + low)]
+"""Ranks of which no two neighbours are of the better half: what is named is many pieces."""
+
+
+@pytest.mark.parametrize(("ranks", "second"), [([0, 1, 2, 3], 2), (MANY, 1148)])
+def test_of_what_would_do_as_well_the_first_in_rank_is_granted(ranks: list[int], second: int) -> None:
     """What was asked for is leased at its owner."""
-    steps = ranked("ab", 0, 1, 2, 3)
-    a, b = steps.a, steps.b
-    steps.work(a, 1)
-    there = steps.work(b, 1)
-    assert [steps.grant(b) for _ in range(2)] == [0, 1]
-    steps.level()
-    assert bodies(b, there) == of(2)
-
-
-def test_besides_names_the_first_in_rank_where_pieces_are_many() -> None:
-    ranks = [n for low in range(150) for n in (low, 1000 + low)]  # no two neighbours are of the better half
     steps = ranked("ab", *ranks)
     a, b = steps.a, steps.b
     steps.work(a, 1)
     there = steps.work(b, 1)
     assert [steps.grant(b) for _ in range(2)] == [0, 1]
     steps.level()
-    assert bodies(b, there) == of(1148)
+    assert bodies(b, there) == of(second)
 
 
 def test_what_one_grant_has_in_several_records_is_given_out_by_rank() -> None:

@@ -20,7 +20,7 @@ from penstock.core.commands.returning import ReturningCommands
 from penstock.core.links.asking import Asking
 from penstock.core.links.identity import Offer, Site, disagreements, first_owner, identity, identity_of
 from penstock.core.links.parcels import Heard, Parcel, Piece, Told, read
-from penstock.core.links.sharing import Agreed, Ended, dump_end, dump_offer, load_end, load_offer, says_end
+from penstock.core.links.sharing import Agreed, Ended, dump_ends, dump_offer, load_ends, load_offer, says_end
 from penstock.core.links.telling import Carried, Carries, Telling
 from penstock.core.queue.owning import why_not_shared
 from penstock.core.queue.queue import Queue
@@ -67,11 +67,12 @@ class LinkingCommands(ReturningCommands):
     def ends(self, to: str, queues: Collection[int] | None = None) -> list[dict[str, object]]:
         """What to say to a site of queues that are gone, as JSON; queues: of these ids alone."""
         here, carried = self.peers.sites[0], self._carries.get(to)
-        return [
-            dump_end(identity(one.vhost, one.name, one.kind, one.domain, here), Ended(number, one.until))
+        return dump_ends([
+            (identity(one.vhost, one.name, one.kind, one.domain, here), Ended(number, one.until))
             for number, one in self.departed.items()
-            if carried is not None and (queues is None or number in queues) and carried.touches(one.vhost, *one.topic)
-        ]
+            if carried is not None and (queues is None or number in queues)
+            if one.kind and carried.touches(one.vhost, *one.topic)
+        ])
 
     def _offer(self, queue: Queue, here: Site) -> Offer:
         settings = queue.settings
@@ -86,22 +87,20 @@ class LinkingCommands(ReturningCommands):
         more: of some that begin there; it has others, too.
         Errors: ValueError for what is no offer.
         """
+        ended = [end for table in offers for end in load_ends(table)]
         told = [load_offer(table) for table in offers if not says_end(table)]
-        ended = [load_end(table) for table in offers if says_end(table)]
-        self.sharing.hear(site, told, [(one.vhost, one.name, end.since) for one, end in ended], more=more)
+        self.sharing.hear(site, told, ended, more=more)
         agreed = dict[int, Agreed]()
         for offer, _ in told:
             queue = self.find_queue(offer.identity.vhost, offer.identity.name)
             if queue is not None and (found := self._agreed(queue, site)) is not None:
                 agreed[queue.id] = found
         self.sharing.say(site, agreed, more=more)
-        ends = dict[int, list[Ended]]() if more else {queue.id: [] for queue in self.queues()}
         for one, end in ended:
-            queue, here = self.find_queue(one.vhost, one.name), self.peers.sites[0]
-            if queue is not None and identity_of(queue.vhost, queue.name, queue.settings, here) == one:
-                ends.setdefault(queue.id, []).append(end)
-        for number, some in ends.items():
-            self.sharing.end(number, site, some, more=more)
+            queue = self.find_queue(one.vhost, one.name)
+            now = None if queue is None else self.sharing.with_site(queue.id, site)
+            if queue is not None and now is not None and now.since == end.since:
+                self.sharing.say(site, {}, more=True, gone=queue.id)
         return [line for one in agreed.values() for line in one.faults]
 
     def _agreed(self, queue: Queue, site: str) -> Agreed | None:
@@ -139,8 +138,9 @@ class LinkingCommands(ReturningCommands):
         found = self._by_id(queue)
         if found is None:
             gone, carried = self.departed.get(queue), self._carries.get(site)
-            known = gone is not None and carried is not None and carried.touches(gone.vhost, *gone.topic)
-            return gone[:2] if gone is not None and known else None
+            if gone is None or carried is None:
+                return None
+            return gone[:2] if not gone.kind or carried.touches(gone.vhost, *gone.topic) else None
         if self.sharing.with_site(queue, site) is None and not self._carried_to(found, site):
             return None
         return found.vhost, found.name
@@ -256,11 +256,12 @@ class LinkingCommands(ReturningCommands):
         It is shared if it was there where they were published, or at the site that hands them on, when they came.
         first, at: where they stand there.
         """
-        out = dict[Queue, str]()
+        out, here = dict[Queue, str](), self.peers.sites[0]
         for queue in self._publisher.queues_of(batch):
-            shared = self.sharing.had(queue.id, origin, first)
+            one = identity_of(queue.vhost, queue.name, queue.settings, here)
+            shared = self.sharing.had(queue.id, one, origin, first)
             if not shared and origin != site:
-                shared = self.sharing.had(queue.id, site, at or LSN_LIMIT)
+                shared = self.sharing.had(queue.id, one, site, at or LSN_LIMIT)
             if not shared:
                 continue
             owner = first_owner(queue.settings, origin)

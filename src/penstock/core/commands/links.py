@@ -283,10 +283,14 @@ class LinkCommands(QueueCommands):
             self.links[number] = replace(self._link_state(number), floor=numbers.floor)
 
     def forget_departed(self, now: Now, upto: int) -> None:
-        """Every site has been told of the queues that ended up to there."""
+        """Every site has been told of the queues that ended up to there.
+
+        The record names some other site, of which it says nothing: whoever does not know the word reads nothing in it.
+        """
         if self.departed.told(upto):
             self._at(now)
-            self._out.record(Kind.LINK, "", {"peer": HERE, "ended": upto})
+            peer = min(number for number in self.peers.sites if number != HERE)
+            self._out.record(Kind.LINK, self.peers.name(peer), {"peer": peer, "ended": upto})
 
     def proxy(self, now: Now, queue: Queue, on: bool, by: str = "") -> None:
         """This site acts for owners of the queue's messages that are away, or does so no longer."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
 from penstock.core.links.identity import Identity, Offer
@@ -30,26 +30,26 @@ class Ended(NamedTuple):
     until: int
 
 
-ENDED_MOST = 100
-"""Queues of one name that a site has had and of which it is remembered, the youngest of them."""
+ENDED_MOST = 1_000
+"""Queues that a site has had and of which it is remembered, the youngest of them: as many as it remembers itself."""
 
 
 class Sharing:
-    """By queue and site.  Nothing of it lasts: it is said anew whenever a link comes up."""
+    """By queue and site.  Nothing of it lasts: it is said anew whenever a link comes up, ends before what follows."""
 
     __slots__ = ("_ends", "_queues", "offered")
 
     def __init__(self) -> None:
         self._queues: dict[int, dict[str, Agreed]] = {}
-        self._ends: dict[tuple[int, str], list[Ended]] = {}  # by queue and site: what went before the present one
+        self._ends: dict[str, dict[Identity, list[Ended]]] = {}  # by site: what went there before the present one
         self.offered: dict[str, dict[tuple[str, str], tuple[Offer, int]]] = {}  # by site, of each queue there
 
     def hear(
-        self, site: str, offers: Iterable[tuple[Offer, int]], ended: Iterable[tuple[str, str, int]], *, more: bool
+        self, site: str, offers: Iterable[tuple[Offer, int]], ended: Iterable[tuple[Identity, Ended]], *, more: bool
     ) -> None:
-        """What a site has said of its queues, all of them or some more; LSNs where they begin.
+        """What a site has said of its queues, all of them or some more, LSNs where they begin; and of some that ended.
 
-        ended: vhosts and names of those that are gone, and where they began.
+        What it published while it had those is shared all the same.
         """
         known = self.offered.setdefault(site, {})
         if not more:
@@ -58,10 +58,15 @@ class Sharing:
             name = one.identity.vhost, one.identity.name
             if name in known or len(known) < OFFERED_MOST:
                 known[name] = one, since
-        for *place, since in ended:
-            name = place[0], place[1]
-            if name in known and known[name][1] == since:
+        ends = {(end.until, end.since, one) for one, some in self._ends.get(site, {}).items() for end in some}
+        for gone, end in ended:
+            name = gone.vhost, gone.name
+            if name in known and known[name][1] == end.since:
                 del known[name]
+            ends.add((end.until, end.since, gone))
+        self._ends[site] = {}
+        for until, since, gone in sorted(ends)[-ENDED_MOST:]:
+            self._ends[site].setdefault(gone, []).append(Ended(since, until))
 
     def say(self, site: str, queues: Mapping[int, Agreed], *, more: bool = False, gone: int = 0) -> None:
         """With this site these queues are shared, and no others.  more: others, too, as they were; but not `gone`."""
@@ -75,35 +80,22 @@ class Sharing:
         """What is agreed of a queue with a site; None: it is not shared with it."""
         return self._queues.get(queue, {}).get(site)
 
-    def end(self, queue: int, site: str, ended: Iterable[Ended], *, more: bool) -> None:
-        """A site had such queues, all of them or some more: what it published meanwhile is shared all the same."""
-        known = self._ends.get((queue, site), []) if more else []
-        if found := sorted({*known, *ended})[-ENDED_MOST:]:
-            self._ends[queue, site] = found
-        else:
-            self._ends.pop((queue, site), None)
-        now = self.with_site(queue, site)
-        if now is not None and any(one.since == now.since for one in found):
-            self.say(site, {}, more=True, gone=queue)
-
-    def had(self, queue: int, site: str, lsn: int) -> bool:
-        """Whether a queue was shared with a site at an LSN there."""
+    def had(self, queue: int, identity: Identity, site: str, lsn: int) -> bool:
+        """Whether a queue, which is known as this, was shared with a site at an LSN there."""
         now = self.with_site(queue, site)
         if now is not None and now.since <= lsn:
             return True
-        return any(one.since <= lsn < one.until for one in self._ends.get((queue, site), ()))
+        return any(one.since <= lsn < one.until for one in self._ends.get(site, {}).get(identity, ()))
 
     def bounds(self, site: str) -> list[int]:
-        """LSNs of a site at which queues began or ended there that this one has, too."""
+        """LSNs of a site at which queues began or ended there that this one may have, too."""
         begins = [now.since for number in self._queues if (now := self.with_site(number, site)) is not None]
-        ends = [at for (_, name), some in self._ends.items() if name == site for one in some for at in one]
+        ends = [at for some in self._ends.get(site, {}).values() for one in some for at in one]
         return sorted({*begins, *ends})
 
     def forget(self, queue: int) -> None:
         """A queue is gone, and with it what sites agreed on."""
         self._queues.pop(queue, None)
-        for key in [key for key in self._ends if key[0] == queue]:
-            del self._ends[key]
 
     @property
     def queues(self) -> Iterable[int]:
@@ -116,25 +108,42 @@ def dump_offer(offer: Offer, since: int) -> dict[str, object]:
     return {**offer._asdict(), "identity": list(offer.identity), "topic": list(offer.topic), "since": since}
 
 
-def dump_end(identity: Identity, ended: Ended) -> dict[str, object]:
-    """What is said of a queue that is gone, as a JSON object."""
-    return {"identity": list(identity), "since": ended.since, "until": ended.until}
+NO_QUEUE = Offer(Identity("", "", "", ""), ("", ""), None, None, sends=False)
+"""What is beside the offers says this, which a site that does not know that takes for an offer of a queue."""
+
+ENDS_EACH = 100
+"""Queues that are gone of which one object says so."""
+
+
+def dump_ends(ended: Sequence[tuple[Identity, Ended]]) -> list[dict[str, object]]:
+    """What is said of queues that are gone, as JSON objects, to stand among offers."""
+    said = [{"identity": list(one), "since": end.since, "until": end.until} for one, end in ended]
+    return [dump_offer(NO_QUEUE, 0) | {"ends": said[at : at + ENDS_EACH]} for at in range(0, len(said), ENDS_EACH)]
 
 
 def says_end(table: object) -> bool:
-    """Whether it is said of a queue that it is gone, as opposed to that there is one."""
-    return isinstance(table, Mapping) and "until" in table
+    """Whether it says of queues that they are gone; some sites say so of each by itself."""
+    return isinstance(table, Mapping) and ("ends" in table or "until" in table)
 
 
-def load_end(table: Mapping[str, Any]) -> tuple[Identity, Ended]:
-    """The inverse.  ValueError for what says nothing of such a queue."""
+def load_ends(table: Mapping[str, Any]) -> list[tuple[Identity, Ended]]:
+    """The queues of which it says that they are gone.  ValueError for what says nothing of such ones."""
+    if not says_end(table):
+        return []
     try:
-        identity, ended = Identity(*map(str, table["identity"])), Ended(int(table["since"]), int(table["until"]))
-        if not 0 <= ended.since <= ended.until < LSN_LIMIT:
-            raise ValueError("it begins or ends at no LSN")
-        return identity, ended
+        said = cast("list[Mapping[str, Any]]", table.get("ends", [table]))
+        if len(said) > ENDED_MOST:
+            raise ValueError(f"there are {len(said)} of them, and {ENDED_MOST} may be")
+        return [_end(one) for one in said]
     except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
         raise ValueError(f"what a site says of the end of a queue cannot be read: {str(error)[:200]}") from error
+
+
+def _end(table: Mapping[str, Any]) -> tuple[Identity, Ended]:
+    identity, ended = Identity(*map(str, table["identity"])), Ended(int(table["since"]), int(table["until"]))
+    if not 0 <= ended.since <= ended.until < LSN_LIMIT:
+        raise ValueError("it begins or ends at no LSN")
+    return identity, ended
 
 
 def load_offer(table: Mapping[str, Any]) -> tuple[Offer, int]:

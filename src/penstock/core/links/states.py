@@ -52,6 +52,7 @@ DEPARTED_MOST = 1_000
 class Gone(NamedTuple):
     """A queue that is gone, as other sites know it: it took messages from the LSN on that is its id, up to `until`.
 
+    kind      empty: an older checkpoint has it, which knew no more than its name, and it ended before that was written
     topic     (exchange, key) that it showed messages of
     domain    the settings' `group_local_queue_domain`
     """
@@ -80,6 +81,16 @@ class Departed(dict[int, Gone]):
         """Its end stands there in the log."""
         if (one := self.get(queue)) is not None:
             self[queue] = one._replace(until=lsn)
+
+    @property
+    def names(self) -> list[tuple[int, str, str]]:
+        """All that checkpoints had of them before `Gone`, and that members of a cluster which are older still read."""
+        return [(number, one.vhost, one.name) for number, one in sorted(self.items())]
+
+    def named(self, names: Iterable[tuple[int, str, str]], until: int) -> None:
+        """A checkpoint that knew the records up to `until` has these names."""
+        for number, vhost, name in names:
+            self.setdefault(number, Gone(vhost, name, "", None, ("", ""), until))
 
     def told(self, upto: int) -> bool:
         """Every site has been told of what ended up to there: forget it; whether there was any."""

@@ -332,6 +332,8 @@ def encode(state: DurableState, queues_of: Iterable[QueueState] | None = None) -
     head = filled(**{name: form.dump(getattr(state, name)) for name, form in FORMS.items()})
     if state.sows:
         head["sows"] = dump_sows(state.sows, blobs)
+    if state.gone:
+        head["departed"] = state.gone.names
     if settings:
         head["settings"] = [dump_settings(one) for one in settings]
     if state.measured:
@@ -361,6 +363,7 @@ def _decode(data: bytes) -> DurableState:
         raise ValueError(f"the encoded state is cut: {len(data)} bytes of at least {place}")
     head = cast("dict[str, Any]", orjson.loads(data[_HEAD.size : place]))
     state = DurableState(**{name: form.load(head[name]) for name, form in FORMS.items() if name in head})
+    state.gone.named(head.get("departed", ()), state.last_lsn)
     for site, numbers in state.carried.items():
         numbers.floor = state.links.get(site, LinkState()).floor
     settings = [load_settings(one) for one in head.get("settings", ())]

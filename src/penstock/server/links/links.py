@@ -134,7 +134,7 @@ class Links:
         offers = self.engine.core.offers(section.name)
         self._offers[section.name], self._offered[section.name] = offers, self.engine.core.last_lsn
         self._introduced[section.name] = {site.name for site in self.known if site.origin}
-        said = [*offers, *self.engine.core.ends(section.name)]
+        said = self.engine.core.said_to(section.name)
         return hello_words(section.name, self.site, said, self.known, sync=section.sync)
 
     @property
