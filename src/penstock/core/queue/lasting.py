@@ -15,6 +15,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
+from operator import attrgetter
 
 import numpy as np
 
@@ -52,14 +53,23 @@ def follow_settings(queue: Contents, before: QueueSettings) -> None:
         before.dedup_key, before.dedup_window, before.unique
     ):  # fmt: skip
         queue.renew_dedup(before)
-    by_rank = settings.rank_text != before.rank_text
-    if expressions(settings) != expressions(before) or (by_rank and queue.shares is not None):
+    by_rank = by_key = False
+    if _ordering(settings) != _ordering(before):
+        by_rank = settings.rank_text != before.rank_text
+        by_key = expressions(settings) != expressions(before) or (by_rank and queue.shares is not None)
+    if by_key:
         reorder(queue, by_key=True, by_rank=by_rank or queue.ranking is not None)
         return
     if queue.shares is not None and queue.shares.tenants is not None:
         queue.shares.tenants.change(settings)
     if by_rank:
         reorder(queue, by_rank=True)
+
+
+_ordering = attrgetter(
+    "group_key", "fairness_key", "max_priority", "priority_ageing", "priority_expression", "message_type"
+)
+"""All that says in which order messages go."""
 
 
 def reorder(queue: Contents, more: Sequence[Chunk] = (), *, by_key: bool = False, by_rank: bool = False) -> None:

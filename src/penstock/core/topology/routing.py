@@ -13,7 +13,6 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, TypeAlias, cast
 
 from penstock.core.queue.queue import Queue
-from penstock.core.queue.shares import expressions
 from penstock.core.topology.exchange_types import Headers, Index, index_of
 from penstock.core.topology.topology import DEFAULT, Topology
 from penstock.expr import Filter, FilterSet, TopicPattern, compile_filter
@@ -131,8 +130,14 @@ class Views:
 
 def _has_two_levels(queue: Queue) -> bool:
     settings = queue.settings
-    ordered = settings.rank_text or settings.target_queue_depth or settings.barrier_expression
-    return settings.type.levels and not ordered and not expressions(settings)
+    return settings.type.levels and not (
+        _has_ranks(queue) or settings.target_queue_depth or settings.barrier_expression
+        or settings.group_key or settings.fairness_key
+    )  # fmt: skip
+
+
+def _has_ranks(queue: Queue) -> bool:
+    return bool(queue.settings.max_priority or queue.settings.priority_expression)
 
 
 class Mark:
@@ -160,7 +165,7 @@ class _Reached:
 class Router:
     """Finds the queues of a topic."""
 
-    rating = Mark(lambda queue: queue.settings.rank_text is not None)  # with priorities
+    rating = Mark(_has_ranks)  # with priorities
     keying = Mark(lambda queue: queue.replaces or (queue.deduplicates and queue.settings.dedup_key is not None))
     deduping = Mark(lambda queue: queue.deduplicates)
     # with a limit, an initial owner, or where newcomers replace others
