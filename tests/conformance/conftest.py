@@ -16,6 +16,7 @@ import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
 from conformance import clients_page
+from flight_house import FlightHouse
 from live_server import LiveServer
 
 logging.getLogger("pika").setLevel(logging.CRITICAL)  # it reports each refusal that a test asks for
@@ -79,3 +80,10 @@ def queue(channel: BlockingChannel, name: str) -> str:
     """A durable queue of that name."""
     channel.queue_declare(name, durable=True)
     return name
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> Iterator[FlightHouse]:
+    """A server of the test's own, in its process, with Flight alone."""
+    with FlightHouse(tmp_path) as house:
+        yield house

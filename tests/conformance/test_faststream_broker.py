@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -23,12 +22,6 @@ pytestmark = [
     pytest.mark.conformance,
     pytest.mark.skipif("PENSTOCK_CONFORMANCE" not in os.environ, reason="has packages of its own: make conformance"),
 ]
-
-
-@pytest.fixture
-def house(tmp_path: Path) -> Iterator[FlightHouse]:
-    with FlightHouse(tmp_path) as house:
-        yield house
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:

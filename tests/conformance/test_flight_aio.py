@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -13,12 +11,6 @@ import penstock
 from flight_house import FlightHouse
 
 pytestmark = pytest.mark.conformance
-
-
-@pytest.fixture
-def house(tmp_path: Path) -> Iterator[FlightHouse]:
-    with FlightHouse(tmp_path) as house:
-        yield house
 
 
 async def test_publish_consume_and_look(house: FlightHouse) -> None:

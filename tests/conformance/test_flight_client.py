@@ -18,12 +18,6 @@ pytestmark = pytest.mark.conformance
 
 
 @pytest.fixture
-def house(tmp_path: Path) -> Iterator[FlightHouse]:
-    with FlightHouse(tmp_path) as house:
-        yield house
-
-
-@pytest.fixture
 def client(house: FlightHouse) -> Iterator[penstock.Client]:
     with penstock.connect(house.url) as client:
         yield client

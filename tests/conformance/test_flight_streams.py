@@ -16,12 +16,6 @@ pytestmark = pytest.mark.conformance
 
 
 @pytest.fixture
-def house(tmp_path: Path) -> Iterator[FlightHouse]:
-    with FlightHouse(tmp_path) as house:
-        yield house
-
-
-@pytest.fixture
 def client(house: FlightHouse) -> Iterator[penstock.Client]:
     with penstock.connect(house.url) as client:
         client.declare("in")

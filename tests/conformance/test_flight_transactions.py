@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import orjson
@@ -16,12 +15,6 @@ from penstock.wire.flight.commands import PUBLISH
 from penstock.wire.flight.tickets import command
 
 pytestmark = pytest.mark.conformance
-
-
-@pytest.fixture
-def house(tmp_path: Path) -> Iterator[FlightHouse]:
-    with FlightHouse(tmp_path) as house:
-        yield house
 
 
 @pytest.fixture

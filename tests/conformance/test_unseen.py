@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -13,12 +11,6 @@ from flight_house import FlightHouse
 from forked import penstock as command
 
 pytestmark = pytest.mark.conformance
-
-
-@pytest.fixture
-def house(tmp_path: Path) -> Iterator[FlightHouse]:
-    with FlightHouse(tmp_path) as house:
-        yield house
 
 
 def publish(client: penstock.Client, queue: str, count: int = 3) -> None:

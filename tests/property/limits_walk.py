@@ -9,9 +9,8 @@ from unittest.mock import patch
 
 import numpy as np
 
-from penstock.core.queue.limits import MODES
 from penstock.core.sizes import Sizes
-from penstock.records.queue_settings import QueueSettings
+from penstock.records.queue_settings import MODES, QueueSettings
 from property import test_ordered_queue_model, test_queue_model, whole_machine
 from property.queue_model import Message, Worker
 from property.queue_walk import Walk

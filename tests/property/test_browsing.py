@@ -13,7 +13,7 @@ from random import Random
 
 import pytest
 
-from penstock.core.queue.limits import MODES
+from penstock.records.queue_settings import MODES
 from penstock.testing import Broker, Message, Subscription
 
 FIRST = int(os.environ.get("PENSTOCK_SEED", "0"))

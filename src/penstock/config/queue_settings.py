@@ -18,7 +18,7 @@ from penstock.records.body_schemas import SCHEMA_TYPES
 from penstock.records.declared_types import QUEUE_TYPES
 from penstock.records.message_types import MESSAGE_TYPES
 from penstock.records.queue_settings import (
-    GIVES_WAY,
+    MODES,
     Deliver,
     ExpirationModel,
     FairnessModel,
@@ -29,7 +29,7 @@ from penstock.records.queue_settings import (
     WithoutSubscribers,
 )
 
-_GIVES_WAY = list(GIVES_WAY.values())
+_GIVES_WAY = [mode.gives_way for mode in MODES.values()]
 
 
 def _duration(name: str, sentence: str, low: int = 0, *, rabbitmq: bool = False, crash: str = "") -> QueueKey:
@@ -379,7 +379,7 @@ QUEUE_KEYS: Mapping[str, QueueKey] = {
         _choice(
             "overflow",
             f"What gives way at a limit: {', '.join(_GIVES_WAY[:-1])}, or {_GIVES_WAY[-1]}.",
-            *GIVES_WAY,
+            *MODES,
             crash=(
                 "What was refused, and answered so, is not there. What `block` held up is stored or nowhere; its "
                 "publisher was told nothing."

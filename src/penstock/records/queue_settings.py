@@ -20,7 +20,7 @@ from dataclasses import field, fields
 from datetime import datetime
 from functools import lru_cache
 from operator import attrgetter
-from typing import Literal, TypeAlias, cast
+from typing import Literal, NamedTuple, TypeAlias, cast
 
 from penstock.records.dataclass import dataclass
 from penstock.records.declared_types import QUEUE_TYPES, QueueType, TypeName
@@ -36,14 +36,26 @@ WithoutSubscribers = Literal["hold", "drop"]
 Sharing = Literal["distributed", "local", "group-local"]
 Overflow = Literal["drop-head", "reject-publish", "reject-publish-dlx", "drop-newest", "block"]
 
-GIVES_WAY: Mapping[Overflow, str] = {
-    "drop-head": "the oldest ready messages",
-    "reject-publish": "the newcomer, whose publisher is told",
-    "reject-publish-dlx": "the newcomer as a dead letter",
-    "drop-newest": "the newcomer without a word to its publisher",
-    "block": "nothing: its publisher is held up",
+
+class Overflowing(NamedTuple):
+    """What becomes of messages for which there is no room."""
+
+    gives_way: str = "nothing"  # in a person's words
+    drops_head: bool = False  # what stands at the head gives way
+    rejects: bool = False  # newcomers are refused
+    drops_newest: bool = False  # and nobody is told
+    buries: bool = False  # and become dead letters
+    blocks: bool = False  # and whoever can wait for room does
+
+
+MODES: Mapping[Overflow, Overflowing] = {
+    "drop-head": Overflowing("the oldest ready messages", drops_head=True),
+    "reject-publish": Overflowing("the newcomer, whose publisher is told", rejects=True),
+    "reject-publish-dlx": Overflowing("the newcomer as a dead letter", rejects=True, buries=True),
+    "drop-newest": Overflowing("the newcomer without a word to its publisher", rejects=True, drops_newest=True),
+    "block": Overflowing("nothing: its publisher is held up", rejects=True, blocks=True),
 }
-"""What gives way at a limit, by mode: for whoever reads of it.  What a queue does is in `core.queue.limits`."""
+"""What a queue does at a limit, by its `overflow`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,36 +14,21 @@ for the others: it costs the same for one message and ten thousand.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import lru_cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from penstock.core.queue.order.runs import NEVER, Run
 from penstock.core.sizes import Sizes
 from penstock.records.chunks import Chunk
+from penstock.records.queue_settings import MODES, Overflowing
 
 if TYPE_CHECKING:
     from penstock.core.queue.whole import Whole
-    from penstock.records.queue_settings import Overflow, QueueSettings
+    from penstock.records.queue_settings import QueueSettings
 
 
-class Overflowing(NamedTuple):
-    """What becomes of messages for which there is no room."""
-
-    drops_head: bool = False  # what stands at the head gives way
-    rejects: bool = False  # newcomers are refused
-    drops_newest: bool = False  # and nobody is told
-    buries: bool = False  # and become dead letters
-    blocks: bool = False  # and whoever can wait for room does
-
-
-MODES: Mapping[Overflow, Overflowing] = {
-    "drop-head": Overflowing(drops_head=True),
-    "reject-publish": Overflowing(rejects=True),
-    "reject-publish-dlx": Overflowing(rejects=True, buries=True),
-    "drop-newest": Overflowing(rejects=True, drops_newest=True),
-    "block": Overflowing(rejects=True, blocks=True),
-}
+UNLIMITED = Overflowing()
 
 
 class Limits:
@@ -56,7 +41,7 @@ class Limits:
         self.size = NEVER if settings.max_length_bytes is None else settings.max_length_bytes
         self.ring = settings.ring_size if settings.ring_size >= 0 else NEVER
         bounded = self.length < NEVER or self.size < NEVER
-        self.mode = MODES[settings.overflow] if bounded else Overflowing()
+        self.mode = MODES[settings.overflow] if bounded else UNLIMITED
 
     def yields(self, queue: Whole, count: int, size: int) -> bool:
         """Whether something may give way to so many newcomers, of so many bytes together."""

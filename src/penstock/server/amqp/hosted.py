@@ -1,4 +1,4 @@
-"""One client of a door that is a process: its machine, its link, and what of it goes to the core.
+"""Clients of a door that is a process: the machine and the link of each, and what of all gathers for the core.
 
 link -> Hosted.receive: machine -> rows and events -> the house, which gathers over all clients
 """
@@ -21,9 +21,9 @@ from penstock.wire.amqp.frames import SYNTAX_ERROR
 from penstock.wire.amqp.publishes import ACK, ACK_FRAME, PUBLISH, SMALL
 
 if TYPE_CHECKING:
-    from penstock.server.amqp.gathered import Gathered
     from penstock.server.amqp.links import Link
     from penstock.server.strangers import Stranger
+    from penstock.wire.amqp.events import AckRun
     from penstock.wire.amqp.machine import ServerConnection
     from penstock.wire.amqp.methods import Method
 
@@ -38,8 +38,70 @@ TARGETS_MOST = 1000
 PARTIAL_STEP = 64 << 10
 """The core is told of bytes of bodies begun when they have changed by so much, or are none any more."""
 
+MOST = 1 << 20
+"""Bytes gathered beyond which whoever brings more is not read."""
+
 CORE, GATHERS, ASKS = 1, 2, 4
 """Why a client is not read: the core says so, too much gathers, the core is asked about it."""
+
+
+class Gathered:
+    """What one door has for the core: frames in order, and open columns of rows of many clients at their end.
+
+    Nothing of one client changes places.  Acks go before messages, as in `gathering`: those of clients that have
+    messages in the same columns go behind them.
+    """
+
+    def __init__(self) -> None:
+        self._round = 1  # number of the open columns
+        self._out = list[bytes]()  # closed frames
+        self._size = 0  # bytes of them
+        self._before, self._behind, self._messages = way.Acks(), way.Acks(), way.Messages()
+
+    @property
+    def full(self) -> bool:
+        """Whether more gathers than should."""
+        return self._size + self._messages.size > MOST
+
+    def message(self, one: Hosted, place: int, header: bytes, body: bytes) -> None:
+        """A message among those of others; place: the number of its target."""
+        if one.acked == self._round or len(self._messages) >= way.ROWS_MOST or self._messages.size > MOST:
+            self.close()
+        self._messages.add(one.number, place, header, body)
+        one.gathered = self._round
+
+    def acks(self, one: Hosted, run: AckRun) -> None:
+        """Acks among those of others."""
+        if one.gathered == self._round:
+            one.acked = self._round
+            self._behind.add(one.number, run.channel, run.spans)
+        else:
+            self._before.add(one.number, run.channel, run.spans)
+
+    def add(self, pieces: Sequence[bytes]) -> None:
+        """A frame, behind all that came before."""
+        self.close()
+        self.put(pieces)
+
+    def put(self, pieces: Sequence[bytes]) -> None:
+        """The same before the open columns: a name for what is yet to come."""
+        self._out += pieces
+        self._size += sum(map(len, pieces))
+
+    def close(self) -> None:
+        """What comes next comes behind the open columns."""
+        if self._messages or self._before or self._behind:
+            for columns in (self._before, self._messages, self._behind):
+                if len(columns):
+                    self.put(columns.pieces())
+            self._before, self._behind, self._messages = way.Acks(), way.Acks(), way.Messages()
+            self._round += 1
+
+    def take(self) -> list[bytes]:
+        """All that has gathered, which begins anew."""
+        self.close()
+        out, self._out, self._size = self._out, [], 0
+        return out
 
 
 class House(Protocol):

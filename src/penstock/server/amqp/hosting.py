@@ -7,7 +7,7 @@ It decides nothing: who may log in, what a name means and who gets what, the cor
 alone decides is decided here, by the same machine as in the core's process: the order of the handshake, frames, bodies
 of several frames, channels' states, hearts.
 
-While the core has two batches that it has not decided the rest gathers here (`gathered`), and clients that bring more
+While the core has two batches that it has not decided the rest gathers here (`Gathered`), and clients that bring more
 than should gather are not read.  Knows no socket.
 """
 
@@ -23,8 +23,7 @@ import orjson
 
 from penstock.errors import ProtocolError
 from penstock.server.amqp import way
-from penstock.server.amqp.gathered import Gathered
-from penstock.server.amqp.hosted import CORE, GATHERS, Hosted
+from penstock.server.amqp.hosted import CORE, GATHERS, Gathered, Hosted
 from penstock.server.amqp.links import SEND_FREE, SEND_MOST
 from penstock.server.amqp.way import Down, Frame, Up
 from penstock.server.doors.line import Broken
