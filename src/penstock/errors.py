@@ -13,6 +13,7 @@
     |  |  |- QueueBlocked   the queue holds its publishers up, and nobody waits here
     |  |- Fenced            a newer holder of a stream or lease is active
     |  |- DiskFull          the log, or what waits beside it, has no room for more messages
+    |  |  |- MemoryShort    memory was short for too long, and this held some of it
     |- ExpressionError      an expression that cannot be read, with the place
     |- SettingsError        a settings file, variable or option that cannot be used
     |- ProtocolError        the peer broke the protocol of its connection
@@ -223,6 +224,13 @@ class DiskFull(Refused):
     code = "PS501"
     retry = True
     to_do = "Free disk space or shorten the retention."
+
+
+class MemoryShort(DiskFull):
+    """Memory is short, and what the client had open held more of it than others, or wants more than there is."""
+
+    code = "PS506"
+    to_do = "Take what waits and commit sooner, hold less at once, or raise `server.memory`."
 
 
 class DataFolderInUse(PenstockError):

@@ -133,6 +133,9 @@ def _head(server: dict[str, Any]) -> Iterator[str]:
         f"messages/s  in {server['published/s']:,}  out {server['delivered/s']:,}  acks {server['acknowledged/s']:,}   "
         f"memory {format_size(server['resident_bytes'])}"
     )
+    if gave_way := {name: count for name, count in server.get("memory_gave_way", {}).items() if count}:
+        told = ", ".join(f"{count:,} of {name}" for name, count in gave_way.items())
+        yield f"memory was short: {told} gave way"
     yield "processes  " + "   ".join(
         f"{one['name']} {format_size(one['resident'])} {100 * one['cpu_share']:.0f} %" for one in server["processes"]
     )

@@ -236,6 +236,17 @@ class Reader:
             self._read_ahead(*place, ahead)
         return self._rows(found.whole()) if found else Rows([], [], [], [], [], [], [])
 
+    def give(self, need: int) -> int:
+        """Let go about so many bytes of decoded batches, but the last one; how many."""
+        with self._lock:
+            before = self.bytes
+            self._trim(before - need)
+            return before - self.bytes
+
+    def _trim(self, most: int) -> None:
+        while self.bytes > most and len(self._kept) > 1:
+            self.bytes -= self._kept.popitem(last=False)[1].size
+
     def _read_ahead(self, segment: Segment, number: int, size: int) -> None:
         room = self._budget // 2
         while size > 0 and room > 0 and number + 1 < len(segment.lsns):
@@ -323,8 +334,7 @@ class Reader:
             if key not in self._kept and not segment.gone:
                 self._kept[key] = decoded
                 self.bytes += decoded.size
-                while self.bytes > self._budget and len(self._kept) > 1:
-                    self.bytes -= self._kept.popitem(last=False)[1].size
+                self._trim(self._budget)
         return decoded
 
     def _slice(self, decoded: _Decoded, low: int, high: int, found: Joining, left: int) -> int:

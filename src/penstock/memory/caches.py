@@ -9,16 +9,17 @@ are; what is nowhere the loader brings.
     1  arrivals are parted, as long as they hold more than an eighth of the budget
     2  HeadQueueCache, the newest first           so what is pending grows at its cost
     3  PendingCache, what is needed latest first
-    4  direct bodies above each list's minimum, from the back of the longest list
-    5  the other arrivals that are durable
-    what is left waits for the log, for a connection to take it, or is being read
+    4  what others keep and can read again        decoded batches, pages of replays, bodies for deltas
+    5  direct bodies above each list's minimum, from the back of the longest list
+    6  the other arrivals that are durable
+    what is left waits for the log, for a connection to take it, or is being read (`penstock.memory.relief`)
 """
 
 from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from typing import TypeVar
 
@@ -68,6 +69,7 @@ class Caches:
         )
         self.tight = False  # more is held than the budget allows, and no cache can shrink any more
         self.trimmed: dict[int, Line] = {}  # queues whose heads had to give way, to be filled when there is room again
+        self.spare: list[Callable[[int], int]] = []  # who has what can be read again gives up about so many bytes of it
         self._turns: dict[str, int] = {}  # how far a sweep got
 
     @property
@@ -114,6 +116,9 @@ class Caches:
             elif not (self._evict_head() or self.pending.evict()):
                 if not direct:
                     return False
+                for give in self.spare:
+                    if (over := budget.over + need) > 0:
+                        give(over)
                 self._evict_direct(budget.over + need)
                 while budget.over + need > 0 and (batch := arrivals.part()) is not None:
                     parting.leave_out(batch)

@@ -8,8 +8,10 @@ library gives holes back only when asked.  Measured with 6 million messages in 5
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 import resource
+import time
 from collections.abc import Callable
 from functools import cache
 from typing import cast
@@ -25,6 +27,11 @@ SMALL = 128 << 20
 
 LARGE = 512 << 10
 """Larger blocks are then mapped by themselves, and go back to the system when they are freed."""
+
+
+APART_S = 10.0
+REST = 500
+"""Seconds between two full collections of cycles: so many, and so many times what the last one took."""
 
 
 def _trim() -> Callable[[int], int] | None:
@@ -67,6 +74,37 @@ class Tidy:
         if (flights := _arrows_own()) is not None:
             flights.release_unused()
         self._low = resident_bytes()
+
+
+class Cycles:
+    """Collects cycles of garbage when the process has grown by so much, as `settle_garbage` makes the collector rest.
+
+    A connection is one, with what it read last, and so is what an error was told with.  Without this they stay for as
+    long as the process lives: 36 MiB in three minutes of a siege.  A collection walks all that is alive, so the next
+    one waits for `REST` times as long as the last one took.
+    """
+
+    def __init__(
+        self, growth: int, mono: Callable[[], float] = time.monotonic, resident: Callable[[], int] | None = None
+    ) -> None:
+        """growth: bytes that the process grows by before they are looked for."""
+        self._growth = growth
+        self._mono = mono
+        self._resident = resident or resident_bytes
+        self._low = self._resident()
+        self._next = mono()
+
+    def beat(self) -> bool:
+        """Collect if it is time; whether it was.  On the loop: objects end where they lived."""
+        now = self._resident()
+        self._low = min(self._low, now)
+        if now <= self._low + self._growth or (began := self._mono()) < self._next:
+            return False
+        gc.collect()
+        ended = self._mono()
+        self._next = ended + max(APART_S, REST * (ended - began))
+        self._low = self._resident()
+        return True
 
 
 def resident_bytes() -> int:

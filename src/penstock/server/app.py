@@ -66,6 +66,9 @@ TIDY_S = 0.25
 HOLES_SHARE = 32
 """Free memory is given back when the process has grown by this share of its budget."""
 
+GARBAGE_SHARE = 8
+"""Cycles of garbage are looked for when it has grown by this one, which they may have at most."""
+
 WARM_UP_S = 1.0
 """What filters need is loaded so long after the doors have opened: whoever waited for them comes first."""
 
@@ -121,6 +124,7 @@ class App(Server):
         self._tidy_timer: asyncio.TimerHandle | None = None
         self._warm_timer: asyncio.TimerHandle | None = None
         self._tidiness = allocator.Tidy(settings.server.memory // HOLES_SHARE)
+        self._cycles = allocator.Cycles(settings.server.memory // GARBAGE_SHARE)
         self._tidying: Future[None] | None = None
 
     async def start(self) -> Ready:
@@ -386,6 +390,7 @@ class App(Server):
         self._beat_timer = self.loop.call_later(1.0, self._beat)
 
     def _tidy(self) -> None:
+        self._cycles.beat()
         if self._tidying is None or self._tidying.done():
             self._tidying = self.pools.reading.submit(self._tidiness.run) if self._tidiness.due() else None
         self._tidy_timer = self.loop.call_later(TIDY_S, self._tidy)

@@ -104,11 +104,14 @@ class Tending:
         runtime.arm()
 
     def beat(self) -> None:
-        """Once a second: caches let go what nobody wants, and keep to the budget; who waits for room looks again."""
+        """Once a second: caches let go what nobody wants, and keep to the budget; where that is short, who stands still
+        gives way; who waits for room looks again.
+        """
         runtime = self._runtime
         bodies = runtime.bodies
         bodies.sweep()
         bodies.keep_to_budget()
+        runtime.relief.beat()
         if bodies.heads.remembered > self._remember_most:
             there = {queue.id for queue in runtime.core.queues()}
             bodies.heads.forget_all_but(there)
@@ -141,6 +144,7 @@ class Present:
         self._kept = OrderedDict[int, tuple[int, bytes | None]]()  # by LSN: when it came, and it; None: unreadable
         self._account = runtime.bodies.budget.account("records")
         runtime.core.bodies_from(self)
+        runtime.bodies.spare.append(self.give)
 
     # -- for the core
 
@@ -163,12 +167,17 @@ class Present:
             self._forget(lsn)
         self._kept[lsn] = now, body
         self._account.bytes += ROW_COST + len(body or b"")
-        most = self._runtime.bodies.budget.limit // SHARE
-        while self._account.bytes > most:
+        self.give(self._account.bytes - self._runtime.bodies.budget.limit // SHARE)
+
+    def give(self, need: int) -> int:
+        """Forget about so many bytes, the oldest first, but nothing that has just been read; how many."""
+        before, stays = self._account.bytes, self._runtime.clock.mono() - STAYS_US
+        while self._kept and before - self._account.bytes < need:
             oldest, (came, _) = next(iter(self._kept.items()))
-            if came > now - STAYS_US:
+            if came > stays:
                 break
             self._forget(oldest)
+        return before - self._account.bytes
 
     # -- for doors
 

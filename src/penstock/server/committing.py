@@ -21,49 +21,11 @@ from penstock.records.schema import TRANSACTION_BYTES_MAX
 if TYPE_CHECKING:
     from penstock.core.queue.queue import Queue
     from penstock.records.chunks import Chunk
+    from penstock.server.charges import Charge
     from penstock.server.engine import Engine
 
 READ_MOST = 1000
 """Messages whose bodies are read at once."""
-
-SHARE = 4
-"""Open transactions together may have the budget's share of one in so many."""
-
-
-class Charge:
-    """What one open transaction has in memory, as the budget knows it."""
-
-    __slots__ = ("_engine", "_over", "bytes")
-
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-        self._over = False  # whoever had it is gone: what is still read for it counts no more
-        self.bytes = 0
-
-    def add(self, size: int) -> None:
-        """So many bytes more.  Raises DiskFull when open transactions have too many."""
-        if self._over:
-            return
-        budget = self._engine.bodies.budget
-        account, most = budget.account("transactions"), budget.limit // SHARE
-        if account.bytes + size > most:
-            raise DiskFull(
-                f"open transactions may have {most} bytes of memory together, and have {account.bytes}: "
-                f"there is no room for {size} more, and this one is rolled back"
-            )
-        account.add(size)
-        self.bytes += size
-
-    def end(self) -> None:
-        """It is over, in whatever way; another one may begin."""
-        self._engine.bodies.budget.account("transactions").add(-self.bytes)
-        self.bytes = 0
-
-    def close(self) -> None:
-        """It is over, and none follows."""
-        self.end()
-        self._over = True
-
 
 class Committing:
     """One commit.  All methods belong to the loop's thread."""
@@ -72,6 +34,8 @@ class Committing:
         self._engine = engine
         self._transaction = transaction
         self._charge = charge
+        charge.check()
+        charge.busy = True
         self._unread = engine.core.mourned(transaction)
         self._came: list[tuple[Queue, Rows]] = []  # from the log, since the last step
         self._read: dict[Queue, Rows] = {}
@@ -91,7 +55,7 @@ class Committing:
     def step(self, again: Callable[[], None]) -> Transacted | None:
         """What it came to; None: `again` is called when what it waits for has come, and calls this once more.
 
-        Errors, after which nothing is done: LogBroken, DiskFull, and as `Core.transact`.
+        Errors, after which nothing is done: LogBroken, DiskFull, MemoryShort, and as `Core.transact`.
         """
         engine, core, transaction = self._engine, self._engine.core, self._transaction
         self._refuse()
@@ -140,7 +104,7 @@ class Committing:
         return False
 
     def _take(self, queue: Queue, rows: Rows) -> None:
-        """Bodies are there.  Raises DiskFull and PreconditionFailed for too many bytes."""
+        """Bodies are there.  Raises MemoryShort and PreconditionFailed for too many bytes."""
         size = sum(map(len, rows.bodies))
         self._size += size
         batch = self._transaction.batch

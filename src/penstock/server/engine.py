@@ -29,6 +29,7 @@ from penstock.records.kinds import LAZY
 from penstock.server.actions.acts import Acts
 from penstock.server.ahead import Walked
 from penstock.server.caching import Fetches, Present, Tending
+from penstock.server.charges import Charges
 from penstock.server.gates import Gates, Rooms, receiver_of
 from penstock.server.judging import Judges
 from penstock.server.notices import EventExchange, Notices
@@ -80,6 +81,7 @@ class Engine(Runtime):
         self.keeper: Keeper | None = None  # who tends the log, where somebody does
         self.walked = Walked(self)
         self.rooms = Rooms(self)
+        self.charges = Charges(self)
         self.records = Present(self)
         self.judges = Judges(self, self.records)
         self.scans = Scans(self)

@@ -277,7 +277,8 @@ class Operating:
         metrics = facts.metrics()
         figures = {name: metrics[of] for name, of in FIGURES.items()}
         there = [one._asdict() for one in processes(self.server)]
-        return {**facts.health(), "version": metrics.version, **figures, "processes": there}
+        more = {"processes": there, "memory_gave_way": metrics.gave_way}
+        return {**facts.health(), "version": metrics.version, **figures, **more}
 
     def streams(self) -> Sequence[Mapping[str, object]]:
         from penstock.server.figures import facts  # not loaded before somebody looks

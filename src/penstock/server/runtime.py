@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 from penstock.memory.budget import ReadCold, merged
 from penstock.memory.caches import Caches
 from penstock.memory.loader import Loader
+from penstock.memory.relief import Relief
 from penstock.records.chunks import LSN_LIMIT, Chunk, Now, as_chunk
 from penstock.records.entries import Rows
 
@@ -80,6 +81,7 @@ class Runtime(ABC):
         self.bodies = bodies
         self.loader = Loader(bodies, read_cold)
         self.clock = clock
+        self.relief = Relief(bodies, clock.mono)
         self.call_soon = call_soon
         self._at_round_end = at_round_end or call_soon
         self.read_cold = read_cold
@@ -109,6 +111,7 @@ class Runtime(ABC):
         bodies.arrivals.lacking = log.durable
         bodies.budget.watch("commits", lambda: log.pending_bytes)  # beside the bodies that they were made from
         bodies.budget.hold("decoded", log.decoded)
+        bodies.spare.append(log.decoded.give)
 
     # -- time and turns
 

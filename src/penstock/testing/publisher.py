@@ -20,7 +20,8 @@ from penstock.errors import DiskFull, Fenced, InvalidArgument, LogBroken, NotFou
 from penstock.records import properties as header_codec
 from penstock.records.entries import Publishes, Topic, joined
 from penstock.records.field_tables import FieldValue
-from penstock.server.committing import Charge, Committing
+from penstock.server.charges import Charge
+from penstock.server.committing import Committing
 from penstock.testing.broker_life import VHOST, Running
 from penstock.testing.inbox import Message
 from penstock.testing.instance import Instance
@@ -176,7 +177,7 @@ class Publishing(Running):
             batch = None
             if batches:
                 batch = joined(batches, sum(one.size for one in batches))
-            charge = Charge(engine)
+            charge = Charge(engine.charges, "", "the transaction", lambda _: None)
             committing = Committing(engine, Decided(batch, [_ending(instance, *end) for end in ends]), charge)
             try:
                 done: Transacted | None = None

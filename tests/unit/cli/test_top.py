@@ -62,6 +62,8 @@ def test_one_view(run: Run) -> None:
         assert (status, err) == (0, "")
         assert "0 connections" in out
         assert "processes  core " in out
+        assert "gave way" not in out
+        assert set(figures["server"]["memory_gave_way"].values()) == {0}
         assert "[odd]" in out
         assert run("top", "--sort", "size", *url)[0] == 2
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from penstock.server import allocator
+from penstock.server.process import settle_garbage
 
 
 def resident() -> int:
@@ -22,3 +26,56 @@ def test_free_memory_goes_back() -> None:
     allocator.give_back()
     assert len(kept) == 20
     assert full - resident() > 40 << 20
+
+
+class Cycle:
+    """Garbage that holds memory and that no reference count ends."""
+
+    def __init__(self, size: int) -> None:
+        self.body = bytes(size)
+        self.me = self
+
+
+@pytest.fixture
+def resting() -> Iterator[None]:
+    """The collector of cycles as a server has it."""
+    thresholds = gc.get_threshold()
+    settle_garbage()
+    yield
+    gc.set_threshold(*thresholds)
+    gc.unfreeze()
+
+
+@pytest.mark.usefixtures("resting")
+def test_cycles_that_the_collector_would_leave_are_collected_when_the_process_has_grown() -> None:
+    """Connections and errors that were told are cycles: a siege found a server that rose to three times its budget."""
+    now, size = 0.0, [100 << 20]
+    cycles = allocator.Cycles(16 << 20, lambda: now, lambda: size[0])
+    held = [Cycle(1 << 20) for _ in range(8)]
+    gc.collect(1)
+    left = [weakref.ref(one) for one in held]
+    held.clear()
+    gc.collect(1)
+    assert all(one() for one in left), "they were old by then"
+    size[0] += 16 << 20
+    assert not cycles.beat(), "it has not grown by more than that"
+    size[0] += 1
+    assert cycles.beat()
+    assert not any(one() for one in left)
+    size[0] += 20 << 20
+    assert not cycles.beat(), "not at once again"
+    now += allocator.APART_S + 1
+    assert cycles.beat()
+    size[0] -= 100 << 20
+    now += 1000
+    assert not cycles.beat()
+    size[0] += 17 << 20
+    assert cycles.beat(), "it has grown since it was smaller"
+
+
+def test_a_long_collection_is_far_from_the_next() -> None:
+    times, size = iter([0.0, 0.0, 0.2, 99.0, 101.0, 101.1]), [0]
+    cycles = allocator.Cycles(1, lambda: next(times), lambda: size[0])
+    for expected in (True, False, True):
+        size[0] += 10
+        assert cycles.beat() is expected, "it took 0.2 s, and 500 times that is 100 s"

@@ -49,6 +49,8 @@ def waits(life: Life, seconds: int) -> None:
     for _ in range(seconds):
         life.advance(SECOND)
         life.door.beat()
+        life.engine.bodies.keep_to_budget()
+        life.engine.relief.beat()
         life.run()
 
 

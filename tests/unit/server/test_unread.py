@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.log.simdisk import SimDisk
-from penstock.server.amqp.unread import UNREAD_US
+from penstock.memory.relief import PATIENCE_US
 from penstock.wire.amqp.frames import frame
 from sim.serverkit import Client, Life, clock
 
@@ -41,7 +41,7 @@ def beats(life: Life, seconds: int, reading: list[Client] | None = None) -> None
             door.host.beat()
         life.run()
         life.door.beat()
-        life.engine.bodies.keep_to_budget()
+        life.engine.tending.beat()
         life.run()
 
 
@@ -49,7 +49,7 @@ def test_who_reads_nothing_gives_way_to_publishers_after_a_while(life: Life) -> 
     clients = crowd(life)
     beats(life, 2)
     assert life.engine.bodies.tight
-    beats(life, UNREAD_US // SECOND - 2)
+    beats(life, PATIENCE_US // SECOND - 2)
     assert not any(client.closed for client in clients)
     beats(life, 3)
     assert not life.engine.bodies.tight

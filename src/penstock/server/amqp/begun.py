@@ -6,18 +6,22 @@ end: a connection for whose first body there is no room is not read, in a line f
     set aside of a user  <= half of the whole    but for the first of a user, who may have the largest message
     set aside of all     <= the whole            but for these first ones
 
-So no user waits for another's bodies.  While others of his wait, or publishers do, who has begun has to go on: where no
-`SLOWEST` bytes came in `STILL_US`, though he is read, his channels with such bodies are closed with 506, the largest
-first.  Who consumes is always read, as his acks make room, and so is who has begun already: beyond `FREE` bytes they
-may have what there is up to twice the whole, and are refused it only while memory is short.
+So no user waits for another's bodies.  While others of his wait, who has begun has to go on: where no `SLOWEST` bytes
+came in `STILL_US`, though he is read, his channels with such bodies are closed with 506, the largest first; so they are
+while memory is short (`penstock.memory.relief`).  Who consumes is always read, as his acks make room, and so is who has
+begun already: beyond `FREE` bytes they may have what there is up to twice the whole, and are refused it only while
+memory is short.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
-from penstock.errors import DiskFull
+from penstock.errors import MemoryShort
+from penstock.memory.relief import PATIENCE_US, Held
 from penstock.server.amqp.incoming import BEGUN
 from penstock.wire.amqp import methods
 
@@ -27,7 +31,7 @@ if TYPE_CHECKING:
     from penstock.server.amqp.port import Client
     from penstock.server.engine import Engine
 
-STILL_US = 10_000_000
+STILL_US = PATIENCE_US
 SLOWEST = 256 << 10
 """How much has to come in that time while others wait for the memory: 25 KiB a second."""
 
@@ -39,6 +43,7 @@ class Beginner(Protocol):
     """A connection on which bodies begin."""
 
     user: str
+    peer: str
     incoming: Incoming
     machine: Client
 
@@ -86,6 +91,7 @@ class Begun:
         self._of_user = Counter[str]()  # bytes set aside
         self._whole = 0
         engine.on_broken.append(self._broken)
+        engine.relief.register("partial", self._held)
 
     def count(self, connection: Beginner, size: int) -> None:
         """So many bytes of bodies are begun on it now; as many as before: one has ended, and another has begun."""
@@ -126,7 +132,7 @@ class Begun:
             self._fail(connection, given, "it has more begun than its share, and there is no more")
 
     def beat(self) -> None:
-        """Once a second: who keeps memory from others has to go on."""
+        """Once a second: who keeps memory from others of his user has to go on."""
         tight, now = self._engine.bodies.tight, self._engine.clock.mono()
         for connection, given in list(self._given.items()):
             if (size := connection.begun) != given.size:
@@ -134,11 +140,22 @@ class Begun:
             incoming = connection.incoming
             if incoming.paused or incoming.received - given.received >= SLOWEST or given.waits:
                 given.since, given.received = now, incoming.received
-            elif not tight and given.user not in self._lines:
+            elif given.over and not tight and given.user not in self._lines:
                 given.over = False
-            elif given.over or (given.room and now - given.since > STILL_US):
+            elif given.over or (given.user in self._lines and given.room and now - given.since > STILL_US):
                 given.over = True
                 self._fail(connection, given, "what was begun on it does not come, and others wait for the memory")
+
+    def _held(self) -> Iterator[Held]:
+        """Those who could go on, each with what is set aside for him."""
+        for connection, given in list(self._given.items()):
+            if given.room and not (given.waits or connection.incoming.paused):
+                name, cut = f"what was begun on {connection.peer}", partial(self._cut, connection, given)
+                yield Held(connection, given.user, name, given.room, connection.incoming.received, cut, SLOWEST)
+
+    def _cut(self, connection: Beginner, given: Given, error: MemoryShort) -> None:
+        given.over = True
+        self._fail(connection, given, error)
 
     # -- room
 
@@ -191,9 +208,10 @@ class Begun:
         self._read(connection, given)
         self._let_in()
 
-    def _fail(self, connection: Beginner, given: Given, why: str) -> None:
+    def _fail(self, connection: Beginner, given: Given, why: str | MemoryShort) -> None:
         """Close the channels with the largest bodies: all that can be if it had its time, else until the rest fits."""
-        error, size = DiskFull(f"there is no memory for it: {why}"), connection.begun
+        error = MemoryShort(f"there is no memory for it: {why}") if isinstance(why, str) else why
+        size = connection.begun
         least = 0 if given.over else given.room
         while size > least:
             connection.fail_channel(connection.machine.largest_partial(), error, methods.BasicPublish)

@@ -26,6 +26,7 @@ from penstock.server.entitlements import exchange_needs
 from penstock.wire.amqp import methods as m
 
 if TYPE_CHECKING:
+    from penstock.errors import MemoryShort
     from penstock.server.amqp.session import Session
 
 
@@ -86,7 +87,12 @@ def select(session: Session, channel: Channel, method: m.TxSelect) -> None:
     if channel.tx is None:
         session.mute(channel.number)
         channel.attend()
-        channel.tx = Open(session.engine, channel.tags)
+        number, name = channel.number, f"the transaction on channel {channel.number} of {session.peer}"
+
+        def cut(error: MemoryShort) -> None:
+            session.fail_channel(number, error, m.BasicPublish)
+
+        channel.tx = Open(session.engine, channel.tags, session.user, name, cut)
     channel.reply(m.TxSelectOk())
 
 

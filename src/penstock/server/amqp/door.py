@@ -17,7 +17,7 @@ from penstock.server.amqp.connection import Connection
 from penstock.server.amqp.links import AmqpLink, Link, TlsLink
 from penstock.server.amqp.publishers import Publishers
 from penstock.server.amqp.session import Outgoing
-from penstock.server.amqp.unread import Unread
+from penstock.server.amqp.unread import unread
 from penstock.server.listening import bind
 from penstock.version import __version__
 from penstock.wire.amqp import events, methods
@@ -202,7 +202,7 @@ class AmqpDoor:
         self.counters = counters
         self.publishers = Publishers(engine, self.limits.max_message_size)
         self.holding = self.publishers.holding
-        self._unread = Unread(engine)
+        engine.relief.register("sending", lambda: unread(self.sessions))
         engine.on_broken.append(self._broken)
 
     # -- listening
@@ -369,7 +369,6 @@ class AmqpDoor:
         self.publishers.begun.beat()
         for session in list(self.sessions):
             session.outgoing.count_unsent()
-        self._unread.beat(list(self.sessions))
         for session in list(self.sessions):
             session_age = now - session.incoming.received_at
             if session.closing:

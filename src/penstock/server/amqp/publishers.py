@@ -7,8 +7,9 @@ a publish is refused.  Confirms are gathered: one a channel and commit.
 
 While a channel has a line, all that it publishes goes behind it, and so does the close of the channel; acks and other
 methods pass, for they make room.  A connection that consumes is read on and may have `HELD_MOST` bytes in lines: the
-channel that passes that is closed with 506.  Any other is not read any more once it has `READ_ON` of them.  Clients
-that announced `connection.blocked` are told when the first line begins and when the last one has ended.
+channel that passes that is closed with 506.  Any other is not read any more once it has `READ_ON` of them.  A channel
+whose line stands still while memory is short is closed with 506, too (`penstock.memory.relief`).  Clients that
+announced `connection.blocked` are told when the first line begins and when the last one has ended.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from penstock.errors import DiskFull, Draining, Refused
+from penstock.memory.relief import Held
 from penstock.server.amqp.begun import Begun
 from penstock.server.amqp.gathering import Gathering
 from penstock.server.amqp.incoming import HELD
@@ -26,6 +28,7 @@ from penstock.server.gates import Waiter
 from penstock.wire.amqp import events, methods
 
 if TYPE_CHECKING:
+    from penstock.errors import MemoryShort
     from penstock.server.amqp.channel import Channel
     from penstock.server.amqp.session import Session
     from penstock.server.engine import Engine
@@ -50,7 +53,7 @@ CLOSING_US = 10_000_000
 class Line(Waiter):
     """What one channel waits with."""
 
-    __slots__ = ("channel", "events", "going", "session")
+    __slots__ = ("channel", "events", "going", "passed", "session", "waiting")
 
     def __init__(self, holding: Holding, session: Session, channel: int) -> None:
         super().__init__(partial(holding.go_on, self))
@@ -58,9 +61,11 @@ class Line(Waiter):
         self.channel = channel
         self.events: deque[events.PublishRun | events.ChannelClosed] = deque()
         self.going = False  # its first is being tried
+        self.waiting = 0  # bytes of it all
+        self.passed = 0  # bytes that went on, so far
 
 
-class Held:
+class Waiting:
     """What one connection waits with."""
 
     __slots__ = ("closing", "closing_at", "disk", "lines", "size", "told")
@@ -104,9 +109,10 @@ class Holding:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self.held: dict[Session, Held] = {}
+        self.held: dict[Session, Waiting] = {}
         self.bytes = 0  # in all lines
         engine.bodies.budget.hold("held", self)
+        engine.relief.register("held", self._lines)
 
     def __bool__(self) -> bool:
         return bool(self.held)
@@ -119,11 +125,11 @@ class Holding:
         """Connections that wait, or were told to."""
         yield from list(self.held)
 
-    def tell(self, session: Session, reason: str) -> Held:
+    def tell(self, session: Session, reason: str) -> Waiting:
         """The connection is held up from now on, for this reason."""
         held = self.held.get(session)
         if held is None:
-            held = self.held[session] = Held()
+            held = self.held[session] = Waiting()
             if "connection.blocked" in session.machine.client_capabilities:
                 session.send(0, methods.ConnectionBlocked(reason))
                 held.told = True
@@ -159,8 +165,7 @@ class Holding:
             line.events.extendleft(reversed(_parts(run)))
         else:
             line.events.extend(_parts(run))
-        held.size += size
-        self.bytes += size
+        self._weigh(held, line, size)
         if not consumes and held.size >= READ_ON:
             session.incoming.stop(HELD)
 
@@ -174,14 +179,14 @@ class Holding:
         tried = True
         while line.events and tried and not incoming.holding:
             first, left = line.events.popleft(), len(line.events)
-            self._weigh(held, -weight(first))
+            self._weigh(held, line, -weight(first))
             session.act(first)
             tried = len(line.events) <= left
         line.going = False
         if held.lines.get(line.channel) is not line:
             pass  # the channel is over
         elif line.events and tried:  # the first is being judged off the loop: what is behind it comes after that
-            self._weigh(held, -sum(map(weight, line.events)))
+            self._weigh(held, line, -line.waiting)
             del held.lines[line.channel]
             incoming.put_back(line.events)
         elif not line.events:
@@ -221,7 +226,7 @@ class Holding:
             if line is None or line.going:
                 return False
             line.events.append(event)
-            self._weigh(held, weight(event))
+            self._weigh(held, line, weight(event))
         held.closing_at = held.closing_at or self._engine.clock.mono()
         return True
 
@@ -240,7 +245,7 @@ class Holding:
         if held is None or line is None:
             return
         self._engine.rooms.leave(line)
-        self._weigh(held, -sum(map(weight, line.events)))
+        self._weigh(held, line, -line.waiting)
         line.events.clear()
         self.settle(session)
 
@@ -268,9 +273,23 @@ class Holding:
                         self.drop(session, number)
                 session.acted()
 
-    def _weigh(self, held: Held, size: int) -> None:
+    def _lines(self) -> Iterator[Held]:
+        """What each channel waits with, for when memory is short."""
+        for session, held in list(self.held.items()):
+            for line in list(held.lines.values()):
+                if not line.going:
+                    name = f"what channel {line.channel} of {session.peer} waits with"
+                    yield Held(line, session.user, name, line.waiting, line.passed, partial(_give_up, line))
+
+    def _weigh(self, held: Waiting, line: Line, size: int) -> None:
         held.size += size
+        line.waiting += size
         self.bytes += size
+        line.passed += max(0, -size)
+
+
+def _give_up(line: Line, error: MemoryShort) -> None:
+    line.session.fail_channel(line.channel, error, methods.BasicPublish)
 
 
 REASON = "the disk of the log is full"

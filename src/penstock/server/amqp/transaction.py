@@ -6,6 +6,7 @@ nothing of what may be refused, nor why.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import groupby
 from typing import TYPE_CHECKING
 
@@ -16,10 +17,11 @@ from penstock.errors import PreconditionFailed
 from penstock.records.entries import Publishes, Topic, joined
 from penstock.records.schema import TRANSACTION_BYTES_MAX
 from penstock.server.amqp.tags import Lent, Tags
-from penstock.server.committing import Charge
+from penstock.server.charges import Charge
 from penstock.wire.amqp import events
 
 if TYPE_CHECKING:
+    from penstock.errors import MemoryShort
     from penstock.server.engine import Engine
 
 ROW_COST = 128
@@ -34,18 +36,19 @@ class Open:
 
     __slots__ = ("_core", "_ends", "_runs", "_size", "_tags", "charge")
 
-    def __init__(self, engine: Engine, tags: Tags) -> None:
+    def __init__(self, engine: Engine, tags: Tags, user: str, name: str, cut: Callable[[MemoryShort], object]) -> None:
+        """name: of what it is, for who is told.  cut: closes the channel, for memory is short."""
         self._core = engine.core
         self._tags = tags
         self._runs: list[tuple[events.PublishRun, Topic | list[Topic]]] = []
         self._ends: list[tuple[Lent, Verb]] = []
         self._size = 0  # bytes of bodies and headers
-        self.charge = Charge(engine)
+        self.charge = Charge(engine.charges, user, name, cut)
 
     # -- while it is open
 
     def publish(self, run: events.PublishRun, topics: Topic | list[Topic]) -> None:
-        """Keep messages.  Raises what a header is refused for, and PreconditionFailed or DiskFull beyond the bounds."""
+        """Keep messages.  Raises what a header is refused for, PreconditionFailed or MemoryShort beyond the bounds."""
         batch = Publishes(topics, run.properties, run.bodies)
         for _, refusal in self._core.refused_headers(batch):
             raise refusal

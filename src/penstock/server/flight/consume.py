@@ -30,6 +30,7 @@ from penstock.core.effects import Verb
 from penstock.core.queue.settling.settle import extend
 from penstock.errors import InvalidArgument, LogBroken, NotFound, PenstockError, Unavailable
 from penstock.expr import Filter, compile_filter
+from penstock.memory.relief import Held
 from penstock.memory.slab import Piece
 from penstock.records.chunks import as_chunk
 from penstock.records.dataclass import dataclass
@@ -213,6 +214,16 @@ class Exchange(Receiver):
     def queued(self) -> int:
         """Bytes that wait for the writing thread."""
         return self._down.queued
+
+    def held(self) -> Held:
+        """The same as memory that others may want."""
+        name = f"what the consumer {self.caller.peer} does not read"
+        queued = self.queued if self.ending is None else 0  # what the client was sent last may stay
+        return Held(self, self.caller.user, name, queued, self._down.sent, self._cut)
+
+    def _cut(self, error: PenstockError) -> None:
+        self._slot.abandon()
+        self.end(error)
 
     @property
     def full(self) -> bool:

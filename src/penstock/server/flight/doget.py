@@ -195,7 +195,7 @@ class Watching:
             narrowed_select(parse_select(command.select), parse_select(command.shown)),
         )  # fmt: skip
         engine = self._handover.engine
-        outlet = EventOutlet(engine.log.origin, self._handover.queued_most)
+        outlet = EventOutlet(engine.log.origin, self._handover.queued_most, caller.user, caller.peer)
 
         def begin() -> tuple[Follow[list[Event]], SelectList | None]:
             name = command.vhost, command.exchange, command.topic

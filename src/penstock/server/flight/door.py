@@ -55,9 +55,12 @@ from penstock.wire.flight.received import Bounds
 from penstock.wire.flight.tickets import command, parse_exchange, parse_get, parse_put
 
 if TYPE_CHECKING:
+    from penstock.memory.relief import Held
     from penstock.ports import Disk
     from penstock.server.bulk.process import Bulk
     from penstock.server.engine import Engine
+    from penstock.server.flight.doget import EventOutlet
+    from penstock.server.flight.followed import PageOutlet
     from penstock.server.links.links import Links
     from penstock.server.links.receiving import Incoming
 
@@ -128,6 +131,7 @@ class FlightDoor:
         self.reads.queries = self.queries
         self.actions.table |= ReplayActions(self.handover, self.following).table
         engine.bodies.budget.watch("flight", self._queued)
+        engine.relief.register("flight", self._held)
         self.closing = False
         self.links: Callable[[], Links] = _unlinked  # made when the first is wanted
         self._beats = 0
@@ -154,11 +158,14 @@ class FlightDoor:
         """Bytes of deliveries that wait for clients to read them."""
         if not (self.exchanges or self.following.open or self.watching.open):
             return 0
-        return (
-            sum(one.queued for one in list(self.exchanges))
-            + sum(one.queued for one in list(self.following.open))
-            + sum(one.queued for one in list(self.watching.open))
-        )
+        return sum(one.queued for one in self._readers())
+
+    def _readers(self) -> list[Exchange | PageOutlet | EventOutlet]:
+        return [*list(self.exchanges), *list(self.following.open), *list(self.watching.open)]
+
+    def _held(self) -> Iterator[Held]:
+        """The same of each, for when memory is short."""
+        return (one.held() for one in self._readers())
 
     def beat(self) -> None:
         """Once a second: silent consumers lose their leases, still streams their places, old stages go."""

@@ -159,7 +159,7 @@ class Downstream:
         to, `on_unreadable` when deliveries cannot be sent, with what the client is told.
         """
         self.finished = False  # the writing thread sends the answers that there are and ends
-        self.queued = 0  # bytes of deliveries that wait; changed under `_count`
+        self.queued = self.sent = 0  # bytes of deliveries that wait, and that were written; changed under `_count`
         self._held = False  # somebody was told that it is full
         self._log = log
         self._name = name
@@ -199,9 +199,12 @@ class Downstream:
         self.ring()
 
     def finish(self, error: PenstockError | None) -> None:
-        """Nothing more will come; an error is the reason that the client is told."""
+        """Nothing more will come, and what waits is not sent; an error is the reason that the client is told."""
         self._error = self._error or error
         self.finished = True
+        with self._count:
+            self.queued -= sum(one.size for one in self._out if not isinstance(one, bytes))
+            self._out.clear()
         self.ring()
 
     def ring(self) -> None:
@@ -267,28 +270,40 @@ class Downstream:
     def _write_deliveries(self, writer: Any) -> None:
         out = self._out
         while out and not self.finished:
-            some: list[Delivery] = []
-            rows = size = 0
-            while out and rows < BATCH_ROWS and size < AT_ONCE:
-                delivery = out[0]
-                if isinstance(delivery, bytes):
-                    break
-                out.popleft()
-                some.append(delivery)
-                rows += len(delivery.piece.chunk)
-                size += delivery.size
-            if not some:
-                writer.write_metadata(out.popleft())
+            some, size = self._next(out)
+            if isinstance(some, bytes):
+                writer.write_metadata(some)
                 continue
+            if not some:
+                break
             writer.write_batch(self._batch(some))
             with self._count:
                 self.queued -= size
+                self.sent += size
                 held, self._held = self._held, self._held and self.queued >= self._most() // 4
             if held and not self._held:
                 self._on_room()
             if self._answers:
                 return self.ring()
         return None
+
+    def _next(self, out: deque[Delivery | bytes]) -> tuple[list[Delivery] | bytes, int]:
+        """Deliveries for one batch, and their bytes; or what is to be said first."""
+        some: list[Delivery] = []
+        rows = size = 0
+        with self._count:
+            while out and rows < BATCH_ROWS and size < AT_ONCE:
+                delivery = out[0]
+                if isinstance(delivery, bytes):
+                    if not some:
+                        out.popleft()
+                        return delivery, 0
+                    break
+                out.popleft()
+                some.append(delivery)
+                rows += len(delivery.piece.chunk)
+                size += delivery.size
+        return some, size
 
     def _batch(self, deliveries: list[Delivery]) -> pa.RecordBatch:
         """Deliveries as Arrow; what goes wrong is the log's fault or ours, never the client's."""

@@ -193,7 +193,7 @@ class Following:
             user=caller.user,
             tag=command.id or "",
         )
-        outlet = PageOutlet(engine.log.origin, self._handover.queued_most)
+        outlet = PageOutlet(engine.log.origin, self._handover.queued_most, caller.user, caller.peer)
         rows = self._rows(caller, slot, past, asked, command.id, outlet, stretch, schema)
         if sent is not None:
             rows = selected(rows, sent)

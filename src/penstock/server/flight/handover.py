@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
 import pyarrow as pa
 
 from penstock.errors import LogBroken, PenstockError, Unavailable
+from penstock.memory.relief import Held
 
 if TYPE_CHECKING:
     from penstock.server.engine import Engine
@@ -83,8 +84,12 @@ class Answer(Generic[T]):
                 if gone():
                     raise Abandoned
         self._lock.release()
-        if self._error is not None:
-            raise self._error
+        if (error := self._error) is not None:
+            self._error = None  # with its traceback it would hold this frame, and all that the call had, in a cycle
+            try:
+                raise error
+            finally:
+                del error
         return self._value
 
 
@@ -299,8 +304,9 @@ Taken = TypeVar("Taken", bound=Sized)
 class Outlet(ABC, Generic[Taken]):
     """A taker whose portions another thread sends."""
 
-    def __init__(self, origin: int, most: Callable[[], int]) -> None:
-        """most: bytes that may wait for the client at present."""
+    def __init__(self, origin: int, most: Callable[[], int], user: str = "", peer: str = "") -> None:
+        """most: bytes that may wait for the client at present.  user, peer: who reads."""
+        self._user, self._peer = user, peer
         self._origin = origin
         self._most = most
         self._bell = Bell()  # rung when there is something to send
@@ -309,7 +315,7 @@ class Outlet(ABC, Generic[Taken]):
         self._starved = False  # the loop found no room since the thread had it go on
         self._over = False
         self._error: PenstockError | None = None
-        self.queued = 0  # bytes that wait; changed under `_guard`
+        self.queued = self.sent = 0  # bytes that wait, and that went to the client; changed under `_guard`
 
     # -- for each kind of portion
 
@@ -351,8 +357,19 @@ class Outlet(ABC, Generic[Taken]):
         self._bell.ring()
 
     def drop(self) -> None:
-        self._out.clear()
-        self._count(-self.queued)
+        """Nothing of what waits is sent."""
+        with self._guard:
+            self.queued -= sum(self.cost(one) for one in self._out if not isinstance(one, bytes))
+            self._out.clear()
+
+    def held(self) -> Held:
+        """What waits, as memory that others may want."""
+        name = f"what the reader {self._peer} does not read"
+        return Held(self, self._user, name, 0 if self._over else self.queued, self.sent, self._cut)
+
+    def _cut(self, error: PenstockError) -> None:
+        self.drop()
+        self.ended(error)
 
     def _count(self, size: int) -> None:
         with self._guard:
@@ -370,7 +387,9 @@ class Outlet(ABC, Generic[Taken]):
             if portions:
                 said = time.monotonic()
                 yield self.batch(portions, schema)
-                self._count(-sum(map(self.cost, portions)))
+                cost = sum(map(self.cost, portions))
+                self._count(-cost)
+                self.sent += cost
                 if self._starved:
                     self._starved = False
                     go_on()
@@ -392,10 +411,11 @@ class Outlet(ABC, Generic[Taken]):
     def _some(self) -> tuple[list[Taken], bytes | None]:
         """Portions for one batch, and what is to be told after them."""
         portions, rows = list[Taken](), 0
-        while self._out and rows < BATCH_ROWS:
-            one = self._out.popleft()
-            if isinstance(one, bytes):
-                return portions, one
-            portions.append(one)
-            rows += len(one)
+        with self._guard:
+            while self._out and rows < BATCH_ROWS:
+                one = self._out.popleft()
+                if isinstance(one, bytes):
+                    return portions, one
+                portions.append(one)
+                rows += len(one)
         return portions, None

@@ -23,7 +23,8 @@ from penstock.errors import Fenced, InvalidArgument, PenstockError, Precondition
 from penstock.records.chunks import as_chunk
 from penstock.records.entries import Publishes, joined
 from penstock.records.schema import TRANSACTION_BYTES_MAX
-from penstock.server.committing import Charge, Committing
+from penstock.server.charges import Charge
+from penstock.server.committing import Committing
 from penstock.server.flight.consume import VERBS
 from penstock.server.flight.publish import to_publishes
 from penstock.wire.flight.codec import Upload, read_upload
@@ -61,9 +62,11 @@ class Transacting:
     def serve(self, caller: Caller, arriving: Arriving, command: Transact, writer: Any) -> None:
         """Read until the last word, then commit and answer."""
         arriving.expect(TRANSACTED)
-        charge = Charge(self._engine)
+        kept: Kept = []
+        name = f"the transaction of {caller.peer}"
+        charge = Charge(self._engine.charges, caller.user, name, lambda _: kept.clear())
         try:
-            kept, word = self._read(caller, arriving, command, charge)
+            word = self._read(caller, arriving, command, charge, kept)
             if word is None:
                 if not caller.gone():
                     raise InvalidArgument("transact: the upload ended without its commit, so nothing is done")
@@ -77,14 +80,15 @@ class Transacting:
             self._handover.post(charge.close)
 
     def _read(
-        self, caller: Caller, arriving: Arriving, command: Transact, charge: Charge
-    ) -> tuple[Kept, CommitWord | None]:
-        kept: Kept = []
+        self, caller: Caller, arriving: Arriving, command: Transact, charge: Charge, kept: Kept
+    ) -> CommitWord | None:
+        """Its last word; `kept` is emptied when it has to give way, which its next word is told."""
         size = 0
         for received, metadata in arriving.each(TRANSACTED):
             word = Goal() if metadata is None else read_word(metadata)
             if isinstance(word, CommitWord):
-                return kept, word
+                self._handover.call(charge.check, caller.gone, durable=False)
+                return word
             if not received:
                 continue
             upload = read_upload(received, word.topic, self._bounds)
@@ -98,7 +102,7 @@ class Transacting:
             self._handover.call(partial(charge.add, upload.size + ROW_COST * len(upload)), caller.gone, durable=False)
             arriving.release()
             kept.append((word, upload))
-        return kept, None
+        return None
 
     # -- the loop
 
@@ -113,6 +117,8 @@ class Transacting:
     ) -> None:
         """Put the transaction together when there is room."""
         engine = self._engine
+        charge.check()
+        charge.busy = True
         if kept and not engine.has_room():
             later = partial(self._begin, caller, command, kept, word, charge)
             engine.on_room.append(partial(self._handover.again, later, answer))

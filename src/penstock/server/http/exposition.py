@@ -114,6 +114,8 @@ def _families(metrics: Metrics, *, per_object: bool) -> Iterator[Family]:
         text = "Time until the certificate of the doors with TLS ends; negative when it has"
         yield Family("penstock_tls_certificate_seconds_left", text, (), [((), left)])
     yield _of_each("penstock_memory_bytes", "What server.memory is used for", "account", metrics.memory)
+    text = "Holders of memory that were cut while it was short"
+    yield _of_each("penstock_memory_gave_way", text, "account", metrics.gave_way, counter=True)
     logins = {door: metrics.logins_refused.get(door, 0) for door in ("amqp", "http", "flight")}
     yield _of_each("penstock_logins_refused", "Logins that were refused", "door", logins, counter=True)
     yield _of_each("penstock_strangers", "Connections that have not logged in", "door", metrics.strangers)

@@ -437,6 +437,7 @@ class Metrics:
     dead_lettered: Mapping[str, int] = field(default_factory=dict[str, int])  # by reason
     logins_refused: Mapping[str, int] = field(default_factory=dict[str, int])  # by door
     memory: Mapping[str, int] = field(default_factory=dict[str, int])  # bytes of `server.memory` by account
+    gave_way: Mapping[str, int] = field(default_factory=dict[str, int])  # who was cut while memory was short
     certificate_seconds_left: float | None = None  # None: no door has TLS
     strangers: Mapping[str, int] = field(default_factory=dict[str, int])  # connections without a login, by door
     strangers_closed: Mapping[tuple[str, str], int] = field(default_factory=dict[tuple[str, str], int])

@@ -374,6 +374,7 @@ class Feed:
             self._judged = batch.first - 1
         self._waiting.append((batch, rows, size))
         self._waiting_bytes += size
+        self._replays.kept.add(size)
         if self._waiting_bytes > WAITING_BYTES:
             self._give_up(batch.first + len(batch.bodies))
         elif not self._judging:
@@ -395,8 +396,7 @@ class Feed:
                 self._pages.append(page)
                 self._keep(page.size)
             else:
-                self._pages.clear()  # what was kept ends here, or there would be a hole behind it
-                self._keep(-self.kept_bytes)
+                self._clear()  # what was kept ends here, or there would be a hole behind it
                 self.begins = page.last + 1
 
     def _judge(self) -> None:
@@ -406,15 +406,18 @@ class Feed:
         assert sieve is not None
         self._judging = True
         asked, self._waiting = self._waiting, deque()
-        self._waiting_bytes = 0
+        size, self._waiting_bytes = self._waiting_bytes, 0
         ask = self._replays.ask
 
         def work() -> list[list[int]]:
             return [_passed(sieve, batch, rows, ask, here=False) for batch, rows, _ in asked]
 
-        off(work, partial(self._answered, asked))
+        off(work, partial(self._answered, asked, size))
 
-    def _answered(self, asked: deque[tuple[Publishes, list[int] | None, int]], passed: list[list[int]]) -> None:
+    def _answered(
+        self, asked: deque[tuple[Publishes, list[int] | None, int]], size: int, passed: list[list[int]]
+    ) -> None:
+        self._replays.kept.add(-size)
         for (batch, _, _), rows in zip(asked, passed, strict=True):
             if rows:
                 self._spread(batch, rows)
@@ -434,9 +437,33 @@ class Feed:
 
     def drop(self) -> None:
         self._waiting.clear()
+        self._replays.kept.add(-self._waiting_bytes)
         self._waiting_bytes = 0
+        self._clear()
+
+    def _clear(self) -> None:
         self._pages.clear()
         self._keep(-self.kept_bytes)
+
+    @property
+    def spare(self) -> int:
+        """Bytes that followers can read from the log as well."""
+        return self.kept_bytes + self._waiting_bytes
+
+    def give(self, need: int) -> int:
+        """Let go about so many of them, the oldest first; how many.  Who is behind reads the log."""
+        before = self.spare
+        while self._pages and before - self.spare < need:
+            self._drop_first()
+        if self._waiting and before - self.spare < need:
+            batch = self._waiting[-1][0]
+            self._give_up(batch.first + len(batch.bodies))
+        return before - self.spare
+
+    def _drop_first(self) -> None:
+        page = self._pages.popleft()
+        self._keep(-page.size)
+        self.begins = page.last + 1
 
     def _keep(self, size: int) -> None:
         self.kept_bytes += size
@@ -459,9 +486,7 @@ class Feed:
             return
         least = min((one.cursor for one in self.behind if one.cursor >= self.begins), default=None)
         while self._pages and (least is None or self._pages[0].last < least or self.kept_bytes > KEPT_BYTES):
-            page = self._pages.popleft()
-            self._keep(-page.size)
-            self.begins = page.last + 1
+            self._drop_first()
 
 
 def _passed(sieve: Sieve, batch: Publishes, rows: list[int] | None, ask: Ask | None, *, here: bool) -> list[int]:

@@ -55,6 +55,7 @@ class Replays:
         runtime.readers.append(self.floor)
         runtime.on_broken.append(self._broken)
         self.kept = runtime.bodies.budget.account("replays")
+        runtime.bodies.spare.append(self.give)
 
     # -- for those who want messages
 
@@ -287,6 +288,15 @@ class Replays:
             self._runtime.call_soon(lambda: back(work()))
 
     # -- what it holds
+
+    def give(self, need: int) -> int:
+        """Let go about so many bytes that followers can read from the log, of the feed that keeps most first."""
+        given = 0
+        for feed in sorted(self._feeds.values(), key=lambda one: one.spare, reverse=True):
+            if given >= need or not feed.spare:
+                break
+            given += feed.give(need - given)
+        return given
 
     def floor(self) -> int | None:
         """No follower that moves may still need what is below this LSN."""

@@ -1,0 +1,126 @@
+"""What open transactions have in memory: together, of each user, and who gives way when others find no room.
+
+Knows no door, and not what is in a transaction.  All of it belongs to the loop's thread.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from penstock.errors import MemoryShort
+from penstock.memory.relief import PATIENCE_US, Held
+
+if TYPE_CHECKING:
+    from penstock.server.runtime import Runtime
+
+SHARE = 4
+"""Open transactions together may have the budget's share of one in so many."""
+
+
+LACKING_US = 3 * PATIENCE_US
+"""So long after a transaction found no room others that stand still may have to make some."""
+
+
+class Charge:
+    """What one open transaction has in memory, as the budget knows it."""
+
+    __slots__ = ("_charges", "_over", "_why", "busy", "bytes", "cut", "ended", "name", "user")
+
+    def __init__(self, charges: Charges, user: str, name: str, cut: Callable[[MemoryShort], object]) -> None:
+        """name: of the transaction, for who is told.  cut: called when it has to give way."""
+        self._charges = charges
+        self._over = False  # whoever had it is gone: what is still read for it counts no more
+        self._why: MemoryShort | None = None  # why it had to give way
+        self.user, self.name, self.cut = user, name, cut
+        self.bytes = 0
+        self.ended = 0  # how often it was over, for another to begin
+        self.busy = False  # it is being committed, and waits for us
+
+    def add(self, size: int) -> None:
+        """So many bytes more.  Raises MemoryShort when it had to give way, or open transactions have too many."""
+        if self._why is not None:
+            raise self._why
+        if not self._over:
+            self._charges.add(self, size)
+
+    def end(self) -> None:
+        """It is over, in whatever way; another one may begin."""
+        self._charges.give(self)
+        self.ended += 1
+        self.busy = False
+
+    def close(self) -> None:
+        """It is over, and none follows."""
+        self.end()
+        self._over = True
+
+    def check(self) -> None:
+        """Raises MemoryShort when it had to give way."""
+        if self._why is not None:
+            raise self._why
+
+    def give_way(self, error: MemoryShort) -> None:
+        """Nothing of it is done: for this reason, which whoever goes on with it is told."""
+        self._why = error
+        self.close()
+        self.cut(error)
+
+
+class Charges:
+    """Those of all open transactions.
+
+    Together they may have a quarter of the budget, those of one user half of that, but for his only one.  Where one was
+    refused, who stands still makes room for the next (`penstock.memory.relief`): of the user who has most, his largest.
+    """
+
+    def __init__(self, runtime: Runtime) -> None:
+        budget = runtime.bodies.budget
+        self._most = budget.limit // SHARE
+        self._account = budget.account("transactions")
+        self._mono = runtime.clock.mono
+        self._open: dict[Charge, None] = {}
+        self._of_user = Counter[str]()
+        self._refused = self._refused_at = 0  # bytes that there was no room for lately, and when
+        runtime.relief.register("transactions", self._held, self._lacking, self._most)
+
+    def add(self, charge: Charge, size: int) -> None:
+        """Raises MemoryShort where that is too much."""
+        of_user, all_, most = self._of_user[charge.user] + size, self._account.bytes + size, self._most
+        if all_ > most:
+            if size + charge.bytes <= most:
+                self._refused, self._refused_at = size + charge.bytes, self._mono()
+            raise MemoryShort(
+                f"open transactions may have {most} bytes of memory together, and have {all_ - size}: "
+                f"there is no room for {size} more, and this one is rolled back"
+            )
+        if of_user > most // 2 and of_user > charge.bytes + size:
+            raise MemoryShort(
+                f"open transactions of user '{charge.user}' may have {most // 2} bytes of memory together, and have "
+                f"{of_user - size}: there is no room for {size} more, and this one is rolled back"
+            )
+        self._open[charge] = None
+        self._account.add(size)
+        self._of_user[charge.user] += size
+        charge.bytes += size
+
+    def give(self, charge: Charge) -> None:
+        """It is over."""
+        if self._open.pop(charge, charge) is not charge:
+            self._account.add(-charge.bytes)
+            self._of_user[charge.user] -= charge.bytes
+            if not self._of_user[charge.user]:
+                del self._of_user[charge.user]
+            charge.bytes = 0
+
+    def _held(self) -> Iterator[Held]:
+        for one in list(self._open):
+            if not one.busy:
+                yield Held(one, one.user, one.name, one.bytes, one.ended, one.give_way)
+
+    def _lacking(self) -> int:
+        """Bytes that are missing for what was refused lately."""
+        if not self._refused or self._mono() - self._refused_at > LACKING_US:
+            return 0
+        return max(0, self._account.bytes + self._refused - self._most)
