@@ -64,7 +64,11 @@ class Shares(LoadScopeScheduling):
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """What files cost is counted in each process that runs them; what servers start is forked."""
+    """What files cost is counted in each process that runs them; what servers start is forked.
+
+    What is loaded stays: half of what collecting took was looking again and again for garbage in it.
+    """
+    gc.disable()
     with_loaded_children()
     config.pluginmanager.register(Costs())
 
@@ -114,6 +118,7 @@ def pytest_collection_finish() -> None:
     """Thousands of tests and their modules stay to the end: no collection of cycles walks them again."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(wrapper=True)
