@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from penstock.log.log import Log
 from penstock.log.simdisk import SimDisk
-from penstock.log.writer import MEMORY, LogSettings
+from penstock.log.writer import MEMORY, LogSettings, size_of
 from penstock.ports import Disk
 from penstock.records.entries import Control, Entry, Publishes, Topic, singly
 from penstock.records.kinds import Kind
@@ -63,6 +63,12 @@ def messages(first: int, *bodies: bytes, topic: Topic = ORDERS) -> Publishes:
 def note(lsn: int, body: bytes = b"", kind: Kind = Kind.SETTLE) -> Control:
     """A control record."""
     return Control(kind, "orders", b"{}", body, lsn, T0)
+
+
+def pending(log: Log) -> int:
+    """Bytes that are gathered, or in the running commit, counted one by one."""
+    running = [] if log._running is None else log._running.entries
+    return sum(size_of(entry) for entry in (*running, *log._gathered.entries))
 
 
 def commit(log: Log, *entries: Entry) -> None:

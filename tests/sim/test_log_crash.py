@@ -21,7 +21,7 @@ from penstock.log.verify import verify
 from penstock.log.writer import Sync
 from penstock.records.entries import Entry, Group
 from penstock.records.kinds import Kind
-from sim.logkit import SMALL, FakeClock, content, messages, note, opened, rows_of
+from sim.logkit import SMALL, FakeClock, content, messages, note, opened, pending, rows_of
 
 
 class World:
@@ -111,11 +111,13 @@ class World:
             self.log.flush()
             for _ in range(0 if self.log.broken else self.random.randint(1, 30)):
                 self.step()
+                assert self.log.pending_bytes == pending(self.log)
                 self.safe = max(self.safe, self.log.synced)
                 if self.log.broken:
                     break
         except OSError:
             pass  # a checkpoint or a retirement met the fault: the log itself goes on
+        assert self.log.pending_bytes == pending(self.log)
         self.safe = max(self.safe, self.log.synced)
         match self.random.choice(["crash", "crash", "kill", "close"]):
             case "crash":

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -13,6 +15,8 @@ from penstock.log.frame import FrameReader, Layout, NotAFrame, sound
 from penstock.records.entries import Control, Entry, Group, Publishes, Topic
 from penstock.records.kinds import NO_ROUTE, Kind
 from penstock.records.schema import COLUMNS
+
+T = TypeVar("T")
 
 ENCODER = Encoder()
 TOPICS = [Topic("/", "", "a"), Topic("/", "", "größe"), Topic("v", "x", "long.key" * 5, 3), Topic("/", "", "")]
@@ -72,6 +76,37 @@ def test_the_template_says_what_pyarrow_says(entries: list[Entry]) -> None:
     frame = FrameReader().header(bytes(made.data[: len(ENCODER.layout.header)]), 64)
     assert (frame.offset, frame.length, frame.lsn, frame.durable) == (64, len(made.data), made.first, 12)
     assert sound(frame, made.data)
+
+
+@st.composite
+def single_rows(draw: st.DrawFn) -> Entry:
+    """One row: mostly one that has a way of its own, at times with what sends it the way of all."""
+    lsn, time, rarely = draw(st.sampled_from([1, 89, 1 << 40])), draw(st.integers(0, 1 << 52)), st.integers(0, 9)
+    name, header, body = draw(st.text()), draw(st.binary()), draw(st.binary())
+    via, route = draw(st.integers(-1, 9)), draw(st.integers(-1, 9))
+    if draw(st.booleans()):
+        return Control(draw(st.sampled_from(Kind)), name, header, body, lsn, time, via, route)
+
+    def maybe(value: T, otherwise: T) -> T:
+        return otherwise if draw(rarely) == 0 else value
+
+    topic, never = Topic("/", "", name, via), None if draw(st.booleans()) else list[int]()
+    return Publishes(
+        maybe(topic, [topic]), maybe(header, [header]), [body], lsn, time, maybe(route, [route]),  # type: ignore[arg-type]
+        maybe(never, [draw(st.integers(0, 5))]), maybe(never, [draw(st.integers(0, 1 << 52))]),
+        maybe(never, [draw(st.integers(0, 255))]), maybe(draw(st.booleans()), [True]),  # type: ignore[arg-type]
+    )  # fmt: skip
+
+
+@given(single_rows(), st.integers(0, 1 << 40))
+def test_a_row_alone_is_put_together_as_among_others(entry: Entry, offset: int) -> None:
+    made = ENCODER.encode([entry], 12, offset)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(columns, "lone_row", lambda _: None)
+        same = ENCODER.encode([entry], 12, offset)
+    assert (made.first, made.last, made.rows, made.size) == (same.first, same.last, same.rows, same.size)
+    assert bytes(made.data) == bytes(same.data)
+    assert read(made.data).equals(arrow_batch([entry]))
 
 
 @given(commits(), st.data())
