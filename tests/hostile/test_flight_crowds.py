@@ -11,12 +11,14 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 import penstock
 from hostile.flight_wire import action
 from hostile.strangers import PREFACE, SETTINGS, h2_frame
-from hostile.test_flight_door import another_door, door_of, serving, url_of
+from hostile.test_flight_door import USERS, another_door, door_of, serving, url_of
+from penstock.errors import PenstockError
 from waiting import eventually
 
 CALLS, AT_ONCE = 150_000, 200
@@ -38,17 +40,28 @@ def head(method: bytes, login: str | None) -> tuple[bytes, bytes]:
     return first, bytes(0x80 | 61 + len(said) - place for place in range(len(said)))
 
 
-def flooded(address: str, method: bytes, login: str | None, *, reset: bool, reads: bool) -> None:
-    """Calls as fast as they are taken, until the connection is cut, or all have been begun."""
+def call(number: int, head: bytes, told: bytes) -> bytes:
+    """A call, and all that it has to say, if it says anything."""
+    return h2_frame(1, 4, number, head) + (h2_frame(0, 1, number, told) if told else b"")
+
+
+def flooded(
+    address: str, method: bytes, login: str | None, *, reset: bool = False, reads: bool = True, whole: bool = False
+) -> None:
+    """Calls as fast as they are taken, until the connection is cut, or all have been begun.
+
+    whole: each says all that it has to say, so that it is let in, and answered.
+    """
     host, _, port = address.rpartition(":")
     with socket.create_connection((host, int(port)), timeout=30) as link, suppress(OSError):  # it is cut
         message = action(b"health", b"{}")
         first, _ = head(b"DoAction", login)
-        told = h2_frame(0, 1, 1, b"\0" + struct.pack(">I", len(message)) + message)
-        link.sendall(PREFACE + SETTINGS + h2_frame(1, 4, 1, first) + told)
+        told = b"\0" + struct.pack(">I", len(message)) + message
+        link.sendall(PREFACE + SETTINGS + call(1, first, told))
         link.recv(1 << 16)
         time.sleep(0.2)  # a connection that is known is not looked at as strangers are
         first, again = head(method, login)
+        rest = told if whole else b""
         if reads:
             threading.Thread(target=_read, args=(link,), daemon=True).start()
         until, begun = time.monotonic() + FLOODS_S, 0
@@ -56,7 +69,7 @@ def flooded(address: str, method: bytes, login: str | None, *, reset: bool, read
         link.sendall(h2_frame(1, 4, next(numbers), first))
         while begun < CALLS and time.monotonic() < until:
             some = itertools.islice(numbers, AT_ONCE)
-            link.sendall(b"".join(h2_frame(1, 4, n, again) + h2_frame(3, 0, n, RESET) * reset for n in some))
+            link.sendall(b"".join(call(n, again, rest) + h2_frame(3, 0, n, RESET) * reset for n in some))
             begun += AT_ONCE
 
 
@@ -64,16 +77,6 @@ def _read(link: socket.socket) -> None:
     with suppress(OSError):
         while link.recv(1 << 16):
             pass
-
-
-USERS = """
-[[user]]
-name = "guest"
-password = "guest"
-[[user]]
-name = "other"
-password = "other"
-"""
 
 
 def served(url: str) -> bool:
@@ -104,4 +107,33 @@ def test_calls_without_number_on_a_connection_do_not_end_the_door(
             flooded(server.ready["flight"], method, login, reset=reset, reads=reads)
             assert not another_door(server.process.pid, door), server.output()
         eventually(lambda: served(url_of(server).replace("guest:guest", "other:other")), "nobody else is served")
+        assert door_of(server.process.pid) == door, server.output()
+
+
+BODIES = pa.table({"body": [bytes(1 << 20)] * 32})
+
+
+def test_small_calls_that_are_let_in_are_a_flood_and_a_large_upload_is_none(tmp_path: Path) -> None:
+    """Each gave its connection more than it took, so that others were cut: first of all who had a batch on its way."""
+    with serving(tmp_path, USERS) as server:
+        assert server.process is not None
+        door, over = door_of(server.process.pid), threading.Event()
+        uploaded, failed = list[int](), list[PenstockError]()
+
+        def upload() -> None:
+            try:
+                with penstock.connect(url_of(server).replace("guest:guest", "other:other"), timeout=60) as client:
+                    while not over.is_set():
+                        uploaded.append(client.publish_table("q", BODIES, mandatory=False).rows)
+            except PenstockError as error:
+                failed.append(error)
+
+        thread = threading.Thread(target=upload, daemon=True)
+        thread.start()
+        eventually(lambda: bool(uploaded or failed), "nothing is uploaded")
+        for _ in range(3):
+            flooded(server.ready["flight"], b"DoAction", "guest:guest", whole=True)
+        over.set()
+        thread.join(90)
+        assert not failed, server.output()
         assert door_of(server.process.pid) == door, server.output()

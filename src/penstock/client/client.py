@@ -19,7 +19,7 @@ from datetime import datetime
 from functools import partial
 from itertools import chain
 from types import TracebackType
-from typing import Any, Self, cast
+from typing import Any, Self, TypeVar, cast
 
 import pyarrow as pa
 
@@ -39,6 +39,8 @@ from penstock.units import Duration, span
 from penstock.wire.flight.bookmarks import format_bookmark
 from penstock.wire.flight.failures import error_from
 from penstock.wire.flight.tickets import command
+
+T = TypeVar("T")
 
 CONNECT_TIMEOUT: Duration = "10s"
 BACKLOG = 32
@@ -337,6 +339,10 @@ class Client(Querying):
     def open_transaction(self, asked: bytes, schema: pa.Schema) -> tuple[Any, Any]:
         """Writer and reader of a commit.  (Transactions call this.)"""
         return self._link.put(asked, schema)
+
+    def heard(self, call: Callable[[], T]) -> T:
+        """What a call gives, made again where the server had no thread for it.  (Transactions call this.)"""
+        return self._link.heard(call)
 
     # -- consuming
 

@@ -29,7 +29,7 @@ import pyarrow as pa
 from penstock.client import tracing
 from penstock.client.bodies import Reader, plain
 from penstock.client.exchange import GIVE_BACK_S, WAIT_S, End, Exchange, Past
-from penstock.client.link import Link
+from penstock.client.link import Link, crowded
 from penstock.client.messages import B, Following, Message, Rows
 from penstock.client.retrying import Outage
 from penstock.client.transactions import Opening
@@ -311,7 +311,7 @@ class Consumer(Generic[B]):
         self._link.doubt()
         exchange.abandon()
         try:
-            if first and not exchange.answers.subscribed:
+            if first and not exchange.answers.subscribed and not crowded(error):
                 raise error
             self._outage.failed(error)
         except PenstockError:

@@ -13,6 +13,7 @@ import orjson
 import pyarrow as pa
 from pyarrow import flight
 
+from penstock.client.retrying import Outage
 from penstock.client.urls import Address
 from penstock.errors import InvalidArgument, NotLeading, PenstockError, Unavailable
 from penstock.wire.fields import write_json
@@ -38,6 +39,9 @@ AGAIN_S = 0.1
 NO_THREAD = "Server Threadpool Exhausted"
 """What gRPC says where it cannot begin a thread for a call: nobody has heard of it."""
 
+CROWDED = "the server has no thread for another call at the moment: try again"
+"""The same, as callers read it once it was tried for a while."""
+
 T = TypeVar("T")
 
 
@@ -58,7 +62,7 @@ def rebuilt(error: BaseException) -> PenstockError:
     if ours is not None:
         return ours
     if NO_THREAD in text:
-        return Unavailable("the server has no thread for another call at the moment: try again")
+        return Unavailable(CROWDED)
     if isinstance(error, flight.FlightUnavailableError | flight.FlightTimedOutError | flight.FlightCancelledError):
         return lost(text)
     if isinstance(error, flight.FlightError):
@@ -75,6 +79,11 @@ def failure(writer: Any, error: BaseException) -> PenstockError:
     except pa.ArrowException as better:
         return rebuilt(better)
     return rebuilt(error)
+
+
+def crowded(error: PenstockError) -> bool:
+    """Whether nobody heard of a call that failed, because the server had no thread for it."""
+    return str(error) == CROWDED
 
 
 def never_came(error: PenstockError) -> bool:
@@ -96,6 +105,7 @@ class Link:
         secret = base64.b64encode(f"{address.user}:{address.password}".encode())
         headers: Any = [(b"authorization", b"Basic " + secret)]  # the stubs want text, gRPC takes bytes
         self._headers = headers
+        self._patience = min(timeout or GO_ON_S, GO_ON_S)
         self.options = flight.FlightCallOptions(headers=headers)
         self._timed = flight.FlightCallOptions(headers=headers, timeout=timeout)
         self._look = flight.FlightCallOptions(headers=headers, timeout=min(timeout or LOOK_S, LOOK_S))
@@ -136,7 +146,7 @@ class Link:
         until = None if seconds is None else time.monotonic() + seconds
         while True:
             try:
-                return call()
+                return self.heard(call)
             except Unavailable as error:
                 self.doubt()
                 if len(self.servers) == 1 or self.closed or (until is not None and time.monotonic() > until):
@@ -145,15 +155,31 @@ class Link:
                     raise
             time.sleep(AGAIN_S)
 
+    def heard(self, call: Callable[[], T]) -> T:
+        """What a call gives, which is made again while the server has no thread for it: nobody has heard of it then.
+
+        Unavailable when that lasts as long as an action may.
+        """
+        crowd = Outage(self._patience)
+        while True:
+            try:
+                with translated():
+                    return call()
+            except Unavailable as error:
+                if not crowded(error) or self.closed:
+                    raise
+                crowd.failed(error)
+            time.sleep(crowd.pause)
+
     # calls
 
     def act(self, name: str, fields: Mapping[str, object]) -> dict[str, Any]:
         """The answer of an action.  Raises what the server refuses, Unavailable when it does not answer in time."""
         self.check()
         body = write_json({key: value for key, value in fields.items() if value is not None}, name)
+        action = flight.Action(name, body)
         try:
-            with translated():
-                [result] = self._serving().do_action(flight.Action(name, body), self._timed)
+            [result] = self.heard(lambda: list(self._serving().do_action(action, self._timed)))
         except Unavailable:
             self.doubt()
             raise
@@ -167,25 +193,26 @@ class Link:
     def get(self, ticket: bytes) -> Any:
         """The stream of a DoGet."""
         self.check()
-        with translated():
-            return self._serving().do_get(flight.Ticket(ticket), self.options)
+        return self.heard(lambda: self._serving().do_get(flight.Ticket(ticket), self.options))
 
     def get_within(self, ticket: bytes, seconds: float) -> Any:
         """The same; the stream breaks when it takes longer."""
         self.check()
         options = flight.FlightCallOptions(headers=self._headers, timeout=seconds)
-        with translated():
-            return self._serving().do_get(flight.Ticket(ticket), options)
+        return self.heard(lambda: self._serving().do_get(flight.Ticket(ticket), options))
 
     def schema(self, command: bytes) -> pa.Schema:
         """That of the answer to a DoGet."""
         self.check()
-        with translated():
-            descriptor = flight.FlightDescriptor.for_command(command)
+        descriptor = flight.FlightDescriptor.for_command(command)
+
+        def asked() -> pa.Schema:
             try:
                 return cast("pa.Schema", self._serving().get_schema(descriptor, self.options).schema)
             except OSError as error:  # where other calls raise an error of Flight's
-                raise lost(str(error)) from None
+                raise rebuilt(error) if NO_THREAD in str(error) else lost(str(error)) from None
+
+        return self.heard(asked)
 
     def put(self, command: bytes, schema: pa.Schema) -> tuple[Any, Any]:
         """Writer and metadata reader of a DoPut."""

@@ -14,11 +14,11 @@ sends nothing, and the messages are still held.  It is one step of the server: o
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Protocol, Self, cast
+from typing import Any, Protocol, Self, TypeVar, cast
 
 import orjson
 import pyarrow as pa
@@ -34,6 +34,8 @@ from penstock.wire.flight.bookmarks import format_bookmark
 from penstock.wire.flight.commands import PUBLISH
 from penstock.wire.flight.received import Goal
 from penstock.wire.flight.tickets import command
+
+T = TypeVar("T")
 
 
 class Opening(Protocol):
@@ -54,6 +56,10 @@ class Opening(Protocol):
 
     def open_transaction(self, asked: bytes, schema: pa.Schema) -> tuple[Any, Any]:
         """Writer and reader of a commit."""
+        ...
+
+    def heard(self, call: Callable[[], T]) -> T:
+        """What a call gives, made again where the server had no thread for it."""
         ...
 
 
@@ -165,6 +171,14 @@ class Transaction:
                 columns["headers"] = list({**span.carried, **given}.items()) or None
 
     def _commit(self) -> tuple[Receipt, ...]:
+        said = self._client.heard(self._sent)
+        for message, verb, _, _ in self._settles:
+            message.outcome = verb
+        self.receipts = self._told(said)
+        return self.receipts
+
+    def _sent(self) -> dict[str, Any]:
+        """The server's answer."""
         writer, reader = self._client.open_transaction(command("transact", vhost=self._client.vhost), PUBLISH)
         try:
             for goal, batch in self._batches():
@@ -180,16 +194,12 @@ class Transaction:
             if answer is None:
                 writer.close()  # raises what the server refused, if it did
                 raise Unavailable("the server ended the transaction without an answer")
-            said = cast("dict[str, Any]", orjson.loads(answer.to_pybytes()))
+            return cast("dict[str, Any]", orjson.loads(answer.to_pybytes()))
         except pa.ArrowException as error:
             raise failure(writer, error) from None
         finally:
             with suppress(pa.ArrowException):  # it was told before
                 writer.close()
-        for message, verb, _, _ in self._settles:
-            message.outcome = verb
-        self.receipts = self._told(said)
-        return self.receipts
 
     def rollback(self) -> None:
         """Forget it: nothing was sent, and the messages are held as before."""

@@ -153,10 +153,10 @@ def test_who_sent_most_of_what_never_came_out_of_grpc_is_cut_first(house: House)
     for client, size, at in zip(clients, (100_000, 300_000, 1_000), accepted, strict=True):
         sent(client, size, at)
     for _ in range(10):
-        house.connections.came(uploader.getsockname(), 29_000)
-    house.connections.relieve()
+        house.connections.senders.came(uploader.getsockname(), 29_000)
+    house.connections.relieve(100.0)
     assert [is_open(one) for one in clients] == [False, True, True]
-    house.connections.relieve()  # what the others have in gRPC is no reason
+    house.connections.relieve(100.0)  # what the others have in gRPC is no reason
     assert is_open(uploader)
     assert is_open(modest)
     assert house.connections.closed == {("flight", "crowd"): 1}
@@ -165,7 +165,7 @@ def test_who_sent_most_of_what_never_came_out_of_grpc_is_cut_first(house: House)
 def test_what_was_not_read_goes_with_a_connection_that_is_cut_for_it(house: House) -> None:
     flooder = house.client()
     fill(flooder)
-    house.connections.relieve()
+    house.connections.relieve(100.0)
     house.accepted.setblocking(False)
     with pytest.raises(OSError, match="not connected|reset"):
         house.accepted.recv(1 << 20)

@@ -6,7 +6,7 @@ descriptors of this process: those at one of our ports are found by their addres
 and a number of bytes, and there are so many of them in all and from one address, of which the oldest go first.  All
 together have `TOGETHER` times the bytes of one, and who sent most goes first.  After that call nothing here looks at a
 connection again, but to tell when it has ended: its user has it until then; and where gRPC holds too much of what came
-(`crowding`), to cut the one that sent most of it.
+(`crowding`), to cut the one that sent most of it (`senders`).
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from urllib.parse import unquote
 
 from penstock.log.disk import exhausted, lent
 from penstock.records.dataclass import dataclass
+from penstock.server.flight.senders import Peer, Senders
 
 if TYPE_CHECKING:
     from penstock.server.flight.crowding import Crowding
@@ -39,14 +40,8 @@ LOOK_S, IDLE_S = 0.01, 0.03
 COST = 20
 """Between two looks pass so many times what one took: with very many descriptors a look takes milliseconds."""
 
-OF_A_CALL = 4096
-"""Bytes of a call, or of a piece of one, beside what it brings: what frames and headers take, at most."""
-
 CROWDS_S = 0.02
 """Between two looks whether gRPC holds too much."""
-
-CROWD_LEAST = 32 << 10
-"""Bytes of 2,000 calls: with less in gRPC nobody is to blame for what it holds, which goes with those that were cut."""
 
 TOGETHER = 32
 """Strangers of all ports together have so many times the bytes of one."""
@@ -55,8 +50,6 @@ _FOLDER = "/proc/self/fd"
 _BYTES = struct.Struct("=Q")
 _AT_BYTES = 128
 """Where `tcpi_bytes_received` is in `struct tcp_info` (linux/tcp.h, since Linux 4.1)."""
-
-Peer = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,15 +84,19 @@ class Connections:
         strangers: Strangers | None = None,
         left: Callable[[list[Peer]], None] | None = None,
         crowding: Crowding | None = None,
+        batch_most: int = 256 << 20,
     ) -> None:
-        """left: told which of those that had logged in have ended.  crowding: whether gRPC holds too much."""
+        """left: told which of those that had logged in have ended.  crowding: whether gRPC holds too much.
+
+        batch_most: bytes of one batch of an upload.
+        """
         self.strangers = strangers or Strangers()
         self._left = left
         self._crowding = crowding
         self.closed = Counter[tuple[str, str]]()  # by door and what they went beyond: time, bytes, crowd, ...
         self._doors = dict[int, str]()  # by port
         self._known = set[Peer]()  # those with a call that was let in since the last look
-        self._inside = dict[Peer, int]()  # those that had a call that was let in, until they end; bytes that came of it
+        self.senders = Senders(batch_most, crowding.is_full if crowding is not None else _never)
         self._members = dict[int, Peer]()  # these, by socket, once a look has found it
         self._waiting = dict[int, _Seen]()  # without, by socket, the oldest first
         self._sizes = dict[int, int]()  # what came on each of these, at the last look
@@ -130,18 +127,12 @@ class Connections:
     def known(self, peer: Peer, size: int = 0) -> None:
         """A call of this peer was let in, with so many bytes."""
         with self._adding:
-            self._inside[peer] = self._inside.get(peer, 0) + size + OF_A_CALL
+            self.senders.known(peer, size)
             self._known.add(peer)
-
-    def came(self, peer: Peer, size: int) -> None:
-        """So many bytes more of what one of the known sent are not gRPC's any more."""
-        with self._adding:
-            if peer in self._inside:
-                self._inside[peer] += size + OF_A_CALL
 
     def is_known(self, peer: Peer) -> bool:
         """Whether a call of this peer was let in before."""
-        return peer in self._inside
+        return peer in self.senders
 
     def end(self) -> None:
         self._ended.set()
@@ -180,9 +171,8 @@ class Connections:
         gone = [self._members.pop(number) for number in self._members.keys() - present]
         gone += known - set(self._members.values()) if known else ()
         with self._adding:
-            ended = [peer for peer in gone if peer not in self._known and peer in self._inside]
-            for peer in ended:  # some of them twice
-                self._inside.pop(peer, None)
+            ended = [peer for peer in gone if peer not in self._known and peer in self.senders]
+            self.senders.left(ended)
         if ended and self._left is not None:
             self._left(ended)
 
@@ -204,6 +194,7 @@ class Connections:
                 del self._waiting[number]
                 self._others.add(number)
                 self._members[number] = seen.peer
+                self.senders.found(seen.peer, partial(_received_at, number, descriptor))
             elif size > may.bytes:
                 self._cut(number, one, "bytes")
             elif now - seen.since > may.seconds:
@@ -243,22 +234,29 @@ class Connections:
             by_door[seen.door] -= 1
         return doomed
 
-    def relieve(self) -> None:
-        """Cut the one that sent most of what has not come out of gRPC, whether it has logged in or not."""
+    def relieve(self, now: float, short_of: int = 0) -> None:
+        """Cut the one that sent most of what has not come out of gRPC, whether it has logged in or not.
+
+        short_of: bytes of memory that are in use, where that is too much.
+        """
         with self._looking:
-            kept = list[tuple[int, int, int]]()
-            doors = dict[int, str]()
+            here = dict[Peer, tuple[int, int, str]]()
+            came = list[tuple[Peer, int]]()
             for number, descriptor in _descriptors():
                 if (one := _opened(number, descriptor)) is not None:
                     with one:
                         if (found := _door_and_peer(one, self._doors)) is not None:
-                            doors[number], peer = found
-                            kept.append((_received(one) - self._inside.get(peer, 0), number, descriptor))
-            size, number, descriptor = max(kept, default=(0, 0, 0))
-            if size >= CROWD_LEAST and (one := _opened(number, descriptor)) is not None:
+                            door, peer = found
+                            here[peer] = number, descriptor, door
+                            came.append((peer, _received(one)))
+            if (blamed := self.senders.blamed(came, now, short_of)) is None:
+                return
+            peer, size = blamed
+            number, descriptor, door = here[peer]
+            if (one := _opened(number, descriptor)) is not None:
                 with one:
                     if _disconnect(one):
-                        self.closed[doors[number], "crowd"] += 1
+                        self.closed[door, "crowd"] += 1
                         logger.warning("flight: a connection with %d bytes of calls nobody waits for is cut", size)
 
     def _cut(self, number: int, one: socket.socket, what: str) -> None:
@@ -283,8 +281,9 @@ class Connections:
         """A thread of its own: where Python's lock is wanted by hundreds, a look at all descriptors takes a second."""
         while not self._ended.wait(CROWDS_S):
             try:
-                if crowding.too_many(time.monotonic()):
-                    self.relieve()
+                now = time.monotonic()
+                if crowding.too_many(now):
+                    self.relieve(now, crowding.short_of)
             except OSError as error:
                 if not exhausted(error):
                     raise
@@ -339,6 +338,22 @@ def _received(one: socket.socket) -> int:
     except OSError:
         return 0
     return int(_BYTES.unpack_from(info, _AT_BYTES)[0]) if len(info) >= _AT_BYTES + _BYTES.size else 0
+
+
+def _received_at(number: int, descriptor: int) -> int | None:
+    """The same of a socket by a descriptor of our own; None when it is not that one any more."""
+    try:
+        one = _opened(number, descriptor)
+    except OSError:
+        return None  # no descriptor is free to look with
+    if one is None:
+        return None
+    with one:
+        return _received(one)
+
+
+def _never() -> bool:
+    return False
 
 
 _RESET = struct.pack("ii", 1, 0)

@@ -5,8 +5,9 @@ from its headers on, and gRPC begins a thread for it, whose stack counts as memo
 ended the process within two seconds.  Two things hold them:
 
 threads   gRPC answers a call RESOURCE_EXHAUSTED by itself when it can have no thread.  So beyond `THREADS_MOST`, or
-          with `WAITING_MOST` that want Python's lock to say who they are, the stack that the C library gives to
-          threads that ask for no size is one that nobody has room for.  Threads of ours ask for a size.
+          where more than `WAITING_MOST` want Python's lock to say who they are and that does not pass, the stack that
+          the C library gives to threads that ask for no size is one that nobody has room for.  Threads of ours ask for
+          a size, and Arrow's begin before the door listens.
 memory    where it stays so for `LASTS_S`, or little is left below the limit of the process, connections are cut
           (`connections`), those first that sent most of what never came out of gRPC.
 """
@@ -20,6 +21,7 @@ import threading
 import time
 from collections.abc import Callable
 from sys import getswitchinterval, setswitchinterval
+from typing import Any
 
 from penstock.server.loading import STACKS
 
@@ -33,11 +35,17 @@ THREADS_MOST = 832
 WAITING_MOST = 192
 """Of calls that are not under way yet: with many more Python's lock is handed around, and little else is done."""
 
+BURST = 640
+"""So many calls may say who they are before no more than `WAITING_MOST` wait: as many callers may come at once."""
+
+TRIES = 100
+"""How often Arrow is given work for its threads until all of them have begun."""
+
 LOOKS = 8
 """Calls from one look at the threads to the next."""
 
-LASTS_S = 0.2
-"""Many calls at once are no flood."""
+LASTS_S, OVER_S = 0.2, 0.5
+"""Many calls at once are no flood: it has to be so for the one time in all, without a pause as long as the other."""
 
 NO_STACK = 1 << 46
 """Bytes that no machine gives to one thread."""
@@ -77,6 +85,30 @@ def with_small_stacks() -> None:
     with_stacks(STACK)
 
 
+def with_threads_of_arrow() -> None:
+    """Have Arrow begin the threads of its pool now: where there are none to be had it fails the upload that asks.
+
+    It begins one for each column that is to be read while no more columns have a thread.
+    """
+    import pyarrow as pa  # its memory has a bound by now
+
+    column: pa.Array[Any] = pa.array([bytes(STACK >> 10)], pa.binary())
+    count = 4 * pa.cpu_count()
+    batch = pa.RecordBatch.from_arrays([column] * count, [str(number) for number in range(count)])
+    sink, options = pa.BufferOutputStream(), pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
+    with pa.ipc.new_stream(sink, batch.schema, options=options) as writer:
+        writer.write_batch(batch)
+    begun, told = _threads_now(), sink.getvalue()
+    for _ in range(TRIES):
+        pa.ipc.open_stream(told).read_all()
+        if _threads_now() - begun >= pa.cpu_count():
+            return
+
+
+def _threads_now() -> int:
+    return len(os.listdir("/proc/self/task")) if os.path.isdir("/proc/self/task") else 0
+
+
 class Crowding:
     """Of this process, which is a door and nothing else."""
 
@@ -87,8 +119,12 @@ class Crowding:
         self._threads = _Figure("/proc/self/stat", 17)
         self._memory = _Figure("/proc/self/statm", 5)  # pages that count for RLIMIT_DATA, stacks of threads among them
         self._limit = resource.getrlimit(resource.RLIMIT_DATA)[0]
+        self.short_of = 0  # bytes that are in use, where little is left
         self._begun = 0
+        self._few_at = 0  # calls that had begun when few waited last
         self._full_since: float | None = None
+        self._full_at = -OVER_S  # when it was so last
+        self._full_s = 0.0  # how long in this flood, before `_full_since`
         self._looking = threading.Lock()
         self._cut_at = -AGAIN_S
         self._used = 0  # bytes beside stacks, when something was cut last
@@ -97,26 +133,49 @@ class Crowding:
         """A call begins.  Any thread: where hundreds wait for Python's lock, those who have it look themselves."""
         self._begun += 1
         if self._begun % LOOKS == 0:
-            self._count()
+            self._count(time.monotonic())
 
-    def _count(self) -> int:
+    def is_full(self) -> bool:
+        """Whether calls that come now get no thread."""
+        return self._full_since is not None
+
+    def _count(self, now: float) -> int:
         """The threads; from now on gRPC has more of them, or has not."""
         threads = self._threads()
-        full = threads > THREADS_MOST or threads - self._under_way() > WAITING_MOST
-        if full != (self._full_since is not None) and self._looking.acquire(blocking=False):
-            with_stacks(NO_STACK if full else STACK)
-            setswitchinterval(FULL_SWITCH_S if full else self._switch_s)
-            self._full_since = time.monotonic() if full else None
+        waiting = threads - self._under_way()
+        if waiting <= WAITING_MOST:
+            self._few_at = self._begun
+        lasting = now - self._full_at < OVER_S or self._begun - self._few_at > BURST
+        full = threads > THREADS_MOST or (waiting > WAITING_MOST and lasting)
+        if full != self.is_full() and self._looking.acquire(blocking=False):
+            if full != self.is_full():  # nobody else has been here meanwhile
+                with_stacks(NO_STACK if full else STACK)
+                setswitchinterval(FULL_SWITCH_S if full else self._switch_s)
+                self._turn(now)
             self._looking.release()
+        if full:
+            self._full_at = now
         return threads
+
+    def _turn(self, now: float) -> None:
+        """It is full, or is not any more."""
+        if self._full_since is not None:
+            self._full_s += now - self._full_since
+            self._full_since = None
+            return
+        if now - self._full_at > OVER_S:
+            self._full_s = 0.0
+        self._full_since = now
 
     def too_many(self, now: float) -> bool:
         """Whether a connection should be cut now.  For one thread, which asks often."""
-        threads = self._count()
+        threads = self._count(now)
         used = self._memory() * _PAGE - threads * STACK
         short = self._limit != resource.RLIM_INFINITY and self._limit - STACKS - used < LEFT_LEAST
-        if not short and ((since := self._full_since) is None or now - since < LASTS_S):
-            self._used = 0
+        self.short_of = used if short else 0
+        if not short and ((since := self._full_since) is None or self._full_s + now - since < LASTS_S):
+            if now - self._full_at > OVER_S:
+                self._used = 0
             return False
         if used <= self._used and now - self._cut_at < AGAIN_S:
             return False

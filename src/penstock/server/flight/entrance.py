@@ -41,8 +41,9 @@ from penstock.server.doors.line import (
 )
 from penstock.server.flight.call_streams import CALL_MOST, CAST_MOST, Answers, Sent
 from penstock.server.flight.calls import Caller, People, told_of
-from penstock.server.flight.connections import Peer, Strangers
+from penstock.server.flight.connections import Strangers
 from penstock.server.flight.handover import Abandoned, Piece
+from penstock.server.flight.senders import Peer
 from penstock.server.loading import of_a_door
 from penstock.server.user_shares import Share, Shares
 from penstock.version import __version__

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from penstock.server.doors.line import Broken, Ended, Kind, Line, Lines, plain
-from penstock.server.flight.crowding import with_small_stacks
+from penstock.server.flight.crowding import with_small_stacks, with_threads_of_arrow
 from penstock.server.loading import UNGUARDED, begun_as_a_door, do_without_pandas, with_bounded_pool
 
 if TYPE_CHECKING:
@@ -142,6 +142,7 @@ def main() -> None:
     from penstock.server import allocator
 
     allocator.keep_close(decoded)
+    with_threads_of_arrow()
     try:
         Front(control, lines, None if allocator.flight_is_bounded(decoded) else UNBOUNDED, alone=True).run()
     except MemoryError:

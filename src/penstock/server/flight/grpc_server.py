@@ -27,7 +27,7 @@ from pyarrow import flight
 from penstock.errors import InvalidArgument, PenstockError, Unavailable
 from penstock.server.doors.columns import batch_here
 from penstock.server.doors.line import BEGUN, Ended, Frame, Kind
-from penstock.server.flight.connections import Connections, Peer, Strangers, host_and_port
+from penstock.server.flight.connections import Connections, Strangers, host_and_port
 from penstock.server.flight.crowding import Crowding
 from penstock.server.flight.remote_call import (
     AnyHandshake,
@@ -40,6 +40,7 @@ from penstock.server.flight.remote_call import (
     reported,
     writing,
 )
+from penstock.server.flight.senders import Peer
 from penstock.wire.fields import COMMAND_LIMIT
 from penstock.wire.flight.commands import Link, Stage
 from penstock.wire.flight.linking import LINKED
@@ -79,7 +80,7 @@ class Server:
         crowding = Crowding(self._under_way) if alone else None
         if crowding is not None:
             self.logins.begun = crowding.begun
-        self.connections = Connections(strangers, left, crowding)
+        self.connections = Connections(strangers, left, crowding, bounds.batch_bytes)
         self._servers = dict[str, _Server]()  # by door
         self._tls_at = ("", 0)
         self._ending = list[threading.Thread]()  # servers that listen no more, until their last call is over
@@ -225,7 +226,7 @@ class Server:
     def put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
         command = _command(descriptor)
         layout = _layout(command)
-        with self.call(context, "put", command) as call:
+        with self.call(context, "put", command) as call, self.connections.senders.uploading(_peer(context)):
             uploads = self._uploads(call, reader, layout, context)
             while (frame := call.next()).kind is not Kind.DONE:
                 if frame.kind is Kind.WORDS:
@@ -237,7 +238,8 @@ class Server:
                     uploads.go_on()
 
     def _uploads(self, call: Call, reader: Any, layout: Layout, context: Any) -> Uploads:
-        return Uploads(call, reader, layout, self.bounds, context, partial(self.connections.came, _peer(context)))
+        came = partial(self.connections.senders.came, _peer(context))
+        return Uploads(call, reader, layout, self.bounds, context, came)
 
     def get(self, context: Any, ticket: Any) -> flight.FlightDataStream:
         call = self.begun(context, "get", ticket.ticket)
@@ -247,7 +249,7 @@ class Server:
     def exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
         command = _command(descriptor)
         layout = _said_by(command)
-        with self.call(context, "exchange", command) as call:
+        with self.call(context, "exchange", command) as call, self.connections.senders.uploading(_peer(context)):
             schema = list[pa.Schema]()
 
             def told(frame: Frame) -> None:

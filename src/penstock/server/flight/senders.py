@@ -1,0 +1,147 @@
+"""How much of what each connection sent has come out of gRPC again: who is to blame for what it still has.
+
+gRPC shows nothing of what it holds.  The kernel counts what came on a connection, calls tell what came out.  A call
+also takes headers and frames, of which nobody knows how many bytes: each explains up to `OF_A_CALL` beside what it
+brought, but never more than came by then, and where calls crowd only what the smallest has.  So calls that were let in
+earlier explain nothing of a flood.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Generator, Iterable
+from contextlib import contextmanager
+
+Peer = tuple[str, int]
+
+OF_A_CALL, OF_A_SMALL_CALL = 4096, 32
+"""Bytes of a call, or of a piece of one, beside what it brings: what frames and headers take at most, and at least."""
+
+UNSEEN_MOST = 64 << 10
+"""So many bytes may be explained before the kernel is asked how many came."""
+
+FIRST_WINDOW = 128 << 10
+"""Bytes of a first upload that come before its thread has begun, twice over; of one behind large batches all may."""
+
+LEAST = 32 << 10
+"""Bytes of 2,000 calls: with less in gRPC nobody is to blame for what it holds, which goes with those that were cut."""
+
+IN_VAIN_S, SHORT_S, FILLED_S = 10.0, 2.0, 0.3
+"""So long nobody is cut while there are uploads alone; where memory is short; and where most of it went to these.  The
+calls of who was cut last may have to end yet, and who makes the crowd may show in what comes next."""
+
+
+class _Sender:
+    """One connection with a call that was let in."""
+
+    __slots__ = ("brings", "explained", "received", "unseen", "uploads")
+
+    def __init__(self) -> None:
+        self.explained = 0
+        self.brings = False  # large batches
+        self.unseen = 0  # of these, since the kernel was asked
+        self.uploads = 0  # calls under way that bring batches
+        self.received: Callable[[], int | None] = _unknown  # what came so far
+
+
+def _unknown() -> None:
+    """The connection was not found yet."""
+
+
+class Senders:
+    """Those that have logged in, until they end.  Thread-safe."""
+
+    def __init__(self, batch_most: int, crowded: Callable[[], bool]) -> None:
+        """batch_most: bytes of one batch.  crowded: whether there are more calls than get a thread."""
+        self._batch_most = batch_most
+        self._crowded = crowded
+        self._all = dict[Peer, _Sender]()
+        self._looked_at = -IN_VAIN_S  # when somebody was looked for last
+        self._found_at = 0.0  # when somebody was found last, or it was looked for first
+        self._lock = threading.Lock()
+
+    def __contains__(self, peer: object) -> bool:
+        return peer in self._all
+
+    def known(self, peer: Peer, size: int) -> None:
+        """A call of this peer was let in, with so many bytes."""
+        with self._lock:
+            if (sender := self._all.get(peer)) is None:
+                sender = self._all[peer] = _Sender()
+            self._explain(sender, size)
+
+    def came(self, peer: Peer, size: int) -> None:
+        """So many bytes more of what one of these sent are not gRPC's any more."""
+        with self._lock:
+            if (sender := self._all.get(peer)) is not None:
+                sender.brings = sender.brings or size > FIRST_WINDOW
+                self._explain(sender, size)
+
+    @contextmanager
+    def uploading(self, peer: Peer) -> Generator[None]:
+        """A call brings batches while this lasts: one of them may be in gRPC at any time."""
+        sender = self._all.get(peer)
+        if sender is None:
+            yield
+            return
+        with self._lock:
+            sender.uploads += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                sender.uploads -= 1
+
+    def found(self, peer: Peer, received: Callable[[], int | None]) -> None:
+        """Where the kernel tells how many bytes came of it; None once the connection is closed."""
+        with self._lock:
+            if (sender := self._all.get(peer)) is not None:
+                sender.received = received
+
+    def left(self, peers: Iterable[Peer]) -> None:
+        """These have ended."""
+        with self._lock:
+            for peer in peers:  # some of them twice
+                self._all.pop(peer, None)
+
+    def blamed(self, came: Iterable[tuple[Peer, int]], now: float, short_of: int = 0) -> tuple[Peer, int] | None:
+        """Who has most in gRPC, and how much; None where nobody has much.
+
+        came: who is there, and what came of each.  short_of: bytes of memory that are in use, where that is too much.
+        A batch on its way has more bytes than thousands of calls.  So who sent more than batches explain goes first,
+        then who brought none, and somebody else only where nobody of these was found for a while.
+        """
+        beyond = batchless = any_ = 0, ("", 0), 0
+        total = 0
+        with self._lock:
+            for peer, received in came:
+                kept, excused, brings = received, 0, False
+                if (sender := self._all.get(peer)) is not None:
+                    self._see(sender, received)
+                    kept = received - sender.explained
+                    excused = FIRST_WINDOW + (sender.uploads + sender.brings) * self._batch_most
+                    brings = sender.brings or sender.uploads > 0
+                total += kept
+                beyond = max(beyond, (kept - excused, peer, kept))
+                any_ = max(any_, (kept, peer, kept))
+                if not brings:
+                    batchless = max(batchless, (kept, peer, kept))
+        found = next((one for one in (beyond, batchless) if one[0] >= LEAST), None)
+        if found is not None or now - self._looked_at > SHORT_S:
+            self._found_at = now
+        self._looked_at = now
+        patience = IN_VAIN_S if not short_of else FILLED_S if short_of <= 2 * total else SHORT_S
+        if found is None and any_[0] >= LEAST and now - self._found_at >= patience:
+            found = any_
+        return None if found is None else found[1:]
+
+    def _explain(self, sender: _Sender, size: int) -> None:
+        more = size + (OF_A_SMALL_CALL if self._crowded() else OF_A_CALL)
+        sender.explained += more
+        sender.unseen += more
+        if sender.unseen > UNSEEN_MOST and (received := sender.received()) is not None:
+            self._see(sender, received)
+
+    def _see(self, sender: _Sender, received: int) -> None:
+        sender.explained = min(sender.explained, received)
+        sender.unseen = 0

@@ -1,0 +1,138 @@
+"""When calls get no thread, and when a connection is to be cut: a burst of honest callers is no flood."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from penstock.server.flight import crowding
+from penstock.server.flight.crowding import (
+    BURST,
+    LASTS_S,
+    NO_STACK,
+    OVER_S,
+    STACK,
+    THREADS_MOST,
+    WAITING_MOST,
+    Crowding,
+)
+
+OWN = 30
+
+
+class House:
+    """A process whose threads are as many as is said."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 100.0
+        self.stacks = list[int]()
+        self.under_way = 0
+        self.crowding = Crowding(lambda: self.under_way)
+        self.threads(0)
+        monkeypatch.setattr(self.crowding, "_memory", lambda: 0)
+        monkeypatch.setattr(crowding, "with_stacks", self.stacks.append)
+        monkeypatch.setattr(crowding, "setswitchinterval", lambda _: None)
+
+    def threads(self, waiting: int) -> None:
+        self.crowding._threads = lambda: OWN + self.under_way + waiting  # type: ignore[assignment]
+
+    def begun(self, calls: int) -> None:
+        self.crowding._begun += calls
+
+    def too_many(self, later: float = 0.0) -> bool:
+        self.now += later
+        return self.crowding.too_many(self.now)
+
+
+@pytest.fixture
+def house(monkeypatch: pytest.MonkeyPatch) -> House:
+    return House(monkeypatch)
+
+
+@pytest.mark.parametrize("callers", [250, 500, 700])
+def test_honest_callers_who_come_at_once_all_get_a_thread(house: House, callers: int) -> None:
+    """250 of them found no thread, whatever the machine did: more than 192 had not said yet who they are."""
+    for waiting in range(callers, 0, -8):
+        house.threads(waiting)
+        house.begun(8)
+        assert not house.too_many(0.05), "they wait for Python's lock, for as long as it takes"
+    assert house.stacks == []
+
+
+def test_a_flood_gets_no_more_threads_and_is_cut(house: House) -> None:
+    house.threads(WAITING_MOST + 100)
+    assert not house.too_many()
+    house.begun(BURST + 1)
+    assert not house.too_many()
+    assert house.stacks == [NO_STACK]
+    assert not house.too_many(0.5 * LASTS_S)
+    assert house.too_many(0.6 * LASTS_S)
+    assert not house.too_many(0.1), "what was cut gives back its memory in a while"
+
+
+def test_beyond_the_bound_of_the_process_nobody_waits_to_see_whether_it_passes(house: House) -> None:
+    house.threads(THREADS_MOST)
+    house.too_many()
+    assert house.stacks == [NO_STACK]
+    house.threads(0)
+    house.too_many(0.01)
+    assert house.stacks == [NO_STACK, STACK]
+    assert not house.too_many(2 * LASTS_S), "it passed"
+
+
+def test_a_flood_that_lets_up_for_a_moment_is_cut_all_the_same(house: House) -> None:
+    house.begun(2 * BURST)
+    cuts = 0
+    for _ in range(10):
+        house.threads(WAITING_MOST + 100)
+        cuts += house.too_many(0.02)
+        cuts += house.too_many(0.06)
+        house.threads(10)
+        house.too_many(0.05)
+    assert cuts
+    assert cuts <= 3, "one at a time"
+
+
+def test_a_flood_that_is_over_is_forgotten(house: House) -> None:
+    house.begun(2 * BURST)
+    for _ in range(6):
+        house.threads(WAITING_MOST + 100)
+        assert not house.too_many(0.01)
+        assert not house.too_many(0.5 * LASTS_S)
+        house.threads(10)
+        assert not house.too_many(0.01)
+        assert not house.too_many(1.1 * OVER_S)
+        house.begun(2 * BURST)
+
+
+def test_calls_that_are_under_way_do_not_count_as_waiting(house: House) -> None:
+    house.under_way = THREADS_MOST - OWN - WAITING_MOST
+    house.begun(2 * BURST)
+    house.threads(WAITING_MOST - OWN)
+    assert not house.too_many()
+    assert house.stacks == []
+
+
+COMPRESSED = """
+    from penstock.server.flight import crowding
+    crowding.with_small_stacks()
+    crowding.with_threads_of_arrow()
+    crowding.with_stacks(crowding.NO_STACK)
+    import pyarrow as pa
+    column = pa.array([bytes(100_000)] * 4)
+    batch = pa.RecordBatch.from_arrays([column] * 20, [str(n) for n in range(20)])
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
+        writer.write_batch(batch)
+    print(pa.ipc.open_stream(sink.getvalue()).read_all().num_rows, "rows")
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="glibc gives threads their stacks")
+def test_arrow_has_its_threads_before_there_may_be_no_more() -> None:
+    """An upload that was compressed was refused as one that cannot be read, while a flood lasted."""
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(COMPRESSED)], capture_output=True, text=True)
+    assert done.stdout == "4 rows\n", done.stderr

@@ -1,0 +1,147 @@
+"""Who is to blame for what gRPC holds: whoever sent many calls that did not come out, never who brings a batch."""
+
+from __future__ import annotations
+
+from penstock.server.flight.senders import (
+    FILLED_S,
+    FIRST_WINDOW,
+    IN_VAIN_S,
+    LEAST,
+    OF_A_CALL,
+    SHORT_S,
+    UNSEEN_MOST,
+    Senders,
+)
+
+MIB = 1 << 20
+FLOODER, HONEST, OTHER = ("10.0.0.1", 1), ("10.0.0.2", 2), ("10.0.0.3", 3)
+SMALL = 40
+"""Bytes of a call of an action, in frames that say again what was said before."""
+
+
+class House:
+    """What came of each, as the kernel counts it."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.crowded = False
+        self.came = dict[tuple[str, int], int]()
+        self.senders = Senders(64 * MIB, lambda: self.crowded)
+
+    def joins(self, *peers: tuple[str, int]) -> None:
+        for peer in peers:
+            self.came[peer] = 600
+            self.senders.known(peer, 10)
+            self.senders.found(peer, lambda peer=peer: self.came[peer])
+
+    def blamed(self, later: float = 0.0, short_of: int = 0) -> tuple[str, int] | None:
+        self.now += later
+        found = self.senders.blamed(self.came.items(), self.now, short_of)
+        return None if found is None else found[0]
+
+
+def test_small_calls_that_come_out_explain_nothing_of_those_that_do_not() -> None:
+    """Each gave its connection 4,096 bytes, so that who sent thousands was never cut while others were."""
+    house = House()
+    house.joins(FLOODER, HONEST)
+    house.crowded = True
+    for _ in range(100):
+        house.came[FLOODER] += 100 * SMALL
+        house.senders.known(FLOODER, 2)  # one in a hundred comes out
+    house.came[HONEST] += 20 * (200 + SMALL)
+    for _ in range(20):
+        house.senders.known(HONEST, 200)
+    assert house.blamed() == FLOODER
+
+
+def test_calls_of_long_ago_explain_nothing_of_a_flood() -> None:
+    house = House()
+    house.joins(FLOODER, HONEST)
+    for _ in range(100_000):
+        house.came[FLOODER] += SMALL
+        house.senders.known(FLOODER, 2)
+    house.came[FLOODER] += FIRST_WINDOW + LEAST + UNSEEN_MOST
+    assert house.blamed() == FLOODER
+
+
+def test_rows_that_became_many_explain_no_more_than_came() -> None:
+    house = House()
+    house.joins(FLOODER)
+    for _ in range(10):
+        house.came[FLOODER] += 300_000
+        house.senders.came(FLOODER, 64 * MIB)
+    house.came[FLOODER] += 64 * MIB + FIRST_WINDOW + LEAST
+    assert house.blamed() == FLOODER
+
+
+def test_who_makes_many_calls_for_long_is_not_to_blame_for_their_headers() -> None:
+    house = House()
+    house.joins(HONEST)
+    for _ in range(100_000):
+        house.came[HONEST] += OF_A_CALL // 2 + 100
+        house.senders.known(HONEST, 100)
+    assert house.blamed() is None
+
+
+def test_a_batch_on_its_way_is_no_flood() -> None:
+    house = House()
+    house.joins(FLOODER, HONEST)
+    house.came[FLOODER] += FIRST_WINDOW + 2 * LEAST
+    house.came[HONEST] += FIRST_WINDOW  # its thread has not begun
+    assert house.blamed() == FLOODER
+    house.came[HONEST] += 60 * MIB
+    with house.senders.uploading(HONEST):
+        assert house.blamed() == FLOODER
+        house.came[FLOODER] = 600 + OF_A_CALL + LEAST  # it has only begun
+        assert house.blamed() == FLOODER
+    assert house.blamed() == HONEST  # nobody takes it any more
+
+
+def test_what_comes_behind_a_batch_before_its_thread_has_begun_is_no_flood() -> None:
+    house = House()
+    house.joins(FLOODER, HONEST)
+    house.came[HONEST] += 32 * MIB
+    house.senders.came(HONEST, 32 * MIB)
+    house.came[HONEST] += 60 * MIB  # of the next upload: gRPC takes in more where much came before
+    assert house.blamed() is None
+    assert house.blamed(0.9 * IN_VAIN_S) is None
+    house.came[FLOODER] += OF_A_CALL + LEAST
+    assert house.blamed() == FLOODER
+
+
+def test_where_all_bring_batches_who_has_most_is_taken() -> None:
+    house = House()
+    house.joins(FLOODER, HONEST, OTHER)
+    for peer, size in ((FLOODER, 3 * MIB), (HONEST, 1 * MIB), (OTHER, 2 * MIB)):
+        house.came[peer] += size
+    with house.senders.uploading(FLOODER), house.senders.uploading(HONEST), house.senders.uploading(OTHER):
+        assert house.blamed() is None
+        assert house.blamed(0.9 * FILLED_S, 10 * MIB) is None
+        assert house.blamed(0.2 * FILLED_S) is None
+        assert house.blamed(0.0, 20 * MIB) is None, "what fills the memory is not what these sent"
+        assert house.blamed(0.0, 10 * MIB) == FLOODER
+        assert house.blamed(0.8 * SHORT_S, 20 * MIB) is None
+        assert house.blamed(0.2 * SHORT_S, 20 * MIB) == FLOODER
+        while house.now < 100.0 + IN_VAIN_S:
+            assert house.blamed() is None
+            house.now += 0.5
+        assert house.blamed() == FLOODER
+
+
+def test_strangers_are_to_blame_for_all_that_they_sent() -> None:
+    house = House()
+    house.joins(HONEST)
+    house.came[FLOODER] = LEAST
+    assert house.blamed() == FLOODER
+    house.came[FLOODER] = LEAST - 1
+    assert house.blamed() is None
+
+
+def test_who_has_left_is_forgotten() -> None:
+    house = House()
+    house.joins(HONEST)
+    house.senders.left([HONEST, HONEST])
+    assert HONEST not in house.senders
+    with house.senders.uploading(HONEST):
+        house.senders.came(HONEST, 5)
+    assert HONEST not in house.senders
