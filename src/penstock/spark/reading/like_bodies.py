@@ -183,7 +183,7 @@ class Text:
             hits = _hits(self.eights[found[rest]], wanted)
             found[rest] += _bytes_before(hits)
             rest = rest[hits == 0]
-        return np.minimum(found, stops)
+        return cast("Places", np.minimum(found, stops))
 
 
 def _hits(there: Eights, wanted: bytes) -> Eights:
@@ -419,8 +419,8 @@ class _Bare:
         there = (there * HUNDRED + (there >> np.uint64(16))) & FOURS
         there = (there * MYRIAD + (there >> np.uint64(32))) & np.uint64(0xFFFFFFFF)
         if whole:
-            return there.astype(np.int64)
-        return there.astype(np.float64) if fraction is None else there / POWERS[fraction]
+            return cast("npt.NDArray[Any]", there.astype(np.int64))
+        return cast("npt.NDArray[Any]", there.astype(np.float64) if fraction is None else there / POWERS[fraction])
 
     def _refuse_odd(self, *, whole: bool) -> None:
         """SecondLook for what Arrow takes and JSON does not: 01, 1., 1.e5, 0x1."""
