@@ -14,12 +14,14 @@ from pyspark.sql.types import BinaryType, LongType, StructType
 
 import penstock
 from flight_house import FlightHouse
+from message_samples import SAMPLES, Sample
 from penstock.client import Client
 from penstock.errors import PreconditionFailed
 from penstock.spark.options import read_options
 from penstock.spark.reading import fetching
 from penstock.spark.reading.columns import layout
 from penstock.spark.reading.queue_stream import QueueStreamReader, settle_source
+from penstock.spark.record_batches import values
 from penstock.spark.remote import Remote
 
 SCHEMA = StructType().add("lsn", LongType()).add("body", BinaryType())
@@ -116,6 +118,29 @@ def test_rows_of_a_key_are_in_one_part(house: FlightHouse, client: Client, monke
     assert len(query.parts) == 3
     assert sum(len({number % 5 for number in part}) for part in query.parts) == 5
     assert all(part == sorted(part) for part in query.parts)
+
+
+@pytest.mark.parametrize("sample", SAMPLES.values(), ids=SAMPLES.keys())
+def test_a_key_is_read_from_bodies_of_every_type(
+    sample: Sample, house: FlightHouse, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where a header of the message has the id of its body's schema; a body whose schema is unknown has no key."""
+    client.declare("typed", message_type=sample.name)
+    orders = [{"id": f"a-{n}", "total": n, "region": f"r{n % 5}"} for n in range(60)]
+    for order in orders:
+        client.publish("typed", sample.body(order), headers=sample.headers)
+    strangers = [f"stranger {n}".encode() for n in range(6)]
+    for body in strangers:
+        client.publish("typed", body)
+    query = Query(house, monkeypatch, queue="typed", orderBy=sample.path("region"), minPartitions=3)
+    region = {sample.body(order): order["region"] for order in orders}
+    monkeypatch.setattr(query, "ids", lambda batches: [one for batch in batches for one in values(batch, "body")])
+    assert query.run()
+    assert sorted(query.out) == sorted([*region, *strangers])
+    assert len(query.parts) == 3
+    assert sum(len({region[body] for body in part if body in region}) for part in query.parts) == 5
+    sent = [*region, *strangers]
+    assert all(part == sorted(part, key=sent.index) for part in query.parts)
 
 
 def test_a_keyed_batch_is_sent_once(house: FlightHouse, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
