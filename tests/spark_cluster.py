@@ -13,12 +13,12 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
 
 from ports import free_ports
+from progress import Progress
 
 SOURCE = Path(__file__).resolve().parents[1] / "src"
 NODES = {"one": "127.0.0.1", "two": "127.0.0.2"}
@@ -36,7 +36,7 @@ CONF = {
     "spark.sql.shuffle.partitions": "2",
     "spark.cores.max": "2",
     "spark.scheduler.minRegisteredResourcesRatio": "1.0",  # no task begins before both nodes are there
-    "spark.scheduler.maxRegisteredResourcesWaitingTime": "120s",
+    "spark.scheduler.maxRegisteredResourcesWaitingTime": "1800s",
 }
 """What the driver of a small cluster on this machine is given."""
 
@@ -121,15 +121,16 @@ class Cluster:
             return probe.connect_ex(("127.0.0.1", self.port)) == 0
 
     def until(self, what: Callable[[], Any], patience: float = PATIENCE_S) -> Any:
-        """The first true answer; what the processes have said when there is none in time."""
-        event, deadline = threading.Event(), time.monotonic() + patience
-        while time.monotonic() < deadline:
-            found = what()
-            if found:
-                return found
+        """The first true answer; what the processes have said when there is none and they do nothing any more."""
+        event, progress = threading.Event(), Progress(patience)
+        while not (found := what()):
+            if progress.is_over():
+                break
             event.wait(0.1)
+        else:
+            return found
         logs = [f"{path}:\n{path.read_text(errors='replace')[-1500:]}" for path in sorted(self.folder.glob("*.log"))]
-        raise AssertionError(f"nothing happened for {patience:g} s\n" + "\n".join(logs))
+        raise AssertionError(f"nothing was done for {patience:g} s\n" + "\n".join(logs))
 
 
 def may_hide() -> bool:

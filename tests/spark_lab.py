@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -85,17 +84,3 @@ def command_of(pid: int) -> bytes:
         return Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
         return b""
-
-
-def descendants(pid: int) -> list[int]:
-    """The live processes below this one."""
-    children: dict[int, list[int]] = {}
-    for path in Path("/proc").iterdir():
-        if path.name.isdigit():
-            with suppress(OSError):
-                text = (path / "stat").read_text()
-                children.setdefault(int(text[text.rindex(")") + 2 :].split()[1]), []).append(int(path.name))
-    found = [pid]
-    for one in found:
-        found.extend(children.get(one, ()))
-    return found[1:]

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +18,7 @@ import pytest
 from pyspark.errors import PythonException
 
 from cluster.conftest import Site
+from progress import ran
 from spark_cluster import NODES, PATIENCE_S, bare_python, may_hide
 from spark_lab import sentence
 
@@ -75,7 +75,7 @@ def test_a_worker_dies_in_a_batch(site: Site, spark: Any) -> None:
         site.cluster.until(lambda: list(marks.glob("two-*")) or not query.isActive)
         site.cluster.kill("two")
         assert query.isActive  # the kill came in time
-        assert query.awaitTermination(PATIENCE_S)
+        site.cluster.until(lambda: query.awaitTermination(1))
     finally:
         query.stop()
         site.cluster.start("two")
@@ -110,7 +110,7 @@ def test_the_package_travels_where_it_is_not_installed(site: Site, spark: Any, t
     unseen.mkdir()
     environ |= {"PYSPARK_PYTHON": str(python), "PYSPARK_DRIVER_PYTHON": str(python), "TMPDIR": str(unseen)}
     job = [str(python), str(JOB), site.cluster.url, site.url, str(tmp_path / "checkpoint")]
-    ended = subprocess.run(job, env=environ, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    ended = ran(job, patience=PATIENCE_S, env=environ)
     assert ended.returncode == 0, ended.stderr[-3000:]
     assert json.loads(ended.stdout.splitlines()[-1]) == {"read": ROWS, "streamed": ROWS, "nodes": sorted(NODES)}
     assert site.client.queue("copied")["ready"] == ROWS

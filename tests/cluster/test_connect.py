@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 from cluster.conftest import Site
+from progress import ran
 from spark_cluster import PATIENCE_S
 
 # With SPARK_TESTING a session of Connect listens at a port that the system chooses, not at one that others may have.
@@ -20,10 +20,10 @@ def test_source_stream_and_sink_through_connect(site: Site, tmp_path: Path) -> N
     site.client.declare("connect-out")
     for number in range(5):
         site.client.publish("connected", {"id": number})
-    run = subprocess.run(
+    run = ran(
         [sys.executable, str(JOB), site.url, str(tmp_path / "checkpoint")],
         env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable, "SPARK_TESTING": "1"},
-        cwd=tmp_path, capture_output=True, text=True, timeout=4 * PATIENCE_S, check=False,
+        cwd=tmp_path, patience=PATIENCE_S,
     )  # fmt: skip
     assert run.returncode == 0, run.stderr[-3000:]
     told = json.loads(run.stdout.splitlines()[-1])

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 from cluster.conftest import Site
 from page_lab import blocks, page
+from progress import ran
 from spark_cluster import PATIENCE_S
 
 CODE = next(block for block in blocks(page("cluster.md"), "python") if "create_sink" in block)
@@ -25,13 +25,13 @@ def test_a_flow_works_a_queue_off(site: Site, tmp_path: Path) -> None:
     (tmp_path / "spark-pipeline.yml").write_text(SPEC.format(tmp_path))
     (tmp_path / "transformations" / "orders.py").write_text(re.sub(r'url = ".*"', f'url = "{site.url}"', CODE))
     beside = Path(sys.executable).parent
-    run = subprocess.run(
+    run = ran(
         [str(beside / "spark-pipelines"), "run", "--spec", str(tmp_path / "spark-pipeline.yml")],
         env={
             **os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable,
             "PATH": f"{beside}:{os.environ['PATH']}",
         },
-        cwd=tmp_path, capture_output=True, text=True, timeout=4 * PATIENCE_S, check=False,
+        cwd=tmp_path, patience=PATIENCE_S,
     )  # fmt: skip
     assert run.returncode == 0, (run.stdout + run.stderr)[-3000:]
     assert sorted(message.json()["id"] for message in site.client.peek("large-orders", count=100)) == [2, 3, 4]

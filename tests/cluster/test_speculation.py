@@ -21,8 +21,9 @@ import pytest
 
 from choices import SEED
 from cluster.conftest import Site
-from spark_cluster import CONF, PATIENCE_S
-from spark_lab import command_of, descendants
+from progress import descendants
+from spark_cluster import CONF
+from spark_lab import command_of
 
 RUNS = 2
 """Of all cases together; ten times as many in `make soak-spark`."""
@@ -73,9 +74,7 @@ def waits(marks: Path, go: Path) -> Any:
         attempt, pause = context.attemptNumber(), threading.Event()
         if context.partitionId() == 0 and attempt < 2 and not go.exists():
             (marks / f"task-{attempt}-{os.environ['PENSTOCK_NODE']}").touch()
-            for _ in range(int(PATIENCE_S * 20)):
-                if go.exists():
-                    break
+            while marks.exists() and not go.exists():
                 pause.wait(0.05)
         yield from batches
 
@@ -116,7 +115,7 @@ def test_rows_are_there_once_when_tasks_run_twice_and_die(site: Site, speculativ
             elif node is not None:
                 kill_executor(site, node)
             marks.go.touch()
-            assert query.awaitTermination(PATIENCE_S), where
+            cluster.until(lambda query=query: query.awaitTermination(1))
         finally:
             marks.go.touch()
             query.stop()

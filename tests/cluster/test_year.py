@@ -19,9 +19,8 @@ import pytest
 import penstock
 from cluster.conftest import Site
 from nyc import ROWS, WEATHER, Year, written
-from spark_cluster import CONF, SOURCE, may_hide
-
-PATIENCE_S = 300.0
+from progress import has_ended
+from spark_cluster import CONF, PATIENCE_S, SOURCE, may_hide
 
 
 def toml(value: Any) -> str:
@@ -74,7 +73,7 @@ def up(site: Site, spark: Any, year: Year) -> Iterator[Up]:
     made = Up(site, settings)
     yield made
     made.process.send_signal(signal.SIGTERM)
-    made.process.wait(60)
+    assert has_ended(made.process, PATIENCE_S)
 
 
 def test_the_year_row_by_row(site: Site, year: Year, up: Up) -> None:
@@ -88,10 +87,10 @@ def test_the_year_row_by_row(site: Site, year: Year, up: Up) -> None:
             return int(client.queue(name)["ready"])
 
         try:
-            site.cluster.until(lambda: out("with-weather") > 0, PATIENCE_S)
+            site.cluster.until(lambda: out("with-weather") > 0)
             site.cluster.kill("one")
             site.cluster.start("one")
-            site.cluster.until(lambda: all(out(name) >= len(rows) for name, rows in truth.items()), PATIENCE_S)
+            site.cluster.until(lambda: all(out(name) >= len(rows) for name, rows in truth.items()))
         except AssertionError as error:
             raise AssertionError(f"{[out(name) for name in truth]} {error}\n{up.told(site)}") from None
         for name, rows in truth.items():

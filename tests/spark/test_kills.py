@@ -34,8 +34,9 @@ from penstock.cli.supervisor import Supervisor
 from penstock.config.load import load_mapping
 from penstock.spark.pipelines.lineage import read
 from penstock.spark.remote import Remote, Where
+from progress import descendants
 from spark_java import conf, home
-from spark_lab import command_of, descendants
+from spark_lab import command_of
 from spark_workers import PID, program
 
 PATIENCE_S = 240.0

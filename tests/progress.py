@@ -1,0 +1,106 @@
+"""Waiting for other processes by what they do, not by the clock: on a busy machine they are slow, and not stuck.
+
+What works uses CPU.  A wait goes on as long as the processes below this one do, and is over when they have used next to
+nothing for so long that what was waited for will not come, or after many times as long.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+IDLE = 0.05
+"""CPU seconds a second below which processes only wait: a Java with nothing to do uses less than a hundredth."""
+
+AT_MOST = 15
+"""Times the patience, whatever is done meanwhile."""
+
+TICKS = os.sysconf("SC_CLK_TCK")
+
+
+def descendants(pid: int) -> list[int]:
+    """The live processes below this one."""
+    children: dict[int, list[int]] = {}
+    for path in Path("/proc").iterdir():
+        if path.name.isdigit():
+            with suppress(OSError):
+                text = (path / "stat").read_text()
+                children.setdefault(int(text[text.rindex(")") + 2 :].split()[1]), []).append(int(path.name))
+    found = [pid]
+    for one in found:
+        found.extend(children.get(one, ()))
+    return found[1:]
+
+
+def used(pids: Iterable[int]) -> dict[int, float]:
+    """CPU seconds of processes that live."""
+    found = dict[int, float]()
+    for pid in pids:
+        try:
+            text = Path(f"/proc/{pid}/stat").read_text()
+        except OSError:
+            continue  # it has ended
+        user, system = text[text.rindex(")") + 2 :].split()[11:13]
+        found[pid] = (int(user) + int(system)) / TICKS
+    return found
+
+
+class Progress:
+    """Whether those who are waited for still do something."""
+
+    def __init__(
+        self,
+        patience: float,
+        spent: Callable[[], Mapping[int, float]] = lambda: used(descendants(os.getpid())),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """patience: seconds in which they do something, if they do.  spent: CPU seconds by process."""
+        self._patience, self._spent, self._clock = patience, spent, clock
+        self._before = dict(spent())
+        self._since = self._begun = clock()
+
+    def is_over(self) -> bool:
+        """Whether it is time to give up."""
+        now = self._clock()
+        if now - self._begun > AT_MOST * self._patience:
+            return True
+        if now - self._since < self._patience:
+            return False
+        spent = dict(self._spent())
+        done = sum(seconds - self._before.get(pid, 0.0) for pid, seconds in spent.items())
+        waited, self._before, self._since = now - self._since, spent, now
+        return done < IDLE * waited
+
+
+def ran(
+    command: Sequence[str], *, patience: float, env: Mapping[str, str], cwd: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    """A program to its end, and what it has said.  AssertionError when it does nothing any more."""
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+        process = subprocess.Popen(command, env=env, cwd=cwd, stdout=out, stderr=err, text=True)
+        ended = has_ended(process, patience)
+        if not ended:
+            process.kill()
+            process.wait()
+        out.seek(0)
+        err.seek(0)
+        said = out.read(), err.read()
+    assert ended, f"{command[:2]} did nothing for {patience:g} s: {(said[0] + said[1])[-3000:]}"
+    return subprocess.CompletedProcess(list(command), process.returncode, *said)
+
+
+def has_ended(process: subprocess.Popen[str] | subprocess.Popen[bytes], patience: float) -> bool:
+    """Whether a process comes to its end; False when it and all others do nothing any more."""
+    progress = Progress(patience)
+    while True:
+        try:
+            process.wait(0.5)
+            return True
+        except subprocess.TimeoutExpired:
+            if progress.is_over():
+                return False

@@ -1,0 +1,61 @@
+"""Waits of tests go on while something works, and end when nothing does."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from progress import AT_MOST, IDLE, Progress, ran, used
+
+
+class Machine:
+    """A clock and processes, moved by hand."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.spent: dict[int, float] = {1: 50.0}
+        self.progress = Progress(100.0, lambda: self.spent, lambda: self.now)
+
+    def passes(self, seconds: float, **cpu: float) -> bool:
+        self.now += seconds
+        for name, more in cpu.items():
+            pid = int(name.removeprefix("p"))
+            self.spent[pid] = self.spent.get(pid, 0.0) + more
+        return self.progress.is_over()
+
+
+def test_what_works_slowly_is_waited_for() -> None:
+    machine = Machine()
+    assert not machine.passes(99)
+    assert not machine.passes(2, p1=110 * IDLE)
+    assert not machine.passes(101, p2=110 * IDLE)
+    del machine.spent[2]  # it has ended
+    assert not machine.passes(101, p3=110 * IDLE)
+
+
+def test_what_does_nothing_is_not() -> None:
+    machine = Machine()
+    assert not machine.passes(100, p1=110 * IDLE)
+    assert machine.passes(100, p1=90 * IDLE)
+
+
+def test_nothing_is_waited_for_without_end() -> None:
+    machine = Machine()
+    for _ in range(AT_MOST):
+        assert not machine.passes(100, p1=100)
+    assert machine.passes(1, p1=1)
+
+
+def test_a_program_is_run_to_its_end(tmp_path: Path) -> None:
+    code = "import os, sys; print(os.getcwd()); print('no', file=sys.stderr); sys.exit(3)"
+    ended = ran([sys.executable, "-c", code], patience=60, env=os.environ, cwd=tmp_path)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (3, f"{tmp_path}\n", "no\n")
+    with pytest.raises(AssertionError, match="did nothing for 0 s"):
+        ran([sys.executable, "-c", "import time; time.sleep(600)"], patience=0, env=os.environ)
+
+
+def test_processes_that_have_ended_use_nothing() -> None:
+    assert used([os.getpid(), 2**22 + 1]).keys() == {os.getpid()}
