@@ -242,20 +242,27 @@ MENU = (
 )  # fmt: skip
 
 
+def wiped(files: dict[str, bytes], name: str, what: str, *, header: int) -> bool:
+    """Take all of a file away, or nearly all; False: that is another damage.  header: bytes of half a header."""
+    data = files[name]
+    left = {"empty": b"", "zeros": bytes(len(data)), "half header": data[:header]}
+    if what == "missing":
+        del files[name]
+    elif what in left:
+        files[name] = left[what]
+    else:
+        return False
+    return True
+
+
 def damage(files: dict[str, bytes], name: str, what: str, chance: random.Random) -> None:
     """Damage one file in place; `read-only` is the disk's business."""
     data = files[name]
     folder = name.rpartition("/")[0]
     alike = sorted(one for one in files if one != name and one.startswith(f"{folder}/") and one[-6:] == name[-6:])
+    if wiped(files, name, what, header=40):
+        return
     match what:
-        case "missing":
-            del files[name]
-        case "empty":
-            files[name] = b""
-        case "zeros":
-            files[name] = bytes(len(data))
-        case "half header":
-            files[name] = data[:40]
         case "half":
             files[name] = data[: len(data) // 2]
         case "older":  # as it was some writes ago

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,13 +14,6 @@ from penstock.log.disk import OsDisk
 from penstock.log.rewrite import Old, Order, rewrite
 from penstock.records.entries import Control
 from penstock.records.kinds import Kind
-
-
-@pytest.fixture
-def writer(tmp_path: Path) -> Iterator[Writer]:
-    made = Writer(tmp_path)
-    yield made
-    made.log.close()
 
 
 def test_a_view_shows_what_the_log_shows(writer: Writer) -> None:

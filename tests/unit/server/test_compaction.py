@@ -15,7 +15,6 @@ from penstock.errors import LogDamaged, PenstockError
 from penstock.log.log import Log
 from penstock.log.rewrite import Made, Order, Swap, rewrite
 from penstock.log.rewrite_plan import Aims, Task
-from penstock.log.simdisk import SimDisk
 from penstock.log.writer import MEMORY
 from penstock.server.opening import fold
 from penstock.server.upkeep.keeper import RETENTION_BEATS, Keeper
@@ -24,13 +23,7 @@ from unit.server.test_keeper import SECOND, Here, drain, fill, same_after_restar
 
 SMALL = replace(MEMORY, segment=16_000, origin=7)
 AIMS = Aims(segment=16_000, rows=20, batches=2)
-
-
-@pytest.fixture
-def life() -> Life:
-    life = Life(SimDisk(), clock(), log=SMALL)
-    life.declare("q", "kept")
-    return life
+LIFE, QUEUES = {"log": SMALL}, ("q", "kept")
 
 
 def keeper(life: Life, **keys: Any) -> Keeper:

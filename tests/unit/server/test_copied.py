@@ -22,13 +22,6 @@ from penstock.records.kinds import Kind
 ALL = 1 << 60
 
 
-@pytest.fixture
-def writer(tmp_path: Path) -> Iterator[Writer]:
-    made = Writer(tmp_path)
-    yield made
-    made.log.close()
-
-
 def copied(writer: Writer) -> Copied:
     return Copied(OsDisk(writer.folder))
 

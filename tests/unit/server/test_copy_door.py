@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import orjson
 import pytest
@@ -20,13 +18,6 @@ from penstock.server.user_shares import Shares
 
 BOB = Caller(Who("bob", ("administrator",)), "", lambda: False)
 HIS = STREAMS + 8
-
-
-@pytest.fixture
-def writer(tmp_path: Path) -> Iterator[Writer]:
-    made = Writer(tmp_path)
-    yield made
-    made.log.close()
 
 
 def test_places_of_streams_that_stand_still_go_to_others(writer: Writer, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,19 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.log.simdisk import SimDisk
 from penstock.wire.amqp import methods as m
-from sim.serverkit import Client, Content, Life, clock
+from sim.serverkit import Client, Content, Life
 
 NO_MEMORY = 0
 """A budget with which a body leaves memory as soon as it is durable."""
 
-
-@pytest.fixture
-def life() -> Life:
-    life = Life(SimDisk(), clock(), budget=NO_MEMORY)
-    life.declare("q")
-    return life
+LIFE = {"budget": NO_MEMORY}
 
 
 def consumer(life: Life, queue: str = "q", **how: object) -> Client:

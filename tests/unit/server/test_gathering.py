@@ -8,23 +8,16 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from penstock.log.simdisk import SimDisk
 from penstock.records.entries import Publishes, singly
 from penstock.records.properties import Properties, encode
 from penstock.server.amqp import gathering, incoming
 from penstock.server.entitlements import Rights
 from penstock.wire.amqp import methods as m
 from penstock.wire.amqp.frames import METHOD
-from sim.serverkit import Client, Life, clock, frame, message
+from sim.serverkit import Client, Life, frame, message
 
 ID = encode(Properties(delivery_mode=2, message_id="m", headers={"tenant": "a"}))
-
-
-@pytest.fixture
-def life() -> Life:
-    life = Life(SimDisk(), clock())
-    life.declare("q", "other")
-    return life
+QUEUES = ("q", "other")
 
 
 def known(life: Life, **how: object) -> Client:

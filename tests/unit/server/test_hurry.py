@@ -15,13 +15,6 @@ TRANSIENT = encode(Properties(delivery_mode=1, correlation_id="c", reply_to="ans
 VIEW = {"name": "totals", "source": "q", "select": "/r AS /r, SUM(/n) AS /n", "group_by": ["/r"]}
 
 
-@pytest.fixture
-def life() -> Life:
-    life = Life(SimDisk(), clock())
-    life.declare("q")
-    return life
-
-
 def hurries(life: Life) -> bool:
     """Whether the log goes to the disk at once with what it has."""
     life.turn()

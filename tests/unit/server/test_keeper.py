@@ -22,6 +22,7 @@ from sim.serverkit import Life, Steps, clock, state_of
 
 SECOND = 1_000_000
 SMALL = replace(MEMORY, segment=16_000, origin=7)
+LIFE, QUEUES = {"log": SMALL}, ("q", "kept")
 
 
 class Here(Executor):
@@ -53,13 +54,6 @@ async def finished(life: Life, keeper: Keeper, rounds: int = 100) -> None:
         if keeper._running is None or keeper._running.done():
             return
     raise AssertionError("the work does not end")
-
-
-@pytest.fixture
-def life() -> Life:
-    life = Life(SimDisk(), clock(), log=SMALL)
-    life.declare("q", "kept")
-    return life
 
 
 def fill(life: Life, count: int, queue: str = "q", size: int = 300) -> None:

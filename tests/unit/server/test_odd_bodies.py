@@ -6,9 +6,6 @@ requests and SQL.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import orjson
 import pyarrow as pa
 import pytest
@@ -22,7 +19,7 @@ from penstock.expr import compile_filter
 from penstock.expr.batches import parsed
 from penstock.expr.view_definition import Definition
 from penstock.records.properties import EMPTY
-from penstock.server.sql.duckdb_engine import Bounds, Engine
+from penstock.server.sql.duckdb_engine import Engine
 from penstock.wire.http.bodies import read_once
 
 ALL = {name: body for name, (body, _) in ODD.items()} | DEEP
@@ -32,13 +29,6 @@ FILTERS = [
     "/a % 7 = 1", "/a[0] = 1", "-/a < 0", "/a * /a > 1", "/b * 1000000000000 > 1", "ABS(/a) > 1", "/a BETWEEN 1 AND 2",
     "/a / 0 = 1", "/a/a/a/a = 1",
 ]  # fmt: skip
-
-
-@pytest.fixture
-def engine(tmp_path: Path) -> Iterator[Engine]:
-    made = Engine(Bounds(64 << 20, 64 << 20, tmp_path, 1))
-    yield made
-    made.close()
 
 
 @pytest.mark.parametrize("name", ODD)

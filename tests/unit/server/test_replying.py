@@ -5,20 +5,13 @@ from __future__ import annotations
 import pytest
 
 from penstock.core.topology.routing import REPLY_PREFIX, REPLY_TO
-from penstock.log.simdisk import SimDisk
 from penstock.records.properties import Properties, decode, encode, with_reply_to
 from penstock.wire.amqp import methods as m
 from penstock.wire.amqp.frames import METHOD, frame
-from sim.serverkit import HANDSHAKE, Client, Content, Life, clock, message
+from sim.serverkit import HANDSHAKE, Client, Content, Life, message
 
 ASKS = encode(Properties(reply_to=REPLY_TO, correlation_id="7", headers={"n": 1}, delivery_mode=2, user_id="guest"))
-
-
-@pytest.fixture
-def life() -> Life:
-    life = Life(SimDisk(), clock())
-    life.declare("requests")
-    return life
+QUEUES = ("requests",)
 
 
 def requester(life: Life, tag: str = "r") -> Client:

@@ -20,13 +20,6 @@ SECOND = 1_000_000
 UNKNOWN_FRAME = b"\x09\0\0\0\0\0\0\xce"  # after it nothing can be trusted: the link is dropped
 
 
-@pytest.fixture
-def life() -> Life:
-    life = Life(SimDisk(), clock())
-    life.declare("q")
-    return life
-
-
 def consumer(life: Life, queue: str = "q", *, prefetch: int = 0, tag: str = "c") -> Client:
     client = life.client(prefetch=prefetch)
     client.consume(queue, tag)

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import msgpack
 import orjson
 import pyarrow as pa
 import pytest
 
 from message_samples import SAMPLES, Sample
-from penstock.server.sql.duckdb_engine import Bounds, Engine
+from penstock.server.sql.duckdb_engine import Engine
 from penstock.server.sql.statement import Use
 
 pytest.importorskip("duckdb")
@@ -21,13 +18,6 @@ ORDERS = [
     {"id": "a-1", "total": 7, "region": "north", "note": "x"},
     {"id": "a-2", "total": 9, "region": "south", "note": "y"},
 ]
-
-
-@pytest.fixture
-def engine(tmp_path: Path) -> Iterator[Engine]:
-    made = Engine(Bounds(64 << 20, 64 << 20, tmp_path, 1))
-    yield made
-    made.close()
 
 
 def asked(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,15 +16,8 @@ from penstock.server.access import Who
 from penstock.server.flight.calls import Caller
 from penstock.server.http.statements import encoded_rows
 from penstock.server.sql import children, value_types
-from penstock.server.sql.duckdb_engine import Bounds, Engine
+from penstock.server.sql.duckdb_engine import Engine
 from penstock.server.sql.queries import Queries, SqlLimits
-
-
-@pytest.fixture
-def engine(tmp_path: Path) -> Iterator[Engine]:
-    made = Engine(Bounds(64 << 20, 64 << 20, tmp_path, 1))
-    yield made
-    made.close()
 
 
 def through_a_stream(engine: Engine, sql: str) -> list[pa.RecordBatch]:

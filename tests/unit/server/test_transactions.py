@@ -15,12 +15,7 @@ from penstock.server.amqp import transaction
 from penstock.wire.amqp import methods as m
 from sim.serverkit import PERSISTENT, Client, Content, Life, clock
 
-
-@pytest.fixture
-def life() -> Life:
-    life = Life(SimDisk(), clock())
-    life.declare("q", "other")
-    return life
+QUEUES = ("q", "other")
 
 
 def open_tx(life: Life, *, prefetch: int = 0) -> Client:
