@@ -35,7 +35,6 @@ HEADER_60 = "expected content header for class 60, got"
         (method(0, m.QueueDeclare()), 504, "unexpected method in connection state running", (50, 10)),
         (method(0, m.ConnectionOpen()), 504, "unexpected method in connection state running", (10, 40)),
         (header(0, 1), 504, "unexpected method in connection state running", (0, 0)),
-        (method(2048, m.ChannelOpen()), 504, "channel 2048 is above the negotiated channel_max (2047)", (20, 10)),
         (frame(HEARTBEAT, 1, b""), 505, "heartbeat on channel 1", (0, 0)),
         (frame(BODY, 1, b"x"), 505, "expected method frame, got non method frame instead", (0, 0)),
         (header(1, 1), 505, "expected method frame, got non method frame instead", (0, 0)),
@@ -140,6 +139,15 @@ def test_number_of_channels() -> None:
     [event] = connection.receive(method(11, m.ChannelOpen()))
     text = "NOT_ALLOWED - number of channels opened (10) has reached the negotiated channel_max (10)"
     assert event == ConnectionFailed(530, text)
+
+
+def test_the_limit_is_one_of_how_many_channels_whatever_their_numbers() -> None:
+    """As RabbitMQ has it, and as suites of clients ask: aiormq's opens channel 65535 of 2047."""
+    connection = opened(limits=Limits(channel_max=2), channels=1)
+    assert connection.receive(method(65_535, m.ChannelOpen())) == [ChannelOpened(65_535)]
+    [event] = connection.receive(method(2, m.ChannelOpen()))
+    assert isinstance(event, ConnectionFailed)
+    assert event.code == 530
 
 
 def test_a_body_over_the_maximum_closes_its_channel_only() -> None:

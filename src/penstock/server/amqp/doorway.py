@@ -355,8 +355,8 @@ class Doorway:
 
     def _channel(self, far: Far, frame: Frame) -> None:
         self._open(frame.session)
-        if not 0 < frame.channel <= far.channel_max:
-            raise Broken(f"channel {frame.channel} of {far.channel_max}")
+        if frame.channel == 0 or len(far.opened) >= far.channel_max:
+            raise Broken(f"channel {frame.channel} beside {len(far.opened)} of {far.channel_max}")
         if frame.channel in far.opened:
             raise Broken(f"channel {frame.channel} is open")
         far.opened.add(frame.channel)

@@ -13,7 +13,7 @@ from math import inf
 from typing import Any, cast
 
 from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, SummaryMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
@@ -96,6 +96,11 @@ def _text(found: Iterable[Metric]) -> bytes:
 
 
 def _metric(one: Family) -> Metric:
+    if one.summary:  # `add_metric` of a summary knows sums and counts alone
+        summary = SummaryMetricFamily(one.name, one.text)
+        for named, value in one.values:
+            summary.add_sample(one.name, dict(zip(one.labels, named, strict=True)), float(value))
+        return summary
     family = (CounterMetricFamily if one.counter else GaugeMetricFamily)(one.name, one.text, labels=one.labels)
     for named, value in one.values:
         family.add_metric(named, float(value))

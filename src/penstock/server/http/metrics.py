@@ -48,6 +48,7 @@ class Family(NamedTuple):
     labels: Sequence[str]
     values: Values
     counter: bool = False
+    summary: bool = False  # its last label is a quantile
 
 
 class Split(NamedTuple):
@@ -63,7 +64,8 @@ class Split(NamedTuple):
     def of_each(self, labels: Sequence[str], some: Sequence[tuple[Sequence[str], Mapping[Key, float]]]) -> Family:
         """Lines for each thing, of which there are the values of `labels` and the figures."""
         lines = [([*of, *_parts(key)], got.get(key, 0)) for of, got in some for key in self.keys or got]
-        return Family(self.name, self.text, (*labels, *self.labels), lines, counter=not self.alone)
+        quantiles = "quantile" in self.labels
+        return Family(self.name, self.text, (*labels, *self.labels), lines, counter=not self.alone, summary=quantiles)
 
     def of_all(self, some: Sequence[Mapping[Key, float]]) -> Family:
         """A line for each key, or one for all where keys come and go."""

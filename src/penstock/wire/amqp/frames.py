@@ -56,7 +56,7 @@ class Limits:
     """What a connection may ask of the server.  Sizes in bytes."""
 
     frame_max: int = 131_072  # a frame with its overhead
-    channel_max: int = 2047  # the highest channel number, and how many may be open
+    channel_max: int = 2047  # how many may be open, whatever their numbers: clients count on it, since RabbitMQ does so
     heartbeat: int = 60  # seconds, offered in tune
     max_message_size: int = 16 * 1024 * 1024  # one body
     max_partial_size: int = 64 * 1024 * 1024  # bodies announced and not yet complete, whole connection

@@ -300,10 +300,6 @@ class ServerConnection(Conversation):
                 f"number of channels opened ({count}) has reached the negotiated channel_max ({limit})",
                 reply_code=NOT_ALLOWED,
             )
-        if channel > limit:
-            raise ProtocolError(
-                f"channel {channel} is above the negotiated channel_max ({limit})", reply_code=CHANNEL_ERROR
-            )
         self._channels[channel] = OPEN
         self._answer(channel, m.ChannelOpenOk())
         self._events.append(ChannelOpened(channel))
