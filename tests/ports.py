@@ -20,6 +20,8 @@ def free_ports(count: int) -> list[int]:
         port = random.randrange(LOW, HIGH)
         with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)), socket.socket() as token:
             token.bind(("127.0.0.2", port))
+            # From here on nobody is in the way who binds all addresses and says that he may, as RabbitMQ's Erlang does.
+            token.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             token.detach()
             found.append(port)
     return found
