@@ -37,12 +37,13 @@ class Suite(NamedTuple):
     name: str  # of its folder
     tests: tuple[str, ...]  # files, from its folder
     environ: dict[str, str]  # `{amqp}` and `{amqps}` are ports
-    excused: dict[str, str]  # names of tests that may fail, and why
+    excused: dict[str, str]  # names of tests, or of their classes, that may fail, and why
     options: tuple[str, ...] = ()
 
 
 CONTAINER = {"AMQP_PORT": "{amqp}", "AMQPS_PORT": "{amqps}"}
 STRANGER = "asks badssl.com, a machine of others"
+HURRY = "fails on RabbitMQ as well, now and then: how a connection ended and why are heard in either order"
 LOGS = "fails on RabbitMQ the same way: it looks for lines of a log that is off"
 
 SUITES = (
@@ -71,9 +72,21 @@ SUITES = (
         },
         ("-p", "celery.contrib.pytest"),
     ),
-    Suite("aiormq", ("tests",), CONTAINER, {}, ("-p", "tests.docker_client")),
+    Suite(
+        "aiormq",
+        ("tests",),
+        CONTAINER,
+        {"test_closing_waiter_cancellation": HURRY, "test_connection_close_during_publish_drain": HURRY},
+        ("-p", "tests.docker_client"),
+    ),
     Suite("aio-pika", ("tests",), CONTAINER, {}),
-    Suite("pika", ("tests/acceptance",), {}, {}, ("-o", "addopts=")),
+    Suite(
+        "pika",
+        ("tests/acceptance",),
+        {},
+        {"TestGetaddrinfoWWWGoogleDotComPort80": "asks www.google.com, a machine of others"},
+        ("-o", "addopts="),
+    ),
 )
 
 
@@ -137,13 +150,13 @@ def test_a_suite_of_others_passes(
     said = f"{ended.stdout[-6000:]}{ended.stderr[-2000:]}"
     assert ended.returncode in {0, 1}, said
     cases = list(ElementTree.parse(report).getroot().iter("testcase"))
-    failed = {_name(case) for case in cases if case.find("failure") is not None or case.find("error") is not None}
-    assert failed <= set(suite.excused), said
+    failed = [case for case in cases if case.find("failure") is not None or case.find("error") is not None]
+    assert all(suite.excused.keys() & _names(case) for case in failed), said
     passed = sum(case.find("skipped") is None for case in cases) - len(failed)
     assert passed > 20, said
     record_property("cases", passed)
 
 
-def _name(case: ElementTree.Element) -> str:
-    """The test's, without parameters."""
-    return case.attrib["name"].partition("[")[0]
+def _names(case: ElementTree.Element) -> set[str]:
+    """The test's, without parameters, and its class's."""
+    return {case.attrib["name"].partition("[")[0], case.attrib["classname"].rpartition(".")[2]}
