@@ -138,7 +138,7 @@ def test_a_suite_of_others_passes(
     ports = {"amqp": server.port, "amqps": server.port_of("amqps")}
     report = tmp_path / "report.xml"
     command = [str(PLACE / "bin/python"), "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "ignore", "--timeout"]
-    command += ["90", f"--junitxml={report}", *suite.options, *suite.tests]
+    command += ["300", f"--junitxml={report}", *suite.options, *suite.tests]
     ended = subprocess.run(
         command, cwd=folder, capture_output=True, text=True, timeout=LIMIT_S, check=False,
         env={
