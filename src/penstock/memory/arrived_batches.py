@@ -19,6 +19,9 @@ from penstock.records.chunks import Chunk, as_chunk, united
 from penstock.records.entries import Publishes, Topic
 from penstock.records.message_bodies import listed
 
+PIECE_MOST = 256 << 10
+"""Bytes of a piece for one consumer, about: it may have no room for the next.  A row alone may have more."""
+
 
 class Arrivals:
     """Batches by first LSN.  `bytes` is what they cost."""
@@ -75,7 +78,7 @@ class Arrivals:
         return sum(self._costs[self._unsettled :])
 
     def pieces(self, chunk: Chunk) -> Iterator[Piece]:
-        """The rows of a chunk in its order, cut where they leave a batch; counts them as delivered."""
+        """The rows of a chunk in its order, cut where they leave a batch or are many bytes; they count as delivered."""
         start, total = 0, len(chunk)
         firsts, batches = self._firsts, self._batches
         while start < total:
@@ -88,6 +91,7 @@ class Arrivals:
             else:
                 last = batch.first + len(batch.bodies)
                 stop = bisect_left(chunk, last, start) if chunk[-1] >= last else total
+                stop = min(stop, start + max(1, PIECE_MOST * len(batch.bodies) // max(1, batch.size)))
                 part = chunk if stop - start == total else chunk[start:stop]
                 piece = self._rows(batch, part)
                 batch.wanted -= stop - start
@@ -96,11 +100,16 @@ class Arrivals:
                 yield piece
             start = stop
 
-    def whole(self, chunk: Chunk) -> Piece | None:
-        """The rows of a chunk that lies in one batch; counts them as delivered.  None: it does not, or is not here."""
+    def whole(self, chunk: Chunk, most: int = 0) -> Piece | None:
+        """The rows of a chunk that lies in one batch; counts them as delivered.  None: it does not, or is not here.
+
+        most: bytes, about, beyond which rows are to come by `pieces`; 0: however many there are.
+        """
         index = bisect_right(self._firsts, chunk[0]) - 1
         batch = self._batches[index] if index >= 0 else None
         if batch is None or chunk[-1] >= (stop := batch.first + len(batch.bodies)):
+            return None
+        if most and len(chunk) > 1 and batch.size * len(chunk) > most * len(batch.bodies):
             return None
         piece = self._rows(batch, chunk)
         batch.wanted -= len(chunk)

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 
 from penstock.core.effects import Deliver, DeliverEach, Verb
 from penstock.core.queue.upcoming import Upcoming, reaches_back
+from penstock.memory.arrived_batches import PIECE_MOST
 from penstock.memory.slab import Piece, piece_of
 from penstock.records.chunks import Chunk, as_chunk
 from penstock.records.dataclass import dataclass
@@ -222,7 +223,7 @@ class Gates:
 
     def _send(self, effect: Delivery, chunk: Chunk, receiver: Receiver) -> Chunk | None:
         """Send rows in their order as far as they are in memory and the connection takes them; the rest, or None."""
-        whole = self._runtime.bodies.arrivals.whole(chunk)
+        whole = self._runtime.bodies.arrivals.whole(chunk, PIECE_MOST)
         if whole is not None:
             self._hand(effect, whole, receiver)
             return None
