@@ -216,6 +216,7 @@ class CallLine:
         self.number = 0  # of the call that is under way
         self._reader = reader
         self._writer = writer
+        self._loop = asyncio.get_running_loop()
         self._begun: tuple[int, Kind, int] | None = None  # bytes, kind and call of a frame whose head has come
         self._kept = list[bytes]()  # what leaves with the next frame
         self._flushes = False  # or in the next turn, if there is none
@@ -303,4 +304,18 @@ class CallLine:
 
     def close(self) -> None:
         """The other side sees it at once; what it has not taken is dropped."""
+        self._kept.clear()
         self._writer.transport.abort()
+        self._loop.call_soon(self._let_go)  # once the reader knows of an error that ended it
+
+    def _let_go(self) -> None:
+        """An error that a write ended with has in its traceback what was written, and the transport that holds it."""
+        ending = self._writer.wait_closed()
+        try:
+            ending.send(None)  # it waits for nothing, now that the transport has ended
+        except (StopIteration, OSError):
+            pass
+        finally:
+            ending.close()
+        if (error := self._reader.exception()) is not None:
+            error.__traceback__ = None
