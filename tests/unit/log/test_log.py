@@ -14,7 +14,7 @@ from penstock.log.log import Log
 from penstock.log.simdisk import SimDisk
 from penstock.records.entries import Control, Entry, Group, Publishes, Topic
 from penstock.records.kinds import Kind
-from sim.logkit import ORDERS, SMALL, T0, FakeClock, commit, content, messages, note, opened, rows_of
+from sim.logkit import ORDERS, SMALL, T0, FakeClock, commit, content, messages, note, opened, pending, rows_of
 
 FIRST = "log/00000000000000000001.arrows"
 
@@ -197,6 +197,19 @@ def test_a_sync_can_be_asked_for() -> None:
     log.request_sync()
     log.tick()
     assert log.synced == 2
+
+
+def test_what_is_gathered_when_the_log_breaks_is_pending_no_more() -> None:
+    disk, clock = SimDisk(), FakeClock()
+    log = opened(disk, replace(SMALL, sync="interval", ack_sync=10 * SMALL.sync_interval), clock)
+    commit(log, messages(1, b"written"))
+    log.append([note(2)], urgent=False)
+    assert log.pending_bytes == pending(log) > 0
+    clock.pass_by(SMALL.sync_interval)
+    disk.fail_next("sync")
+    log.tick()
+    assert log.broken
+    assert log.pending_bytes == pending(log) == 0
 
 
 def test_sync_interval_syncs_in_time() -> None:
