@@ -84,8 +84,9 @@ def test_any_history_agrees_with_the_model(
             world.restart(clean=bool(value))
             queue = world.core.queue("/", "q")
         assert world.contents(queue) == model.has
-        assert world.folded() == canonical(world.core.durable_state())
-        assert world.folded(3) == world.folded()
+        folded = world.folded()
+        assert folded == canonical(world.core.durable_state())
+        assert folded == world.folded(3)
 
 
 @settings(max_examples=50, deadline=None)
