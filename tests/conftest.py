@@ -66,7 +66,7 @@ class Shares(LoadScopeScheduling):
 def pytest_configure(config: pytest.Config) -> None:
     """What files cost is counted in each process that runs them; what servers start is forked.
 
-    What is loaded stays: half of what collecting took was looking again and again for garbage in it.
+    What is loaded stays: a seventh of what collecting took was looking again and again for garbage in it.
     """
     gc.disable()
     with_loaded_children()
