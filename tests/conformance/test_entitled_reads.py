@@ -72,6 +72,19 @@ def owners(bodies: list[bytes]) -> list[str]:
     return sorted(str(json.loads(body)["owner"]) for body in bodies)
 
 
+def taken(take: Callable[[], penstock.Message | None], count: int) -> list[bytes]:
+    """Bodies of so many that come."""
+    found = [take() for _ in range(count)]
+    assert None not in found
+    return [one.body for one in found if one is not None]
+
+
+def last(broker: Broker, topic: str) -> None:
+    """One that ann may not see, and behind it the last one that she may."""
+    for number, owner in enumerate(("bob", "ann"), 98):
+        broker.publish(topic, json.dumps({"id": number, "owner": owner, "text": "last"}))
+
+
 def refused(*acts: Callable[[], object]) -> None:
     for act in acts:
         with pytest.raises(AccessRefused, match="refused for user|may read a part|no entitlement"):
@@ -87,10 +100,13 @@ def test_records_and_what_is_gathered_of_them_are_narrowed(broker: Broker) -> No
         assert [json.loads(row.body) for row in ann.sow("of-part")] == [{"owner": "ann", "n": 2}]
         with pytest.raises(ExpressionError):  # no text of a filter gets out of its brackets
             list(ann.sow("part", filter="1 = 1) OR (1 = 1"))
-        followed = ann.sow_and_subscribe("part", timeout=2)
-        assert owners([one.body for one in followed]) == ["ann", "ann"]
-        rows = ann.sow_and_subscribe("part", timeout=2, **GROUPED)  # type: ignore[arg-type]
-        assert [json.loads(row.body)["owner"] for row in rows] == ["ann"]
+        followed = ann.sow_and_subscribe("part", timeout=60)
+        rows = ann.sow_and_subscribe("part", timeout=60, **GROUPED)  # type: ignore[arg-type]
+        assert owners(taken(followed.take, 2)) == ["ann", "ann"]
+        assert owners(taken(rows.take, 1)) == ["ann"]
+        last(broker, "part")
+        assert owners(taken(followed.take, 1)) == ["ann"], "nothing else came before it"
+        assert owners(taken(rows.take, 1)) == ["ann"]
 
 
 def test_what_is_not_read_is_not_gathered_by_another_name_either(broker: Broker) -> None:
@@ -122,8 +138,13 @@ def test_a_queue_over_many_topics_shows_what_its_own_right_lets_through(broker: 
         [row] = [json.loads(row.body) for row in grouped]
         assert row["owner"] == "ann"
         assert "secret" not in row["all"].replace("secret of ann", "", 1)  # the copy in `part` alone
-        with ann.consume("work", backlog=100, timeout=2) as consumer:
-            seen = [(message.topic, message.json()["owner"]) for message in consumer]
+        with ann.consume("work", backlog=100, timeout=60) as consumer:
+            last(broker, "mine")
+            seen = list[tuple[str | None, str]]()
+            for message in consumer:
+                seen.append((message.topic, message.json()["owner"]))
+                if message.json()["text"] == "last":
+                    break
         assert {owner for _, owner in seen} == {"ann"}
         assert "secret" not in {topic for topic, _ in seen}
         # the queue's name with a bookmark is its topics: each by its own right
