@@ -9,7 +9,7 @@ a ruling lies beside the settings in force, so of a queue's own settings only th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from operator import itemgetter
 from typing import TypeAlias, cast
@@ -73,7 +73,7 @@ def rule(
     given: frozenset[str],
     policy: Policy | None,
     operator: Policy | None,
-    addresses: Iterable[AddressSetting],
+    addresses: Sequence[AddressSetting],
     refuse: Callable[[QueueSettings], str | None],
 ) -> tuple[QueueSettings, Ruling]:
     """The settings in force, and the ruling.
@@ -81,7 +81,7 @@ def rule(
     addresses: those for its address, the closest first.  refuse: why settings cannot be together, None where they can.
     """
     wanted: dict[str, tuple[object, str]] = {}
-    for name, (value, source) in merged(addresses).items():
+    for name, (value, source) in merged(addresses).items() if addresses else ():
         if name not in given and getattr(own, name) != value:
             wanted[name] = value, source
     for name, (value, source) in said(policy, operator).items():
@@ -245,8 +245,6 @@ class Policies:
         refuse: Callable[[QueueSettings], str | None],
     ) -> tuple[QueueSettings, Ruling]:
         """The settings in force for a queue, and its ruling.  `refuse`: see `core.commands.common_parts.CoreParts`."""
-        if self.empty:
-            return own, Ruling(own, given)
         policy = self.of_queue(vhost, name, queue_type, operator=False)
         operator = self.of_queue(vhost, name, queue_type, operator=True)
         mine = [one for one in self.addresses.values() if one.vhost == vhost]

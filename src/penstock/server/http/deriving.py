@@ -32,8 +32,11 @@ ENDS = frozenset({"exchange", "source", "destination"})
 
 def named(ask: Ask, names: Names) -> dict[str, str]:
     """The variables of a path, as an operation calls them."""
-    found = {names.get(variable, variable): value for variable, value in ask.names.items()}
-    return {name: exchange_name(value) if name in ENDS else value for name, value in found.items()}
+    found = dict[str, str]()
+    for variable, value in ask.names.items():
+        name = names.get(variable, variable)
+        found[name] = exchange_name(value) if name in ENDS else value
+    return found
 
 
 def _made(answer: Mapping[str, Any]) -> Response:
@@ -141,14 +144,14 @@ class Deriving:
         answer: Callable[[Mapping[str, Any]], Response], *, once: bool, called: tuple[str, str] | None = None,
         flags: Mapping[str, str] = NONE,
     ) -> Handler:  # fmt: skip
-        defaults = {one.name: one.default for one in operation.fields}
+        always = {**{one.name: one.default for one in operation.fields}, **fixed}
 
         async def handler(ask: Ask) -> Response:
             given: Mapping[str, object] = read(await ask.fields(once=once)) if read is not None else {}
             if called is not None:
                 short(ask.names[called[0]], f"the name of {called[1]}")
             asked = {argument: ask.flag(flag) for flag, argument in flags.items()}
-            chosen = {**defaults, **fixed, **named(ask, names), **asked, **given}
+            chosen = {**always, **named(ask, names), **asked, **given}
             return answer(await self._operate(operation, ask, chosen))
 
         return handler
