@@ -39,12 +39,12 @@ WAITING = 100
 
 def door_of(pid: int | None) -> int:
     """The process of a server's Flight door."""
-    found = [
-        int(child)
-        for task in Path(f"/proc/{pid}/task").iterdir()
-        for child in (task / "children").read_text().split()
-        if b"flight.front" in Path(f"/proc/{child}/cmdline").read_bytes()
-    ]
+    found = list[int]()
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        with suppress(FileNotFoundError, ProcessLookupError):  # a thread that ends meanwhile has begun no door
+            for child in (task / "children").read_text().split():
+                if b"flight.front" in Path(f"/proc/{child}/cmdline").read_bytes():
+                    found.append(int(child))
     [door] = found
     return door
 

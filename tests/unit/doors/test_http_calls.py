@@ -304,7 +304,7 @@ def said(**changed: object) -> bytes:
 
 
 LIES = {
-    "another version": frame(Kind.CALL, CALL.encoded(), version=2),
+    "another version": frame(Kind.CALL, CALL.encoded(), version=VERSION + 1),
     "no kind": frame(200),
     "a kind of the server's": frame(Kind.DONE),
     "a body before a request": frame(Kind.WORDS, b"x"),

@@ -142,7 +142,7 @@ def test_nobody_but_arriving_reads_from_a_reader_of_flights() -> None:
 
 def test_a_reader_of_flights_is_handed_to_arriving_alone() -> None:
     """pyarrow gives it to `do_put` and `do_exchange`; `Uploads` makes an `Arriving` of it before anybody has it."""
-    passing = {"grpc_server.py": {"put", "exchange", "_uploads", "Uploads"}, "remote_call.py": {"_FromClient"}}
+    passing = {"grpc_server.py": {"put", "exchange", "_uploads", "Uploads"}, "uploads.py": {"_FromClient"}}
     wrong: list[str] = []
     for file, tree in _files(SERVER / "flight"):
         if file.name == "arriving.py":

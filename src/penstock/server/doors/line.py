@@ -2,7 +2,7 @@
 
      0  u32  bytes behind this head
      4  u8   kind (`Kind`)
-     5  u8   version: 1
+     5  u8   version: 2
      6  u16  flags
      8  u32  number of the call, on its line
     12  u32  rows of a batch
@@ -12,10 +12,10 @@ A door has one control socket, whose frames are JSON, and a line for each call t
 ended takes the next one.  So calls do not wait for each other, and the kernel's buffers are the back-pressure.
 
     door                                   server
-    CALL     who asks, and for what   ->
+    CALL     who asks, and for what   ->   (AHEAD: SCHEMA and what comes first follow, without being asked for)
                                       <-   WELCOME  who it is was found right; what follows is the call's
                                       <-   MORE     go on with what the client sends; BEGUN: its schema first
-    SCHEMA, BATCH, WORDS, END, FAILED ->
+    SCHEMA, BATCH, WORDS, END, FAILED ->   (WORDS that FOLLOWED: the next piece comes without being asked for)
                                       <-   SCHEMA, BATCH, WORDS  for the client
                                       <-   DONE or FAILED        the last word; the line is free
 
@@ -39,7 +39,7 @@ import orjson
 from penstock.errors import Unavailable
 
 HEAD = struct.Struct("<IBBHII")
-VERSION = 1
+VERSION = 2
 
 BUFFER = 64 << 10
 """Bytes that one read takes at most, unless a larger frame has begun."""
@@ -79,6 +79,12 @@ BEGUN = 1
 
 HAS_WORDS = 2
 """Flag of BATCH: words stand beside the rows."""
+
+FOLLOWED = 4
+"""Flag of WORDS that a client sends: what it says next stands behind them."""
+
+AHEAD = 8
+"""Flag of CALL: the schema and the first piece stand behind it."""
 
 
 class Ended(OSError):

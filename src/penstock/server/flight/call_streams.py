@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from penstock.errors import InvalidArgument, PenstockError
 from penstock.server.doors.columns import batch_down, batch_there, schema_there
-from penstock.server.doors.line import BEGUN, Broken, Ended, Frame, Kind, Line, failure_of
+from penstock.server.doors.line import BEGUN, FOLLOWED, Broken, Ended, Frame, Kind, Line, failure_of
 from penstock.server.flight.arriving import Arriving
 from penstock.server.flight.calls import Slot
 from penstock.server.flight.handover import Piece
@@ -41,26 +41,28 @@ class Chunk(NamedTuple):
 class Sent:
     """What a client sends on one call, in place of pyarrow's reader: the door is asked for it piece by piece."""
 
-    def __init__(self, line: Line, call: int, most: int) -> None:
-        """most: bytes of a frame."""
+    def __init__(self, line: Line, call: int, most: int, *, ahead: bool = False) -> None:
+        """most: bytes of a frame.  ahead: the schema comes without being asked for."""
         self._line = line
         self._call = call
         self._most = most
-        self._coming = False  # the first piece, behind the schema
+        self._ahead = ahead
+        self._coming = False  # the next piece does: the first one behind the schema, and behind words that say so
 
     @property
     def schema(self) -> pa.Schema:
         """That of the stream."""
         self._coming = True
-        self._line.send(Kind.MORE, self._call, flags=BEGUN)
+        if not self._ahead:
+            self._line.send(Kind.MORE, self._call, flags=BEGUN)
         return schema_there(self._next({Kind.SCHEMA: 64}).payload)
 
     def read_chunk(self) -> Chunk:
         """The next piece; StopIteration when the client has no more to say."""
         if not self._coming:
             self._line.send(Kind.MORE, self._call)
-        self._coming = False
         frame = self._next({Kind.BATCH: self._most, Kind.WORDS: CALL_MOST, Kind.END: 0})
+        self._coming = frame.kind is Kind.WORDS and bool(frame.flags & FOLLOWED)
         if frame.kind is Kind.END:
             raise StopIteration
         if frame.kind is Kind.WORDS:

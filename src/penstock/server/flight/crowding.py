@@ -100,7 +100,7 @@ def with_threads_of_arrow() -> None:
         writer.write_batch(batch)
     begun, told = _threads_now(), sink.getvalue()
     for _ in range(TRIES):
-        pa.ipc.open_stream(told).read_all()
+        list(pa.ipc.open_stream(told))
         if _threads_now() - begun >= pa.cpu_count():
             return
 

@@ -30,6 +30,7 @@ from penstock.records.tokens import PREFIX
 from penstock.server.access import Who
 from penstock.server.doors.door_process import DoorProcess, Spawned
 from penstock.server.doors.line import (
+    AHEAD,
     Broken,
     Ended,
     Kind,
@@ -278,17 +279,18 @@ class Entrance:
                 raise Broken(f"call {frame.number} after {last}")
             last = frame.number
             told, blob = head_of(frame.payload)
+            ahead = bool(frame.flags & AHEAD)
             del frame
-            self._carry_out(line, last, told, bytes(blob))
+            self._carry_out(line, last, told, bytes(blob), ahead=ahead)
 
-    def _carry_out(self, line: Line, call: int, told: dict[str, Any], blob: bytes) -> None:
+    def _carry_out(self, line: Line, call: int, told: dict[str, Any], blob: bytes, *, ahead: bool) -> None:
         what = text(told, "call")
         try:
             if what in ("wrong", "right"):  # whether a password is nobody's, or somebody's: where no address is known
                 asked = self._people.is_wrong if what == "wrong" else self._people.is_right
                 answer = orjson.dumps(asked(text(told, "user"), text(told, "password")))
             else:
-                answer = self._done(line, call, what, told, blob)
+                answer = self._done(line, call, what, told, blob, ahead=ahead)
         except (Ended, Broken):
             raise
         except Unproven as error:
@@ -298,7 +300,7 @@ class Entrance:
         else:
             line.send(Kind.DONE, call, answer)
 
-    def _done(self, line: Line, call: int, what: str, told: dict[str, Any], blob: bytes) -> bytes:
+    def _done(self, line: Line, call: int, what: str, told: dict[str, Any], blob: bytes, *, ahead: bool) -> bytes:
         """The answer of a call.  Raises whatever went wrong."""
         user, host, port = text(told, "user"), text(told, "host"), number(told, "port", 65535)
         if not self._people.check(user, text(told, "password"), host):
@@ -314,7 +316,7 @@ class Entrance:
             case "act":
                 return door.act(caller, text(told, "name"), blob)
             case "put" | "exchange":
-                sent, answers = Sent(line, call, self._batch_most), Answers(line, call)
+                sent, answers = Sent(line, call, self._batch_most, ahead=ahead), Answers(line, call)
                 (door.put if what == "put" else door.exchange)(caller, blob, sent, answers)
                 return b""
             case "get":

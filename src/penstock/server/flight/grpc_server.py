@@ -15,7 +15,7 @@ import threading
 import time
 from base64 import b64decode
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
@@ -33,14 +33,13 @@ from penstock.server.flight.remote_call import (
     AnyHandshake,
     Call,
     Credentials,
-    Down,
     Failed,
     Logins,
-    Uploads,
     reported,
     writing,
 )
 from penstock.server.flight.senders import Peer
+from penstock.server.flight.uploads import Down, Uploads
 from penstock.wire.fields import COMMAND_LIMIT
 from penstock.wire.flight.commands import Link, Stage
 from penstock.wire.flight.linking import LINKED
@@ -51,6 +50,8 @@ if TYPE_CHECKING:
     from penstock.server.doors.line import Lines
 
 logger = logging.getLogger("penstock.flight")
+
+NOTHING: Mapping[str, object] = {}
 
 CUT_S = 3.0
 """How long calls may take to end whose connection was cut."""
@@ -178,9 +179,16 @@ class Server:
     # -- gRPC's threads
 
     @contextmanager
-    def call(self, context: Any, what: str, blob: bytes = b"", **more: object) -> Generator[Call]:
-        """A call that the server has let in."""
-        call = self._begun(context, what, blob, more)
+    def call(
+        self,
+        context: Any,
+        what: str,
+        blob: bytes = b"",
+        more: Mapping[str, object] = NOTHING,
+        ahead: Callable[[Call], None] | None = None,
+    ) -> Generator[Call]:
+        """A call that the server has let in.  more: what it tells of itself.  ahead: as of `Call.begin`."""
+        call = self._begun(context, what, blob, more, ahead)
         try:
             yield call
         finally:
@@ -188,9 +196,16 @@ class Server:
 
     def begun(self, context: Any, what: str, blob: bytes) -> Call:
         """The same, to be closed by whoever reads it."""
-        return self._begun(context, what, blob, {})
+        return self._begun(context, what, blob, NOTHING)
 
-    def _begun(self, context: Any, what: str, blob: bytes, more: dict[str, object]) -> Call:
+    def _begun(
+        self,
+        context: Any,
+        what: str,
+        blob: bytes,
+        more: Mapping[str, object],
+        ahead: Callable[[Call], None] | None = None,
+    ) -> Call:
         if len(blob) > COMMAND_LIMIT:
             name = more.get("name", what)
             raise InvalidArgument(f"{name} has {len(blob)} bytes of JSON; at most {COMMAND_LIMIT} are read")
@@ -200,7 +215,7 @@ class Server:
         told = {"call": what, "user": credentials.user, "password": credentials.password}
         call = Call(self.lines, context)
         try:
-            call.begin({**told, "peer": peer, "host": host, "port": port, **more}, blob)
+            call.begin({**told, "peer": peer, "host": host, "port": port, **more}, blob, ahead)
         except BaseException as error:
             call.close()
             if isinstance(error, Failed) and error.told[0] == "unauthenticated":
@@ -226,8 +241,19 @@ class Server:
     def put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
         command = _command(descriptor)
         layout = _layout(command)
-        with self.call(context, "put", command) as call, self.connections.senders.uploading(_peer(context)):
-            uploads = self._uploads(call, reader, layout, context)
+        peer, began = _peer(context), list[Uploads]()
+
+        def ahead(call: Call) -> None:
+            began.append(self._uploads(call, reader, layout, context))
+            began[0].begin()
+
+        # Somebody who was let in before is hardly refused: he may hear of it with his first batch.
+        likely = peer in self.connections.senders and layout is not TRANSACTED
+        with (
+            self.connections.senders.uploading(peer),
+            self.call(context, "put", command, ahead=ahead if likely else None) as call,
+        ):
+            uploads = began[0] if began else self._uploads(call, reader, layout, context)
             while (frame := call.next()).kind is not Kind.DONE:
                 if frame.kind is Kind.WORDS:
                     with writing():
@@ -283,7 +309,7 @@ class Server:
 
     def ask(self, context: Any, what: str, blob: bytes = b"", **more: object) -> bytes:
         """A call that is no stream."""
-        with self.call(context, what, blob, **more) as call:
+        with self.call(context, what, blob, more) as call:
             return bytes(call.next().payload)
 
     def infos(self, told: bytes, asked: Any = None) -> list[flight.FlightInfo]:

@@ -17,18 +17,14 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from pyarrow import flight
 
-from penstock.errors import AccessRefused, InvalidArgument, PenstockError, Unavailable
+from penstock.errors import AccessRefused, PenstockError, Unavailable
 from penstock.records.tokens import login_of
-from penstock.server.doors.columns import batch_up, schema_up
-from penstock.server.doors.line import Broken, Ended, Frame, Kind, Told, failed, failure_of, with_head
-from penstock.server.flight.arriving import Arriving
-from penstock.wire.fields import COMMAND_LIMIT
+from penstock.server.doors.line import AHEAD, Broken, Ended, Frame, Kind, Told, failure_of, with_head
 from penstock.wire.flight.failures import encode_error, status_of
-from penstock.wire.flight.received import Bounds, Layout
 
 if TYPE_CHECKING:
     from penstock.server.doors.line import Lines
@@ -79,9 +75,13 @@ class Call:
         self._over = False  # the server has said its last word
         self._closed = False
 
-    def begin(self, told: dict[str, object], blob: bytes) -> None:
-        """Raises Failed, Abandoned and Ended."""
-        self._line.send(Kind.CALL, self._number, *with_head(told, blob))
+    def begin(self, told: dict[str, object], blob: bytes, ahead: Callable[[Call], None] | None = None) -> None:
+        """Raises Failed, Abandoned and Ended.  ahead: sends the schema and what comes first of an upload."""
+        if ahead is None:
+            self._line.send(Kind.CALL, self._number, *with_head(told, blob))
+        else:
+            self._line.send(Kind.CALL, self._number, *with_head(told, blob), flags=AHEAD, later=True)
+            ahead(self)
         self._next({Kind.WELCOME: 0, Kind.FAILED: 1 << 20})
 
     def ask(self, told: dict[str, object]) -> bytes:
@@ -110,8 +110,8 @@ class Call:
     def _wanted(self) -> bool:
         return self._context is None or not self._context.is_cancelled()
 
-    def send(self, kind: Kind, *pieces: Any, rows: int = 0, later: bool = False) -> None:
-        self._line.send(kind, self._number, *pieces, rows=rows, later=later)
+    def send(self, kind: Kind, *pieces: Any, flags: int = 0, rows: int = 0, later: bool = False) -> None:
+        self._line.send(kind, self._number, *pieces, flags=flags, rows=rows, later=later)
 
     def close(self) -> None:
         """The line waits for the next call if this one has ended in order; else the server sees its end."""
@@ -131,108 +131,6 @@ class Call:
     def __del__(self) -> None:
         """A stream that nobody read to its end."""
         self.close()
-
-
-class _Slot:
-    """Nothing is counted in the door."""
-
-    def touch(self) -> None: ...
-
-    def hold(self, size: int) -> None: ...
-
-
-class _FromClient(Arriving):
-    passing = (flight.FlightError,)
-
-
-class Uploads:
-    """What a client sends on one call, given to the server as it asks for it."""
-
-    def __init__(
-        self, call: Call, reader: Any, layout: Layout, bounds: Bounds, context: Any, came: Callable[[int], None]
-    ) -> None:
-        """came: told how many bytes have come out of gRPC."""
-        self._call = call
-        self._came = came
-        self._layout = layout
-        self._context = context
-        self._arriving = _FromClient(reader, cast("Any", _Slot()), bounds)
-        self._each = self._arriving.each(layout)
-
-    def begin(self) -> None:
-        """Send the schema and what comes first, or what is wrong with the schema."""
-        try:
-            schema = self._arriving.expect(self._layout)
-        except PenstockError as error:
-            self._call.send(Kind.FAILED, failed((status_of(error), *encode_error(error))))
-        else:
-            self._call.send(Kind.SCHEMA, schema_up(schema), later=True)
-            self.go_on()
-
-    def go_on(self) -> bool:
-        """Send what comes next; False: that was the last.  Raises Abandoned when the client is gone."""
-        try:
-            received, words = next(self._each)
-            self._came(0 if received is None else received.size)
-            if words is not None and len(words) > COMMAND_LIMIT:  # else the server cuts off the whole door
-                what = self._layout.what
-                raise InvalidArgument(f"{what}: {len(words)} bytes of metadata; at most {COMMAND_LIMIT} are read")
-            if received is None:
-                self._call.send(Kind.WORDS, words or b"")
-            else:
-                self._call.send(Kind.BATCH, *batch_up(received, words), rows=len(received))
-        except StopIteration:
-            if self._context.is_cancelled():
-                raise Abandoned from None
-            self._call.send(Kind.END)
-            return False
-        except PenstockError as error:
-            self._call.send(Kind.FAILED, failed((status_of(error), *encode_error(error))))
-            return False
-        return True
-
-
-class Down(threading.Thread):
-    """What a consumer is sent, once its client is listened to as well."""
-
-    running = 0
-    _counting = threading.Lock()
-
-    def __init__(self, call: Call, told: Callable[[Frame], None]) -> None:
-        """told: writes what a frame brings to the client."""
-        super().__init__(name="penstock-flight-down", daemon=True)
-        self.error: BaseException | None = None
-        self._call = call
-        self._told = told
-        self._asked = threading.Semaphore(0)
-        self._over = False
-
-    def run(self) -> None:
-        """Until the server's last word."""
-        self._count(1)
-        try:
-            while (frame := self._call.next(patient=True)).kind is not Kind.DONE:
-                if frame.kind is Kind.MORE:
-                    self._asked.release()
-                else:
-                    self._told(frame)
-        except BaseException as error:  # noqa: BLE001 - raised where the call ends
-            self.error = error
-            self._call.cut()
-        finally:
-            self._count(-1)
-            self._over = True
-            self._asked.release()
-
-    @classmethod
-    def _count(cls, more: int) -> None:
-        with cls._counting:
-            cls.running += more
-
-    def asked(self) -> bool:
-        """Wait until the server wants to hear more; False: it has said its last word."""
-        self._asked.acquire()
-        return not self._over
 
 
 @contextmanager
