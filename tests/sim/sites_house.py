@@ -1,8 +1,9 @@
 """Sites that share a queue: real cores with logs of their own, links between each two, workers, kills and an operator.
 
-What may happen: a link brings what is durable at its sender, in log order, in pieces of any size, or is cut; a site is
-killed and starts from what was durable, and its links go on where the destination says; asks are lost or come late.
-Acks of a worker wait for the disk, as over Flight; a kill takes those that did not get there, and what was leased.
+What may happen: a link brings what is durable at its sender, in log order, in pieces of any size, or is cut; a queue is
+deleted at one of them, and declared again; a site is killed and starts from what was durable, and its links go on where
+the destination says; asks are lost or come late.  Acks of a worker wait for the disk, as over Flight; a kill takes
+those that did not get there, and what was leased.
 
 The judge knows of each message who works on it, at which site, and what was answered.
 """
@@ -29,6 +30,7 @@ from penstock.core.queue.queue import Queue
 from penstock.core.state.durable import canonical
 from penstock.core.state.encoding import load
 from penstock.core.state.lsns import flat
+from penstock.log.record_batches import joined as as_one
 from penstock.records.chunks import unpack_pairs
 from penstock.records.entries import Control, Publishes
 from penstock.records.kinds import ENDED, Kind
@@ -38,6 +40,9 @@ STEPS = 60
 """Of a schedule, for each site."""
 
 ORIGINS = {"a": 11, "b": 22, "c": 33}
+
+ALL = 1000
+"""Batches that a link brings at most, when it brings all."""
 
 BARRIER = b'{"k": 0}'
 
@@ -65,7 +70,8 @@ class SiteWorld(World):
         for one in names:
             self.core.meet(self.now, Site(one, ORIGINS[one]))
         kind = {} if owner is None else {"kind": "group-local", "initial_owner": owner, "group_local_queue_domain": "d"}
-        self.declare("q", **kind, **settings)
+        self.settings = {**kind, **settings}
+        self.declare_again()
         self.settle_in()
         self.sync()
 
@@ -84,10 +90,18 @@ class SiteWorld(World):
         self.core.stamps.note(self.core.last_lsn, self.wall)
 
     @property
+    def has_queue(self) -> bool:
+        return self.core.find_queue("/", "q") is not None
+
+    @property
     def queue(self) -> Queue:
         found = self.core.queue("/", "q")
         assert found is not None
         return found
+
+    def declare_again(self) -> None:
+        """The queue as it was, which is another one now."""
+        self.declare("q", **self.settings)
 
     def came(self) -> dict[int, tuple[int, int]]:
         """Of what came from elsewhere: origin and LSN there."""
@@ -109,7 +123,7 @@ class SiteWorld(World):
     def barrier(self, lsn: int) -> bool:
         """Whether a message is one, which each site lets go itself."""
         batch, row = self.rows[lsn]
-        return self.queue.settings.barrier_expression is not None and batch.bodies[row] == BARRIER
+        return "barrier_expression" in self.settings and batch.bodies[row] == BARRIER
 
     def sync(self) -> None:
         self.durable = len(self.entries)
@@ -154,6 +168,7 @@ class Fabric:
         kills: bool = True,
         proxies: bool = False,
         publishers: bool = False,
+        deletes: bool = False,
         settings: dict[str, object] | None = None,
         row: bool = False,
         dies_at: int | None = None,
@@ -164,6 +179,7 @@ class Fabric:
         """
         self.dice = Random(seed)
         self.kills, self.proxies, self.publishers, self.dies_at = kills, proxies, publishers, dies_at
+        self.deletes = deletes
         owner = names[0] if self.dice.random() < 0.3 else None
         self.kind = self.dice.choice(list(KINDS)) if settings is None else "given"
         settings, owner = (KINDS[self.kind], owner) if settings is None else (settings, None)
@@ -185,6 +201,8 @@ class Fabric:
         self.looked: dict[str, int] = {}
         self.confirmed: dict[str, int] = {}  # by site: entries that were looked at
         self.given: set[tuple[int, int]] = set()  # what went out since somebody looked
+        self.gone: set[tuple[int, int]] = set()  # what went with a queue, at all sites
+        self.lent: dict[tuple[int, int], str] = {}  # who owned what a site published, as it deleted its queue
         self.rung: Counter[tuple[str, int, int]] = Counter()  # barriers that went to somebody, by site
         self.twins: dict[tuple[int, int], tuple[int, int]] = {}  # one message that was published at two sites
         self.sequence = 0
@@ -206,6 +224,8 @@ class Fabric:
             acts += [self.proxy, self.proxy]
         if self.publishers:
             acts += [self.change_sides] * 2
+        if self.deletes:
+            acts += [self.delete, self.declare, self.declare]
         for step in range(STEPS * len(self.sites)):
             if step == self.dies_at:
                 self.kill()
@@ -214,10 +234,16 @@ class Fabric:
         self.settle_down()
 
     def any(self) -> SiteWorld:
-        return self.sites[self.dice.choice(list(self.sites))]
+        """Some site that has the queue."""
+        return self.sites[self.dice.choice([name for name, site in self.sites.items() if site.has_queue])]
+
+    def mostly(self, name: str, often: float = 0.7) -> SiteWorld:
+        """A site, as often, if it has the queue; else any."""
+        site = self.sites[name]
+        return site if self.dice.random() < often and site.has_queue else self.any()
 
     def publish(self) -> None:
-        site = self.any() if self.dice.random() < 0.2 else self.sites[self.busiest]
+        site = self.mostly(self.busiest, 0.8)
         published = site.publish("q", *(self.body() for _ in range(self.dice.randint(1, 6))))
         self.published.update({(site.origin, lsn): False for lsn in published.positions if not site.barrier(lsn)})
 
@@ -227,7 +253,10 @@ class Fabric:
 
     def change_sides(self) -> None:
         """A publisher hears nothing of what it sent to one site, and sends it again to another."""
-        one, other = self.dice.sample(list(self.sites.values()), 2)
+        having = [site for site in self.sites.values() if site.has_queue]
+        if len(having) < 2:
+            return
+        one, other = self.dice.sample(having, 2)
         count = self.dice.randint(1, 3)
         bodies = [self.body() for _ in range(count)]
         if self.kind == "barred":
@@ -260,7 +289,7 @@ class Fabric:
         return b'{"k": %d}' % self.dice.randrange(4)
 
     def work(self) -> None:
-        site = self.any() if self.dice.random() < 0.3 else self.sites[self.eager]
+        site = self.mostly(self.eager)
         if len(site.queue.consumers) < 2:
             site.subscribe(site.queue, tag=f"w{self.dice.random()}", max_backlog=self.dice.choice((1, 3, 8)))
 
@@ -275,7 +304,7 @@ class Fabric:
             site.turn()
 
     def ack(self) -> None:
-        site = self.any() if self.dice.random() < 0.3 else self.sites[self.eager]
+        site = self.mostly(self.eager)
         holders = [one for one in site.queue.holders() if not one.closed]
         if holders:
             consumer = self.dice.choice(holders)
@@ -285,9 +314,53 @@ class Fabric:
                 site.turn()
                 self.working.get(self.known(site, lsn), set()).discard(site.name)
 
+    def delete(self) -> None:
+        """Somebody deletes the queue of a site: what was that one's goes with it everywhere, and workers there end.
+
+        Not of one between others: what passes it meanwhile the page has each end work.
+        """
+        site = self.any()
+        between = sum(site.name == one for one, _ in self.ways) > 1 and len(self.ways) < 6
+        if between or sum(one.has_queue for one in self.sites.values()) < 2:
+            return
+        self.forsake(site)
+        claims = site.queue.claims(site.core.peers)
+        had = [(self.known(site, lsn), claims.of(lsn).owner) for lsn in flat(site.queue.snapshot()[0]).tolist()]
+        site.core.delete_queue(site.now, site.queue)
+        site.turn()
+        self.gone |= {key for key, owner in had if owner == site.name}
+        self.lent.update({key: owner for key, owner in had if owner != site.name and key[0] == site.origin})
+        self.counts["deleted"] += 1
+        if self.dice.random() < 0.5:
+            self.again(site)
+
+    def forsake(self, site: SiteWorld) -> None:
+        """Whoever works at a site does so no longer."""
+        if site.has_queue:
+            for lsn in [lsn for _, run, _ in site.queue.standing("leased") for lsn in run.chunk]:
+                self.excused[self.known(site, lsn)] += 1
+        for key, places in self.working.items():
+            if site.name in places:
+                places.discard(site.name)
+                self.excused[key] += 1
+
+    def declare(self) -> None:
+        """A site that has the queue no more has it again."""
+        lacking = [site for site in self.sites.values() if not site.has_queue]
+        if lacking:
+            self.again(self.dice.choice(lacking))
+
+    def again(self, site: SiteWorld) -> None:
+        """Links may come up anew at once, or tell of it before what follows it."""
+        site.declare_again()
+        if self.dice.random() < 0.5:
+            for pair in self.pairs():
+                if site.name in pair and pair not in self.cut:
+                    self.heal(pair)
+
     def sync(self) -> None:
         """What is there is on the disk, and who told it hears that."""
-        site = self.any()
+        site = self.sites[self.dice.choice(list(self.sites))]
         site.sync()
         for sender, receiver in self.pairs():
             if receiver == site.name and (sender, receiver) not in self.cut:
@@ -295,18 +368,13 @@ class Fabric:
                 self.sites[sender].turn()
 
     def kill(self) -> None:
-        site = self.any()
+        site = self.sites[self.dice.choice(list(self.sites))]
         self.counts["killed"] += 1
         site.durable = self.dice.choice(site.commits())  # what nobody was told of yet may be on the disk all the same
-        for lsn in [lsn for _, run, _ in site.queue.standing("leased") for lsn in run.chunk]:
-            self.excused[self.known(site, lsn)] += 1
+        self.forsake(site)
         lost = {self.known(site, lsn) for entry in site.entries[site.durable :] for lsn in touched(entry)}
         for key in lost:
             self.excused[key] += 1
-        for key, places in self.working.items():
-            if site.name in places:
-                places.discard(site.name)
-                self.excused[key] += 1
         before = {(site.origin, lsn) for entry in site.entries if isinstance(entry, Publishes) for lsn in lsns(entry)}
         site.kill()
         after = {(site.origin, lsn) for entry in site.entries if isinstance(entry, Publishes) for lsn in lsns(entry)}
@@ -350,12 +418,8 @@ class Fabric:
         """What so many turns of a sender have to tell, over its link; whether there was any."""
         sender, receiver = self.sites[pair[0]], self.sites[pair[1]]
         telling, bound, some = self.tellings[pair], self.leaves(sender), False
-        batches = sender.batches()
-        for last, batch in batches[bisect_right(batches, telling.upto, key=itemgetter(0)) :]:
-            if last > bound or not most:
-                break
-            most -= 1
-            after, upto = sender.core.quiet.get(receiver.name, (0, 0))
+        after, upto = sender.core.quiet.get(receiver.name, (0, 0))
+        for last, batch in self.batches(sender, telling.upto, bound, upto, most):
             quiet = after <= telling.upto and last <= upto
             for parcel in self.tell(telling, sender, batch):
                 assert not quiet, f"{sender.name} says that up to {upto} nothing is news to {receiver.name}: {parcel}"
@@ -365,11 +429,24 @@ class Fabric:
         self.look()
         return some
 
+    def batches(
+        self, sender: SiteWorld, after: int, bound: int, cut: int, most: int
+    ) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """So many batches of a log at most, up to an LSN; often joined, as links read it, but not over the cut."""
+        found = sender.batches()
+        found = found[bisect_right(found, after, key=itemgetter(0)) : bisect_right(found, bound, key=itemgetter(0))]
+        found, at = found[:most], bisect_right(found[:most], cut, key=itemgetter(0))
+        for some in (found[:at], found[at:]):
+            if len(some) > 1 and (most >= ALL or self.dice.random() < 0.5):
+                yield some[-1][0], as_one([batch for _, batch in some])
+            else:
+                yield from some
+
     def tell(self, telling: Telling, sender: SiteWorld, batch: pa.RecordBatch) -> list[Parcel]:
         return telling.tell(batch)
 
     def ask(self) -> None:
-        site = self.any() if self.dice.random() < 0.3 else self.sites[self.eager]
+        site = self.mostly(self.eager)
         site.advance(self.dice.choice((0.1, 2)))
         self.asked_by(site)
 
@@ -398,7 +475,7 @@ class Fabric:
 
     def proxy(self) -> None:
         """An operator has one site act for others, which are cut off, and may be alive."""
-        site = self.any() if self.dice.random() < 0.3 else self.sites[self.eager]
+        site = self.mostly(self.eager)
         gone = self.dice.choice([name for name in self.sites if (name, site.name) in self.ways])
         self.cut |= {(gone, site.name), (site.name, gone)}
         site.core.absent |= {name for name in self.sites if (name, site.name) in self.cut}
@@ -444,7 +521,8 @@ class Fabric:
                         if self.known(site, lsn) == (site.origin, lsn) and not site.barrier(lsn):
                             assert (site.origin, lsn) in self.published, f"nobody published {lsn} at {site.name}"
                             self.published[site.origin, lsn] = True
-            held = {lsn for _, run, _ in site.queue.standing("leased") for lsn in run.chunk}
+            standing = site.queue.standing("leased") if site.has_queue else ()
+            held = {lsn for _, run, _ in standing for lsn in run.chunk}
             for key, places in list(self.working.items()):
                 if not places:
                     del self.working[key]
@@ -458,7 +536,10 @@ class Fabric:
         self.given.clear()
 
     def settle_down(self) -> None:
-        """Links heal, everybody works, and in the end all that was confirmed was worked and no site has anything."""
+        """All have the queue, links heal, everybody works; then all that was confirmed was worked, and none has any."""
+        for site in self.sites.values():
+            if not site.has_queue:
+                site.declare_again()
         for pair in self.pairs():
             self.heal(pair)
         for _ in range(60):
@@ -468,7 +549,7 @@ class Fabric:
                 if not site.queue.consumers:
                     site.subscribe(site.queue, tag=f"w{self.dice.random()}")
             for pair in self.pairs():
-                busy |= self.bring(pair, 1000)
+                busy |= self.bring(pair, ALL)
             for site in self.sites.values():
                 for consumer in list(site.queue.holders()):
                     while not consumer.closed and consumer.leases.count:
@@ -483,8 +564,8 @@ class Fabric:
             assert not left, f"site {site.name} still has {left}: {list(site.queue.foreign_spans())}"
             for entry in site.entries:
                 if isinstance(entry, Publishes):
-                    quiet = [self.known(site, lsn) for lsn in lsns(entry) if site.barrier(lsn)]
-                    quiet = [key for key in quiet if not self.rung[site.name, *key]]
+                    quiet = [self.known(site, lsn) for lsn in lsns(entry) if site.barrier(lsn) and lsn > site.queue.id]
+                    quiet = [key for key in quiet if not self.rung[site.name, *key] and key not in self.gone]
                     assert not quiet, f"the barriers {quiet} never went at {site.name}"
             folded = site.folded(40)
             if site.queue.ranked_by is None:  # the log has no ranks
@@ -496,12 +577,20 @@ class Fabric:
             findings = audit.finish(folded).findings
             assert not findings, f"site {site.name}: {findings}"
         missing = [key for key, confirmed in self.published.items() if confirmed and not self.done(key)]
+        missing = [key for key in missing if not (self.went(key) or (key in self.twins and self.went(self.twins[key])))]
         assert not missing, f"{missing} were confirmed and never worked"
         for site in self.sites.values():
             for numbers in site.core.carried.values():
                 here = [run[1] for run in numbers.runs]
                 assert here == sorted(here), f"site {site.name} has messages of an origin in another order"
             assert not site.core.early, f"site {site.name} waits for {list(site.core.early)}"
+
+    def went(self, key: tuple[int, int]) -> bool:
+        """Whether a message went with queues: its owner's; or that of its site, and its owner has it in none."""
+        if key in self.gone or key not in self.lent:
+            return key in self.gone
+        owner = self.sites[self.lent[key]]
+        return all(lsn < owner.queue.id for lsn, _ in where(owner, *key, key[1] + 1))
 
     def take(self, site: SiteWorld, consumer: Consumer) -> None:
         chunk = next(consumer.leases.held()).chunk

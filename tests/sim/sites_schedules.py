@@ -8,8 +8,8 @@ from itertools import count
 
 from sim.sites_house import STEPS, Fabric
 
-HOW = ("cuts", "kills", "proxies", "sides", "all")
-"""all: sites die, operators act for them, publishers change sides."""
+HOW = ("cuts", "kills", "proxies", "sides", "deletes", "all")
+"""deletes: queues go and come, and sites die; all: operators act for them, too, publishers change sides."""
 
 ROWS = ("row", "row of all")
 """The same of three sites whose ends have no link."""
@@ -19,8 +19,10 @@ def schedule(seed: int, names: str, how: str, dies_at: int | None = None) -> Fab
     """One run; a fault of it is told with what runs it again.  dies_at: some site dies at this step."""
     everything = how.endswith("all")
     fabric = Fabric(
-        seed, names, kills=everything or how in ("kills", "sides", "row"), proxies=everything or how == "proxies",
-        publishers=everything or how == "sides", row=how in ROWS, dies_at=dies_at,
+        seed, names,
+        kills=everything or how in ("kills", "sides", "deletes", "row"), proxies=everything or how == "proxies",
+        publishers=everything or how == "sides", deletes=everything or how in ("deletes", "row"),
+        row=how in ROWS, dies_at=dies_at,
     )  # fmt: skip
     try:
         fabric.run()

@@ -25,8 +25,8 @@ from sim.sites_house import Fabric, SiteWorld
 from sim.sites_schedules import schedule, steps
 
 SCHEDULES = {
-    "ab": {"cuts": 200, "kills": 250, "proxies": 250, "sides": 80, "all": 100},
-    "abc": {"cuts": 15, "kills": 20, "proxies": 15, "sides": 8, "all": 8, "row": 20, "row of all": 8},
+    "ab": {"cuts": 200, "kills": 200, "proxies": 220, "sides": 80, "deletes": 100, "all": 100},
+    "abc": {"cuts": 15, "kills": 15, "proxies": 15, "sides": 8, "deletes": 15, "all": 8, "row": 20, "row of all": 8},
 }  # fmt: skip
 """A thousand in all with those of `test_a_site_may_die_at_any_step`, of which some are several times as dear as others;
 planted faults are found in `ENOUGH`, and `make soak-schedules` has no end."""
@@ -36,8 +36,9 @@ SHARE = min(float(os.environ.get("PENSTOCK_SCHEDULES", "800")) / 800, 1.0)
 
 HAPPENS = {
     "cuts": ("granted",), "kills": ("granted", "killed"), "proxies": ("proxied",), "sides": ("sent twice", "killed"),
-    "all": ("granted", "killed", "proxied", "sent twice"), "row": ("granted", "killed", "handed on"),
-    "row of all": ("granted", "killed", "proxied", "sent twice"),
+    "deletes": ("granted", "killed", "deleted"), "all": ("granted", "killed", "proxied", "sent twice", "deleted"),
+    "row": ("granted", "killed", "handed on", "deleted"),
+    "row of all": ("granted", "killed", "proxied", "sent twice", "deleted"),
 }  # fmt: skip
 """What has to be among what a run tries."""
 

@@ -423,7 +423,7 @@ MEANINGS: Mapping[Kind, Meaning] = {
     Kind.CLAIMED: Meaning(
         'queue and exact pairs at `origin`; {"origin", "site", "serial", "why"}: a claim as in OWN to messages that '
         'have not come yet; it holds when they do; with "vhost", and no queue but its name: what this site was granted '
-        "and had no queue for any more is that site's",
+        "and had no queue for is that site's, once and for all",
         ("fold", "links"),
         "lazy",
     ),

@@ -19,7 +19,7 @@ from penstock.core.commands.life import OF_PARTS
 from penstock.core.links.carried import Numbers
 from penstock.core.links.identity import Site
 from penstock.core.links.ownership import Claim
-from penstock.core.links.states import Departed, Early, EarlyClaim, Gone, LinkState
+from penstock.core.links.states import Departed, Early, EarlyClaim, Gone, LinkState, Place, Returned
 from penstock.core.links.twins import Numbered, Sequences
 from penstock.core.publishing.arrivals import Marks
 from penstock.core.queue.order.ranks import LOWEST
@@ -125,6 +125,7 @@ def filled() -> DurableState:
         links={1: site},
         proxied={4: "somebody"},
         early=Early([EarlyClaim(4, 2, 50, 52, Claim("there", 1, "transfer"))]),
+        returned=Returned([(Place("v", "gone", 2, "there"), 40, 42, Claim("there", 2, "yielded"))]),
         numbered=Sequences([Numbered("p", 1, 7, 9, 2)]),
         gone=Departed({2: Gone("v", "gone", "group-local", "d", ("x", "k"), 60)}),
         vias={0: ("v", "x"), 1: ("v", "x", "blind")},

@@ -356,7 +356,7 @@ class CoreParts:
         self.kept = state
         self.acted = state.acted  # what actions have done; `acting` writes it
         self.carried, self.links = state.carried, state.links  # by site
-        self.proxied, self.early = state.proxied, state.early
+        self.proxied, self.early, self.returned = state.proxied, state.early, state.returned
         self.sequences, self.departed = state.numbered, state.gone
 
     @property

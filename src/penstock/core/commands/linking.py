@@ -90,6 +90,7 @@ class LinkingCommands(ReturningCommands):
         ended = [end for table in offers for end in load_ends(table)]
         told = [load_offer(table) for table in offers if not says_end(table)]
         self.sharing.hear(site, told, ended, more=more)
+        self._lacking.clear()
         agreed = dict[int, Agreed]()
         for offer, _ in told:
             queue = self.find_queue(offer.identity.vhost, offer.identity.name)
@@ -215,6 +216,8 @@ class LinkingCommands(ReturningCommands):
             elif self.origin not in piece.path:
                 _, origin = self._site_of(piece.path[0])
                 mine = rows.slice(at, piece.rows)
+                if self._lacks(site):
+                    self._refuse(now, site, piece, mine)
                 for some in self._parted(mine, origin):
                     batch, there = self._batch(piece, some, now.wall)
                     numbers = [one for one in parcel.numbers if one.origin == piece.path[0]]
@@ -275,10 +278,12 @@ class LinkingCommands(ReturningCommands):
         queue = self.find_queue(vhost, name)
         for told in some:
             if told.claim is not None and told.claim.owner == self.peers.here:
-                heir = self._heir(site, vhost, name, but=site if told.claim.why == "yielded" else "")
-                self._give_back(now, vhost, name, self._beyond(queue, told.spans), told.claim, heir)
+                heirs = self._heirs(site, vhost, name)
+                self._give_back(now, vhost, name, self._beyond(queue, told.spans), told.claim, heirs)
+        some = [self._not_returned(told) for told in some]
         if queue is None:
             return
+        some = [told for told in some if told.spans]
         if self.sharing.with_site(queue.id, site) is None:
             some = [told._replace(spans=tuple(self._owned_by(queue, site, told))) for told in some]
         some = [told for told in some if told.spans]

@@ -116,7 +116,7 @@ class LinkCommands(QueueCommands):
             return 0  # it has been here
         now = self._at(now)
         peer, site = self._site_of(path[0])
-        numbers = self.carried.setdefault(peer, Numbers((), self._link_state(peer).floor))
+        numbers = self.carried.get(peer) or Numbers((), self._link_state(peer).floor)
         lsns = np.asarray(there, dtype=np.int64)
         new = _unknown(numbers, lsns)
         if not new:
@@ -132,6 +132,7 @@ class LinkCommands(QueueCommands):
             lsns = np.delete(lsns, sorted(lost))
         runs = _runs(published.positions, lsns)
         if runs:
+            self.carried[peer] = numbers
             body = struct.pack(f"<{3 * len(runs)}q", *(value for run in runs for value in run))
             header: dict[str, object] = {"peer": peer, "path": list(path)}
             if batch.sent_at is not None:

@@ -2,23 +2,33 @@
 
 The grant stands in the owner's log before that one hears of the end of the queue, so nobody else can know what became
 of it.  This site owns it by then, and hands it on by a record of its own (`CLAIMED`), which names the queue, for there
-is none any more: to who told of the grant, and where that one has the queue no more to another that has.
+is none any more: to who told of the grant, and where that one has the queue no more to another that has.  So do those
+that would be this site's from the first, as `initial_owner` of a queue which it has not.
 """
+
+# pyarrow's stubs leave the element types of arrays and fields open
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
 
 from penstock.core.commands.transfers import TransferCommands
-from penstock.core.links.ownership import Claim, Claims
-from penstock.core.links.parcels import joined
+from penstock.core.links.identity import HERE, Identity, Offer, identity_of
+from penstock.core.links.ownership import Claim, Span
+from penstock.core.links.parcels import Piece, Told, joined
+from penstock.core.links.states import Place
+from penstock.core.queue.order.runs import packed
 from penstock.core.queue.queue import Queue
+from penstock.core.state.lsns import within
+from penstock.expr import TopicPattern
 from penstock.records.chunks import Now, pack_pairs
 from penstock.records.kinds import Kind
-
-RETURNED_MOST = 20_000
-"""Spans of which it is remembered that they went back; of more it is forgotten, and told once more."""
 
 
 class ReturningCommands(TransferCommands):
@@ -26,38 +36,86 @@ class ReturningCommands(TransferCommands):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self._returned = dict[tuple[str, str, int], Claims]()  # by vhost, queue and origin
+        self._lacking = dict[str, list[tuple[Offer, int]]]()  # by site: see `_lacks`
 
     def offered_by(self, site: str, vhost: str, queue: str) -> bool:
         """Whether a site has said that it has a queue of this name."""
         return (vhost, queue) in self.sharing.offered.get(site, ())
 
-    def _heir(self, site: str, vhost: str, queue: str, *, but: str = "") -> str | None:
-        """Who may have what this site cannot take: that site, or another that has the queue; None: nobody has it."""
-        others = (one for one in (site, *sorted(self.sharing.offered)) if one != but)
-        return next((one for one in others if self.offered_by(one, vhost, queue)), None)
+    def _heirs(self, site: str, vhost: str, queue: str) -> list[str]:
+        """Who may have what this site cannot take: all that have the queue, who tells of it first, then by name."""
+        others = (one for one in sorted(self.sharing.offered) if one != site)
+        return [one for one in (site, *others) if self.offered_by(one, vhost, queue)]
 
     def _give_back(
-        self, now: Now, vhost: str, queue: str, spans: Iterable[tuple[int, int, int]], claim: Claim, heir: str | None
+        self, now: Now, vhost: str, queue: str, spans: Iterable[tuple[int, int, int]], claim: Claim, heirs: list[str]
     ) -> None:
-        """Hand a claim of this site on: to messages that their origins call so.  Once, however often it is told."""
-        if heir is None:
+        """Hand a claim of this site on: to messages that their origins call so.  Once, however often it is told.
+
+        What was yielded to this site nobody may have any more, so each heir has it once: the last of a round keeps it.
+        """
+        if not heirs:
             return
-        back, met = claim.to(heir, "yielded"), {one.origin for one in self.peers.sites.values()}
-        if sum(map(len, self._returned.values())) >= RETURNED_MOST:
-            self._returned.clear()
-        pairs = dict[int, list[int]]()
+        met, some = {one.origin for one in self.peers.sites.values()}, dict[tuple[int, str], list[Span]]()
         for origin, first, stop in joined([span for span in spans if span[0] in met]):
-            known = self._returned.setdefault((vhost, queue, origin), Claims(""))
-            for span in known.put(first, stop, claim):
-                known.put(*span, back)
-                pairs.setdefault(origin, []).extend(span)
+            left = self.returned.but(Place(vhost, queue, origin, ""), [(first, stop)], claim)
+            for heir in heirs:
+                place = Place(vhost, queue, origin, heir)
+                new = left if claim.why != "yielded" else self.returned.but(place, left)
+                if new:
+                    some.setdefault((origin, heir), []).extend(new)
+                    left = [one for span in left for one in without(span, new)]
         self._at(now)
-        for origin, some in pairs.items():
+        for (origin, heir), new in some.items():
+            back = claim.to(heir, "yielded")
             header: dict[str, object] = {
                 "origin": str(origin), "site": back.owner, "serial": back.serial, "why": back.why, "vhost": vhost,
             }  # fmt: skip
-            self._out.record(Kind.CLAIMED, queue, header, pack_pairs(0, some))
+            self._out.record(Kind.CLAIMED, queue, header, pack_pairs(0, [end for span in new for end in span]))
+            self.returned.add(Place(vhost, queue, origin, heir), new, back)
+
+    def _not_returned(self, told: Told) -> Told:
+        """But for claims to what this site has given to others: it never comes to it."""
+        if told.claim is None or not self.returned:
+            return told
+        places = [(Place(*told[:2], one[0], ""), one) for one in told.spans]
+        new = [(one[0], *span) for place, one in places for span in self.returned.but(place, [one[1:]])]
+        return told._replace(spans=tuple(new))
+
+    def _lacks(self, site: str) -> list[tuple[Offer, int]]:
+        """Queues of a site whose messages are first this one's, which has no such queue; and where they begin."""
+        found = self._lacking.get(site)
+        if found is None:
+            offered = self.sharing.offered.get(site, {}).values()
+            mine = [one for one in offered if one[0].initial_owner == self.peers.here]
+            found = self._lacking[site] = [(offer, since) for offer, since in mine if not self._has(offer.identity)]
+        return found
+
+    def _has(self, one: Identity) -> bool:
+        queue = self.find_queue(one.vhost, one.name)
+        return queue is not None and identity_of(queue.vhost, queue.name, queue.settings, self.peers.sites[HERE]) == one
+
+    def _refuse(self, now: Now, site: str, piece: Piece, rows: pa.RecordBatch) -> None:
+        """Messages that are about to come would be this site's, of queues that it has not: who tells of them has them.
+
+        Else nobody would: they come without a queue, and a later one has what comes after it.
+        """
+        lsns = cast("npt.NDArray[np.int64]", rows.column("lsn").to_numpy())
+        for offer, since in self._lacks(site):
+            if (piece.vhost, piece.exchange) != (offer.identity.vhost, offer.topic[0]) or (piece.at or lsns[0]) < since:
+                continue
+            pattern = TopicPattern(offer.topic[1])
+            mine = lsns[[pattern.matches(key) for key in cast("list[str]", rows.column("name").to_pylist())]]
+            origin, numbers = piece.path[0], self._numbers(piece.path[0])
+            runs = within(packed(mine)).tolist() if len(mine) else []
+            spans = [(origin, *span) for low, high in runs for span in numbers.unknown(low, high)]
+            one = offer.identity
+            if spans:
+                self._give_back(now, one.vhost, one.name, spans, Claim(self.peers.here), self._heirs(site, *one[:2]))
+
+    def _say_owner(self, now: Now, queue: Queue) -> None:
+        self._lacking.clear()
+        super()._say_owner(now, queue)
 
     def _beyond(self, queue: Queue | None, spans: Sequence[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
         """Those messages that can never be in a queue here: there is none, or they were here before it."""
@@ -68,8 +126,9 @@ class ReturningCommands(TransferCommands):
             if low < queue.id:
                 yield from self.told_as(low, min(high, queue.id))
         if origin != self.origin:
-            numbers = self._numbers(origin)
-            at, forgotten = first, min(stop, numbers.floor)
+            numbers, (_, name) = self._numbers(origin), self._site_of(origin)
+            told = self.link_state(name).heard + 1 if self.sharing.with_site(queue.id, name) is not None else 0
+            at, forgotten = first, min(stop, max(numbers.floor, told))
             for low, high in numbers.standing(first, forgotten):
                 if at < low:
                     yield origin, at, low
@@ -80,8 +139,20 @@ class ReturningCommands(TransferCommands):
     def _ending(self, now: Now, queue: Queue) -> int:
         """Claims of this site to messages that have not come are of no use to it any more."""
         for one in [one for one in self.early if one.queue == queue.id and one.claim.owner == self.peers.here]:
-            heir = self._heir(self._site_of(one.origin)[1], queue.vhost, queue.name)
+            heirs = self._heirs(self._site_of(one.origin)[1], queue.vhost, queue.name)
             span = one.origin, one.first, one.stop
-            self._give_back(now, queue.vhost, queue.name, [span], one.claim, heir)
+            self._give_back(now, queue.vhost, queue.name, [span], one.claim, heirs)
         self.sharing.forget(queue.id)
+        self._lacking.clear()
         return super()._ending(now, queue)
+
+
+def without(span: Span, others: Iterable[Span]) -> list[Span]:
+    """What of a span is in none of the others, which are parts of it or lie outside."""
+    left = [span]
+    for low, high in others:
+        left = [
+            part for first, stop in left for part in ((first, min(stop, low)), (max(first, high), stop))
+            if part[0] < part[1]
+        ]  # fmt: skip
+    return left

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple, cast
 
-from penstock.core.links.ownership import Claim, Claims
+from penstock.core.links.ownership import Claim, Claims, Span, holds_against
 from penstock.errors import QueueFull
 from penstock.records.dataclass import dataclass
 from penstock.records.queue_settings import QueueSettings
@@ -98,6 +98,75 @@ class Departed(dict[int, Gone]):
         for queue in over:
             del self[queue]
         return bool(over)
+
+
+RETURNED_MOST = 20_000
+"""Spans of which it is remembered that they went back; of more it is forgotten, and told once more."""
+
+
+class Place(NamedTuple):
+    """Messages of an origin, in a queue that is known by its name, and whom this site has given them to."""
+
+    vhost: str
+    queue: str
+    origin: int
+    heir: str
+
+
+class Returned:
+    """What this site was given and could not take, and whose it said then that it is: of each heir once."""
+
+    __slots__ = ("_claims",)
+
+    def __init__(self, rows: Iterable[tuple[Place, int, int, Claim]] = ()) -> None:
+        self._claims = dict[Place, Claims]()
+        for place, first, stop, claim in rows:
+            self.add(place, [(first, stop)], claim)
+
+    def __iter__(self) -> Iterator[tuple[Place, int, int, Claim]]:
+        for place, claims in sorted(self._claims.items()):
+            for first, stop, claim in claims.spans():
+                yield place, first, stop, claim
+
+    def __bool__(self) -> bool:
+        return bool(self._claims)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Returned) and list(self) == list(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def copy(self) -> Returned:
+        """The same, of which one may go on without the other."""
+        return Returned(self)
+
+    def add(self, place: Place, spans: Iterable[Span], claim: Claim) -> None:
+        """They went to an heir."""
+        if sum(map(len, self._claims.values())) >= RETURNED_MOST:
+            self._claims.clear()
+        claims = self._claims.setdefault(place, Claims(""))
+        for span in spans:
+            claims.put(*span, claim)
+
+    def but(self, place: Place, spans: Iterable[Span], claim: Claim | None = None) -> list[Span]:
+        """Those that did not go to an heir, or to none if that is empty; claim: or before this was claimed."""
+        left = list(spans)
+        for one, known in self._claims.items() if self._claims else ():
+            if one[:3] == place[:3] and place.heir in (one.heir, ""):
+                left = [some for span in left for some in _but(known, *span, claim)]
+        return left
+
+
+def _but(known: Claims, first: int, stop: int, claim: Claim | None) -> Iterator[Span]:
+    """Those of [first, stop) that nothing is known of; or nothing that holds against a claim."""
+    for low, high, before in known.spans(first, stop):
+        if first < low:
+            yield first, low
+        if claim is not None and holds_against(claim, before):
+            yield low, high
+        first = high
+    if first < stop:
+        yield first, stop
 
 
 EARLY_MOST = 20_000

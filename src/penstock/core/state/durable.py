@@ -37,7 +37,7 @@ from penstock.core.acted import Acted
 from penstock.core.links.carried import Numbers
 from penstock.core.links.identity import Site
 from penstock.core.links.ownership import Claim
-from penstock.core.links.states import Departed, Early, EarlyClaim, Gone, LinkState
+from penstock.core.links.states import Departed, Early, EarlyClaim, Gone, LinkState, Place, Returned
 from penstock.core.links.twins import Numbered, Sequences
 from penstock.core.sizes import Sizes
 from penstock.core.sow.holding import SowState
@@ -211,6 +211,12 @@ class DurableState:
         lambda early: [[*one[:-1], *one.claim] for one in early],
         lambda told: Early(EarlyClaim(q, origin, a, b, Claim(*claim)) for q, origin, a, b, *claim in told),
         Early.copy,
+    )
+    returned: Returned = kept(  # what this site was given and could not take
+        Returned,
+        lambda returned: [[*place, first, stop, *claim] for place, first, stop, claim in returned],
+        lambda told: Returned((Place(*one[:4]), one[4], one[5], Claim(*one[6:])) for one in told),
+        Returned.copy,
     )
     numbered: Sequences = kept(  # messages that publishers numbered
         Sequences, lambda known: list(map(list, known)), lambda told: Sequences(Numbered(*one) for one in told),

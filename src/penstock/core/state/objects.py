@@ -14,7 +14,7 @@ import numpy as np
 from penstock.core.links.carried import Numbers
 from penstock.core.links.identity import Site
 from penstock.core.links.ownership import RANKS, WHYS, Claim, Why
-from penstock.core.links.states import EarlyClaim, LinkState
+from penstock.core.links.states import EarlyClaim, LinkState, Place
 from penstock.core.links.twins import Numbered
 from penstock.core.sizes import Sizes
 from penstock.core.sow.holding import Sows, fold
@@ -211,8 +211,11 @@ class Objects:
         number, *pairs = np.frombuffer(row.body, dtype="<i8").tolist()
         told = load(row.header)
         claim = Claim(str(told["site"]), cast("int", told["serial"]), cast("Why", told["why"]))
-        for first, stop in zip(pairs[::2], pairs[1::2], strict=True) if number in self.queues else ():
-            self._state.early.add(EarlyClaim(number, int(str(told["origin"])), first, stop, claim))
+        origin, spans = int(str(told["origin"])), list(zip(pairs[::2], pairs[1::2], strict=True))
+        if "vhost" in told:
+            self._state.returned.add(Place(str(told["vhost"]), row.name, origin, claim.owner), spans, claim)
+        for first, stop in spans if number in self.queues else ():
+            self._state.early.add(EarlyClaim(number, origin, first, stop, claim))
 
     def _act(self, row: Row) -> None:
         self._state.acted.fold(row.name, load(row.header), np.frombuffer(row.body, dtype="<i8").tolist())

@@ -1,0 +1,72 @@
+"""What a site is given and cannot take goes to one that can: once, and to an end, also over restarts."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.records.entries import Control
+from penstock.records.kinds import Kind
+from sim.sites_house import SiteWorld
+from sim.sites_steps import Steps
+from sim.test_sites_delete import delete, granted, level, owners, renew, worked
+
+
+def returns(site: SiteWorld) -> list[bytes]:
+    """What a site has said of what it could not take."""
+    some = [one for one in site.entries if isinstance(one, Control) and one.kind is Kind.CLAIMED]
+    return [one.header for one in some if b'"vhost"' in one.header]
+
+
+def test_an_echo_after_a_restart_names_no_second_heir() -> None:
+    """That it gave them back is on its disk, that it heard of the grant is not; and who had them has no queue now."""
+    steps = granted("abc")
+    a, b, c = steps.a, steps.b, steps.sites["c"]
+    delete(b)
+    b.sync()
+    steps.send("ab")
+    [said] = returns(b)
+    assert b'"site":"a"' in said
+    b.durable = 1 + max(at for at, one in enumerate(b.entries) if isinstance(one, Control) and one.header == said)
+    assert b.durable < len(b.entries), "the record that it heard of it follows"
+    b.kill()
+    delete(a)
+    steps.level()
+    assert returns(b) == [said]
+    assert owners(steps, "c") == {"c": ["c"]}
+    assert worked(steps, c) == 3
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_what_would_be_a_sites_from_the_first_is_who_publishes_its_while_it_has_no_such_queue(killed: bool) -> None:
+    """Its `initial_owner` has deleted the queue, or not declared it yet."""
+    steps = Steps("ab", kind="group-local", initial_owner="a", group_local_queue_domain="d")
+    a, b = steps.a, steps.b
+    delete(a)
+    renew(steps, "ab")
+    b.publish("q", b"0", b"1")
+    level(steps)
+    if killed:
+        a.sync()
+        a.kill()
+    a.declare("q", **a.settings)
+    a.sync()
+    b.publish("q", b"2")
+    steps.level()
+    assert (a.queue.ready, b.queue.ready) == (1, 2)
+    assert worked(steps, b) == 3, "of which one is asked for"
+    assert len(returns(a)) == 1
+
+
+def test_what_no_queue_has_goes_round_once() -> None:
+    """Each of the three has deleted and declared its queue, since the grant was made."""
+    steps = granted("abc")
+    sites = [steps.a, steps.b, steps.sites["c"]]
+    for site in sites:
+        delete(site)
+        site.declare("q")
+        site.sync()
+    for _ in range(12):
+        steps.level()
+    assert not any(steps.bring(pair, 1000) for pair in steps.pairs()), "there is nothing left to tell"
+    assert sum(len(returns(site)) for site in sites) <= 6, "each says it to each of the others once at most"
+    assert not any(site.core.early for site in sites)
