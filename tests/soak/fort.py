@@ -17,6 +17,8 @@ from hostile.attacks import Target
 from hostile.strangers import PROTOCOLS
 from tls_lab import Files, TlsServer
 
+MEMORY = 128 << 20
+"""Bytes of `server.memory` below."""
 SETTINGS = """
 [server]
 doors = 1

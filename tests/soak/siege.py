@@ -7,6 +7,8 @@ are processes of their own, strangers and a user with few rights; honest clients
 open.  Judged are: the server's own process (it is the same to the end, says nothing of a bug, and neither its memory
 nor its descriptors rise), which processes ended (a door that was attacked, and no other), and every message: what was
 confirmed is there, once, unless it was delivered and marked so.  How long honest clients waited is told by attack.
+Memory is judged twice: what the accounts of `server.memory` have does not stay above that, and what the process has
+beside them (its code, what Python keeps, and whatever nobody counts) does not rise.
 """
 
 from __future__ import annotations
@@ -17,8 +19,11 @@ import random
 import re
 import sys
 import time
+from base64 import b64encode
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 
 from pika import spec
@@ -29,7 +34,7 @@ from hostile.watching import MIB, Watched
 from soak import by_hand, slope
 from soak.clients import drained
 from soak.cluster_clients import Serving
-from soak.fort import STUCK_S, Attacker, Fort
+from soak.fort import MEMORY, STUCK_S, Attacker, Fort
 from soak.siege_clients import (
     PATIENCE_S,
     VHOST,
@@ -59,6 +64,8 @@ SAID = (
 )
 """What the server must never say: the last one of a door that is not believed, or does not answer."""
 ENDED = re.compile(r"the process of the (\w+?)(?:-\d+)? door ended with status (-?\d+)")
+OVER_MOST = 6
+"""Looks, 5 s from each other, at which the accounts may have more than `server.memory` before that is told."""
 DOORS = {"amqp": "amqp", "http": "http", "http2": "flight"}
 
 
@@ -87,6 +94,7 @@ class Siege:
         self.before = 0.0  # when the first attack began
         self.after = 0.0  # when the last one was over
         self._faults = set[str]()  # how those begin that were told
+        self._over = 0  # looks at which the accounts had too much, one after the other
         self._said = 0  # bytes of the server's output that were looked at
 
     @property
@@ -161,7 +169,8 @@ class Siege:
                 if now - sampled > every and core.alive:
                     sampled = now
                     at = now - self.before
-                    self.points["memory"].append((1, at, float(core.memory())))
+                    if (accounted := self.accounted()) is not None:
+                        self.points["memory"].append((1, at, float(core.memory() - accounted)))
                     self.points["descriptors"].append((1, at, float(core.descriptors())))
             for attacker in self.attackers:
                 if attacker is not None:
@@ -172,8 +181,28 @@ class Siege:
                     eventually(lambda: core.descriptors() <= self.descriptors + 24, "", 60)
                 except AssertionError:
                     self.books.fault(f"{core.descriptors()} descriptors are open, {self.descriptors} were")
-                self.books.counts["MiB of the core before"] = int(self.points["memory"][0][2]) // MIB
+                for _, _, first in self.points["memory"][:1]:
+                    self.books.counts["MiB of the core before, beside accounts"] = int(first) // MIB
                 self.books.counts["MiB of the core after"] = core.memory() // MIB
+                self.books.counts["MiB of it in accounts"] = (self.accounted() or 0) // MIB
+
+    def accounted(self) -> int | None:
+        """Bytes in the accounts of `server.memory`; None: nobody says so now."""
+        try:
+            with closing(HTTPConnection("127.0.0.1", self.http, timeout=5)) as link:
+                login = {"authorization": "Basic " + b64encode(b"guest:guest").decode()}
+                link.request("GET", "/api/overview", headers=login)
+                found: dict[str, int] = json.loads(link.getresponse().read())["memory"]
+        except (OSError, HTTPException, ValueError, KeyError):
+            return None
+        self.judge_accounts(found)
+        return sum(found.values())
+
+    def judge_accounts(self, found: dict[str, int]) -> None:
+        """They may have too much for a moment, not for longer."""
+        self._over = self._over + 1 if sum(found.values()) > MEMORY else 0
+        if self._over > OVER_MOST:
+            self.fault(f"the accounts have more than {MEMORY} bytes and nobody gives way: {found}")
 
     def _goes_on(self, now: float, until: float) -> bool:
         few = len(self.history) < self.least and now < until + self.patience

@@ -15,7 +15,8 @@ import pytest
 from choices import SEED
 from hostile.attacks import Attack, Mob, Target, attacks
 from soak.books import body_of
-from soak.siege import Siege
+from soak.fort import MEMORY
+from soak.siege import OVER_MOST, Siege
 from soak.siege_clients import Ledger
 
 NOWHERE = Target({}, "weak", "weak")
@@ -86,3 +87,14 @@ def test_what_comes_twice_without_a_mark_is_a_fault() -> None:
     assert books.wrong == []
     books.deliver(body_of(mine, number), False, "web")
     assert books.wrong == ["0.0 of web came twice, and was not marked"]
+
+
+def test_accounts_that_stay_above_the_memory_are_told(siege: Siege) -> None:
+    for _ in range(3 * OVER_MOST):
+        siege.judge_accounts({"sending": MEMORY, "partial": 1})
+        siege.judge_accounts({"sending": MEMORY // 2, "partial": MEMORY // 2})
+    assert not siege.books.wrong
+    for _ in range(OVER_MOST + 1):
+        siege.judge_accounts({"sending": MEMORY, "partial": 1})
+    [told] = siege.books.wrong
+    assert "'sending': 134217728" in told
