@@ -20,7 +20,6 @@ from penstock.errors import PreconditionFailed
 from penstock.log.simdisk import SimDisk
 from penstock.replication.lanes import first_base, term_of
 from penstock.replication.register import ClusterState
-from penstock.replication.register import decode as decode_state
 from penstock.server.cluster.changing import promoted
 from penstock.server.cluster.outside import Terms
 from sim.cluster_members import LEADING, TIMES, Broken, Host, Mood, SimLink, World
@@ -60,7 +59,7 @@ class Machine(Host):
             return "changed"
         if value.leader != self.id and not value.order:
             self.gives_up = False  # another's copy: the order is void
-        self.version, self.copy_of = version + 1, decode_state(value.encode())
+        self.version, self.copy_of = version + 1, self.world.kept(value)
         self.world.seen["level"] += value.leader == self.id and len(value.in_sync) > 1
         return self.version
 
@@ -154,6 +153,7 @@ class Parted(World):
         chances = self.answers, self.told_of_ends, self.failing_syncs, self.loses
         self.quiet()
         self.answers, self.told_of_ends, self.failing_syncs, self.loses = chances
+        self.calm = False
 
     def machine(self, name: str) -> Machine:
         return Machine(self, name)

@@ -9,6 +9,7 @@ from itertools import count
 from sim import test_cluster_members as elected
 from sim import test_manual_members as by_hand
 
+WALKS = ((elected.walk, elected.SHAPES), (elected.chained, elected.SHAPES), (by_hand.walk, by_hand.SHAPES))
 TOLD = 100
 """After so many seeds it says how far it is."""
 
@@ -17,13 +18,13 @@ def main() -> int:
     """Schedules without an end, from the seed that the command line says on; 1: one of them does not hold."""
     seen = Counter[str]()
     for seed in count(int(sys.argv[1])):
-        for kind in (elected, by_hand):
-            for shape in kind.SHAPES:
-                broken, found = kind.walk([seed], shape)
+        for walk, shapes in WALKS:
+            for shape in shapes:
+                broken, found = walk([seed], shape)
                 seen += found
                 seen["schedules"] += 1
                 if broken is not None:
-                    print(f"{kind.__name__}, {shape}, {broken}", flush=True)
+                    print(f"{walk.__module__}.{walk.__name__}, {shape}, {broken}", flush=True)
                     return 1
         if seed % TOLD == TOLD - 1:
             print(f"upto seed {seed}: {dict(seen)}", flush=True)

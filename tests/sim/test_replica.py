@@ -459,3 +459,26 @@ def test_the_first_bytes_of_a_rewritten_file_may_be_torn_too() -> None:
     for size in range(0, start[1], 7):
         replica = Replica(SimDisk({name: content[: size // 2] + bytes(size - size // 2)}), 0)
         assert replica.place == (0, 0)
+
+
+def test_the_end_that_is_told_is_the_end_whatever_lies_behind() -> None:
+    """What is lacking of a batch may be zeros, and zeros are written ahead: it would be whole without having come."""
+    leader, disk = Leader(Random(1)), SimDisk()
+    replica = Replica(disk, 0, Beside(ahead=700))
+    leader.level(replica)
+    at = replica.place
+    for size in range(200):  # until one ends with zeros
+        commit(leader.log, messages(leader.log.appended + 1, bytes(size)))
+        [*_, file] = leader.files()
+        data = leader.disk.open(f"log/{at[0]:020d}.arrows", readonly=True).pread(file.bytes - at[1], at[1])
+        assert file.first == at[0]
+        if data.endswith(bytes(8)):
+            break
+        leader.level(replica)
+        at = replica.place
+    before = replica.last
+    replica.write(*at, data[:-8])
+    assert replica.last == before
+    assert replica.end() == before
+    replica.close()
+    assert opened(disk, SETTINGS).recovery.last_lsn == before

@@ -204,6 +204,22 @@ class Replica:
             self._synced, self._unsynced = self._last, 0
         return self._synced
 
+    def end(self) -> int:
+        """Have nothing behind the last whole batch, and all before it synced: who tells of this end may be believed.
+
+        A part of a batch may lack nothing but zeros, which are there already: who opens the log would find it whole.
+        """
+        self.drop_part()
+        self._settle()
+        segment = self._segment
+        if segment is not None and not segment.header.generation:
+            self._room.detach()
+            segment.file.truncate(segment.end)
+            segment.file.sync()
+            self._synced, self._unsynced = self._last, 0
+            self._attach(segment)
+        return self.sync()
+
     def begin_sync(self) -> bool:
         """Have what has come synced while more comes: `end_sync` is to follow.  False: it is not worth it."""
         syncer, segment = self._beside.syncer, self._segment

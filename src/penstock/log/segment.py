@@ -39,6 +39,7 @@ import struct
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import NoReturn
 
@@ -60,6 +61,8 @@ _MORE_NUMBERS = ("last", "rows", "floor", "codec")
 _WIDTHS = {"version": 5, "generation": 5, "codec": 5}
 _NAME = re.compile(r"([0-9]{20})\.arrows\Z")
 _UNFINISHED = re.compile(r"[0-9]{20}\.rewrite\Z")
+_HEADERS = 64
+"""Of the files that were opened last: what they say is kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +146,12 @@ def _size_after(prefix: bytes) -> int:
 
 def _header_of(start: bytes) -> tuple[SegmentHeader, int]:
     message = start[: 8 + _size_after(start)]
+    return _read(message), len(message)
+
+
+@lru_cache(_HEADERS)
+def _read(message: bytes) -> SegmentHeader:
+    """What a schema says.  A file is opened again and again: to be recovered, listed, sent, read."""
     try:
         schema = pa.ipc.read_schema(pa.py_buffer(message))
     except (pa.ArrowException, OSError, ValueError) as error:
@@ -153,7 +162,7 @@ def _header_of(start: bytes) -> tuple[SegmentHeader, int]:
         raise NotASegment("its first bytes are not what was written")
     if not schema.equals(COLUMNS, check_metadata=False):
         raise NotASegment("its columns are not those of a Penstock log")
-    return header, len(message)
+    return header
 
 
 def folder_origin(folder: Path) -> int | None:

@@ -34,6 +34,9 @@ class _Inode:
     dirty: list[tuple[int, bytes | None]] = field(default_factory=list[tuple[int, "bytes | None"]])  # None: truncate
 
 
+UNLIMITED = 1 << 50
+
+
 def _write(content: bytearray, offset: int, data: bytes | bytearray | memoryview) -> None:
     if offset > len(content):
         content.extend(bytes(offset - len(content)))
@@ -74,8 +77,8 @@ class SimFile:
             raise OSError(errno.EBADF, "opened for reading")
         disk, inode = self._disk, self._inode
         disk.writes += 1
-        room = disk.capacity - disk.used()
         grows = max(0, offset + len(data) - len(inode.seen))
+        room = grows if disk.capacity == UNLIMITED else disk.capacity - disk.used()
         failure = disk.due("write")
         if failure or grows > room:
             whole = len(data) if failure else len(data) - grows + max(0, room)
@@ -126,7 +129,7 @@ class SimFile:
 class SimDisk:
     """A folder in memory.  `files` gives it content that counts as synced."""
 
-    def __init__(self, files: Mapping[str, bytes] | None = None, *, seed: int = 0, capacity: int = 1 << 50) -> None:
+    def __init__(self, files: Mapping[str, bytes] | None = None, *, seed: int = 0, capacity: int = UNLIMITED) -> None:
         self.random = random.Random(seed)
         self.capacity = capacity
         self.life = 0  # goes up by one at each crash
@@ -145,7 +148,7 @@ class SimDisk:
         if create:
             if inode is not None:
                 raise FileExistsError(errno.EEXIST, "the file exists", name)
-            if self.used() >= self.capacity:
+            if self.capacity != UNLIMITED and self.used() >= self.capacity:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), name)
             inode = _Inode()
             self._change(name, inode)
@@ -157,7 +160,9 @@ class SimDisk:
 
     def list(self, folder: str = "") -> list[str]:
         """Names of the files in a folder, sorted."""
-        return sorted(name.rpartition("/")[2] for name in self._names if name.rpartition("/")[0] == folder)
+        start = f"{folder}/" if folder else ""
+        there = (name[len(start) :] for name in self._names if name.startswith(start))
+        return sorted(name for name in there if "/" not in name)
 
     def mkdir(self, folder: str) -> None:
         """Folders need no making here."""

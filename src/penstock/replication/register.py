@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import field, replace
+from functools import lru_cache
 from typing import NamedTuple
 
 import orjson
@@ -310,6 +311,7 @@ def written(state: ClusterState, last: int) -> list[Written]:
     return found[::-1]
 
 
+@lru_cache(16)  # it is looked at, and told, far oftener than it changes
 def decode(data: bytes) -> ClusterState:
     """What a register holds.  InvalidArgument says what is wrong with it: nobody serves by half a value."""
     what = "the register's value"

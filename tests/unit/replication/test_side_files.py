@@ -202,3 +202,21 @@ def test_a_connection_that_takes_all_does_not_keep_the_leader_from_its_beats(mon
         assert 0 < len(link.said) - before <= sendings.PIECES_MOST
         turns += 1
     assert turns > 5
+
+
+def test_a_stage_stays_at_a_follower_until_its_log_has_what_says_that_it_may_go() -> None:
+    """It may have to lead, with the decision and without the copy: then it needs the stage."""
+    disk, name, other = SimDisk(), f"stage/{1:032x}.arrows", f"stage/{2:032x}.arrows"
+    put(disk, other, b"rows")
+    link, files = Narrow(), Files(disk)
+    link.room = 100
+    files.told(Log(segment=1, end=0, last=50))  # the copy of the stage is there, and not in sync
+    sending = Sending(link, Hello("c", 7, "b", 1, True, ()), files, STATE)
+    sending.begin(Begin(STATE.term, 1, 0, (name,)))
+    sending.ack(Ack(STATE.term, 49, 0))
+    sending.beat(1, 0, 1_000_000, 1)
+    assert not [one for one in link.said if isinstance(one, Keep)]
+    files.keep(other, 1)
+    sending.ack(Ack(STATE.term, 50, 0))
+    sending.beat(1, 0, 2_000_000, 1)
+    assert [one.stages for one in link.said if isinstance(one, Keep)] == [(other,)], "what came meanwhile stays"

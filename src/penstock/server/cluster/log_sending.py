@@ -98,6 +98,9 @@ LEVEL_BYTES = 1 << 20
 PIECES_MOST = 8
 """Sent at once."""
 
+SIDE_PIECE = PIECE_MOST
+"""Bytes of a file beside the log in one message."""
+
 ACCOUNTS = "accounts.json"
 
 
@@ -210,6 +213,7 @@ class Sending:
         self._got = dict[str, int]()
         self._looked = 0  # no file with a number up to here is to be sent
         self._stages: tuple[str, ...] | None = None  # what was said of which count
+        self._wanted: tuple[int, tuple[str, ...]] | None = None  # what is to be said, once this LSN is acked
         self._cut = common(hello.terms, written(state, files.log.last))
         self.seeds = not self._cut and bool(hello.origin)  # it has to begin with nothing, and does not know yet
         if not self.seeds:
@@ -239,7 +243,6 @@ class Sending:
         """It has cut its log and says where it stands."""
         files = self._files
         self._got |= {name: files.beside[name] for name in message.stages if name in files.beside}
-        self._tell_stages()
         files.look()
         if not message.segment:
             self._place = Place(files.listed[0].first, 0)
@@ -252,8 +255,13 @@ class Sending:
             self.seeds = True
 
     def _tell_stages(self) -> None:
-        if (stages := self._files.stages) != self._stages:
-            self._stages = stages
+        """Others may go at the follower: once its log has what says that they count no longer.  It may have to lead."""
+        now = self._files.stages
+        if self._wanted is None and now != self._stages:
+            self._wanted = self._files.log.last, now
+        if self._wanted is not None and self.acked >= self._wanted[0]:
+            stages = tuple(dict.fromkeys((*self._wanted[1], *now)))
+            self._wanted, self._stages = None, stages
             self.link.send(Keep(self.term, stages))
 
     def ack(self, message: Ack) -> None:
@@ -392,8 +400,8 @@ class Sending:
         with closing(file):
             size, offset, crc = file.size(), 0, 0
             while offset < size or not offset:
-                part = file.pread(PIECE_MOST, offset)
-                if len(part) < min(PIECE_MOST, size - offset):
+                part = file.pread(SIDE_PIECE, offset)
+                if len(part) < min(SIDE_PIECE, size - offset):
                     raise OSError(errno.EIO, f"{name} ends before its end")
                 crc = crc32c(part, crc)
                 yield SideFile(self.term, name, size, offset, crc, lsn, part)

@@ -240,7 +240,7 @@ class Member(Followers):
                     if self.role is Role.CAMPAIGNING:
                         self._stop_following()
                         if self.replica is not None:
-                            self.replica.sync()  # what it says of its log's end must hold for ever
+                            self.replica.end()  # what it says of its log's end must hold for ever
                     self._out.swap(step.version, step.value, own=False)
                 case TakeOver():
                     self._take_over(step)
