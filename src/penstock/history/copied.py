@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import OrderedDict
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -41,6 +42,12 @@ class Copy(NamedTuple):
 
     upto: int  # LSN of a record: all up to there are committed, and on this disk
     state: tuple[object, ...] = ()  # another one: what was read before may have been cut off
+    terms: Sequence[Sequence[int | None]] = ()  # term, its first LSN, the last that the log went on from, if it is over
+
+    def ends_before(self, lsn: int) -> bool:
+        """Whether the term with this LSN ended before it here: who asks knows of another log than this one."""
+        last = next((one[2] for one in reversed(self.terms) if (one[1] or 0) <= lsn), None)
+        return last is not None and last < lsn
 
 
 class _File(NamedTuple):

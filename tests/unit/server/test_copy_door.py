@@ -38,3 +38,19 @@ def test_places_of_streams_that_stand_still_go_to_others(writer: Writer, monkeyp
         list(still.pop()[1])
     with pytest.raises(NotLeading):
         door.get(BOB, ticket)
+
+
+def test_a_range_that_ends_in_another_log_is_not_this_followers_to_give(writer: Writer) -> None:
+    """Two were told to lead apart: what is asked for was written by the other one, in a term that is not known here."""
+    writer.write(20)
+    upto = writer.log.durable
+    copy = Copy(upto, terms=[[1, 1, upto - 8], [129, upto - 3, None]])
+    door = CopyDoor(OsDisk(writer.folder), lambda: copy, lambda: NotLeading("another leads"), ["/"], Shares())
+
+    def asked(end: int) -> int:
+        return sum(piece.num_rows for piece in door.get(BOB, orjson.dumps({"log": {"from": 1, "to": end}}))[1])
+
+    with pytest.raises(NotLeading, match=f"went on without LSN {upto - 7}"):
+        asked(upto - 6)
+    assert asked(upto - 7) > 0, "the log went on from there"
+    assert asked(upto + 1) > 0, "the term that runs"

@@ -185,7 +185,9 @@ class Cluster:
         if self.turn is not None or known["role"] != "following" or not known.get("connected"):
             return None
         upto = min(known["synced_lsn"], known.get("committed_lsn", 0))
-        return Copy(upto, (known.get("term"), known.get("leader"), known["cut_records"])) if upto > 0 else None
+        if upto <= 0:
+            return None
+        return Copy(upto, (known.get("term"), known.get("leader"), known["cut_records"]), known.get("terms", ()))
 
     def _leader(self) -> tuple[str, str]:
         """Name and address; empty: nobody leads, as far as is known."""

@@ -132,6 +132,8 @@ class CopyDoor:
         copy = self._there()
         if end > copy.upto + 1:
             raise NotLeading(f"{self._refusal()}; this copy of the log goes up to LSN {copy.upto} so far")
+        if copy.ends_before(end - 1):
+            raise NotLeading(f"{self._refusal()}; this copy is of a log that went on without LSN {end - 1}")
         view = self._copied.view(start, copy)
         if start < self._copied.begins(copy):
             raise NotLeading(f"{self._refusal()}; this copy of the log does not have every row from LSN {start} on")
