@@ -195,12 +195,6 @@ class Link:
         self.check()
         return self.heard(lambda: self._serving().do_get(flight.Ticket(ticket), self.options))
 
-    def get_within(self, ticket: bytes, seconds: float) -> Any:
-        """The same; the stream breaks when it takes longer."""
-        self.check()
-        options = flight.FlightCallOptions(headers=self._headers, timeout=seconds)
-        return self.heard(lambda: self._serving().do_get(flight.Ticket(ticket), options))
-
     def schema(self, command: bytes) -> pa.Schema:
         """That of the answer to a DoGet."""
         self.check()

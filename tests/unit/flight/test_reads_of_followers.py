@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any, cast
@@ -12,7 +14,7 @@ import pytest
 from penstock.errors import Unavailable
 from penstock.spark.options import ReadOptions
 from penstock.spark.reading import fetching, followers
-from penstock.spark.remote import Where
+from penstock.spark.remote import Where, batches_behind
 
 ROWS = 10
 
@@ -109,3 +111,64 @@ def test_no_rows_are_counted_over_a_follower_and_a_leader_that_has_others(
         read(leader, Follower(4, lambda: setattr(leader, "whole_from", 5)))
     assert leader.skipped == []
     assert read(leader, Follower(0)) == list(range(2, ROWS))
+
+
+class Slow(followers.Waiter):
+    """Time goes by as each answer says."""
+
+    def __init__(self, *took: float) -> None:
+        self.took, self.closed = iter(took), False
+
+    def within(self, seconds: float, work: Callable[[], Any]) -> Any:
+        if next(self.took) >= seconds:
+            raise Unavailable("nothing came")
+        return work()
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class Batches:
+    """A stream that has begun."""
+
+    def __init__(self, count: int) -> None:
+        self.left, self.cancelled = count, False
+
+    def read_chunk(self) -> SimpleNamespace:
+        if not self.left:
+            raise StopIteration
+        self.left -= 1
+        return SimpleNamespace(data=batch(0, ROWS))
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+
+def read_slowly(stream: Batches, *took: float) -> tuple[int, Slow]:
+    """How many rows came before it was left or ended."""
+    waiter, count = Slow(*took), 0
+    with contextlib.suppress(Unavailable):
+        for one in batches_behind(followers.Prompt(lambda: stream, waiter), 0):
+            count += one.num_rows
+    return count, waiter
+
+
+def test_a_follower_is_left_when_nothing_comes_however_long_all_of_it_takes() -> None:
+    long = read_slowly(stream := Batches(9), *[29.0] * 11)
+    assert (long[0], stream.left) == (9 * ROWS, 0), "five minutes in all, and something came all the time"
+    for at, rows in ((0, 0), (1, 0), (4, 3 * ROWS)):
+        count, waiter = read_slowly(stream := Batches(9), *[1.0] * at, 30.0)
+        assert count == rows
+        assert waiter.closed
+        assert stream.cancelled == (at > 0), "what has not begun cannot be left"
+
+
+def test_who_waits_for_a_follower_hears_what_came_or_that_nothing_did() -> None:
+    waiter, never = followers.Waiter(), threading.Event()
+    assert waiter.within(60, lambda: 7) == 7
+    with pytest.raises(StopIteration):
+        waiter.within(60, Batches(0).read_chunk)
+    with pytest.raises(Unavailable, match="nothing for 0 s"):
+        waiter.within(0, never.wait)
+    never.set()
+    waiter.close()

@@ -14,9 +14,11 @@ import itertools
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import lru_cache
+from queue import Empty, SimpleQueue
+from typing import Any
 
 import pyarrow as pa
 
@@ -35,10 +37,62 @@ ANSWER_S = 2.0
 """How long a follower may take to say how far it is."""
 
 STREAM_S = 30.0
-"""How long one answer may take in all: a machine that stands still must not hold a task."""
+"""How long nothing may come, of a stream's beginning or between batches: what stands still must not hold a task."""
 
 AWAY_S = 5.0
 """How long one is left out that did not serve."""
+
+
+class Waiter:
+    """A thread that waits for somebody else, so that who asks need not wait for longer than it likes."""
+
+    def __init__(self) -> None:
+        self._asked = SimpleQueue[Callable[[], Any] | None]()
+        self._came = SimpleQueue[tuple[Any, BaseException | None]]()
+        threading.Thread(target=self._run, name="penstock-follower", daemon=True).start()
+
+    def within(self, seconds: float, work: Callable[[], Any]) -> Any:
+        """What comes of it.  Unavailable after so long: nothing else is to be asked then."""
+        self._asked.put(work)
+        try:
+            value, error = self._came.get(timeout=seconds)
+        except Empty:
+            raise Unavailable(f"a follower has sent nothing for {seconds:g} s") from None
+        if error is not None:
+            raise error
+        return value
+
+    def close(self) -> None:
+        """It ends when it waits for nobody any more."""
+        self._asked.put(None)
+
+    def _run(self) -> None:
+        while (work := self._asked.get()) is not None:
+            try:
+                self._came.put((work(), None))
+            except BaseException as error:  # noqa: BLE001 - it is raised where it was asked for
+                self._came.put((None, error))
+
+
+class Prompt:
+    """A stream that is left when nothing comes of it for `STREAM_S`."""
+
+    def __init__(self, opened: Callable[[], Any], waiter: Waiter | None = None) -> None:
+        """opened: it begins, in the waiter."""
+        self._opened, self._waiter = opened, waiter or Waiter()
+        self._reader: Any = None
+
+    def read_chunk(self) -> Any:
+        """The next batch.  Unavailable where nothing comes; StopIteration at the end."""
+        if self._reader is None:
+            self._reader = self._waiter.within(STREAM_S, self._opened)
+        return self._waiter.within(STREAM_S, self._reader.read_chunk)
+
+    def cancel(self) -> None:
+        """It is not read any more."""
+        if self._reader is not None:
+            self._reader.cancel()
+        self._waiter.close()
 
 
 class Follower:
@@ -69,7 +123,8 @@ class Follower:
 
     def rows(self, ticket: bytes, skip: int) -> Iterator[pa.RecordBatch]:
         """The batches of a DoGet, without the first so many rows.  Raises PenstockError where it does not go on."""
-        return batches_behind(self._connected().get_within(ticket, STREAM_S), skip)
+        link = self._connected()
+        return batches_behind(Prompt(lambda: link.get(ticket)), skip)
 
     def _connected(self) -> Link:
         with self._lock:
