@@ -33,14 +33,22 @@ def compared(ours: ClusterState, theirs: ClusterState) -> Verdict:
         return Verdict.OLD
     if theirs.knows(ours.term):
         return Verdict.NEW
-    # who is in sync is dropped with its own word, or by a person in a new term: a leader of another line that is in
-    # sync here never acked anything in this one
-    empty, ours_empty = ours.leader in theirs.in_sync, theirs.leader in ours.in_sync
+    empty, ours_empty = _is_empty(theirs, ours), _is_empty(ours, theirs)
     if empty and ours_empty:
         return Verdict.NEW if theirs.term > ours.term else Verdict.OLD
     if empty or ours_empty:
         return Verdict.OLD if empty else Verdict.NEW
     return Verdict.OLD if theirs.leader in ours.gone else Verdict.RIVAL
+
+
+def _is_empty(line: ClusterState, other: ClusterState) -> bool:
+    """Whether a value that another knows nothing of is known to have confirmed nothing since they parted.
+
+    Who is in sync is dropped with its own word, or by a person in a new term: so the leader of the other is waited for.
+    It has acked nothing here, unless it gave up its own line and followed this one: then something was confirmed.
+    """
+    since = next((one.start for one in line.terms if not other.knows(one.term)), line.ceiling)
+    return other.leader in line.in_sync and line.committed < since
 
 
 def _starts(state: ClusterState) -> tuple[int, str] | None:

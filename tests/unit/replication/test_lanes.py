@@ -84,6 +84,19 @@ def test_a_leader_that_was_started_again_has_confirmed_nothing_without_who_was_p
     assert compared(b, again) is Verdict.OLD
 
 
+def test_who_gave_up_its_own_line_and_followed_another_has_acked_there() -> None:
+    """Its own is told again, by one that heard of it before: nobody goes back to it, though its term is higher."""
+    common_ground = led(replace(cluster("a", "b"), to="b"), "b").counting("ab")
+    a, again = promoted(common_ground, "a"), led(common_ground, "b")
+    assert (a.term, again.term, again.in_sync) == (65, 66, {"a", "b"})
+    assert compared(again, a) is Verdict.NEW, "b waited for a, and has confirmed nothing"
+    joined = a.counting("ab")
+    assert compared(joined, again) is Verdict.NEW, "nothing is known to have been confirmed in either"
+    acked = joined.beaten(start_of(BASE, 65) + 5)
+    assert compared(acked, again) is Verdict.OLD
+    assert compared(again, acked) is Verdict.NEW
+
+
 def test_of_two_that_were_both_promoted_neither_is_believed() -> None:
     a, b = promoted(A, "a"), promoted(A, "b")
     assert compared(a, b) is compared(b, a) is Verdict.RIVAL

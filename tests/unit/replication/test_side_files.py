@@ -189,7 +189,7 @@ def test_a_piece_that_is_not_what_was_sent_ends_the_stream() -> None:
 
 
 def test_a_connection_that_takes_all_does_not_keep_the_leader_from_its_beats(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sendings, "PIECE_MOST", 100)
+    monkeypatch.setattr(sendings, "SIDE_PIECE", 100)
     disk, name = SimDisk(), f"stage/{7:032x}.arrows"
     put(disk, name, bytes(100 * 50))
     link, sending = follower(disk)

@@ -243,6 +243,7 @@ class Sending:
         """It has cut its log and says where it stands."""
         files = self._files
         self._got |= {name: files.beside[name] for name in message.stages if name in files.beside}
+        self._tell_stages()
         files.look()
         if not message.segment:
             self._place = Place(files.listed[0].first, 0)
