@@ -204,7 +204,8 @@ class Administrator(Client[Notes]):
         notes = self.notes
         notes.declared[name] = False
         client.declare(name, underlying_topic=TOPIC)
-        for mark in self.random.sample([mark for mark in notes.marks.values() if mark][:], min(3, len(notes.marks))):
+        marks = [mark for mark in notes.marks.values() if mark]  # some were published, and not yet answered
+        for mark in self.random.sample(marks, min(3, len(marks))):
             self.ack(client, name, mark)
             notes.deferred += 1
         client.alter(name, recovery_point="epoch")
