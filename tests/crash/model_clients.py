@@ -57,6 +57,10 @@ class Notes:
     deferred: int = 0
     replaced: int = 0
 
+    def known(self) -> dict[str, int]:
+        """Numbers by bookmark, but of messages whose first answer was lost; the publisher goes on meanwhile."""
+        return {mark: number for number, mark in self.marks.copy().items() if mark}
+
     def settled(self, queue: str, number: int, *, sure: bool) -> None:
         """An end, answered or not."""
         self.maybe.setdefault(queue, set()).discard(number)
@@ -194,7 +198,7 @@ class Administrator(Client[Notes]):
                 case 2 if len(notes.declared) < 12:
                     self.declare(client, f"later-{len(notes.declared)}")
                 case _:
-                    marks = [mark for mark in notes.marks.values() if mark]
+                    marks = list(notes.known())
                     name = rnd.choice(sorted(notes.declared) or [""])
                     if marks and name:
                         self.ack(client, name, rnd.choice(marks))
@@ -204,7 +208,7 @@ class Administrator(Client[Notes]):
         notes = self.notes
         notes.declared[name] = False
         client.declare(name, underlying_topic=TOPIC)
-        marks = [mark for mark in notes.marks.values() if mark]  # some were published, and not yet answered
+        marks = list(notes.known())
         for mark in self.random.sample(marks, min(3, len(marks))):
             self.ack(client, name, mark)
             notes.deferred += 1
@@ -213,7 +217,7 @@ class Administrator(Client[Notes]):
 
     def ack(self, client: penstock.Client, name: str, mark: str) -> None:
         notes = self.notes
-        number = next(number for number, one in notes.marks.items() if one == mark)
+        number = notes.known()[mark]
         if number not in notes.gone.get(name, ()):
             notes.settled(name, number, sure=False)
         client.ack(name, [mark])
