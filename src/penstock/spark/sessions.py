@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.errors import SettingsError
+from penstock.spark.class_archive import ClassArchive
 
 CHECKPOINT_MANAGER = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 """As safe on a local disk as Spark's default, and 70 ms a batch faster: the default starts a process for each file."""
@@ -69,7 +70,7 @@ def session(
     `folder` keeps scratch files (default: a temporary one that goes with the process); `conf` overrides any setting.
     Errors: SettingsError without Java 17; ImportError without pyspark.
     """
-    find_java()
+    java = find_java()
     from pyspark.sql import SparkSession
 
     scratch = _scratch(folder)
@@ -77,11 +78,26 @@ def session(
     if folder is not None:  # else where Spark itself puts it, for who makes tables
         places["spark.sql.warehouse.dir"] = str(scratch / "warehouse")
     wanted = defaults(master, memory) | places | (conf or {})
+    if archive := _archive(java, wanted):
+        wanted[JAVA_OPTIONS] = f"{archive.options(_logging(scratch))} {wanted.get(JAVA_OPTIONS, '')}".rstrip()
+        os.environ |= {"SPARK_HOME": str(archive.folder / "home"), "SPARK_CONF_DIR": str(archive.settings)}
     prepare(scratch, wanted["spark.master"])
     builder: Any = SparkSession.builder
     for name, value in wanted.items():
         builder = builder.config(name, value)
     return builder.getOrCreate()
+
+
+JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+
+
+def _archive(java: str, wanted: dict[str, str]) -> ClassArchive | None:
+    """The archive of classes for a session on this machine whose home and settings nobody has chosen."""
+    chosen = {"SPARK_HOME", "SPARK_CONF_DIR", "SPARK_CLASSPATH"}.intersection(os.environ)
+    if chosen or not wanted["spark.master"].startswith("local") or "spark.driver.extraClassPath" in wanted:
+        return None
+    archive = ClassArchive.of(java)
+    return archive if archive.is_usable() else None
 
 
 def _scratch(folder: str | Path | None) -> Path:
@@ -105,14 +121,21 @@ def prepare(scratch: Path, master: str) -> None:
             environ["SPARK_HOME"] = str(linked_home(scratch))
     if "SPARK_CONF_DIR" not in environ:
         folder = scratch / "conf"
-        folder.mkdir(exist_ok=True)
-        (folder / "log4j2.properties").write_text(QUIET)
+        _logging(scratch)
         environ["SPARK_CONF_DIR"] = str(folder)
     # Python workers find our packages where this process found them.
     source = str(Path(__file__).resolve().parents[2])
     paths = [path for path in environ.get("PYTHONPATH", "").split(os.pathsep) if path]
     if source not in paths:
         environ["PYTHONPATH"] = os.pathsep.join([source, *paths])
+
+
+def _logging(scratch: Path) -> Path:
+    """The file that says that nothing but errors is logged."""
+    file = scratch / "conf" / "log4j2.properties"
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(QUIET)
+    return file
 
 
 def linked_home(scratch: Path) -> Path:

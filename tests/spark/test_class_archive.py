@@ -1,0 +1,77 @@
+"""The archive of Spark's classes: who takes it, and that one which Java does not take changes nothing."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from penstock.spark import sessions
+from penstock.spark.class_archive import ClassArchive
+
+LOCAL = {"spark.master": "local[2]"}
+
+
+@pytest.fixture
+def java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A program that stands for Java; nobody has chosen anything."""
+    for name in ("SPARK_HOME", "SPARK_CONF_DIR", "SPARK_CLASSPATH"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    program = tmp_path / "java"
+    program.write_text("#!/bin/sh\n")
+    return str(program)
+
+
+@pytest.fixture
+def archive(java: str) -> ClassArchive:
+    """One that is there."""
+    made = ClassArchive.of(java)
+    made.settings.mkdir(parents=True)
+    sessions.linked_home(made.folder)
+    made.file.write_bytes(b"no archive")
+    return made
+
+
+def test_it_is_of_one_java_in_the_user_s_cache(java: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = ClassArchive.of(java)
+    assert made == ClassArchive.of(java)
+    assert made.folder.parent == tmp_path / "cache" / "penstock"
+    monkeypatch.setenv("XDG_CACHE_HOME", "")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert ClassArchive.of(java).folder == tmp_path / ".cache" / "penstock" / made.folder.name
+    Path(java).unlink()
+    Path(java).symlink_to("/bin/sh")  # another Java is at its place
+    assert ClassArchive.of(java).folder.name != made.folder.name
+
+
+def test_a_session_on_this_machine_takes_the_one_that_is_there(java: str, archive: ClassArchive) -> None:
+    assert sessions._archive(java, LOCAL) == archive  # pyright: ignore[reportPrivateUsage]
+    (archive.settings / "spark-defaults.conf").touch()  # Java would not take it
+    assert sessions._archive(java, LOCAL) is None  # pyright: ignore[reportPrivateUsage]
+    (archive.settings / "spark-defaults.conf").unlink()
+    archive.file.unlink()
+    assert sessions._archive(java, LOCAL) is None  # pyright: ignore[reportPrivateUsage]
+
+
+@pytest.mark.parametrize("name", ["SPARK_HOME", "SPARK_CONF_DIR", "SPARK_CLASSPATH"])
+def test_what_somebody_has_chosen_stays(
+    name: str, java: str, archive: ClassArchive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert archive.is_usable()
+    monkeypatch.setenv(name, "/somewhere")
+    assert sessions._archive(java, LOCAL) is None  # pyright: ignore[reportPrivateUsage]
+
+
+@pytest.mark.parametrize("conf", [{"spark.master": "spark://one:7077"}, {**LOCAL, "spark.driver.extraClassPath": "x"}])
+def test_another_class_path_has_none(conf: dict[str, str], java: str, archive: ClassArchive) -> None:
+    assert archive.is_usable()
+    assert sessions._archive(java, conf) is None  # pyright: ignore[reportPrivateUsage]
+
+
+def test_java_goes_on_without_one_that_it_does_not_take(archive: ClassArchive, tmp_path: Path) -> None:
+    options = archive.options(tmp_path / "log4j2.properties").split()
+    ran = subprocess.run([sessions.find_java(), *options, "-version"], capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stdout) == (0, "")
+    assert 'version "' in ran.stderr
