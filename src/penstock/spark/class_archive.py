@@ -1,10 +1,4 @@
-"""An archive of the classes that Spark loads: `python -m penstock.spark.class_archive` makes it, once on a machine.
-
-Half of what a session costs until its first answer is the loading of classes.  Java maps an archive of them into memory
-instead (class data sharing).  It takes it only with the class path that the archive was made with, in which no folder
-has a file, so sessions that use it have one home of Spark's and one empty folder of settings, which lie beside it in
-the user's cache folder.  An archive that is not there, or that Java does not take, changes nothing: classes are loaded
-as ever.  That of another Java or PySpark has another place.
+"""Makes the archive of Spark's classes, once on a machine: `python -m penstock.spark.class_archive`.
 
 What is archived is what a small job loads: queries of streams with SQL, sums, windows and Python between them.
 """
@@ -13,62 +7,20 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping
-from hashlib import sha256
+from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from penstock.records.dataclass import dataclass
-
-SILENT = "-Xlog:cds=off -Xlog:cds+dynamic=off"
-"""Of an archive that it does not take Java says a word for each reason, and goes on without."""
+from penstock.spark import sessions
+from penstock.spark.archived_classes import SILENT, ClassArchive
 
 END_S = 600.0
 """How long Java may take to write it when it ends."""
 
 
-@dataclass(frozen=True, slots=True)
-class ClassArchive:
-    """The archive of one Java and one PySpark."""
-
-    folder: Path
-
-    @classmethod
-    def of(cls, java: str, environ: Mapping[str, str] = os.environ) -> ClassArchive:
-        """java: the program, as it is found."""
-        import pyspark
-
-        program, spark = Path(java).resolve(), Path(pyspark.__file__).resolve().parent
-        name = repr((str(program), program.stat().st_mtime_ns, str(spark), pyspark.__version__, sys.executable))
-        cache = Path(environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-        return cls(cache / "penstock" / f"spark-{sha256(name.encode()).hexdigest()[:16]}")
-
-    @property
-    def file(self) -> Path:
-        return self.folder / "classes.jsa"
-
-    @property
-    def settings(self) -> Path:
-        """The empty folder of settings."""
-        return self.folder / "conf"
-
-    def is_usable(self) -> bool:
-        """Whether it is there, with all that Java asks for."""
-        try:
-            return self.file.is_file() and (self.folder / "home" / "jars").is_dir() and not any(self.settings.iterdir())
-        except OSError:
-            return False
-
-    def options(self, logging: Path) -> str:
-        """Of a Java that takes it.  logging: the file that says what is logged, which may not be on the class path."""
-        return f"-XX:SharedArchiveFile={self.file} {SILENT} -Dlog4j2.configurationFile={logging}"
-
-
 def made(java: str) -> ClassArchive:
     """Make the archive of this Java, or leave the one that is there.  OSError where there is no room for it."""
-    from penstock.spark import sessions
-
     archive = ClassArchive.of(java)
     if archive.is_usable():
         return archive
@@ -149,10 +101,8 @@ def work(spark: Any, folder: Path) -> None:
 
 def main() -> None:
     """Make it, and say where it is."""
-    from penstock.spark.sessions import find_java
-
     os.nice(10)
-    sys.stdout.write(f"{made(find_java()).file}\n")
+    sys.stdout.write(f"{made(sessions.find_java()).file}\n")
 
 
 if __name__ == "__main__":

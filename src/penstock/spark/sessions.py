@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.errors import SettingsError
-from penstock.spark.class_archive import ClassArchive
+from penstock.spark.archived_classes import ClassArchive
 
 CHECKPOINT_MANAGER = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 """As safe on a local disk as Spark's default, and 70 ms a batch faster: the default starts a process for each file."""
