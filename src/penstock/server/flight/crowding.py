@@ -12,6 +12,8 @@ memory    where it stays so for `LASTS_S`, or little is left below the limit of 
           (`connections`), those first that sent most of what never came out of gRPC.
 """
 
+# pyright: reportUnknownMemberType=false
+
 from __future__ import annotations
 
 import ctypes
