@@ -8,10 +8,12 @@ it can: a confirm means that the message is on the disk.  Refuses to know what i
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import socket
 import subprocess
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
@@ -135,15 +137,13 @@ class Started:
 
 
 def _free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on now."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [int(one.getsockname()[1]) for one in sockets]
-    finally:
-        for one in sockets:
-            one.close()
+    """Ports that nobody listens on, below those that the system gives to callers: none of these takes one meanwhile."""
+    found = set[int]()
+    while len(found) < count:
+        port = random.randrange(20_000, 32_000)
+        with suppress(OSError), socket.create_server(("", port)):
+            found.add(port)
+    return list(found)
 
 
 def _answers(at: tuple[str, int]) -> bool:
