@@ -181,6 +181,8 @@ class Siege:
                     eventually(lambda: core.descriptors() <= self.descriptors + 24, "", 60)
                 except AssertionError:
                     self.books.fault(f"{core.descriptors()} descriptors are open, {self.descriptors} were")
+                if not self.points["memory"]:
+                    self.fault("nobody said what the accounts of server.memory have, in all this time")
                 for _, _, first in self.points["memory"][:1]:
                     self.books.counts["MiB of the core before, beside accounts"] = int(first) // MIB
                 self.books.counts["MiB of the core after"] = core.memory() // MIB
@@ -192,7 +194,7 @@ class Siege:
             with closing(HTTPConnection("127.0.0.1", self.http, timeout=5)) as link:
                 login = {"authorization": "Basic " + b64encode(b"guest:guest").decode()}
                 link.request("GET", "/api/overview", headers=login)
-                found: dict[str, int] = json.loads(link.getresponse().read())["memory"]
+                found: dict[str, int] = json.loads(link.getresponse().read())["penstock"]["memory"]
         except (OSError, HTTPException, ValueError, KeyError):
             return None
         self.judge_accounts(found)
