@@ -77,6 +77,11 @@ class Followers(ABC):
         return self.known.member
 
     @property
+    def intact(self) -> bool:
+        """Whether its disk has all that it ever acked."""
+        return self.known.intact
+
+    @property
     def leads(self) -> bool:
         """Whether the log is this member's to write."""
         return self.role in (Role.TAKING_OVER, Role.LEADING)

@@ -41,6 +41,8 @@ class Speaker(Protocol):
     def me(self) -> str: ...
     @property
     def leads(self) -> bool: ...
+    @property
+    def intact(self) -> bool: ...
     def now(self) -> int: ...
     def knows_of(self, term: int) -> None:
         """Keep it as one that was made."""
@@ -156,8 +158,11 @@ class Talks:
         speaker.knows_of(theirs.term)
         verdict = compared(ours, theirs)
         who = "nobody" if theirs.leader is None else theirs.members[theirs.leader].name
-        if ours.term == theirs.term and (ours.order or speaker.leads) and verdict is not Verdict.TWICE:
+        ordered = ours.order and (ours.given_up or speaker.intact)
+        if ours.term == theirs.term and (ordered or speaker.leads) and verdict is not Verdict.TWICE:
             return  # what a person has told us goes before what the leader of the same term says
+        if ours.order and not ordered and verdict is Verdict.NEW:
+            logger.warning("an order to lead is void: this member lacks what was confirmed, and nobody said --lose")
         if verdict is Verdict.NEW and speaker.leads:
             aside = _aside(ours, theirs)
             speaker.yields(f"{who} leads term {theirs.term}, which went on from term {ours.term} here{aside}")
