@@ -149,6 +149,31 @@ def test_one_user_has_half_of_what_transactions_may_have_but_for_his_only_one() 
     assert not [one for one in first.got + other.got if isinstance(one, m.ChannelClose)]
 
 
+def test_nobody_gives_way_to_a_user_who_has_his_share() -> None:
+    """Room of others would not help: he is refused for what he has himself."""
+    life = fresh()
+    most = BUDGET // 4
+    honest, greedy = life.client(), life.client()
+    honest.session.user = "honest"
+    for client, size in ((honest, most * 7 // 16), (greedy, most * 6 // 16)):
+        client.method(m.TxSelect())
+        life.run()
+        client.got.clear()
+        client.publish("q", b"x" * size)
+        life.run()
+    for _ in range(PATIENCE):
+        more = life.client()
+        more.method(m.TxSelect())
+        life.run()
+        more.got.clear()
+        more.publish("q", b"x" * (most // 4))
+        life.run()
+        assert f"may have {most // 2} bytes" in more.take(m.ChannelClose).reply_text
+        beats(life, 2)
+    assert not life.engine.relief.counts()["transactions"]
+    assert not honest.got
+
+
 def test_a_transaction_that_others_find_no_room_beside_gives_way_after_a_while() -> None:
     """Though there is memory enough for everything else."""
     life = fresh()

@@ -86,19 +86,19 @@ class Charges:
         runtime.relief.register("transactions", self._held, self._lacking, self._most)
 
     def add(self, charge: Charge, size: int) -> None:
-        """Raises MemoryShort where that is too much."""
+        """Raises MemoryShort where that is too much: of the user himself first, for then nobody has to make room."""
         of_user, all_, most = self._of_user[charge.user] + size, self._account.bytes + size, self._most
+        if of_user > most // 2 and of_user > charge.bytes + size:
+            raise MemoryShort(
+                f"open transactions of user '{charge.user}' may have {most // 2} bytes of memory together, and have "
+                f"{of_user - size}: there is no room for {size} more, and this one is rolled back"
+            )
         if all_ > most:
             if size + charge.bytes <= most:
                 self._refused, self._refused_at = size + charge.bytes, self._mono()
             raise MemoryShort(
                 f"open transactions may have {most} bytes of memory together, and have {all_ - size}: "
                 f"there is no room for {size} more, and this one is rolled back"
-            )
-        if of_user > most // 2 and of_user > charge.bytes + size:
-            raise MemoryShort(
-                f"open transactions of user '{charge.user}' may have {most // 2} bytes of memory together, and have "
-                f"{of_user - size}: there is no room for {size} more, and this one is rolled back"
             )
         self._open[charge] = None
         self._account.add(size)

@@ -17,6 +17,8 @@ from penstock.errors import NotFound
 from penstock.server.doors import line
 from penstock.server.doors.line import HEAD, Kind
 from penstock.server.flight import uploads
+from penstock.server.flight.grpc_server import AHEAD_MOST
+from waiting import eventually
 
 BODIES = pa.record_batch({"body": [b"a", b"b"]})
 
@@ -130,3 +132,22 @@ def test_a_client_that_leaves_before_its_first_batch_leaves_nothing_behind(house
     raw.close()
     with penstock.connect(house.url) as client:
         assert client.publish("q", b"x").outcome == "stored"
+
+
+def test_uploads_without_a_batch_are_counted_but_for_a_few(house: FlightHouse) -> None:
+    """The server bounds those of each user; what it has not heard of has a thread of gRPC's nonetheless."""
+    raw = flight.FlightClient(f"grpc://127.0.0.1:{house.port}")
+    options = flight.FlightCallOptions(headers=[raw.authenticate_basic_token("guest", "guest")])
+    descriptor = flight.FlightDescriptor.for_command(b'{"publish": {"topic": "q"}}')
+    list(raw.do_action(flight.Action("health", b"{}"), options))
+    open_ = [raw.do_put(descriptor, BODIES.schema, options) for _ in range(AHEAD_MOST + 4)]
+    eventually(lambda: house.door.calls.streams >= 4)
+    with penstock.connect(house.url) as client:
+        assert client.publish("q", b"x").outcome == "stored"  # the long way
+    for writer, reader in open_:
+        writer.done_writing()
+        [end] = answers(reader)
+        assert end["rows"] == 0
+        writer.close()
+    assert not house.door.calls.streams
+    raw.close()

@@ -145,3 +145,16 @@ def test_who_has_left_is_forgotten() -> None:
     with house.senders.uploading(HONEST):
         house.senders.came(HONEST, 5)
     assert HONEST not in house.senders
+
+
+def test_a_first_call_that_is_an_upload_is_excused_once_it_is_let_in() -> None:
+    house = House()
+    house.joins(OTHER)
+    house.came[OTHER] += 2 * LEAST
+    with house.senders.uploading(HONEST):
+        house.came[HONEST] = 10 * MIB
+        assert house.blamed() == HONEST  # it is anybody so far
+        house.joins(HONEST)
+        house.came[HONEST] = 10 * MIB
+        assert house.blamed() == OTHER
+    assert house.blamed() == HONEST

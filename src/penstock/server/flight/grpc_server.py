@@ -16,7 +16,7 @@ import time
 from base64 import b64decode
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
@@ -56,6 +56,9 @@ NOTHING: Mapping[str, object] = {}
 CUT_S = 3.0
 """How long calls may take to end whose connection was cut."""
 
+AHEAD_MOST = 16
+"""Uploads whose first piece is waited for before the server has heard of them: it counts those that stand still."""
+
 REBIND_S = 5.0
 REBIND_PAUSE_S = 0.002
 """How long the port of a server that makes room for another may be taken before it is told, and between tries."""
@@ -87,6 +90,7 @@ class Server:
         self._ending = list[threading.Thread]()  # servers that listen no more, until their last call is over
         self._closed = threading.Event()
         self._renewing = threading.Lock()
+        self._ahead = threading.Semaphore(AHEAD_MOST)
 
     def _under_way(self) -> int:
         """Threads of calls that have said who they are: one each, and of some a second one."""
@@ -247,21 +251,25 @@ class Server:
             began.append(self._uploads(call, reader, layout, context))
             began[0].begin()
 
-        # Somebody who was let in before is hardly refused: he may hear of it with his first batch.
-        likely = peer in self.connections.senders and layout is not TRANSACTED
-        with (
-            self.connections.senders.uploading(peer),
-            self.call(context, "put", command, ahead=ahead if likely else None) as call,
-        ):
-            uploads = began[0] if began else self._uploads(call, reader, layout, context)
-            while (frame := call.next()).kind is not Kind.DONE:
-                if frame.kind is Kind.WORDS:
-                    with writing():
-                        writer.write(pa.py_buffer(frame.payload))
-                elif frame.flags & BEGUN:
-                    uploads.begin()
-                else:
-                    uploads.go_on()
+        with ExitStack() as waiting:
+            # Somebody who was let in before is hardly refused: he may hear of it with his first batch.
+            likely = peer in self.connections.senders and layout is not TRANSACTED
+            if likely := likely and self._ahead.acquire(blocking=False):
+                waiting.callback(self._ahead.release)
+            with (
+                self.connections.senders.uploading(peer),
+                self.call(context, "put", command, ahead=ahead if likely else None) as call,
+            ):
+                waiting.close()
+                uploads = began[0] if began else self._uploads(call, reader, layout, context)
+                while (frame := call.next()).kind is not Kind.DONE:
+                    if frame.kind is Kind.WORDS:
+                        with writing():
+                            writer.write(pa.py_buffer(frame.payload))
+                    elif frame.flags & BEGUN:
+                        uploads.begin()
+                    else:
+                        uploads.go_on()
 
     def _uploads(self, call: Call, reader: Any, layout: Layout, context: Any) -> Uploads:
         came = partial(self.connections.senders.came, _peer(context))

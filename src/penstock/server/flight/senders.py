@@ -9,6 +9,7 @@ earlier explain nothing of a flood.
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 
@@ -34,13 +35,12 @@ calls of who was cut last may have to end yet, and who makes the crowd may show 
 class _Sender:
     """One connection with a call that was let in."""
 
-    __slots__ = ("brings", "explained", "received", "unseen", "uploads")
+    __slots__ = ("brings", "explained", "received", "unseen")
 
     def __init__(self) -> None:
         self.explained = 0
         self.brings = False  # large batches
         self.unseen = 0  # of these, since the kernel was asked
-        self.uploads = 0  # calls under way that bring batches
         self.received: Callable[[], int | None] = _unknown  # what came so far
 
 
@@ -56,6 +56,7 @@ class Senders:
         self._batch_most = batch_most
         self._crowded = crowded
         self._all = dict[Peer, _Sender]()
+        self._uploads = Counter[Peer]()  # calls under way that bring batches; of who is not let in they excuse nothing
         self._looked_at = -IN_VAIN_S  # when somebody was looked for last
         self._found_at = 0.0  # when somebody was found last, or it was looked for first
         self._lock = threading.Lock()
@@ -79,18 +80,16 @@ class Senders:
 
     @contextmanager
     def uploading(self, peer: Peer) -> Generator[None]:
-        """A call brings batches while this lasts: one of them may be in gRPC at any time."""
-        sender = self._all.get(peer)
-        if sender is None:
-            yield
-            return
+        """A call brings batches while this lasts: one of them may be in gRPC at any time.  It may be let in yet."""
         with self._lock:
-            sender.uploads += 1
+            self._uploads[peer] += 1
         try:
             yield
         finally:
             with self._lock:
-                sender.uploads -= 1
+                self._uploads[peer] -= 1
+                if not self._uploads[peer]:
+                    del self._uploads[peer]
 
     def found(self, peer: Peer, received: Callable[[], int | None]) -> None:
         """Where the kernel tells how many bytes came of it; None once the connection is closed."""
@@ -119,8 +118,8 @@ class Senders:
                 if (sender := self._all.get(peer)) is not None:
                     self._see(sender, received)
                     kept = received - sender.explained
-                    excused = FIRST_WINDOW + (sender.uploads + sender.brings) * self._batch_most
-                    brings = sender.brings or sender.uploads > 0
+                    excused = FIRST_WINDOW + (self._uploads[peer] + sender.brings) * self._batch_most
+                    brings = sender.brings or self._uploads[peer] > 0
                 total += kept
                 beyond = max(beyond, (kept - excused, peer, kept))
                 any_ = max(any_, (kept, peer, kept))
