@@ -55,10 +55,10 @@ def work(spark: Any, folder: Path) -> None:
         def initialOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
             return {"n": 0}
 
-        def latestOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
+        def latestOffset(self) -> dict[str, int]:  # noqa: N802  # pyright: ignore[reportIncompatibleMethodOverride]
             return {"n": 9}
 
-        def partitions(self, *offsets: object) -> list[InputPartition]:
+        def partitions(self, *offsets: object) -> list[InputPartition]:  # pyright: ignore[reportIncompatibleMethodOverride]
             return [InputPartition(0)]
 
         def read(self, partition: InputPartition) -> Iterator[tuple[int, str]]:
@@ -78,10 +78,14 @@ def work(spark: Any, folder: Path) -> None:
         def streamReader(self, schema: object) -> Reader:  # noqa: N802 - Spark's name
             return Reader()
 
+    def passed(rows: Any) -> Any:
+        return rows
+
+    def taken(batch: Any, number: int) -> None:
+        batch.mapInArrow(passed, batch.schema).collect()
+
     def ran(frame: Any, mode: str) -> None:
-        writer = frame.writeStream.outputMode(mode).foreachBatch(
-            lambda batch, number: batch.mapInArrow(lambda rows: rows, batch.schema).collect()
-        )
+        writer = frame.writeStream.outputMode(mode).foreachBatch(taken)
         writer = writer.option("checkpointLocation", str(folder / f"checkpoint-{mode}"))
         writer.trigger(availableNow=True).start().awaitTermination()
 
