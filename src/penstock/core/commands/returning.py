@@ -107,7 +107,7 @@ class ReturningCommands(TransferCommands):
             pattern = TopicPattern(offer.topic[1])
             mine = lsns[[pattern.matches(key) for key in cast("list[str]", rows.column("name").to_pylist())]]
             origin, numbers = piece.path[0], self._numbers(piece.path[0])
-            runs = within(packed(mine)).tolist() if len(mine) else []
+            runs = cast("list[tuple[int, int]]", within(packed(mine)).tolist() if len(mine) else [])
             spans = [(origin, *span) for low, high in runs for span in numbers.unknown(low, high)]
             one = offer.identity
             if spans:
