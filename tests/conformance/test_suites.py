@@ -46,6 +46,7 @@ class Suite(NamedTuple):
 
 CONTAINER = {"AMQP_PORT": "{amqp}", "AMQPS_PORT": "{amqps}"}
 STRANGER = "asks badssl.com, a machine of others"
+SAME = "fails on RabbitMQ the same way"
 HURRY = "fails on RabbitMQ as well, now and then: how a connection ended and why are heard in either order"
 LOGS = "fails on RabbitMQ the same way: it looks for lines of a log that is off"
 
@@ -82,7 +83,17 @@ SUITES = (
         {"test_closing_waiter_cancellation": HURRY, "test_connection_close_during_publish_drain": HURRY},
         ("-p", "tests.docker_client"),
     ),
-    Suite("aio-pika", ("tests",), CONTAINER, {}),
+    Suite(
+        "aio-pika",
+        ("tests",),
+        CONTAINER,
+        {
+            "test_restore_topology_and_consumers": "two of its five cases stop the program in their broker's container",
+            "test_pool_consumer_survives_broker_restart": "stops the container of its broker",
+            "test_leak_unclosed_channel": SAME,
+            "test_create_channels_during_reconnect": SAME,
+        },
+    ),
     Suite(
         "pika",
         ("tests/acceptance",),
