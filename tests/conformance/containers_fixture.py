@@ -34,7 +34,7 @@ def check_docker_available() -> DockerHostInfo:
 class DockerClient:
     """Of one server, which is there before and after."""
 
-    def __init__(self, info: DockerHostInfo = DockerHostInfo()) -> None:
+    def __init__(self, info: DockerHostInfo | None = None) -> None:
         self.info = info
 
     def run(self, image: str, ports: list[str], environment: dict[str, str] | None = None) -> ContainerInfo:
