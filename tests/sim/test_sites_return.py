@@ -70,3 +70,53 @@ def test_what_no_queue_has_goes_round_once() -> None:
     assert not any(steps.bring(pair, 1000) for pair in steps.pairs()), "there is nothing left to tell"
     assert sum(len(returns(site)) for site in sites) <= 6, "each says it to each of the others once at most"
     assert not any(site.core.early for site in sites)
+
+
+def test_what_was_given_back_before_it_came_may_be_given_again() -> None:
+    """The queue was declared anew before the message came, and has it."""
+    steps = Steps("abc")
+    a, b, c = steps.a, steps.b, steps.sites["c"]
+    a.publish("q", b"0")
+    a.sync()
+    steps.send("ac")
+    worker = steps.work(c)
+    assert steps.grant(c) == 1
+    a.sync()
+    steps.send("ac")
+    c.core.unsubscribe(c.now, worker, requeue=True)
+    c.turn()
+    [[lsn]] = c.queue.snapshot()[0]
+    claim = c.queue.claims(c.core.peers).of(lsn)
+    c.core.own(c.now, c.queue, [(lsn, lsn + 1)], claim.to("b", "transfer"))
+    c.turn()
+    c.sync()
+    steps.send("cb")
+    assert b.core.early
+    delete(b)
+    b.declare("q")
+    b.sync()
+    renew(steps, "ab", "cb")
+    assert len(returns(b)) == 1
+    level(steps)
+    assert owners(steps, "a", "b", "c") == {"a": ["a"], "b": ["a"], "c": ["a"]}
+    assert worked(steps, b) == 1
+    assert owners(steps, "a", "b", "c") == {"a": ["b"], "b": ["b"], "c": ["b"]}
+
+
+@pytest.mark.parametrize("anew", [False, True])
+def test_what_came_of_a_queue_that_went_is_not_for_a_site_without_one(anew: bool) -> None:
+    """Its publisher's site deletes the queue, or has another by then; a third has the message."""
+    steps = Steps("abc", kind="group-local", initial_owner="a", group_local_queue_domain="d")
+    a, b, c = steps.a, steps.b, steps.sites["c"]
+    delete(a)
+    renew(steps, "ab", "ac")
+    c.publish("q", b"0")
+    delete(c)
+    if anew:
+        c.declare("q", **c.settings)
+    renew(steps, "ac", "bc")
+    level(steps)
+    a.declare("q", **a.settings)
+    steps.level()
+    assert (a.queue.ready, b.queue.foreign_count) == (0, 0)
+    assert worked(steps, b) == 1

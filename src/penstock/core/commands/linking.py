@@ -90,7 +90,7 @@ class LinkingCommands(ReturningCommands):
         ended = [end for table in offers for end in load_ends(table)]
         told = [load_offer(table) for table in offers if not says_end(table)]
         self.sharing.hear(site, told, ended, more=more)
-        self._lacking.clear()
+        self._lacking = None
         agreed = dict[int, Agreed]()
         for offer, _ in told:
             queue = self.find_queue(offer.identity.vhost, offer.identity.name)
@@ -216,7 +216,7 @@ class LinkingCommands(ReturningCommands):
             elif self.origin not in piece.path:
                 _, origin = self._site_of(piece.path[0])
                 mine = rows.slice(at, piece.rows)
-                if self._lacks(site):
+                if self._lacks():
                     self._refuse(now, site, piece, mine)
                 for some in self._parted(mine, origin):
                     batch, there = self._batch(piece, some, now.wall)
@@ -280,7 +280,7 @@ class LinkingCommands(ReturningCommands):
             if told.claim is not None and told.claim.owner == self.peers.here:
                 heirs = self._heirs(site, vhost, name)
                 self._give_back(now, vhost, name, self._beyond(queue, told.spans), told.claim, heirs)
-        some = [self._not_returned(told) for told in some]
+        some = [self._not_returned(queue, told) for told in some]
         if queue is None:
             return
         some = [told for told in some if told.spans]

@@ -36,7 +36,7 @@ class ReturningCommands(TransferCommands):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self._lacking = dict[str, list[tuple[Offer, int]]]()  # by site: see `_lacks`
+        self._lacking: list[Offer] | None = None  # see `_lacks`
 
     def offered_by(self, site: str, vhost: str, queue: str) -> bool:
         """Whether a site has said that it has a queue of this name."""
@@ -74,22 +74,24 @@ class ReturningCommands(TransferCommands):
             self._out.record(Kind.CLAIMED, queue, header, pack_pairs(0, [end for span in new for end in span]))
             self.returned.add(Place(vhost, queue, origin, heir), new, back)
 
-    def _not_returned(self, told: Told) -> Told:
-        """But for claims to what this site has given to others: it never comes to it."""
+    def _not_returned(self, queue: Queue | None, told: Told) -> Told:
+        """But for claims to what this site has given to others, and what never comes to it."""
         if told.claim is None or not self.returned:
             return told
-        places = [(Place(*told[:2], one[0], ""), one) for one in told.spans]
-        new = [(one[0], *span) for place, one in places for span in self.returned.but(place, [one[1:]])]
+        new = list[tuple[int, int, int]]()
+        for origin, first, stop in told.spans:
+            never = [one[1:] for one in self._beyond(queue, [(origin, first, stop)])]
+            left = self.returned.but(Place(*told[:2], origin, ""), never)
+            new += [(origin, *span) for span in (*without((first, stop), never), *left)]
         return told._replace(spans=tuple(new))
 
-    def _lacks(self, site: str) -> list[tuple[Offer, int]]:
-        """Queues of a site whose messages are first this one's, which has no such queue; and where they begin."""
-        found = self._lacking.get(site)
-        if found is None:
-            offered = self.sharing.offered.get(site, {}).values()
-            mine = [one for one in offered if one[0].initial_owner == self.peers.here]
-            found = self._lacking[site] = [(offer, since) for offer, since in mine if not self._has(offer.identity)]
-        return found
+    def _lacks(self) -> list[Offer]:
+        """Queues of other sites whose messages are first this one's, which has no such queue; each once."""
+        if self._lacking is None:
+            told = (one for some in self.sharing.offered.values() for one, _ in some.values())
+            mine = {one.identity: one for one in told if one.initial_owner == self.peers.here}
+            self._lacking = [one for one in mine.values() if not self._has(one.identity)]
+        return self._lacking
 
     def _has(self, one: Identity) -> bool:
         queue = self.find_queue(one.vhost, one.name)
@@ -101,8 +103,10 @@ class ReturningCommands(TransferCommands):
         Else nobody would: they come without a queue, and a later one has what comes after it.
         """
         lsns = cast("npt.NDArray[np.int64]", rows.column("lsn").to_numpy())
-        for offer, since in self._lacks(site):
-            if (piece.vhost, piece.exchange) != (offer.identity.vhost, offer.topic[0]) or (piece.at or lsns[0]) < since:
+        for offer in self._lacks():
+            if (piece.vhost, piece.exchange) != (offer.identity.vhost, offer.topic[0]):
+                continue
+            if not self.sharing.took(site, offer.identity, piece.at or int(lsns[0])):
                 continue
             pattern = TopicPattern(offer.topic[1])
             mine = lsns[[pattern.matches(key) for key in cast("list[str]", rows.column("name").to_pylist())]]
@@ -114,7 +118,7 @@ class ReturningCommands(TransferCommands):
                 self._give_back(now, one.vhost, one.name, spans, Claim(self.peers.here), self._heirs(site, *one[:2]))
 
     def _say_owner(self, now: Now, queue: Queue) -> None:
-        self._lacking.clear()
+        self._lacking = None
         super()._say_owner(now, queue)
 
     def _beyond(self, queue: Queue | None, spans: Sequence[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
@@ -143,7 +147,7 @@ class ReturningCommands(TransferCommands):
             span = one.origin, one.first, one.stop
             self._give_back(now, queue.vhost, queue.name, [span], one.claim, heirs)
         self.sharing.forget(queue.id)
-        self._lacking.clear()
+        self._lacking = None
         return super()._ending(now, queue)
 
 

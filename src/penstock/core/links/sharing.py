@@ -83,8 +83,15 @@ class Sharing:
     def had(self, queue: int, identity: Identity, site: str, lsn: int) -> bool:
         """Whether a queue, which is known as this, was shared with a site at an LSN there."""
         now = self.with_site(queue, site)
-        if now is not None and now.since <= lsn:
-            return True
+        return (now is not None and now.since <= lsn) or self._ended_behind(site, identity, lsn)
+
+    def took(self, site: str, identity: Identity, lsn: int) -> bool:
+        """Whether a queue that is known as this took messages of a site at an LSN there, as that one has said."""
+        offer, since = self.offered.get(site, {}).get((identity.vhost, identity.name), (NO_QUEUE, 0))
+        return (offer.identity == identity and since <= lsn) or self._ended_behind(site, identity, lsn)
+
+    def _ended_behind(self, site: str, identity: Identity, lsn: int) -> bool:
+        """Whether one that a site has no more was there at this LSN."""
         return any(one.since <= lsn < one.until for one in self._ends.get(site, {}).get(identity, ()))
 
     def bounds(self, site: str) -> list[int]:
