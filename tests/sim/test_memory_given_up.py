@@ -174,6 +174,35 @@ def test_nobody_gives_way_to_a_user_who_has_his_share() -> None:
     assert not honest.got
 
 
+def test_who_cannot_make_the_room_that_is_lacking_is_not_cut_for_it() -> None:
+    """Who has it moves: each of his transactions is over before its time."""
+    life = fresh()
+    greedy, honest = [life.client(), life.client()], life.client()
+    for number, client in enumerate((*greedy, honest)):
+        client.session.user = f"user {number}"
+        client.method(m.TxSelect())
+        life.run()
+    honest.publish("q", b"x" * 10_000)
+    life.run()
+    honest.got.clear()
+    for _ in range(3):
+        for client in greedy:
+            client.method(m.TxRollback())
+            client.publish("q", b"x" * (BUDGET // 4 * 47 // 100))
+            life.run()
+        other = life.client()
+        other.session.user = "other"
+        other.method(m.TxSelect())
+        life.run()
+        other.got.clear()
+        other.publish("q", b"x" * 100_000)
+        life.run()
+        assert "may have" in other.take(m.ChannelClose).reply_text
+        beats(life, PATIENCE - 2)
+    assert not life.engine.relief.counts()["transactions"]
+    assert not honest.got
+
+
 def test_a_transaction_that_others_find_no_room_beside_gives_way_after_a_while() -> None:
     """Though there is memory enough for everything else."""
     life = fresh()

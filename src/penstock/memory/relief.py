@@ -4,7 +4,8 @@ Whoever keeps bytes for others registers how his holders are told apart: of each
 has, how far it has moved, and how it is cut.  Nobody is asked while there is room.  Where memory has been short for
 `PATIENCE_US`, those who have given nothing back for as long are cut until there would be room: of the user who has the
 most of it his largest, and so on.  An account with a bound of its own may be short by itself: then its holders are
-looked at alone.  Each who is cut is told what he held, how much, and of what limit; all are counted by account.
+looked at alone, and cut if that makes the room that is lacking.  Each who is cut is told what he held, how much, and of
+what limit; all are counted by account.
 
     gives up by itself     caches, and what can be read again (`Caches.spare`)
     is cut here            unread bytes, bodies begun, held publishes, transactions, streams that stand still
@@ -100,10 +101,12 @@ class Relief:
         for name, bytes_ in lacking.items():
             if bytes_:
                 row = self.rows[name]
-                self._cut([(row, one) for one in still.pop(name)], bytes_, f"the account may have {row.most} bytes")
+                if sum(one.bytes for one in still[name]) >= bytes_:  # else they would be cut in vain
+                    some = [(row, one) for one in still.pop(name)]
+                    self._cut(some, bytes_, f"the account may have {row.most} bytes")
         if tight and budget.over > 0:
-            some = [(self.rows[name], one) for name, holders in still.items() for one in holders]
-            self._cut(some, budget.over, f"server.memory is {format_size(budget.limit)}")
+            all_ = [(self.rows[name], one) for name, holders in still.items() for one in holders]
+            self._cut(all_, budget.over, f"server.memory is {format_size(budget.limit)}")
 
     def _still(self, row: Row, before: dict[tuple[str, object], tuple[int, int]]) -> list[Held]:
         """Those of an account who have stood still for long enough."""
