@@ -42,7 +42,7 @@ HAPPENS = {
 }  # fmt: skip
 """What has to be among what a run tries."""
 
-ENOUGH = 60
+ENOUGH = 120
 """Schedules in which a planted fault is found."""
 
 
