@@ -12,6 +12,9 @@ from penstock.core.links.asking import AGAIN_FIRST, BESIDES_MOST, BESIDES_SPANS,
 from penstock.core.links.carried import Numbers, may_go_on
 from penstock.core.links.identity import Offer, Site, disagreements, first_owner, identity_of
 from penstock.core.links.ownership import Claim, Claims, Grant, grants, holds_against, proxied
+from penstock.core.links.states import EARLY_MOST, RETURNED_MOST, Early, EarlyClaim, Place, Returned
+from penstock.core.state.durable import DurableState
+from penstock.errors import QueueFull
 from penstock.records.queue_settings import QueueSettings
 
 A, B = Site("a", 11, "east"), Site("b", 22, "west")
@@ -249,3 +252,27 @@ def test_l8_what_comes_again_after_a_takeover_is_known_as_far_as_it_is_here() ->
     numbers = Numbers()
     numbers.add(1, 101, 6)
     assert numbers.unknown(5, 10) == [(7, 10)]
+
+
+def test_what_a_site_remembers_of_claims_a_checkpoint_has_all_of_though_one_claim_went_beyond_the_bound() -> None:
+    """A claim within another parts it: there are two more than before."""
+    state, place = DurableState(), Place("/", "q", 7, "b")
+    for at in range(EARLY_MOST - 1):
+        state.early.add(EarlyClaim(3, 7, 10 * at, 10 * at + 5, Claim("b", 1)))
+    state.returned.add(place, [(10 * at, 10 * at + 5) for at in range(RETURNED_MOST - 1)], Claim("b", 1))
+    state.early.add(EarlyClaim(3, 7, 2, 3, Claim("c", 2)))
+    state.returned.add(place, [(2, 3)], Claim("c", 2))
+    assert len(list(state.early)) == EARLY_MOST + 1
+    assert len(list(state.returned)) == RETURNED_MOST + 1
+    for again in (state.copy(), DurableState.decode(state.encode())):
+        assert again.early == state.early
+        assert again.returned == state.returned
+
+
+def test_what_is_forgotten_of_claims_is_forgotten_beyond_the_bound_alone() -> None:
+    returned = Returned((Place("/", "q", 7, "b"), 10 * at, 10 * at + 5, Claim("b", 1)) for at in range(RETURNED_MOST))
+    returned.add(Place("/", "q", 7, "c"), [(1, 2)], Claim("c", 2))
+    assert len(list(returned)) == 1
+    early = Early(EarlyClaim(3, 7, 10 * at, 10 * at + 5, Claim("b", 1)) for at in range(EARLY_MOST))
+    with pytest.raises(QueueFull, match="would be beyond"):
+        early.add(EarlyClaim(3, 7, 6, 7, Claim("c", 2)))

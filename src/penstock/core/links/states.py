@@ -120,8 +120,8 @@ class Returned:
 
     def __init__(self, rows: Iterable[tuple[Place, int, int, Claim]] = ()) -> None:
         self._claims = dict[Place, Claims]()
-        for place, first, stop, claim in rows:
-            self.add(place, [(first, stop)], claim)
+        for place, first, stop, claim in rows:  # all of them, however many it had
+            self._claims.setdefault(place, Claims("")).put(first, stop, claim)
 
     def __iter__(self) -> Iterator[tuple[Place, int, int, Claim]]:
         for place, claims in sorted(self._claims.items()):
@@ -180,8 +180,8 @@ class Early:
 
     def __init__(self, claims: Iterable[EarlyClaim] = ()) -> None:
         self._claims = dict[tuple[int, int], Claims]()
-        for one in claims:
-            self.add(one)
+        for one in claims:  # all of them, however many it had
+            self._claims.setdefault((one.queue, one.origin), Claims("")).put(one.first, one.stop, one.claim)
 
     def __iter__(self) -> Iterator[EarlyClaim]:
         for (queue, origin), claims in sorted(self._claims.items()):
