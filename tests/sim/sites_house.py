@@ -234,7 +234,9 @@ class Fabric:
         self.settle_down()
 
     def any(self) -> SiteWorld:
-        """Some site that has the queue."""
+        """Some site that has the queue; if kills have left it to none, one declares it."""
+        if not any(site.has_queue for site in self.sites.values()):
+            self.declare()
         return self.sites[self.dice.choice([name for name, site in self.sites.items() if site.has_queue])]
 
     def mostly(self, name: str, often: float = 0.7) -> SiteWorld:
