@@ -64,7 +64,7 @@ def test_amqp_tools(server: Measured) -> None:
     assert run("amqp-get", *there) == "from standard input"
     for number in range(3):
         run("amqp-publish", *to, "--body", f"<{number}>")
-    assert run("amqp-consume", *there, "--count", "3", "--prefetch", "1", "cat") == "<0><1><2>"
+    assert run("amqp-consume", *there, "--count", "3", "--prefetch-count", "1", "cat") == "<0><1><2>"
     run("amqp-publish", *to, "--body", "left")
     assert run("amqp-delete-queue", *there).strip() == "1"
 

@@ -358,7 +358,7 @@ def test_a_transaction_has_a_most_of_bytes(life: Life, monkeypatch: pytest.Monke
     assert (life.ready("q"), charged(life)) == (0, 0)
 
 
-def test_open_transactions_have_a_share_of_the_memory() -> None:
+def test_open_transactions_have_a_share_of_the_memory_and_those_of_one_user_half_of_it() -> None:
     life = Life(SimDisk(), clock(), budget=1 << 20)
     life.declare("q")
     one, two = open_tx(life), open_tx(life)
@@ -367,8 +367,16 @@ def test_open_transactions_have_a_share_of_the_memory() -> None:
     life.run()
     told = closed(two)
     assert told.reply_code == 506
+    assert "open transactions of user 'guest' may have 131072 bytes" in told.reply_text
+    commit(life, one)  # the only one of its user may have more than that
+    assert (life.ready("q"), charged(life)) == (1, 0)
+    alone = open_tx(life)
+    alone.publish("q", b"x" * 200_000)
+    alone.publish("q", b"x" * 100_000)
+    life.run()
+    told = closed(alone)
+    assert told.reply_code == 506
     assert "open transactions may have 262144 bytes" in told.reply_text
-    commit(life, one)
     assert (life.ready("q"), charged(life)) == (1, 0)
     again = open_tx(life)
     again.publish("q", b"x" * 200_000)
