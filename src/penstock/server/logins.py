@@ -259,14 +259,14 @@ class Logins:
         """Whether the hash is this password's, worked out once for all who ask at a time; None: too many wait."""
         kept = self.users.kept(user)
         if kept is None:  # gone since
-            future = Future[bool]()
-            future.set_result(False)
-            return future
+            return _known(False)
         key = (user, self._secret(user, password), kept)
         with self._lock:
             found = self._under_way.get(key)
             if found is not None:
                 return found
+            if self._is_right(user, kept, key[1]):  # worked out since
+                return _known(True)
             if len(self._under_way) >= WAITING_MOST:
                 return None
             future = self._under_way[key] = self._matched(kept, password) if derive is None else Future[bool]()
@@ -352,6 +352,12 @@ class Logins:
             return
         with self._lock:
             self._right[user] = self._secret(user, password), better
+
+
+def _known(right: bool) -> Future[bool]:
+    future = Future[bool]()
+    future.set_result(right)
+    return future
 
 
 def _pass_on(done: Future[bool], future: Future[bool]) -> None:

@@ -121,6 +121,18 @@ async def test_a_thousand_logins_of_one_user_cost_one_hash() -> None:
     logins.close()
 
 
+async def test_what_was_worked_out_since_it_was_looked_for_is_not_worked_out_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A thousand logins cost one hash also where the first ends between another's look and its turn."""
+    logins, _ = house(SLOW)
+    assert await logins.ask("amqp", "ann", "secret", THERE) == GOOD
+    monkeypatch.setattr(Logins, "at_once", lambda *asked: None)  # looked before that
+    monkeypatch.setattr(Kept, "matches", lambda *asked: pytest.fail("worked out again"))
+    assert await logins.ask("amqp", "ann", "secret", THERE) == GOOD
+    logins.close()
+
+
 async def test_somebody_else_may_make_the_digest_and_is_not_told_which_is_right() -> None:
     logins, _ = house(SLOW)
     asked = list[tuple[Slow, Callable[[bytes | None], None]]]()

@@ -358,7 +358,8 @@ def test_a_transaction_has_a_most_of_bytes(life: Life, monkeypatch: pytest.Monke
     assert (life.ready("q"), charged(life)) == (0, 0)
 
 
-def test_open_transactions_have_a_share_of_the_memory_and_those_of_one_user_half_of_it() -> None:
+def test_open_transactions_have_a_share_of_the_memory() -> None:
+    """And those of one user half of it together, but for his only one."""
     life = Life(SimDisk(), clock(), budget=1 << 20)
     life.declare("q")
     one, two = open_tx(life), open_tx(life)
