@@ -19,6 +19,7 @@ import pyarrow as pa
 from penstock.core.commands.returning import ReturningCommands
 from penstock.core.links.asking import Asking
 from penstock.core.links.identity import Offer, Site, disagreements, first_owner, identity, identity_of
+from penstock.core.links.ownership import Span
 from penstock.core.links.parcels import Heard, Parcel, Piece, Told, read
 from penstock.core.links.sharing import Agreed, Ended, dump_ends, dump_offer, load_ends, load_offer, says_end
 from penstock.core.links.telling import Carried, Carries, Telling
@@ -283,21 +284,31 @@ class LinkingCommands(ReturningCommands):
         some = [self._not_returned(queue, told) for told in some]
         if queue is None:
             return
-        some = [told for told in some if told.spans]
         if self.sharing.with_site(queue.id, site) is None:
             some = [told._replace(spans=tuple(self._owned_by(queue, site, told))) for told in some]
         some = [told for told in some if told.spans]
         stands = [self._stand(*told.spans[0]) for told in some]
+        hear = self._hear_settled if not some or some[0].claim is None else self._hear_claimed
+        hear(now, queue, site, some, stands)
+
+    def _hear_claimed(
+        self, now: Now, queue: Queue, site: str, some: Sequence[Told], stands: Sequence[Sequence[Span]]
+    ) -> None:
+        """Who owns them from now on; what came here of what was asked for is no more waited for."""
         claimed = [(told.spans, told.claim) for told in some if told.claim is not None]
-        if claimed:
-            claims = queue.claims(self.peers)
-            before = [claims.of(here[0][0]).owner if here else "" for here in stands]
-            counts = self.each_owned_at(now, queue, site, claimed)
-            asking = self._askings.get(queue.id)
-            for owner, count, (_, claim) in zip(before, counts, claimed, strict=True) if asking else ():
-                if asking is not None and count and claim.owner == self.peers.here:
-                    asking.granted(owner, count)
+        claims, asking = queue.claims(self.peers), self._askings.get(queue.id)
+        before = [claims.of(here[0][0]).owner if here else "" for here in stands]
+        counts = self.each_owned_at(now, queue, site, claimed)
+        if asking is None:
             return
+        for owner, count, (_, claim) in zip(before, counts, claimed, strict=True):
+            if count and claim.owner == self.peers.here:
+                asking.granted(owner, count)
+
+    def _hear_settled(
+        self, now: Now, queue: Queue, site: str, some: Sequence[Told], stands: Sequence[Sequence[Span]]
+    ) -> None:
+        """They are done; how long that took says when to ask again."""
         for told, here in zip(some, stands, strict=True):
             count = self.settled_at(now, queue, site, told.spans, twins=told.twins)
             if count and here and queue.foreign_count:
