@@ -24,6 +24,7 @@ from pika.exceptions import AMQPError
 
 from fault_proxy import Network, Way
 from forked import Forked, can_fork, of_the_product, penstock
+from penstock.server.cluster.process import LOST
 from ports import free_ports
 from waiting import eventually
 
@@ -243,9 +244,20 @@ class Cluster:
         return {told["members"][one]["name"] for one in told["in_sync"]}
 
     def level(self, *servers: Server) -> None:
-        """Wait until these are in sync, and no others."""
-        wanted = {one.name for one in servers or self.servers}
-        eventually(lambda: self.in_sync() == wanted, lambda: f"in sync: {self.in_sync()}, not {wanted}", PATIENCE_S)
+        """Wait until these are in sync, and no others.
+
+        Who ended because another leads is started again, as what watches over servers does.
+        """
+        wanted = servers or self.servers
+        names = {one.name for one in wanted}
+
+        def are_level() -> bool:
+            for one in wanted:
+                if one.process is not None and one.process.poll() == LOST:
+                    one.start()
+            return self.in_sync() == names
+
+        eventually(are_level, lambda: f"in sync: {self.in_sync()}, not {names}", PATIENCE_S)
 
     def leader(self, seconds: float = PATIENCE_S) -> Server:
         """The one that serves, as soon as one does."""
