@@ -10,7 +10,9 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from unittest.mock import ANY
 
+import pyarrow as pa
 import pytest
 
 import forked
@@ -88,6 +90,30 @@ def test_asyncio_and_spark_go_on_too(cluster: Cluster) -> None:
     asyncio.run(run())
     assert remote.act("health")["status"] == "ok"
     remote.close()
+
+
+def test_what_was_staged_is_committed_by_whoever_leads_next(cluster: Cluster) -> None:
+    """The one that it was staged at dies, and then the one that had a copy: the last one has the rows, once."""
+    with penstock.connect(cluster.url, timeout="60s") as client:
+        client.declare("staged")
+        stages = list[str]()
+        for part in range(3):
+            rows = pa.record_batch({"body": pa.array([b"%d" % (10 * part + row) for row in range(10)], pa.binary())})
+            made = client.stage("a-query", 0, part, 0, [rows], topic="staged")
+            assert made is not None
+            stages.append(made[0])
+    change_leader(cluster)
+    change_leader(cluster)
+    remote = Remote(Where(cluster.url))
+    assert remote.act("sink_commit", query="a-query", batch=0, stages=stages) == {
+        "already": False, "stored": 30, "lsn": ANY, "outputs": ANY,
+    }  # fmt: skip
+    assert remote.act("sink_commit", query="a-query", batch=0, stages=stages)["already"]
+    remote.close()
+    with penstock.connect(cluster.url, timeout="60s") as client:
+        assert [int(one.body) for one in client.peek("staged", count=100)] == list(range(30))
+    folders = [one.folder / "data/stage" for one in cluster.servers]
+    eventually(lambda: not any(one.exists() and any(one.iterdir()) for one in folders), "stages are left")
 
 
 def test_pika_is_told_the_fence(cluster: Cluster) -> None:

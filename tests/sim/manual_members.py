@@ -1,6 +1,6 @@
 """Members that have a copy of the register each, and people who say who leads: at the wrong moment, twice, or in haste.
 
-The members, their logs and streams are those of `cluster_members`.  What is added: networks that part a machine from
+The members, their logs and streams are those of `members_world`.  What is added: networks that part a machine from
 the others and heal, orders to lead given to anybody, with `--lose` where that is asked for, servers that are stopped in
 order, and hand-overs.
 
@@ -22,7 +22,10 @@ from penstock.replication.lanes import first_base, term_of
 from penstock.replication.register import ClusterState
 from penstock.server.cluster.changing import promoted
 from penstock.server.cluster.outside import Terms
-from sim.cluster_members import LEADING, TIMES, Broken, Host, Mood, SimLink, World
+from sim.members_faults import LEADING
+from sim.members_links import SimLink
+from sim.members_machine import TIMES, Broken, Host
+from sim.members_world import Mood, World
 
 
 class Machine(Host):

@@ -21,17 +21,9 @@ from penstock.server.cluster import log_sending
 from penstock.server.cluster import member as members
 from penstock.server.cluster.following import Following
 from penstock.server.cluster.member import Member
-from sim.cluster_members import (
-    DARK,
-    IDLING,
-    LEADING,
-    REVERTING,
-    STAGING,
-    Mood,
-    World,
-    begun,
-    walked,
-)
+from sim.members_faults import DARK, IDLING, LEADING, REVERTING, STAGING, directed, run
+from sim.members_walks import begun, walked
+from sim.members_world import Mood, World
 
 EFFORT = int(os.environ.get("PENSTOCK_EFFORT", "1"))
 STEPS = 1500
@@ -46,7 +38,7 @@ Found = tuple[str | None, Counter[str]]
 def walk(seeds: Iterable[int], shape: tuple[int, int]) -> Found:
     """The first thing that did not hold in random schedules, and what was seen in them."""
     return walked(
-        lambda seed: World(seed, members=shape[0], min_in_sync=shape[1]), seeds, lambda world: world.run(STEPS)
+        lambda seed: World(seed, members=shape[0], min_in_sync=shape[1]), seeds, lambda world: run(world, STEPS)
     )
 
 
@@ -56,7 +48,7 @@ def chained(seeds: Iterable[int], shape: tuple[int, int], mood: Mood | None = No
     return walked(
         lambda seed: World(seed, members=shape[0], min_in_sync=shape[1], mood=mood, after=after),
         seeds,
-        lambda world: world.directed(CHAIN),
+        lambda world: directed(world, CHAIN),
     )
 
 

@@ -23,8 +23,10 @@ from penstock.replication.rivals import Verdict
 from penstock.server.cluster import member as members
 from penstock.server.cluster import talking
 from sim import manual_members
-from sim.cluster_members import Broken, walked
 from sim.manual_members import Machine, Parted
+from sim.members_faults import run
+from sim.members_machine import Broken
+from sim.members_walks import walked
 
 STEPS = 1500
 SHAPES = ((2, 1), (3, 2), (3, 1))
@@ -33,7 +35,7 @@ SHAPES = ((2, 1), (3, 2), (3, 1))
 
 def walk(seeds: Iterable[int], shape: tuple[int, int]) -> tuple[str | None, Counter[str]]:
     """The first thing that did not hold in these schedules, and what was seen in them."""
-    return walked(lambda seed: Parted(seed, members=shape[0], min_in_sync=shape[1]), seeds, lambda one: one.run(STEPS))
+    return walked(lambda seed: Parted(seed, members=shape[0], min_in_sync=shape[1]), seeds, lambda one: run(one, STEPS))
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)

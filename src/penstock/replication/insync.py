@@ -65,7 +65,7 @@ class InSync:
         self._fewest = self.agreed  # of whom we know that they are in sync, whatever a lost swap did
         self._counted = dict.fromkeys(self.agreed - {me}, 0)  # member -> LSN that it acked in this term
         self._heard = dict.fromkeys(self._counted, now)  # member -> when it last acked all that was there then
-        self._adding = dict[str, int]()  # member -> what it must have acked before it is swapped in
+        self._adding = dict[str, tuple[int, int]]()  # member -> LSN and files that it must have before it is swapped in
         self._level = dict[str, tuple[int | None, int]]()  # member -> since when it keeps up; how long it has to
         self._synced = 0
         self._kept = dict[str, int]()  # member -> the number up to which it has the files beside the log
@@ -92,10 +92,11 @@ class InSync:
         self._synced = max(self._synced, lsn)
         self._commit()
 
-    def acked(self, member: str, lsn: int, appended: int, now: int, *, level: bool) -> None:
+    def acked(self, member: str, lsn: int, appended: int, now: int, *, level: bool, newest: int = 0) -> None:
         """A follower's disk has everything up to here.
 
-        appended: our last LSN.  level: it lacks so little of that that confirms may wait for it
+        appended: our last LSN.  level: it lacks so little of that that confirms may wait for it.  newest: the number of
+        the last file beside the log, which it may lack until it is swapped in
         """
         if member in self._counted:
             if lsn > self._counted[member] or lsn >= appended:
@@ -107,7 +108,7 @@ class InSync:
         since = None if not level else now if since is None else since
         self._level[member] = (since, long)
         if since is not None and now - since >= long:
-            self._counted[member], self._heard[member], self._adding[member] = lsn, now, appended
+            self._counted[member], self._heard[member], self._adding[member] = lsn, now, (appended, newest)
 
     def keeps(self, member: str, number: int) -> None:
         """A follower has the files beside the log up to this number."""
@@ -143,8 +144,13 @@ class InSync:
         silent = self.waited_for(now)
         if self._waits:
             silent = frozenset(one for one in silent if one in self._declined or one not in self.agreed)
-        level = {one for one, goal in self._adding.items() if self._counted[one] >= goal and one not in silent}
+        level = {one for one in self._adding if one not in silent and self._has_all(one)}
         return (self.agreed - silent) | level | {self.me}
+
+    def _has_all(self, member: str) -> bool:
+        """Whether one that is being added has what there was when it began to count."""
+        lsn, number = self._adding[member]
+        return self._counted[member] >= lsn and self._kept.get(member, 0) >= number
 
     def next_deadline(self) -> int | None:
         """When `wanted` may say something else although nothing happens."""

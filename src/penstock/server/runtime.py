@@ -42,7 +42,7 @@ class Copies(Protocol):
     """Other servers that may take over from this one, and must have a file of the data folder first."""
 
     def keep(self, names: Sequence[str], then: Callable[[], object]) -> None:
-        """These are synced here: copy them, and call back when all have them."""
+        """These are synced here: copy them, and call back when all have them.  A stage is copied once."""
         ...
 
     def forget(self, names: Sequence[str]) -> None:

@@ -90,6 +90,18 @@ def test_who_comes_back_counts_before_it_is_in() -> None:
     assert made.committed == 110
 
 
+def test_who_comes_back_is_in_when_it_has_the_files_beside_the_log_too() -> None:
+    """Those that were answered without it: what is answered from now on waits for it."""
+    made = leader(least=1)
+    made.keeps("b", 3)
+    made.acked("b", 100, 100, 0, level=True, newest=5)
+    assert made.kept_by_all(6) == 3
+    assert made.wanted(0) == {"a"}
+    made.keeps("b", 5)
+    made.acked("b", 100, 100, 0, level=True, newest=7)
+    assert made.wanted(0) == {"a", "b"}
+
+
 def test_an_addition_without_an_answer_counts_until_a_swap_is_known() -> None:
     made = leader(least=1)
     made.acked("b", 100, 100, 0, level=True)

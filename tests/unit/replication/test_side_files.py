@@ -11,11 +11,24 @@ from penstock.errors import ProtocolError
 from penstock.log import checkpoints
 from penstock.log.replica import Replica
 from penstock.log.simdisk import SimDisk
-from penstock.replication.messages import PIECE_MOST, SIDE_MOST, Ack, Begin, File, Hello, Keep, Message, Welcome
+from penstock.replication.messages import (
+    PIECE_MOST,
+    SIDE_MOST,
+    STAGES_MOST,
+    Ack,
+    Begin,
+    File,
+    Hello,
+    Keep,
+    Message,
+    Welcome,
+)
 from penstock.replication.register import ClusterState, Member
 from penstock.server.cluster import log_sending as sendings
+from penstock.server.cluster import side_sending
 from penstock.server.cluster.following import Following, Mine
-from penstock.server.cluster.log_sending import ACCOUNTS, Files, Log, Sending
+from penstock.server.cluster.log_sending import Files, Log, Sending
+from penstock.server.cluster.side_sending import ACCOUNTS
 
 STATE = ClusterState(
     "c", 7, in_sync=frozenset("ab"), members={name: Member(name, f"{name}:8817", 1) for name in "ab"}
@@ -145,8 +158,11 @@ def test_what_a_follower_puts_into_place_is_acked_and_said_at_the_next_welcome()
     put(ours, STAGES[1], content)
     link, sending = follower(ours)
     link.room = 100
-    sending._files.keep(STAGES[1], 1)
-    assert (sending.kept, sending.level) == (0, False)
+    sending._files.beside.keep(STAGES[1], 1)
+    assert (sending.kept, sending.level) == (0, True), "it is on its way"
+    for beat in range(side_sending.STEADY_BEATS):
+        sending.beat(1, 0, 1_000_000 * (1 + beat), 1)
+    assert not sending.level, "it has been for a while"
     sending.pump()
     back, found = following(disk)
     for one in pieces(link):
@@ -161,7 +177,7 @@ def test_what_a_follower_puts_into_place_is_acked_and_said_at_the_next_welcome()
     assert begin == Begin(1, 0, 0, (STAGES[1],))
     assert isinstance(begin, Begin)
     again, anew = follower(ours)
-    anew._files.keep(STAGES[1], 1)
+    anew._files.beside.keep(STAGES[1], 1)
     again.room = 100
     anew.begin(begin)
     anew.pump()
@@ -189,11 +205,11 @@ def test_a_piece_that_is_not_what_was_sent_ends_the_stream() -> None:
 
 
 def test_a_connection_that_takes_all_does_not_keep_the_leader_from_its_beats(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sendings, "SIDE_PIECE", 100)
+    monkeypatch.setattr(side_sending, "SIDE_PIECE", 100)
     disk, name = SimDisk(), f"stage/{7:032x}.arrows"
     put(disk, name, bytes(100 * 50))
     link, sending = follower(disk)
-    sending._files.keep(name, 1)
+    sending._files.beside.keep(name, 1)
     link.room = 1 << 30
     turns = 0
     while sum(isinstance(one, File) for one in link.said) < 50:
@@ -216,7 +232,48 @@ def test_a_stage_stays_at_a_follower_until_its_log_has_what_says_that_it_may_go(
     sending.ack(Ack(STATE.term, 49, 0))
     sending.beat(1, 0, 1_000_000, 1)
     assert not [one for one in link.said if isinstance(one, Keep)]
-    files.keep(other, 1)
+    files.beside.keep(other, 1)
     sending.ack(Ack(STATE.term, 50, 0))
     sending.beat(1, 0, 2_000_000, 1)
     assert [one.stages for one in link.said if isinstance(one, Keep)] == [(other,)], "what came meanwhile stays"
+
+
+def test_a_file_that_changed_on_its_way_is_sent_again_and_one_that_was_dropped_holds_nothing_up() -> None:
+    disk = SimDisk()
+    disk.mkdir("stage")
+    for name in STAGES:
+        put(disk, name, name.encode())
+    put(disk, ACCOUNTS, b"before")
+    link, sending = follower(disk)
+    link.room, beside = 1000, sending._files.beside
+    beside.keep(ACCOUNTS, 1)
+    beside.keep(STAGES[0], 2)
+    sending.pump()
+    put(disk, ACCOUNTS, b"after")
+    beside.keep(ACCOUNTS, 3)
+    beside.keep(STAGES[1], 4)
+    sending.pump()
+    assert [one.data for one in pieces(link)] == [b"before", STAGES[0].encode(), b"after", STAGES[1].encode()]
+    sending.ack(Ack(STATE.term, 0, 0, 1))
+    assert sending.kept == 1, "the one before the change is not what counts"
+    beside.forget(STAGES[0])
+    assert sending.kept == 2
+    sending.ack(Ack(STATE.term, 0, 0, 3))
+    assert sending.kept == 3
+    sending.ack(Ack(STATE.term, 0, 0, 4))
+    assert sending.kept == 4
+
+
+def test_of_more_stages_than_a_message_names_nothing_is_said() -> None:
+    """A follower keeps what it has until there are fewer."""
+    disk = SimDisk()
+    link, sending = follower(disk)
+    link.room, beside = 1 << 30, sending._files.beside
+    many = [f"stage/{number:032x}.arrows" for number in range(STAGES_MOST + 1)]
+    for number, name in enumerate(many, 1):
+        beside.keep(name, number)
+    sending.beat(1, 0, 1_000_000, 1)
+    assert [one.stages for one in link.said if isinstance(one, Keep)] == [()]
+    beside.forget(many[0])
+    sending.beat(1, 0, 2_000_000, 1)
+    assert [len(one.stages) for one in link.said if isinstance(one, Keep)] == [0, STAGES_MOST]

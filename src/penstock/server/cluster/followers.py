@@ -147,8 +147,9 @@ class Followers(ABC):
                     if self.talks is not None and not message.intact:
                         in_sync.declines(sending.member)
                     in_sync.keeps(sending.member, sending.kept)
-                    last = self.files.log.last
-                    in_sync.acked(sending.member, message.synced, last, now, level=sending.level and message.intact)
+                    last, newest = self.files.log.last, self.files.beside.newest
+                    level = sending.level and message.intact
+                    in_sync.acked(sending.member, message.synced, last, now, level=level, newest=newest)
                     self._tell()  # first: clients wait for it
                     self._do()
             case Bye():
@@ -210,14 +211,14 @@ class Followers(ABC):
 
     def keep(self, name: str, number: int) -> None:
         """A file beside the log has changed, and who may take over must have it."""
-        self.files.keep(name, number)
+        self.files.beside.keep(name, number)
         for sending in list(self.sendings.values()):
             self._pump(sending)
         self._tell()
 
     def forget(self, name: str) -> None:
         """A file beside the log counts no longer."""
-        self.files.forget(name)
+        self.files.beside.forget(name)
 
     def log_synced(self, lsn: int) -> None:
         """The server's disk has all up to here."""
@@ -268,7 +269,7 @@ class Followers(ABC):
             self.committed = in_sync.committed
             self._out.committed(self.committed)
         if in_sync is not None and self.leads:
-            kept = in_sync.kept_by_all(self.files.number)
+            kept = in_sync.kept_by_all(self.files.beside.newest)
             if kept > self.kept:
                 self.kept = kept
                 self._out.kept(kept)

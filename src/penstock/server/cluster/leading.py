@@ -29,7 +29,7 @@ import orjson
 from penstock.core.state.durable import Reign
 from penstock.errors import NotLeading, PreconditionFailed
 from penstock.history.copied import Copy
-from penstock.replication.messages import ARCHIVE, STAGE
+from penstock.replication.messages import ARCHIVE, SIDE_FILE, STAGE
 from penstock.replication.register import decode
 from penstock.server.accounts import FILE as ACCOUNTS
 from penstock.server.cluster.changing import changed
@@ -96,6 +96,7 @@ class Cluster:
         self.on_word: Callable[[], object] = int  # told, while this server follows, that its member has said something
         self.kept_stages: Sequence[str] = ()  # of what was decided before this server led
         self._numbers = 0
+        self._stages = set[str]()  # that others were told to have: a stage never changes
         self._in_order = deque[bytes]()  # packets of which each says something of its own
         self._waiting = deque[tuple[int, Callable[[], object]]]()  # who waits for files to be everywhere
         self._handed = asyncio.Event()  # the register names it, or it leads already
@@ -204,9 +205,10 @@ class Cluster:
         self._log, self._engine = log, engine
         engine.copies = self
         self._follow_format()
-        decided = engine.core.decided.values()
+        decided, data = engine.core.decided.values(), Path(self._data)
         self.kept_stages = [f"{STAGE}{part.stage}.arrows" for state in decided for part in state.parts]
-        self.keep([*self.kept_stages, *(one for one in (ACCOUNTS, ARCHIVE) if (Path(self._data) / one).exists())])
+        stages = [name for one in (data / STAGE).glob("*") if SIDE_FILE.fullmatch(name := f"{STAGE}{one.name}")]
+        self.keep([*sorted(stages), *(one for one in (ACCOUNTS, ARCHIVE) if (data / one).exists())])
         log.wait_for_copies(self._written, self._synced)
         engine.copied = self._copied
         engine.before_turn.append(self._check)
@@ -239,8 +241,15 @@ class Cluster:
     # files beside the log that who may take over must have
 
     def keep(self, names: Sequence[str], then: Callable[[], object] | None = None) -> None:
-        """These files of the data folder are synced here: have them copied, and call back when all who count do."""
+        """These files of the data folder are synced here: have them copied, and call back when all who count have them.
+
+        And all that they were to have before.
+        """
         for name in names:
+            if name in self._stages:
+                continue
+            if name.startswith(STAGE):
+                self._stages.add(name)
             self._numbers += 1
             self._in_order.append(b"K" + ONE.pack(self._numbers) + name.encode())
         if then is not None:
@@ -249,6 +258,7 @@ class Cluster:
 
     def forget(self, names: Sequence[str]) -> None:
         """What these files bring is durable in the log, or never will be: others remove them."""
+        self._stages.difference_update(names)
         self._in_order.extend(b"D" + name.encode() for name in names)
         self._tell_in_order()
 

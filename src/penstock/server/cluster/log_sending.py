@@ -9,39 +9,30 @@ the leader nothing.  What a commit wrote is sent as soon as all of it is written
 
 from __future__ import annotations
 
-import errno
 import time
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, suppress
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
-from crc32c import crc32c
-
-from penstock.log import checkpoints
 from penstock.log.segment import FOLDER, NotASegment, first_lsn, read_header, segment_name
 from penstock.ports import Disk, File
 from penstock.replication.messages import (
     PIECE_MOST,
-    SIDE_MOST,
-    STAGE,
     Ack,
     Beat,
     Begin,
     Bye,
     Bytes,
     Hello,
-    Keep,
     Message,
     Refusal,
     Retire,
     SegmentFile,
     Welcome,
 )
-from penstock.replication.messages import File as SideFile
 from penstock.replication.register import ClusterState, written
 from penstock.replication.terms import common
 from penstock.server.cluster.lag import AckTimes, Unacked
+from penstock.server.cluster.side_sending import Counting, SideSending
 
 
 class Place(NamedTuple):
@@ -98,11 +89,6 @@ LEVEL_BYTES = 1 << 20
 PIECES_MOST = 8
 """Sent at once."""
 
-SIDE_PIECE = PIECE_MOST
-"""Bytes of a file beside the log in one message."""
-
-ACCOUNTS = "accounts.json"
-
 
 class Link(Protocol):
     """A connection to another member."""
@@ -134,8 +120,7 @@ class Files:
         self.disk = disk
         self.log = Log()
         self.sent = 0  # bytes of the log, to all followers
-        self.beside = dict[str, int]()  # files beside the log that count, each with the number of its last change
-        self.number = 0  # the highest of these
+        self.beside = Counting()
         self._closed = list[SegmentFile]()
 
     def told(self, log: Log) -> None:
@@ -144,19 +129,6 @@ class Files:
             self.log = log
             self.look()
         self.log = log
-
-    def keep(self, name: str, number: int) -> None:
-        """A file counts: who may take over must have it."""
-        self.beside[name], self.number = number, max(number, self.number)
-
-    def forget(self, name: str) -> None:
-        """It counts no longer."""
-        self.beside.pop(name, None)
-
-    @property
-    def stages(self) -> tuple[str, ...]:
-        """Those that count."""
-        return tuple(name for name in self.beside if name.startswith(STAGE))
 
     def look(self) -> None:
         """See which closed files there are now."""
@@ -204,16 +176,7 @@ class Sending:
         self._open: tuple[int, int, File] | None = None
         self._beat_at = 0
         self._floor = 0
-        self._accounts = 0  # CRC of what was sent
-        self._checkpoint = 0  # LSN of the newest that was sent
-        self._side: Iterator[SideFile] | None = None  # what is left to send of a file beside the log
-        self._unacked = deque[tuple[str, int]]()  # files that were sent, with their numbers; 0: one that does not count
-        self._acked_files = 0
-        self._sent_numbers = dict[str, int]()  # of those that count, what was sent, and what the follower has
-        self._got = dict[str, int]()
-        self._looked = 0  # no file with a number up to here is to be sent
-        self._stages: tuple[str, ...] | None = None  # what was said of which count
-        self._wanted: tuple[int, tuple[str, ...]] | None = None  # what is to be said, once this LSN is acked
+        self._beside = SideSending(self.term, files.disk, files.beside)
         self._cut = common(hello.terms, written(state, files.log.last))
         self.seeds = not self._cut and bool(hello.origin)  # it has to begin with nothing, and does not know yet
         if not self.seeds:
@@ -228,21 +191,19 @@ class Sending:
     def level(self) -> bool:
         """Whether it lacks so little that confirms may wait for it."""
         place = self._place
-        if place is None or place.segment != self._files.log.segment or self.kept < self._files.number:
+        if place is None or place.segment != self._files.log.segment or not self._beside.level(self.kept):
             return False
         return self._files.log.end - place.offset + self.sent - self.received <= LEVEL_BYTES
 
     @property
     def kept(self) -> int:
         """The number up to which it has the files beside the log."""
-        files = self._files
-        lacking = [number for name, number in files.beside.items() if self._got.get(name, 0) < number]
-        return min(lacking) - 1 if lacking else files.number
+        return self._beside.kept
 
     def begin(self, message: Begin) -> None:
         """It has cut its log and says where it stands."""
         files = self._files
-        self._got |= {name: files.beside[name] for name in message.stages if name in files.beside}
+        self._beside.begin(message.stages)
         self._tell_stages()
         files.look()
         if not message.segment:
@@ -256,23 +217,14 @@ class Sending:
             self.seeds = True
 
     def _tell_stages(self) -> None:
-        """Others may go at the follower: once its log has what says that they count no longer.  It may have to lead."""
-        now = self._files.stages
-        if self._wanted is None and now != self._stages:
-            self._wanted = self._files.log.last, now
-        if self._wanted is not None and self.acked >= self._wanted[0]:
-            stages = tuple(dict.fromkeys((*self._wanted[1], *now)))
-            self._wanted, self._stages = None, stages
-            self.link.send(Keep(self.term, stages))
+        if (keep := self._beside.told(self.acked, self._files.log.last)) is not None:
+            self.link.send(keep)
 
     def ack(self, message: Ack) -> None:
         self.acked = max(self.acked, message.synced)
         self.received = message.received
         self._waits.acked(message.received, time.monotonic())
-        while self._acked_files < message.files and self._unacked:
-            self._acked_files += 1
-            name, number = self._unacked.popleft()
-            self._got[name] = max(number, self._got.get(name, 0))
+        self._beside.ack(message.files)
 
     def pump(self) -> None:
         """Send what there is, as far as the connection takes it; `seeds` is to be looked at then.
@@ -283,7 +235,7 @@ class Sending:
         for _ in range(PIECES_MOST):
             if self._place is None or self.link.full:
                 return
-            beside = self._beside()
+            beside = self._beside.piece()
             if beside is not None:
                 self.link.send(beside)
             elif self._place[:2] == (self._files.log.segment, self._files.log.end):
@@ -295,16 +247,6 @@ class Sending:
                 self._files.look()
                 self._place, self._open = None, None
                 self.seeds = True
-
-    def _beside(self) -> SideFile | None:
-        """The next piece of a file beside the log; None: there is none."""
-        while True:
-            self._side = self._side or self._counting_file()
-            if self._side is None:
-                return None
-            if (piece := next(self._side, None)) is not None:
-                return piece
-            self._side = None
 
     def _piece(self, place: Place) -> bool:
         files = self._files.listed
@@ -351,66 +293,14 @@ class Sending:
             self._floor = log.floor
             self.link.send(Retire(self.term, log.floor, log.base))
         self._tell_stages()
-        if self._side is None:
-            self._side = self._changed_file()
+        if self._beside.beat(self.acked):
             self.pump()
 
     def finish(self) -> bool:
         """Whether it has all that there is beside the log, as far as that is ever sent; what it lacks is sent."""
-        if self._side is None:
-            self._side = self._changed_file()
-        if self._side is not None:
+        if self._beside.look(self.acked):
             self.pump()
-        return self._side is None and not self._unacked
-
-    def _changed_file(self) -> Iterator[SideFile] | None:
-        """The pieces of a file beside the log that the follower has not, or not so; None: it has all."""
-        disk = self._files.disk
-        if ACCOUNTS in disk.list() and (crc := crc32c(read_whole(disk, ACCOUNTS))) != self._accounts:
-            self._accounts = crc
-            return self._pieces(ACCOUNTS, 0)
-        newest = max(checkpoints.lsns(disk), default=0)
-        if self._checkpoint < newest <= self.acked:
-            self._checkpoint = newest
-            name = checkpoints.name_of(newest)
-            if size_of(disk, name) <= SIDE_MOST:
-                return self._pieces(name, newest)
-        return None
-
-    def _counting_file(self) -> Iterator[SideFile] | None:
-        """The pieces of the next file that counts and was not sent, or not so; None: there is none."""
-        files, got, sent = self._files, self._got, self._sent_numbers
-        if self._looked == files.number:
-            return None
-        wanted = [
-            (number, name) for name, number in files.beside.items() if max(got.get(name, 0), sent.get(name, 0)) < number
-        ]
-        if not wanted:
-            self._looked = files.number
-            return None
-        number, name = min(wanted)
-        return self._pieces(name, 0, number)
-
-    def _pieces(self, name: str, lsn: int, number: int = 0) -> Iterator[SideFile]:
-        """What is read is one state of the file, for each change replaces it as a whole."""
-        try:
-            file = self._files.disk.open(name, readonly=True)
-        except FileNotFoundError:
-            self._files.forget(name)  # what it brought is in the log
-            return
-        with closing(file):
-            size, offset, crc = file.size(), 0, 0
-            while offset < size or not offset:
-                part = file.pread(SIDE_PIECE, offset)
-                if len(part) < min(SIDE_PIECE, size - offset):
-                    raise OSError(errno.EIO, f"{name} ends before its end")
-                crc = crc32c(part, crc)
-                yield SideFile(self.term, name, size, offset, crc, lsn, part)
-                offset += max(1, len(part))
-        self._unacked.append((name, number))
-        self._sent_numbers[name] = number
-        if name == ACCOUNTS:
-            self._accounts = crc
+        return self._beside.finished
 
     def close(self, why: str = "") -> None:
         """The stream ends."""
@@ -420,20 +310,6 @@ class Sending:
         if self._open is not None:
             self._open[2].close()
             self._open = None
-
-
-def size_of(disk: Disk, name: str) -> int:
-    """Bytes of a file; 0 when it has just gone."""
-    with suppress(FileNotFoundError), closing(disk.open(name, readonly=True)) as file:
-        return file.size()
-    return 0
-
-
-def read_whole(disk: Disk, name: str) -> bytes:
-    """A file's content; nothing when it has just gone."""
-    with suppress(FileNotFoundError), closing(disk.open(name, readonly=True)) as file:
-        return file.pread(file.size(), 0)
-    return b""
 
 
 def refused(hello: Hello, state: ClusterState, term: int, me: str, check: Callable[[str], bool]) -> Refusal | None:

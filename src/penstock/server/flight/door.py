@@ -222,6 +222,7 @@ class FlightDoor:
                 self.transacting.serve(caller, arriving, wanted, writer)
             else:
                 stage, rows = self.stages.write(caller, arriving, wanted, self.gate)
+                self.actions.have_copied(caller, [stage])
                 writer.write(orjson.dumps({"stage": stage, "rows": rows}))
 
     def get(self, caller: Caller, ticket: bytes) -> tuple[pa.Schema, Iterator[Piece]]:

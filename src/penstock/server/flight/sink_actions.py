@@ -354,7 +354,7 @@ class SinkActions(StreamActions):
             for part in parts:
                 self.stages.check(part)  # what is decided cannot be refused any more
             self._look(caller, asked, line)
-            self._keep(caller, parts)
+            self.have_copied(caller, [part.stage for part in parts])
         except BaseException:  # nothing is decided, whatever it is: the client may have left
             self._let_go(given, parts)
             raise
@@ -374,18 +374,20 @@ class SinkActions(StreamActions):
         made = [part.stage for part in parts if part.stage not in given]
         self.stages.release([*given, *made])
         self.stages.drop(made)
-        if (copies := self.engine.copies) is not None:
-            names = [path_of(part.stage) for part in parts]
-            self._handover.post(lambda: copies.forget(names))
 
-    def _keep(self, caller: Caller, parts: Sequence[DecidedPart]) -> None:
-        """Return when every server that may take over has these stages: it will have to copy from them."""
+    def have_copied(self, caller: Caller, stages: Sequence[str]) -> None:
+        """Return when every server that may take over has these stages: their commit may be asked of that one."""
         if (copies := self.engine.copies) is None:
             return
-        names = [path_of(part.stage) for part in parts]
+        names = [path_of(stage) for stage in stages]
 
         def job(answer: Answer[None]) -> None:
-            copies.keep(names, partial(answer.give, None))
+            def done() -> None:
+                self._handover.forget(answer)
+                answer.give(None)
+
+            self._handover.keep(answer)
+            copies.keep(names, done)
 
         self._handover.submit(job).wait(caller.gone)
 

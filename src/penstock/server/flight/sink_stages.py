@@ -3,6 +3,7 @@
 A stage is one file `stage/<random>.arrows` in the data folder (`stage_files`).  The name is random and never a user's
 text.  Nothing in it is visible: a commit appends the rows of exactly the stages it names to the log.  A stage goes when
 its commit is durable, when its query has moved on, or after a day; never while a decided batch is copied from it.
+In a cluster its upload is answered when all who may take over have it: the commit may be asked of any of them.
 """
 
 # pyarrow's stubs leave the element types of arrays and fields open
