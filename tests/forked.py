@@ -180,7 +180,8 @@ class Forked:
     def send_signal(self, number: int) -> None:
         """Unless it has ended."""
         if self.poll() is None:
-            os.kill(self.pid, number)
+            with contextlib.suppress(ProcessLookupError):  # it has ended, and who forked it tells so in a moment
+                os.kill(self.pid, number)
 
     def kill(self) -> None:
         """SIGKILL."""

@@ -187,3 +187,11 @@ def test_what_it_reads_and_writes_are_streams_of_ours(tmp_path: Path) -> None:
     given = subprocess.run(asks, input="/a = 1", capture_output=True, text=True, check=False)
     plain = PLAIN(asks, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert (*plain.communicate("/a = 1"), plain.returncode) == (given.stdout, given.stderr, given.returncode)
+
+
+def test_a_signal_to_a_process_of_whose_end_nobody_has_told_yet_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    with subprocess.Popen([*COMMAND, "--version"], stdout=subprocess.DEVNULL) as process:
+        assert process.wait(30) == 0
+        assert parent_is_another(process)
+        monkeypatch.setattr(Forked, "poll", lambda _: None)
+        process.kill()
