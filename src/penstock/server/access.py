@@ -35,6 +35,10 @@ class Who:
         return (everywhere is not None and everywhere.holds(self.tags)) or self.enters(vhost)
 
 
+NOBODY = Who("")
+"""Who has not logged in, and who acts for the server itself: what he asks for was judged before, or needs no right."""
+
+
 def judge(who: Who, right: Right, names: Mapping[str, object], vhosts: Container[str], what: str) -> None:
     """AccessRefused unless he may; NotFound for a vhost that is not there, if he may know.
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
+from itertools import chain
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, Self, TypeVar, cast
 
@@ -447,14 +448,15 @@ def as_list(value: object) -> list[object] | None:
     return cast("list[object]", value) if isinstance(value, list) else None
 
 
-def too_deep(value: object, left: int) -> bool:
-    """Whether objects and lists nest deeper than `left`."""
-    if not isinstance(value, (dict, list)):
-        return False
-    if left == 0:
-        return True
-    inner = cast("dict[str, object] | list[object]", value)
-    return any(too_deep(one, left - 1) for one in (inner.values() if isinstance(inner, dict) else inner))
+def too_deep(value: object, most: int) -> bool:
+    """Whether objects and lists nest deeper than `most`."""
+    level: list[Any] = [value] if isinstance(value, (dict, list)) else []
+    for _ in range(most):
+        inner = [one.values() if isinstance(one, dict) else one for one in level]
+        level = [one for one in chain.from_iterable(inner) if isinstance(one, (dict, list))]
+        if not level:
+            return False
+    return bool(level)
 
 
 def short(text: str, what: str) -> str:

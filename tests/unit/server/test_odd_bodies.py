@@ -20,7 +20,7 @@ from penstock.expr.batches import parsed
 from penstock.expr.view_definition import Definition
 from penstock.records.properties import EMPTY
 from penstock.server.sql.duckdb_engine import Engine
-from penstock.wire.http.bodies import read_once
+from penstock.wire.http.bodies import read_object as read_request
 
 ALL = {name: body for name, (body, _) in ODD.items()} | DEEP
 
@@ -87,7 +87,7 @@ def test_no_body_stops_a_view(name: str, groups: tuple[str, ...]) -> None:
 @pytest.mark.parametrize("name", ALL)
 def test_no_body_of_a_request_is_more_than_refused(name: str) -> None:
     try:
-        read_once(ALL[name])
+        read_request(ALL[name], once=True)
     except InvalidArgument:
         pass
 

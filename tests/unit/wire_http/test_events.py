@@ -13,6 +13,7 @@ import penstock.server.watch as watch
 import penstock.wire.http.events as streams
 from event_stream import Event, EventReader
 from http_lab import Http
+from penstock.records.tokens import login_of
 from penstock.server.notices import TEXT_MOST, Feed
 from penstock.server.user_shares import Terms
 from penstock.testing.broker_life import Doors
@@ -241,6 +242,17 @@ def test_clients_are_bounded(http: Http) -> None:
     eventually(lambda: not places_of(http))
     with reader(http) as again:
         again.until("hello")
+
+
+def test_who_looks_on_with_a_token_gives_back_what_his_user_took(http: Http) -> None:
+    told = http.do("POST", "tokens", {"lasts_s": 60, "tags": ["management"]}, 200)
+    login = login_of(told["token"])
+    assert login is not None
+    with reader(http, user=login[0], password=login[1]) as stream:
+        stream.until("hello")
+        assert doors_of(http).shares.of("event_streams").largest() == ("guest", 1)
+    eventually(lambda: not places_of(http))
+    assert doors_of(http).shares.of("event_streams").largest() is None
 
 
 def test_who_does_not_read_is_cut_off_with_a_sentence(http: Http, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,21 +8,21 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
+from typing import cast
 
 import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from penstock.core.queue.limits import Figures
-from penstock.errors import NotFound
-from penstock.records.rights import Level, Right
-from penstock.server.access import Who, judge
+from penstock.server.access import Who
 from penstock.server.http import facts as real
 from penstock.server.http import overview
 from penstock.server.http.app import create_app
 from penstock.server.http.metrics import ACTIONS, QUEUES, TOPICS, VIEWS, Line, Metrics
 from penstock.server.http.reception import credentials
-from penstock.wire.http.routes import RABBITMQ_VERSION
+from penstock.server.http.routes import RABBITMQ_VERSION
+from penstock.server.users import Users
 
 
 def queue_line(vhost: str, name: str, ready: int, leased: int = 0, delayed: int = 0, consumers: int = 0) -> Line:
@@ -123,6 +123,7 @@ class Facts(real.Facts):
             if (vhost is None or one["vhost"] == vhost) and (queue is None or one["queue"] == queue)
         ]
 
+    @property
     def vhosts(self) -> Sequence[str]:
         return ["/", "shop"]
 
@@ -171,20 +172,15 @@ class Facts(real.Facts):
             return 2.5
         return None if (user, password) == ("guest", "guest") else 0.0
 
-    def tags(self, user: str) -> Sequence[str]:
-        return [self.standing]
+    @property
+    def users(self) -> Users:
+        return cast("Users", SimpleNamespace(who=self.who, tags=lambda user: self.who(user).tags))
 
-    def working(self, user: str) -> AbstractContextManager[None]:
+    def who(self, user: str) -> Who:
+        return Who(user, (self.standing,))
+
+    def working(self, who: Who) -> AbstractContextManager[None]:
         return nullcontext()
-
-    def judge(self, user: str, right: Right, names: Mapping[str, str], what: str) -> None:
-        try:
-            judge(Who(user, (self.standing,)), right, names, self.vhosts(), what)
-        except NotFound:
-            raise NotFound("Not Found") from None
-
-    def has(self, user: str, vhost: str, everywhere: Level | None) -> bool:
-        return True
 
     def segments(self) -> Mapping[str, object]:
         return {"segments": []}

@@ -26,9 +26,9 @@ from penstock.operations.vhosts import (
 )
 from penstock.records.declared_types import QUEUE_TYPES
 from penstock.records.rights import ADMINISTERS, LISTS, LISTS_RULES, LOGIN, MONITORING, RULES, SEES
+from penstock.server.http.routes import Row
 from penstock.wire.fields import Lenient, short, shown
 from penstock.wire.http.lists import done, json_response, not_found, only_columns
-from penstock.wire.http.routes import Row
 
 if TYPE_CHECKING:
     from starlette.responses import Response
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from penstock.operations.house import House
     from penstock.server.access import Who
     from penstock.server.http.deriving import Deriving
+    from penstock.server.http.routes import Ask
     from penstock.server.operating import Operating
-    from penstock.wire.http.routes import Ask
 
 OPERATOR, VHOST_LIMITS = "operator_policy", "vhost-limits"
 
@@ -100,9 +100,8 @@ def of_people(of: Deriving, house: Operating) -> Sequence[Row]:
     """Users and what they may do."""
 
     async def lonely(ask: Ask) -> Response:
-        who = house.users.who(ask.user)
-        some = {one["user"] for one in people.permissions(house, who, None, None)}
-        return await ask.listed(one for one in people.users(house, who, hashes=True) if one["name"] not in some)
+        some = {one["user"] for one in people.permissions(house, ask.who, None, None)}
+        return await ask.listed(one for one in people.users(house, ask.who, hashes=True) if one["name"] not in some)
 
     user, limit = "/api/users/{user}", "/api/user-limits/{user}/{name}"
     permission, topic = "/api/permissions/{vhost}/{user}", "/api/topic-permissions/{vhost}/{user}"
@@ -271,7 +270,7 @@ class _Parameters:
 
     def _all(self, ask: Ask) -> Iterator[dict[str, object]]:
         component, vhost = ask.names.get("component"), ask.names.get("vhost")
-        return parameters(self._house, self._house.users.who(ask.user), component, vhost)
+        return parameters(self._house, ask.who, component, vhost)
 
     async def every(self, ask: Ask) -> Response:
         """Of all, of one component, of one in one vhost."""
@@ -312,7 +311,7 @@ class _Parameters:
         return done()
 
     async def _do(self, ask: Ask, operation: Any, **arguments: object) -> None:
-        await self._house.operate(operation, self._house.users.who(ask.user), arguments)
+        await self._house.operate(operation, ask.who, arguments)
 
 
 # -- pipelines
@@ -366,7 +365,7 @@ class _Links:
     async def _closed(self, ask: Ask, **which: str | None) -> Response:
         reason = ask.request.headers.get("x-reason", "Closed via management plugin")[:REASON_MOST]
         try:
-            await self._house.operate(CLOSE_CONNECTION, self._house.users.who(ask.user), {**which, "reason": reason})
+            await self._house.operate(CLOSE_CONNECTION, ask.who, {**which, "reason": reason})
         except (AccessRefused, NotFound):
             return not_found()
         return done()

@@ -25,15 +25,16 @@ from starlette.types import Receive, Scope, Send
 
 from penstock.errors import PenstockError
 from penstock.records.rights import ADMINISTRATOR, LOGIN, MANAGEMENT, MONITORS
+from penstock.server.access import NOBODY, Who, judge
 from penstock.server.http import overview, topology
 from penstock.server.http.facts import Facts
 from penstock.server.http.metrics import Metrics
 from penstock.server.http.reading import Room
 from penstock.server.http.reception import DETAILED, PER_OBJECT, Reception, open_paths, unknown
+from penstock.server.http.routes import Ask, Row, Table
 from penstock.server.logins import Derive
 from penstock.wire.http.bodies import Reading
 from penstock.wire.http.lists import BadQuery, json_response, not_found, of_error, refusal
-from penstock.wire.http.routes import Ask, Row, Table
 
 _METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -45,8 +46,8 @@ METHODS = ("GET", "PUT", "POST", "DELETE", "OPTIONS", "HEAD")
 _HEALTHY = frozenset({"ok", "draining", "recovering", "following", "degraded"})
 
 
-Probe: TypeAlias = "Callable[[Request, str], Awaitable[Response]]"
-"""What answers a request of this user; of nobody where none is asked for."""
+Probe: TypeAlias = "Callable[[Request, Who], Awaitable[Response]]"
+"""What answers a request of somebody; of nobody where none is asked for."""
 
 
 class Visitor(Protocol):
@@ -65,7 +66,8 @@ class Application:
         """rows: paths beside those that the facts answer.  kept_s: how long metrics that were rendered are good."""
         self._facts = facts
         self._room = Room()  # where this process reads bodies
-        self.table = Table([*overview.rows(facts), *topology.rows(facts), *topology.consumer_rows(facts), *rows])
+        own = (*overview.rows(facts), *topology.rows(facts), *topology.consumer_rows(facts))
+        self.table = Table(facts.vhosts, (*own, *rows))
         _describe(self.table, facts)
         self.open = open_paths(metrics=facts.open_metrics())
         self.probes = _Probes(facts, kept_s).paths()
@@ -86,7 +88,7 @@ class Application:
     async def _answered(self, request: Request, visitor: Visitor | None, stack: ExitStack) -> Response:
         """Raises PenstockError and BadQuery.  stack: what is the request's until its answer is out."""
         scope, facts = request.scope, self._facts
-        path, user = str(scope["path"]), ""
+        path, user, who = str(scope["path"]), "", NOBODY
         if path not in self.open:
             login: tuple[str, str] | None = scope["login"]
             client: tuple[str, int] | None = scope.get("client")
@@ -94,18 +96,18 @@ class Application:
             wait_s = await facts.login(*login, host, derive) if login is not None else 0.0
             if login is None or wait_s is not None:
                 return _refused_login(tried=login is not None, wait_s=wait_s or 0.0)
-            user = login[0]
-            stack.enter_context(facts.working(user))  # else its connection stays a stranger's
+            user, who = login[0], facts.users.who(login[0])
+            stack.enter_context(facts.working(who))  # else its connection stays a stranger's
             if visitor is not None:
                 visitor.known()
         allowed: Sequence[str] = METHODS
         if path.startswith("/api/"):
             if request.method in METHODS:
-                return await self.table.answer(request, user, facts, self._read)
+                return await self.table.answer(request, user, who, self._read)
         elif (probe := self.probes.get(path.removesuffix("/"))) is None:
             return not_found()
         elif request.method in (allowed := ("GET", "HEAD")):
-            return await probe(request, user)
+            return await probe(request, who)
         return refusal(405, "method_not_allowed", "Method Not Allowed", {"allow": ", ".join(allowed)})
 
     async def _read(self, request: Request, user: str, wanted: Reading) -> Any:
@@ -153,12 +155,12 @@ class _Probes:
             DETAILED: self.metrics_detailed,
         }
 
-    async def health(self, _: Request, __: str) -> Response:
+    async def health(self, _: Request, __: Who) -> Response:
         """200 while the server can keep what it is given or is on the way to that, 503 when a restart is needed."""
         facts = self._facts.health()
         return json_response(facts, 200 if facts.get("status") in _HEALTHY else 503)
 
-    async def ready(self, _: Request, __: str) -> Response:
+    async def ready(self, _: Request, __: Who) -> Response:
         """200 once the doors are open, publishes are taken, and other sites have told what happened meanwhile."""
         told: dict[str, object] = {"ready": self._facts.ready()}
         if behind := self._facts.behind:
@@ -167,37 +169,37 @@ class _Probes:
             told["leader"] = leader
         return json_response(told, 200 if told["ready"] else 503)
 
-    async def leader(self, _: Request, __: str) -> Response:
+    async def leader(self, _: Request, __: Who) -> Response:
         """For load balancers: 200 where clients are served, 503 elsewhere."""
         role = self._facts.role()
         return json_response({"role": role}, 200 if role == "leading" else 503)
 
-    async def replica(self, _: Request, __: str) -> Response:
+    async def replica(self, _: Request, __: Who) -> Response:
         """200 where a copy is kept that may lead one day, 503 elsewhere."""
         role = self._facts.role()
         return json_response({"role": role}, 200 if role == "following" else 503)
 
-    async def metrics(self, _: Request, __: str) -> Response:
+    async def metrics(self, _: Request, __: Who) -> Response:
         return await self._scrape(per_object=False)
 
-    async def metrics_per_object(self, _: Request, user: str) -> Response:
+    async def metrics_per_object(self, _: Request, who: Who) -> Response:
         """A line for each queue."""
-        self._judge(user)
+        self._judge(who)
         return await self._scrape(per_object=True)
 
-    async def metrics_detailed(self, request: Request, user: str) -> Response:
+    async def metrics_detailed(self, request: Request, who: Who) -> Response:
         """The families that the query names."""
-        self._judge(user)
-        asked, there = request.query_params, self._facts.vhosts()
+        self._judge(who)
+        asked, there = request.query_params, list(self._facts.vhosts)
         async with self._rendering:
             metrics = await overview.all_metrics(self._facts)
             families, vhosts = asked.getlist("family"), set(asked.getlist("vhost"))
             content = await asyncio.to_thread(_detailed, metrics, families, vhosts, there)
         return Response(content, media_type=_METRICS_TYPE)
 
-    def _judge(self, user: str) -> None:
+    def _judge(self, who: Who) -> None:
         if not self._facts.open_metrics():
-            self._facts.judge(user, MONITORS, {}, "Metrics of each queue")
+            judge(who, MONITORS, {}, self._facts.vhosts, "Metrics of each queue")
 
     async def _scrape(self, *, per_object: bool) -> Response:
         """One rendering at a time, whoever asks."""

@@ -24,7 +24,7 @@ from penstock.operations import people, queues, topology, vhosts
 from penstock.operations.vhosts import DELETE_POLICY, LIMIT_MOST, SET_POLICY, policy_of
 from penstock.records.password_hashes import SHA256, check_hash
 from penstock.records.rights import ADMINISTERS, RULES
-from penstock.server.access import Who
+from penstock.server.access import NOBODY
 from penstock.server.accounts import (
     USER_LIMITS,
     VHOST_LIMITS,
@@ -45,27 +45,24 @@ from penstock.server.http.administration import (
 )
 from penstock.server.http.administration import VHOST_LIMITS as LIMITS
 from penstock.server.http.messages import Commands
+from penstock.server.http.routes import RABBITMQ_VERSION, Row
 from penstock.server.users import check_pattern
 from penstock.wire.fields import short
 from penstock.wire.http.bodies import LARGE_MOST
 from penstock.wire.http.lists import done, encoded, gathered, json_bytes, json_response
-from penstock.wire.http.routes import RABBITMQ_VERSION, Row
 
 if TYPE_CHECKING:
     from starlette.responses import Response
 
     from penstock.core.queue.queue import Queue
+    from penstock.server.http.routes import Ask
     from penstock.wire.fields import Lenient
-    from penstock.wire.http.routes import Ask
 
 STEP = 64
 """Objects that are looked at before others have their turn."""
 
 LOGGED = 20
 """Warnings of one document that the server's log shows; whoever asked is told all."""
-
-NOBODY = Who("")
-"""Rights were judged before."""
 
 logger = logging.getLogger("penstock.server.http")
 

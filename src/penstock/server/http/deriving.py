@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from penstock.errors import NotFound
 from penstock.records.rights import LISTS, LISTS_RULES, RULES, SEES
+from penstock.server.http.routes import Ask, Handler, Row, exchange_name
 from penstock.wire.fields import Fields, Lenient, short
 from penstock.wire.http.lists import done, json_response, made, not_found, only_columns
-from penstock.wire.http.routes import Ask, Handler, Row, exchange_name
 
 if TYPE_CHECKING:
     from starlette.responses import Response
@@ -94,7 +94,7 @@ class Deriving:
         inner = self._list(operation, {}, dict, fixed)
 
         async def handler(ask: Ask) -> Response:
-            there = await self._house.operate(whole, self._house.users.who(ask.user), {})
+            there = await self._house.operate(whole, ask.who, {})
             return await inner(ask) if any(one["name"] == ask.names[key] for one in there) else not_found()
 
         return self._row("GET", path, handler, operation, summary, None, fixed, None, many=True)
@@ -175,7 +175,7 @@ class Deriving:
 
     async def _operate(self, operation: Operation, ask: Ask, arguments: Mapping[str, Any]) -> Any:
         try:
-            return await self._house.operate(operation, self._house.users.who(ask.user), arguments)
+            return await self._house.operate(operation, ask.who, arguments)
         except NotFound as error:
             raise NotFound(str(error) if self._names else "Not Found") from None
 

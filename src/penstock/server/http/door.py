@@ -24,16 +24,15 @@ from penstock.server.http.statements import Querying
 from penstock.server.http.topology import of_bindings, of_exchanges, of_queues, of_super_streams
 from penstock.server.listening import bind
 from penstock.server.operating import Operating, Waits
-from penstock.wire.http import events
 
 if TYPE_CHECKING:
     from penstock.server.http.connections import HttpServer
     from penstock.server.http.doorway import HttpDoors
+    from penstock.server.http.routes import Row
     from penstock.server.listening import Entry, Listener
     from penstock.server.progress import Progress
     from penstock.server.services import Server
     from penstock.server.tls import Identity, Keeper
-    from penstock.wire.http.routes import Row
 
 
 class HttpDoor:
@@ -140,6 +139,6 @@ def rows_of(server: Server, facts: Facts, watching: Events) -> list[Row]:
         *of_pipelines(of),
         *Peeking(server, facts, waits).rows(),
         *Querying(server, facts, waits).rows_of_table(),
-        *events.rows(watching),
+        *watching.rows(),
         *overview.health_rows(facts, talk),
     ]

@@ -7,17 +7,23 @@ import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from starlette.responses import Response
+
 from penstock.errors import Unavailable
-from penstock.records.rights import MANAGEMENT, MONITORING, Level
+from penstock.records.rights import LOGIN, MANAGEMENT, MONITORING, Level
 from penstock.server.allocator import resident_bytes
 from penstock.server.follow import Asking
+from penstock.server.http.routes import Row as Path
 from penstock.server.notices import Missed, RingSource
 from penstock.server.watch import Watch
-from penstock.wire.http.events import Told, Wanted
+from penstock.wire.http.events import TYPE, EventStream, Told, Wanted, read_wanted
+from penstock.wire.http.lists import HEADERS
 
 if TYPE_CHECKING:
+    from penstock.server.access import Who
     from penstock.server.entitlements import Rights
     from penstock.server.http.facts import Facts
+    from penstock.server.http.routes import Ask
     from penstock.server.notices import Feed, Happened
     from penstock.server.services import Server
     from penstock.server.watch import Row
@@ -29,6 +35,8 @@ COUNT_S = 2.0
 """While somebody looks on queues are counted at least so often, whatever he asked for."""
 
 STOPS = "the server stops"
+
+SUMMARY = "What changes, as server-sent events: stats every interval (250ms to 1h, off), of top= queues and queue="
 
 
 class Events:
@@ -77,19 +85,30 @@ class Events:
 
     # -- places
 
-    def watch(self, user: str, wanted: Wanted) -> Place:
-        """A new place.  Raises Unavailable."""
+    def rows(self) -> Sequence[Path]:
+        """The path where a client looks on."""
+
+        async def stream(ask: Ask) -> Response:
+            wanted = read_wanted(ask.request)
+            if ask.request.method == "HEAD":
+                return Response(headers={**HEADERS, "content-type": TYPE})
+            return EventStream(self.watch(ask.user, ask.who, wanted), wanted.interval)
+
+        return (Path("GET", "/api/events", stream, SUMMARY, LOGIN),)
+
+    def watch(self, user: str, who: Who, wanted: Wanted) -> Place:
+        """A new place, of somebody who logged in as this user.  Raises Unavailable."""
         watch = self.watch_of()
         if self.closed:
             raise Unavailable(self.closed)
         share = self._server.shares.of("event_streams")
-        share.take(self._server.users.who(user))
+        share.take(who)
         if not self.places:
             watch.census.open()
         try:
-            place = Place(self, self._server, watch, user, wanted)
+            place = Place(self, self._server, watch, user, wanted, who.user)
         except BaseException:
-            share.give(user)
+            share.give(who.user)
             raise
         self.places.add(place)
         return place
@@ -97,7 +116,7 @@ class Events:
     def forget(self, place: Place) -> None:
         if place in self.places:
             self.places.discard(place)
-            self._server.shares.of("event_streams").give(place.user)
+            self._server.shares.of("event_streams").give(place.share_of)
         if not self.places and self._watch is not None:
             self._watch.census.close()
 
@@ -105,8 +124,12 @@ class Events:
 class Place:
     """One client's: how far it has seen, and what it may see."""
 
-    def __init__(self, events: Events, server: Server, watch: Watch, user: str, wanted: Wanted) -> None:
+    def __init__(
+        self, events: Events, server: Server, watch: Watch, user: str, wanted: Wanted, share_of: str
+    ) -> None:
+        """user: as he logged in: with a token he looks on no longer than it lasts.  share_of: whose share it is."""
         self.user = user
+        self.share_of = share_of
         self._events = events
         self._server = server
         self._watch = watch
@@ -163,7 +186,7 @@ class Place:
         return "" if self._may(MANAGEMENT) else f"user '{self.user}' may not look on any more"
 
     def _may(self, level: Level) -> bool:
-        return level.holds(self._events.facts.tags(self.user))
+        return level.holds(self._server.users.tags(self.user))
 
     def _sees(self, event: Happened) -> bool:
         if self._wanted.only and not event.name.startswith(self._wanted.only):

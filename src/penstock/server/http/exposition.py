@@ -36,7 +36,7 @@ from penstock.server.http.metrics import (
     Things,
     Values,
 )
-from penstock.wire.http.routes import RABBITMQ_VERSION
+from penstock.server.http.routes import RABBITMQ_VERSION
 
 _DEATHS = ("maxlen", "expired", "rejected", "delivery_limit")
 

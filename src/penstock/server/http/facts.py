@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from functools import partial
@@ -17,7 +17,6 @@ from penstock.core.topology.topology import PREDECLARED
 from penstock.errors import NotFound, Unavailable
 from penstock.operations.queues import settings_in_force
 from penstock.records.declared_types import EXCHANGE_TYPES
-from penstock.server.access import judge
 from penstock.server.clock import SystemClock
 from penstock.server.counters import Rates
 from penstock.server.figures import consumers, topic_facts, view_facts
@@ -27,10 +26,11 @@ from penstock.server.http.metrics import Line, Metrics
 
 if TYPE_CHECKING:
     from penstock.core.queue.queue import Queue
-    from penstock.records.rights import Level, Right
+    from penstock.server.access import Who
     from penstock.server.logins import Derive
     from penstock.server.progress import Progress
     from penstock.server.services import Server
+    from penstock.server.users import Users
 
 
 PROTOCOLS = {"amqps": "amqp/ssl"}
@@ -217,32 +217,24 @@ class Facts:
         self.refuse_early()
         return consumers(self._server.engine, self._server.users.rights(user), vhost, queue)
 
-    def vhosts(self) -> Sequence[str]:
-        return list(self._server.accounts.vhosts)
+    @property
+    def vhosts(self) -> Collection[str]:
+        """Those that there are, now and later."""
+        return self._server.accounts.vhosts
 
     async def login(self, user: str, password: str, host: str, derive: Derive | None = None) -> float | None:
         """None for who may log in; late for others.  derive: as of `Logins.ask`."""
         verdict = await self._server.logins.ask_patiently("http", user, password, host, derive)
         return None if verdict.good else verdict.wait_s
 
-    def working(self, user: str) -> AbstractContextManager[None]:
-        """One of the user's requests for as long as this lasts."""
-        return self._server.shares.of("http_requests").held(self._server.users.who(user))
+    @property
+    def users(self) -> Users:
+        """Who may log in, and what for."""
+        return self._server.users
 
-    def judge(self, user: str, right: Right, names: Mapping[str, str], what: str) -> None:
-        """Raise unless the user may; what is not there RabbitMQ does not name."""
-        try:
-            judge(self._server.users.who(user), right, names, self._server.accounts.vhosts, what)
-        except NotFound:
-            raise NotFound("Not Found") from None
-
-    def has(self, user: str, vhost: str, everywhere: Level | None) -> bool:
-        """Whether a vhost is the user's."""
-        return self._server.users.who(user).has(vhost, everywhere)
-
-    def tags(self, user: str) -> Sequence[str]:
-        """What else a user may do."""
-        return self._server.users.tags(user)
+    def working(self, who: Who) -> AbstractContextManager[None]:
+        """One of somebody's requests for as long as this lasts."""
+        return self._server.shares.of("http_requests").held(who)
 
     def metrics(self) -> Metrics:
         """The numbers now, without those of queues."""
@@ -305,7 +297,7 @@ class Facts:
         return EXCHANGE_TYPES
 
     def exchange_count(self) -> int:
-        return len(PREDECLARED) * len(self.vhosts()) + len(self._server.engine.core.topology.exchanges)
+        return len(PREDECLARED) * len(self.vhosts) + len(self._server.engine.core.topology.exchanges)
 
     def open_metrics(self) -> bool:
         return self._server.settings.server.open_metrics

@@ -26,13 +26,13 @@ from penstock.records.properties import Properties, decode, peeked
 from penstock.records.rights import USES, uses
 from penstock.server.entitlements import narrowed
 from penstock.server.gates import Receiver
+from penstock.server.http.routes import Row, exchange_name
 from penstock.server.operating import Operating, Waits, resolve
 from penstock.units import format_size
 from penstock.wire.fields import Lenient
 from penstock.wire.flight.bookmarks import format_bookmark
 from penstock.wire.http.bodies import TEXTS
 from penstock.wire.http.lists import json_response
-from penstock.wire.http.routes import Row, exchange_name
 
 if TYPE_CHECKING:
     from starlette.responses import Response
@@ -46,8 +46,8 @@ if TYPE_CHECKING:
     from penstock.records.entries import Rows
     from penstock.server.entitlements import Rights
     from penstock.server.http.facts import Facts
+    from penstock.server.http.routes import Ask
     from penstock.server.services import Server
-    from penstock.wire.http.routes import Ask
 
 
 class Commands(Operating):
@@ -64,7 +64,7 @@ class Commands(Operating):
     def vhost(self, name: str) -> str:
         """A vhost that is there.  Raises NotFound."""
         self.facts.refuse_early()
-        if name not in self.facts.vhosts():
+        if name not in self.facts.vhosts:
             raise NotFound("Not Found")
         return name
 

@@ -15,8 +15,8 @@ from starlette.responses import Response
 from penstock.errors import InvalidArgument
 from penstock.records.rights import ADMINISTERS, LOGIN, MONITORING, MONITORS, USES, WATCHES
 from penstock.server.http.metrics import QUEUES
+from penstock.server.http.routes import RABBITMQ_VERSION, Ask, Row
 from penstock.wire.http.lists import gathered, json_response, not_found, only_columns
-from penstock.wire.http.routes import RABBITMQ_VERSION, Ask, Row
 
 if TYPE_CHECKING:
     from penstock.server.http.facts import Facts
@@ -117,7 +117,7 @@ class _Overview:
 
     async def whoami(self, ask: Ask) -> Response:
         """The user that is asking."""
-        return json_response({"name": ask.user, "tags": list(ask.access.tags(ask.user))})
+        return json_response({"name": ask.user, "tags": list(self._facts.users.tags(ask.user))})
 
     async def log(self, _: Ask) -> Response:
         return json_response(self._facts.segments())
@@ -277,7 +277,7 @@ class _Checks:
     async def alive(self, ask: Ask) -> Response:
         """A message goes through a queue."""
         vhost = ask.names["vhost"]
-        if vhost not in self._facts.vhosts():
+        if vhost not in self._facts.vhosts:
             return not_found()
         await self._messages.declare(ask.user, vhost, TEST_QUEUE)
         routed = await self._messages.publish(ask.user, vhost, "", TEST_QUEUE, b"\x00\x00", b"test_message")

@@ -24,8 +24,8 @@ from penstock.errors import InvalidArgument, PenstockError, Unavailable
 from penstock.records.rights import USES
 from penstock.server.doors.line import Ended
 from penstock.server.http.messages import Commands
+from penstock.server.http.routes import Ask, Row
 from penstock.wire.http.lists import HEADERS, json_bytes
-from penstock.wire.http.routes import Ask, Row
 
 if TYPE_CHECKING:
     from starlette.requests import Request

@@ -19,10 +19,10 @@ from penstock.errors import InvalidArgument
 from penstock.operations import queues
 from penstock.operations.topology import BIND, BINDINGS, DECLARE_EXCHANGE, DELETE_EXCHANGE, EXCHANGES, UNBIND
 from penstock.records.rights import LOGIN, SEES, Thing, uses
+from penstock.server.http.routes import DEFAULT_NAME, Ask, Row, exchange_name
 from penstock.units import parse_duration
 from penstock.wire.fields import Lenient, short
 from penstock.wire.http.lists import chosen_of, created, done, gathered, json_response, made, not_found, only_columns
-from penstock.wire.http.routes import DEFAULT_NAME, Ask, Row, exchange_name
 
 if TYPE_CHECKING:
     from starlette.responses import Response
@@ -142,7 +142,7 @@ class _Pair:
 
     async def _found(self, ask: Ask) -> list[dict[str, object]]:
         asked = {**self._ends(ask), "source": exchange_name(ask.names["source"]), "between": True}
-        found = await self._house.operate(BINDINGS, self._house.users.who(ask.user), asked)
+        found = await self._house.operate(BINDINGS, ask.who, asked)
         return [binding_item(one) for one in found]
 
     async def all(self, ask: Ask) -> Response:
@@ -154,7 +154,7 @@ class _Pair:
         key, arguments = short(fields.text("routing_key", ""), "routing_key"), fields.table("arguments")
         ends, source = self._ends(ask), exchange_name(ask.names["source"])
         asked = {**ends, "exchange": source, "key": key, "arguments": arguments}
-        await self._house.operate(BIND, self._house.users.who(ask.user), asked)
+        await self._house.operate(BIND, ask.who, asked)
         end = str(ends["queue"] if self._letter == "q" else ends["destination"])
         parts = (str(ends["vhost"]), "e", source or DEFAULT_NAME, self._letter, end, properties_key(key, arguments))
         return created("/api/bindings/" + "/".join(quote(part, safe="") for part in parts))
@@ -179,7 +179,7 @@ class _Pair:
             **self._ends(ask), "exchange": exchange_name(ask.names["source"]), "key": found["routing_key"],
             "arguments": found["arguments"],
         }  # fmt: skip
-        await self._house.operate(UNBIND, self._house.users.who(ask.user), asked)
+        await self._house.operate(UNBIND, ask.who, asked)
         return done()
 
 
@@ -195,7 +195,7 @@ def of_super_streams(house: Operating) -> Sequence[Row]:
     async def declare(ask: Ask) -> Response:
         """As RabbitMQ does: `partitions` with the keys 0, 1, 2 ..., or one for each of `binding-keys`."""
         fields = (await ask.fields()).only("partitions", "binding-keys", "arguments", "type")
-        vhost, name, who = ask.names["vhost"], ask.names["name"], house.users.who(ask.user)
+        vhost, name, who = ask.names["vhost"], ask.names["name"], ask.who
         keys, arguments = _partitions(fields), {"x-queue-type": "stream", **fields.table("arguments")}
         kind = fields.choice("type", ("direct", "x-super-stream"), "direct")
         asked: dict[str, object] = {
@@ -250,7 +250,7 @@ class _Queues:
 
     async def of_vhost(self, ask: Ask) -> Response:
         vhost = ask.names["vhost"]
-        return await self._listed(ask, vhost) if vhost in self._facts.vhosts() else not_found()
+        return await self._listed(ask, vhost) if vhost in self._facts.vhosts else not_found()
 
     async def one(self, ask: Ask) -> Response:
         vhost, name = ask.names["vhost"], ask.names["name"]
@@ -345,7 +345,7 @@ def consumer_rows(facts: Facts) -> Sequence[Row]:
 
     async def of_vhost(ask: Ask) -> Response:
         vhost, node = ask.names["vhost"], facts.node
-        if vhost not in facts.vhosts():
+        if vhost not in facts.vhosts:
             return not_found()
         return await ask.listed(consumer_item(one, node) for one in facts.consumers(ask.user, vhost))
 

@@ -84,20 +84,35 @@ def too_long(size: int, most: int) -> InvalidArgument:
     return InvalidArgument(f"the request's body has {size} bytes or more, {format_size(most)} are allowed")
 
 
-def read_object(body: bytes, what: str = "the request's body") -> Mapping[str, object]:
-    """A JSON object; an empty body and `null` are an empty one; a byte order mark is tolerated."""
+def read_object(body: bytes, what: str = "the request's body", *, once: bool = False) -> Mapping[str, object]:
+    """A JSON object; an empty body and `null` are an empty one; a byte order mark is tolerated.
+
+    once: a key that is there twice is no mistake to pass over: the second would silently win.
+    """
     text = body.removeprefix(b"\xef\xbb\xbf").strip()
     if text in {b"", b"null", b"undefined"}:
         return {}
     if len(text) > VALUES_MOST and (values := values_of(text, VALUES_MOST)) > VALUES_MOST:
         raise InvalidArgument(f"{what} has {values} values or more, {VALUES_MOST} are allowed")
+    unread = _refuse_twice(text) if once else None  # before the values are there: both would take twice the memory
     try:
         value: object = orjson.loads(text)
     except (orjson.JSONDecodeError, RecursionError) as error:
         raise InvalidArgument(f"{what} is not JSON: {error}") from None
     if not isinstance(value, dict):
         raise InvalidArgument(f"{what} is {kind_of(value)}, not a JSON object")
+    if unread is not None:
+        raise InvalidArgument(f"{what} is not JSON that can be read: {unread}")
     return cast("dict[str, object]", value)
+
+
+def _refuse_twice(text: bytes) -> Exception | None:
+    """InvalidArgument for a key that is there twice; why keys cannot be looked at, where they cannot."""
+    try:
+        json.loads(text, object_pairs_hook=_once)
+    except (RecursionError, ValueError) as error:  # it goes less deep than the other reader, and takes fewer digits
+        return error
+    return None
 
 
 def values_of(text: bytes, most: int) -> int:
@@ -114,19 +129,6 @@ def values_of(text: bytes, most: int) -> int:
     return found
 
 
-def read_once(body: bytes) -> Mapping[str, object]:
-    """The same, where a key that is there twice is no mistake to pass over: the second would silently win."""
-    values = read_object(body)
-    if values:
-        del values  # both at a time would take twice the memory
-        try:
-            json.loads(body.removeprefix(b"\xef\xbb\xbf"), object_pairs_hook=_once)
-        except (RecursionError, ValueError) as error:  # it goes less deep, and takes fewer digits
-            raise InvalidArgument(f"the request's body is not JSON that can be read: {error}") from None
-        return read_object(body)
-    return values
-
-
 def _once(pairs: Sequence[tuple[str, object]]) -> None:
     seen = set[str]()
     for name, _ in pairs:
@@ -137,7 +139,7 @@ def _once(pairs: Sequence[tuple[str, object]]) -> None:
 
 def read_as(wanted: Reading, body: bytes) -> Any:
     """The values of an object, or the message that it holds.  Raises InvalidArgument."""
-    values = read_once(body) if wanted.once else read_object(body)
+    values = read_object(body, once=wanted.once)
     return message_of(Lenient(values)) if wanted.message else values
 
 

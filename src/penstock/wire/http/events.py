@@ -21,16 +21,15 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import orjson
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from penstock.errors import InvalidArgument
 from penstock.records.dataclass import dataclass
-from penstock.records.rights import LOGIN
 from penstock.units import format_duration, parse_duration
 from penstock.wire.fields import Lenient
 from penstock.wire.http.lists import HEADERS
-from penstock.wire.http.routes import Ask, Row
 
 INTERVAL_LEAST_US, INTERVAL_MOST_US = 250_000, 3_600_000_000
 
@@ -110,14 +109,6 @@ class Watching(Protocol):
     def close(self) -> None: ...
 
 
-class Events(Protocol):
-    """What the path asks of the server."""
-
-    def watch(self, user: str, wanted: Wanted) -> Watching:
-        """A place.  Raises Unavailable when there are too many."""
-        ...
-
-
 class Link(Protocol):
     """What is asked of a connection beyond ASGI: asyncio's transport has it."""
 
@@ -132,28 +123,18 @@ class Link(Protocol):
     def abort(self) -> None: ...
 
 
-def rows(events: Events) -> Sequence[Row]:
-    async def stream(ask: Ask) -> Response:
-        wanted = read_wanted(ask)
-        if ask.request.method == "HEAD":
-            return Response(headers={**HEADERS, "content-type": TYPE})
-        return EventStream(events.watch(ask.user, wanted), wanted.interval)
-
-    summary = "What changes, as server-sent events: stats every interval (250ms to 1h, off), of top= queues and queue="
-    return (Row("GET", "/api/events", stream, summary, LOGIN),)
-
-
 TYPE = "text/event-stream; charset=utf-8"
 
 
-def read_wanted(ask: Ask) -> Wanted:
+def read_wanted(request: Request) -> Wanted:
     """The query and the header.  Raises InvalidArgument."""
-    fields, query = Lenient(ask.query), ask.request.query_params
+    query = request.query_params
+    fields = Lenient(query)
     queues = tuple(dict.fromkeys(query.getlist("queue")))
     if len(queues) > QUEUES_MOST:
         raise InvalidArgument(f"queue is there {len(queues)} times, at most {QUEUES_MOST} are allowed")
     only = tuple(one for one in fields.text("only", "").split(",") if one)
-    last = ask.request.headers.get("last-event-id", "") or fields.text("last_event_id", "")
+    last = request.headers.get("last-event-id", "") or fields.text("last_event_id", "")
     top = fields.count("top", 10, 0, TOP_MOST)
     return Wanted(read_interval(fields.text("interval", "1s")), fields.text("vhost", "/"), queues, top, only, last)
 

@@ -7,32 +7,20 @@ from it.  Users without a tag of the management API are let into none of them, a
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from collections.abc import Awaitable, Callable, Container, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
 from urllib.parse import unquote
 
 from starlette.requests import Request
 from starlette.responses import Response
 
+from penstock.errors import NotFound
 from penstock.records.dataclass import dataclass
 from penstock.records.rights import MANAGEMENT, Level, Right
+from penstock.server.access import Who, judge
 from penstock.wire.fields import Lenient
 from penstock.wire.http.bodies import BODY_MOST, LARGE_MOST, Brought, Reading
 from penstock.wire.http.lists import listed, not_found, refusal
-
-
-class Access(Protocol):
-    def tags(self, user: str) -> Sequence[str]:
-        """What else a user may do."""
-        ...
-
-    def judge(self, user: str, right: Right, names: Mapping[str, str], what: str) -> None:
-        """AccessRefused unless the user may; NotFound for a vhost that is not there, if he may know."""
-        ...
-
-    def has(self, user: str, vhost: str, everywhere: Level | None) -> bool:
-        """Whether a vhost is the user's to use or, with that level, to see."""
-        ...
 
 
 @dataclass(slots=True)
@@ -40,11 +28,11 @@ class Ask:
     """One request: who asks, for what."""
 
     request: Request
-    user: str
-    access: Access
+    user: str  # as he logged in: of a token its name
+    who: Who
     right: Right  # what the path asks
     names: Mapping[str, str]  # variables of the path, decoded
-    read: Read
+    reader: Reader
 
     @property
     def query(self) -> Mapping[str, str]:
@@ -53,7 +41,7 @@ class Ask:
 
     def may(self, level: Level) -> bool:
         """Whether the user's tags are that far."""
-        return level.holds(self.access.tags(self.user))
+        return level.holds(self.who.tags)
 
     async def listed(self, items: Iterable[dict[str, object]]) -> Response:
         """The answer to a list's query; where its right says so, of each vhost that the user may not see nothing."""
@@ -62,7 +50,7 @@ class Ask:
 
             def shown(vhost: object) -> bool:
                 if vhost not in known:
-                    known[vhost] = self.access.has(self.user, str(vhost), self.right.everywhere)
+                    known[vhost] = self.who.has(str(vhost), self.right.everywhere)
                 return known[vhost]
 
             items = (one for one in items if shown(one["vhost"]))
@@ -70,11 +58,11 @@ class Ask:
 
     async def fields(self, most: int = BODY_MOST, *, once: bool = False) -> Lenient:
         """The body, a JSON object.  Raises InvalidArgument; with `once` for a key that is there twice, too."""
-        return Lenient(await self.read(self.request, self.user, Reading(most, once)))
+        return Lenient(await self.reader(self.request, self.user, Reading(most, once)))
 
     async def message(self) -> Brought:
         """The message that the body holds.  Raises InvalidArgument."""
-        found: Brought = await self.read(self.request, self.user, Reading(LARGE_MOST, message=True))
+        found: Brought = await self.reader(self.request, self.user, Reading(LARGE_MOST, message=True))
         return found
 
     def flag(self, name: str) -> bool:
@@ -88,7 +76,7 @@ RABBITMQ_VERSION = "3.13.0"
 DEFAULT_NAME = "amq.default"
 """What paths call the default exchange, which has no name."""
 
-Read: TypeAlias = "Callable[[Request, str, Reading], Awaitable[Any]]"
+Reader: TypeAlias = "Callable[[Request, str, Reading], Awaitable[Any]]"
 """Reads what is wanted of the body of a user's request."""
 
 Handler: TypeAlias = "Callable[[Ask], Awaitable[Response]]"
@@ -112,52 +100,52 @@ class Row(NamedTuple):
         return tuple(self.path.strip("/").split("/"))
 
 
-class _Node:
+class _Place:
     """What paths have in common up to one of their parts; "" leads on where any part may be."""
 
     def __init__(self) -> None:
-        self.inner = dict[str, _Node]()
-        self.methods = dict[str, Row]()
-
-    def find(self, parts: Sequence[str], at: int) -> Mapping[str, Row]:
-        """The rows of a path; none for an unknown one."""
-        if at == len(parts):
-            return self.methods
-        for part in (parts[at], ""):
-            if part in self.inner and (found := self.inner[part].find(parts, at + 1)):
-                return found
-        return {}
+        self.inner = dict[str, _Place]()
+        self.methods = dict[str, Row]()  # of the path that ends here
+        self.variables: Sequence[tuple[int, str]] = ()  # which of its parts has a name, as the first row calls it
 
 
 class Table:
-    def __init__(self, rows: Iterable[Row] = ()) -> None:
-        """ValueError for two rows of one path and method."""
+    """All paths, and who may use which of a server's vhosts."""
+
+    def __init__(self, vhosts: Container[str], rows: Iterable[Row] = ()) -> None:
+        """vhosts: that there are.  ValueError for two rows of one path and method."""
         self.rows = list[Row]()
-        self._tree = _Node()
+        self._vhosts = vhosts
+        self._root = _Place()
         for row in rows:
             self.add(row)
 
     def add(self, row: Row) -> None:
         """One more; a literal part of a path comes before a variable in the same place."""
-        node = self._tree
-        for part in row.parts:
-            node = node.inner.setdefault("" if part.startswith("{") else part, _Node())
-        if row.method in node.methods:
+        place, parts = self._root, row.parts
+        for part in parts:
+            place = place.inner.setdefault("" if part.startswith("{") else part, _Place())
+        if row.method in place.methods:
             raise ValueError(f"{row.method} {row.path} has two rows")
-        node.methods[row.method] = row
+        if not place.methods:
+            place.variables = [(at, part[1:-1]) for at, part in enumerate(parts) if part.startswith("{")]
+        place.methods[row.method] = row
         self.rows.append(row)
 
-    def find(self, parts: Sequence[str]) -> tuple[Mapping[str, Row], Mapping[str, str]] | None:
+    def find(self, parts: Sequence[str]) -> tuple[Mapping[str, Row], dict[str, str]] | None:
         """The rows of a path by their method, and its variables; None for an unknown path."""
-        methods = self._tree.find(parts, 0)
-        if not methods:
-            return None
-        row = next(iter(methods.values()))
-        return methods, {want[1:-1]: part for want, part in zip(row.parts, parts, strict=True) if want[0] == "{"}
+        todo = [(self._root, 0)]
+        while todo:
+            place, at = todo.pop()
+            if at < len(parts):
+                todo += [(place.inner[part], at + 1) for part in ("", parts[at]) if part in place.inner]
+            elif place.methods:
+                return place.methods, {name: parts[at] for at, name in place.variables}
+        return None
 
-    async def answer(self, request: Request, user: str, access: Access, read: Read) -> Response:
+    async def answer(self, request: Request, user: str, who: Who, reader: Reader) -> Response:
         """Find the row, judge its right, and carry it out."""
-        if not MANAGEMENT.holds(access.tags(user)):
+        if not MANAGEMENT.holds(who.tags):
             return refusal(401, "not_authorized", "Not management user")
         found = self.find(raw_parts(request))
         if found is None:
@@ -170,8 +158,11 @@ class Table:
                 return Response(status_code=204, headers=allowed)
             return refusal(405, "method_not_allowed", "Method Not Allowed", allowed)
         judged = {**names, **{row.names[one]: names[one] for one in row.names}} if row.names else names
-        access.judge(user, row.right, judged, row.summary)
-        return await row.handler(Ask(request, user, access, row.right, names, read))
+        try:
+            judge(who, row.right, judged, self._vhosts, row.summary)
+        except NotFound:
+            return not_found()  # as in RabbitMQ, which does not name what is not there
+        return await row.handler(Ask(request, user, who, row.right, names, reader))
 
 
 def exchange_name(part: str) -> str:
