@@ -53,7 +53,9 @@ mypy pyright: $(STAMP)
 
 # What fails keeps nothing else from being run: one run tells of everything.  Types and interleavings know no clock: at the
 # lowest priority they take what the tests beside them leave of the cores, and are told in one piece when they end.  Status 5: PYTEST_ARGS chose nothing.
+# Sets of names have one order in every usual run, as all choices are those of every usual run; a hunt has others.
 INTERLEAVINGS := tests/sim/test_interleavings.py
+test: export PYTHONHASHSEED := 0
 test: $(STAMP)
 	@$(VENV)/bin/ruff check .
 	@$(MAKE) --no-print-directory -j --keep-going $(CLASSES) $(BYTECODE) mypy pyright test-interleavings test-others

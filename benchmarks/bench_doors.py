@@ -8,6 +8,9 @@ is counted at the end.  A probe of the door in question goes on as soon as that 
 faults   killed; stopped (SIGSTOP); out of memory (a limit, and clients that need more); flooded by strangers for some
          seconds: p99 of the other doors' probes meanwhile beside their p99 before, and when the door is back
 beside   small Flight publishes beside a saturated AMQP door: how many, and how much of its rate AMQP keeps
+cost     CPU a message of all processes and of the core alone, with many clients that have one message in flight; what
+         that means for a machine of eight cores, which is worked out and not measured; a lone message by turns with
+         `doors = 0`
 """
 
 from __future__ import annotations
@@ -30,8 +33,11 @@ from pathlib import Path
 
 from amqp_client import Link
 from bench_amqp import Place, Saturated, confirm_one, small_flight_publishes, uniform
+from crowd import allow_many
+from crowd_amqp import AmqpDoor
+from crowd_loads import Outcome, load, run
 from flight_client import Door, rows
-from harness import Server, Wrong, emit, parse, parser, percentile, tree, work_folder
+from harness import Server, Usage, Wrong, cpu_of, emit, parse, parser, percentile, tree, work_folder
 
 DOORS = ("amqp", "flight", "http")
 PAUSE_S = 0.01
@@ -322,7 +328,79 @@ def beside(folder: Path, given: argparse.Namespace) -> None:
     emit(f"{what}: what AMQP keeps", kept, "of its rate", budget=0.75, sense="at least", settings=settings)
 
 
-MODES: dict[str, Callable[[Path, argparse.Namespace], None]] = {"faults": faults, "beside": beside}
+CROWDS: dict[str, tuple[float | None, float, float | None]] = {
+    "publish-300": (35.0, 8.0, 120_000.0), "publish-2000": (None, 6.0, None), "work-300": (80.0, 20.0, 50_000.0),
+}  # fmt: skip
+"""Microseconds of CPU a message that all processes and the core may take, and messages a second on eight cores."""
+PROJECTED_DOORS = 4
+"""As many as `doors = "auto"` has on eight cores."""
+LONE_MORE_US = {"confirmed": 100.0, "delivered": 60.0}
+"""Microseconds that a message alone may take longer through a door of its own."""
+
+
+class Parted:
+    """A server, with the share that its core has of all CPU between two looks."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._seen = list[tuple[float, float]]()  # CPU seconds of the core and of all, at each look
+
+    def usage(self) -> Usage:
+        """Of all processes."""
+        found = self._server.usage()
+        self._seen.append((cpu_of(self._server.pid), found.cpu_s))
+        return found
+
+    def core(self) -> float:
+        """The core's share between the last two looks."""
+        (core, all_), (core_now, all_now) = self._seen[-2:]
+        return (core_now - core) / (all_now - all_)
+
+
+def _crowded(folder: Path, mode: str, doors: int, seconds: float) -> tuple[Outcome, float]:
+    """A load on a server of its own, and the share of the core."""
+    with Server(folder, environ={"PENSTOCK_SERVER__DOORS": str(doors)}) as server:
+        parted = Parted(server)
+        outcome = run(AmqpDoor(server.address("amqp")), parted, load(mode), seconds)
+        server.stop()
+    return outcome, parted.core()
+
+
+def cost(folder: Path, given: argparse.Namespace) -> None:
+    """CPU of all processes and of the core; a lone message."""
+    allow_many()
+    seconds = 0.3 if given.quick else 5.0
+    for named, (of_all, of_core, projected) in CROWDS.items():
+        mode = f"{named.partition('-')[0]}-3" if given.quick else named
+        all_, core, rates = list[float](), list[float](), list[float]()
+        for turn in range(given.repeat):
+            outcome, share = _crowded(folder / f"{named}-{turn}", mode, 1, seconds)
+            all_.append(outcome.cpu_us)
+            core.append(outcome.cpu_us * share)
+            rates.append(outcome.rate)
+        settings: dict[str, object] = {"doors": 1, "rate": [round(one) for one in rates]}
+        emit(f"{mode}, doors = 1: CPU of all processes", all_, "us/msg", budget=of_all, settings=settings)
+        emit(f"{mode}, doors = 1: CPU of the core", core, "us/msg", budget=of_core, settings=settings)
+        if projected is not None:
+            most = [min(1e6 / one, 1e6 * PROJECTED_DOORS / (two - one)) for one, two in zip(core, all_, strict=True)]
+            what = f"{mode}, {PROJECTED_DOORS} doors on eight cores, projected from that"
+            emit(what, most, "msgs/s", budget=projected, sense="at least", settings=settings)
+    more: dict[str, list[float]] = {what: [] for what in LONE_MORE_US}
+    for turn in range(given.repeat):
+        alone = [_crowded(folder / f"one-{doors}-{turn}", "one", doors, seconds)[0] for doors in (0, 1)]
+        more["confirmed"].append(1e3 * (alone[1].p50 - alone[0].p50))
+        more["delivered"].append(1e3 * (alone[1].delivered_p50 - alone[0].delivered_p50))
+    for what, values in more.items():
+        emit(
+            f"a lone message, doors = 1: {what} later than with doors = 0",
+            values,
+            "us",
+            budget=LONE_MORE_US[what],
+            settings={},
+        )
+
+
+MODES: dict[str, Callable[[Path, argparse.Namespace], None]] = {"faults": faults, "beside": beside, "cost": cost}
 
 
 def main() -> None:

@@ -87,6 +87,13 @@ def usage(root: int) -> Usage:
     return Usage(sum(cpu for _, cpu, _ in facts), sum(resident for _, _, resident in facts))
 
 
+def cpu_of(pid: int) -> float:
+    """CPU seconds of one process, without those that it started.  Raises Wrong when it is gone."""
+    if (facts := _stat(pid)) is None:
+        raise Wrong(f"process {pid} has ended")
+    return facts[1]
+
+
 def kill(process: subprocess.Popen[bytes]) -> None:
     """kill -9 for a process of ours and all its descendants."""
     if process.poll() is None:
