@@ -24,11 +24,11 @@ from pyspark.sql.types import (
 )
 
 from penstock.config.load import load_mapping
-from penstock.errors import InvalidArgument, PreconditionFailed, SettingsError
+from penstock.errors import InvalidArgument, NotFound, PreconditionFailed, SettingsError
 from penstock.spark.checkpoint import Checkpoint, local_folder
 from penstock.spark.options import read_options
+from penstock.spark.pipelines.code import may_be_a_row, short, stack_of_java
 from penstock.spark.pipelines.definition import Definition, with_vhost
-from penstock.spark.pipelines.driver import short
 from penstock.spark.pipelines.outputs import forget, point, refuse_folder
 from penstock.spark.reading.batch import _cut, _runs, by_rows, cut_evenly
 from penstock.spark.reading.columns import declared, layout, names_in
@@ -225,6 +225,36 @@ def test_what_says_too_little_is_told_with_its_cause_in_java() -> None:
     text += "\t... 81 more\n\n\n\tat py4j.P(P:4)"
     assert short(text) == "Task not serializable: java.lang.IllegalStateException: Illegal size 3 of collection"
     assert short("Task not serializable") == "Task not serializable"
+
+
+class Captured(Exception):
+    """As pyspark hands an error of Java on: its text lacks the stack, and that of a query only its own frames."""
+
+    def __init__(self, said: str, stack: str, cause: Captured | None = None) -> None:
+        super().__init__(said)
+        self._stackTrace = stack
+        self._cause = cause
+
+
+CHANGED = "java.lang.IllegalStateException: Illegal size 3 of collection"
+JAVA = f"org.apache.spark.SparkException: Task not serializable\n\tat a.X(Y:1)\nCaused by: {CHANGED}\n\tat b.X(Y:1)"
+
+
+def test_all_that_java_says_is_kept_of_what_nobody_else_explains() -> None:
+    query = Captured("Task not serializable\n=== Streaming Query ===\n", "q.Frame", Captured("Task", JAVA))
+    stack = stack_of_java(query)
+    assert stack is not None
+    assert [stack.count(one) for one in ("=== Streaming Query ===", "q.Frame", JAVA)] == [1, 1, 1]
+    assert short(str(query), stack) == f"Task not serializable: {CHANGED}"
+    assert stack_of_java(Captured(f"Job aborted: {AT}ValueError: no", JAVA)) is None, "Python says what it is"
+    assert stack_of_java(Captured("[X]\npenstock.errors.Fenced: stream 's'", JAVA)) is None
+    assert stack_of_java(NotFound("no message yet")) is None
+
+
+def test_a_machine_that_fails_is_blamed_on_no_row() -> None:
+    assert not may_be_a_row("org.apache.spark.SparkException: Task not serializable\n\tat a.X(Y:1)")
+    assert not may_be_a_row("Python worker failed to connect back.")
+    assert may_be_a_row("ValueError: cannot work with 7")
 
 
 PROXY = "An exception was raised by the Python Proxy. Return Message: "

@@ -173,6 +173,20 @@ def test_a_finished_batch_forgives_failures() -> None:
     assert (one.figures.batch, one.figures.rows, one.figures.batch_ms) == (2, 30, 7)
 
 
+def test_what_java_alone_tells_is_in_the_log_once_for_failures_that_say_the_same(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    cut = [Query(0, f"Task not serializable\n\tat a.X(Y:{line})\nCaused by: {why}") for line, why in
+           enumerate(("changed", "changed", "another", "changed"))]  # fmt: skip
+    one = looked(Running(Scripted(*cut)), 8)  # type: ignore[arg-type]
+    assert (one.failures, one.error) == (4, "Task not serializable: changed")
+    told = [line for line in caplog.messages if "all that Java says" in line]
+    assert [line.partition("(Y:")[2][0] for line in told] == ["0", "2", "3"]
+    caplog.clear()
+    looked(Running(Scripted(Query(0, "penstock.errors.Fenced: read by another"))), 2)  # type: ignore[arg-type]
+    assert caplog.messages == ["pipeline scripted: read by another"]
+
+
 def test_a_setting_that_cannot_work_is_not_tried_again() -> None:
     one = looked(Running(Scripted(SettingsError("changed"))), 5)  # type: ignore[arg-type]
     assert (one.state, one.starts, one.status()["error"]) == ("failed", 1, "changed")

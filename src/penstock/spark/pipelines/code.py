@@ -22,7 +22,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, cast
 
-from penstock.errors import SettingsError
+from penstock.errors import PenstockError, SettingsError
 from penstock.records.dataclass import dataclass
 
 Stamp = tuple[tuple[str, int, int], ...]
@@ -145,38 +145,58 @@ _STATE = re.compile(r"\s*SQLSTATE: \w+\.?")
 _CLASS = re.compile(r"^(?:[\w.$]+(?:Exception|Error)): (?=\S)")
 _CONDITION = re.compile(r"^\[[A-Z][A-Z0-9_]*(?:\.[A-Z0-9_]+)*\] ")
 LENGTH_MAX = 500
-_NO_ROW = ("penstock.errors.", "java.io.", "OSError: [Errno ", "No space left on device")
 _NOTHING_SAID = ("at ", "File ", "Traceback", "An error occurred", "An exception was raised by the Python Proxy")
 _TRACEBACK = "Traceback (most recent call last):"
 _ENDS = re.compile(r"(?:\s*SQLSTATE: |\s+at \S+\(|== |=== |\s*$)")
 """Lines behind a Python exception's own text."""
 _CAUSE = "Caused by: "
 _VAGUE = frozenset({"Task not serializable", "Python worker failed to connect back"})
-"""What says too little without the cause in Java that is told last."""
+"""What says too little without the cause in Java that is told last.  It is the machine that fails, and not a row."""
+_NO_ROW = ("penstock.errors.", "java.io.", "OSError: [Errno ", "No space left on device", *sorted(_VAGUE))
 _WRAPPERS = ("pyspark.", "py4j.")
 """Modules whose exceptions pass on what Java says."""
 
 
-def short(text: str) -> str:
+def short(text: str, stack: str = "") -> str:
     """The sentence that matters of a Spark error.
 
     Our own last one; else the exception that a function in Python ended with, by its type and text; else the first line
-    that is none of a stack.
+    that is none of a stack.  stack: of Java, whose last cause goes with a line that says too little.
     """
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    ours = [line for line in lines if line.startswith("penstock.errors.")]
-    if ours:
-        return ours[-1].partition(": ")[2]
-    if (cause := cause_in_python(text)) is not None and not cause.startswith(_WRAPPERS):
-        return cause[:LENGTH_MAX]
+    if said := _told_in_python(text):
+        return said
     # What is indented is a stack or a plan.  The class goes first: behind it may stand what says nothing.
     flush = [_CLASS.sub("", line.removeprefix(": ")) for line in text.splitlines() if line[:1].strip()]
     told = [line for line in flush or lines if not line.startswith(_NOTHING_SAID)]
     first = told[0] if told else text
     plain = _STATE.sub("", _CONDITION.sub("", first)).replace(".;", ";")
-    if plain.rstrip(" ;.") in _VAGUE and (causes := [line for line in lines if line.startswith(_CAUSE)]):
+    behind = [*lines, *(line.strip() for line in stack.splitlines())]
+    if plain.rstrip(" ;.") in _VAGUE and (causes := [line for line in behind if line.startswith(_CAUSE)]):
         plain = f"{plain.rstrip(' ;.')}: {causes[-1].removeprefix(_CAUSE)}"
     return plain[:LENGTH_MAX].rstrip(" ;")
+
+
+def _told_in_python(text: str) -> str | None:
+    """Our own last sentence, or the exception that a function in Python ended with; None where Java alone tells."""
+    ours = [line for line in map(str.strip, text.splitlines()) if line.startswith("penstock.errors.")]
+    if ours:
+        return ours[-1].partition(": ")[2]
+    cause = cause_in_python(text)
+    return None if cause is None or cause.startswith(_WRAPPERS) else cause[:LENGTH_MAX]
+
+
+def stack_of_java(error: BaseException) -> str | None:
+    """All that Java says of an error, with every cause; None where a sentence of ours or of Python says what it is.
+
+    The text of some errors has it, of others only they themselves or what caused them.
+    """
+    text = str(error)
+    if isinstance(error, PenstockError) or _told_in_python(text):
+        return None
+    cause: Any = getattr(error, "_cause", None)
+    told = [text, *(str(getattr(one, "_stackTrace", "")) for one in (error, cause) if one is not None)]
+    return "\n".join(dict.fromkeys(one for one in told if one))
 
 
 def cause_in_python(text: str) -> str | None:
