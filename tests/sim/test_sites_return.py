@@ -120,3 +120,47 @@ def test_what_came_of_a_queue_that_went_is_not_for_a_site_without_one(anew: bool
     steps.level()
     assert (a.queue.ready, b.queue.foreign_count) == (0, 0)
     assert worked(steps, b) == 1
+
+
+def test_what_went_by_before_a_queue_was_declared_is_not_waited_for() -> None:
+    """It came while the site had no such queue; what happens to it is told by a third one, too."""
+    steps = Steps("abc")
+    a, b, c = steps.a, steps.b, steps.sites["c"]
+    delete(a)
+    c.publish("q", b"0", b"1")
+    level(steps)
+    a.declare("q")
+    renew(steps, "ab", "ac")
+    worker = steps.work(b)
+    assert steps.grant(b) == 2
+    for way in ("cb", "ba"):
+        steps.sites[way[0]].sync()
+        steps.send(way)
+    assert not a.core.early
+    steps.ack(b, worker)
+    b.sync()
+    steps.send("ba")
+    assert a.core.deferred_acks(a.queue) == 0
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_queue_that_began_and_ended_before_anybody_was_told_was_one(killed: bool) -> None:
+    """Its messages were first another site's, which has none; a third one has."""
+    steps = Steps("abc", kind="group-local", initial_owner="a", group_local_queue_domain="d")
+    a, b, c = steps.a, steps.b, steps.sites["c"]
+    delete(b)
+    renew(steps, "ab", "bc")
+    delete(a)
+    renew(steps, "ab", "ac")
+    b.declare("q", **b.settings)
+    b.publish("q", b"0", b"1")
+    delete(b)
+    b.sync()
+    steps.send("ba")
+    a.sync()
+    if killed:
+        b.kill()
+        steps.heal(("b", "c"))
+    level(steps)
+    assert owners(steps, "c") == {"c": ["c"]}
+    assert worked(steps, c) == 2

@@ -127,7 +127,7 @@ def filled() -> DurableState:
         early=Early([EarlyClaim(4, 2, 50, 52, Claim("there", 1, "transfer"))]),
         returned=Returned([(Place("v", "gone", 2, "there"), 40, 42, Claim("there", 2, "yielded"))]),
         numbered=Sequences([Numbered("p", 1, 7, 9, 2)]),
-        gone=Departed({2: Gone("v", "gone", "group-local", "d", ("x", "k"), 60)}),
+        gone=Departed({2: Gone("v", "gone", "group-local", "d", ("x", "k"), 60, "there")}),
         vias={0: ("v", "x"), 1: ("v", "x", "blind")},
         sink_marks={"query": SinkMark(60, True, "for people", "me")},
         decided={"query": DecidedState(3, 70, (part,), (("s", 2),), 1, 4)},

@@ -15,8 +15,8 @@ import pytest
 
 from penstock.core.effects import Verb
 from penstock.core.links.identity import Identity
-from penstock.core.links.sharing import ENDED_MOST, load_offer, says_end
-from penstock.core.links.states import Gone, LinkState
+from penstock.core.links.sharing import ENDED_MOST, Ended, Lacking, Sharing, dump_ends, load_ends, load_offer, says_end
+from penstock.core.links.states import Gone, LinkState, load_gone
 from penstock.core.sizes import Sizes
 from penstock.core.state.durable import DurableState, canonical
 from penstock.core.state.objects import Objects
@@ -155,6 +155,23 @@ def test_both_ways_to_say_that_a_queue_is_gone_are_heard(alone: bool) -> None:
     assert b.core.sharing.with_site(b.queue.id, "a") is None
     one = Identity("/", "q", "distributed", "")
     assert [b.core.sharing.had(b.queue.id, one, "a", lsn) for lsn in (3, 4, 12, 13)] == [False, True, True, False]
+
+
+def test_who_owned_the_messages_of_a_queue_first_that_is_gone_stands_where_an_older_one_does_not_look() -> None:
+    """In checkpoints, and in what is said of it."""
+    gone = Gone("/", "q", "group-local", "d", ("x", "k"), 60, "b")
+    vhost, name, kind, domain, topic, until = gone.dump()
+    assert load_gone(*gone.dump()) == gone  # type: ignore[arg-type]
+    assert Gone(vhost, name, kind, domain, (topic[0], topic[1]), until) == gone._replace(owner="")  # type: ignore[index, arg-type]
+    assert load_gone("/", "q", "distributed", None, ["x", "k"], 60).owner == ""
+    one = Identity("/", "q", "group-local", "d")
+    [said] = dump_ends([(one, Ended(4, 13, "b", ("x", "k")))])
+    assert load_ends(said) == [(one, Ended(4, 13, "b", ("x", "k")))]
+    assert load_ends({"ends": [orjson.loads(END)]})[0][1] == Ended(4, 13)
+    known = Sharing()
+    known.hear("a", [], load_ends(said), more=True)
+    assert list(known.first_owned_by("b")) == [Lacking(one, ("x", "k"))]
+    assert list(known.first_owned_by("c")) == []
 
 
 def test_an_older_site_takes_what_is_said_of_queues_that_are_gone() -> None:

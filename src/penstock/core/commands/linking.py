@@ -69,7 +69,7 @@ class LinkingCommands(ReturningCommands):
         """What to say to a site of queues that are gone, as JSON; queues: of these ids alone."""
         here, carried = self.peers.sites[0], self._carries.get(to)
         return dump_ends([
-            (identity(one.vhost, one.name, one.kind, one.domain, here), Ended(number, one.until))
+            (identity(one.vhost, one.name, one.kind, one.domain, here), Ended(number, one.until, one.owner, one.topic))
             for number, one in self.departed.items()
             if carried is not None and (queues is None or number in queues)
             if one.kind and carried.touches(one.vhost, *one.topic)
@@ -316,12 +316,19 @@ class LinkingCommands(ReturningCommands):
                 self._askings.setdefault(queue.id, Asking()).acked(now.wall - came)
 
     def _owned_by(self, queue: Queue, site: str, told: Told) -> Iterator[tuple[int, int, int]]:
-        """What a site owned that has the queue no more: it may still say that these are done, or whom it gave them."""
+        """What a site owned that has the queue no more: it may still say that these are done, or whom it gave them.
+
+        And what has not come, unless it has another queue of that name.
+        """
         known = {one.origin for one in self.peers.sites.values()}
-        for span in [span for one in told.spans if one[0] in known for span in self._stand(*one)]:
+        some = [one for one in told.spans if one[0] in known]
+        for span in [span for one in some for span in self._stand(*one)]:
             for first, stop, claim in queue.claims(self.peers).spans(*span):
                 if claim.owner == site:
                     yield from self.told_as(first, stop)
+        if not self.offered_by(site, *told[:2]):
+            for origin, first, stop in [one for one in some if one[0] != self.origin]:
+                yield from ((origin, *span) for span in self._to_come(queue, origin, first, stop))
 
     # -- how a shared queue ends
 
@@ -377,13 +384,6 @@ class LinkingCommands(ReturningCommands):
             if site in queue.awaited:
                 queue.await_sites(now, tuple(one for one in queue.awaited if one != site), self._out)
                 self._touch(queue)
-
-    def _carried_to(self, queue: Queue, site: str) -> bool:
-        """Whether the link to a site carries what a queue of several sites shows."""
-        carried, settings = self._carries.get(site), queue.settings
-        if carried is None or settings.kind == "local" or queue.exclusive_to is not None:
-            return False
-        return carried.touches(queue.vhost, settings.exchange, settings.underlying_topic or queue.name)
 
 
 def _says_more(entry: Publishes | Control, last: int) -> bool:

@@ -22,7 +22,9 @@ from penstock.core.links.identity import HERE, Peers, Site, first_owner
 from penstock.core.links.ownership import Claim, Grant, Span, grants, proxied
 from penstock.core.links.parcels import Numbers as NumbersThere
 from penstock.core.links.parcels import joined
+from penstock.core.links.sharing import Sharing
 from penstock.core.links.states import EarlyClaim, LinkState
+from penstock.core.links.telling import Carried
 from penstock.core.links.twins import Numbered, Twin
 from penstock.core.publishing.published import Terms
 from penstock.core.queue.order.runs import packed
@@ -50,6 +52,8 @@ class LinkCommands(QueueCommands):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self.twins = set[Twin]()  # pairs of messages that are one, of which one has to go
+        self.sharing = Sharing()
+        self._carries = dict[str, Carried]()  # by site: what the link to it carries
 
     def meet(self, now: Now, site: Site) -> int:
         """The number by which records name a site from now on; this one is known by its origin, and is 0.
@@ -207,7 +211,7 @@ class LinkCommands(QueueCommands):
         found, known = list[Span](), (self.origin, self._origin_of(site))
         for origin, first, stop in joined(list(spans)):
             found += self._stand(origin, first, stop)
-            for span in [] if origin in known else self._numbers(origin).unknown(first, stop):
+            for span in [] if origin in known else self._to_come(queue, origin, first, stop):
                 self._deferred.add(now, queue, origin, range(*span), Verb.ACK, site, self._out)
                 self.early.came(origin, *span, queue.id)
         here: list[Chunk] = [range(*span) for span in merged_spans(found)]
@@ -243,11 +247,31 @@ class LinkCommands(QueueCommands):
         here, known = list[Span](), (self.origin, self._origin_of(site))
         for origin, first, stop in joined(list(spans)):
             here += self._stand(origin, first, stop)
-            for span in [] if origin in known else self._numbers(origin).unknown(first, stop):
+            for span in [] if origin in known else self._to_come(queue, origin, first, stop):
                 if self.early.add(EarlyClaim(queue.id, origin, *span, claim)):
                     header = {"origin": str(origin), "site": claim.owner, "serial": claim.serial, "why": claim.why}
                     self._out.record(Kind.CLAIMED, queue.name, header, pack_pairs(queue.id, span))
         return merged_spans(here)
+
+    def _to_come(self, queue: Queue, origin: int, first: int, stop: int) -> list[Span]:
+        """Those of [first, stop) there, at another site, that are not here and may still come into a queue."""
+        return self._numbers(origin).unknown(max(first, self._passed(queue, origin)), stop)
+
+    def _passed(self, queue: Queue, origin: int) -> int:
+        """What another site has published with a lower LSN comes into a queue no more, unless it stands here.
+
+        It was here and is forgotten, or that site itself has told all of it.
+        """
+        number, name = self._site_of(origin)
+        told = self.sharing.with_site(queue.id, name) is not None or self._carried_to(queue, name)
+        return max(self._numbers(origin).floor, self._link_state(number).heard + 1 if told else 0)
+
+    def _carried_to(self, queue: Queue, site: str) -> bool:
+        """Whether the link to a site carries what a queue of several sites shows."""
+        carried, settings = self._carries.get(site), queue.settings
+        if carried is None or settings.kind == "local" or queue.exclusive_to is not None:
+            return False
+        return carried.touches(queue.vhost, settings.exchange, settings.underlying_topic or queue.name)
 
     # -- what lasts of a link
 

@@ -19,9 +19,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.core.commands.transfers import TransferCommands
-from penstock.core.links.identity import HERE, Identity, Offer, identity_of
+from penstock.core.links.identity import HERE, Identity, identity_of
 from penstock.core.links.ownership import Claim, Span
 from penstock.core.links.parcels import Piece, Told, joined
+from penstock.core.links.sharing import Lacking
 from penstock.core.links.states import Place
 from penstock.core.queue.order.runs import packed
 from penstock.core.queue.queue import Queue
@@ -36,7 +37,7 @@ class ReturningCommands(TransferCommands):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self._lacking: list[Offer] | None = None  # see `_lacks`
+        self._lacking: list[Lacking] | None = None  # see `_lacks`
 
     def offered_by(self, site: str, vhost: str, queue: str) -> bool:
         """Whether a site has said that it has a queue of this name."""
@@ -85,12 +86,11 @@ class ReturningCommands(TransferCommands):
             new += [(origin, *span) for span in (*without((first, stop), never), *left)]
         return told._replace(spans=tuple(new))
 
-    def _lacks(self) -> list[Offer]:
-        """Queues of other sites whose messages are first this one's, which has no such queue; each once."""
+    def _lacks(self) -> list[Lacking]:
+        """Queues that other sites have, or had, and whose messages are first this one's, which has none; each once."""
         if self._lacking is None:
-            told = (one for some in self.sharing.offered.values() for one, _ in some.values())
-            mine = {one.identity: one for one in told if one.initial_owner == self.peers.here}
-            self._lacking = [one for one in mine.values() if not self._has(one.identity)]
+            mine = dict.fromkeys(self.sharing.first_owned_by(self.peers.here))
+            self._lacking = [one for one in mine if not self._has(one.identity)]
         return self._lacking
 
     def _has(self, one: Identity) -> bool:
@@ -103,17 +103,16 @@ class ReturningCommands(TransferCommands):
         Else nobody would: they come without a queue, and a later one has what comes after it.
         """
         lsns = cast("npt.NDArray[np.int64]", rows.column("lsn").to_numpy())
-        for offer in self._lacks():
-            if (piece.vhost, piece.exchange) != (offer.identity.vhost, offer.topic[0]):
+        for one, topic in self._lacks():
+            if (piece.vhost, piece.exchange) != (one.vhost, topic[0]):
                 continue
-            if not self.sharing.took(site, offer.identity, piece.at or int(lsns[0])):
+            if not self.sharing.took(site, one, piece.at or int(lsns[0])):
                 continue
-            pattern = TopicPattern(offer.topic[1])
+            pattern = TopicPattern(topic[1])
             mine = lsns[[pattern.matches(key) for key in cast("list[str]", rows.column("name").to_pylist())]]
             origin, numbers = piece.path[0], self._numbers(piece.path[0])
             runs = cast("list[tuple[int, int]]", within(packed(mine)).tolist() if len(mine) else [])
             spans = [(origin, *span) for low, high in runs for span in numbers.unknown(low, high)]
-            one = offer.identity
             if spans:
                 self._give_back(now, one.vhost, one.name, spans, Claim(self.peers.here), self._heirs(site, *one[:2]))
 
@@ -130,15 +129,9 @@ class ReturningCommands(TransferCommands):
             if low < queue.id:
                 yield from self.told_as(low, min(high, queue.id))
         if origin != self.origin:
-            numbers, (_, name) = self._numbers(origin), self._site_of(origin)
-            told = self.link_state(name).heard + 1 if self.sharing.with_site(queue.id, name) is not None else 0
-            at, forgotten = first, min(stop, max(numbers.floor, told))
-            for low, high in numbers.standing(first, forgotten):
-                if at < low:
-                    yield origin, at, low
-                at = high
-            if at < forgotten:
-                yield origin, at, forgotten
+            passed = max(first, min(stop, self._passed(queue, origin)))
+            here = self._numbers(origin).standing(first, passed)
+            yield from ((origin, *span) for span in without((first, passed), here) if first < passed)
 
     def _ending(self, now: Now, queue: Queue) -> int:
         """Claims of this site to messages that have not come are of no use to it any more."""

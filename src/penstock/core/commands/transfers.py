@@ -16,8 +16,6 @@ from penstock.core.commands.links import LinkCommands, merged_spans
 from penstock.core.links.asking import Asking, Waiting, Wanted
 from penstock.core.links.ownership import Span
 from penstock.core.links.parcels import ASKED_MOST, HANDED_ON_MOST, Ask, Asked, joined, read_ask
-from penstock.core.links.sharing import Sharing
-from penstock.core.links.telling import Carried
 from penstock.core.links.twins import Twin
 from penstock.core.queue.dispatching.consumers import Consumer
 from penstock.core.queue.order.runs import packed
@@ -42,9 +40,7 @@ class TransferCommands(LinkCommands):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self.sharing = Sharing()
         self.absent = set[str]()  # sites that no link reaches now; the server says so
-        self._carries = dict[str, Carried]()  # by site: what the link to it carries
         self._askings = dict[int, Asking]()  # by queue
         self._handing_on = list[Asked]()
         self._looks_at = self._twins_at = 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
 from penstock.core.links.identity import Identity, Offer
@@ -24,10 +24,22 @@ class Agreed(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """A queue that a site had, too: LSNs there, of its declare and of its end."""
+    """A queue that a site had, too: LSNs there, of its declare and of its end.
+
+    owner    its `initial_owner`, and `topic` what it showed; empty where it had none, or an older site says so
+    """
 
     since: int
     until: int
+    owner: str = ""
+    topic: tuple[str, str] = ("", "")
+
+
+class Lacking(NamedTuple):
+    """A queue that others have and this site has not; topic: (exchange, key) that it shows messages of."""
+
+    identity: Identity
+    topic: tuple[str, str]
 
 
 ENDED_MOST = 1_000
@@ -58,15 +70,15 @@ class Sharing:
             name = one.identity.vhost, one.identity.name
             if name in known or len(known) < OFFERED_MOST:
                 known[name] = one, since
-        ends = {(end.until, end.since, one) for one, some in self._ends.get(site, {}).items() for end in some}
+        ends = {(end.until, end, one) for one, some in self._ends.get(site, {}).items() for end in some}
         for gone, end in ended:
             name = gone.vhost, gone.name
             if name in known and known[name][1] == end.since:
                 del known[name]
-            ends.add((end.until, end.since, gone))
+            ends.add((end.until, end, gone))
         self._ends[site] = {}
-        for until, since, gone in sorted(ends)[-ENDED_MOST:]:
-            self._ends[site].setdefault(gone, []).append(Ended(since, until))
+        for _, end, gone in sorted(ends)[-ENDED_MOST:]:
+            self._ends[site].setdefault(gone, []).append(end)
 
     def say(self, site: str, queues: Mapping[int, Agreed], *, more: bool = False, gone: int = 0) -> None:
         """With this site these queues are shared, and no others.  more: others, too, as they were; but not `gone`."""
@@ -94,10 +106,18 @@ class Sharing:
         """Whether one that a site has no more was there at this LSN."""
         return any(one.since <= lsn < one.until for one in self._ends.get(site, {}).get(identity, ()))
 
+    def first_owned_by(self, site: str) -> Iterator[Lacking]:
+        """Queues that others have, or had, of which this site is the `initial_owner`; some more than once."""
+        for some in self.offered.values():
+            yield from (Lacking(one.identity, one.topic) for one, _ in some.values() if one.initial_owner == site)
+        for gone in self._ends.values():
+            for one, ends in gone.items():
+                yield from (Lacking(one, end.topic) for end in ends if end.owner == site)
+
     def bounds(self, site: str) -> list[int]:
         """LSNs of a site at which queues began or ended there that this one may have, too."""
         begins = [now.since for number in self._queues if (now := self.with_site(number, site)) is not None]
-        ends = [at for some in self._ends.get(site, {}).values() for one in some for at in one]
+        ends = [at for some in self._ends.get(site, {}).values() for one in some for at in (one.since, one.until)]
         return sorted({*begins, *ends})
 
     def forget(self, queue: int) -> None:
@@ -124,8 +144,13 @@ ENDS_EACH = 100
 
 def dump_ends(ended: Sequence[tuple[Identity, Ended]]) -> list[dict[str, object]]:
     """What is said of queues that are gone, as JSON objects, to stand among offers."""
-    said = [{"identity": list(one), "since": end.since, "until": end.until} for one, end in ended]
+    said = [_plain(one, end) for one, end in ended]
     return [dump_offer(NO_QUEUE, 0) | {"ends": said[at : at + ENDS_EACH]} for at in range(0, len(said), ENDS_EACH)]
+
+
+def _plain(one: Identity, end: Ended) -> dict[str, object]:
+    first = {"initial_owner": end.owner, "topic": list(end.topic)} if end.owner else {}
+    return {"identity": list(one), "since": end.since, "until": end.until, **first}
 
 
 def says_end(table: object) -> bool:
@@ -147,7 +172,10 @@ def load_ends(table: Mapping[str, Any]) -> list[tuple[Identity, Ended]]:
 
 
 def _end(table: Mapping[str, Any]) -> tuple[Identity, Ended]:
-    identity, ended = Identity(*map(str, table["identity"])), Ended(int(table["since"]), int(table["until"]))
+    exchange, key = table["topic"] if "initial_owner" in table else ("", "")
+    owner, topic = str(table.get("initial_owner", "")), (str(exchange), str(key))
+    identity = Identity(*map(str, table["identity"]))
+    ended = Ended(int(table["since"]), int(table["until"]), owner, topic)
     if not 0 <= ended.since <= ended.until < LSN_LIMIT:
         raise ValueError("it begins or ends at no LSN")
     return identity, ended

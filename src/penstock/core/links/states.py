@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, cast
 
@@ -55,6 +55,7 @@ class Gone(NamedTuple):
     kind      empty: an older checkpoint has it, which knew no more than its name, and it ended before that was written
     topic     (exchange, key) that it showed messages of
     domain    the settings' `group_local_queue_domain`
+    owner     their `initial_owner`; empty: it had none, or an older checkpoint has it
     """
 
     vhost: str
@@ -63,6 +64,18 @@ class Gone(NamedTuple):
     domain: str | None
     topic: tuple[str, str]
     until: int = 0
+    owner: str = ""
+
+    def dump(self) -> list[object]:
+        """As JSON: who owned its messages first stands behind the topic, where an older version passes it over."""
+        topic = [*self.topic, self.owner] if self.owner else self.topic
+        return [self.vhost, self.name, self.kind, self.domain, topic, self.until]
+
+
+def load_gone(vhost: str, name: str, kind: str, domain: str | None, topic: Sequence[str], until: int) -> Gone:
+    """The inverse of `Gone.dump`."""
+    exchange, key, *owner = topic
+    return Gone(vhost, name, kind, domain, (exchange, key), until, owner[0] if owner else "")
 
 
 class Departed(dict[int, Gone]):
@@ -73,7 +86,8 @@ class Departed(dict[int, Gone]):
     def note(self, queue: int, vhost: str, name: str, settings: QueueSettings, until: int = 0) -> None:
         """A queue that other sites may have, too, is gone."""
         topic = settings.exchange, settings.underlying_topic or name
-        self[queue] = Gone(vhost, name, settings.kind, settings.group_local_queue_domain, topic, until)
+        owner = settings.initial_owner or ""
+        self[queue] = Gone(vhost, name, settings.kind, settings.group_local_queue_domain, topic, until, owner)
         if len(self) > DEPARTED_MOST:
             del self[min(self)]
 

@@ -219,7 +219,7 @@ class Telling:
         """Of queues that began or ended at these LSNs."""
         if fresh:
             gone = [unpack_pairs(body)[0] for _, kind, _, _, body in records if kind == Kind.QUEUE_DELETE]
-            yield from self._home.ends(self._to.name, gone)
+            yield from self._home.ends(self._to.name, {*gone, *fresh})  # also of what has begun and is gone since
             yield from self._home.offers(self._to.name, fresh)
 
     # -- messages

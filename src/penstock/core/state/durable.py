@@ -37,7 +37,7 @@ from penstock.core.acted import Acted
 from penstock.core.links.carried import Numbers
 from penstock.core.links.identity import Site
 from penstock.core.links.ownership import Claim
-from penstock.core.links.states import Departed, Early, EarlyClaim, Gone, LinkState, Place, Returned
+from penstock.core.links.states import Departed, Early, EarlyClaim, LinkState, Place, Returned, load_gone
 from penstock.core.links.twins import Numbered, Sequences
 from penstock.core.sizes import Sizes
 from penstock.core.sow.holding import SowState
@@ -224,11 +224,8 @@ class DurableState:
     )  # fmt: skip
     gone: Departed = kept(  # queues of which other sites may have to hear that they are gone
         Departed,
-        lambda gone: [[number, *one] for number, one in sorted(gone.items())],
-        lambda told: Departed({
-            number: Gone(vhost, name, kind, domain, (topic[0], topic[1]), until)
-            for number, vhost, name, kind, domain, topic, until in told
-        }),
+        lambda gone: [[number, *one.dump()] for number, one in sorted(gone.items())],
+        lambda told: Departed({number: load_gone(*one) for number, *one in told}),
         Departed,
     )
     exchanges: dict[tuple[str, str], ExchangeState] = kept(
