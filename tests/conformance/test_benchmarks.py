@@ -83,6 +83,8 @@ def test_doors_that_end_are_measured_on_a_real_server(tmp_path: Path) -> None:
         assert 0 < figures[f"the {door} door killed: back"] < 30
         assert figures[f"the {door} door killed: p99 of the others"] > 0
     assert figures["small Flight publishes beside a saturated AMQP door, doors = 1"] > 0
+    of_all, of_core = (figures[f"publish-3, doors = 1: CPU of {which}"] for which in ("all processes", "the core"))
+    assert 0 < of_core < of_all
 
 
 def test_many_clients_are_measured_on_every_peer_that_is_installed(tmp_path: Path) -> None:
