@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from penstock.memory.relief import Held
 from penstock.records.rights import MONITORING
 from penstock.server.amqp.connection import Connection
 from penstock.server.amqp.links import AmqpLink, Link, TlsLink
 from penstock.server.amqp.publishers import Publishers
 from penstock.server.amqp.session import Outgoing
-from penstock.server.amqp.unread import unread
 from penstock.server.listening import bind
 from penstock.version import __version__
 from penstock.wire.amqp import events, methods
@@ -27,6 +27,7 @@ from penstock.wire.amqp.machine import ServerConnection
 from penstock.wire.amqp.publishes import ACK, ACK_FRAME, PUBLISH, SMALL
 
 if TYPE_CHECKING:
+    from penstock.errors import MemoryShort
     from penstock.records.password_hashes import Slow
     from penstock.server.amqp.connection import Reception
     from penstock.server.amqp.port import Apart
@@ -388,3 +389,20 @@ class AmqpDoor:
                 session.reader.send_heartbeat()
                 session.outgoing.mark_dirty()
         self.engine.arm()
+
+
+def unread(sessions: Collection[Connection]) -> Iterator[Held]:
+    """What waits for clients that do not read, which is memory that publishers want, for `memory.relief`.
+
+    While there is room a client may leave unread what it likes.  Where memory is short and stays so, the link of one
+    that has taken nothing meanwhile is cut: its messages go back to their queues, as when it dies.
+    """
+    for session in list(sessions):
+        if waiting := session.link.buffered():
+            name = f"what {session.peer} does not read"
+            yield Held(session, session.user, name, waiting, session.outgoing.taken, _cutting(session))
+
+
+def _cutting(session: Connection) -> Callable[[MemoryShort], None]:
+    """Who does not read cannot be told why."""
+    return lambda _: session.link.abort()
