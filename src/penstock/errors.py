@@ -28,6 +28,7 @@ Each class has a stable `code` that is never reused, whether a `retry` may help,
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, ClassVar
 
 AROUND = 60
@@ -254,3 +255,11 @@ class LogBroken(Unavailable):
 
     code = "PS504"
     to_do = "Check the disk, then restart the server; it replays the log."
+
+
+def known_name(name: str, known: Iterable[str], otherwise: str = "") -> str:
+    """`; did you mean 'x'?` for the known name that is nearest to an unknown one; otherwise what else is to be said."""
+    from difflib import get_close_matches  # for mistakes alone
+
+    near = get_close_matches(name, sorted(known), n=1, cutoff=0.6)
+    return f"; did you mean {near[0]!r}?" if near else otherwise

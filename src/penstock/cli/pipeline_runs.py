@@ -65,8 +65,7 @@ def chosen(what: Sequence[str], config: str) -> tuple[Settings, str, list[Any]]:
 
 def _named(settings: Settings, file: str, names: Sequence[str]) -> list[Any]:
     """The pipelines of these names, or all.  NotFound for a name that is not there, SettingsError where none is."""
-    from penstock.config.known_names import known_name
-    from penstock.errors import NotFound, SettingsError
+    from penstock.errors import NotFound, SettingsError, known_name
 
     known = {one.name: one for one in settings.pipeline}
     for name in names:
@@ -153,7 +152,7 @@ def verdict(one: Mapping[str, Any]) -> str:
 
 def undeclared(pipeline: Any, settings: Settings, file: str) -> list[str]:
     """Sentences about queues that the settings do not have: a client may declare them, or a name is misspelt."""
-    from penstock.config.known_names import known_name
+    from penstock.errors import known_name
 
     known = [one.name for one in settings.queue]
     asked = [one.queue for one in (*pipeline.source.values(), *pipeline.to) if one.queue is not None]
@@ -437,8 +436,7 @@ def reset(
 
 def pipeline_of(settings: Settings, config: str, name: str, where: Where, folder: Path) -> Pipeline:
     """The pipeline, or the view on Spark, of this name.  NotFound when the settings have none."""
-    from penstock.config.known_names import known_name
-    from penstock.errors import NotFound
+    from penstock.errors import NotFound, known_name
     from penstock.spark.pipelines.definition import Definition
     from penstock.spark.pipelines.folders import Place
     from penstock.spark.pipelines.pipeline import Pipeline

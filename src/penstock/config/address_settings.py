@@ -8,8 +8,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 
-from penstock.config.known_names import known_name
 from penstock.config.queue_values import COUNT_MAX, BadValue
+from penstock.errors import known_name
 from penstock.records.address_settings import BESIDE, LATER, MAKERS
 from penstock.units import parse_duration, parse_size
 

@@ -22,7 +22,7 @@ from pydantic import BaseModel, ValidationError
 
 from penstock.config.address_settings import OWN, read_address_value
 from penstock.config.foreign import Converted, Remark, Verdict, is_foreign, read_bytes, read_foreign
-from penstock.config.known_names import Path_, known_name
+from penstock.config.foreign.converted import Path_
 from penstock.config.mistakes import (
     NOT_YET,
     Problem,
@@ -39,7 +39,7 @@ from penstock.config.mistakes import (
 from penstock.config.queue_settings import KEY_ALIASES, QUEUE_KEYS, read_queue_settings
 from penstock.config.queue_values import BadValue, in_line, read_value, written
 from penstock.config.settings import Settings
-from penstock.errors import SettingsError
+from penstock.errors import SettingsError, known_name
 from penstock.records.queue_settings import QueueSettings
 from penstock.records.regular_expressions import SPECIAL, topic_pattern
 from penstock.units import format_duration, format_size

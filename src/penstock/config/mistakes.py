@@ -19,12 +19,13 @@ from pydantic_core import ErrorDetails
 
 from penstock.config.action_section import wrong_actions
 from penstock.config.foreign import Converted
-from penstock.config.known_names import Path_, Place, known_name
+from penstock.config.foreign.converted import Path_, Place
 from penstock.config.pipeline_inputs import ONLY
 from penstock.config.pipeline_section import Pipeline
 from penstock.config.sections import DOORS
 from penstock.config.settings import Settings
 from penstock.config.vhost_sections import ViewSection, wrong_views
+from penstock.errors import known_name
 from penstock.units import format_size
 
 

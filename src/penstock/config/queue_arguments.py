@@ -15,10 +15,9 @@ from collections.abc import Mapping
 from typing import cast
 
 from penstock.config.exclusions import refuse_impossible
-from penstock.config.known_names import known_name
 from penstock.config.queue_settings import KEY_ALIASES, QUEUE_KEYS, read_queue_settings
 from penstock.config.queue_values import BadValue, argument_name, read_value, written
-from penstock.errors import InvalidArgument, PreconditionFailed
+from penstock.errors import InvalidArgument, PreconditionFailed, known_name
 from penstock.records.declared_types import MAX_AGE, QUEUE_TYPES, QueueType
 from penstock.records.queue_settings import APPLY_TO, Origin, Policy, QueueSettings
 from penstock.records.regular_expressions import PatternError, compile_pattern

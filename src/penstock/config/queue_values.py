@@ -18,8 +18,7 @@ from typing import Literal, TypeAlias, cast
 
 import orjson
 
-from penstock.config.known_names import known_name
-from penstock.errors import InvalidArgument
+from penstock.errors import InvalidArgument, known_name
 from penstock.records.body_schemas import AVRO, BARE, PROTOBUF, UNPACKED_MOST, packed
 from penstock.records.dataclass import dataclass
 from penstock.records.field_tables import Timestamp

@@ -8,14 +8,13 @@ all of it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from difflib import get_close_matches
 from itertools import chain
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, Self, TypeVar, cast
 
 import orjson
 
-from penstock.errors import InvalidArgument
+from penstock.errors import InvalidArgument, known_name
 from penstock.units import parse_duration
 
 COMMAND_LIMIT = 1 << 20
@@ -40,11 +39,12 @@ class Field(NamedTuple):
     """One declared argument: what it is called, its kind, its bounds, and what it is where nobody gives it."""
 
     name: str
-    kind: Literal["name", "text", "count", "flag", "duration", "table", "texts", "numbers", "value"]
+    kind: Literal["name", "text", "count", "flag", "duration", "table", "texts", "names", "numbers", "list", "value"]
     default: Any = None
     low: int = 0
     high: int = LSN_MAX  # of a number; of a text its bytes, of a list its length
     needed: bool = False  # it must be there
+    known: tuple[str, ...] = ()  # of names
 
 
 def name(of: str, most: int = NAME_LIMIT) -> Field:
@@ -75,6 +75,11 @@ def table(of: str) -> Field:
 def texts(of: str, most: int) -> Field:
     """A list of texts, or None when absent."""
     return Field(of, "texts", high=most)
+
+
+def names(of: str, known: Iterable[str]) -> Field:
+    """A list of distinct names of these, or None when absent."""
+    return Field(of, "names", known=tuple(known))
 
 
 def numbers(of: str, most: int) -> Field:
@@ -108,8 +113,7 @@ def shown(value: object) -> str:
 def nearest(name: str, known: Iterable[str]) -> str:
     """`; did you mean 'x'?` for the nearest known name, else what is known."""
     names = sorted(known)
-    near = get_close_matches(name, names, n=1, cutoff=0.6)
-    return f"; did you mean {near[0]!r}?" if near else f"; known: {', '.join(names)}"
+    return known_name(name, names, f"; known: {', '.join(names)}")
 
 
 class Fields:
@@ -278,6 +282,14 @@ class Fields:
         self.finish()
         return found
 
+    def given(self, declared: Sequence[Field]) -> dict[str, Any]:
+        """The same of what was given, lists as tuples: what it is otherwise, who takes it says."""
+        there = {one.name: one.needed or self.has(one.name) for one in declared}
+        found = {one.name: self.one(one) if there[one.name] else self._take(one.name) for one in declared}
+        self.finish()
+        given = {name: value for name, value in found.items() if there[name]}
+        return {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
+
     def one(self, field: Field) -> Any:
         """The value of one declared field."""
         if not self.has(field.name) and field.kind not in ("name", "table"):
@@ -300,8 +312,12 @@ class Fields:
                 return self.table(field.name)
             case "texts":
                 return self.texts(field.name, field.high)
+            case "names":
+                return self.names(field.name, field.known)
             case "numbers":
                 return self.numbers(field.name, field.high)
+            case "list":
+                return self.objects(field.name)
             case "value":
                 return self._take(field.name)
 
@@ -429,13 +445,9 @@ class Lenient(Fields):
 
 
 _KINDS = {
-    "bool": "true or false",
-    "int": "a number",
-    "float": "a number",
-    "str": "a text",
-    "list": "a list",
+    "bool": "true or false", "int": "a number", "float": "a number", "str": "a text", "list": "a list",
     "dict": "an object",
-}
+}  # fmt: skip
 
 
 def kind_of(value: object) -> str:

@@ -11,8 +11,7 @@ from typing import NamedTuple, cast
 
 from penstock.config.foreign import amps_values
 from penstock.config.foreign.amps_elements import Fields, Row, read_fields, stray, unknown
-from penstock.config.foreign.converted import Book, Element, Verdict
-from penstock.config.known_names import Path_, Place
+from penstock.config.foreign.converted import Book, Element, Path_, Place, Verdict
 from penstock.errors import InvalidArgument
 from penstock.records.cron import parse_schedule
 from penstock.records.dataclass import dataclass

@@ -11,8 +11,8 @@ from typing import cast
 
 from penstock.config.foreign import amps_values
 from penstock.config.foreign.amps_values import Read
-from penstock.config.foreign.converted import Book, Element, Verdict
-from penstock.config.known_names import Place, known_name
+from penstock.config.foreign.converted import Book, Element, Place, Verdict
+from penstock.errors import known_name
 from penstock.records.dataclass import dataclass
 
 

@@ -12,8 +12,8 @@ from typing import cast
 
 from penstock.config.foreign import amps_values
 from penstock.config.foreign.amps_elements import seen, stray, unknown
-from penstock.config.foreign.converted import Book, Element, Verdict
-from penstock.config.known_names import Path_, Place, known_name
+from penstock.config.foreign.converted import Book, Element, Path_, Place, Verdict
+from penstock.errors import known_name
 from penstock.records.message_types import JSON
 from penstock.records.regular_expressions import SPECIAL, topic_pattern
 

@@ -24,8 +24,7 @@ from penstock.config.foreign.amps_elements import (
     stray,
     unknown,
 )
-from penstock.config.foreign.converted import Book, Element, Verdict
-from penstock.config.known_names import Path_, Place
+from penstock.config.foreign.converted import Book, Element, Path_, Place, Verdict
 from penstock.config.queue_settings import QUEUE_KEYS
 from penstock.records.message_types import JSON
 from penstock.records.regular_expressions import SPECIAL

@@ -10,8 +10,8 @@ import re
 from collections.abc import Callable
 from typing import TypeAlias
 
-from penstock.config.known_names import known_name
 from penstock.config.queue_values import COUNT_MAX, TEN_YEARS_US
+from penstock.errors import known_name
 from penstock.units import format_duration, parse_duration, parse_size
 
 Read: TypeAlias = Callable[[str], object]

@@ -46,9 +46,19 @@ from penstock.config.foreign.amps_elements import (
 from penstock.config.foreign.amps_links import read_replication
 from penstock.config.foreign.amps_queues import read_sow, typed
 from penstock.config.foreign.amps_values import NO
-from penstock.config.foreign.converted import BYTES_MAX, Book, Converted, Element, Verdict, parse_xml, read_bytes
-from penstock.config.known_names import Path_, Place, known_name
+from penstock.config.foreign.converted import (
+    BYTES_MAX,
+    Book,
+    Converted,
+    Element,
+    Path_,
+    Place,
+    Verdict,
+    parse_xml,
+    read_bytes,
+)
 from penstock.config.queue_values import of_files
+from penstock.errors import known_name
 from penstock.records.body_schemas import AVRO, PROTOBUF, SCHEMA_TYPES
 from penstock.records.message_types import MESSAGE_TYPES
 from penstock.records.regular_expressions import SPECIAL, topic_pattern

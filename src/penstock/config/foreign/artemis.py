@@ -10,8 +10,7 @@ import re
 from collections.abc import Iterator
 
 from penstock.config.address_settings import ADDRESS_KEYS, ELSEWHERE
-from penstock.config.foreign.converted import Book, Converted, Element, Verdict
-from penstock.config.known_names import Path_, Place
+from penstock.config.foreign.converted import Book, Converted, Element, Path_, Place, Verdict
 from penstock.config.queue_values import COUNT_MAX
 from penstock.records.address_settings import LAST_VALUE, last_value
 from penstock.units import format_duration

@@ -2,6 +2,7 @@
 
 A mistake is what the other server would refuse too, or what nobody can read: all are told at once.  A remark is what is
 right in the file and not the same here.  In TOML the place that a table of a list came from stands above it.
+A mistake in a setting is told in its writer's words: `jobs.xml:12: <MaxCancels> of <Queue> "Jobs"`.
 
 XML is read with line numbers and reaches nothing outside the file: a document type declaration is refused, and with it
 every entity but the five of XML; nesting, elements and bytes have bounds.  Namespaces are left as they are written.
@@ -14,14 +15,33 @@ from collections.abc import Mapping, Sequence
 from dataclasses import field
 from enum import Enum
 from pathlib import Path
-from typing import NamedTuple, cast
+from typing import NamedTuple, TypeAlias, cast
 from xml.parsers import expat
 
 import tomli_w
 
-from penstock.config.known_names import Path_, Place
 from penstock.errors import SettingsError
 from penstock.records.dataclass import dataclass
+
+Path_: TypeAlias = tuple[str | int, ...]
+"""Place of a value in our settings: section, index in a list of tables, key, deeper keys."""
+
+
+class Place(NamedTuple):
+    """Where a value was read.  `line` counts from 1; 0 where the format has no lines to speak of."""
+
+    file: str
+    line: int
+    what: str
+
+    @property
+    def where(self) -> str:
+        """`jobs.xml:12`"""
+        return f"{self.file}:{self.line}" if self.line else self.file
+
+    def told(self, text: str) -> str:
+        """One line about this place."""
+        return f"{self.where}: {self.what}: {text}"
 
 
 class Verdict(Enum):

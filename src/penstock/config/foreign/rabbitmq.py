@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple, cast
 
-from penstock.config.foreign.converted import Book, Converted, Verdict
+from penstock.config.foreign.converted import Book, Converted, Path_, Place, Verdict
 from penstock.config.foreign.rabbitmq_people import (
     VHOST_LIMITS,
     Permission,
@@ -22,7 +22,6 @@ from penstock.config.foreign.rabbitmq_people import (
     permit,
     user_table,
 )
-from penstock.config.known_names import Path_, Place
 from penstock.config.queue_arguments import DEDUPLICATES, DEDUPLICATION, HARMLESS_ARGUMENTS, MIRRORS, NO_MIRRORS
 from penstock.config.queue_settings import KEY_ALIASES, QUEUE_KEYS
 from penstock.config.queue_values import Kind, argument_name

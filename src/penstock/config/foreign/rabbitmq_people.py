@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeVar, cast
 
-from penstock.config.foreign.converted import Book, Verdict
-from penstock.config.known_names import Place
+from penstock.config.foreign.converted import Book, Place, Verdict
 from penstock.config.queue_values import argument_name
 
 ALL = ".*"

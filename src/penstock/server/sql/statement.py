@@ -13,12 +13,11 @@ A name alone is the first of these that there is.  A topic of an exchange of its
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, cast
 
 import orjson
 
-from penstock.errors import InvalidArgument, NotFound
+from penstock.errors import InvalidArgument, NotFound, known_name
 from penstock.records.body_schemas import needed_of
 from penstock.records.dataclass import dataclass
 from penstock.records.message_types import JSON as JSON_BODIES
@@ -322,8 +321,7 @@ def columns(
 
 def missing(vhost: str, use: Use, there: Sequence[str]) -> NotFound:
     """The error for a name that is nothing; there: what may have been meant."""
-    near = get_close_matches(use.name, there, n=1, cutoff=0.6)
-    hint = f"; did you mean {near[0]!r}?" if near else "; SHOW TABLES says what there is"
+    hint = known_name(use.name, there, "; SHOW TABLES says what there is")
     what = use.schema or "queue, view or topic"
     return NotFound(f"no {what} '{use.name}' in vhost '{vhost}'{hint}")
 

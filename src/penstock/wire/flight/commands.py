@@ -28,7 +28,7 @@ HEARTBEAT_US = 30_000_000
 class Publish:
     """DoPut: messages.  `topic` serves rows that have none of their own."""
 
-    topic: str | None
+    topic: str | None = None
     exchange: str = ""
     vhost: str = DEFAULT_VHOST
     publisher: str | None = None
@@ -44,8 +44,8 @@ class Stage:
     query: str
     batch: int
     partition: int
-    attempt: int
-    topic: str | None
+    attempt: int = 0
+    topic: str | None = None
     exchange: str = ""
     vhost: str = DEFAULT_VHOST
     delta: bool = False  # bodies are merged into the present records of their keys
@@ -82,9 +82,9 @@ class Link:
     name: str  # who it takes this site for
     site: str
     origin: int
-    group: str
-    sync: bool  # whether its publishers wait for this one
-    offers: Sequence[object]  # its queues, for the core to read
+    group: str = ""
+    sync: bool = False  # whether its publishers wait for this one
+    offers: Sequence[object] = ()  # its queues, for the core to read
     sites: Sequence[tuple[str, int, str]] = ()  # that it has met: name, origin, group
 
 
@@ -105,7 +105,7 @@ class QueueContent:
 class Replay:
     """DoGet: the messages of a topic from a bookmark on, settled or not; `pattern` chooses several topics."""
 
-    topic: str | None
+    topic: str | None = None
     pattern: str | None = None
     exchange: str = ""
     vhost: str = DEFAULT_VHOST

@@ -1,23 +1,11 @@
 """How the commands of DoPut, DoExchange and DoGet are written: one JSON object with one key that names the operation.
 
-    DoPut       {"publish": {"topic", "exchange", "vhost", "publisher", "sequence", "delta"}}
-                {"stage": {"query", "batch", "partition", "attempt", "topic", "exchange", "vhost", "delta", "ordered"}}
-    DoExchange  {"consume": {"queue", "vhost", "filter", "backlog", "name", "no_ack", "heartbeat",
-                    "max_backlog"}}     queue: a name, or a pattern of names
-                {"link": {"name", "site", "origin", "group", "sync", "offers"}}     `wire.flight.linking` has the rest
-    DoGet       {"queue": {"name", "vhost", "states", "limit", "filter", "columns"}}
-                {"replay": {"topic", "exchange", "vhost", "pattern", "bookmark", "bookmark_not_found", "filter",
-                            "limit", "columns", "follow", "rate", "rate_max_gap", "stream", "id", "select",
-                            "fully_durable", "timestamp"}}
-                {"sow": {"topic", "exchange", "vhost", "filter", "order_by", "top_n", "skip_n", "batch_size", "columns",
-                         "projection", "grouping", "select", "stats"}}
-                {"subscribe": {"topic", "exchange", "vhost", "filter", "sow", "delta", "no_empties", "oof", "order_by",
-                               "top_n", "skip_n", "columns", "conflation", "conflation_key", "projection", "grouping",
-                               "select", "fully_durable", "timestamp"}}
-                {"log": {"from", "to", "columns", "kinds"}}
-                {"plan": {"stream", "batch", "part", "parts", "columns", "revision", "query", "query_batch",
-                          "epoch", "key"}}
-                {"sql": "SELECT ..."}, or {"sql": {"statement", "vhost"}}
+    DoPut       {"publish": {...}}, {"stage": {...}}, {"transact": {...}}
+    DoExchange  {"consume": {...}}, {"link": {...}}     `wire.flight.linking` has what follows
+    DoGet       {"queue": {...}}, {"replay": {...}}, {"sow": {...}}, {"subscribe": {...}}, {"log": {...}},
+                {"plan": {...}}, {"sql": "SELECT ..."} or {"sql": {"statement", "vhost"}}
+
+A table has what each may hold.  What it is where nobody gives it stands in `commands`, with what it means.
 
 Owns names, types and ranges.  Refuses to know what a queue or a topic is.  Every error is an InvalidArgument that names
 the operation, the field and what it may hold.
@@ -25,16 +13,30 @@ the operation, the field and what it may hold.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Literal, cast
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple, TypeAlias, cast
 
 from penstock.errors import InvalidArgument
 from penstock.records.kinds import Kind
-from penstock.wire.fields import LSN_MAX, NAME_LIMIT, NUMBER_MOST, Fields, nearest, read_json, shown, write_json
+from penstock.wire.fields import (
+    LSN_MAX,
+    NAME_LIMIT,
+    NUMBER_MOST,
+    Field,
+    Fields,
+    count,
+    flag,
+    name,
+    names,
+    nearest,
+    read_json,
+    shown,
+    text,
+    texts,
+    write_json,
+)
 from penstock.wire.flight.commands import (
     BATCH_MOST,
-    DEFAULT_VHOST,
-    HEARTBEAT_US,
     Consume,
     Get,
     Link,
@@ -67,20 +69,23 @@ def _origin(where: str, text: object) -> int:
 
 def sites_of(fields: Fields, name: str) -> tuple[tuple[str, int, str], ...]:
     """Sites that somebody has met."""
-    found = fields.objects(name)
+    return _sites(fields.where, fields.objects(name))
+
+
+def _sites(where: str, found: Sequence[object]) -> tuple[tuple[str, int, str], ...]:
     if len(found) > SITES_MOST:
-        raise InvalidArgument(f"{fields.where}: {len(found)} {name}; {SITES_MOST} are the most")
-    return tuple(_site(fields.where, one) for one in found)
+        raise InvalidArgument(f"{where}: {len(found)} sites; {SITES_MOST} are the most")
+    return tuple(_site(where, one) for one in found)
 
 
 def _site(where: str, given: object) -> tuple[str, int, str]:
-    text, values = shown(given), cast("list[object]", given) if isinstance(given, list) else []
+    values = cast("list[object]", given) if isinstance(given, list) else []
     if len(values) != 3:
-        raise InvalidArgument(f"{where}: {text} is no site: name, origin and group")
-    name, origin, group = values
-    if not isinstance(name, str) or not isinstance(group, str) or not 0 < len(name.encode()) <= NAME_LIMIT:
-        raise InvalidArgument(f"{where}: {text} is no site: its name and its group are texts")
-    return name, _origin(where, origin), group
+        raise InvalidArgument(f"{where}: {shown(given)} is no site: name, origin and group")
+    site, origin, group = values
+    if not isinstance(site, str) or not isinstance(group, str) or not 0 < len(site.encode()) <= NAME_LIMIT:
+        raise InvalidArgument(f"{where}: {shown(given)} is no site: its name and its group are texts")
+    return site, _origin(where, origin), group
 
 
 def told_sites(sites: Iterable[tuple[str, int, str]]) -> list[list[str]]:
@@ -113,268 +118,223 @@ LOG_COLUMNS = (
 _CONTENT_COLUMNS = (*REPLAY_COLUMNS, "state")
 _RECORDS_COLUMNS = ("sow_key", *REPLAY_COLUMNS)
 
+PARTS_MOST = 1000
+TEXT_MOST = 64 * 1024
+"""Parts and characters of a select list."""
 
-def _publish(f: Fields) -> Publish:
-    publisher, sequence = f.optional_text("publisher"), f.optional_count("sequence", low=1)
-    if (publisher is None) != (sequence is None):
-        raise InvalidArgument("publish: publisher and sequence belong together; one of them is missing")
-    if publisher == "":
-        raise InvalidArgument("publish: publisher is empty")
-    return Publish(
-        f.optional_text("topic"), f.text("exchange"), f.text("vhost", DEFAULT_VHOST), publisher, sequence,
-        True if f.flag("delta") else None, f.flag("mandatory"),
-    )  # fmt: skip
+Values: TypeAlias = "dict[str, Any]"
+"""What was given of a command, by name."""
 
 
-def _stage(f: Fields) -> Stage:
-    found = Stage(
-        f.name("query"),
-        f.number("batch", high=NUMBER_MOST),
-        f.number("partition"),
-        f.count("attempt"),
-        f.optional_text("topic"),
-        f.text("exchange"),
-        f.text("vhost", DEFAULT_VHOST),
-        f.flag("delta"),
-        f.flag("ordered"),
-        f.flag("mandatory"),
-    )
-    if found.mandatory and found.topic is None:
-        raise InvalidArgument("stage: mandatory goes with a topic for all rows, and there is none")
-    return found
+def _publish(where: str, given: Values) -> None:
+    if ("publisher" in given) != ("sequence" in given):
+        raise InvalidArgument(f"{where}: publisher and sequence belong together; one of them is missing")
+    if given.get("publisher") == "":
+        raise InvalidArgument(f"{where}: publisher is empty")
+    given["delta"] = given.get("delta") or None
 
 
-def _transact(f: Fields) -> Transact:
-    return Transact(f.text("vhost", DEFAULT_VHOST))
+def _stage(where: str, given: Values) -> None:
+    if given.get("mandatory") and "topic" not in given:
+        raise InvalidArgument(f"{where}: mandatory goes with a topic for all rows, and there is none")
 
 
-def _consume(f: Fields) -> Consume:
-    of_queue(f)
-    return Consume(
-        f.name("queue"),
-        f.text("vhost", DEFAULT_VHOST),
-        f.optional_text("filter", TEXT_LIMIT),
-        f.optional_count("backlog", low=0, high=BACKLOG_MOST),
-        f.text("name"),
-        f.flag("no_ack"),
-        f.count("priority", 0, -(2**31), 2**31 - 1),
-        max(f.duration("heartbeat", HEARTBEAT_US), 1_000_000),
-        f.optional_count("max_backlog", low=0, high=BACKLOG_MOST),
-    )
+def _consume(where: str, given: Values) -> None:
+    """Of what a subscription to topics may say most cannot be for a consumer of a queue."""
+    if given.pop("select", ()):
+        raise InvalidArgument(f"{where}: select is for sow and for subscriptions to topics; work comes whole")
+    for option, way in (("live", "early"), ("fully_durable", "durable")):
+        if given.pop(option, False):
+            raise InvalidArgument(f'{where}: {option} is no option of a queue: its setting deliver = "{way}" is that')
+    given.pop("timestamp", None)  # the column `time` is always there
+    if "heartbeat" in given:
+        given["heartbeat"] = max(given["heartbeat"], 1_000_000)
 
 
-def _link(f: Fields) -> Link:
-    return Link(
-        f.name("name"), f.name("site"), origin_of(f, "origin"), f.text("group"), f.flag("sync"), f.objects("offers"),
-        sites_of(f, "sites"),
-    )  # fmt: skip
+def _link(where: str, given: Values) -> None:
+    given["origin"], given["offers"] = _origin(where, given["origin"]), list(given.get("offers", ()))
+    given["sites"] = _sites(where, given.get("sites", ()))
 
 
-def _queue_content(f: Fields) -> QueueContent:
-    return QueueContent(
-        f.name("name"),
-        f.text("vhost", DEFAULT_VHOST),
-        f.names("states", STATES) or ("ready",),
-        f.optional_count("limit"),
-        f.optional_text("filter", TEXT_LIMIT),
-        f.names("columns", _CONTENT_COLUMNS),
-    )
+def _replay(where: str, given: Values) -> None:
+    if ("topic" in given) == ("pattern" in given):
+        raise InvalidArgument(f"{where}: name either a topic or a pattern of topics")
+    if "bookmark_not_found" in given:
+        given["missing"] = given.pop("bookmark_not_found")
+    _subscribe(where, given)
 
 
-def _replay(f: Fields) -> Replay:
-    topic, pattern = f.optional_text("topic"), f.optional_text("pattern", TEXT_LIMIT)
-    if (topic is None) == (pattern is None):
-        raise InvalidArgument("replay: name either a topic or a pattern of topics")
-    gap = f.has("rate_max_gap")
-    timed = _of_topic(f)
-    return Replay(
-        topic,
-        pattern,
-        f.text("exchange"),
-        f.text("vhost", DEFAULT_VHOST),
-        f.text("bookmark", "EPOCH", TEXT_LIMIT),
-        f.optional_text("filter", TEXT_LIMIT),
-        f.optional_count("limit"),
-        _with_time(f.names("columns", REPLAY_COLUMNS), timed),
-        f.text("bookmark_not_found", "now"),
-        f.flag("follow"),
-        f.optional_text("rate"),
-        f.duration("rate_max_gap", 0) if gap else None,
-        f.optional_text("stream"),
-        f.optional_text("id"),
-        select=_select_list(f),
-    )
+def _selected(where: str, given: Values) -> None:
+    if (size := sum(map(len, given.get("select", ())))) > TEXT_MOST:
+        raise InvalidArgument(f"{where}: select has {size} characters, the most is {TEXT_MOST}")
 
 
-def _sow(f: Fields) -> Sow:
-    return Sow(
-        f.name("topic"),
-        f.text("exchange"),
-        f.text("vhost", DEFAULT_VHOST),
-        f.optional_text("filter", TEXT_LIMIT),
-        tuple(f.texts("order_by", 16)),
-        f.optional_count("top_n"),
-        f.count("skip_n"),
-        f.count("batch_size", BATCH_MOST, 1, BATCH_MOST),
-        f.names("columns", _RECORDS_COLUMNS),
-        tuple(f.texts("projection", FIELDS_MOST)),
-        tuple(f.texts("grouping", FIELDS_MOST)) if f.has("grouping") else None,
-        _select_list(f),
-        f.flag("stats"),
-    )
+def _subscribe(where: str, given: Values) -> None:
+    """All that is told of a topic is durable: `fully_durable` asks for nothing more, `live` for what is never done."""
+    if given.pop("live", False):
+        raise InvalidArgument(
+            f"{where}: live is not done: of a topic only what is durable is told; "
+            'a queue with deliver = "early" sends ahead of the sync'
+        )
+    given.pop("fully_durable", None)
+    columns = given.get("columns")
+    if given.pop("timestamp", False) and columns is not None and "time" not in columns:
+        given["columns"] = (*columns, "time")
+    _selected(where, given)
 
 
-def _subscribe(f: Fields) -> Subscribe:
-    timed = _of_topic(f)
-    return Subscribe(
-        f.name("topic"),
-        f.text("exchange"),
-        f.text("vhost", DEFAULT_VHOST),
-        f.optional_text("filter", TEXT_LIMIT),
-        f.flag("sow", True),
-        f.flag("delta"),
-        f.flag("no_empties"),
-        f.flag("oof"),
-        tuple(f.texts("order_by", 16)),
-        f.optional_count("top_n"),
-        f.count("skip_n"),
-        _with_time(f.names("columns", ("event", "reason", *_RECORDS_COLUMNS)), timed),
-        f.optional_text("conflation"),
-        tuple(f.texts("conflation_key", FIELDS_MOST)),
-        tuple(f.texts("projection", FIELDS_MOST)),
-        tuple(f.texts("grouping", FIELDS_MOST)) if f.has("grouping") else None,
-        _select_list(f),
-    )
+def _log_range(where: str, given: Values) -> None:
+    low, high = given.pop("from", 1), given.pop("to", LSN_MAX)
+    if low > high:
+        raise InvalidArgument(f"{where}: from {low} is above to {high}")
+    given |= {"from_lsn": low, "to_lsn": high}
+    if "kinds" in given:
+        given["kinds"] = tuple(int(Kind[one.upper()]) for one in given["kinds"])
 
 
-def _kinds(f: Fields) -> tuple[int, ...] | None:
-    """Names of kinds of record, as numbers."""
-    names = f.names("kinds", [kind.name.lower() for kind in Kind])
-    return None if names is None else tuple(int(Kind[name.upper()]) for name in names)
+def _plan(where: str, given: Values) -> None:
+    part, parts = given.get("part", 0), given.get("parts", 1)
+    if part >= parts:
+        raise InvalidArgument(f"{where}: part {part} of {parts} does not exist; parts count from 0")
 
 
-def _log_range(f: Fields) -> LogRange:
-    command = LogRange(f.count("from", 1), f.count("to", LSN_MAX), f.names("columns", LOG_COLUMNS), _kinds(f))
-    if command.from_lsn > command.to_lsn:
-        raise InvalidArgument(f"log: from {command.from_lsn} is above to {command.to_lsn}")
-    return command
+class _Command(NamedTuple):
+    of: type[Any]
+    fields: tuple[Field, ...]
+    judge: Callable[[str, Values], None] = lambda where, given: None  # of values together, which it may change
 
 
-def _plan(f: Fields) -> Plan:
-    command = Plan(
-        f.name("stream"),
-        f.number("batch", 1),
-        f.count("part"),
-        f.count("parts", 1, 1, 100_000),
-        f.names("columns", REPLAY_COLUMNS),
-        f.optional_count("revision"),
-        f.optional_text("query"),
-        f.count("query_batch"),
-        f.optional_count("epoch"),
-        f.optional_text("key", TEXT_LIMIT),
-    )
-    if command.part >= command.parts:
-        raise InvalidArgument(f"plan: part {command.part} of {command.parts} does not exist; parts count from 0")
-    return command
+_VHOST, _EXCHANGE_NAME, _TOPIC = text("vhost"), text("exchange"), text("topic")
+_FILTER, _LIMIT = text("filter", most=TEXT_LIMIT), count("limit")
+_PLACED = (_TOPIC, _EXCHANGE_NAME, _VHOST)
+_NAMED = (name("topic"), _EXCHANGE_NAME, _VHOST)
+_SELECT = texts("select", PARTS_MOST)
+_DELTA, _MANDATORY = flag("delta"), flag("mandatory")
+_TOLD = (_SELECT, flag("live"), flag("fully_durable"), flag("timestamp"))
+"""What subscriptions to topics may say."""
+_SHAPED = (
+    _FILTER, texts("order_by", 16), count("top_n"), count("skip_n"), texts("projection", FIELDS_MOST),
+    texts("grouping", FIELDS_MOST),
+)  # fmt: skip
+"""Which records or rows, and in which order."""
+
+_PUT: Mapping[str, _Command] = {
+    "publish": _Command(
+        Publish, (*_PLACED, text("publisher"), count("sequence", 1), _DELTA, _MANDATORY), _publish,
+    ),
+    "stage": _Command(
+        Stage,
+        (
+            name("query"), count("batch", high=NUMBER_MOST, needed=True), count("partition", needed=True),
+            count("attempt"), *_PLACED, _DELTA, flag("ordered"), _MANDATORY,
+        ),
+        _stage,
+    ),
+    "transact": _Command(Transact, (_VHOST,)),
+}  # fmt: skip
+_EXCHANGE: Mapping[str, _Command] = {
+    "consume": _Command(
+        Consume,
+        (
+            name("queue"), _VHOST, _FILTER, count("backlog", high=BACKLOG_MOST), text("name"), flag("no_ack"),
+            count("priority", -(2**31), 2**31 - 1), Field("heartbeat", "duration"),
+            count("max_backlog", high=BACKLOG_MOST), *_TOLD,
+        ),
+        _consume,
+    ),
+    "link": _Command(
+        Link,
+        (
+            name("name"), name("site"), name("origin"), text("group"), flag("sync"), Field("offers", "list"),
+            Field("sites", "list"),
+        ),
+        _link,
+    ),
+}  # fmt: skip
+_GET: Mapping[str, _Command] = {
+    "queue": _Command(
+        QueueContent,
+        (name("name"), _VHOST, names("states", STATES), _LIMIT, _FILTER, names("columns", _CONTENT_COLUMNS)),
+    ),
+    "replay": _Command(
+        Replay,
+        (
+            *_PLACED, text("pattern", most=TEXT_LIMIT), text("bookmark", most=TEXT_LIMIT), _FILTER, _LIMIT,
+            names("columns", REPLAY_COLUMNS), text("bookmark_not_found"), flag("follow"), text("rate"),
+            Field("rate_max_gap", "duration"), text("stream"), text("id"), *_TOLD,
+        ),
+        _replay,
+    ),
+    "log": _Command(
+        LogRange,
+        (
+            count("from"), count("to"), names("columns", LOG_COLUMNS),
+            names("kinds", [kind.name.lower() for kind in Kind]),
+        ),
+        _log_range,
+    ),
+    "plan": _Command(
+        Plan,
+        (
+            name("stream"), count("batch", 1, needed=True), count("part"), count("parts", 1, 100_000),
+            names("columns", REPLAY_COLUMNS), count("revision"), text("query"), count("query_batch"), count("epoch"),
+            text("key", most=TEXT_LIMIT),
+        ),
+        _plan,
+    ),
+    "sow": _Command(
+        Sow,
+        (
+            *_NAMED, *_SHAPED, count("batch_size", 1, BATCH_MOST), names("columns", _RECORDS_COLUMNS), _SELECT,
+            flag("stats"),
+        ),
+        _selected,
+    ),
+    "subscribe": _Command(
+        Subscribe,
+        (
+            *_NAMED, *_SHAPED, flag("sow"), _DELTA, flag("no_empties"), flag("oof"),
+            names("columns", ("event", "reason", *_RECORDS_COLUMNS)), text("conflation"),
+            texts("conflation_key", FIELDS_MOST), *_TOLD,
+        ),
+        _subscribe,
+    ),
+    "sql": _Command(Sql, (name("statement", 1 << 20), _VHOST)),
+}  # fmt: skip
 
 
-def _sql(f: Fields) -> Sql:
-    return Sql(f.name("statement", 1 << 20), f.text("vhost", DEFAULT_VHOST))
-
-
-_PUT: Mapping[str, Callable[[Fields], Put]] = {"publish": _publish, "stage": _stage, "transact": _transact}
-_EXCHANGE: Mapping[str, Callable[[Fields], Consume | Link]] = {"consume": _consume, "link": _link}
-_GET: Mapping[str, Callable[[Fields], Get]] = {
-    "queue": _queue_content,
-    "replay": _replay,
-    "log": _log_range,
-    "plan": _plan,
-    "sow": _sow,
-    "subscribe": _subscribe,
-    "sql": _sql,
-}
-
-
-def _one(data: bytes, call: str, known: Mapping[str, object]) -> tuple[str, Fields]:
+def _parsed(data: bytes, call: str, known: Mapping[str, _Command]) -> Any:
     values = read_json(data, f"the command of {call}")
     if len(values) != 1:
         raise InvalidArgument(
             f"the command of {call} has {len(values)} keys; it needs one, which names the operation: {', '.join(known)}"
         )
-    ((name, value),) = values.items()
-    if name not in known:
-        raise InvalidArgument(f"{call} has no operation {name[:60]!r}{nearest(name, known)}")
-    if name == "sql" and isinstance(value, str):
+    ((operation, value),) = values.items()
+    if operation not in known:
+        raise InvalidArgument(f"{call} has no operation {operation[:60]!r}{nearest(operation, known)}")
+    if operation == "sql" and isinstance(value, str):
         value = {"statement": value}
-    return name, Fields.of(name, value)
+    wanted = known[operation]
+    given = Fields.of(operation, value).given(wanted.fields)
+    wanted.judge(operation, given)
+    return wanted.of(**given)
 
 
 def parse_put(data: bytes) -> Put:
     """The command of a DoPut."""
-    name, fields = _one(data, "DoPut", _PUT)
-    command = _PUT[name](fields)
-    fields.finish()
-    return command
+    return cast("Put", _parsed(data, "DoPut", _PUT))
 
 
 def parse_exchange(data: bytes) -> Consume | Link:
     """The command of a DoExchange."""
-    name, fields = _one(data, "DoExchange", _EXCHANGE)
-    command = _EXCHANGE[name](fields)
-    fields.finish()
-    return command
+    return cast("Consume | Link", _parsed(data, "DoExchange", _EXCHANGE))
 
 
 def parse_get(data: bytes) -> Get:
     """The ticket of a DoGet."""
-    name, fields = _one(data, "DoGet", _GET)
-    command = _GET[name](fields)
-    fields.finish()
-    return command
+    return cast("Get", _parsed(data, "DoGet", _GET))
 
 
 def command(operation: str, **fields: object) -> bytes:
     """The JSON of a command; fields that are None are left out."""
     return write_json({operation: {name: value for name, value in fields.items() if value is not None}}, operation)
-
-
-PARTS_MOST = 1000
-TEXT_MOST = 64 * 1024
-"""Parts and characters of a select list."""
-
-
-def _select_list(f: Fields) -> tuple[str, ...]:
-    """`select`: which fields of a JSON body are sent."""
-    parts = f.texts("select", PARTS_MOST)
-    if (size := sum(map(len, parts))) > TEXT_MOST:
-        raise InvalidArgument(f"{f.where}: select has {size} characters, the most is {TEXT_MOST}")
-    return tuple(parts)
-
-
-def _of_topic(f: Fields) -> bool:
-    """Options of a subscription to topics: whether the time is sent with each message.
-
-    All that is told is durable, so `fully_durable` asks for nothing more, and `live` for what is never done.
-    """
-    if f.flag("live"):
-        raise InvalidArgument(
-            f"{f.where}: live is not done: of a topic only what is durable is told; "
-            'a queue with deliver = "early" sends ahead of the sync'
-        )
-    f.flag("fully_durable")
-    return f.flag("timestamp")
-
-
-def _with_time(columns: tuple[str, ...] | None, timed: bool) -> tuple[str, ...] | None:
-    """The columns that were asked for, and the time if it was."""
-    return (*columns, "time") if timed and columns is not None and "time" not in columns else columns
-
-
-def of_queue(f: Fields) -> None:
-    """The same of a consumer, for which most of them cannot be."""
-    if f.texts("select", PARTS_MOST):
-        raise InvalidArgument(f"{f.where}: select is for sow and for subscriptions to topics; work comes whole")
-    for name, way in (("live", "early"), ("fully_durable", "durable")):
-        if f.flag(name):
-            raise InvalidArgument(f'{f.where}: {name} is no option of a queue: its setting deliver = "{way}" is that')
-    f.flag("timestamp")  # the column `time` is always there
