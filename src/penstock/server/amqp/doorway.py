@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from base64 import b64decode
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import starmap
 from sys import intern
 from typing import TYPE_CHECKING, Any
 
@@ -52,7 +53,7 @@ class Doorway:
         self._programs: dict[bytes, tuple[Mapping[str, FieldValue], frozenset[str]]] = {}
         self._cutter = way.Cutter(way.up_most(door.limits.frame_max, door.limits.max_message_size))
         self._out = list[bytes]()
-        self.confirms: way.Confirms | None = None  # the last of what goes out is one of these, or neither
+        self.confirms: way.Rows | None = None  # the last of what goes out is one of these, or neither
         self.deliveries: way.Deliveries | None = None
         self.heads: dict[Topic, bytes] = {}
         self._decided = 0  # batches, not told
@@ -91,11 +92,11 @@ class Doorway:
         """The outcome of a publish, in the same order."""
         (self.confirms or self.begin_confirms()).rows.append((session, channel, tag, how))
 
-    def begin_confirms(self) -> way.Confirms:
+    def begin_confirms(self) -> way.Rows:
         """Columns for outcomes, in the same order."""
         self._close_rows()
         self._mark_dirty()
-        self.confirms = way.Confirms()
+        self.confirms = way.Rows(Down.CONFIRMS, way.CONFIRMS)
         return self.confirms
 
     def head(self, again: bool, topic: Topic) -> bytes:
@@ -274,7 +275,7 @@ class Doorway:
 
     def _acks(self, frame: Frame) -> None:
         fars, opened = self._fars, Stage.OPEN
-        for session, channel, low, high in way.acks_of(frame):
+        for session, channel, low, high in way.rows_of(frame, way.ACKS):
             far = fars.get(session)
             if far is None or far.stage < opened:
                 raise Broken(f"session {session} has acks and is not open")
@@ -282,7 +283,7 @@ class Doorway:
                 self._take(far, events.AckRun(channel, [(low, high)]))
 
     def _figures(self, frame: Frame) -> None:
-        for one in way.figures_of(frame):
+        for one in starmap(way.Figure, way.rows_of(frame, way.FIGURES)):
             if (far := self._fars.get(one.session)) is not None:
                 incoming = far.connection.incoming
                 incoming.received, incoming.reads = one.received, one.reads

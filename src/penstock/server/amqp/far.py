@@ -45,10 +45,10 @@ class Out(Protocol):
         """The outcome of a publish, in the same order."""
         ...
 
-    confirms: way.Confirms | None
+    confirms: way.Rows | None
     """The same of outcomes of publishes."""
 
-    def begin_confirms(self) -> way.Confirms:
+    def begin_confirms(self) -> way.Rows:
         """Columns for outcomes, in the same order."""
         ...
 

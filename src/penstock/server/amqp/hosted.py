@@ -45,6 +45,10 @@ CORE, GATHERS, ASKS = 1, 2, 4
 """Why a client is not read: the core says so, too much gathers, the core is asked about it."""
 
 
+def _acks() -> way.Rows:
+    return way.Rows(Up.ACKS, way.ACKS)
+
+
 class Gathered:
     """What one door has for the core: frames in order, and open columns of rows of many clients at their end.
 
@@ -56,7 +60,7 @@ class Gathered:
         self._round = 1  # number of the open columns
         self._out = list[bytes]()  # closed frames
         self._size = 0  # bytes of them
-        self._before, self._behind, self._messages = way.Acks(), way.Acks(), way.Messages()
+        self._before, self._behind, self._messages = _acks(), _acks(), way.Messages()
 
     @property
     def full(self) -> bool:
@@ -72,11 +76,10 @@ class Gathered:
 
     def acks(self, one: Hosted, run: AckRun) -> None:
         """Acks among those of others."""
+        acks = self._before
         if one.gathered == self._round:
-            one.acked = self._round
-            self._behind.add(one.number, run.channel, run.spans)
-        else:
-            self._before.add(one.number, run.channel, run.spans)
+            one.acked, acks = self._round, self._behind
+        acks.rows += [(one.number, run.channel, low, high) for low, high in run.spans]
 
     def add(self, pieces: Sequence[bytes]) -> None:
         """A frame, behind all that came before."""
@@ -90,11 +93,12 @@ class Gathered:
 
     def close(self) -> None:
         """What comes next comes behind the open columns."""
-        if self._messages or self._before or self._behind:
-            for columns in (self._before, self._messages, self._behind):
-                if len(columns):
-                    self.put(columns.pieces())
-            self._before, self._behind, self._messages = way.Acks(), way.Acks(), way.Messages()
+        if self._messages or self._before.rows or self._behind.rows:
+            self.put(self._before.pieces())
+            if self._messages:
+                self.put(self._messages.pieces())
+            self.put(self._behind.pieces())
+            self._before, self._behind, self._messages = _acks(), _acks(), way.Messages()
             self._round += 1
 
     def take(self) -> list[bytes]:

@@ -185,7 +185,7 @@ class Host:
 
     def _confirms(self, frame: Frame) -> None:
         sessions = self.sessions
-        for session, channel, tag, how in way.confirms_of(frame):
+        for session, channel, tag, how in way.rows_of(frame, way.CONFIRMS):
             one = sessions.get(session)
             if one is None:
                 continue
@@ -264,13 +264,13 @@ class Host:
 
     def beat(self) -> None:
         """Heartbeats out, silent peers cut off, and figures for the core."""
-        now, rows = self.mono(), list[way.Figure]()
+        now, figures = self.mono(), way.Rows(Up.FIGURES, way.FIGURES)
         for one in list(self.sessions.values()):
             waiting = one.link.buffered()
             seen = one.received, one.reads & 0xFFFFFFFF, one.sent, one.writes & 0xFFFFFFFF, min(waiting, 0xFFFFFFFF)
             if seen != one.told:
                 one.told = seen
-                rows.append(way.Figure(one.number, *seen))
+                figures.rows.append((one.number, *seen))
             interval = one.machine.heartbeat * 1_000_000
             if not interval or not one.opened or one.machine.finished:
                 continue
@@ -279,8 +279,8 @@ class Host:
             elif now - one.sent_at > interval // 2:
                 one.machine.send_heartbeat()
                 one.mark_dirty()
-        if rows:
-            self.add(way.figures(rows))
+        if figures.rows:
+            self.add(figures.pieces())
         if self.sessions:
             self._look_at_share()
         self.arm()

@@ -255,77 +255,40 @@ def messages_of(frame: Frame) -> tuple[list[int], list[int], list[bytes]]:
     return sessions, targets, columns.pieces(columns.take("I", 2 * count))
 
 
-class Acks:
-    """basic.ack of many sessions: low and high tag as in `events.AckRun`."""
+ACKS, CONFIRMS, FIGURES = "IHQQ", "IHQB", "IQIQII"
+"""Numbers of a row: session, channel, low and high tag as in `events.AckRun`; session, channel, tag, how; `Figure`."""
 
-    __slots__ = ("channels", "highs", "lows", "sessions")
 
-    def __init__(self) -> None:
-        self.sessions = list[int]()
-        self.channels = list[int]()
-        self.lows = list[int]()
-        self.highs = list[int]()
+class Rows:
+    """Rows of numbers of many sessions, which go column by column."""
 
-    def __len__(self) -> int:
-        return len(self.sessions)
+    __slots__ = ("_codes", "_kind", "rows")
 
-    def add(self, session: int, channel: int, spans: Sequence[tuple[int, int]]) -> None:
-        """Append spans of tags of one channel."""
-        for low, high in spans:
-            self.sessions.append(session)
-            self.channels.append(channel)
-            self.lows.append(low)
-            self.highs.append(high)
+    def __init__(self, kind: int, codes: str) -> None:
+        self._kind = kind
+        self._codes = codes
+        self.rows = list[tuple[int, ...]]()
 
     def pieces(self) -> list[bytes]:
         """All of it as frames of at most `ROWS_MOST` rows."""
         out = list[bytes]()
-        for at in range(0, len(self), ROWS_MOST):
-            rows = slice(at, at + ROWS_MOST)
-            columns = b"".join(
-                (
-                    array("I", self.sessions[rows]).tobytes(), array("H", self.channels[rows]).tobytes(),
-                    array("Q", self.lows[rows]).tobytes(), array("Q", self.highs[rows]).tobytes(),
-                )
-            )  # fmt: skip
-            out += (head(Up.ACKS, len(columns), count=len(self.sessions[rows])), columns)
+        for at in range(0, len(self.rows), ROWS_MOST):
+            some = self.rows[at : at + ROWS_MOST]
+            columns = _columns(self._codes, some)
+            out += (head(self._kind, len(columns), count=len(some)), columns)
         return out
 
 
-def acks_of(frame: Frame) -> list[tuple[int, int, int, int]]:
-    """Session, channel, low and high of each.  Raises Broken."""
+def rows_of(frame: Frame, codes: str) -> list[tuple[int, ...]]:
+    """The rows in a frame.  Raises Broken."""
     columns, count = Columns(frame.payload), frame.number
-    sessions, channels = columns.take("I", count), columns.take("H", count)
-    rows = list(zip(sessions, channels, columns.take("Q", count), columns.take("Q", count), strict=True))
+    rows = [columns.take(code, count) for code in codes]
     columns.end()
-    return rows
+    return list(zip(*rows, strict=True))
 
 
 MULTIPLE, REFUSED = 1, 2
 """What the answer to a publish says beside its tag."""
-
-
-class Confirms:
-    """Outcomes of publishes for many sessions."""
-
-    __slots__ = ("rows",)
-
-    def __init__(self) -> None:
-        self.rows = list[tuple[int, int, int, int]]()  # session, channel, tag and how
-
-    def pieces(self) -> tuple[bytes, bytes]:
-        """All of it as one frame; there are some."""
-        columns = _columns("IHQB", self.rows)
-        return head(Down.CONFIRMS, len(columns), count=len(self.rows)), columns
-
-
-def confirms_of(frame: Frame) -> list[tuple[int, int, int, int]]:
-    """Session, channel, tag and how of each.  Raises Broken."""
-    columns, count = Columns(frame.payload), frame.number
-    sessions, channels = columns.take("I", count), columns.take("H", count)
-    rows = list(zip(sessions, channels, columns.take("Q", count), columns.take("B", count), strict=True))
-    columns.end()
-    return rows
 
 
 class Deliveries:
@@ -366,24 +329,6 @@ class Figure(NamedTuple):
     sent: int
     writes: int
     waiting: int  # bytes that the kernel has not taken
-
-
-def figures(rows: Sequence[Figure]) -> list[bytes]:
-    """Figures of connections as frames of FIGURES."""
-    out = list[bytes]()
-    for at in range(0, len(rows), ROWS_MOST):
-        some = rows[at : at + ROWS_MOST]
-        columns = _columns("IQIQII", some)
-        out += (head(Up.FIGURES, len(columns), count=len(some)), columns)
-    return out
-
-
-def figures_of(frame: Frame) -> list[Figure]:
-    """The figures in a frame.  Raises Broken."""
-    columns, count = Columns(frame.payload), frame.number
-    rows = [columns.take(code, count) for code in "IQIQII"]
-    columns.end()
-    return [Figure(*row) for row in zip(*rows, strict=True)]
 
 
 # -- rows of one channel
