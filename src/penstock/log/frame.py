@@ -31,6 +31,7 @@ from typing import NamedTuple
 from crc32c import crc32c
 
 from penstock.ports import File
+from penstock.records.remembered import Remembered
 
 START = b"\xff\xff\xff\xff"
 END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
@@ -214,16 +215,15 @@ class FrameReader:
     """Reads frames; remembers the layouts it met: a file has one, or two when some of its batches are compressed."""
 
     def __init__(self, layout: Layout | None = None) -> None:
-        self._layouts = {} if layout is None else {len(layout.header): layout}
+        self._layouts = Remembered[int, Layout](_LAYOUTS)
+        if layout is not None:
+            self._layouts.keep(len(layout.header), layout)
 
     def header(self, header: bytes, offset: int) -> Frame:
         """The frame with this whole header (prefix included)."""
         layout = self._layouts.get(len(header))
         if layout is None or not layout.reads(header):
-            layout = Layout(header)
-            if len(self._layouts) >= _LAYOUTS:
-                self._layouts.clear()
-            self._layouts[len(header)] = layout
+            layout = self._layouts.keep(len(header), Layout(header))
         return layout.frame(header, offset)
 
     def at(self, window: Window, offset: int) -> Frame | None:

@@ -11,7 +11,8 @@ import logging
 import threading
 from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -39,6 +40,7 @@ from penstock.log.record_batches import (
 from penstock.records.chunks import Chunk
 from penstock.records.entries import Rows, Topic
 from penstock.records.kinds import NO_VIA, Kind
+from penstock.records.remembered import Memo
 
 logger = logging.getLogger("penstock.log")
 
@@ -120,29 +122,11 @@ class _Decoded:
         return int(low), int(high)
 
 
-class _PlainTopics(dict[str, Topic]):
-    """Topics of the default exchange by key; forgets all when there are too many."""
-
-    def __missing__(self, name: str) -> Topic:
-        if len(self) >= _TOPICS_KEPT:
-            self.clear()
-        topic = self[name] = Topic("/", "", name)
-        return topic
-
-
-class _Topics(dict[tuple[int, str], Topic]):
-    """The same for all others, by via and key."""
-
-    def __init__(self, known: dict[int, tuple[str, str]]) -> None:
-        super().__init__()
-        self.known = known
-
-    def __missing__(self, key: tuple[int, str]) -> Topic:
-        vhost, exchange = self.known[key[0]]
-        if len(self) >= _TOPICS_KEPT:
-            self.clear()
-        topic = self[key] = Topic(vhost, exchange, key[1], key[0])
-        return topic
+def _topic_of(known: Mapping[int, tuple[str, str]], key: tuple[int, str]) -> Topic:
+    """Of a via and a routing key."""
+    via, name = key
+    vhost, exchange = known[via]
+    return Topic(vhost, exchange, name, via)
 
 
 class Vias:
@@ -150,8 +134,8 @@ class Vias:
 
     def __init__(self) -> None:
         self.known: dict[int, tuple[str, str]] = {NO_VIA: ("/", "")}
-        self._plain = _PlainTopics()
-        self._topics = _Topics(self.known)
+        self._plain = Memo[str, Topic](_TOPICS_KEPT, partial(Topic, "/", ""))
+        self._topics = Memo[tuple[int, str], Topic](_TOPICS_KEPT, partial(_topic_of, self.known))
 
     def learn(self, via: int, header: bytes) -> None:
         """A VIA record."""

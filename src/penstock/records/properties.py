@@ -31,6 +31,7 @@ from penstock.records.field_tables import (
     encode_table,
     read_table,
 )
+from penstock.records.remembered import Remembered
 
 PERSISTENT = 2
 """The delivery mode of a message that survives a restart."""
@@ -305,7 +306,7 @@ _peek: Callable[[tuple[object, ...]], Peek] = Peek._make  # quicker than the nam
 
 _PEEKED_MAX = 4096
 _PEEKED_SIZE_MAX = 512
-_peeked: dict[bytes, Peek] = {}
+_peeked = Remembered[bytes, Peek](_PEEKED_MAX)
 
 
 def peeked(data: bytes) -> Peek:
@@ -317,9 +318,7 @@ def peeked(data: bytes) -> Peek:
     if found is None:
         found = peek(data)
         if len(data) <= _PEEKED_SIZE_MAX:
-            if len(_peeked) >= _PEEKED_MAX:
-                _peeked.clear()
-            _peeked[data] = found
+            _peeked.keep(data, found)
     return found
 
 
@@ -383,7 +382,7 @@ _START_SIZE_MOST = 1024
 """Of what is remembered: the headers are strangers'."""
 
 
-_known: dict[bytes, tuple[int, tuple[int, ...]]] = {}
+_known = Remembered[bytes, tuple[int, tuple[int, ...]]](_STARTS_MOST)
 """By beginning: the delivery mode, and what follows it: `_TEXT`, `_REPLY`, anything else so many bytes."""
 
 
@@ -439,10 +438,8 @@ class HeaderClasses:
         if told is None:
             if not start or (told := _judge(start)) is None:
                 return b""
-            if len(_known) >= _STARTS_MOST:
-                _known.clear()
             if len(start) <= _START_SIZE_MOST:
-                _known[start] = told
+                _known.keep(start, told)
         self._start, self._size = start, -1
         self._mode, self._rest = told
         return start

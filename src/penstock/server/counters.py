@@ -17,6 +17,7 @@ import numpy as np
 
 from penstock.records.dataclass import dataclass
 from penstock.records.message_bodies import Bodies, lengths
+from penstock.records.remembered import Remembered
 
 if TYPE_CHECKING:
     from penstock.core.queue.queue import Queue
@@ -111,8 +112,10 @@ class Rates:
     """The last look at each of some queues, or connections."""
 
     def __init__(self) -> None:
-        self._seen = dict[int | str, tuple[int, Counts, tuple[float, ...]]]()  # of each thing: when, counts, rates then
-        self._spare = dict[int, tuple[int, int, float]]()  # when, microseconds with room, the share then
+        # of each thing: when, counts, rates then
+        self._seen = Remembered[int | str, tuple[int, Counts, tuple[float, ...]]](REMEMBERED)
+        # when, microseconds with room, the share then
+        self._spare = Remembered[int, tuple[int, int, float]](REMEMBERED)
 
     def stats(self, queue: Queue, mono: int) -> dict[str, object]:
         if (figures := queue.figures) is None:
@@ -141,9 +144,7 @@ class Rates:
         share = float(queue.used_at < 0)
         if seen is not None:
             share = round(min(max(spare - seen[1], 0) / (wall - seen[0]), 1.0), 3)
-        if len(self._spare) >= REMEMBERED:
-            self._spare.clear()
-        self._spare[queue.id] = wall, spare, share
+        self._spare.keep(queue.id, (wall, spare, share))
         return share
 
     def _rates(self, key: int | str, mono: int, counts: Counts) -> tuple[float, ...]:
@@ -154,7 +155,5 @@ class Rates:
         if seen is not None:
             seconds = (mono - seen[0]) / 1e6
             rates = tuple(round(max(now - then, 0) / seconds, 3) for now, then in zip(counts, seen[1], strict=True))
-        if len(self._seen) >= REMEMBERED:
-            self._seen.clear()
-        self._seen[key] = mono, counts, rates
+        self._seen.keep(key, (mono, counts, rates))
         return rates

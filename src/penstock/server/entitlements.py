@@ -25,6 +25,7 @@ from penstock.expr.tree import Field, walk_tree
 from penstock.records.dataclass import dataclass
 from penstock.records.message_types import typed, untyped
 from penstock.records.queue_settings import QueueSettings
+from penstock.records.remembered import Remembered
 from penstock.records.rights import ADMINISTRATOR, MONITORING
 
 if TYPE_CHECKING:
@@ -99,11 +100,11 @@ class Entitlements:
         self._enters = enters
         self._entries = [compiled(section, number) for number, section in enumerate(sections, 1)]
         self._tags = tags
-        self._rights = dict[str, Rights]()
+        self._rights = Remembered[str, Rights](REMEMBERED)
 
     def forget(self) -> None:
         """Rights that were looked up are asked for anew: users of run time have changed."""
-        self._rights = {}
+        self._rights = Remembered(REMEMBERED)
 
     def rights(self, user: str) -> Rights | None:
         """Of one user; None where nothing is limited.  Any thread."""
@@ -112,14 +113,12 @@ class Entitlements:
         rights = self._rights  # whoever forgets puts another one there
         found = rights.get(user)
         if found is None:
-            if len(rights) >= REMEMBERED:
-                rights.clear()
             tags = self._tags(user)
             asks = Context(user=user, instance_name=self._instance)
             mine = [
                 entry.bound(asks) for entry in self._entries if entry.of(user, tags) and self._enters(user, entry.vhost)
             ]
-            found = rights[user] = Rights(user, mine, tags)
+            found = rights.keep(user, Rights(user, mine, tags))
         return found
 
 
@@ -156,18 +155,14 @@ class Rights:
         self.administrator = ADMINISTRATOR.holds(tags)
         self.monitors = MONITORING.holds(tags)  # is shown everything that is there, whatever he may read
         self.entries = entries
-        self._known = dict[tuple[str, str, str, str], Right]()
-        self._fields = dict[tuple[str, str, str], SelectList | None]()
+        self._known = Remembered[tuple[str, str, str, str], Right](REMEMBERED)
+        self._fields = Remembered[tuple[str, str, str], SelectList | None](REMEMBERED)
 
     # -- what an entry says
 
     def _remembered(self, key: tuple[str, str, str, str], look: Callable[[], Right]) -> Right:
         found = self._known.get(key)
-        if found is None:
-            if len(self._known) >= REMEMBERED:
-                self._known.clear()
-            found = self._known[key] = look()
-        return found
+        return self._known.keep(key, look()) if found is None else found
 
     def reads_topic(self, vhost: str, exchange: str, name: str) -> Right:
         """What of a topic the user may read."""
@@ -262,9 +257,7 @@ class Rights:
         """Which fields of a topic's bodies the user may read; None: all."""
         key = vhost, exchange, name
         if key not in self._fields:
-            if len(self._fields) >= REMEMBERED:
-                self._fields.clear()
-            self._fields[key] = next((one.select for one in self.entries if one.on_topic(*key)), None)
+            self._fields.keep(key, next((one.select for one in self.entries if one.on_topic(*key)), None))
         return self._fields[key]
 
     def read_all_of_queue(self, vhost: str, name: str, what: str) -> None:

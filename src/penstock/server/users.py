@@ -35,6 +35,7 @@ from penstock.core.topology.topology import routing_type
 from penstock.errors import InvalidArgument, SettingsError
 from penstock.records.password_hashes import IN_SETTINGS
 from penstock.records.regular_expressions import PatternError, compile_pattern, to_bytes
+from penstock.records.remembered import Remembered
 from penstock.records.rights import DRIVER, TAGS
 from penstock.records.tokens import PREFIX
 from penstock.server.access import Who
@@ -79,7 +80,7 @@ class Permitted(Rights):
         self.permissions, self.topics = tuple(permissions), tuple(topics)
         self._permissions = {one.vhost: one for one in self.permissions}
         self._topics = {(one.vhost, one.exchange): one for one in self.topics}
-        self._answers = dict[tuple[str, str, str], bool]()
+        self._answers = Remembered[tuple[str, str, str], bool](10_000)
 
     def _allows(self, vhost: str, kind: str, name: str) -> bool:
         name = name or "amq.default"
@@ -89,9 +90,7 @@ class Permitted(Rights):
             permission = self._permissions.get(vhost)
             text = "" if permission is None else str(getattr(permission, kind))
             known = text == ALL or (text not in {"", "^$"} and compile_pattern(text).search(to_bytes(name)) is not None)
-            if len(self._answers) >= 10_000:
-                self._answers.clear()
-            self._answers[key] = known
+            self._answers.keep(key, known)
         return known
 
     def _allows_key(self, vhost: str, kind: str, exchange: str, key: str) -> bool:

@@ -83,7 +83,7 @@ def test_a_broken_header_carries_the_protocol_error() -> None:
 
 
 def test_the_memo_is_bounded() -> None:
-    memo = TraitsMemo(bound=4)
+    memo = TraitsMemo(most=4)
     for n in range(20):
         assert memo[header(app_id=str(n))] is PERSISTENT
         assert len(memo) <= 4

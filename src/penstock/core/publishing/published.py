@@ -25,6 +25,7 @@ from penstock.records.dataclass import dataclass
 from penstock.records.entries import Publishes, Rows, Topic
 from penstock.records.field_tables import FieldValue, Table
 from penstock.records.properties import ASKING
+from penstock.records.remembered import Remembered
 
 Refusal: TypeAlias = "Refused | ProtocolError"
 
@@ -90,22 +91,17 @@ PERSISTENT = Traits(transient=False)
 TRANSIENT = Traits(transient=True)
 
 
-class TraitsMemo(dict[bytes, Traits]):
-    """Header bytes to traits; forgets everything when it has `bound` headers, which costs one more reading of each."""
+class TraitsMemo(Remembered[bytes, Traits]):
+    """Header bytes to traits."""
 
-    def __init__(self, bound: int = 4096) -> None:
-        super().__init__()
-        self.bound = bound
+    def __init__(self, most: int = 4096) -> None:
+        super().__init__(most)
 
     def __missing__(self, data: bytes) -> Traits:
         traits = read_traits(data)
         if traits.plain and (data[0] & 0x04 or data[1] & 0xC0):
             return traits  # with a correlation id, a message id or a timestamp: it will hardly come again
-        if len(self) >= self.bound:
-            self.clear()
-        if len(data) <= HEADER_KEPT:
-            self[data] = traits
-        return traits
+        return self.keep(data, traits) if len(data) <= HEADER_KEPT else traits
 
     def kinds(self, batch: Publishes) -> set[Traits]:
         """What the headers of a batch ask for, each once."""

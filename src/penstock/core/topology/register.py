@@ -35,6 +35,7 @@ from penstock.records.entries import Topic
 from penstock.records.field_tables import Timestamp
 from penstock.records.kinds import NO_ROUTE, NO_VIA, Kind
 from penstock.records.queue_settings import NAMES, QueueSettings, Ruling
+from penstock.records.remembered import Remembered
 
 DEFAULT_VHOST = "/"
 ROUTES_MAX = 65_536
@@ -366,18 +367,16 @@ class Register:
         self.queues = router.queues  # the one table by name
         self.by_id: dict[int, Queue] = {}  # ascending
         self.exclusive: dict[object, dict[int, Queue]] = {}  # by connection
-        self._settings: dict[QueueSettings, QueueSettings] = {}  # equal ones are one object
-        self._rulings: dict[Ruling, Ruling] = {}  # as well
-        self._declared: dict[tuple[object, ...], Declared] = {}  # as well
+        self._settings = Remembered[QueueSettings, QueueSettings](SETTINGS_MOST)  # equal ones are one object
+        self._rulings = Remembered[Ruling, Ruling](SETTINGS_MOST)  # as well
+        self._declared = Remembered[tuple[object, ...], Declared](SETTINGS_MOST)  # as well
 
     def make(self, state: QueueState, exclusive_to: object | None) -> Queue:
         """The queue of a state, without messages, in the register; its record is written already."""
         actions = self._rules.on_queue(state.vhost, state.name)
-        if len(self._settings) >= SETTINGS_MOST:
-            self._settings.clear()
         own = owner_of(state.name, state.arguments)
         queue = Queue(
-            state.id, state.vhost, state.name, self._settings.setdefault(state.settings, state.settings), state.durable,
+            state.id, state.vhost, state.name, self._settings.alike(state.settings, state.settings), state.durable,
             exclusive_to, state.auto_delete, state.arguments, () if own is not None else actions, self._sizes,
             None if own is None else own[1], own is not None and own[0] is WAITING,
         )  # fmt: skip
@@ -401,17 +400,11 @@ class Register:
             declared.waits,
             canonical_table(declared.arguments),
         )
-        if len(self._declared) >= SETTINGS_MOST:
-            self._declared.clear()
-        return self._declared.setdefault(key, declared)
+        return self._declared.alike(key, declared)
 
     def shared(self, ruling: Ruling | None) -> Ruling | None:
         """Equal rulings as one object."""
-        if ruling is None:
-            return None
-        if len(self._rulings) >= SETTINGS_MOST:
-            self._rulings.clear()
-        return self._rulings.setdefault(ruling, ruling)
+        return None if ruling is None else self._rulings.alike(ruling, ruling)
 
     def queue(self, vhost: str, name: str, by: object | None = None) -> Queue:
         """A queue that `by` may use.  NotFound, or ResourceLocked when it is exclusive to somebody else."""

@@ -30,6 +30,7 @@ from penstock.records.queue_settings import (
     values_of,
 )
 from penstock.records.regular_expressions import Compiled, compile_pattern, to_bytes
+from penstock.records.remembered import Remembered
 
 LIMITS = frozenset({"max_length", "max_length_bytes", "message_ttl", "queue_expires", "delivery_limit"})
 """Settings of which the smaller wins."""
@@ -162,7 +163,7 @@ class Policies:
         self.addresses: dict[tuple[str, str, bool], AddressSetting] = {}
         self.exchanges: dict[tuple[str, str], ExchangeRule] = {}  # what is in force, by (vhost, name)
         self._orders: dict[tuple[bool, str], list[tuple[Policy, Compiled]]] = {}  # the strongest first
-        self._ruled: dict[tuple[object, ...], tuple[QueueSettings, Ruling]] = {}
+        self._ruled = Remembered[tuple[object, ...], tuple[QueueSettings, Ruling]](REMEMBERED)
 
     # -- one method for each kind of record
 
@@ -254,11 +255,7 @@ class Policies:
         names = (policy and policy.name, operator and operator.name, *(one.key for one in addresses))
         known = vhost, own, given, names
         found = self._ruled.get(known)
-        if found is None:
-            if len(self._ruled) >= REMEMBERED:
-                self._ruled.clear()
-            found = self._ruled[known] = rule(own, given, policy, operator, addresses, refuse)
-        return found
+        return found or self._ruled.keep(known, rule(own, given, policy, operator, addresses, refuse))
 
 
 def matches(setting: AddressSetting, address: str) -> bool:

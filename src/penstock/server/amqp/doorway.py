@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.errors import ProtocolError
 from penstock.records.field_tables import read_table
 from penstock.records.properties import HeaderClasses, peeked
+from penstock.records.remembered import Remembered
 from penstock.server.amqp import way
 from penstock.server.amqp.far import Far, Stage
 from penstock.server.amqp.way import Down, Frame, Up
@@ -50,12 +51,12 @@ class Doorway:
         self._fars = dict[int, Far]()
         self._last = 0  # number of the newest session
         self._classes = HeaderClasses()
-        self._programs: dict[bytes, tuple[Mapping[str, FieldValue], frozenset[str]]] = {}
+        self._programs = Remembered[bytes, "tuple[Mapping[str, FieldValue], frozenset[str]]"](PROGRAMS_MOST)
         self._cutter = way.Cutter(way.up_most(door.limits.frame_max, door.limits.max_message_size))
         self._out = list[bytes]()
         self.confirms: way.Rows | None = None  # the last of what goes out is one of these, or neither
         self.deliveries: way.Deliveries | None = None
-        self.heads: dict[Topic, bytes] = {}
+        self.heads: Remembered[Topic, bytes] = Remembered(HEADS_MOST)
         self._decided = 0  # batches, not told
         self._dirty = False
         self._blocked = False  # the door does not read
@@ -103,10 +104,7 @@ class Doorway:
         """What stands behind the tag of a delivery with this topic."""
         if again:
             return behind(again, topic.exchange, topic.name)
-        if len(self.heads) >= HEADS_MOST:
-            self.heads.clear()
-        head = self.heads[topic] = behind(again, topic.exchange, topic.name)
-        return head
+        return self.heads.keep(topic, behind(again, topic.exchange, topic.name))
 
     def begin_deliveries(self) -> way.Deliveries:
         """Columns for deliveries, in the same order."""
@@ -334,9 +332,7 @@ class Doorway:
             raise Broken("bytes behind a table")
         told = found, client_capabilities(found)
         if len(table) <= PROGRAM_MOST:
-            if len(self._programs) >= PROGRAMS_MOST:
-                self._programs.clear()
-            self._programs[table] = told
+            self._programs.keep(table, told)
         return told
 
     def _vhost(self, far: Far, frame: Frame) -> None:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from penstock.records.entries import Topic
     from penstock.records.field_tables import FieldValue
     from penstock.records.password_hashes import Slow
+    from penstock.records.remembered import Remembered
     from penstock.server.amqp.connection import Connection
     from penstock.wire.amqp.deliver import DeliveryEncoder
     from penstock.wire.amqp.events import Target
@@ -52,7 +53,7 @@ class Out(Protocol):
         """Columns for outcomes, in the same order."""
         ...
 
-    heads: dict[Topic, bytes]
+    heads: Remembered[Topic, bytes]
     """Of first deliveries: what stands behind the tag of one with this topic, where that is known."""
 
     def head(self, again: bool, topic: Topic) -> bytes:

@@ -37,6 +37,7 @@ from penstock.records.dataclass import dataclass
 from penstock.records.entries import Topic
 from penstock.records.kinds import NO_VIA
 from penstock.records.message_types import JSON, MESSAGE_TYPE, MessageType, typed
+from penstock.records.remembered import Remembered
 from penstock.server.entitlements import asks_shown, narrowed
 from penstock.server.judging import Ask, look
 
@@ -132,6 +133,14 @@ class Term:
         return None if self.patterns or self.tests else self.literal
 
 
+def _known_topics() -> Remembered[Topic, bool]:
+    return Remembered(KNOWN_MOST)
+
+
+def _known_names() -> Remembered[tuple[int, str], bool]:
+    return Remembered(KNOWN_MOST)
+
+
 @dataclass(frozen=True, slots=True)
 class Selection:
     """Topics of one vhost: those of any of the terms."""
@@ -139,8 +148,8 @@ class Selection:
     vhost: str
     terms: tuple[Term, ...]
     message_type: MessageType = field(default=JSON, compare=False)  # of what it means
-    _known: dict[Topic, bool] = field(default_factory=dict[Topic, bool], compare=False, repr=False)
-    _names: dict[tuple[int, str], bool] = field(default_factory=dict[tuple[int, str], bool], compare=False, repr=False)
+    _known: Remembered[Topic, bool] = field(default_factory=_known_topics, compare=False, repr=False)
+    _names: Remembered[tuple[int, str], bool] = field(default_factory=_known_names, compare=False, repr=False)
 
     @classmethod
     def topic(cls, vhost: str, exchange: str, name: str) -> Selection:
@@ -170,11 +179,10 @@ class Selection:
         """Whether a message of this interned topic is meant."""
         known = self._known.get(topic)
         if known is None:
-            if len(self._known) >= KNOWN_MOST:
-                self._known.clear()
-            known = self._known[topic] = topic.vhost == self.vhost and any(
+            mine = topic.vhost == self.vhost and any(
                 term.exchange == topic.exchange and term.matches(topic.name) for term in self.terms
             )
+            known = self._known.keep(topic, mine)
         return known
 
     @property
@@ -230,10 +238,8 @@ class Selection:
     def _named(self, via: int, exchange: str, name: str) -> bool:
         hit = self._names.get((via, name))
         if hit is None:
-            if len(self._names) >= KNOWN_MOST:
-                self._names.clear()
             hit = any(term.exchange == exchange and term.matches(name) for term in self.terms)
-            self._names[via, name] = hit
+            self._names.keep((via, name), hit)
         return hit
 
     @staticmethod

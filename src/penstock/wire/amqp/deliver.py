@@ -10,8 +10,10 @@ it names no consumer, so all of a channel share it.  Knows no queue, lease or cr
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from penstock.records.entries import Topic
+from penstock.records.remembered import Memo
 from penstock.wire.amqp.frames import BASIC, BODY, END, HEADER, METHOD, OVERHEAD, frame, reply_text
 from penstock.wire.amqp.methods import BasicGetOk, BasicReturn
 from penstock.wire.amqp.pieces import behind, behind_tag, content, front_of, named, pack_body, pack_head, pack_tag
@@ -95,22 +97,6 @@ class Contents:
         return found
 
 
-class _Befores(dict[int, bytes]):
-    """By the size of what follows the tag in the method frame, what stands before the tag, for one consumer."""
-
-    def __init__(self, channel: int, consumer_tag: str) -> None:
-        super().__init__()
-        self._channel = channel
-        self.name = named(consumer_tag)
-
-    def __missing__(self, size: int) -> bytes:
-        before = front_of(self._channel, self.name, size)
-        if len(self) >= _BEFORES_MOST:
-            self.clear()
-        self[size] = before
-        return before
-
-
 class DeliveryEncoder:
     """Deliveries of one consumer on one channel."""
 
@@ -122,8 +108,9 @@ class DeliveryEncoder:
         self.consumer_tag = consumer_tag
         self.payload_max = frame_max - OVERHEAD
         self.contents = contents or Contents(channel, frame_max)
-        self.befores = _Befores(channel, consumer_tag)
-        self.name = self.befores.name
+        self.name = named(consumer_tag)
+        # by the size of what follows the tag in the method frame, what stands before it
+        self.befores: Memo[int, bytes] = Memo(_BEFORES_MOST, partial(front_of, channel, self.name))
         self.front = b""  # of `befores`, what was used last where each message had a consumer of its own
         self.front_size = -1  # which one that is
 

@@ -27,6 +27,7 @@ from typing import TypeAlias
 
 from penstock.errors import ProtocolError
 from penstock.records.properties import REPLY_TO, HeaderClasses, peeked, plain_mode_of_all
+from penstock.records.remembered import Remembered
 from penstock.wire.amqp import methods
 from penstock.wire.amqp.events import Event, PublishRun, Target
 from penstock.wire.amqp.frames import BODY, CONTENT_LEAST, FRAME_END, HEADER, NOT_IMPLEMENTED, OVERHEAD, Limits
@@ -109,7 +110,7 @@ _ACK_MULTIPLE_END = 0x100 | FRAME_END
 
 
 Plan: TypeAlias = "tuple[Target, Callable[[bytes, int], tuple[int, bytes, int, int]], int, int]"
-Plans: TypeAlias = "dict[bytes, Plan]"
+Plans: TypeAlias = "Remembered[bytes, Plan]"
 """By method frame and header frame up to the body size: the target; a reader of body size, property bytes, end mark
 with the next frame's kind and channel, and that frame's size; the length of the key; where the body begins."""
 
@@ -167,9 +168,7 @@ def walk_publishes(
                     plan = _plan(data, pos, channel, cache, payload_max)
                     if plan is None:
                         return pos
-                    if len(plans) >= _PLANS_MOST:
-                        plans.clear()
-                    plans[prefix] = plan
+                    plans.keep(prefix, plan)
                 target, read, skip, to_border = plan
                 if target.channel != channel:
                     return pos
@@ -256,7 +255,7 @@ class PublishReader:
         self.events: list[Event] = []
         self._limits = limits
         self._targets: dict[bytes, Target] = {}
-        self._plans: Plans = {}
+        self._plans: Plans = Remembered(_PLANS_MOST)
         self._classes = HeaderClasses()
         self._run: PublishRun | None = None  # the run that rows are added to, while it is the last event
         self._rows: tuple[list[Target], list[bytes], list[bytes]] = ([], [], [])

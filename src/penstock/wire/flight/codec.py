@@ -26,6 +26,7 @@ from penstock.records.dataclass import dataclass
 from penstock.records.entries import Topic
 from penstock.records.message_bodies import Bodies, data_bytes, from_column
 from penstock.records.properties import PERSISTENT, Properties, decode, encode
+from penstock.records.remembered import Remembered
 from penstock.wire.fields import NAME_LIMIT
 from penstock.wire.flight.commands import HEADERS, TEXT_COLUMNS
 from penstock.wire.flight.received import Bounds, Received, check_bodies, columns_of
@@ -62,7 +63,7 @@ class Header(NamedTuple):
 
 NOTHING = Header(None, None, None, None, None, None, None)
 
-_seen: dict[bytes, Header] = {}
+_seen = Remembered[bytes, Header](_SEEN_MAX)
 
 
 def header_of(properties: bytes) -> Header:
@@ -71,9 +72,7 @@ def header_of(properties: bytes) -> Header:
     if found is None:
         found = _read(properties)
         if len(properties) <= _SEEN_SIZE_MAX:
-            if len(_seen) >= _SEEN_MAX:
-                _seen.clear()
-            _seen[properties] = found
+            _seen.keep(properties, found)
     return found
 
 

@@ -21,6 +21,7 @@ from penstock.records.causes import FORCED, TIME_LIMIT
 from penstock.records.chunks import Chunk, Now, pack_pairs
 from penstock.records.event_actions import OnDelete
 from penstock.records.kinds import Kind
+from penstock.records.remembered import Memo
 
 if TYPE_CHECKING:
     from penstock.core.queue.contents import Contents
@@ -284,20 +285,13 @@ def taken(consumer: Consumer, chunks: Sequence[Chunk]) -> tuple[list[Run], list[
 
 NAMES_MOST = 4096
 
-_headers: dict[str, bytes] = {}
+_headers = Memo[str, bytes](NAMES_MOST, lambda named: dump({"by": named}))
 """Of records that say who has done something: the same few say so again and again."""
 
 
 def by_one(named: str) -> bytes | None:
     """The header of such a record."""
-    if not named:
-        return None
-    header = _headers.get(named)
-    if header is None:
-        if len(_headers) >= NAMES_MOST:
-            _headers.clear()
-        header = _headers[named] = dump({"by": named})
-    return header
+    return _headers[named] if named else None
 
 
 # -- what actions want to know; a queue that none watches pays one test of an empty tuple
