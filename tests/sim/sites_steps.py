@@ -10,8 +10,8 @@ from sim.sites_house import Fabric, SiteWorld
 class Steps(Fabric):
     """Two or three sites whose links bring what they are told to bring, and no more."""
 
-    def __init__(self, names: str = "ab", **settings: object) -> None:
-        super().__init__(1, names, settings=settings)
+    def __init__(self, names: str = "ab", *, row: bool = False, **settings: object) -> None:
+        super().__init__(1, names, settings=settings, row=row)
         self.a, self.b = self.sites["a"], self.sites["b"]
 
     def look(self) -> None:

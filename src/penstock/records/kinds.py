@@ -411,7 +411,8 @@ MEANINGS: Mapping[Kind, Meaning] = {
         'name: site; {"peer", "heard"?, "acked"?, "paused"?, "downgraded"?, "forgot"?, "floor"?}: what is so now of '
         "the links between it and this one (`core.links.states`); forgot: where its messages stand here is known no "
         'longer of those below this LSN.  Or {"peer", "ended"}: every site was told of the queues that ended up to '
-        "there; nothing is said of this one",
+        'there; nothing is said of this one.  Or {"peer", "passed"}: what it published with a lower LSN has gone by '
+        "where nothing took it",
         ("fold",),
         "lazy",
     ),
@@ -423,7 +424,9 @@ MEANINGS: Mapping[Kind, Meaning] = {
     Kind.CLAIMED: Meaning(
         'queue and exact pairs at `origin`; {"origin", "site", "serial", "why"}: a claim as in OWN to messages that '
         'have not come yet; it holds when they do; with "vhost", and no queue but its name: what this site was granted '
-        "and had no queue for is that site's, once and for all",
+        "and had no queue for is that site's, once and for all; "
+        'with "of", a vhost, and no queue but its name: it holds for the next of that name; serial 2^53: these are '
+        "done, as the site has told",
         ("fold", "links"),
         "lazy",
     ),

@@ -17,6 +17,7 @@ from penstock.core.acted import Acted
 from penstock.core.broker import Core
 from penstock.core.commands.life import OF_PARTS
 from penstock.core.links.carried import Numbers
+from penstock.core.links.foretold import Foretold, Name, done_by
 from penstock.core.links.identity import Site
 from penstock.core.links.ownership import Claim
 from penstock.core.links.states import Departed, Early, EarlyClaim, Gone, LinkState, Place, Returned
@@ -126,6 +127,8 @@ def filled() -> DurableState:
         proxied={4: "somebody"},
         early=Early([EarlyClaim(4, 2, 50, 52, Claim("there", 1, "transfer"))]),
         returned=Returned([(Place("v", "gone", 2, "there"), 40, 42, Claim("there", 2, "yielded"))]),
+        foretold=Foretold([(Name("v", "gone", 2), 50, 52, done_by("there"))]),
+        passed={1: 44},
         numbered=Sequences([Numbered("p", 1, 7, 9, 2)]),
         gone=Departed({2: Gone("v", "gone", "group-local", "d", ("x", "k"), 60, "there")}),
         vias={0: ("v", "x"), 1: ("v", "x", "blind")},

@@ -358,6 +358,7 @@ class CoreParts:
         self.carried, self.links = state.carried, state.links  # by site
         self.proxied, self.early, self.returned = state.proxied, state.early, state.returned
         self.sequences, self.departed = state.numbered, state.gone
+        self.foretold, self.passed = state.foretold, state.passed
 
     @property
     def publishers(self) -> dict[str, int]:

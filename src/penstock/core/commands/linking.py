@@ -131,6 +131,8 @@ class LinkingCommands(ReturningCommands):
         for site in self.sharing.offered:
             found = self._agreed(queue, site)
             self.sharing.say(site, {} if found is None else {queue.id: found}, more=True, gone=queue.id)
+        if self.foretold:
+            self._recall(now, queue)
 
     def shared_as(self, queue: int, site: str) -> tuple[str, str] | None:
         """Vhost and name of a queue, by its id, that the site has or may come to have; None: of it is nothing said.
@@ -283,6 +285,7 @@ class LinkingCommands(ReturningCommands):
                 self._give_back(now, vhost, name, self._beyond(queue, told.spans), told.claim, heirs)
         some = [self._not_returned(queue, told) for told in some]
         if queue is None:
+            self._foretell(now, site, some)
             return
         if self.sharing.with_site(queue.id, site) is None:
             some = [told._replace(spans=tuple(self._owned_by(queue, site, told))) for told in some]

@@ -133,6 +133,7 @@ class LinkCommands(QueueCommands):
         with _coming(owners, self.peers):
             published = self._publisher.publish(now, batch, Terms(numbered=True))
         if lost := published.lost():
+            self._note_passed(peer, site, path, int(lsns[max(lost)]))
             lsns = np.delete(lsns, sorted(lost))
         runs = _runs(published.positions, lsns)
         if runs:
@@ -147,6 +148,8 @@ class LinkCommands(QueueCommands):
         early = dict[int, list[tuple[list[Span], Claim]]]()  # by queue
         for here, lsn, count in runs:
             numbers.add(lsn, here, count)
+            if self.foretold:
+                self.foretold.came(path[0], lsn, lsn + count)
             for one in self.early.came(path[0], lsn, lsn + count) if self.early else ():
                 early.setdefault(one.queue, []).append(([(one.first + here - lsn, one.stop + here - lsn)], one.claim))
         for number, claimed in early.items():
@@ -158,6 +161,12 @@ class LinkCommands(QueueCommands):
         for queue in owners:
             self._touch(queue)
         return sum(count for _, _, count in runs)
+
+    def _note_passed(self, peer: int, site: str, path: Sequence[int], lsn: int) -> None:
+        """Nothing here took messages up to that LSN there: where no link tells how far it has told, it is noted."""
+        if len(path) > 1 and lsn >= self.passed.get(peer, 0):
+            self.passed[peer] = lsn + 1
+            self._out.record(Kind.LINK, site, {"peer": peer, "passed": lsn + 1})
 
     def _number_carried(self, peer: int, runs: Sequence[tuple[int, int, int]], told: Sequence[NumbersThere]) -> None:
         """Of messages that were stored now: who published them, and how they were numbered."""
@@ -248,23 +257,36 @@ class LinkCommands(QueueCommands):
         for origin, first, stop in joined(list(spans)):
             here += self._stand(origin, first, stop)
             for span in [] if origin in known else self._to_come(queue, origin, first, stop):
-                if self.early.add(EarlyClaim(queue.id, origin, *span, claim)):
-                    header = {"origin": str(origin), "site": claim.owner, "serial": claim.serial, "why": claim.why}
-                    self._out.record(Kind.CLAIMED, queue.name, header, pack_pairs(queue.id, span))
+                self._remember(queue, origin, span, claim)
         return merged_spans(here)
+
+    def _remember(self, queue: Queue, origin: int, span: Span, claim: Claim) -> None:
+        """A claim to messages that have not come.  Errors: QueueFull where that is one too many."""
+        if self.early.add(EarlyClaim(queue.id, origin, *span, claim)):
+            header = {"origin": str(origin), "site": claim.owner, "serial": claim.serial, "why": claim.why}
+            self._out.record(Kind.CLAIMED, queue.name, header, pack_pairs(queue.id, span))
 
     def _to_come(self, queue: Queue, origin: int, first: int, stop: int) -> list[Span]:
         """Those of [first, stop) there, at another site, that are not here and may still come into a queue."""
         return self._numbers(origin).unknown(max(first, self._passed(queue, origin)), stop)
 
     def _passed(self, queue: Queue, origin: int) -> int:
-        """What another site has published with a lower LSN comes into a queue no more, unless it stands here.
+        """What another site has published with a lower LSN comes into a queue no more, unless it stands here."""
+        shown = queue.settings.exchange, queue.settings.underlying_topic or queue.name
+        shared = self.sharing.with_site(queue.id, self._site_of(origin)[1]) is not None
+        return self._gone_by(origin, queue.vhost, [shown], shared=shared)
 
-        It was here and is forgotten, or that site itself has told all of it.
+    def _gone_by(self, origin: int, vhost: str, topics: Iterable[tuple[str, str]], *, shared: bool = False) -> int:
+        """The same of topics (exchange, key).  shared: a queue over them is known to be that site's, too.
+
+        It was here and is forgotten, or that site itself has told all of it; where no link leads there, those between
+        have told what follows it.
         """
-        number, name = self._site_of(origin)
-        told = self.sharing.with_site(queue.id, name) is not None or self._carried_to(queue, name)
-        return max(self._numbers(origin).floor, self._link_state(number).heard + 1 if told else 0)
+        (number, name), numbers = self._site_of(origin), self._numbers(origin)
+        if (carried := self._carries.get(name)) is None and not shared:
+            return max(numbers.upto, self.passed.get(number, 0))
+        told = shared or (carried is not None and any(carried.touches(vhost, *topic) for topic in topics))
+        return max(numbers.floor, self._link_state(number).heard + 1 if told else 0)
 
     def _carried_to(self, queue: Queue, site: str) -> bool:
         """Whether the link to a site carries what a queue of several sites shows."""

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.core.commands.transfers import TransferCommands
+from penstock.core.commands.foretelling import ForetellingCommands
 from penstock.core.links.identity import HERE, Identity, identity_of
 from penstock.core.links.ownership import Claim, Span
 from penstock.core.links.parcels import Piece, Told, joined
@@ -32,7 +32,7 @@ from penstock.records.chunks import Now, pack_pairs
 from penstock.records.kinds import Kind
 
 
-class ReturningCommands(TransferCommands):
+class ReturningCommands(ForetellingCommands):
     """Claims of this site that it gives up as it hears of them."""
 
     def __init__(self, *args: Any, **options: Any) -> None:

@@ -26,7 +26,8 @@ class Agreed(NamedTuple):
 class Ended(NamedTuple):
     """A queue that a site had, too: LSNs there, of its declare and of its end.
 
-    owner    its `initial_owner`, and `topic` what it showed; empty where it had none, or an older site says so
+    owner    its `initial_owner`; empty: it had none
+    topic    what it showed; empty: an older site says so
     """
 
     since: int
@@ -114,6 +115,12 @@ class Sharing:
             for one, ends in gone.items():
                 yield from (Lacking(one, end.topic) for end in ends if end.owner == site)
 
+    def topics(self, vhost: str, queue: str) -> set[tuple[str, str]]:
+        """What queues of this name that other sites have, or had, show; empty: nobody has told of one."""
+        found = {known[vhost, queue][0].topic for known in self.offered.values() if (vhost, queue) in known}
+        ended = (some for gone in self._ends.values() for one, some in gone.items() if one[:2] == (vhost, queue))
+        return found | {end.topic for some in ended for end in some}
+
     def bounds(self, site: str) -> list[int]:
         """LSNs of a site at which queues began or ended there that this one may have, too."""
         begins = [now.since for number in self._queues if (now := self.with_site(number, site)) is not None]
@@ -149,8 +156,8 @@ def dump_ends(ended: Sequence[tuple[Identity, Ended]]) -> list[dict[str, object]
 
 
 def _plain(one: Identity, end: Ended) -> dict[str, object]:
-    first = {"initial_owner": end.owner, "topic": list(end.topic)} if end.owner else {}
-    return {"identity": list(one), "since": end.since, "until": end.until, **first}
+    first = {"initial_owner": end.owner} if end.owner else {}
+    return {"identity": list(one), "since": end.since, "until": end.until, "topic": list(end.topic), **first}
 
 
 def says_end(table: object) -> bool:
@@ -172,7 +179,7 @@ def load_ends(table: Mapping[str, Any]) -> list[tuple[Identity, Ended]]:
 
 
 def _end(table: Mapping[str, Any]) -> tuple[Identity, Ended]:
-    exchange, key = table["topic"] if "initial_owner" in table else ("", "")
+    exchange, key = table.get("topic", ("", ""))
     owner, topic = str(table.get("initial_owner", "")), (str(exchange), str(key))
     identity = Identity(*map(str, table["identity"]))
     ended = Ended(int(table["since"]), int(table["until"]), owner, topic)

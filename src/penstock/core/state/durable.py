@@ -35,6 +35,7 @@ import orjson
 
 from penstock.core.acted import Acted
 from penstock.core.links.carried import Numbers
+from penstock.core.links.foretold import Foretold, Name
 from penstock.core.links.identity import Site
 from penstock.core.links.ownership import Claim
 from penstock.core.links.states import Departed, Early, EarlyClaim, LinkState, Place, Returned, load_gone
@@ -218,6 +219,13 @@ class DurableState:
         lambda told: Returned((Place(*one[:4]), one[4], one[5], Claim(*one[6:])) for one in told),
         Returned.copy,
     )
+    foretold: Foretold = kept(  # what was told of messages that have not come, for queues that are not here
+        Foretold,
+        lambda foretold: [[*name, first, stop, *claim] for name, first, stop, claim in foretold],
+        lambda told: Foretold((Name(*one[:3]), one[3], one[4], Claim(*one[5:])) for one in told),
+        Foretold.copy,
+    )
+    passed: dict[int, int] = by_number(lambda lsn: (lsn,), int)  # by site: up to there its messages went by unheard of
     numbered: Sequences = kept(  # messages that publishers numbered
         Sequences, lambda known: list(map(list, known)), lambda told: Sequences(Numbered(*one) for one in told),
         Sequences.copy,

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, NamedTuple, TypeAlias, cast
 import numpy as np
 
 from penstock.core.links.carried import Numbers
+from penstock.core.links.foretold import Name
 from penstock.core.links.identity import Site
 from penstock.core.links.ownership import RANKS, WHYS, Claim, Why
 from penstock.core.links.states import EarlyClaim, LinkState, Place
@@ -178,6 +179,8 @@ class Objects:
             numbers.add(there, here, count)
             if self._state.early:
                 self._state.early.came(self._state.peers[peer].origin, there, there + count)
+            if self._state.foretold:
+                self._state.foretold.came(self._state.peers[peer].origin, there, there + count)
 
     def _floor_of(self, peer: int) -> int:
         return self._state.links.get(peer, LinkState()).floor
@@ -187,6 +190,9 @@ class Objects:
         peer = cast("int", told["peer"])
         if "ended" in told:
             self._state.gone.told(cast("int", told["ended"]))
+            return
+        if "passed" in told:
+            self._state.passed[peer] = cast("int", told["passed"])
             return
         self._state.links[peer] = self._state.links.get(peer, LinkState()).told(told)
         if "forgot" in told and (numbers := self._state.carried.get(peer)) is not None:
@@ -214,6 +220,8 @@ class Objects:
         origin, spans = int(str(told["origin"])), list(zip(pairs[::2], pairs[1::2], strict=True))
         if "vhost" in told:
             self._state.returned.add(Place(str(told["vhost"]), row.name, origin, claim.owner), spans, claim)
+        if "of" in told:
+            self._state.foretold.add(Name(str(told["of"]), row.name, origin), spans, claim)
         for first, stop in spans if number in self.queues else ():
             self._state.early.add(EarlyClaim(number, origin, first, stop, claim))
 
@@ -279,6 +287,7 @@ class Objects:
             bool(header["auto_delete"]), as_table(header["arguments"]),
         )  # fmt: skip
         state.ruling = load_ruling(header.get("ruling"), rules)
+        self._state.foretold.take(state.vhost, state.name)
         self._add_queue(state)
 
     def _altered(self, row: Row) -> None:

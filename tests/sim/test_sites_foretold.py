@@ -1,0 +1,141 @@
+"""What is told of a message before it comes holds for the queue of its name, whichever is there when it does.
+
+One link has brought what became of it, another has still to bring it; the queue ends meanwhile, and is declared.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.core.links.foretold import FORETOLD_MOST, Foretold, Name, done_by, is_done
+from penstock.core.links.ownership import Claim
+from penstock.core.state.durable import canonical
+from sim.sites_house import SiteWorld
+from sim.sites_steps import Steps
+from sim.test_sites_delete import delete, level, owners, renew
+
+
+def given(steps: Steps) -> None:
+    """The third site has published a message and given it to the second; the first one has heard of neither."""
+    b, c = steps.b, steps.sites["c"]
+    c.publish("q", b"0")
+    c.sync()
+    steps.send("cb")
+    steps.work(b)
+    assert steps.grant(b) == 1
+    c.sync()
+    steps.send("cb")
+
+
+def kill(steps: Steps, site: SiteWorld) -> None:
+    site.sync()
+    site.kill()
+    for pair in steps.pairs():
+        if site.name in pair:
+            steps.heal(pair)
+
+
+@pytest.mark.parametrize("killed", [False, True])
+@pytest.mark.parametrize("when", ["before it ends", "while there is none", "before and while there is none"])
+def test_a_settle_that_came_before_its_message_holds_for_the_next_queue(when: str, killed: bool) -> None:
+    steps = Steps("abc")
+    a, b = steps.a, steps.b
+    given(steps)
+    [worker] = b.queue.consumers
+    steps.ack(b, worker)
+    b.sync()
+    if when.startswith("before"):
+        steps.send("ba")
+        assert a.core.deferred_acks(a.queue) == 1
+    delete(a)
+    if "while" in when:
+        steps.heal(("b", "a"))
+        steps.send("ba")
+    if killed:
+        kill(steps, a)
+    assert [is_done(one[3]) for one in a.core.foretold] == [True]
+    a.declare("q")
+    assert not a.core.foretold
+    assert a.core.deferred_acks(a.queue) == 1
+    if killed:
+        kill(steps, a)
+    renew(steps, "ab", "ac")
+    level(steps)
+    assert (a.queue.ready, a.queue.foreign_count, a.core.deferred_acks(a.queue)) == (0, 0, 0)
+    assert canonical(a.core.durable_state()) == canonical(a.folded(3))
+
+
+@pytest.mark.parametrize("when", ["before it ends", "while there is none"])
+def test_a_claim_that_came_before_its_message_holds_for_the_next_queue(when: str) -> None:
+    steps = Steps("abc")
+    a = steps.a
+    given(steps)
+    steps.b.sync()
+    if when == "before it ends":
+        steps.send("ba")
+        assert a.core.early
+    delete(a)
+    steps.send("ba")
+    assert a.core.foretold
+    assert not a.core.early
+    a.declare("q")
+    renew(steps, "ab", "ac")
+    steps.send("ca")
+    assert owners(steps, "a") == {"a": ["b"]}
+    assert not a.core.early
+    assert canonical(a.core.durable_state()) == canonical(a.folded(3))
+
+
+def test_what_comes_while_there_is_no_queue_is_remembered_no_more() -> None:
+    """A queue that nobody shares has the message, or none."""
+    steps = Steps("abc")
+    a = steps.a
+    given(steps)
+    steps.b.sync()
+    delete(a)
+    a.declare("copied", kind="local", underlying_topic="q")
+    steps.send("ba")
+    assert a.core.foretold
+    steps.send("ca")
+    assert not a.core.foretold
+    assert canonical(a.core.durable_state()) == canonical(a.folded(3))
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_what_went_by_through_a_site_between_is_not_waited_for(killed: bool) -> None:
+    """No link tells how far the other end has told: what follows says so, also where nothing here takes that."""
+    steps = Steps("abc", row=True)
+    a, b, c = steps.a, steps.b, steps.sites["c"]
+    delete(a)
+    c.publish("q", b"0")
+    level(steps)
+    if killed:
+        kill(steps, a)
+    a.declare("q")
+    renew(steps, "ab")
+    steps.work(b)
+    assert steps.grant(b) == 1
+    level(steps)
+    assert not a.core.early
+    assert canonical(a.core.durable_state()) == canonical(a.folded(3))
+
+
+def test_that_they_are_done_holds_against_every_claim() -> None:
+    name, foretold = Name("/", "q", 7), Foretold()
+    foretold.add(name, [(1, 5)], Claim("b", 3, "transfer"))
+    foretold.add(name, [(2, 4)], done_by("c"))
+    foretold.add(name, [(1, 9)], Claim("d", 8, "proxied"))
+    assert [(*one[1:3], is_done(one[3])) for one in foretold] == [(1, 2, False), (2, 4, True), (4, 9, False)]
+    assert foretold.new(name, [(2, 3), (8, 10)], Claim("e", 9, "transfer")) == [(8, 10)]
+    foretold.came(8, 1, 9)
+    foretold.came(7, 1, 8)
+    assert foretold.take("v", "q") == []
+    assert foretold.take("/", "q") == [(7, 8, 9, Claim("d", 8, "proxied"))]
+    assert not foretold
+
+
+def test_of_more_than_are_remembered_all_is_forgotten() -> None:
+    foretold = Foretold((Name("/", "q", 7), 10 * at, 10 * at + 5, Claim("b", 1)) for at in range(FORETOLD_MOST))
+    assert len(list(foretold.copy())) == FORETOLD_MOST
+    foretold.add(Name("/", "r", 7), [(1, 2)], Claim("b", 1))
+    assert [one[0].queue for one in foretold] == ["r"]
