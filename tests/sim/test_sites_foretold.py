@@ -139,3 +139,27 @@ def test_of_more_than_are_remembered_all_is_forgotten() -> None:
     assert len(list(foretold.copy())) == FORETOLD_MOST
     foretold.add(Name("/", "r", 7), [(1, 2)], Claim("b", 1))
     assert [one[0].queue for one in foretold] == ["r"]
+
+
+@pytest.mark.parametrize("anew", [False, True])
+def test_a_barrier_that_is_purged_at_one_site_is_let_go_at_one_that_hears_of_it_before_it_comes(anew: bool) -> None:
+    """A purge of it holds where it is given, and an ack; each site lets its own go."""
+    steps = Steps("abc", barrier_expression="/k = 0")
+    a, b, c = steps.a, steps.b, steps.sites["c"]
+    c.publish("q", b'{"k": 0}', b'{"k": 1}')
+    c.sync()
+    steps.send("cb")
+    b.core.purge_queue(b.now, b.queue)
+    b.turn()
+    assert b.queue.foreign_count == 1, "the barrier went, what is another site's did not"
+    b.sync()
+    steps.send("ba")
+    if anew:
+        delete(a)
+        a.declare("q", barrier_expression="/k = 0")
+        renew(steps, "ab", "ac")
+    worker = steps.work(a)
+    steps.send("ca")
+    assert a.contents(a.queue) == [b'{"k": 1}']
+    assert [a.rows[lsn][0].bodies[a.rows[lsn][1]] for lsn in a.inbox[worker]] == [b'{"k": 0}']
+    assert canonical(a.core.durable_state()) == canonical(a.folded(3))

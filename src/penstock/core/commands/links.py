@@ -204,9 +204,10 @@ class LinkCommands(QueueCommands):
     def _settle_deferred(self, now: Now, queue: Queue, origin: int, runs: Sequence[tuple[int, int, int]]) -> None:
         """Apply the acks that came before these messages of an origin."""
         if queue.id in self._deferred.by_queue:
+            sites = {one.name for one in self.peers.sites.values()}
             for here, lsn, count in runs:
                 came, stand = range(lsn, lsn + count), range(here, here + count)
-                self._deferred.appeared(now, queue, origin, came, stand, self._out)
+                self._deferred.appeared(now, queue, origin, came, stand, self._out, sites)
 
     def settled_at(
         self, now: Now, queue: Queue, site: str, spans: Iterable[tuple[int, int, int]], *, twins: bool = False

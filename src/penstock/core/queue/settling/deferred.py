@@ -17,7 +17,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -85,10 +85,12 @@ class Deferred:
         self.due = min(self.due, until)
         return len(lsns)
 
-    def appeared(self, now: Now, queue: Queue, origin: int, chunk: Chunk, here: Chunk, sink: Sink) -> int:
+    def appeared(
+        self, now: Now, queue: Queue, origin: int, chunk: Chunk, here: Chunk, sink: Sink, sites: Container[str] = ()
+    ) -> int:
         """Messages of an origin (`chunk`, ascending) came into the queue, as `here`: do what was said about them.
 
-        Returns how many left the queue by that.
+        Returns how many left the queue by that.  sites: what these have said is done there, and no ack of a client.
         """
         affected, there = 0, self._known.get(queue.id, {}).get(origin)
         if not there or there.isdisjoint(chunk):
@@ -100,7 +102,10 @@ class Deferred:
             if not len(both):
                 continue
             wanted = as_chunk(array("q", sorted(view(here)[places].tolist())))
-            affected += queue.settle(now, [wanted], Verb(entry.verb), sink, client=entry.by)
+            if entry.by in sites:
+                affected += queue.settled_elsewhere(now, wanted, entry.by, sink)
+            else:
+                affected += queue.settle(now, [wanted], Verb(entry.verb), sink, client=entry.by)
             self._forget(queue, origin, array("q", both.tolist()), sink)
         self._set_due()
         return affected
