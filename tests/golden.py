@@ -28,8 +28,7 @@ from penstock.core.state.durable import DurableState
 from penstock.core.state.fold import Fold
 from penstock.core.state.lsns import flat
 from penstock.core.state.pending import DecidedPart
-from penstock.core.streams import sinks
-from penstock.core.streams.streams import Link
+from penstock.core.streams import Link, sinks
 from penstock.log.log import Log
 from penstock.log.simdisk import SimDisk
 from penstock.memory.slab import Piece

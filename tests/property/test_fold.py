@@ -21,7 +21,7 @@ from penstock.core.state.capture import Snapshot
 from penstock.core.state.durable import DurableState, canonical
 from penstock.core.state.fold import Fold
 from penstock.core.state.pending import DecidedPart
-from penstock.core.streams.streams import Link
+from penstock.core.streams import Link
 from penstock.core.topology.topology import table_of
 from penstock.errors import PenstockError, Refused
 from penstock.expr import compile_filter

@@ -26,7 +26,7 @@ from penstock.memory.budget import ReadCold
 from penstock.memory.caches import Caches
 from penstock.records.entries import Control, Entry, Group, Publishes
 from penstock.records.kinds import LAZY
-from penstock.server.actions.acts import Acts
+from penstock.server.actions import Acts
 from penstock.server.ahead import Walked
 from penstock.server.caching import Fetches, Present, Tending
 from penstock.server.charges import Charges
@@ -36,7 +36,7 @@ from penstock.server.notices import EventExchange, Notices
 from penstock.server.pipelines import PipelineReports
 from penstock.server.pools import Nap
 from penstock.server.recovering import Recoveries
-from penstock.server.replaying.replays import Replays
+from penstock.server.replaying import Replays
 from penstock.server.runtime import Runtime, run_once
 from penstock.server.scanning import Backfills, Scans
 from penstock.server.traces import Traces

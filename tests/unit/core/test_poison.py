@@ -9,7 +9,7 @@ import pytest
 from penstock.core.effects import Verb
 from penstock.core.queue.queue import Queue
 from penstock.core.state.durable import canonical
-from penstock.core.streams.streams import Link, Resumed
+from penstock.core.streams import Link, Resumed
 from penstock.errors import Fenced, NotFound, PreconditionFailed
 from unit.core.world import World, header
 

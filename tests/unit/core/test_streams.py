@@ -10,7 +10,7 @@ import pytest
 from penstock.core.effects import Verb
 from penstock.core.state.durable import canonical
 from penstock.core.state.pending import DecidedPart
-from penstock.core.streams.streams import Plan
+from penstock.core.streams import Plan
 from penstock.errors import Fenced, InvalidArgument, LogDamaged, NotFound, PreconditionFailed
 from penstock.records.entries import Control, Group, Publishes
 from penstock.records.kinds import Kind

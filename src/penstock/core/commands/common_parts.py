@@ -34,9 +34,9 @@ from penstock.core.sow.holding import Sow
 from penstock.core.sow.keyed import Keyed
 from penstock.core.state.durable import DurableState, Reign
 from penstock.core.state.pending import Passing, Spans
+from penstock.core.streams import Streams
 from penstock.core.streams.sinks import Sinks
 from penstock.core.streams.stream_table import Holdings
-from penstock.core.streams.streams import Streams
 from penstock.core.topology.declaring import Admin
 from penstock.core.topology.register import Interning
 from penstock.core.topology.routing import Router

@@ -24,7 +24,7 @@ Asked = dict[str, object]
 
 @dataclass(slots=True)
 class Doubt:
-    """What failures have taught about the batch of a stream: see `core.streams.streams`."""
+    """What failures have taught about the batch of a stream: see `core.streams`."""
 
     tries: int = 0  # of the present batch, that came to nothing
     revision: int = 0  # how often the present batch was narrowed

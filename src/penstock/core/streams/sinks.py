@@ -24,7 +24,7 @@ from penstock.core.publishing.publishing import Publisher
 from penstock.core.publishing.whole import Whole
 from penstock.core.state.durable import DurableState
 from penstock.core.state.pending import DecidedPart, DecidedState, SinkMark, decided_copies
-from penstock.core.streams.streams import Streams
+from penstock.core.streams import Streams
 from penstock.errors import InvalidArgument, PreconditionFailed
 from penstock.records.chunks import Now
 from penstock.records.dataclass import dataclass

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import pyarrow as pa
 
 from penstock.core.sow.select import SelectList, narrowed_select, order_of, parse_select
-from penstock.core.streams.streams import Link
+from penstock.core.streams import Link
 from penstock.core.view_groups import body_of
 from penstock.errors import AccessRefused, InvalidArgument, LogBroken, Unavailable
 from penstock.expr.group_rows import key_text
@@ -71,7 +71,7 @@ from penstock.wire.flight.commands import (
 from penstock.wire.flight.tickets import command
 
 if TYPE_CHECKING:
-    from penstock.core.streams.streams import Streams
+    from penstock.core.streams import Streams
     from penstock.core.view_groups import View
     from penstock.records.chunks import Chunk
     from penstock.server.bulk.relay import Relay

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 from penstock.core.queue.places import AVAILABLE
 from penstock.core.state.lsns import Ints
+from penstock.core.streams import Resumed
 from penstock.core.streams.stream_table import Range, available, difference
-from penstock.core.streams.streams import Resumed
 from penstock.errors import InvalidArgument, LogBroken, NotFound
 from penstock.history.measuring import Limits, Measured
 from penstock.records.chunks import Chunk

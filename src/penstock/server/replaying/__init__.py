@@ -19,4 +19,316 @@ Whoever in this process wants the messages of topics, as batches, from an LSN on
 `taker` is a `follow.Taker`: it is handed `page.Page`s in the order of the log on the loop's thread, says how much room
 it has, and hears when it is level with the log.  `follow` decides nothing and may be called inside a turn.
 The doors use `Replays.subscribe`, which understands bookmarks, filters as text and rates.
+
+`Replays` tells feeds what was committed, and reads the log for who is behind.  It owns the moments: a turn has ended
+(`gather`), something is durable (`committed`), a time has come (`tick`).  It costs nothing while nobody follows.  What
+it holds back from retention: everything from the cursor of each follower that moves, and of one that stands still for
+ten minutes after its last step.
 """
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import partial
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING, TypeVar
+
+from penstock.errors import LogBroken, PenstockError
+from penstock.expr import Filter
+from penstock.history.spans import Stretch, check_missing, reads, resolve
+from penstock.log.writer import last_of
+from penstock.records.entries import Entry, Group, Publishes
+from penstock.server.replaying.log_source import Asked, Follower, LogSource, parse_rate
+from penstock.server.replaying.page import Feed, look
+from penstock.server.replaying.selection import Selection, Sieve, refuse_mixed, sieve_of
+from penstock.server.upkeep.retention import HOLD_US
+from penstock.wire.flight.bookmarks import parse_span
+
+if TYPE_CHECKING:
+    from penstock.server.follow import Taker
+    from penstock.server.judging import Ask
+    from penstock.server.replaying.log_source import Place, Rate
+    from penstock.server.replaying.page import Found, Page
+    from penstock.server.runtime import Off, Runtime
+
+T = TypeVar("T")
+
+
+class Replays:
+    """The followers of an engine.  All methods belong to the loop's thread."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self.off: Off | None = None  # runs work off the loop; None: soon, on it
+        self.ask: Ask | None = None  # the bulk child, if there is one
+        self.active = False  # somebody follows: the engine tells what each turn has decided
+        self.level = 0  # all that is durable up to here was told to the feeds
+        self.sent = 0  # messages, of clients' subscriptions to topics
+        self._runtime = runtime
+        self._feeds: dict[tuple[Selection, Sieve | None], Feed] = {}
+        self._by_topic: dict[tuple[str, str, str], dict[Feed, None]] = {}  # those of one topic
+        self._wide: dict[Feed, None] = {}  # all others
+        self._sources: dict[LogSource, None] = {}
+        self._gathered: deque[tuple[int, Sequence[Publishes]]] = deque()  # by last LSN: not durable yet
+        self._known = 0  # everything appended from this LSN on was gathered
+        self._alarms: list[tuple[int, int]] = []  # mono microseconds at which somebody's rate lets it go on
+        self._serial = 0
+        runtime.readers.append(self.floor)
+        runtime.on_broken.append(self._broken)
+        self.kept = runtime.bodies.budget.account("replays")
+        runtime.bodies.spare.append(self.give)
+
+    # -- for those who want messages
+
+    def follow(
+        self,
+        selection: Selection,
+        taker: Taker[Page],
+        *,
+        start: int | None = None,
+        filter: Filter | None = None,
+        rate: Rate | None = None,
+    ) -> Follower:
+        """Messages of topics from an LSN on, in order, each once, when they are durable.  No bookmark is looked up.
+
+        start: None for what is published from now on.
+        """
+        return Follower(self.source(selection, start=start, filter=filter, rate=rate), taker)
+
+    def source(
+        self,
+        selection: Selection,
+        *,
+        start: int | None = None,
+        filter: Filter | None = None,
+        rate: Rate | None = None,
+    ) -> LogSource:
+        """The same for who reads it himself."""
+        place = Stretch(self._runtime.core.next_lsn if start is None else start)
+        sieve = None if filter is None else Sieve(filter, None, filter.text)
+        return LogSource(self, selection, sieve, place, rate)
+
+    def subscribe(self, asked: Asked, taker: Taker[Page]) -> Follower:
+        """A subscription with a bookmark.
+
+        Errors: InvalidArgument, NotFound, ExpressionError, at once; what can only be known later ends the taker.
+        """
+        return Follower(self.source_of(asked), taker)
+
+    def start(self, asked: Asked, taker: Taker[Page], stretch: Stretch) -> Follower:
+        """The same for somebody who has looked up the place; `asked.bookmark` is not looked at."""
+        return Follower(self._source_at(asked, stretch), taker)
+
+    def source_of(self, asked: Asked) -> LogSource:
+        """What a subscriber asks for.  Errors as `subscribe`."""
+        span = parse_span(asked.bookmark, asked.recent)
+        missing = check_missing(asked.missing)
+        runtime = self._runtime
+        find = partial(resolve, runtime.past, span, missing, wall=runtime.now().wall, last=runtime.core.last_lsn)
+        source = self._source_at(asked, find)
+        if not reads(span):
+            source.place = find()
+        return source
+
+    def _source_at(self, asked: Asked, place: Place) -> LogSource:
+        refuse_mixed(self._runtime.core, asked.selection, asked.filter, asked.rights)
+        sieve = sieve_of(asked.selection, asked.filter, asked.rights)
+        rate = None if asked.rate is None else parse_rate(asked.rate, asked.rate_max_gap)
+        return LogSource(self, asked.selection, sieve, place, rate, asked)
+
+    # -- for sources and feeds
+
+    def admit(self, source: LogSource) -> None:
+        if not self.active:
+            self.active = True
+            log = self._runtime.log
+            self.level = log.durable
+            self._known = log.appended + 1
+        source.moved_at = self.now()
+        self._sources[source] = None
+        place = source.place
+        if isinstance(place, Stretch):
+            self._settle(source, place)
+            return
+        source.cursor = self._runtime.past.first_lsn  # held until its place is known
+
+        def found(answer: Stretch | PenstockError) -> None:
+            if source.closed:
+                return
+            if isinstance(answer, PenstockError):
+                source.fail(answer)
+            else:
+                self._settle(source, answer)
+
+        self.run(partial(caught, place), found)
+
+    def _settle(self, source: LogSource, stretch: Stretch) -> None:
+        source.settle(self._feed(source.selection, source.sieve), stretch)
+        until = source.until
+        if until is not None:
+            self.wake_at(self.now() + max(0, until - self._runtime.clock.wall()))
+
+    def _feed(self, selection: Selection, sieve: Sieve | None) -> Feed:
+        key = (selection, sieve)
+        feed = self._feeds.get(key)
+        if feed is None:
+            feed = self._feeds[key] = Feed(self, selection, sieve, max(self.level + 1, self._known))
+            one = selection.alone
+            if one is None:
+                self._wide[feed] = None
+            else:
+                self._by_topic.setdefault(one, {})[feed] = None
+        return feed
+
+    def _drop(self, feed: Feed) -> None:
+        feed.drop()
+        del self._feeds[feed.selection, feed.sieve]
+        one = feed.selection.alone
+        if one is None:
+            del self._wide[feed]
+            return
+        del self._by_topic[one][feed]
+        if not self._by_topic[one]:
+            del self._by_topic[one]
+
+    def _interested(self, batch: Publishes) -> Iterable[Feed]:
+        """The feeds that may want something of a batch."""
+        out = dict[Feed, None]()
+        for topic in batch.distinct_topics:
+            out.update(self._by_topic.get((topic.vhost, topic.exchange, topic.name), {}))
+        return [*out, *self._wide]
+
+    def forget(self, source: LogSource, feed: Feed | None) -> None:
+        self._sources.pop(source, None)
+        if feed is not None:
+            feed.live.pop(source, None)
+            feed.behind.pop(source, None)
+            if not feed.used:
+                self._drop(feed)
+        if not self._sources:
+            self.active = False
+            self._gathered.clear()
+
+    def _broken(self, reason: str) -> None:
+        """Nothing more will be durable: whoever waits for it is told."""
+        for source in list(self._sources):
+            source.fail(LogBroken(f"the log is broken: {reason}; nothing more is shown until a restart"))
+
+    @property
+    def sources(self) -> Collection[LogSource]:
+        """All that are read; those of records and views, which nobody `asked` for, among them."""
+        return self._sources.keys()
+
+    def lag(self, source: LogSource) -> int:
+        """Durable records of the log that one has not looked at."""
+        return max(0, self.durable + 1 - max(source.position, self.first_lsn))
+
+    # -- moments
+
+    def gather(self, journal: Sequence[Entry]) -> None:
+        """What a turn has decided, as it goes to the log."""
+        for entry in journal:
+            if isinstance(entry, Publishes):
+                self._gathered.append((entry.first + len(entry.bodies) - 1, (entry,)))
+            elif isinstance(entry, Group):
+                batches = [part for part in entry.entries if isinstance(part, Publishes)]
+                if batches:
+                    self._gathered.append((last_of(entry), batches))
+
+    def committed(self, lsn: int) -> None:
+        """Everything up to this LSN is durable."""
+        gathered = self._gathered
+        while gathered and gathered[0][0] <= lsn:
+            for batch in gathered.popleft()[1]:
+                for feed in self._interested(batch):
+                    feed.add(batch)
+        self.level = lsn
+        for feed in list(self._feeds.values()):
+            if feed.behind or feed.kept_bytes:
+                feed.moved()
+
+    def tick(self) -> None:
+        """Go on where a time has come."""
+        now = self.now()
+        if not self._alarms or self._alarms[0][0] > now:
+            return
+        while self._alarms and self._alarms[0][0] <= now:
+            heappop(self._alarms)
+        wall = self._runtime.clock.wall()
+        for source in list(self._sources):
+            if source.until is not None and source.until <= wall:
+                source.end_here(self._runtime.core.next_lsn)
+            elif source.due is not None and source.due <= now:
+                source.step()
+
+    def next_deadline(self) -> int | None:
+        """Mono microseconds at which `tick` has something to do; None: nothing ahead."""
+        return self._alarms[0][0] if self._alarms else None
+
+    def wake_at(self, mono: int) -> None:
+        self._serial += 1
+        heappush(self._alarms, (mono, self._serial))
+        self._runtime.arm()
+
+    # -- the log and the time
+
+    def now(self) -> int:
+        """Microseconds on the monotonic clock."""
+        return self._runtime.clock.mono()
+
+    @property
+    def durable(self) -> int:
+        return self._runtime.log.durable
+
+    @property
+    def first_lsn(self) -> int:
+        """The first LSN that the log or its archive keeps."""
+        return self._runtime.past.first_lsn
+
+    def look(self, feed: Feed, start: int, end: int, rows: int, done: Callable[[Found], None]) -> None:
+        """The next page of the log, off the loop."""
+        runtime = self._runtime
+        work = partial(look, runtime.past, feed.selection, feed.sieve, start, end, runtime.clock.mono, rows, self.ask)
+        self.run(work, done)
+
+    def done(self) -> None:
+        """Something happened outside a turn: see that it is written."""
+        self._runtime.flush()
+        self._runtime.arm()
+
+    def run(self, work: Callable[[], T], done: Callable[[T], None]) -> None:
+        """Work off the loop, where that is possible; then `done`, and what follows from it is written."""
+
+        def back(answer: T) -> None:
+            done(answer)
+            self.done()
+
+        if self.off is not None:
+            self.off(work, back)
+        else:
+            self._runtime.call_soon(lambda: back(work()))
+
+    # -- what it holds
+
+    def give(self, need: int) -> int:
+        """Let go about so many bytes that followers can read from the log, of the feed that keeps most first."""
+        given = 0
+        for feed in sorted(self._feeds.values(), key=lambda one: one.spare, reverse=True):
+            if given >= need or not feed.spare:
+                break
+            given += feed.give(need - given)
+        return given
+
+    def floor(self) -> int | None:
+        """No follower that moves may still need what is below this LSN."""
+        since = self.now() - HOLD_US
+        places = [one.position for one in self._sources if one.live or one.moved_at >= since]
+        return min(places, default=None)
+
+
+def caught(work: Callable[[], T]) -> T | PenstockError:
+    """What work gives, or the error of ours that it raises."""
+    try:
+        return work()
+    except PenstockError as error:
+        return error

@@ -27,9 +27,9 @@ from penstock.records.chunks import as_chunk
 from penstock.records.dataclass import dataclass
 from penstock.records.entries import Rows
 from penstock.server.follow import Asking, Mapped, Sign, Source
+from penstock.server.replaying import caught
 from penstock.server.replaying.log_source import Asked
 from penstock.server.replaying.page import Page
-from penstock.server.replaying.replays import caught
 from penstock.server.replaying.selection import Selection, selection_of
 from penstock.server.views.record_query import (
     Event,
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from penstock.core.broker import Core
     from penstock.core.sow.holding import Sow
     from penstock.server.follow import Reader
-    from penstock.server.replaying.replays import Replays
+    from penstock.server.replaying import Replays
     from penstock.server.runtime import Runtime
 
 

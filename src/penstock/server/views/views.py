@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from penstock.records.entries import Entry
     from penstock.server.follow import Source
     from penstock.server.judging import Judges
-    from penstock.server.replaying.replays import Replays
+    from penstock.server.replaying import Replays
     from penstock.server.runtime import Off, Runtime
     from penstock.server.views.conflated import ConflatedDefinition
     from penstock.server.views.record_query import Event, Wish

@@ -23,7 +23,7 @@ So a row that is settled with a batch has its letter once, and no row has one wh
 
 - another attempt of a task (a failure, speculation, lost shuffle files) reports for the same partition, and one of
   them is taken, all of it.  A condition that is not the same each time (`rand()`) has the letters of one attempt.
-- a batch that runs again, after a kill at any moment, with fewer rows (`core.streams.streams`) or under other rules,
+- a batch that runs again, after a kill at any moment, with fewer rows (`core.streams`) or under other rules,
   has letters of that run alone: reports are kept in the driver, apart for each start.  Stages of earlier tries are
   dropped when the batch is narrowed or committed, at the latest after a day, as those of outputs are.
 - a batch that is committed already has no letters any more, whatever its tasks stage.

@@ -18,7 +18,7 @@ from concurrent.futures import Executor, Future
 from datetime import UTC, datetime
 from typing import Any
 
-from penstock.core.streams.streams import PARTS
+from penstock.core.streams import PARTS
 from penstock.errors import NotFound, PenstockError, SettingsError
 from penstock.records.cron import parse_cron
 from penstock.spark.pipelines.code import may_be_a_row, short, stack_of_java

@@ -192,7 +192,7 @@ def either(
 def _planned(
     server: Remote, options: ReadOptions, part: PlanPart, columns: tuple[str, ...]
 ) -> Iterator[pa.RecordBatch]:
-    """Rows of a planned batch.  Never from the files: the server must hear who has it (`core.streams.streams`)."""
+    """Rows of a planned batch.  Never from the files: the server must hear who has it (`core.streams`)."""
     asked: dict[str, object] = {
         "stream": part.stream,
         "batch": part.batch,
