@@ -43,7 +43,7 @@ class File(Protocol):
         ...
 
     def size(self) -> int:
-        """Bytes in the file."""
+        """How many bytes the file has."""
         ...
 
     def truncate(self, size: int) -> None:

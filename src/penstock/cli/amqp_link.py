@@ -39,7 +39,7 @@ class Broker(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Without the password."""
+        """The address for a person, without the password."""
         return f"{self.host}:{self.port}"
 
     def of(self, vhost: str) -> Broker:
@@ -48,7 +48,7 @@ class Broker(NamedTuple):
 
 
 def read_address(url: str) -> Broker:
-    """Raises InvalidArgument."""
+    """A URL of RabbitMQ taken apart.  Raises InvalidArgument."""
     try:
         parts = urlsplit(url)
         port = parts.port

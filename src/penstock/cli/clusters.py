@@ -94,7 +94,7 @@ def status(config: ConfigFile = None, json: Json = False) -> None:
 
 
 def told(state: ClusterState) -> dict[str, Any]:
-    """For programs."""
+    """What a program is told of it."""
     return {
         "cluster": state.cluster, "origin": state.origin, "format": state.format, "term": state.term,
         "leader": state.leader, "in_sync": sorted(state.in_sync), "to": state.to, "beat": state.beat,

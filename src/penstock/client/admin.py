@@ -52,7 +52,7 @@ class Administration:
 
     @property
     def address(self) -> Address:
-        """Where its server is."""
+        """Where the server of this connection is."""
         return self._link.address
 
     @property

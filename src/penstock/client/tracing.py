@@ -43,7 +43,7 @@ class Publishing(Protocol):
         ...
 
     def stored(self, outcome: str, bookmark: str) -> None:
-        """How it ended."""
+        """How a publish ended: what became of it, and its first bookmark."""
         ...
 
 

@@ -46,7 +46,7 @@ class Opening(Protocol):
 
     @property
     def address(self) -> Address:
-        """Where its server is."""
+        """Where the server of this connection is."""
         ...
 
     @property
@@ -178,7 +178,7 @@ class Transaction:
         return self.receipts
 
     def _sent(self) -> dict[str, Any]:
-        """The server's answer."""
+        """What the server answers to the commit."""
         writer, reader = self._client.open_transaction(command("transact", vhost=self._client.vhost), PUBLISH)
         try:
             for goal, batch in self._batches():

@@ -176,7 +176,7 @@ class PipelineInput(Section):
 
     @property
     def reads(self) -> Literal["queue", "log", "table"]:
-        """The mode in force."""
+        """The mode of reading that is in force."""
         if not self.is_stream:
             return "table"
         return self.mode or ("queue" if self.queue is not None else "log")

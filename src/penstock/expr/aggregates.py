@@ -248,7 +248,7 @@ class Bag:
         self._lowest = self._highest = None
 
     def lowest(self) -> Value:
-        """MIN."""
+        """MIN: the lowest value that is not NULL."""
         heap = self._lowest
         if heap is None or len(heap) > 2 * len(self.counts) + 64:
             heap = self._lowest = list(self.counts)
@@ -258,7 +258,7 @@ class Bag:
         return self.values[heap[0]] if heap else self._without()
 
     def highest(self) -> Value:
-        """MAX."""
+        """MAX: the highest value that is not NULL."""
         heap = self._highest
         if heap is None or len(heap) > 2 * len(self.counts) + 64:
             heap = self._highest = [_Down(key) for key in self.counts]

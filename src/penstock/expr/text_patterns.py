@@ -308,7 +308,7 @@ class TopicPattern:
         object.__setattr__(self, "_matches", self.text.__eq__ if literal else searcher(self.text))
 
     def matches(self, name: str) -> bool:
-        """Is this topic meant?"""
+        """Whether a topic of this name is meant."""
         return self._matches(name)
 
 

@@ -127,19 +127,19 @@ def logic(value: Value) -> bool | None:
 
 
 def conjunction(*values: Value) -> bool | None:
-    """Kleene AND."""
+    """AND of three values: FALSE wins over NULL."""
     judged = [logic(value) for value in values]
     return False if False in judged else None if None in judged else True
 
 
 def disjunction(*values: Value) -> bool | None:
-    """Kleene OR."""
+    """OR of three values: TRUE wins over NULL."""
     judged = [logic(value) for value in values]
     return True if True in judged else None if None in judged else False
 
 
 def negation(value: Value) -> bool | None:
-    """Kleene NOT."""
+    """NOT of three values: NULL stays NULL."""
     judged = logic(value)
     return None if judged is None else not judged
 

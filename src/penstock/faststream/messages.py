@@ -268,7 +268,7 @@ class Replies:
                     coming.set_exception(error)
 
     async def close(self) -> None:
-        """Nobody waits any more."""
+        """End the consumer of answers, for which nobody waits any more."""
         if self._consumer is not None:
             with suppress(PenstockError):
                 await self._consumer.close()

@@ -93,7 +93,7 @@ class Catalog:
         self.segments.append(segment)
 
     def drop_front(self) -> Segment:
-        """Forget the oldest segment."""
+        """Forget the oldest segment, which is the answer."""
         gone = self.segments[0]
         self.segments = self.segments[1:]
         return gone

@@ -65,7 +65,7 @@ class CommitThread:
         self._thread.start()
 
     def post(self, commit: Commit) -> bool:
-        """Hand over a commit."""
+        """Hand over a commit, to be written and synced."""
         commit.done = threading.Lock()
         commit.done.acquire()
         self._next = commit

@@ -387,7 +387,7 @@ class Committing:
             self._done(commit)
 
     def _finished(self, commit: Commit) -> None:
-        """In the writer's thread."""
+        """A commit has ended; in the writer's thread."""
         if self._call_soon is not None:
             try:
                 self._call_soon(lambda: self._done(commit))

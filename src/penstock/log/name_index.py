@@ -74,7 +74,7 @@ class RawBatch(NamedTuple):
         return not frame.compressed and self.message[frame.header + frame.buffers[6]] == Kind.BASE
 
     def decode(self) -> pa.RecordBatch:
-        """Its rows."""
+        """Its rows as an Arrow batch."""
         return rows_of(self.message, compressed=self.frame.compressed)
 
 

@@ -85,7 +85,7 @@ class Damage:
 
     @property
     def batches(self) -> int:
-        """How many there are."""
+        """How many batches the segment has."""
         return len(self._met)
 
     def sentences(self, most: int) -> list[str]:

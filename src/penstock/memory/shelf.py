@@ -146,7 +146,7 @@ class Shelves:
         self._changed(queue, shelf, before)
 
     def held(self, queue: int) -> int:
-        """Bytes of one queue."""
+        """Bytes that bodies of one queue take."""
         shelf = self.shelves.get(queue)
         return shelf.bytes if shelf is not None else 0
 

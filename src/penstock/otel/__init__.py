@@ -98,7 +98,7 @@ class Published:
         inject(self.carried)
 
     def stored(self, outcome: str, bookmark: str) -> None:
-        """How it ended."""
+        """How a publish ended: what became of it, and its first bookmark."""
         self._span.set_attribute("penstock.outcome", outcome)
         if bookmark:
             self._span.set_attribute("penstock.bookmark", bookmark)

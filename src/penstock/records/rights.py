@@ -85,7 +85,7 @@ TENDS = Right(vhost=True, everywhere=ADMINISTRATOR, needs=(Need("whole", "vhost"
 
 
 def sees(thing: Thing, at: str) -> Right:
-    """Looking at one thing."""
+    """Looking at one thing, by its name."""
     return Right(vhost=True, everywhere=MONITORING, needs=(Need("see", thing, at),))
 
 

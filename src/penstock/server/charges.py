@@ -106,7 +106,7 @@ class Charges:
         charge.bytes += size
 
     def give(self, charge: Charge) -> None:
-        """It is over."""
+        """The transaction is over: it has nothing more."""
         if self._open.pop(charge, charge) is not charge:
             self._account.add(-charge.bytes)
             self._of_user[charge.user] -= charge.bytes

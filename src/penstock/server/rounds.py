@@ -114,7 +114,7 @@ class Pulse:
         return rounds.at_end if rounds is not None and loop is rounds.loop else loop.call_soon
 
     def pauses(self) -> Pauses:
-        """What was measured."""
+        """What was measured since the last look."""
         return Pauses(self._longest, self._longest_cpu, self._total, tuple(self._counts))
 
     def begin_anew(self) -> None:

@@ -69,7 +69,7 @@ class Spans:
         return start
 
     def give(self, start: int, pages: int) -> None:
-        """These are free again."""
+        """These pages are free for others again."""
         stop = start + pages
         if stop not in self._edges and (behind := self._by_start.get(stop)) is not None:
             self._remove(stop, behind)

@@ -7,7 +7,7 @@ all of it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, Self, TypeVar, cast
@@ -131,13 +131,14 @@ class Fields:
             raise InvalidArgument(f"{where} is {shown(value)}, not a JSON object")
         return cls(where, cast("dict[str, object]", value))
 
-    def _take(self, name: str) -> object:
+    def take(self, name: str) -> object:
+        """Whatever it is, or None when absent."""
         self._asked.append(name)
         return self._left.pop(name, None)
 
     def _typed(self, name: str, kind: type[T], wanted: str) -> T | None:
         """A value of a type, or None when absent."""
-        value = self._take(name)
+        value = self.take(name)
         if value is None:
             return None
         if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
@@ -210,7 +211,7 @@ class Fields:
 
     def duration(self, name: str, default: int) -> int:
         """Microseconds of text with a unit or of a number of seconds."""
-        value = self._take(name)
+        value = self.take(name)
         if value is None:
             return default
         micros = to_micros(value)
@@ -267,12 +268,12 @@ class Fields:
 
     def inner(self, name: str) -> Fields | None:
         """The fields of a nested object, or None when absent."""
-        value = self._take(name)
+        value = self.take(name)
         return None if value is None else Fields.of(f"{self.where}: {name}", value)
 
     def inners(self, name: str) -> list[Fields]:
         """The fields of each of several nested objects, or of one that stands alone."""
-        value = self._take(name)
+        value = self.take(name)
         several = cast("list[object]", value) if isinstance(value, list) else [] if value is None else [value]
         return [Fields.of(f"{self.where}: {name}", one) for one in several]
 
@@ -285,7 +286,7 @@ class Fields:
     def given(self, declared: Sequence[Field]) -> dict[str, Any]:
         """The same of what was given, lists as tuples: what it is otherwise, who takes it says."""
         there = {one.name: one.needed or self.has(one.name) for one in declared}
-        found = {one.name: self.one(one) if there[one.name] else self._take(one.name) for one in declared}
+        found = {one.name: self.one(one) if there[one.name] else self.take(one.name) for one in declared}
         self.finish()
         given = {name: value for name, value in found.items() if there[name]}
         return {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
@@ -293,33 +294,11 @@ class Fields:
     def one(self, field: Field) -> Any:
         """The value of one declared field."""
         if not self.has(field.name) and field.kind not in ("name", "table"):
-            self._take(field.name)
+            self.take(field.name)
             if field.needed:
                 raise self.missing(field.name)
             return field.default
-        match field.kind:
-            case "name":
-                return self.name(field.name, field.high)
-            case "text":
-                return self.name(field.name, field.high) if field.low else self.optional_text(field.name, field.high)
-            case "count":
-                return self.optional_count(field.name, field.low, field.high)
-            case "flag":
-                return self.flag(field.name)
-            case "duration":
-                return self.duration(field.name, 0)
-            case "table":
-                return self.table(field.name)
-            case "texts":
-                return self.texts(field.name, field.high)
-            case "names":
-                return self.names(field.name, field.known)
-            case "numbers":
-                return self.numbers(field.name, field.high)
-            case "list":
-                return self.objects(field.name)
-            case "value":
-                return self._take(field.name)
+        return _READERS[field.kind](self, field)
 
     def rest(self) -> dict[str, object]:
         """Everything that was not taken."""
@@ -330,6 +309,22 @@ class Fields:
         """Refuse fields that nobody asked for."""
         for name in self._left:
             raise InvalidArgument(f"{self.where}: unknown field {name!r}{nearest(name, self._asked)}")
+
+
+_READERS: Mapping[str, Callable[[Fields, Field], Any]] = {
+    "name": lambda fields, one: fields.name(one.name, one.high),
+    "text": lambda fields, one: (fields.name if one.low else fields.optional_text)(one.name, one.high),
+    "count": lambda fields, one: fields.optional_count(one.name, one.low, one.high),
+    "flag": lambda fields, one: fields.flag(one.name),
+    "duration": lambda fields, one: fields.duration(one.name, 0),
+    "table": lambda fields, one: fields.table(one.name),
+    "texts": lambda fields, one: fields.texts(one.name, one.high),
+    "names": lambda fields, one: fields.names(one.name, one.known),
+    "numbers": lambda fields, one: fields.numbers(one.name, one.high),
+    "list": lambda fields, one: fields.objects(one.name),
+    "value": lambda fields, one: fields.take(one.name),
+}
+"""How a field of each kind is read."""
 
 
 class Lenient(Fields):
@@ -356,7 +351,7 @@ class Lenient(Fields):
         """As it was given."""
         return self.where
 
-    def _take(self, name: str) -> object:
+    def take(self, name: str) -> object:
         return self.values.get(name)
 
     def only(self, *known: str) -> Self:
@@ -390,12 +385,12 @@ class Lenient(Fields):
 
     def flag(self, name: str, default: bool = False) -> bool:
         """True or false, or the same as text."""
-        value = self._take(name)
+        value = self.take(name)
         return value == "true" if value in ("true", "false") else super().flag(name, default)
 
     def optional_count(self, name: str, low: int = 0, high: int = LSN_MAX) -> int | None:
         """A whole number in a range, or the same as text; None when absent."""
-        value = number = self._take(name)
+        value = number = self.take(name)
         if isinstance(value, str) and len(value) < 20 and value.removeprefix("-").isdecimal() and value.isascii():
             number = int(value)
         if number is None:
@@ -406,7 +401,7 @@ class Lenient(Fields):
 
     def table(self, name: str) -> dict[str, object]:
         """An object; an absent one, and the empty list that some tools send, are empty."""
-        value = self._take(name)
+        value = self.take(name)
         if value is None or value == []:
             return {}
         if not isinstance(value, dict):
@@ -417,7 +412,7 @@ class Lenient(Fields):
         """Declared fields that are there, with numbers and truths for texts that say them; `Fields` judges the rest."""
         found = dict[str, object]()
         for field in declared:
-            value = self._take(field.name)
+            value = self.take(field.name)
             if value is None and field.needed:
                 raise self.missing(field.name)
             if value is not None and field.kind == "count":

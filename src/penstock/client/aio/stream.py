@@ -101,7 +101,7 @@ class Batch(Generic[B]):
 
     @property
     def arrow(self) -> pa.RecordBatch:
-        """Its columns."""
+        """Its rows as an Arrow batch."""
         return self._inner.arrow
 
     @property

@@ -216,7 +216,7 @@ def sort_out(queue: Contents) -> None:
 
 
 def claims(queue: Contents, peers: Peers) -> Claims:
-    """Whose its messages are."""
+    """Whose the messages of this queue are."""
     return Claims(peers.here) if queue.foreign is None else queue.foreign.claims
 
 

@@ -72,7 +72,7 @@ class Index(ABC):
 
     @abstractmethod
     def add(self, binding: Binding) -> None:
-        """One more binding."""
+        """One more binding begins at this exchange."""
 
     @abstractmethod
     def ends(self, key: str, headers: Headers) -> Iterable[End]:
@@ -401,7 +401,7 @@ def index_of(exchange: ExchangeState, bindings: Iterable[Binding]) -> Index:
 
 
 def end_of(binding: Binding) -> End:
-    """Where a binding leads."""
+    """Where a binding leads: a queue or an exchange."""
     return binding.destination_type, binding.destination
 
 

@@ -57,7 +57,7 @@ class _Builder:
         _add(self._open[-1][1] if self._open else self.whole, name, value)
 
     def close(self) -> None:
-        """The document ends."""
+        """The parser's word that the document ends."""
 
 
 def _add(into: dict[str, object], name: str, value: object) -> None:

@@ -181,7 +181,7 @@ class Archive:
         return opened
 
     def file(self, part: Part) -> File:
-        """It, open.  `Gone`."""
+        """The file, open; raises `Gone` where it is not there."""
         for path in (part.path, part.fresh, part.path):  # it may move between two looks
             try:
                 return self.disk.open(path, readonly=True)

@@ -393,7 +393,7 @@ class Publishers:
         confirms[0][0].session.counters.confirmed += count
 
     def flush_confirms(self) -> None:
-        """Send the gathered confirms."""
+        """Send the confirms that were gathered in this turn."""
         confirms, self._confirms = self._confirms, {}
         for channel, sequence in confirms.items():
             if channel.open:

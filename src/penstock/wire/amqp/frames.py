@@ -66,7 +66,7 @@ class Limits:
 
 
 def frame(kind: int, channel: int, payload: bytes) -> bytes:
-    """One whole frame."""
+    """One whole frame, with its end mark."""
     return pack_border(kind, channel, len(payload)) + payload + END
 
 

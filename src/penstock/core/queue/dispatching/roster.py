@@ -51,7 +51,7 @@ class Roster:
         self._sort()
 
     def remove(self, consumer: Consumer) -> None:
-        """A subscription has ended."""
+        """A subscription has ended, and is pushed to no more."""
         self.all.remove(consumer)
         if consumer.targets is None:
             self.plain.remove(consumer)
