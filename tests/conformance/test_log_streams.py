@@ -14,7 +14,7 @@ import pytest
 import penstock
 from flight_house import FlightHouse
 from penstock.errors import Unavailable
-from penstock.history.measuring import Limits
+from penstock.history.reach import Limits
 from penstock.server.access import Who
 from penstock.server.bulk.process import Bulk
 from penstock.server.flight.calls import Caller

@@ -25,8 +25,8 @@ from penstock.core.commands.subscription import STAYS, Stays, Subscription
 from penstock.core.commands.topology import PolicyCommands, TopologyCommands
 from penstock.core.commands.transactions import SinkCommands, TransactionCommands
 from penstock.core.effects import Question
+from penstock.core.publishing.beforehand import Whole
 from penstock.core.publishing.published import USUAL, Published, Refusal, Terms
-from penstock.core.publishing.whole import Whole
 from penstock.core.queue.dispatching.consumers import UNLIMITED, Consumer, Credit
 from penstock.core.queue.dispatching.joining import reopen, replace
 from penstock.core.queue.queue import Queue, queue_of

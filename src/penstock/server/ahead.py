@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.errors import PenstockError
 from penstock.history.history import History, names_wanted
-from penstock.history.measuring import Limits, measure
+from penstock.history.reach import Limits, measure
 from penstock.records.dataclass import dataclass
 from penstock.wire.flight.commands import Replay
 

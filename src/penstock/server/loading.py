@@ -1,4 +1,5 @@
-"""How libraries are loaded in a server's process: Arrow's pool has a bound, and pandas is not there.
+"""How libraries are loaded in a server's process: Arrow's pool has a bound, and pandas is not there; and what the
+processes beside it find.
 
 It imports neither: what it does has to be done before.
 """
@@ -16,6 +17,7 @@ import sys
 import threading
 from collections.abc import Sequence
 from importlib.machinery import ModuleSpec
+from pathlib import Path
 from types import ModuleType
 
 import orjson
@@ -120,6 +122,14 @@ def with_bounded_pool(most: int) -> None:
             del os.environ[name]
         if given is not None:
             os.environ[POOL] = given
+
+
+def environment(**more: str) -> dict[str, str]:
+    """For a process of our own: it finds this package where this process found it, and numpy does no algebra there."""
+    source = str(Path(__file__).resolve().parents[2])
+    others = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+    path = os.pathsep.join(dict.fromkeys([source, *others]))
+    return {**os.environ, "PYTHONPATH": path, "OPENBLAS_NUM_THREADS": "1", **more}
 
 
 class _NoPandas:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, TypeVar, cast
 from penstock.core.streams.stream_table import Range
 from penstock.errors import InvalidArgument, PreconditionFailed
 from penstock.history.history import History
-from penstock.history.measuring import Limits, Measured, measure
+from penstock.history.reach import Limits, Measured, measure
 from penstock.records.dataclass import dataclass
 from penstock.server.bulk.relay import bytes_between
 from penstock.wire.flight.bookmarks import Point, parse_span

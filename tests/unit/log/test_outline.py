@@ -10,7 +10,7 @@ import pytest
 
 from penstock.errors import LogDamaged
 from penstock.history.history import History
-from penstock.history.measuring import Limits, measure
+from penstock.history.reach import Limits, measure
 from penstock.history.view import Folder, View, listing
 from penstock.log.frame import Frame, FrameReader
 from penstock.log.log import Log

@@ -19,9 +19,9 @@ from typing import NoReturn, TypeAlias
 from penstock.core.commands.common_parts import CoreParts
 from penstock.core.commands.deliveries import DeliveryCommands
 from penstock.core.effects import Question, Reply, Verb
+from penstock.core.publishing.beforehand import Whole, judged, refused_headers
 from penstock.core.publishing.dead_letters import Prepared
 from penstock.core.publishing.published import ADMITTED, Published, Refusal
-from penstock.core.publishing.whole import Whole, judged, refused_headers
 from penstock.core.queue.dispatching.consumers import Consumer
 from penstock.core.queue.order.runs import Run, sorted_chunk
 from penstock.core.queue.queue import Letter, Queue

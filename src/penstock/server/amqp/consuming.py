@@ -31,8 +31,8 @@ from penstock.server.amqp import replying
 from penstock.server.amqp.channel import own
 from penstock.server.amqp.consumer_arguments import BOOKMARK, OFFSET, count_of, flag, text_of, values_of
 from penstock.server.amqp.entitled import consuming
-from penstock.server.amqp.following import consume as consume_from_bookmark
 from penstock.server.amqp.session import generated_name, refuse_reuse
+from penstock.server.amqp.topic_consumers import consume as consume_from_bookmark
 from penstock.server.entitlements import narrowed
 from penstock.server.judging import asked_by
 from penstock.units import parse_age

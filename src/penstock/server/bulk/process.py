@@ -30,6 +30,7 @@ import pyarrow as pa
 from penstock.errors import LogDamaged, PenstockError, Unavailable
 from penstock.history.view import Moved, Showing, listing
 from penstock.server.bulk import requests
+from penstock.server.loading import environment
 from penstock.wire.flight.failures import error_from
 
 if TYPE_CHECKING:
@@ -255,7 +256,7 @@ class Bulk:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
-                env={**os.environ, "PYTHONPATH": _path(), "OPENBLAS_NUM_THREADS": "1"},  # numpy is asked for no algebra
+                env=environment(),
             )
         except BaseException:
             ours.close()
@@ -339,12 +340,6 @@ def _end(process: subprocess.Popen[bytes]) -> int:
     except subprocess.TimeoutExpired:
         process.kill()
         return process.wait()
-
-
-def _path() -> str:
-    """Where the child finds this package: where this process found it."""
-    here = str(Path(__file__).resolve().parents[3])
-    return os.pathsep.join(dict.fromkeys([here, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]))
 
 
 async def asked_of(ask: Callable[[], Awaitable[T]]) -> T:

@@ -105,8 +105,8 @@ def matching(
 def measured(
     request: Request, command: dict[str, Any], start: int, end: int, rows: int, bytes: int, parts: int
 ) -> dict[str, object]:
-    """How far so many messages or bytes of a replay reach (`history.measuring`)."""
-    from penstock.history.measuring import Limits, measure
+    """How far so many messages or bytes of a replay reach (`history.reach`)."""
+    from penstock.history.reach import Limits, measure
 
     history = History(request.view, request.gone)
     return asdict(measure(history, Replay(**command), start, end, Limits(rows, bytes, parts)))

@@ -34,6 +34,7 @@ import orjson
 
 from penstock.errors import Unavailable
 from penstock.server.doors.line import Broken, Ended, Kind, Line, plain
+from penstock.server.loading import environment
 
 logger = logging.getLogger("penstock.doors")
 
@@ -79,7 +80,7 @@ def spawned(module: str, memory: list[int]) -> Spawned:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 pass_fds=fds,
-                env={**os.environ, "PYTHONPATH": _path(), "OPENBLAS_NUM_THREADS": "1"},  # numpy does no algebra there
+                env=environment(),
             )
     except BaseException:
         control.close()
@@ -426,9 +427,3 @@ def runs(pid: int) -> bool:
     except OSError:
         return False
     return any(fields[0] in (b"R", b"D") for fields in told if fields)
-
-
-def _path() -> str:
-    """Where the process finds this package: where this one found it."""
-    here = str(Path(__file__).resolve().parents[3])
-    return os.pathsep.join(dict.fromkeys([here, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]))

@@ -5,16 +5,15 @@ A child whose statement came to its end takes another one; any other is killed w
 
 from __future__ import annotations
 
-import os
 import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
-from pathlib import Path
 
 from penstock.errors import PreconditionFailed, Unavailable
+from penstock.server.loading import environment
 
 IDLE_S = 60.0
 """How long a warm child waits for a statement."""
@@ -71,18 +70,8 @@ class Child:
 
 def _environment() -> dict[str, str]:
     """What the child is told: of this process everything but our own settings, among which are passwords."""
-    ours = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
-    return ours | {
-        "PYTHONPATH": os.pathsep.join(_paths()),
-        "OPENBLAS_NUM_THREADS": "1",  # numpy is asked for no algebra
-        "ARROW_DEFAULT_MEMORY_POOL": "system",  # another one takes hold of more than it is asked for
-    }
-
-
-def _paths() -> list[str]:
-    """Where this process finds our package and its own."""
-    source = str(Path(__file__).resolve().parents[3])
-    return [source, *(path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path and path != source)]
+    all_of_it = environment(ARROW_DEFAULT_MEMORY_POOL="system")  # another one takes hold of more than it is asked for
+    return {name: value for name, value in all_of_it.items() if not name.startswith("PENSTOCK_")}
 
 
 class Children:
