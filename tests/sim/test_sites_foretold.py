@@ -158,8 +158,9 @@ def test_a_barrier_that_is_purged_at_one_site_is_let_go_at_one_that_hears_of_it_
         delete(a)
         a.declare("q", barrier_expression="/k = 0")
         renew(steps, "ab", "ac")
-    worker = steps.work(a)
+    assert a.core.deferred_acks(a.queue) == 1
     steps.send("ca")
+    worker = steps.work(a)
     assert a.contents(a.queue) == [b'{"k": 1}']
     assert [a.rows[lsn][0].bodies[a.rows[lsn][1]] for lsn in a.inbox[worker]] == [b'{"k": 0}']
     assert canonical(a.core.durable_state()) == canonical(a.folded(3))
