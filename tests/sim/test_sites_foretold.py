@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.core.links.foretold import FORETOLD_MOST, Foretold, Name, done_by, is_done
+from penstock.core.links.foretold import FORETOLD_MOST, Foretold, Name, done_by, is_done, is_twin
 from penstock.core.links.ownership import Claim
 from penstock.core.state.durable import canonical
+from penstock.records.causes import TWIN
 from sim.sites_house import SiteWorld
 from sim.sites_steps import Steps
 from sim.test_sites_delete import delete, level, owners, renew
@@ -164,3 +165,34 @@ def test_a_barrier_that_is_purged_at_one_site_is_let_go_at_one_that_hears_of_it_
     assert a.contents(a.queue) == [b'{"k": 1}']
     assert [a.rows[lsn][0].bodies[a.rows[lsn][1]] for lsn in a.inbox[worker]] == [b'{"k": 0}']
     assert canonical(a.core.durable_state()) == canonical(a.folded(3))
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_that_one_of_two_went_for_the_other_is_no_ack_of_it_where_that_is_heard_before_it_comes(killed: bool) -> None:
+    """A publisher has sent it to two sites; who let its own go told a third one first, which tells it on."""
+    steps = Steps("abc")
+    a, c = steps.a, steps.sites["c"]
+    steps.numbered(a, [b"0"])
+    steps.numbered(c, [b"0"])
+    for way in ("ac", "cb", "ba"):
+        steps.sites[way[0]].sync()
+        steps.send(way)
+    assert a.core.deferred_acks(a.queue) == 1
+    if killed:
+        kill(steps, a)
+    level(steps)
+    assert (a.queue.ready, a.core.deferred_acks(a.queue)) == (1, 0)
+    assert [steps.sites[name].queue.foreign_count for name in "bc"] == [1, 1]
+    assert canonical(a.core.durable_state()) == canonical(a.folded(3))
+
+
+@pytest.mark.parametrize("twins", [False, True])
+def test_why_it_is_done_is_known_to_the_next_queue(twins: bool) -> None:
+    steps = Steps("abc")
+    a = steps.a
+    a.core.settled_at(a.now, a.queue, "b", [(33, 50, 52)], twins=twins)
+    delete(a)
+    assert [is_twin(one[3]) for one in a.core.foretold] == [twins]
+    a.declare("q")
+    [entry] = a.core.durable_state().deferred[a.queue.id]
+    assert (entry.verb == TWIN, entry.by, entry.pairs()) == (twins, "b", [50, 52])

@@ -11,11 +11,12 @@ from collections.abc import Iterable, Sequence
 
 from penstock.core.commands.transfers import TransferCommands
 from penstock.core.effects import Verb
-from penstock.core.links.foretold import Name, done_by, is_done
+from penstock.core.links.foretold import Name, done_by, is_done, is_twin
 from penstock.core.links.ownership import Claim, Span
 from penstock.core.links.parcels import Told, joined
 from penstock.core.queue.queue import Queue
 from penstock.errors import QueueFull
+from penstock.records.causes import TWIN
 from penstock.records.chunks import Now, as_chunk, pack_pairs, pairs_of
 from penstock.records.kinds import Kind
 
@@ -39,7 +40,7 @@ class ForetellingCommands(TransferCommands):
                 passed = self._gone_by(origin, told.vhost, topics)
                 spans.setdefault(origin, []).extend(self._numbers(origin).unknown(max(first, passed), stop))
             for origin, new in spans.items():
-                self._note_foretold(Name(*told[:2], origin), new, told.claim or done_by(site))
+                self._note_foretold(Name(*told[:2], origin), new, told.claim or done_by(site, told.twins))
 
     def _note_foretold(self, name: Name, spans: Sequence[Span], claim: Claim) -> None:
         if new := self.foretold.new(name, spans, claim):
@@ -57,7 +58,8 @@ class ForetellingCommands(TransferCommands):
             try:
                 for span in self._to_come(queue, origin, first, stop) if shared else ():
                     if is_done(claim):
-                        self._deferred.add(now, queue, origin, range(*span), Verb.ACK, claim.owner, self._out)
+                        spared, lsns = is_twin(claim), range(*span)
+                        self._deferred.add(now, queue, origin, lsns, Verb.ACK, claim.owner, self._out, twins=spared)
                     else:
                         self._remember(queue, origin, span, claim)
             except QueueFull:
@@ -72,10 +74,11 @@ class ForetellingCommands(TransferCommands):
                 for one in self.early if one.queue == queue.id and one.claim.owner != self.peers.here
             ]  # fmt: skip
             for entry in self._deferred.by_queue.get(queue.id, ()):
-                if entry.verb == Verb.ACK.value and entry.origin != self.origin and self.peers.number(entry.by):
+                if entry.verb in (Verb.ACK.value, TWIN) and entry.origin != self.origin and self.peers.number(entry.by):
                     pairs = pairs_of(as_chunk(array("q", entry.lsns)), False)
                     ends = zip(pairs[::2], pairs[1::2], strict=True)
-                    said += [(entry.origin, (first, stop), done_by(entry.by)) for first, stop in ends]
+                    done = done_by(entry.by, entry.verb == TWIN)
+                    said += [(entry.origin, (first, stop), done) for first, stop in ends]
             for origin, span, claim in said:
                 some = self._to_come(queue, origin, *span)
                 self._note_foretold(Name(queue.vhost, queue.name, origin), some, claim)

@@ -204,10 +204,12 @@ class LinkCommands(QueueCommands):
     def _settle_deferred(self, now: Now, queue: Queue, origin: int, runs: Sequence[tuple[int, int, int]]) -> None:
         """Apply the acks that came before these messages of an origin."""
         if queue.id in self._deferred.by_queue:
-            sites = {one.name for one in self.peers.sites.values()}
+            sites, gone = {one.name for one in self.peers.sites.values()}, list[int]()
             for here, lsn, count in runs:
                 came, stand = range(lsn, lsn + count), range(here, here + count)
-                self._deferred.appeared(now, queue, origin, came, stand, self._out, sites)
+                self._deferred.appeared(now, queue, origin, came, stand, self._out, sites, gone)
+            if gone:
+                self._forget_twins(gone)
 
     def settled_at(
         self, now: Now, queue: Queue, site: str, spans: Iterable[tuple[int, int, int]], *, twins: bool = False
@@ -222,7 +224,7 @@ class LinkCommands(QueueCommands):
         for origin, first, stop in joined(list(spans)):
             found += self._stand(origin, first, stop)
             for span in [] if origin in known else self._to_come(queue, origin, first, stop):
-                self._deferred.add(now, queue, origin, range(*span), Verb.ACK, site, self._out)
+                self._deferred.add(now, queue, origin, range(*span), Verb.ACK, site, self._out, twins=twins)
                 self.early.came(origin, *span, queue.id)
         here: list[Chunk] = [range(*span) for span in merged_spans(found)]
         if len(here) > 1 and sum(map(len, here)) <= AT_ONCE:

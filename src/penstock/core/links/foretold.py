@@ -16,14 +16,22 @@ FORETOLD_MOST = 20_000
 """Spans that are remembered; of more all is forgotten."""
 
 
-def done_by(site: str) -> Claim:
-    """Stands where claims stand: a site has said that these are done, which holds against every claim."""
-    return Claim(site, LSN_LIMIT)
+def done_by(site: str, twins: bool = False) -> Claim:
+    """Stands where claims stand: a site has said that these are done, which holds against every claim.
+
+    twins: they went because others are the same messages, which are not done by that.
+    """
+    return Claim(site, LSN_LIMIT, "yielded" if twins else "first")
 
 
 def is_done(claim: Claim) -> bool:
     """Whether it is no claim, and says that messages are done."""
     return claim.serial == LSN_LIMIT
+
+
+def is_twin(claim: Claim) -> bool:
+    """Whether they went because others are the same messages."""
+    return is_done(claim) and claim.why == "yielded"
 
 
 class Name(NamedTuple):

@@ -27,6 +27,7 @@ from penstock.core.queue.order.runs import NEVER, sorted_chunk, view
 from penstock.core.queue.settling.leases import SLOT
 from penstock.core.state.pending import DeferredAck, DeferredAcks, copies, forget, remember
 from penstock.errors import QueueFull
+from penstock.records.causes import TWIN
 from penstock.records.chunks import Chunk, Now, as_chunk, pack_pairs, pairs_of
 from penstock.records.kinds import Kind
 
@@ -60,8 +61,12 @@ class Deferred:
         """How many messages of a queue are remembered."""
         return sum(map(len, self._known.get(queue, {}).values()))
 
-    def add(self, now: Now, queue: Queue, origin: int, chunk: Chunk, verb: Verb, by: str, sink: Sink) -> int:
+    def add(
+        self, now: Now, queue: Queue, origin: int, chunk: Chunk, verb: Verb, by: str, sink: Sink, *, twins: bool = False
+    ) -> int:
         """Remember an ACK or EXPIRE of these messages of an origin (ascending); how many are new.
+
+        twins: a site has let them go because others are the same messages, which are not done by that.
 
         Errors: QueueFull when that would be more than there may be; nothing is remembered then.
         """
@@ -78,7 +83,7 @@ class Deferred:
         if not lsns:
             return 0
         until = now.wall + queue.settings.deferred_ack_expiration
-        entry = DeferredAck(origin, verb.value, by, until, lsns)
+        entry = DeferredAck(origin, TWIN if twins else verb.value, by, until, lsns)
         sink.record(Kind.DEFER, queue.name, entry.header(), pack_pairs(queue.id, entry.pairs()))
         remember(self.by_queue, queue.id, entry)
         there.update(lsns)
@@ -86,11 +91,13 @@ class Deferred:
         return len(lsns)
 
     def appeared(
-        self, now: Now, queue: Queue, origin: int, chunk: Chunk, here: Chunk, sink: Sink, sites: Container[str] = ()
-    ) -> int:
+        self, now: Now, queue: Queue, origin: int, chunk: Chunk, here: Chunk, sink: Sink, sites: Container[str] = (),
+        twins: list[int] | None = None,
+    ) -> int:  # fmt: skip
         """Messages of an origin (`chunk`, ascending) came into the queue, as `here`: do what was said about them.
 
         Returns how many left the queue by that.  sites: what these have said is done there, and no ack of a client.
+        twins: takes those that went because others are the same messages.
         """
         affected, there = 0, self._known.get(queue.id, {}).get(origin)
         if not there or there.isdisjoint(chunk):
@@ -102,7 +109,9 @@ class Deferred:
             if not len(both):
                 continue
             wanted = as_chunk(array("q", sorted(view(here)[places].tolist())))
-            if entry.by in sites:
+            if entry.verb == TWIN:
+                affected += queue.settled_elsewhere(now, wanted, entry.by, sink, [] if twins is None else twins)
+            elif entry.by in sites:
                 affected += queue.settled_elsewhere(now, wanted, entry.by, sink)
             else:
                 affected += queue.settle(now, [wanted], Verb(entry.verb), sink, client=entry.by)
