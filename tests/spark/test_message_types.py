@@ -11,7 +11,7 @@ import pytest
 from choices import EFFORT
 from message_samples import SAMPLES, Sample
 from penstock.errors import InvalidArgument
-from penstock.expr.bodies.type_table import body_type
+from penstock.expr.bodies import body_type
 from penstock.expr.view_definition import Definition as View
 from penstock.spark.options import read_options
 from penstock.spark.reading.bodies import BodyParser

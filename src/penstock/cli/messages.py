@@ -349,7 +349,7 @@ def reader(ask: Callable[[], Mapping[str, object]]) -> Callable[[Message], str]:
 
     ask: the facts of the queue or topic that has them.
     """
-    from penstock.expr.bodies.type_table import body_type
+    from penstock.expr.bodies import body_type
 
     try:
         kind = body_type(cast("MessageType", ask().get("message_type") or JSON))

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from penstock.errors import ExpressionError, InvalidArgument
 from penstock.expr.batches import Table
-from penstock.expr.bodies.type_table import body_type
+from penstock.expr.bodies import body_type
 from penstock.expr.check import Checked, check
 from penstock.expr.compiler import Program, RunParsed, compile_parsed, compile_tree
 from penstock.expr.context import EVERYTHING, OF_THE_CONTEXT, Context, Group

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
 from penstock.expr.batches import NOTHING, Properties, Table, header_tables, walk
-from penstock.expr.bodies.type_table import body_type
+from penstock.expr.bodies import body_type
 from penstock.expr.filter import Filter
 from penstock.expr.text_patterns import Equality, equality_of
 from penstock.expr.tree import And, Field, Node

@@ -28,7 +28,7 @@ from urllib.parse import unquote
 import orjson
 
 from penstock.errors import InvalidArgument, PreconditionFailed
-from penstock.expr.bodies.type_table import body_type
+from penstock.expr.bodies import body_type
 from penstock.records.message_types import JSON, MessageType
 from penstock.records.regular_expressions import positions
 

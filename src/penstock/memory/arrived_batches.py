@@ -12,7 +12,7 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 
-from penstock.memory.budget import Budget
+from penstock.memory import Budget
 from penstock.memory.shelf import SHARE_MOST, HeadQueueCache, Line, PendingCache, TargetArea
 from penstock.memory.slab import Piece, Slab, batch_cost, missing
 from penstock.records.chunks import Chunk, as_chunk, united

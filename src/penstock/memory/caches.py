@@ -23,8 +23,8 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from typing import TypeVar
 
+from penstock.memory import GATHER_LEAST, Budget
 from penstock.memory.arrived_batches import Arrivals, Parting, Takers, nobody
-from penstock.memory.budget import GATHER_LEAST, Budget
 from penstock.memory.shelf import HeadQueueCache, Line, PendingCache, Shelf, TargetArea, TargetList
 from penstock.memory.slab import Piece, missing
 from penstock.records.chunks import Chunk

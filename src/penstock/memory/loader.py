@@ -19,7 +19,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable
 from itertools import chain, islice
 
-from penstock.memory.budget import JOIN_MOST, READ_BYTES, READ_ROWS, ReadCold, union
+from penstock.memory import JOIN_MOST, READ_BYTES, READ_ROWS, ReadCold, union
 from penstock.memory.caches import SLAB_BYTES, Caches
 from penstock.memory.shelf import MEAN_FIRST, Line, Shelf, TargetList
 from penstock.memory.slab import Slab

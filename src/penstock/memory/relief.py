@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple, Protocol
 
 from penstock.errors import MemoryShort
-from penstock.memory.budget import Budget
+from penstock.memory import Budget
 from penstock.records.dataclass import dataclass
 from penstock.units import format_size
 

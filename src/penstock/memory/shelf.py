@@ -17,7 +17,7 @@ from collections.abc import Collection, Iterator
 from heapq import heappop, heappush
 from typing import Protocol
 
-from penstock.memory.budget import Account
+from penstock.memory import Account
 from penstock.memory.slab import Slab, Where
 from penstock.records.chunks import Chunk
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from penstock.core.effects import Fetch, Fetched
 from penstock.core.queue.upcoming import Upcoming
 from penstock.core.sow.rows import Answer, Job
-from penstock.memory.budget import READ_BYTES, first_of, merged
+from penstock.memory import READ_BYTES, first_of, merged
 from penstock.records.chunks import as_chunk
 from penstock.records.entries import Publishes, Rows
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from penstock.core.commands.transactions import Transacted, Transaction
 from penstock.errors import DiskFull, Draining, LogBroken, PreconditionFailed
-from penstock.memory.budget import first_of, merged
+from penstock.memory import first_of, merged
 from penstock.records.chunks import as_chunk
 from penstock.records.entries import Rows
 from penstock.records.schema import TRANSACTION_BYTES_MAX

@@ -22,7 +22,7 @@ from penstock.core import effects
 from penstock.core import effects as e
 from penstock.errors import PenstockError
 from penstock.log.writer import last_of
-from penstock.memory.budget import ReadCold
+from penstock.memory import ReadCold
 from penstock.memory.caches import Caches
 from penstock.records.entries import Control, Entry, Group, Publishes
 from penstock.records.kinds import LAZY

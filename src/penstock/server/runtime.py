@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from penstock.memory.budget import ReadCold, merged
+from penstock.memory import ReadCold, merged
 from penstock.memory.caches import Caches
 from penstock.memory.loader import Loader
 from penstock.memory.relief import Relief

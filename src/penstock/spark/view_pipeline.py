@@ -26,7 +26,7 @@ import pyarrow as pa
 from penstock.errors import SettingsError
 from penstock.expr.aggregates import STORES, Store
 from penstock.expr.batches import BodyReader
-from penstock.expr.bodies.type_table import body_type
+from penstock.expr.bodies import body_type
 from penstock.expr.group_rows import Elements, GroupKey, body, given_by, key_of, key_text, row_of, shown
 from penstock.expr.values import Value
 from penstock.expr.view_definition import Definition as View

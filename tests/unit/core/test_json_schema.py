@@ -15,7 +15,7 @@ from penstock.core.commands.transactions import Transaction
 from penstock.core.publishing import body_checks
 from penstock.core.publishing.published import Published
 from penstock.errors import InvalidArgument, PreconditionFailed
-from penstock.expr.bodies.type_table import body_type
+from penstock.expr.bodies import body_type
 from penstock.expr.json_schema import BODY_MOST, DEEPEST, compile_check
 from penstock.records.entries import Publishes
 from penstock.records.properties import EMPTY

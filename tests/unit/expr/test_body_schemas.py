@@ -23,7 +23,7 @@ from message_samples import AVRO, ORDER, PROTOBUF, SAMPLES, Order, order_file
 from penstock.config.load import load_text
 from penstock.errors import ExpressionError, InvalidArgument, PreconditionFailed, SettingsError
 from penstock.expr import compile_filter, evaluate
-from penstock.expr.bodies.type_table import body_type
+from penstock.expr.bodies import body_type
 from penstock.records.body_schemas import TEXT_MOST, goes_on, named, needed_of, packed, unpacked
 from penstock.records.message_types import contradicts, typed, wrong_type
 from penstock.records.properties import EMPTY, Properties, encode

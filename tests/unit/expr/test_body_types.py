@@ -17,7 +17,7 @@ from choices import EFFORT, SEED
 from message_samples import SAMPLES, Sample
 from penstock.errors import ExpressionError, InvalidArgument
 from penstock.expr import FilterSet, compile_filter, compile_value, evaluate
-from penstock.expr.bodies.type_table import body_type
+from penstock.expr.bodies import body_type
 from penstock.expr.scan import Scan
 from penstock.records.entries import Topic
 from penstock.records.message_bodies import DEPTH

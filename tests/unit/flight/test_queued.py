@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from penstock.log.log import Log
-from penstock.memory.budget import Budget
+from penstock.memory import Budget
 from penstock.memory.slab import Piece
 from penstock.server.engine import Engine
 from penstock.server.flight.downstream import QUEUED_HIGH, Delivery, Downstream

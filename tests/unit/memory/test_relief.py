@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from penstock.errors import MemoryShort
-from penstock.memory.budget import Budget
+from penstock.memory import Budget
 from penstock.memory.relief import LEAST, PATIENCE_US, Held, Relief
 
 MIB = 1 << 20

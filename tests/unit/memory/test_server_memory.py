@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from penstock.log.simdisk import SimDisk
-from penstock.memory.budget import READ_ROWS
+from penstock.memory import READ_ROWS
 from penstock.records.chunks import Chunk
 from penstock.records.entries import Rows
 from penstock.server.amqp.links import SEND_MOST

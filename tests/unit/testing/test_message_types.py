@@ -11,7 +11,7 @@ import pytest
 from message_samples import SAMPLES, Sample
 from penstock.core.publishing.published import Published
 from penstock.errors import InvalidArgument, PenstockError, PreconditionFailed, SettingsError
-from penstock.expr.bodies.type_table import body_type
+from penstock.expr.bodies import body_type
 from penstock.records.body_schemas import named
 from penstock.records.entries import Publishes, Topic
 from penstock.records.properties import Properties, encode

@@ -21,9 +21,9 @@ from penstock.core.effects import Effect, Token
 from penstock.core.links.asking import Wanted
 from penstock.core.links.identity import Peers
 from penstock.core.outbox import Outbox
+from penstock.core.publishing import Publisher
 from penstock.core.publishing.arrivals import Marks
 from penstock.core.publishing.dead_letters import Buried, DeadLetters
-from penstock.core.publishing.publishing import Publisher
 from penstock.core.queue.dispatching.consumers import Consumer, Credit
 from penstock.core.queue.lasting import page
 from penstock.core.queue.order.runs import NEVER

@@ -29,7 +29,7 @@ from penstock.core.topology.routing import Taker
 from penstock.core.topology.ruling import combined, dump_address, dump_exchanges, dump_policy
 from penstock.core.topology.topology import Topology
 from penstock.errors import InvalidArgument, NotFound
-from penstock.expr.bodies.type_table import body_type
+from penstock.expr.bodies import body_type
 from penstock.expr.json_schema import compile_check
 from penstock.records.chunks import Now
 from penstock.records.entries import Publishes

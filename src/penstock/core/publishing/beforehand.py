@@ -5,8 +5,8 @@ Nothing is written here, and what is told is right until something else happens.
 
 from __future__ import annotations
 
+from penstock.core.publishing import Publisher
 from penstock.core.publishing.published import Refusal
-from penstock.core.publishing.publishing import Publisher
 from penstock.core.queue.queue import Queue
 from penstock.core.queue.refusing import Reckoning, refusal
 from penstock.errors import PreconditionFailed, QueueFull, Unroutable

@@ -27,8 +27,8 @@ import numpy.typing as npt
 
 from penstock.core.sow.index import BATCHED, NEVER, Index, Ints, Leaf, Numbers, Put, Snapshot, packed_array, unpack_put
 from penstock.expr.batches import Properties
+from penstock.expr.bodies import body_type
 from penstock.expr.bodies.body_type import BodyType, Whole
-from penstock.expr.bodies.type_table import body_type
 from penstock.records.dataclass import dataclass
 from penstock.records.message_types import JSON, MESSAGE_TYPE, MessageType
 from penstock.records.sow_settings import EXPIRATION, INDEX, KEY, KEY_DOMAIN, is_sow, parse_paths

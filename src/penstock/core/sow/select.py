@@ -30,7 +30,7 @@ from typing import cast
 
 from penstock.errors import InvalidArgument
 from penstock.expr import Value, compile_value
-from penstock.expr.bodies.type_table import body_type
+from penstock.expr.bodies import body_type
 from penstock.expr.tree import Scalar
 from penstock.records.dataclass import dataclass
 from penstock.records.message_types import JSON, MessageType

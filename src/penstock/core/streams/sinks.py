@@ -19,9 +19,9 @@ from typing import TypeAlias
 
 from penstock.core.effects import Effect
 from penstock.core.outbox import Outbox
+from penstock.core.publishing import Publisher
 from penstock.core.publishing.beforehand import Whole
 from penstock.core.publishing.published import Published, Terms
-from penstock.core.publishing.publishing import Publisher
 from penstock.core.state.durable import DurableState
 from penstock.core.state.pending import DecidedPart, DecidedState, SinkMark, decided_copies
 from penstock.core.streams import Streams

@@ -29,7 +29,7 @@ from penstock.core.topology.routing import Router
 from penstock.core.topology.topology import DEFAULT, Topology, canonical_table
 from penstock.errors import AccessRefused, ExpressionError, NotFound, PreconditionFailed, ResourceLocked
 from penstock.expr import TopicPattern, compile_filter, compile_value
-from penstock.expr.bodies.type_table import body_type
+from penstock.expr.bodies import body_type
 from penstock.records.chunks import Chunk, pack_pairs, pairs_of
 from penstock.records.entries import Topic
 from penstock.records.field_tables import Timestamp

@@ -1,1 +1,143 @@
-"""How bodies are read: one row a message type, and a parser for each."""
+"""The message types, one row each.  A new type is a name in `records/message_types.py`, a parser, and a row here.
+
+A row is made when the first body of its type is to be read, so that a library is loaded by those alone who need it.
+Types with schemas (`records/body_schemas.py`) have a row for each set of schemas; strangers may name such in their
+expressions, so not all are kept.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+
+import orjson
+
+from penstock.errors import PreconditionFailed
+from penstock.expr.bodies.body_type import BodyType, Fields, Made, Whole
+from penstock.records.body_schemas import AVRO, PROTOBUF, SCHEMA_TYPES, Schemas, unpacked
+from penstock.records.message_bodies import read_exact
+from penstock.records.message_types import JSON, MESSAGE_TYPES, MessageType
+
+
+class _Json:
+    """JSON is read by itself, and is its own text."""
+
+    read = staticmethod(orjson.loads)
+    exact = staticmethod(read_exact)
+
+    def json(self, body: Whole) -> bytes:
+        return body
+
+
+def _written(fields: Fields) -> bytes:
+    """An object as JSON, without spaces."""
+    try:
+        return orjson.dumps(fields)
+    except TypeError:  # an integer beyond 64 bits
+        return json.dumps(fields, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def _no_fields(body: Whole) -> object:
+    raise ValueError("it has no fields")
+
+
+def _json() -> BodyType:
+    return BodyType(
+        JSON, "JSON", _Json(), _written, inline=_INLINE, is_json=True, searchable=True,
+    )  # fmt: skip
+
+
+_INLINE = (
+    "try:",
+    "    record = loads(body)",
+    "except NotJSON:",
+    "    record = NOTHING",
+    "if record.__class__ is not dict:",
+    "    record = root(record)",
+)
+"""The reading of a JSON body within a compiled expression, without a call of its own."""
+
+
+def _binary() -> BodyType:
+    return BodyType("binary", "body with fields", Made(_no_fields))
+
+
+def _nvfix() -> BodyType:
+    from penstock.expr.bodies.delimited import read_nvfix, write_nvfix
+
+    return BodyType("nvfix", "NVFIX", Made(read_nvfix), write_nvfix, slowness=4)
+
+
+def _fix() -> BodyType:
+    from penstock.expr.bodies.delimited import read_fix, write_fix
+
+    return BodyType("fix", "FIX", Made(read_fix), write_fix, slowness=8)
+
+
+def _xml() -> BodyType:
+    from penstock.expr.bodies.markup import read_xml
+
+    return BodyType("xml", "XML", Made(read_xml), slowness=50)
+
+
+def _msgpack() -> BodyType:
+    from penstock.expr.bodies.packed import exact_msgpack, read_msgpack, write_msgpack
+
+    return BodyType(
+        "msgpack", "MessagePack", Made(read_msgpack, exact_msgpack), write_msgpack, slowness=3,
+    )  # fmt: skip
+
+
+def _bson() -> BodyType:
+    from penstock.expr.bodies.documents import exact_bson, read_bson, write_bson
+
+    return BodyType("bson", "BSON", Made(read_bson, exact_bson), write_bson, slowness=5)
+
+
+_ROWS: Mapping[MessageType, Callable[[], BodyType]] = {
+    JSON: _json,
+    "binary": _binary,
+    "nvfix": _nvfix,
+    "fix": _fix,
+    "xml": _xml,
+    "msgpack": _msgpack,
+    "bson": _bson,
+}
+assert tuple(_ROWS) == MESSAGE_TYPES
+
+
+def _avro(schemas: Schemas) -> BodyType:
+    from penstock.expr.bodies.avro import avro_reading
+
+    return BodyType(AVRO, "Avro", Made(avro_reading(schemas)), slowness=4, header=schemas.header)
+
+
+def _protobuf(schemas: Schemas) -> BodyType:
+    from penstock.expr.bodies.protobuf import protobuf_reading
+
+    return BodyType(PROTOBUF, "protobuf", Made(protobuf_reading(schemas)), slowness=8, header=schemas.header)
+
+
+_WITH_SCHEMAS: Mapping[str, Callable[[Schemas], BodyType]] = {AVRO: _avro, PROTOBUF: _protobuf}
+assert tuple(_WITH_SCHEMAS) == SCHEMA_TYPES
+
+KEPT = 256
+"""Rows that are kept."""
+
+
+@lru_cache(maxsize=KEPT)
+def body_type(kind: MessageType) -> BodyType:
+    """How bodies of a type are read.  PreconditionFailed where its library is not installed, or a schema is none."""
+    try:
+        if kind in _ROWS:
+            return _ROWS[kind]()
+        base, schemas = unpacked(kind)
+        return _WITH_SCHEMAS[base](schemas)
+    except ModuleNotFoundError as error:
+        extra = kind.partition(":")[0]
+        raise PreconditionFailed(
+            f"message_type {extra} needs {error.name}, which is not installed: pip install 'penstock[{extra}]'"
+        ) from None
+    except ValueError as error:
+        raise PreconditionFailed(f"message_type {kind[:60]!r}: {error}") from None

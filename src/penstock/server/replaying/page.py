@@ -40,7 +40,7 @@ from penstock.server.replaying.selection import Selection, Sieve, rows_at, rows_
 
 if TYPE_CHECKING:
     from penstock.history.history import Past
-    from penstock.memory.budget import Account
+    from penstock.memory import Account
     from penstock.server.runtime import Off
 
 

@@ -24,8 +24,8 @@ import orjson
 import pyarrow as pa
 
 from penstock.errors import InvalidArgument
+from penstock.expr.bodies import body_type
 from penstock.expr.bodies.body_type import BodyType, Whole
-from penstock.expr.bodies.type_table import body_type
 from penstock.records.message_types import JSON, MessageType
 from penstock.records.properties import EMPTY
 

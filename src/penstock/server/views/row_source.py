@@ -26,7 +26,7 @@ from penstock.core.view_groups import Elements, View, body_of
 from penstock.errors import InvalidArgument, NotFound
 from penstock.expr import compile_filter, compile_value
 from penstock.expr.batches import BodyReader, parsed
-from penstock.expr.bodies.type_table import body_type
+from penstock.expr.bodies import body_type
 from penstock.expr.filter import Filter, Value
 from penstock.expr.view_definition import Definition
 from penstock.records.entries import Topic

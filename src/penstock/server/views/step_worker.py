@@ -20,9 +20,9 @@ from penstock.core.view_contributions import AVAILABLE, AWAY, INACTIVE
 from penstock.core.view_feed import Arrived, Feed, Moved, Noted, Step
 from penstock.core.view_groups import Changed, Elements, Given, Side, View, body_of, bring
 from penstock.expr.batches import Table, parsed
-from penstock.expr.bodies.type_table import body_type
+from penstock.expr.bodies import body_type
 from penstock.log.writer import last_of
-from penstock.memory.budget import READ_BYTES
+from penstock.memory import READ_BYTES
 from penstock.records.chunks import as_chunk, pairs_of
 from penstock.records.entries import Rows
 from penstock.records.message_bodies import listed

@@ -32,7 +32,7 @@ import orjson
 import pyarrow as pa
 
 from penstock.errors import AccessRefused, InvalidArgument, PreconditionFailed
-from penstock.expr.bodies.type_table import body_type
+from penstock.expr.bodies import body_type
 from penstock.records.body_schemas import needed_of
 from penstock.records.compute import compute
 from penstock.records.message_types import JSON, MESSAGE_TYPE, TYPE_IN_SCHEMA, MessageType

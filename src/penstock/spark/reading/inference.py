@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from itertools import islice, repeat
 from typing import Any, cast
 
-from penstock.expr.bodies.type_table import body_type
+from penstock.expr.bodies import body_type
 from penstock.records.ddl import COLUMNS_MOST, DEPTH_MOST, quoted_name
 from penstock.records.message_types import JSON, MessageType
 from penstock.records.properties import EMPTY
