@@ -104,7 +104,7 @@ class Entitlements:
 
     def forget(self) -> None:
         """Rights that were looked up are asked for anew: users of run time have changed."""
-        self._rights = Remembered(REMEMBERED)
+        self._rights = Remembered[str, Rights](REMEMBERED)
 
     def rights(self, user: str) -> Rights | None:
         """Of one user; None where nothing is limited.  Any thread."""

@@ -288,8 +288,8 @@ class Fields:
         there = {one.name: one.needed or self.has(one.name) for one in declared}
         found = {one.name: self.one(one) if there[one.name] else self.take(one.name) for one in declared}
         self.finish()
-        given = {name: value for name, value in found.items() if there[name]}
-        return {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
+        lists = {name: as_list(value) for name, value in found.items() if there[name]}
+        return {name: found[name] if some is None else tuple(some) for name, some in lists.items()}
 
     def one(self, field: Field) -> Any:
         """The value of one declared field."""
@@ -459,7 +459,7 @@ def too_deep(value: object, most: int) -> bool:
     """Whether objects and lists nest deeper than `most`."""
     level: list[Any] = [value] if isinstance(value, (dict, list)) else []
     for _ in range(most):
-        inner = [one.values() if isinstance(one, dict) else one for one in level]
+        inner: list[Iterable[Any]] = [one.values() if isinstance(one, dict) else one for one in level]
         level = [one for one in chain.from_iterable(inner) if isinstance(one, (dict, list))]
         if not level:
             return False

@@ -179,7 +179,7 @@ class LogSource(Source[Page]):
         self.sieve = sieve
         self.place = place
         self.asked = asked  # what a client wants; None: it works for something inside the server
-        self.cursor = 0  # while it is live the feed knows
+        self.cursor: int = 0  # while it is live the feed knows
         self.closed = False
         self.notice = ""  # what the subscriber has to know: a bookmark was not found
         self.moved_at = 0  # mono microseconds of its last step forward

@@ -24,6 +24,7 @@ from penstock.wire.fields import (
     NUMBER_MOST,
     Field,
     Fields,
+    as_list,
     count,
     flag,
     name,
@@ -79,7 +80,7 @@ def _sites(where: str, found: Sequence[object]) -> tuple[tuple[str, int, str], .
 
 
 def _site(where: str, given: object) -> tuple[str, int, str]:
-    values = cast("list[object]", given) if isinstance(given, list) else []
+    values = as_list(given) or []
     if len(values) != 3:
         raise InvalidArgument(f"{where}: {shown(given)} is no site: name, origin and group")
     site, origin, group = values
