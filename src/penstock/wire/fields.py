@@ -219,9 +219,8 @@ class Fields:
             raise self.bad(name, value, "a duration such as '30s' or a number of seconds")
         return micros
 
-    def names(self, name: str, known: Iterable[str]) -> tuple[str, ...] | None:
+    def names(self, name: str, allowed: Sequence[str]) -> tuple[str, ...] | None:
         """A list of distinct known names, or None when absent."""
-        allowed = list(known)
         items = self._list(name, "a list of names")
         if items is None:
             return None
@@ -283,13 +282,19 @@ class Fields:
         self.finish()
         return found
 
-    def given(self, declared: Sequence[Field]) -> dict[str, Any]:
+    def given(self, declared: Mapping[str, Field]) -> dict[str, Any]:
         """The same of what was given, lists as tuples: what it is otherwise, who takes it says."""
-        there = {one.name: one.needed or self.has(one.name) for one in declared}
-        found = {one.name: self.one(one) if there[one.name] else self.take(one.name) for one in declared}
-        self.finish()
-        lists = {name: as_list(value) for name, value in found.items() if there[name]}
-        return {name: found[name] if some is None else tuple(some) for name, some in lists.items()}
+        found = dict[str, Any]()
+        for name, said in list(self._left.items()):
+            if name not in declared:
+                raise InvalidArgument(f"{self.where}: unknown field {name!r}{nearest(name, declared)}")
+            if said is not None:
+                value = _READERS[declared[name].kind](self, declared[name])
+                found[name] = value if (some := as_list(value)) is None else tuple(some)
+        for name, one in declared.items():
+            if one.needed and name not in found:
+                raise self.missing(name)
+        return found
 
     def one(self, field: Field) -> Any:
         """The value of one declared field."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable, Mapping
 
 import orjson
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import InvalidArgument
+from penstock.wire.flight import tickets
 from penstock.wire.flight.commands import Consume, LogRange, Plan, Publish, QueueContent, Replay, Subscribe
 from penstock.wire.flight.tickets import command, parse_exchange, parse_get, parse_put
 
@@ -104,6 +106,27 @@ def test_the_time_comes_with_the_columns_that_were_asked_for() -> None:
         assert found.columns == ("lsn", "time")
         with pytest.raises(InvalidArgument, match=f"{operation}: live is not done: of a topic only what is durable"):
             parse_get(b'{"%s": {"topic": "t", "live": true}}' % operation.encode())
+
+
+@pytest.mark.parametrize(
+    ("parse", "known"),
+    [(parse_put, tickets._PUT), (parse_exchange, tickets._EXCHANGE), (parse_get, tickets._GET)],
+)  # fmt: skip
+def test_a_field_that_is_null_is_as_absent(
+    parse: Callable[[bytes], object], known: Mapping[str, tickets._Command]
+) -> None:
+    for operation, wanted in known.items():
+        least: dict[str, object] = {
+            one.name: "7" if one.kind == "name" else 1 for one in wanted.fields.values() if one.needed
+        }
+        if operation == "replay":
+            least["topic"] = "t"
+        nulls = {name: None for name in wanted.fields if name not in least}
+        assert parse(orjson.dumps({operation: {**least, **nulls}})) == parse(orjson.dumps({operation: least}))
+        for name in least:
+            without = {other: value for other, value in least.items() if other != name}
+            with pytest.raises(InvalidArgument):
+                parse(orjson.dumps({operation: without}))
 
 
 def test_a_huge_select_list_is_refused() -> None:

@@ -14,7 +14,7 @@ the operation, the field and what it may hold.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple, TypeAlias, cast
+from typing import Any, Literal, TypeAlias, cast
 
 from penstock.errors import InvalidArgument
 from penstock.records.kinds import Kind
@@ -199,10 +199,13 @@ def _plan(where: str, given: Values) -> None:
         raise InvalidArgument(f"{where}: part {part} of {parts} does not exist; parts count from 0")
 
 
-class _Command(NamedTuple):
-    of: type[Any]
-    fields: tuple[Field, ...]
-    judge: Callable[[str, Values], None] = lambda where, given: None  # of values together, which it may change
+class _Command:
+    def __init__(
+        self, of: type[Any], fields: Iterable[Field], judge: Callable[[str, Values], None] = lambda where, given: None
+    ) -> None:
+        """judge: of values together, which it may change."""
+        self.of, self.judge = of, judge
+        self.fields = {one.name: one for one in fields}
 
 
 _VHOST, _EXCHANGE_NAME, _TOPIC = text("vhost"), text("exchange"), text("topic")
