@@ -29,7 +29,7 @@ class Run(NamedTuple):
 
     client: str
     files: Sequence[str]  # beginnings of the names of test files
-    package: str = ""  # of Python
+    package: str = ""  # of Python, or of Node.js under the name that it is installed by
     what: str = ""
     lock: str = ""  # the file of `tools` that says its version
 
@@ -58,7 +58,8 @@ RUNS = (
         "",
         "RabbitMQ's six tutorials, the first steps of the others and Celery's canvas, as in [examples](../examples)",
     ),
-    Run("amqplib", ("test_amqplib",), "", "Node.js", "node/package-lock.json"),
+    Run("amqplib", ("test_amqplib.py::test_an_application",), "", "Node.js", "node/package-lock.json"),
+    Run("amqplib", ("test_amqplib.py::test_its_own_suite",), "amqplib-with-tests", OWN, "node/package-lock.json"),
     Run("amqp-tools", ("test_commands_of_others.py::test_amqp_tools",), "", "declare, publish, get, consume, delete"),
     Run("promtool", ("test_commands_of_others.py::test_promtool",), "", "Prometheus' check of our pages of metrics"),
     Run("FastStream", ("test_faststream.py",), "faststream", "RabbitBroker", "faststream.lock"),
@@ -70,7 +71,7 @@ RUNS = (
 def _version(run: Run) -> str:
     if run.lock.endswith(".json"):
         lock = json.loads((ROOT / "tools" / run.lock).read_text())
-        return str(lock["packages"][f"node_modules/{run.client}"]["version"])
+        return str(lock["packages"][f"node_modules/{run.package or run.client}"]["version"])
     if run.lock:
         lines = (ROOT / "tools" / run.lock).read_text().splitlines()
         return next(line.split("==")[1].split()[0] for line in lines if line.startswith(f"{run.package}=="))
@@ -85,11 +86,13 @@ def _version(run: Run) -> str:
 
 def differences() -> str:
     """The parts of the page that the walks say."""
+    from conformance.test_amqplib import EXCUSED
     from conformance.test_differential import DIFFERENCES, LEFT_OUT
     from conformance.test_suites import SUITES
 
     rows = [f"| {one.what} | {one.why} |" for one in DIFFERENCES]
-    excused = [f"| {one.name} | `{name}` | {why} |" for one in SUITES for name, why in one.excused.items()]
+    suites = [*((one.name, one.excused) for one in SUITES), ("amqplib", EXCUSED)]
+    excused = [f"| {suite} | `{name}` | {why} |" for suite, known in suites for name, why in known.items()]
     left = [f"| {what} | {why} |" for what, why in LEFT_OUT.items()]
     return "\n".join([
         "## Where answers differ", "", "| answer | here, and why |", "| --- | --- |", *rows, "",

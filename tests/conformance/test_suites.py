@@ -154,7 +154,7 @@ def test_a_suite_of_others_passes(
     command = [str(PLACE / "bin/python"), "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "ignore", "--timeout"]
     command += ["300", f"--junitxml={report}", *suite.options, *suite.tests]
     environ = {
-        **{name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PENSTOCK"))},
+        **{name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PYTEST", "PENSTOCK"))},
         "PATH": f"{PLACE / 'bin'}:{os.environ['PATH']}",
         **{name: value.format(**ports) for name, value in suite.environ.items()},
     }
