@@ -46,6 +46,7 @@ class Cluster:
 
     def __init__(self, folder: Path, hide: Path | None = None) -> None:
         self.folder = folder
+        self.host = address()
         self.hide = hide
         [self.port] = free_ports(1)
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
@@ -54,7 +55,7 @@ class Cluster:
     @property
     def url(self) -> str:
         """The master."""
-        return f"spark://127.0.0.1:{self.port}"
+        return f"spark://{self.host}:{self.port}"
 
     def __enter__(self) -> Self:
         try:
@@ -66,7 +67,7 @@ class Cluster:
 
     def _start(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        master = ["org.apache.spark.deploy.master.Master", "--host", "127.0.0.1", "--port", str(self.port)]
+        master = ["org.apache.spark.deploy.master.Master", "--host", self.host, "--port", str(self.port)]
         self._spawn("master", f"exec {shlex.join([self._spark_class(), *master, '--webui-port', '0'])}")
         self.until(self._listens)
         for node in NODES:
@@ -101,7 +102,7 @@ class Cluster:
         environ.pop("PYTHONPATH", None)
         environ |= {
             "PENSTOCK_NODE": name,
-            "SPARK_LOCAL_IP": NODES.get(name, "127.0.0.1"),
+            "SPARK_LOCAL_IP": NODES.get(name, self.host),
             "SPARK_DAEMON_MEMORY": "256m",
             "SPARK_DAEMON_JAVA_OPTS": LIGHT,
         }
@@ -118,7 +119,7 @@ class Cluster:
 
     def _listens(self) -> bool:
         with socket.socket() as probe:
-            return probe.connect_ex(("127.0.0.1", self.port)) == 0
+            return probe.connect_ex((self.host, self.port)) == 0
 
     def until(self, what: Callable[[], Any], patience: float = PATIENCE_S) -> Any:
         """The first true answer; what the processes have said when there is none and they do nothing any more."""
@@ -131,6 +132,16 @@ class Cluster:
             return found
         logs = [f"{path}:\n{path.read_text(errors='replace')[-1500:]}" for path in sorted(self.folder.glob("*.log"))]
         raise AssertionError(f"nothing was done for {patience:g} s\n" + "\n".join(logs))
+
+
+def address() -> str:
+    """One of this machine that does not mean the machine of whoever uses it; loopback where it has none."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))  # nothing is sent: it is only asked where from
+            return str(probe.getsockname()[0])
+        except OSError:
+            return "127.0.0.1"
 
 
 def may_hide() -> bool:

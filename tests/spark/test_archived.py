@@ -15,10 +15,17 @@ from live_server import LiveServer
 
 ROWS = 1_500
 
+MANY = 30_000
+"""Rows of 300 bytes."""
+
+PIECES = 6
+"""Each more than a segment of 1 MiB holds."""
+
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[LiveServer]:
-    (tmp_path / "penstock.toml").write_text(CONFIG)
+def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LiveServer]:
+    segment = getattr(request, "param", "64KiB")
+    (tmp_path / "penstock.toml").write_text(CONFIG.replace('"64KiB"', f'"{segment}"'))
     with LiveServer(tmp_path / "one", [str(tmp_path / "penstock.toml")], flight=True) as made:
         yield made
 
@@ -52,3 +59,40 @@ def test_batch_and_stream_go_through_the_archive_into_the_log(spark: Any, server
         assert sum(batch["numInputRows"] > 0 for batch in query.recentProgress) > 1
         copied = [json.loads(message.body)["id"] for message in client.peek("copied", count=2 * ROWS)]
         assert copied == wanted
+
+
+@pytest.mark.parametrize("server", ["1MiB"], indirect=True)
+def test_what_spark_writes_closes_segments_and_is_read_from_their_files(
+    spark: Any, server: LiveServer, tmp_path: Path
+) -> None:
+    """Written by the sink, archived by the server when segments close, read by files and by Flight, and streamed."""
+    wanted = spark.range(MANY).selectExpr("id", "repeat(sha2(cast(id AS string), 256), 4) AS more")
+    with penstock.connect(url(server)) as client:
+        client.declare("copied")
+        for part in range(PIECES):  # what is committed together lies in one segment
+            piece = wanted.where(f"id % {PIECES} = {part}").repartition(2)
+            piece.write.format("penstock").options(url=url(server), queue="work").mode("append").save()
+        client.purge("work")
+        assert command("log", "archive", "--url", url(server))["left"] == 0
+        segments = command("log", "ls", "--url", url(server))
+        assert len([one for one in segments if one["archived"]]) >= PIECES, segments
+        client.action("compact", with_vhost=False, dry_run=False)
+        place = client.action("position", with_vhost=False, bookmark="EPOCH")
+        assert place["first"] == 1
+        assert place["whole_from"] > MANY * 3 // 4, "the log alone has lost most of it"
+
+        columns = "id bigint, more string"
+        read = spark.read.format("penstock").options(url=url(server), topic="work", schema=columns, minPartitions=4)
+        for direct in ("true", "false"):
+            found = read.option("direct", direct).load().select("id", "more")
+            assert found.count() == MANY, direct
+            assert found.exceptAll(wanted).count() == 0, direct
+
+        stream = spark.readStream.format("penstock").options(url=url(server), topic="work", schema=columns)
+        stream = stream.options(stream="past", startingBookmark="EPOCH", maxRowsPerTrigger=9_000).load()
+        writer = stream.select("id").writeStream.format("penstock").options(url=url(server), queue="copied")
+        query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start()
+        query.awaitTermination()
+        assert sum(batch["numInputRows"] > 0 for batch in query.recentProgress) >= 4
+        copies = spark.read.format("penstock").options(url=url(server), queue="copied", schema="id bigint").load()
+        assert sorted(row.id for row in copies.select("id").collect()) == list(range(MANY))
