@@ -289,7 +289,7 @@ def test_a_topic_that_nobody_keeps_is_found_before_the_decision_and_rows_are_rea
     assert read[3:] == names * 2, "some queue may refuse rows: each is looked at"
 
 
-def test_all_who_may_take_over_have_the_stages_before_the_log_needs_them(
+def test_all_who_may_take_over_have_the_stages_before_they_are_answered_and_before_the_log_needs_them(
     client: penstock.Client, house: FlightHouse
 ) -> None:
     asked, kept, thens = threading.Event(), list[str](), list[Callable[[], object]]()
@@ -304,12 +304,19 @@ def test_all_who_may_take_over_have_the_stages_before_the_log_needs_them(
             kept.clear()
 
     house.engine.copies = Others()
-    name = stage(client, 0, 0, 300)
     with ThreadPoolExecutor(1) as pool, penstock.connect(house.url) as driver:
+        staging = pool.submit(stage, client, 0, 0, 300)
+        assert asked.wait(30)
+        assert not staging.done()
+        house.loop.call_soon_threadsafe(thens.pop())
+        name = staging.result(60)
+        assert kept == [f"stage/{name}.arrows"]
+        kept.clear()
+        asked.clear()
         running = pool.submit(driver.action, "sink_commit", query="query", batch=0, stages=[name])
         assert asked.wait(30)
         assert kept == [f"stage/{name}.arrows"]
         assert kinds(house).count(35) == 0
-        house.loop.call_soon_threadsafe(thens[0])
+        house.loop.call_soon_threadsafe(thens.pop())
         assert running.result(60)["stored"] == 300
     assert kinds(house).count(35) == 1
