@@ -12,7 +12,7 @@ ValueError, with a sentence, for a body that is none of its type; nothing else i
 are byte strings, as everywhere in the language; what a type has beyond that is told in text: binary values in base64,
 points in time as ISO 8601 in UTC, decimal numbers by their digits.
 
-Refuses to know the types: whoever reads a body asks its row (`type_table`) and never for a name.
+Refuses to know the types: whoever reads a body asks its row (`penstock.expr.bodies`) and never for a name.
 """
 
 from __future__ import annotations
