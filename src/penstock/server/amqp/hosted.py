@@ -79,7 +79,8 @@ class Gathered:
         acks = self._before
         if one.gathered == self._round:
             one.acked, acks = self._round, self._behind
-        acks.rows += [(one.number, run.channel, low, high) for low, high in run.spans]
+        for low, high in run.spans:
+            acks.rows.append((one.number, run.channel, low, high))
 
     def add(self, pieces: Sequence[bytes]) -> None:
         """A frame, behind all that came before."""
