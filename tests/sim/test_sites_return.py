@@ -164,3 +164,27 @@ def test_a_queue_that_began_and_ended_before_anybody_was_told_was_one(killed: bo
     level(steps)
     assert owners(steps, "c") == {"c": ["c"]}
     assert worked(steps, c) == 2
+
+
+def test_what_was_worked_is_heard_before_whose_it_would_be() -> None:
+    """A third site tells of the grant when its messages are done and the queue is gone: what goes back is gone, too."""
+    steps = Steps("abc")
+    a, b, c = steps.a, steps.b, steps.sites["c"]
+    c.publish("q", b"0", b"1")
+    level(steps)
+    worker = steps.work(b)
+    assert steps.grant(b) == 2
+    for way in ("cb", "ca"):
+        c.sync()
+        steps.send(way)
+    steps.ack(b, worker)
+    delete(b)
+    a.sync()
+    steps.send("ab")
+    assert len(returns(b)) == 1
+    there = steps.work(a)
+    b.sync()
+    steps.send("ba")
+    assert a.inbox[there] == []
+    level(steps)
+    assert (a.queue.foreign_count, c.queue.ready, c.queue.foreign_count) == (0, 0, 0)

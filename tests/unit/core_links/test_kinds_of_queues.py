@@ -15,6 +15,7 @@ from penstock.core.queue.explaining import where
 from penstock.core.state.durable import canonical
 from penstock.errors import QueueFull
 from penstock.expr import compile_filter
+from sim.sites_steps import Steps
 from unit.core.world import SECOND, header
 from unit.core_links.test_linking import Linked
 
@@ -397,3 +398,27 @@ def test_who_asks_for_what_is_leased_is_given_others_once_it_was_not_answered(li
     ack(b, yours)
     ack(a, mine)
     assert bodies(a, mine)[2:] == [b"4", b"5"]
+
+
+def test_two_sites_that_wait_for_each_other_behind_barriers_give_each_other_what_these_hold_back() -> None:
+    """Each owns what stands before a barrier of the other, and behind its own: it is asked for, and given."""
+    steps = Steps("ab", barrier_expression="/k = 0")
+    a, b = steps.a, steps.b
+    a.publish("q", b'{"k": 1}', b'{"k": 0}')
+    b.publish("q", b'{"k": 2}', b'{"k": 0}')
+    steps.level()
+    for site, other in ((a, b), (b, a)):
+        first = min(lsn for chunk in site.queue.snapshot()[0] for lsn in chunk)
+        claim = site.queue.claims(site.core.peers).of(first).to(other.name, "transfer")
+        site.core.own(site.now, site.queue, [(first, first + 1)], claim)
+        site.turn()
+    steps.level()
+    workers = [(site, steps.work(site)) for site in (a, b)]
+    assert not any(site.inbox[worker] for site, worker in workers)
+    for _ in range(4):
+        for site, worker in workers:
+            steps.grant(site)
+            steps.level()
+            steps.ack(site, worker)
+    steps.level()
+    assert steps.told() == {"a": (0, 0, 0), "b": (0, 0, 0)}

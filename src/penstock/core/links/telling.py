@@ -210,7 +210,7 @@ class Telling:
         pieces, rows = list[Piece](), None
         if len(messages):
             pieces, rows = self._messages(batch, messages, lsns, list(_ways(records)), cuts)
-        told = chain(self._claims(records), self._settled(records))
+        told = chain(self._settled(records), self._claims(records))  # what is gone nobody is given, whoever owns it
         numbers = tuple(self._numbers(records)) if pieces else ()
         offers = tuple(self._offers([lsn for lsn in cuts if lsn > self._offered], records))
         yield from split(Parcel(self.upto, tuple(pieces), rows, (), numbers, offers), told, before)

@@ -312,8 +312,11 @@ def _living(queue: Contents, first: int, stop: int, *states: State) -> Ints:
 
 
 def ready_spans(queue: Contents, spans: Iterable[Span], most: int | None = None) -> list[Span]:
-    """What of these is ready and this site's, ascending; of more than so many those that would be served first."""
-    lsns = np.concatenate([flat([]), *(_living(queue, *span, "ready") for span in spans)])
+    """What of these is ready and this site's, ascending; of more than so many those that would be served first.
+
+    And what a barrier holds back: nobody here can be given that, and at another site it may stand before one.
+    """
+    lsns = np.concatenate([flat([]), *(_living(queue, *span, "ready", "held") for span in spans)])
     if most is not None and len(lsns) > most:
         lsns = np.sort(np.array(by_rank(queue, lsns.tolist())[:most], dtype=np.int64))
     return _spans(lsns)
