@@ -283,11 +283,11 @@ class LinkCommands(QueueCommands):
         """The same of topics (exchange, key).  shared: a queue over them is known to be that site's, too.
 
         It was here and is forgotten, or that site itself has told all of it; where no link leads there, those between
-        have told what follows it.
+        have, and nothing here took it.
         """
         (number, name), numbers = self._site_of(origin), self._numbers(origin)
         if (carried := self._carries.get(name)) is None and not shared:
-            return max(numbers.upto, self.passed.get(number, 0))
+            return max(numbers.floor, self.passed.get(number, 0))
         told = shared or (carried is not None and any(carried.touches(vhost, *topic) for topic in topics))
         return max(numbers.floor, self._link_state(number).heard + 1 if told else 0)
 

@@ -99,11 +99,6 @@ class Numbers:
             self._back = [run for run in self._back if run[0] + run[2] > here]
 
     @property
-    def upto(self) -> int:
-        """Above all that are here, and have been."""
-        return max(self.floor, self._runs[-1][0] + self._runs[-1][2] if self._runs else 0)
-
-    @property
     def runs(self) -> Sequence[tuple[int, int, int]]:
         """(LSN there, LSN here, count), ascending by the first."""
         return self._runs
