@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.core.links.foretold import FORETOLD_MOST, Foretold, Name, done_by, is_done, is_twin
+from penstock.core.links.foretold import FORETOLD_MOST, NOBODY, Foretold, Name, done_by, is_done, is_twin
 from penstock.core.links.ownership import Claim
 from penstock.core.state.durable import canonical
 from penstock.records.causes import TWIN
@@ -196,3 +196,17 @@ def test_why_it_is_done_is_known_to_the_next_queue(twins: bool) -> None:
     a.declare("q")
     [entry] = a.core.durable_state().deferred[a.queue.id]
     assert (entry.verb == TWIN, entry.by, entry.pairs()) == (twins, "b", [50, 52])
+
+
+def test_what_nobody_has_waits_for_who_has_a_queue_and_not_for_its_message() -> None:
+    name, foretold = Name("/", "q", 7), Foretold()
+    foretold.add(name, [(1, 5)], Claim(NOBODY))
+    foretold.add(name, [(8, 9)], Claim("b", 1, "transfer"))
+    foretold.came(7, 1, 9)
+    assert foretold.take("/", "q") == []
+    assert foretold.unplaced() == [(name, 1, 5, Claim(NOBODY))]
+    foretold.placed(name, [(1, 3)])
+    foretold.placed(Name("/", "r", 7), [(1, 9)])
+    assert [one[1:3] for one in Foretold(foretold)] == [(3, 5)]
+    foretold.placed(name, [(3, 9)])
+    assert not foretold

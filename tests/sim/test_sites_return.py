@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from penstock.core.state.durable import canonical
 from penstock.records.entries import Control
 from penstock.records.kinds import Kind
 from sim.sites_house import SiteWorld
@@ -188,3 +189,31 @@ def test_what_was_worked_is_heard_before_whose_it_would_be() -> None:
     assert a.inbox[there] == []
     level(steps)
     assert (a.queue.foreign_count, c.queue.ready, c.queue.foreign_count) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_what_no_site_would_have_as_far_as_one_knows_goes_to_the_first_that_says_so(killed: bool) -> None:
+    """Its first owner has no queue, its publisher's has gone, and the third was not heard of since a start."""
+    steps = Steps("abc", kind="group-local", initial_owner="a", group_local_queue_domain="d")
+    a, b = steps.a, steps.b
+    delete(a)
+    renew(steps, "ab", "ac")
+    b.publish("q", b"0", b"1")
+    delete(b)
+    for site in (a, b):
+        site.sync()
+    a.kill()
+    steps.heal(("b", "a"))
+    steps.send("ba")
+    assert [one[0][:2] for one in a.core.foretold.unplaced()] == [("/", "q")]
+    if killed:
+        a.sync()
+        a.kill()
+    steps.level()
+    a.core.asks(a.now)
+    a.turn()
+    assert not a.core.foretold
+    assert canonical(a.core.durable_state()) == canonical(a.folded(3))
+    level(steps)
+    assert owners(steps, "c") == {"c": ["c"]}
+    assert worked(steps, steps.sites["c"]) == 2

@@ -426,7 +426,7 @@ MEANINGS: Mapping[Kind, Meaning] = {
         'have not come yet; it holds when they do; with "vhost", and no queue but its name: what this site was granted '
         "and had no queue for is that site's, once and for all; "
         'with "of", a vhost, and no queue but its name: it holds for the next of that name; serial 2^53: these are '
-        "done, as the site has told",
+        "done, as the site has told; the site NUL: they are for the first that says it has such a queue",
         ("fold", "links"),
         "lazy",
     ),

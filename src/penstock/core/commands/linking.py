@@ -204,6 +204,8 @@ class LinkingCommands(ReturningCommands):
                 self._hear_told(now, site, list(some))
             if self.twins:
                 self._part_twins(now)
+            if self.foretold:
+                self._place(now)
             self.note_link(now, site, heard=parcel.upto)
             if not any(_says_more(one, last) for one in singly(self._out.journal[before:])):
                 after, upto = self.quiet.get(site, (0, 0))

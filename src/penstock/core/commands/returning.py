@@ -19,9 +19,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.core.commands.foretelling import ForetellingCommands
+from penstock.core.links.foretold import NOBODY, Name
 from penstock.core.links.identity import HERE, Identity, identity_of
 from penstock.core.links.ownership import Claim, Span
-from penstock.core.links.parcels import Piece, Told, joined
+from penstock.core.links.parcels import Asked, Piece, Told, joined
 from penstock.core.links.sharing import Lacking
 from penstock.core.links.states import Place
 from penstock.core.queue.order.runs import packed
@@ -56,6 +57,7 @@ class ReturningCommands(ForetellingCommands):
         What was yielded to this site nobody may have any more, so each heir has it once: the last of a round keeps it.
         """
         if not heirs:
+            self._keep_unplaced(now, vhost, queue, spans, claim)
             return
         met, some = {one.origin for one in self.peers.sites.values()}, dict[tuple[int, str], list[Span]]()
         for origin, first, stop in joined([span for span in spans if span[0] in met]):
@@ -74,6 +76,32 @@ class ReturningCommands(ForetellingCommands):
             }  # fmt: skip
             self._out.record(Kind.CLAIMED, queue, header, pack_pairs(0, [end for span in new for end in span]))
             self.returned.add(Place(vhost, queue, origin, heir), new, back)
+            self.foretold.placed(Name(vhost, queue, origin), new)
+
+    def _keep_unplaced(
+        self, now: Now, vhost: str, queue: str, spans: Iterable[tuple[int, int, int]], claim: Claim
+    ) -> None:
+        """Nobody has the queue, as far as this site knows: they are for the first that says so."""
+        self._at(now)
+        met, some = {one.origin for one in self.peers.sites.values()}, dict[int, list[Span]]()
+        for origin, first, stop in joined([span for span in spans if span[0] in met]):
+            left = self.returned.but(Place(vhost, queue, origin, ""), [(first, stop)], claim)
+            some.setdefault(origin, []).extend(left)
+        for origin, left in some.items():
+            self._note_foretold(Name(vhost, queue, origin), left, claim._replace(owner=NOBODY))
+
+    def asks(self, now: Now) -> list[Asked]:
+        """As without that; what nobody had a queue for is given to whoever has said since that it has one."""
+        if self.foretold:
+            self._place(now)
+        return super().asks(now)
+
+    def _place(self, now: Now) -> None:
+        """What nobody had a queue for goes to a site that has one."""
+        for name, first, stop, claim in self.foretold.unplaced():
+            if heirs := self._heirs("", name.vhost, name.queue):
+                span = name.origin, first, stop
+                self._give_back(now, name.vhost, name.queue, [span], claim._replace(owner=self.peers.here), heirs)
 
     def _not_returned(self, queue: Queue | None, told: Told) -> Told:
         """But for claims to what this site has given to others, and what never comes to it."""

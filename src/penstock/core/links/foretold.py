@@ -34,6 +34,11 @@ def is_twin(claim: Claim) -> bool:
     return is_done(claim) and claim.why == "yielded"
 
 
+NOBODY = "\0"
+"""Owns what this site was given and could not take while nobody had a queue for it, as far as it knew: no site's name.
+"""
+
+
 class Name(NamedTuple):
     """Messages of an origin, for a queue that is known by its name."""
 
@@ -85,13 +90,34 @@ class Foretold:
     def came(self, origin: int, first: int, stop: int) -> None:
         """Messages of an origin have come, to whatever queues there are."""
         for name in [name for name in self._claims if name.origin == origin]:
-            self._claims[name].remove(first, stop)
-            if not self._claims[name]:
-                del self._claims[name]
+            said = [one for one in self._of(name, first, stop) if one[2].owner != NOBODY]
+            self._remove(name, [one[:2] for one in said])
+
+    def unplaced(self) -> list[tuple[Name, int, int, Claim]]:
+        """What nobody owns."""
+        return [one for one in self if one[3].owner == NOBODY]
+
+    def placed(self, name: Name, spans: Iterable[Span]) -> None:
+        """What nobody owned has an owner now."""
+        for first, stop in spans:
+            said = [one for one in self._of(name, first, stop) if one[2].owner == NOBODY]
+            self._remove(name, [one[:2] for one in said])
+
+    def _of(self, name: Name, first: int = 0, stop: int = LSN_LIMIT) -> list[tuple[int, int, Claim]]:
+        claims = self._claims.get(name)
+        return [] if claims is None else list(claims.spans(first, stop))
+
+    def _remove(self, name: Name, spans: Iterable[Span]) -> None:
+        for span in spans:
+            self._claims[name].remove(*span)
+        if name in self._claims and not self._claims[name]:
+            del self._claims[name]
 
     def take(self, vhost: str, queue: str) -> list[tuple[int, int, int, Claim]]:
         """A queue of this name is declared: what was said, as origin, first, stop and claim; it is forgotten."""
         out = list[tuple[int, int, int, Claim]]()
         for name in sorted(name for name in self._claims if name[:2] == (vhost, queue)):
-            out += [(name.origin, *span) for span in self._claims.pop(name).spans()]
+            said = [one for one in self._of(name) if one[2].owner != NOBODY]
+            out += [(name.origin, *one) for one in said]
+            self._remove(name, [one[:2] for one in said])
         return out

@@ -220,6 +220,7 @@ class Objects:
         origin, spans = int(str(told["origin"])), list(zip(pairs[::2], pairs[1::2], strict=True))
         if "vhost" in told:
             self._state.returned.add(Place(str(told["vhost"]), row.name, origin, claim.owner), spans, claim)
+            self._state.foretold.placed(Name(str(told["vhost"]), row.name, origin), spans)
         if "of" in told:
             self._state.foretold.add(Name(str(told["of"]), row.name, origin), spans, claim)
         for first, stop in spans if number in self.queues else ():
