@@ -243,7 +243,7 @@ class SubscriptionCommands(DeliveryCommands):
         """As before; where the queue was its own, those come that its pattern keeps waiting."""
         super().unsubscribe(now, consumer, requeue=requeue, lost=lost)
         queue = queue_of(consumer)
-        if consumer.exclusive and self._patterns and self._by_id(queue.id) is queue:
+        if consumer.exclusive and self._patterns and self.queue_by_id(queue.id) is queue:
             self._look_around(self._at(now), queue)
 
     def _look_around(self, now: Now, queue: Queue) -> None:

@@ -361,19 +361,25 @@ class EventExchange:
         feed.listeners.add(self._heard)
 
     def _heard(self) -> None:
-        while some := self._feed.since(self._at, PORTION):
+        while self._takes() and (some := self._feed.since(self._at, PORTION)):
             self._at = some[-1].number
             self._publish([one for one in some if one.name in AT_RABBITMQ])
+        self._at = self._feed.last
+
+    def _takes(self) -> bool:
+        """Whether what happened may be published, and somebody wants it; else it is passed over."""
+        runtime = self._runtime
+        if runtime.broken is not None or runtime.log.full or runtime.core.draining:
+            return False
+        return next(iter(runtime.core.topology.bindings_from(VHOST, EVENTS)), None) is not None
 
     def _publish(self, some: list[Happened]) -> None:
-        runtime = self._runtime
-        core = runtime.core
-        bound = any(True for _ in core.topology.bindings_from(VHOST, EVENTS))
-        if not some or not bound or runtime.broken is not None or runtime.log.full or core.draining:
+        if not some:
             return
+        runtime = self._runtime
         topics = [Topic(VHOST, EVENTS, one.name) for one in some]
         headers = [_as_header(one) for one in some]
-        core.publish(runtime.now(), Publishes(topics, headers, [b""] * len(some), size=sum(map(len, headers))))
+        runtime.core.publish(runtime.now(), Publishes(topics, headers, [b""] * len(some), size=sum(map(len, headers))))
         runtime.arm()
 
 

@@ -61,13 +61,16 @@ class Waits:
         self._open = set[asyncio.Future[None]]()
         self._engine: Engine | None = None
 
-    async def durable(self, engine: Engine, lsn: int, since: int) -> None:
-        """Return when what was decided behind LSN `since` may be answered, and is durable up to `lsn`.  LogBroken."""
+    def until(self, engine: Engine, lsn: int, since: int) -> asyncio.Future[None] | None:
+        """Done when what was decided behind LSN `since` may be answered, and is durable up to `lsn`; None: it may now.
+
+        LogBroken, of the future too.
+        """
         if self._engine is not engine:
             self._engine = engine
             engine.on_broken.append(self._broken)
         if lsn <= engine.log.durable and not engine.publishes(since):
-            return
+            return None
         if engine.broken is not None:
             raise LogBroken(f"{engine.broken}; whether this will last is unknown")
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -75,7 +78,7 @@ class Waits:
         future.add_done_callback(self._open.discard)
         engine.when_answerable(since, lsn, partial(resolve, future))
         engine.arm()
-        await future
+        return future
 
     def _broken(self, reason: str) -> None:
         for future in list(self._open):
@@ -124,7 +127,9 @@ class Operating:
 
     @property
     def core(self) -> Core:
-        return self.engine.core
+        if self._early is not None:
+            self.refuse_early()
+        return self.server.engine.core
 
     @property
     def accounts(self) -> Accounts:
@@ -138,7 +143,7 @@ class Operating:
 
     def now(self) -> Now:
         """The instant of a command."""
-        return self.engine.now()
+        return self.server.engine.now()
 
     async def change(self, work: Callable[[Accounts], T]) -> T:
         """The result of a change that is on disk now.  Raises what it raises, and Unavailable; nothing is changed."""
@@ -161,7 +166,9 @@ class Operating:
             raise
         engine.arm()
         if wait:  # also for what was there already: whose record that is may not be on the disk yet
-            await self._waits.durable(engine, engine.core.last_lsn, since)
+            future = self._waits.until(engine, engine.core.last_lsn, since)
+            if future is not None:
+                await future
         return result
 
     def usable(self) -> Engine:
@@ -173,7 +180,10 @@ class Operating:
 
     async def durable(self, lsn: int) -> None:
         """Return when everything up to `lsn` is durable.  Raises LogBroken."""
-        await self._waits.durable(self.engine, lsn, self.engine.core.last_lsn)
+        engine = self.engine
+        future = self._waits.until(engine, lsn, engine.core.last_lsn)
+        if future is not None:
+            await future
 
     async def operate(self, operation: Operation, who: Who, arguments: Mapping[str, Any]) -> Any:
         """What an operation answers: of a list an iterable, of any other an object.  Rights were judged before."""

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from penstock.config.queue_arguments import read_policy
 from penstock.core.audit_log import Audit
 from penstock.core.effects import Verb
 from penstock.core.links.identity import Site
@@ -139,6 +140,19 @@ def test_a_queue_whose_order_needs_all_its_messages_is_not_shared(world: World) 
     grant(world, mine, mine + 1)
     with pytest.raises(PreconditionFailed, match="cannot have last values while other sites own 1 of its messages"):
         world.core.alter_queue(world.now, world.core.queue("/", "q"), QueueSettings(last_value_key="/k"))
+
+
+def test_of_a_policy_nothing_comes_that_a_shared_queue_cannot_have(world: World) -> None:
+    """All of it is left out and said, and the rest holds."""
+    first = world.publish("q", b"0").first
+    grant(world, first, first + 1)
+    definition = {"group-key": "/g", "non-destructive": True, "max-length": 5}
+    world.core.set_policy(world.now, read_policy("/", "p", "q", definition))
+    settings, ruling = world.core.queue("/", "q").settings, world.core.queue("/", "q").ruling
+    assert (settings.group_key, settings.non_destructive, settings.max_length) == (None, False, 5)
+    assert ruling is not None
+    assert [name for name, _ in ruling.unapplied] == ["group_key"]
+    assert dict(ruling.sources) == {"max_length": "policy p"}
 
 
 def test_a_proxy_takes_what_owners_that_are_away_have(world: World) -> None:

@@ -304,7 +304,6 @@ class CoreParts:
         self._publisher = Publisher(self._router, self._interning, self._out, self._timers.touched, self.sizes)
         self._keyed = Keyed(self._out, self._publisher.traits, self._publisher.checks)
         self._holdings = Holdings(self._out, self._timers.touched)
-        self.streams = Streams(self._out, self._holdings, self._by_id)
         self._admin = Admin(
             self._out,
             self._topology,
@@ -316,6 +315,9 @@ class CoreParts:
             self.sizes,
             refuse,
         )
+        self._at = self._out.at  # the instant to decide at: record times never decrease, and what is decided follows
+        self.queue_by_id = self._admin.by_id.get
+        self.streams = Streams(self._out, self._holdings, self.queue_by_id)
         self._letters = DeadLetters(
             self._out, self._publisher, self.rules, self.hops, self._letter_topic, self._interning, origin, instance
         )
@@ -399,7 +401,7 @@ class CoreParts:
     @property
     def last_lsn(self) -> int:
         """The last LSN given out."""
-        return self._out.last_lsn
+        return self._out.next_lsn - 1
 
     @property
     def last_message(self) -> int:
@@ -476,13 +478,6 @@ class CoreParts:
     def _marks(self) -> tuple[tuple[str, Marks], ...]:
         """Columns of the durable state that the queues do not keep."""
         return ("transient", self._publisher.transient), ("letter", self._letters.letters)
-
-    def _at(self, now: Now) -> Now:
-        """The instant to decide at: record times never decrease, and what is decided follows them."""
-        return self._out.at(now)
-
-    def _by_id(self, number: int) -> Queue | None:
-        return self._admin.by_id.get(number)
 
     def _touch(self, queue: Queue, shared: Credit | None = None) -> None:
         touched = self._timers.touched

@@ -207,7 +207,7 @@ class DeliveryCommands(QueueCommands):
                 f"{self.origin}|{own[-1]}| is no message: the last LSN that was given out is {self.last_lsn}"
             )
         affected = self.settle(now, queue, [own], verb, client=client) if len(own) else 0
-        if verb in REMEMBERED and self._by_id(queue.id) is queue:
+        if verb in REMEMBERED and self.queue_by_id(queue.id) is queue:
             refused: QueueFull | None = None
             for origin, chunk in marks.items():
                 if origin == self.origin:
@@ -423,15 +423,16 @@ class AnswerCommands(DeliveryCommands):
             case Recovered():
                 self._pass_answered(now, answer)
             case Scanned() if answer.token.purpose is Purpose.SWEEP:
-                if (queue := self._sweeps.scanned(now, answer, self._by_id(answer.token.queue), self._out)) is not None:
-                    self._touch(queue)
+                queue = self.queue_by_id(answer.token.queue)
+                if (swept := self._sweeps.scanned(now, answer, queue, self._out)) is not None:
+                    self._touch(swept)
             case Fetched() | Scanned() if answer.token.purpose is Purpose.HISTORY:
                 self._history_answered(now, answer)
             case Scanned() if answer.token.purpose is Purpose.FOREIGN:
                 if (wanted := self.wanted.get(answer.token.queue)) is not None:
                     wanted.found(answer)
             case _:
-                queue = self._by_id(answer.token.queue)
+                queue = self.queue_by_id(answer.token.queue)
                 if queue is not None:
                     self._queue_answered(now, queue, answer)
                     self._touch(queue)

@@ -52,7 +52,7 @@ class LinkingCommands(ReturningCommands):
         """What to say to a site of the queues here, as JSON; queues: of these ids alone."""
         here, carried = self.peers.sites[0], self._carries.get(to)
         out = list[dict[str, object]]()
-        some = self.queues() if queues is None else [one for number in queues if (one := self._by_id(number))]
+        some = self.queues() if queues is None else [one for number in queues if (one := self.queue_by_id(number))]
         for queue in some:
             if queue.settings.kind == "local" or queue.exclusive_to is not None:
                 continue
@@ -139,7 +139,7 @@ class LinkingCommands(ReturningCommands):
 
         What happens between its declare there and the moment at which that is known here concerns it, too.
         """
-        found = self._by_id(queue)
+        found = self.queue_by_id(queue)
         if found is None:
             gone, carried = self.departed.get(queue), self._carries.get(site)
             if gone is None or carried is None:

@@ -153,7 +153,7 @@ class LinkCommands(QueueCommands):
             for one in self.early.came(path[0], lsn, lsn + count) if self.early else ():
                 early.setdefault(one.queue, []).append(([(one.first + here - lsn, one.stop + here - lsn)], one.claim))
         for number, claimed in early.items():
-            if (found := self._by_id(number)) is not None:
+            if (found := self.queue_by_id(number)) is not None:
                 self.own_each(now, found, claimed)
         for queue in owners:
             self._settle_deferred(now, queue, path[0], runs)

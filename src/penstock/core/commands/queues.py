@@ -6,10 +6,10 @@ Figures that one instance alone cannot have are constant.  What happens to messa
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 from operator import attrgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from penstock.core.commands.history import HistoryCommands
 from penstock.core.commands.life import NOWHERE
@@ -18,7 +18,7 @@ from penstock.core.queue.explaining import share_figures
 from penstock.core.queue.limits import NOTHING_COUNTED
 from penstock.core.queue.order.ranking import priorities
 from penstock.core.queue.order.runs import NEVER
-from penstock.core.queue.owning import named_of, why_not_shared
+from penstock.core.queue.owning import NOT_SHARED, not_shared
 from penstock.core.queue.places import oldest, weighed
 from penstock.core.queue.queue import Queue
 from penstock.core.topology.declaring import NO_TABLE
@@ -136,10 +136,6 @@ class QueueCommands(HistoryCommands):
         """All queues of all vhosts, in the order of their declares."""
         return list(self._admin.by_id.values())
 
-    def queue_by_id(self, number: int) -> Queue | None:
-        """The queue of an id, if it is there."""
-        return self._by_id(number)
-
     def declare_queue(
         self,
         now: Now,
@@ -183,7 +179,8 @@ class QueueCommands(HistoryCommands):
                     queue.drain(now, True, self._out)
                 self._paging.wanted |= bool(queue.settings.file_backed_metadata)
                 self._begin_pass(queue)
-                self._say_owner(now, queue)
+                if self.peers.here:
+                    self._say_owner(now, queue)
         finally:
             self._out.end()
         return queue
@@ -224,11 +221,12 @@ class QueueCommands(HistoryCommands):
         Returns how many messages left, because somebody gave a recovery point that they come before.
         """
         in_force, ruling = self._admin.altering(queue, settings, given)
-        own = ruling_of(queue.settings, queue.ruling).own
-        held = [name for names, _ in fixed(queue, in_force) for name in names]
-        if all(getattr(settings, name) == getattr(own, name) for name in held):  # what only policies want may wait
-            in_force, ruling = self._possible(queue, in_force, ruling)
-        return self._rule(now, queue, in_force, ruling, places)
+        if held := fixed(queue, in_force):
+            own = ruling_of(queue.settings, queue.ruling).own
+            if any(getattr(settings, name) != getattr(own, name) for names, _ in held for name in names):
+                raise PreconditionFailed(held[0][1])  # what only policies want may wait
+            in_force, ruling = self._without(held, queue, in_force, ruling)
+        return self._rule(self._at(now), queue, in_force, ruling, places)
 
     def _make_levels(self, now: Now) -> None:
         """Queues that took a message of a high priority have two levels from now on, where nothing excludes it."""
@@ -241,13 +239,10 @@ class QueueCommands(HistoryCommands):
             if self._admin.why_not(queue, settings) is None:
                 self.alter_queue(now, queue, settings)
 
-    def _possible(
-        self, queue: Queue, settings: QueueSettings, ruling: Ruling | None
+    def _without(
+        self, held: Sequence[Held], queue: Queue, settings: QueueSettings, ruling: Ruling | None
     ) -> tuple[QueueSettings, Ruling | None]:
         """What policies say, but for what cannot change while the queue has messages: that stays, and is said."""
-        held = fixed(queue, settings)
-        if not held:
-            return settings, ruling
         said = ruling_of(settings, ruling)
         stay = {name: getattr(queue.settings, name) for names, _ in held for name in names}
         kept = replace(settings, **stay)
@@ -265,10 +260,10 @@ class QueueCommands(HistoryCommands):
         ruling: Ruling | None,
         places: Mapping[int, int] = NOWHERE,
     ) -> int:
-        """These settings are in force from now on, and why; how many messages a new recovery point has taken out."""
-        now = self._at(now)
-        for _, why in fixed(queue, settings):
-            raise PreconditionFailed(why)
+        """These settings are in force from now on, and why; how many messages a new recovery point has taken out.
+
+        None of them is one that is `fixed`.
+        """
         moved = settings.recovery_point != queue.settings.recovery_point
         if moved:
             self._check_point(queue.name, settings)
@@ -281,7 +276,8 @@ class QueueCommands(HistoryCommands):
             queue.alter(now, settings, self._out)
             self._paging.wanted |= bool(settings.file_backed_metadata)
             self._admin.altered(queue)
-            self._say_owner(now, queue)
+            if self.peers.here:
+                self._say_owner(now, queue)
             if moved:
                 self._begin_pass(queue)
         self._out.end()
@@ -360,20 +356,24 @@ class QueueCommands(HistoryCommands):
         }
 
 
-def fixed(queue: Queue, settings: QueueSettings) -> list[tuple[tuple[str, ...], str]]:
+Held: TypeAlias = tuple[tuple[str, ...], str]
+"""Settings that cannot change for now, and why."""
+
+
+def fixed(queue: Queue, settings: QueueSettings) -> list[Held]:
     """Settings of a queue that cannot become these while it has messages, with the reason of each."""
     present, what = queue.settings, f"of queue '{queue.name}' in vhost '{queue.vhost}'"
     worked = "their keys were worked out when they came; purge it, or declare another"
-    out = list[tuple[tuple[str, ...], str]]()
+    out = list[Held]()
     if settings.last_value_key != present.last_value_key and (queue.ready + queue.leased + queue.delayed + queue.dying):
         out.append((("last_value_key",), f"last_value_key {what} cannot change while it has messages: {worked}"))
     key, before = settings.unique and settings.dedup_key, present.unique and present.dedup_key
     if (settings.unique, key) != (present.unique, before) and queue.floor() < NEVER:
         why = f"unique, and the dedup_key it goes by, {what} cannot change while it has messages: {worked}"
         out.append((("unique", "dedup_key"), why))
-    if queue.foreign_count and (lacks := why_not_shared(settings)) is not None:
-        why = f"queue '{queue.name}' cannot have {lacks} while other sites own {queue.foreign_count} of its messages"
-        out.append((named_of(lacks), why))
+    if queue.foreign_count and (names := not_shared(settings)):
+        lacks, many = NOT_SHARED[names[0]], queue.foreign_count
+        out.append((names, f"queue '{queue.name}' cannot have {lacks} while other sites own {many} of its messages"))
     if settings.non_destructive and not present.non_destructive and (many := queue.outstanding):
         why = f"non_destructive {what} cannot be set while {many} of its messages are out for delivery"
         out.append((("non_destructive",), why))

@@ -17,6 +17,7 @@ from typing import Any, Unpack, cast
 
 from penstock.core.commands.common_parts import CoreParts
 from penstock.core.commands.deliveries import DeliveryCommands
+from penstock.core.commands.queues import fixed
 from penstock.core.publishing.body_checks import Failures
 from penstock.core.queue.dispatching.consumers import Consumer
 from penstock.core.queue.dispatching.roster import Terms
@@ -261,10 +262,10 @@ class PolicyCommands(DeliveryCommands):
         said = cast("dict[str, Any]", dict(policy.settings))
         check_expressions(f"{KINDS[policy.operator]} '{policy.name}' in vhost '{policy.vhost}'", QueueSettings(**said))
         policies = self._topology.policies
-        new = policy.key not in policies.all
-        if policies.all.get(policy.key) != policy:
+        present = policies.all.get(policy.key)
+        if present != policy:
             self._change(now, [policy], (), ())
-        return new
+        return present is None
 
     def delete_policy(self, now: Now, vhost: str, name: str, *, operator: bool = False) -> None:
         """What it did is undone.  Raises NotFound."""
@@ -399,6 +400,8 @@ class PolicyCommands(DeliveryCommands):
         settings, ruling = self._admin.ruled(queue.vhost, queue.name, queue.arguments, present.own, present.given)
         if settings == queue.settings and ruling == queue.ruling:
             return
-        settings, ruling = self._possible(queue, settings, ruling)
-        if settings != queue.settings or ruling != queue.ruling:
-            self._rule(now, queue, settings, ruling)
+        if held := fixed(queue, settings):
+            settings, ruling = self._without(held, queue, settings, ruling)
+            if settings == queue.settings and ruling == queue.ruling:
+                return
+        self._rule(now, queue, settings, ruling)

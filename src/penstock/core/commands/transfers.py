@@ -105,7 +105,7 @@ class TransferCommands(LinkCommands):
 
     def _part_twins(self, now: Now) -> None:
         """Of two messages that are one let one go, as `core.links.twins` says; all that may go at once."""
-        queues = [queue for number in self.sharing.queues if (queue := self._by_id(number)) is not None]
+        queues = [queue for number in self.sharing.queues if (queue := self.queue_by_id(number)) is not None]
         if not queues or (len(self.twins) > TWINS_MANY and now.wall < self._twins_at):
             return
         awaited, gone = set[Twin](), set[int]()
@@ -175,7 +175,7 @@ class TransferCommands(LinkCommands):
     def _short(self) -> Iterator[Queue]:
         """Shared queues whose consumers here have more room than there are messages for them."""
         for number in list(self.sharing.queues):
-            queue = self._by_id(number)
+            queue = self.queue_by_id(number)
             if queue is None or not queue.foreign_count or queue.busy:
                 continue
             if _free(queue) > 0 or _free(queue, filtered=True) > 0:

@@ -78,12 +78,12 @@ priorities, barriers and depth are of the messages that are its own.
 
 def why_not_shared(settings: QueueSettings) -> str | None:
     """What of these settings keeps a queue from having messages of other sites; None: nothing."""
-    return next((what for name, what in NOT_SHARED.items() if getattr(settings, name)), None)
+    return next((NOT_SHARED[name] for name in not_shared(settings)), None)
 
 
-def named_of(what: str) -> tuple[str, ...]:
-    """The settings by which a queue has that."""
-    return tuple(name for name, one in NOT_SHARED.items() if one == what)
+def not_shared(settings: QueueSettings) -> tuple[str, ...]:
+    """Which of these settings do."""
+    return tuple(name for name in NOT_SHARED if getattr(settings, name))
 
 
 def own(

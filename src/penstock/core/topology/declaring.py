@@ -30,7 +30,7 @@ from penstock.core.topology.register import (
     why_not,
 )
 from penstock.core.topology.routing import REPLY_TO, Router
-from penstock.core.topology.ruling import difference, dump_exchanges, dump_ruling, dump_some
+from penstock.core.topology.ruling import dump_difference, dump_exchanges, dump_ruling
 from penstock.core.topology.topology import (
     DEFAULT,
     PREDECLARED,
@@ -145,8 +145,8 @@ class Admin(Register):
             "arguments": wrap(arguments),
             "settings": dump_settings(settings),
         }
-        if changed := difference(in_force, settings):
-            header["changed"] = dump_some(changed)
+        if changed := dump_difference(in_force, settings):
+            header["changed"] = changed
         if ruling is not None:
             header["ruling"] = dump_ruling(ruling, in_force)
         number = self._outbox.record(Kind.QUEUE_DECLARE, name, header)
@@ -192,10 +192,10 @@ class Admin(Register):
 
         Where it is, the queue is out of routing until `altered`.
         """
-        changed = difference(settings, queue.settings)
+        changed = dump_difference(settings, queue.settings)
         if not changed and ruling == queue.ruling:
             return False
-        header = {"changed": dump_some(changed), "ruling": dump_ruling(ruling, settings)}
+        header = {"changed": changed, "ruling": dump_ruling(ruling, settings)}
         self._outbox.record(Kind.QUEUE_ALTER, queue.name, header, pack_pairs(queue.id, ()))
         queue.ruling = self.shared(ruling)
         if changed:

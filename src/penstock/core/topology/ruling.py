@@ -106,7 +106,7 @@ def _applied(
     """Own settings with what was wanted, as far as it can be; and why the rest cannot."""
     if not wanted:
         return own, {}
-    settings = _with(own, {name: value for name, (value, _) in wanted.items()})
+    settings = with_some(own, {name: value for name, (value, _) in wanted.items()})
     if refuse(settings) is None:
         return settings, {}
     settings, left, why = own, sorted(wanted), dict[str, str]()
@@ -114,7 +114,7 @@ def _applied(
         still = list[str]()
         for name in left:
             value, source = wanted[name]
-            tried = _with(settings, {name: value})
+            tried = with_some(settings, {name: value})
             refused = refuse(tried)
             if refused is None:
                 settings = tried
@@ -124,10 +124,6 @@ def _applied(
         if len(still) == len(left):
             return settings, {name: why[name] for name in still}
         left = still
-
-
-def _with(settings: QueueSettings, values: Mapping[str, object]) -> QueueSettings:
-    return replace(settings, **values)  # type: ignore[arg-type]
 
 
 def combined(policy: Policy | None, operator: Policy | None) -> dict[str, object]:
@@ -201,13 +197,15 @@ class Policies:
     def empty(self) -> bool:
         return not self.all and not self.addresses
 
-    def of_queue(self, vhost: str, name: str, queue_type: str, operator: bool) -> Policy | None:
-        """The policy of a queue."""
-        data = to_bytes(name)
-        for policy, pattern in self._order(operator, vhost):
-            if pattern.search(data) is not None and policy.is_for(queue_type):
-                return policy
-        return None
+    def of_queue(self, vhost: str, name: str, queue_type: str) -> tuple[Policy | None, Policy | None]:
+        """The policy of a queue, and its operator policy."""
+        data, found = to_bytes(name), dict[bool, Policy]()
+        for operator in (False, True):
+            for policy, pattern in self._order(operator, vhost):
+                if pattern.search(data) is not None and policy.is_for(queue_type):
+                    found[operator] = policy
+                    break
+        return found.get(False), found.get(True)
 
     def rules_exchanges(self, vhost: str) -> bool:
         """Whether a policy of a vhost says anything of exchanges."""
@@ -246,14 +244,15 @@ class Policies:
         refuse: Callable[[QueueSettings], str | None],
     ) -> tuple[QueueSettings, Ruling]:
         """The settings in force for a queue, and its ruling.  `refuse`: see `core.commands.common_parts.CoreParts`."""
-        policy = self.of_queue(vhost, name, queue_type, operator=False)
-        operator = self.of_queue(vhost, name, queue_type, operator=True)
-        mine = [one for one in self.addresses.values() if one.vhost == vhost]
-        addresses = closest_first(mine, own.underlying_topic or name) if mine else []
+        policy, operator = self.of_queue(vhost, name, queue_type)
+        addresses = list[AddressSetting]()
+        if self.addresses:
+            mine = [one for one in self.addresses.values() if one.vhost == vhost]
+            addresses = closest_first(mine, own.underlying_topic or name)
         if policy is None and operator is None and not addresses:
             return own, Ruling(own, given)
-        names = (policy and policy.name, operator and operator.name, *(one.key for one in addresses))
-        known = vhost, own, given, names
+        names = policy and policy.name, operator and operator.name
+        known = vhost, own, given, names, tuple([one.key for one in addresses])
         found = self._ruled.get(known)
         return found or self._ruled.keep(known, rule(own, given, policy, operator, addresses, refuse))
 
@@ -365,12 +364,12 @@ def load_some(value: object) -> dict[str, object]:
     return {name: getattr(whole, name) for name in table}
 
 
-def difference(settings: QueueSettings, base: QueueSettings) -> dict[str, object]:
-    """The settings by name that are others in `base`."""
+def dump_difference(settings: QueueSettings, base: QueueSettings) -> dict[str, object]:
+    """The settings that are others in `base`, as `dump_some`."""
     if settings is base:
         return {}
     both = zip(NAMES, values_of(settings), values_of(base), strict=True)
-    return {name: mine for name, mine, other in both if mine != other}
+    return dict(sorted([(name, plain(mine)) for name, mine, other in both if mine != other], key=itemgetter(0)))
 
 
 def with_some(settings: QueueSettings, values: Mapping[str, object]) -> QueueSettings:
@@ -383,8 +382,8 @@ def dump_ruling(ruling: Ruling | None, settings: QueueSettings) -> dict[str, obj
     out: dict[str, object] = {}
     if ruling is None:
         return out
-    if own := difference(ruling.own, settings):
-        out["own"] = dump_some(own)
+    if own := dump_difference(ruling.own, settings):
+        out["own"] = own
     if ruling.given != told(ruling.own):
         out["given"] = sorted(ruling.given)
     if ruling.policy is not None:

@@ -114,7 +114,7 @@ class StrictConnection(h11.Connection):
         if request.http_version not in {b"1.0", b"1.1"}:
             self._refuse(f"HTTP/{request.http_version.decode()} is not spoken here, HTTP/1.1 is", 505)
         lengths = [line for line in head.split(b"\r\n") if line.lower().startswith(b"content-length:")]
-        if len(lengths) > 1 or any(b"," in line for line in lengths):
+        if len(lengths) > 1 or (lengths and b"," in lengths[0]):
             self._refuse("Content-Length is there twice")
         headers = dict(request.headers)
         self._chunked = b"transfer-encoding" in headers

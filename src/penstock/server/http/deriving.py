@@ -10,11 +10,10 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from penstock.errors import NotFound
 from penstock.records.rights import LISTS, LISTS_RULES, RULES, SEES
 from penstock.server.http.routes import Ask, Handler, Row, exchange_name
 from penstock.wire.fields import Fields, Lenient, short
-from penstock.wire.http.lists import done, json_response, made, not_found, only_columns
+from penstock.wire.http.lists import created, done, json_response, not_found, only_columns
 
 if TYPE_CHECKING:
     from starlette.responses import Response
@@ -40,7 +39,7 @@ def named(ask: Ask, names: Names) -> dict[str, str]:
 
 
 def _made(answer: Mapping[str, Any]) -> Response:
-    return made(bool(answer["new"]))
+    return created() if answer["new"] else done()
 
 
 Names: TypeAlias = Mapping[str, str]
@@ -56,10 +55,10 @@ Shape: TypeAlias = "Callable[[Any], dict[str, object]]"
 class Deriving:
     """Rows of the table of paths."""
 
-    def __init__(self, house: Operating, *, names: bool = False) -> None:
-        """names: what is not found is named, on paths that RabbitMQ has not."""
+    def __init__(self, house: Operating, *, tells: bool = False) -> None:
+        """tells: what is not found is named, on paths that RabbitMQ has not."""
         self._house = house
-        self._names = names
+        self._tells = tells
 
     # -- looking
 
@@ -107,7 +106,7 @@ class Deriving:
         chosen = dict[str, str]()
         for name, value in named(ask, names).items():
             (arguments if name in arguments else chosen)[name] = value
-        found = await self._operate(operation, ask, arguments)
+        found = await self._house.operate(operation, ask.who, arguments)
         return (one for one in found if all(one[name] == value for name, value in chosen.items())) if chosen else found
 
     # -- changing
@@ -150,9 +149,10 @@ class Deriving:
             given: Mapping[str, object] = read(await ask.fields(once=once)) if read is not None else {}
             if called is not None:
                 short(ask.names[called[0]], f"the name of {called[1]}")
-            asked = {argument: ask.flag(flag) for flag, argument in flags.items()}
-            chosen = {**always, **named(ask, names), **asked, **given}
-            return answer(await self._operate(operation, ask, chosen))
+            chosen = {**always, **named(ask, names), **given}
+            for flag, argument in flags.items():
+                chosen[argument] = ask.flag(flag)
+            return answer(await self._house.operate(operation, ask.who, chosen))
 
         return handler
 
@@ -164,7 +164,7 @@ class Deriving:
         async def handler(ask: Ask) -> Response:
             given = Lenient(ask.query) if path.method == "GET" else (await ask.fields()).only(*asked)
             values = Fields(operation.name, {**named(ask, path.names), **given.loosely(fields)})
-            return json_response(await self._operate(operation, ask, values.read(operation.fields)))
+            return json_response(await self._house.operate(operation, ask.who, values.read(operation.fields)))
 
         body = "" if path.method == "GET" else path.fields
         return self._row(
@@ -173,18 +173,11 @@ class Deriving:
 
     # -- both
 
-    async def _operate(self, operation: Operation, ask: Ask, arguments: Mapping[str, Any]) -> Any:
-        try:
-            return await self._house.operate(operation, ask.who, arguments)
-        except NotFound as error:
-            raise NotFound(str(error) if self._names else "Not Found") from None
-
-    @staticmethod
     def _row(
-        method: str, path: str, handler: Callable[[Ask], Awaitable[Response]], operation: Operation, summary: str,
+        self, method: str, path: str, handler: Callable[[Ask], Awaitable[Response]], operation: Operation, summary: str,
         names: Names | None, fixed: Mapping[str, object], right: Right | None, *, body: str = "", many: bool = False,
     ) -> Row:  # fmt: skip
         right = right or operation.right_of(fixed)
         if "{vhost}" not in path:
             right = {SEES: LISTS, RULES: LISTS_RULES}.get(right, right)
-        return Row(method, path, handler, summary, right, body, many, names or {}, operation.name)
+        return Row(method, path, handler, summary, right, body, many, names or {}, operation.name, self._tells)

@@ -122,7 +122,7 @@ def rows_of(server: Server, facts: Facts, watching: Events) -> list[Row]:
     """The paths beside those that the facts answer."""
     waits = Waits()
     house = Operating(server, facts.refuse_early, waits)
-    of, own_paths = Deriving(house), Deriving(house, names=True)
+    of, own_paths = Deriving(house), Deriving(house, tells=True)
     talk = Messages(server, facts, waits)
     return [
         *(own_paths.plain(one, one.path) for one in OPERATIONS.values() if one.path is not None),

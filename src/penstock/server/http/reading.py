@@ -49,7 +49,8 @@ class Room:
             async with self._one:
                 return await asyncio.to_thread(self._read, wanted, body)
         finally:
-            self._take(user, -mine)
+            if mine:
+                self._take(user, -mine)
 
     def _read(self, wanted: Reading, body: bytes) -> Any:
         found = read_as(wanted, body)

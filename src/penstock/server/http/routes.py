@@ -94,6 +94,7 @@ class Row(NamedTuple):
     many: bool = False  # a list, with the query of lists
     names: Mapping[str, str] = {}  # what its right calls a variable of the path, where that is another name
     operation: str = ""  # that it carries out, of those that other doors have too
+    tells: bool = True  # what is not there is named; RabbitMQ's paths do not
 
     @property
     def parts(self) -> tuple[str, ...]:
@@ -158,11 +159,15 @@ class Table:
                 return Response(status_code=204, headers=allowed)
             return refusal(405, "method_not_allowed", "Method Not Allowed", allowed)
         judged = {**names, **{row.names[one]: names[one] for one in row.names}} if row.names else names
+        tells = False  # of vhosts no path does
         try:
             judge(who, row.right, judged, self._vhosts, row.summary)
+            tells = row.tells
+            return await row.handler(Ask(request, user, who, row.right, names, reader))
         except NotFound:
-            return not_found()  # as in RabbitMQ, which does not name what is not there
-        return await row.handler(Ask(request, user, who, row.right, names, reader))
+            if tells:
+                raise
+            return not_found()
 
 
 def exchange_name(part: str) -> str:
