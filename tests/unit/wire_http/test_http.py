@@ -55,6 +55,8 @@ class Facts(real.Facts):
         return []
 
     def __init__(self) -> None:
+        self.users = cast("Users", SimpleNamespace(who=self.who, tags=lambda user: self.who(user).tags))
+        self.vhosts = ["/", "shop"]
         self.status = "ok"
         self.open = True
         self.scrapes = 0
@@ -123,10 +125,6 @@ class Facts(real.Facts):
             if (vhost is None or one["vhost"] == vhost) and (queue is None or one["queue"] == queue)
         ]
 
-    @property
-    def vhosts(self) -> Sequence[str]:
-        return ["/", "shop"]
-
     def queue_metrics(self) -> Sequence[Line]:
         return [queue_line("/", "to-ship", 3, 2, 1, consumers=1), queue_line("shop", 'odd "name"\n', 4)]
 
@@ -171,10 +169,6 @@ class Facts(real.Facts):
         if user == "hasty":
             return 2.5
         return None if (user, password) == ("guest", "guest") else 0.0
-
-    @property
-    def users(self) -> Users:
-        return cast("Users", SimpleNamespace(who=self.who, tags=lambda user: self.who(user).tags))
 
     def who(self, user: str) -> Who:
         return Who(user, (self.standing,))

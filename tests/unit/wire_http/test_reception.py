@@ -11,10 +11,9 @@ import pytest
 
 from penstock.errors import InvalidArgument, Unavailable
 from penstock.server.http import reading
-from penstock.server.http.reading import Room
 from penstock.server.http.reception import OPEN, Reception
 from penstock.wire.http import bodies
-from penstock.wire.http.bodies import AT_ONCE, LARGE_MOST, Reading, read_object
+from penstock.wire.http.bodies import AT_ONCE, LARGE_MOST, Reading, Room, read_object
 
 
 async def asked(

@@ -280,12 +280,17 @@ class DeliveryCommands(QueueCommands):
         wall, mono = self._timers.next()
         if self._unruled:
             return 0, mono
-        dues = [wall, self._publisher.publishers.due(), self.streams.keeping.due()]
+        dues = [self._publisher.publishers.due()]
+        if self.streams.states:
+            dues.append(self.streams.keeping.due())
         if self._publisher.keyed is not None:
             dues.append(self._keyed.sows.due())
         if self._deferred.by_queue:
             dues.append(self._deferred.due)
-        return min([due for due in dues if due is not None], default=None), mono
+        for due in dues:
+            if due is not None and (wall is None or due < wall):
+                wall = due
+        return wall, mono
 
     def takers(self, route: int) -> list[Queue]:
         """The queues of today that a row's route names."""

@@ -64,7 +64,7 @@ def wrap(value: object) -> object:
             return write(value)
     if isinstance(value, Mapping):
         table = {str(key): wrap(item) for key, item in cast("Mapping[object, object]", value).items()}
-        return {"$table": table} if any(key.startswith("$") for key in table) else table
+        return {"$table": table} if "$" in {key[:1] for key in table} else table
     if isinstance(value, Sequence):
         return [wrap(item) for item in cast("Sequence[object]", value)]
     raise TypeError(f"a value of type {type(value).__name__} cannot be kept in the log")
@@ -102,9 +102,8 @@ def _special(key: str, item: object) -> object:
             raise ValueError(f"{key!r} is no known form of a value in a control record")
 
 
-def dump(header: Mapping[str, object]) -> bytes:
-    """A control header as JSON.  Tables in it must have gone through `wrap`."""
-    return orjson.dumps(header)
+dump: Callable[[Mapping[str, object]], bytes] = orjson.dumps
+"""A control header as JSON.  Tables in it must have gone through `wrap`."""
 
 
 def load(header: bytes) -> dict[str, object]:

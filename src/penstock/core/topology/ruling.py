@@ -95,7 +95,7 @@ def rule(
         given,
         None if policy is None else policy.name,
         None if operator is None else operator.name,
-        tuple(sorted((name, source) for name, (_, source) in wanted.items() if name not in unapplied)),
+        tuple(sorted([(name, source) for name, (_, source) in wanted.items() if name not in unapplied])),
         tuple(sorted(unapplied.items())),
     )
 
@@ -209,7 +209,7 @@ class Policies:
 
     def rules_exchanges(self, vhost: str) -> bool:
         """Whether a policy of a vhost says anything of exchanges."""
-        return any(one.alternate_exchange is not None and one.vhost == vhost for one in self.all.values())
+        return vhost in {one.vhost for one in self.all.values() if one.alternate_exchange is not None}
 
     def of_exchange(self, vhost: str, name: str) -> ExchangeRule | None:
         """The rule of an exchange.  The default one has none."""

@@ -29,11 +29,10 @@ from penstock.server.access import NOBODY, Who, judge
 from penstock.server.http import overview, topology
 from penstock.server.http.facts import Facts
 from penstock.server.http.metrics import Metrics
-from penstock.server.http.reading import Room
 from penstock.server.http.reception import DETAILED, PER_OBJECT, Reception, open_paths, unknown
 from penstock.server.http.routes import Ask, Row, Table
 from penstock.server.logins import Derive
-from penstock.wire.http.bodies import Reading
+from penstock.wire.http.bodies import Reading, Room
 from penstock.wire.http.lists import BadQuery, json_response, not_found, of_error, refusal
 
 _METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from penstock.server.logins import Derive
     from penstock.server.progress import Progress
     from penstock.server.services import Server
-    from penstock.server.users import Users
 
 
 PROTOCOLS = {"amqps": "amqp/ssl"}
@@ -46,6 +45,8 @@ class Facts:
         """`progress`: of a start that is not over yet; until then nothing else of the server is there."""
         self._server = server
         self.version = version
+        self.users = server.users
+        self.vhosts: Collection[str] = server.accounts.vhosts  # those that there are, now and later
         self._progress = progress
         self._rates = Rates()
         self._began = SystemClock().mono()
@@ -217,20 +218,10 @@ class Facts:
         self.refuse_early()
         return consumers(self._server.engine, self._server.users.rights(user), vhost, queue)
 
-    @property
-    def vhosts(self) -> Collection[str]:
-        """Those that there are, now and later."""
-        return self._server.accounts.vhosts
-
     async def login(self, user: str, password: str, host: str, derive: Derive | None = None) -> float | None:
         """None for who may log in; late for others.  derive: as of `Logins.ask`."""
         verdict = await self._server.logins.ask_patiently("http", user, password, host, derive)
         return None if verdict.good else verdict.wait_s
-
-    @property
-    def users(self) -> Users:
-        """Who may log in, and what for."""
-        return self._server.users
 
     def working(self, who: Who) -> AbstractContextManager[None]:
         """One of somebody's requests for as long as this lasts."""

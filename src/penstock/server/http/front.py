@@ -35,8 +35,8 @@ from penstock.server.http.calls import (
     wanted_of,
 )
 from penstock.server.http.connections import HttpServer
-from penstock.server.http.reading import Room
 from penstock.server.http.reception import Reception, first_of
+from penstock.wire.http.bodies import Room
 
 if TYPE_CHECKING:
     from penstock.server.http.connections import HttpLink

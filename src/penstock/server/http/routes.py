@@ -139,7 +139,9 @@ class Table:
         while todo:
             place, at = todo.pop()
             if at < len(parts):
-                todo += [(place.inner[part], at + 1) for part in ("", parts[at]) if part in place.inner]
+                for part in ("", parts[at]):  # what is literal is looked at first
+                    if (inner := place.inner.get(part)) is not None:
+                        todo.append((inner, at + 1))
             elif place.methods:
                 return place.methods, {name: parts[at] for at, name in place.variables}
         return None

@@ -1,20 +1,23 @@
-"""Bodies of requests: read whole within a bound, JSON of a bounded number of values, and a message that one holds.
+"""Bodies of requests: read whole within bounds on each and on all together, JSON of a bounded number of values, and a
+message that one holds.
 
 Whoever reads what strangers send does this, the door's process or the server itself (`server.http.reception`).
 """
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
 import json
 import re
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias, cast
 
 import orjson
 
-from penstock.errors import InvalidArgument
+from penstock.errors import InvalidArgument, Unavailable
 from penstock.records.properties import Properties, encode
 from penstock.units import format_size
 from penstock.wire.fields import Lenient, kind_of, short, shown
@@ -56,28 +59,6 @@ class Brought(NamedTuple):
     key: str
     header: bytes  # its encoded properties
     body: bytes
-
-
-async def read_body(announced: str, receive: Receive, most: int, held: Callable[[int], None] = lambda _: None) -> bytes:
-    """The body.  InvalidArgument when it is longer; no more than the bound is ever held.
-
-    announced: its Content-Length.  held: told how much more is; it may raise.
-    """
-    if announced.isascii() and announced.isdigit() and len(announced) < 20 and int(announced) > most:
-        raise too_long(int(announced), most)
-    parts, size, more = list[bytes](), 0, True
-    while more:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise InvalidArgument("the body ended before its announced length")
-        part: bytes = message.get("body", b"")
-        size += len(part)
-        if size > most:
-            raise too_long(size, most)
-        held(len(part))
-        parts.append(part)
-        more = bool(message.get("more_body", False))
-    return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 def too_long(size: int, most: int) -> InvalidArgument:
@@ -189,3 +170,68 @@ def properties(fields: Lenient) -> Properties:
         priority=number("priority", 255),
         timestamp=number("timestamp", 2**64 - 1),
     )
+
+
+HELD_MOST, HELD_OF_USER = 128 << 20, 64 << 20
+"""Bytes of bodies beyond `AT_ONCE` that are being sent, in all and by one user."""
+
+
+class Room:
+    """Where bodies lie until they are whole and read.  The large ones are read one at a time, beside the loop.
+
+    Whose they are was found right before.
+    """
+
+    def __init__(self, made: Callable[[Reading, Any], Any] | None = None) -> None:
+        """made: what becomes of what was read, in the same turn."""
+        self._made = made
+        self._held = Counter[str]()  # by user
+        self._all = 0
+        self._one = asyncio.Lock()
+
+    async def read(self, user: str, announced: str, receive: Receive, wanted: Reading) -> Any:
+        """What is wanted of a body.  Raises InvalidArgument, and Unavailable where there is no room.
+
+        announced: its Content-Length.  No more than the bound is ever held.
+        """
+        most = wanted.most
+        if announced.isascii() and announced.isdigit() and len(announced) < 20 and int(announced) > most:
+            raise too_long(int(announced), most)
+        parts, size, mine, more = list[bytes](), 0, 0, True
+        try:
+            while more:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise InvalidArgument("the body ended before its announced length")
+                part: bytes = message.get("body", b"")
+                size += len(part)
+                if size > most:
+                    raise too_long(size, most)
+                if size > AT_ONCE:
+                    further, mine = size - mine, size
+                    self._take(user, further)
+                parts.append(part)
+                more = bool(message.get("more_body", False))
+            body = parts[0] if len(parts) == 1 else b"".join(parts)
+            if size <= AT_ONCE:
+                return self._read(wanted, body)
+            async with self._one:
+                return await asyncio.to_thread(self._read, wanted, body)
+        finally:
+            if mine:
+                self._take(user, -mine)
+
+    def _read(self, wanted: Reading, body: bytes) -> Any:
+        found = read_as(wanted, body)
+        return found if self._made is None else self._made(wanted, found)
+
+    def _take(self, user: str, more: int) -> None:
+        self._all += more
+        self._held[user] += more
+        if not self._held[user]:
+            del self._held[user]
+        if more > 0 and (self._all > HELD_MOST or self._held[user] > HELD_OF_USER):
+            raise Unavailable(
+                f"bodies of more than {format_size(AT_ONCE)} that are being sent have {format_size(self._all)}, "
+                f"{format_size(self._held[user])} of them user '{user}': try again later"
+            )
