@@ -10,7 +10,6 @@ import orjson
 import pytest
 
 from penstock.errors import InvalidArgument, Unavailable
-from penstock.server.http import reading
 from penstock.server.http.reception import OPEN, Reception
 from penstock.wire.http import bodies
 from penstock.wire.http.bodies import AT_ONCE, LARGE_MOST, Reading, Room, read_object
@@ -90,8 +89,8 @@ def sent(body: bytes, ends: asyncio.Event | None = None) -> Any:
 
 async def test_large_bodies_have_a_bound_for_all_and_for_each_user(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who sends slowly holds no more than his share, and what is read or given up makes room again."""
-    monkeypatch.setattr(reading, "HELD_MOST", 5 * AT_ONCE)
-    monkeypatch.setattr(reading, "HELD_OF_USER", 3 * AT_ONCE)
+    monkeypatch.setattr(bodies, "HELD_MOST", 5 * AT_ONCE)
+    monkeypatch.setattr(bodies, "HELD_OF_USER", 3 * AT_ONCE)
     room, ends = Room(), asyncio.Event()
     body = orjson.dumps({"x": "x" * (2 * AT_ONCE)})
     slow = asyncio.ensure_future(room.read("ann", "", sent(body, ends), Reading(LARGE_MOST)))
