@@ -89,8 +89,8 @@ def test_each_name_by_which_something_is_asked_is_read(name: str) -> None:
     assert not traits.plain
 
 
-def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(properties, "_known", known := {})
+def test_what_is_remembered_is_bounded() -> None:
+    (known := properties._known).clear()
     classes = HeaderClasses()
     for number in range(properties._STARTS_MOST + 10):
         assert classes.mode(encode(Properties(headers={"n": number}, delivery_mode=2, message_id="x"))) == 2
