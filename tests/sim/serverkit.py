@@ -309,6 +309,7 @@ class Beside:
         self.said = bytearray()  # all that has reached the core
         self.heard = bytearray()  # all that has reached the door
         self.least = 1 << 53  # bytes that reach the core; what is behind them is on its way for ever
+        self.slow_up = self.slow_down = False  # what is said stays on its way meanwhile
         self.jobs = deque[Callable[[], None]]()
         self.doorway = Doorway(life.door, self._down.append, lambda: sum(map(len, self._down)))
         self.host = Host(
@@ -318,8 +319,8 @@ class Beside:
 
     def rounds(self) -> None:
         """What the door does with what it has heard."""
-        while (self._down or self.jobs) and not self._over:
-            while self._down:
+        while (self.jobs or (self._down and not self.slow_down)) and not self._over:
+            while self._down and not self.slow_down:
                 data = self._down.popleft()
                 self.heard += data
                 self.host.receive(data)
@@ -330,7 +331,7 @@ class Beside:
         """What it has said reaches the core; whether that was anything."""
         self.rounds()
         before = len(self.said)
-        while self.up and not self._over:
+        while self.up and not self._over and not self.slow_up:
             data = self.up.popleft()[: self.least - len(self.said)]
             self.said += data
             if data:

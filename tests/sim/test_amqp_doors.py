@@ -7,6 +7,7 @@ import gc
 import random
 import struct
 import tracemalloc
+from collections import Counter, deque
 
 import orjson
 import pytest
@@ -107,6 +108,91 @@ def test_a_door_may_end_after_any_byte_that_reached_the_core() -> None:
             witness.ack(one.tag)
         life.run()
         assert not life.contents("q")
+
+
+def busy_client() -> list[bytes]:
+    """What one of several does that acknowledge what they are given."""
+
+    def said(*methods: m.Method, channel: int = 1) -> bytes:
+        return b"".join(frame(METHOD, channel, method.encode()) for method in methods)
+
+    return [
+        *HANDSHAKE,
+        said(m.ChannelOpen(), m.ConfirmSelect(), m.QueueDeclare(queue="", exclusive=True)),
+        said(m.BasicQos(prefetch_count=2), m.BasicConsume(queue="q", consumer_tag="c")),
+        message(BODIES[0], "q") + message(BODIES[1], "q"),
+        message(BODIES[2], "q", mandatory=True),
+        said(m.ChannelOpen(), m.TxSelect(), channel=2) + message(b"never committed", "answers", channel=2),
+        message(b"x" * 3000, "nowhere", mandatory=True)[:-1000],
+    ]
+
+
+class Busy:
+    """A client of a door of its own, and what it knows."""
+
+    def __init__(self, life: Life) -> None:
+        self.door = life.open_door()
+        self.client = Client(life, login=False, door=self.door)
+        self.left = deque(busy_client())
+        self.cut = False
+        self.confirmed = set[bytes]()
+        self.acked = Counter[bytes]()
+
+    def go_on(self, chance: random.Random) -> None:
+        """Say one thing more, if there is any, and settle some of what has come."""
+        if self.cut:
+            return
+        if self.left:
+            self.client.send(self.left.popleft())
+        for one in self.hear():
+            if chance.random() < 0.6:
+                self.client.ack(one.tag)
+                self.acked[one.body] += 1
+
+    def hear(self) -> list[Content]:
+        """What was confirmed is known from now on; what was delivered."""
+        came = self.client.take_all()
+        for one in came:
+            if isinstance(one, m.BasicAck):
+                self.confirmed |= set(BODIES[: one.delivery_tag])
+        assert not any(isinstance(one, m.ChannelClose | m.ConnectionClose) for one in came), came
+        return [one for one in came if isinstance(one, Content)]
+
+
+def test_two_doors_whose_ways_are_slow_or_cut_at_any_step_lose_nothing_confirmed(effort: int) -> None:
+    """What one has said, or is to hear, stays on its way for some steps while the other goes on; then one ends."""
+    for seed in range(SEED, SEED + 60 * effort):
+        chance = random.Random(seed)
+        life = new_life()
+        one, other = Busy(life), Busy(life)
+        steps = 4 * len(one.left)
+        cut_at = chance.randrange(steps)
+        for step in range(steps):
+            if step == cut_at:
+                one.cut = True
+                one.door.cut()
+            for busy in (one, other):
+                busy.door.slow_up, busy.door.slow_down = chance.random() < 0.4, chance.random() < 0.4
+            chance.choice((one, other)).go_on(chance)
+            life.run()
+        other.door.slow_up = other.door.slow_down = False
+        while other.left:
+            other.go_on(chance)
+            life.run()
+        other.hear()
+        assert other.confirmed == set(BODIES), f"seed {seed}"
+        other.door.cut()
+        life.run()
+        queue = life.core.queue("/", "q")
+        queue.check()
+        assert not life.door.sessions, f"seed {seed}"
+        assert queue.leased == queue.outstanding == 0, f"seed {seed}"
+        assert [each.name for each in life.core.queues()] == ["q", "answers"], f"seed {seed}"
+        assert not life.contents("answers"), f"seed {seed}"
+        there, acked = Counter(life.contents("q")), one.acked + other.acked
+        for body in BODIES:
+            told = (body in one.confirmed) + (body in other.confirmed)
+            assert told - acked[body] <= there[body] <= 2, f"seed {seed}: {body!r}"
 
 
 @pytest.fixture(scope="module")

@@ -153,7 +153,8 @@ def test_who_sent_most_of_what_never_came_out_of_grpc_is_cut_first(house: House)
     for client, size, at in zip(clients, (100_000, 300_000, 1_000), accepted, strict=True):
         sent(client, size, at)
     for _ in range(10):
-        house.connections.senders.came(uploader.getsockname(), 29_000)
+        with house.connections.senders.uploading(uploader.getsockname()) as came:
+            came(29_000)
     house.connections.relieve(100.0)
     assert [is_open(one) for one in clients] == [False, True, True]
     house.connections.relieve(100.0)  # what the others have in gRPC is no reason

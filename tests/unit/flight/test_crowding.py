@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import subprocess
 import sys
 import textwrap
@@ -114,6 +115,42 @@ def test_calls_that_are_under_way_do_not_count_as_waiting(house: House) -> None:
     house.threads(WAITING_MOST - OWN)
     assert not house.too_many()
     assert house.stacks == []
+
+
+def test_what_was_taken_since_calls_began_to_crowd_is_known(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is free again stays the process's: a second flood was judged by what the first had left."""
+    page, used = resource.getpagesize(), 0
+
+    def has(mebibytes: int) -> None:
+        nonlocal used
+        threads = house.crowding._threads()
+        used = ((mebibytes << 20) + threads * STACK) // page
+
+    monkeypatch.setattr(house.crowding, "_memory", lambda: used)
+    has(600)
+    assert not house.too_many(1.0)
+    assert house.crowding.grown == 0
+    house.begun(2 * BURST)
+    house.threads(WAITING_MOST + 100)
+    has(650)
+    assert not house.too_many(0.01)
+    has(900)
+    assert house.too_many(2 * LASTS_S)
+    assert house.crowding.grown == 300 << 20
+    house.crowding.relieved()
+    has(890)
+    house.too_many(0.1)
+    assert house.crowding.grown < 0, "it was given back, and is kept"
+    has(950)
+    assert house.too_many(0.1)
+    assert house.crowding.grown == 50 << 20
+    house.threads(10)
+    has(880)
+    house.too_many(0.1)
+    house.too_many(1.1 * OVER_S)
+    has(980)
+    house.too_many(0.1)
+    assert house.crowding.grown == 0, "nobody crowds: what is taken then is other people's"
 
 
 COMPRESSED = """

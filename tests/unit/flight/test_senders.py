@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
+
 from penstock.server.flight.senders import (
+    BESIDE,
     FILLED_S,
     FIRST_WINDOW,
+    GROWN,
     IN_VAIN_S,
     LEAST,
     OF_A_CALL,
@@ -34,9 +38,14 @@ class House:
             self.senders.known(peer, 10)
             self.senders.found(peer, lambda peer=peer: self.came[peer])
 
-    def blamed(self, later: float = 0.0, short_of: int = 0) -> tuple[str, int] | None:
+    def brings(self, peer: tuple[str, int], size: int) -> None:
+        """An upload of one batch, which is over."""
+        with self.senders.uploading(peer) as came:
+            came(size)
+
+    def blamed(self, later: float = 0.0, short_of: int = 0, grown: int = 0) -> tuple[str, int] | None:
         self.now += later
-        found = self.senders.blamed(self.came.items(), self.now, short_of)
+        found = self.senders.blamed(self.came.items(), self.now, short_of, grown)
         return None if found is None else found[0]
 
 
@@ -69,7 +78,7 @@ def test_rows_that_became_many_explain_no_more_than_came() -> None:
     house.joins(FLOODER)
     for _ in range(10):
         house.came[FLOODER] += 300_000
-        house.senders.came(FLOODER, 64 * MIB)
+        house.brings(FLOODER, 64 * MIB)
     house.came[FLOODER] += 64 * MIB + FIRST_WINDOW + LEAST
     assert house.blamed() == FLOODER
 
@@ -101,7 +110,7 @@ def test_what_comes_behind_a_batch_before_its_thread_has_begun_is_no_flood() -> 
     house = House()
     house.joins(FLOODER, HONEST)
     house.came[HONEST] += 32 * MIB
-    house.senders.came(HONEST, 32 * MIB)
+    house.brings(HONEST, 32 * MIB)
     house.came[HONEST] += 60 * MIB  # of the next upload: gRPC takes in more where much came before
     assert house.blamed() is None
     assert house.blamed(0.9 * IN_VAIN_S) is None
@@ -142,8 +151,7 @@ def test_who_has_left_is_forgotten() -> None:
     house.joins(HONEST)
     house.senders.left([HONEST, HONEST])
     assert HONEST not in house.senders
-    with house.senders.uploading(HONEST):
-        house.senders.came(HONEST, 5)
+    house.brings(HONEST, 5)
     assert HONEST not in house.senders
 
 
@@ -158,3 +166,47 @@ def test_a_first_call_that_is_an_upload_is_excused_once_it_is_let_in() -> None:
         house.came[HONEST] = 10 * MIB
         assert house.blamed() == OTHER
     assert house.blamed() == HONEST
+
+
+CALLS = 5 * MIB // 2
+"""Bytes of 150,000 calls that have only begun."""
+
+
+def test_uploads_that_stay_open_excuse_no_calls_that_take_the_memory() -> None:
+    """Each excused a batch, so that who made the calls was found two seconds later: the process had ended by then."""
+    house = House()
+    house.joins(FLOODER, HONEST)
+    with ExitStack() as open_:
+        for peer in (FLOODER, FLOODER, FLOODER, HONEST):
+            open_.enter_context(house.senders.uploading(peer))
+        house.came[FLOODER] += CALLS
+        house.came[HONEST] += LEAST
+        most = BESIDE + GROWN * (CALLS + LEAST - 2 * OF_A_CALL)
+        assert house.blamed(0.0, grown=most) is None, "batches of these could have taken it"
+        assert house.blamed(0.01, grown=most + 2 * MIB) == FLOODER
+        assert house.blamed(0.01) is None, "it has not grown"
+
+
+def test_calls_behind_who_brought_no_large_batch_are_looked_at_before_a_batch_on_its_way() -> None:
+    house = House()
+    house.joins(FLOODER, HONEST)
+    house.brings(HONEST, MIB)
+    house.came[HONEST] += 61 * MIB
+    house.came[FLOODER] += CALLS
+    with house.senders.uploading(FLOODER), house.senders.uploading(HONEST):
+        assert house.blamed(0.0, grown=BESIDE + GROWN * 70 * MIB) == FLOODER
+        house.came[FLOODER] = 600
+        assert house.blamed(0.01, grown=BESIDE + GROWN * 70 * MIB) == HONEST
+
+
+def test_batches_that_came_out_and_lie_in_the_door_are_no_calls() -> None:
+    house = House()
+    house.joins(HONEST)
+    house.came[HONEST] += 40 * MIB
+    with house.senders.uploading(HONEST) as came, house.senders.uploading(HONEST) as other:
+        came(20 * MIB)
+        other(16 * MIB)
+        assert house.blamed(0.0, grown=BESIDE + GROWN * 36 * MIB) is None
+        came(0)
+        other(0)
+        assert house.blamed(0.01, grown=BESIDE + GROWN * 36 * MIB) == HONEST

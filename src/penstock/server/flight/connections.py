@@ -234,10 +234,10 @@ class Connections:
             by_door[seen.door] -= 1
         return doomed
 
-    def relieve(self, now: float, short_of: int = 0) -> None:
-        """Cut the one that sent most of what has not come out of gRPC, whether it has logged in or not.
+    def relieve(self, now: float, short_of: int = 0, grown: int = 0) -> bool:
+        """Cut the one that sent most of what has not come out of gRPC, logged in or not; whether there was one.
 
-        short_of: bytes of memory that are in use, where that is too much.
+        short_of: bytes of memory that are in use, where that is too much.  grown: of these, since calls began to crowd.
         """
         with self._looking:
             here = dict[Peer, tuple[int, int, str]]()
@@ -249,15 +249,17 @@ class Connections:
                             door, peer = found
                             here[peer] = number, descriptor, door
                             came.append((peer, _received(one)))
-            if (blamed := self.senders.blamed(came, now, short_of)) is None:
-                return
+            if (blamed := self.senders.blamed(came, now, short_of, grown)) is None:
+                return False
             peer, size = blamed
             number, descriptor, door = here[peer]
-            if (one := _opened(number, descriptor)) is not None:
-                with one:
-                    if _disconnect(one):
-                        self.closed[door, "crowd"] += 1
-                        logger.warning("flight: a connection with %d bytes of calls nobody waits for is cut", size)
+            if (one := _opened(number, descriptor)) is None:
+                return False
+            with one:
+                if done := _disconnect(one):
+                    self.closed[door, "crowd"] += 1
+                    logger.warning("flight: a connection with %d bytes of calls nobody waits for is cut", size)
+            return done
 
     def _cut(self, number: int, one: socket.socket, what: str) -> None:
         seen = self._waiting.pop(number, None)
@@ -282,8 +284,8 @@ class Connections:
         while not self._ended.wait(CROWDS_S):
             try:
                 now = time.monotonic()
-                if crowding.too_many(now):
-                    self.relieve(now, crowding.short_of)
+                if crowding.too_many(now) and self.relieve(now, crowding.short_of, crowding.grown):
+                    crowding.relieved()
             except OSError as error:
                 if not exhausted(error):
                     raise

@@ -9,7 +9,8 @@ threads   gRPC answers a call RESOURCE_EXHAUSTED by itself when it can have no t
           the C library gives to threads that ask for no size is one that nobody has room for.  Threads of ours ask for
           a size, and Arrow's begin before the door listens.
 memory    where it stays so for `LASTS_S`, or little is left below the limit of the process, connections are cut
-          (`connections`), those first that sent most of what never came out of gRPC.
+          (`connections`), those first that sent most of what never came out of gRPC (`senders`).  What is free again
+          the C library keeps: so it is looked at what was taken since the last cut.
 """
 
 # pyright: reportUnknownMemberType=false
@@ -122,6 +123,8 @@ class Crowding:
         self._memory = _Figure("/proc/self/statm", 5)  # pages that count for RLIMIT_DATA, stacks of threads among them
         self._limit = resource.getrlimit(resource.RLIMIT_DATA)[0]
         self.short_of = 0  # bytes that are in use, where little is left
+        self.grown = 0  # bytes that are in use beyond those before calls crowded, or when somebody was cut last
+        self._before = 0  # those
         self._begun = 0
         self._few_at = 0  # calls that had begun when few waited last
         self._full_since: float | None = None
@@ -175,6 +178,9 @@ class Crowding:
         used = self._memory() * _PAGE - threads * STACK
         short = self._limit != resource.RLIM_INFINITY and self._limit - STACKS - used < LEFT_LEAST
         self.short_of = used if short else 0
+        if not short and not self.is_full() and now - self._full_at > OVER_S:
+            self._before = used
+        self.grown = used - self._before
         if not short and ((since := self._full_since) is None or self._full_s + now - since < LASTS_S):
             if now - self._full_at > OVER_S:
                 self._used = 0
@@ -183,6 +189,10 @@ class Crowding:
             return False
         self._used, self._cut_at = used, now
         return True
+
+    def relieved(self) -> None:
+        """Somebody was cut."""
+        self._before = self._used
 
 
 class _Figure:

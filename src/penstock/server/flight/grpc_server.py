@@ -247,21 +247,21 @@ class Server:
         layout = _layout(command)
         peer, began = _peer(context), list[Uploads]()
 
+        def uploads_of(call: Call) -> Uploads:
+            return Uploads(call, reader, layout, self.bounds, context, came)
+
         def ahead(call: Call) -> None:
-            began.append(self._uploads(call, reader, layout, context))
+            began.append(uploads_of(call))
             began[0].begin()
 
-        with ExitStack() as waiting:
+        with ExitStack() as waiting, self.connections.senders.uploading(peer) as came:
             # Somebody who was let in before is hardly refused: he may hear of it with his first batch.
             likely = peer in self.connections.senders and layout is not TRANSACTED
             if likely := likely and self._ahead.acquire(blocking=False):
                 waiting.callback(self._ahead.release)
-            with (
-                self.connections.senders.uploading(peer),
-                self.call(context, "put", command, ahead=ahead if likely else None) as call,
-            ):
+            with self.call(context, "put", command, ahead=ahead if likely else None) as call:
                 waiting.close()
-                uploads = began[0] if began else self._uploads(call, reader, layout, context)
+                uploads = began[0] if began else uploads_of(call)
                 while (frame := call.next()).kind is not Kind.DONE:
                     if frame.kind is Kind.WORDS:
                         with writing():
@@ -271,10 +271,6 @@ class Server:
                     else:
                         uploads.go_on()
 
-    def _uploads(self, call: Call, reader: Any, layout: Layout, context: Any) -> Uploads:
-        came = partial(self.connections.senders.came, _peer(context))
-        return Uploads(call, reader, layout, self.bounds, context, came)
-
     def get(self, context: Any, ticket: Any) -> flight.FlightDataStream:
         call = self.begun(context, "get", ticket.ticket)
         schema = pa.ipc.read_schema(pa.py_buffer(call.next().payload))
@@ -283,7 +279,10 @@ class Server:
     def exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
         command = _command(descriptor)
         layout = _said_by(command)
-        with self.call(context, "exchange", command) as call, self.connections.senders.uploading(_peer(context)):
+        with (
+            self.call(context, "exchange", command) as call,
+            self.connections.senders.uploading(_peer(context)) as came,
+        ):
             schema = list[pa.Schema]()
 
             def told(frame: Frame) -> None:
@@ -300,7 +299,7 @@ class Server:
                 if frame.kind is Kind.DONE:
                     return
                 told(frame)
-            uploads, down = self._uploads(call, reader, layout, context), Down(call, told)
+            uploads, down = Uploads(call, reader, layout, self.bounds, context, came), Down(call, told)
             down.start()
             try:
                 while uploads.go_on() and down.asked():

@@ -4,6 +4,9 @@ gRPC shows nothing of what it holds.  The kernel counts what came on a connectio
 also takes headers and frames, of which nobody knows how many bytes: each explains up to `OF_A_CALL` beside what it
 brought, but never more than came by then, and where calls crowd only what the smallest has.  So calls that were let in
 earlier explain nothing of a flood.
+
+A batch on its way excuses its connection.  But it takes a few times its bytes, a call that has only begun a thousand
+times: where far more was taken than came, it is calls, and an upload that stays open before them excuses nobody.
 """
 
 from __future__ import annotations
@@ -26,6 +29,12 @@ FIRST_WINDOW = 128 << 10
 
 LEAST = 32 << 10
 """Bytes of 2,000 calls: with less in gRPC nobody is to blame for what it holds, which goes with those that were cut."""
+
+GROWN = 4
+"""A batch takes at most so many times the bytes that came of it: gRPC and Arrow have copies."""
+
+BESIDE = 192 << 20
+"""Bytes that a crowd of honest callers takes beside what they sent: each thread has pages of its own."""
 
 IN_VAIN_S, SHORT_S, FILLED_S = 10.0, 2.0, 0.3
 """So long nobody is cut while there are uploads alone; where memory is short; and where most of it went to these.  The
@@ -57,6 +66,7 @@ class Senders:
         self._crowded = crowded
         self._all = dict[Peer, _Sender]()
         self._uploads = Counter[Peer]()  # calls under way that bring batches; of who is not let in they excuse nothing
+        self._at_hand = 0  # bytes of batches that came out of gRPC, and that their calls have not given away
         self._looked_at = -IN_VAIN_S  # when somebody was looked for last
         self._found_at = 0.0  # when somebody was found last, or it was looked for first
         self._lock = threading.Lock()
@@ -71,22 +81,30 @@ class Senders:
                 sender = self._all[peer] = _Sender()
             self._explain(sender, size)
 
-    def came(self, peer: Peer, size: int) -> None:
-        """So many bytes more of what one of these sent are not gRPC's any more."""
-        with self._lock:
-            if (sender := self._all.get(peer)) is not None:
-                sender.brings = sender.brings or size > FIRST_WINDOW
-                self._explain(sender, size)
-
     @contextmanager
-    def uploading(self, peer: Peer) -> Generator[None]:
-        """A call brings batches while this lasts: one of them may be in gRPC at any time.  It may be let in yet."""
+    def uploading(self, peer: Peer) -> Generator[Callable[[int], None]]:
+        """A call brings batches while this lasts: one of them may be in gRPC at any time.  It may be let in yet.
+
+        What it gives is to be told of each how many bytes it has: these are not gRPC's any more.
+        """
+        at_hand = 0
+
+        def came(size: int) -> None:
+            nonlocal at_hand
+            with self._lock:
+                self._at_hand += size - at_hand
+                at_hand = size
+                if (sender := self._all.get(peer)) is not None:
+                    sender.brings = sender.brings or size > FIRST_WINDOW
+                    self._explain(sender, size)
+
         with self._lock:
             self._uploads[peer] += 1
         try:
-            yield
+            yield came
         finally:
             with self._lock:
+                self._at_hand -= at_hand
                 self._uploads[peer] -= 1
                 if not self._uploads[peer]:
                     del self._uploads[peer]
@@ -103,14 +121,18 @@ class Senders:
             for peer in peers:  # some of them twice
                 self._all.pop(peer, None)
 
-    def blamed(self, came: Iterable[tuple[Peer, int]], now: float, short_of: int = 0) -> tuple[Peer, int] | None:
+    def blamed(
+        self, came: Iterable[tuple[Peer, int]], now: float, short_of: int = 0, grown: int = 0
+    ) -> tuple[Peer, int] | None:
         """Who has most in gRPC, and how much; None where nobody has much.
 
         came: who is there, and what came of each.  short_of: bytes of memory that are in use, where that is too much.
+        grown: of these, since calls began to crowd.
         A batch on its way has more bytes than thousands of calls.  So who sent more than batches explain goes first,
-        then who brought none, and somebody else only where nobody of these was found for a while.
+        then who brought none, and somebody else only where nobody of these was found for a while.  Where it is calls
+        that take the memory somebody else goes at once: who brought no large batch before others.
         """
-        beyond = batchless = any_ = 0, ("", 0), 0
+        beyond = batchless = small = any_ = 0, ("", 0), 0
         total = 0
         with self._lock:
             for peer, received in came:
@@ -125,7 +147,11 @@ class Senders:
                 any_ = max(any_, (kept, peer, kept))
                 if not brings:
                     batchless = max(batchless, (kept, peer, kept))
-        found = next((one for one in (beyond, batchless) if one[0] >= LEAST), None)
+                if sender is None or not sender.brings:
+                    small = max(small, (kept, peer, kept))
+            calls = grown > BESIDE + GROWN * (total + self._at_hand)
+        suspects = (beyond, batchless, small, any_) if calls else (beyond, batchless)
+        found = next((one for one in suspects if one[0] >= LEAST), None)
         if found is not None or now - self._looked_at > SHORT_S:
             self._found_at = now
         self._looked_at = now
