@@ -7,6 +7,7 @@ import json
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from operator import attrgetter, methodcaller
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import pytest
 import penstock
 from flight_house import FlightHouse
 from forked import penstock as command
+from penstock.client.link import Link
 from penstock.client.messages import Message
 from penstock.errors import AccessRefused, ExpressionError, InvalidArgument, NotFound
 from penstock.server.bulk.process import Bulk
@@ -59,6 +61,24 @@ def test_the_effective_backlog_is_told(client: penstock.Client) -> None:
         assert consumer.effective_backlog == 0
     with client.consume("nothing") as consumer, pytest.raises(NotFound):
         consumer.effective_backlog  # noqa: B018 - it waits for the server's word
+
+
+def test_a_refusal_is_told_to_who_takes_however_soon_it_came(
+    client: penstock.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = Link.exchange
+
+    def refused(link: Link, command: bytes) -> tuple[Any, Any]:
+        writer, reader = begun(link, command)
+        with pytest.raises(pa.ArrowException, match="no queue"):  # what is written until it has come is read by nobody
+            for _ in range(10_000_000):
+                writer.write_metadata(b'{"heartbeat":true}')
+        return writer, reader
+
+    monkeypatch.setattr(Link, "exchange", refused)
+    for look in (methodcaller("take"), attrgetter("queues")):
+        with client.consume("nothing") as consumer, pytest.raises(NotFound):
+            look(consumer)
 
 
 def test_several_queues_have_one_backlog(broker: Broker, client: penstock.Client) -> None:

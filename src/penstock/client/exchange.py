@@ -18,6 +18,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, cast
 
 import orjson
@@ -186,10 +187,8 @@ class Exchange:
         self._late = False  # whether somebody settled what the server had taken back with the connection
         self._closing = False
         self._writer, self._reader = link.exchange(command)
-        try:
+        with suppress(pa.ArrowException):  # refused or lost by now: the reading thread says why, as it does a moment later
             self._writer.begin(SETTLE)
-        except pa.ArrowException as error:
-            raise rebuilt(error) from None
         self._sent_at = time.monotonic()
         self._threads = [
             threading.Thread(target=self._read, name="penstock-consumer-read", daemon=True),
