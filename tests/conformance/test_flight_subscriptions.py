@@ -63,6 +63,11 @@ def test_the_effective_backlog_is_told(client: penstock.Client) -> None:
         consumer.effective_backlog  # noqa: B018 - it waits for the server's word
 
 
+def beats(writer: Any) -> None:
+    for _ in range(10_000_000):
+        writer.write_metadata(b'{"heartbeat":true}')
+
+
 def test_a_refusal_is_told_to_who_takes_however_soon_it_came(
     client: penstock.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -70,9 +75,8 @@ def test_a_refusal_is_told_to_who_takes_however_soon_it_came(
 
     def refused(link: Link, command: bytes) -> tuple[Any, Any]:
         writer, reader = begun(link, command)
-        with pytest.raises(pa.ArrowException, match="no queue"):  # what is written until it has come is read by nobody
-            for _ in range(10_000_000):
-                writer.write_metadata(b'{"heartbeat":true}')
+        with pytest.raises(pa.ArrowException, match="no queue"):
+            beats(writer)  # what is written until it has come is read by nobody
         return writer, reader
 
     monkeypatch.setattr(Link, "exchange", refused)

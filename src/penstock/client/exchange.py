@@ -187,7 +187,7 @@ class Exchange:
         self._late = False  # whether somebody settled what the server had taken back with the connection
         self._closing = False
         self._writer, self._reader = link.exchange(command)
-        with suppress(pa.ArrowException):  # refused or lost by now: the reading thread says why, as it does a moment later
+        with suppress(pa.ArrowException):  # refused or lost already: the reading thread says why, as of what is soon
             self._writer.begin(SETTLE)
         self._sent_at = time.monotonic()
         self._threads = [

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Protocol, cast
 
@@ -113,14 +113,15 @@ class Gates:
         self.sync_late = False  # among the new late ones some must wait for a sync, whatever the setting
         self.fences: list[Fence] = []  # of this turn
         self.traces: Taps | None = None  # told of each delivery of vhosts that are traced
-        runtime.deliverers.append(self._lowest)
+        runtime.deliverers.append(self._underway)
 
-    def _lowest(self) -> int | None:
-        """Of all that is on its way, decided in this turn, late, or behind a gate."""
-        items = (*self._runtime.core.effects, *self.late)
-        lows = [item.chunk[0] for item in items if isinstance(item, Deliver | DeliverEach)]
-        waiting = (item[1][0] for gate in self._gates.values() for item in gate if isinstance(item, tuple))
-        return min((*lows, *waiting), default=None)
+    def _underway(self) -> Iterator[Chunk]:
+        """All that is on its way: decided in this turn, late, or behind a gate."""
+        for item in (*self._runtime.core.effects, *self.late):
+            if isinstance(item, Deliver | DeliverEach):
+                yield item.chunk
+        for gate in self._gates.values():
+            yield from (item[1] for item in gate if isinstance(item, tuple))
 
     # -- durability and turns
 

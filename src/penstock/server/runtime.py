@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
@@ -36,6 +36,9 @@ Soon = Callable[[Callable[[], None]], object]
 
 Lowest = Callable[[], "int | None"]
 """The lowest LSN that somebody may still need; None: he needs nothing."""
+
+Underway = Callable[[], "Iterable[Chunk]"]
+"""The very rows that somebody is about to read for consumers; none of the chunks is empty."""
 
 
 class Copies(Protocol):
@@ -102,7 +105,7 @@ class Runtime(ABC):
         self.on_turn: Callable[[], None] | None = None  # run at the end of each turn
         self.readers: list[Lowest] = []  # of running reads
         self.row_readers: list[Lowest] = []  # the same; they need rows, whichever file has them
-        self.deliverers: list[Lowest] = []  # of messages on their way to consumers
+        self.deliverers: list[Underway] = []  # of messages on their way to consumers
         self.elsewhere: Callable[[int, Callable[[], None]], None] | None = None  # runs it when other sites have an LSN
         self.pace: Callable[[DowngradeStep | UpgradeStep], None] | None = None  # which links confirms wait for
         self._armed = False
@@ -218,8 +221,11 @@ class Runtime(ABC):
 
     def held(self) -> int:
         """No message below this LSN is on its way to a consumer or being read; those in queues are not looked at."""
-        loading = [chunk[0] for chunk in self.loader.reading]
-        return min([self.core.next_lsn, self.reading(), _lowest(self.deliverers), *loading])
+        return min([self.core.next_lsn, self.reading(), *(chunk[0] for chunk in self.underway())])
+
+    def underway(self) -> list[Chunk]:
+        """All that is on its way to consumers, or looked through for them; some of it is settled already."""
+        return [*self.loader.reading, *(chunk for one in self.deliverers for chunk in one())]
 
     def reading(self) -> int:
         """No registered reader may still need what is below this LSN."""

@@ -75,15 +75,11 @@ class Scans:
         self.after: list[Callable[[], None]] = []  # each run once, soon after the core was told of a scan
         self.off: Off | None = None
         self.ask: Ask | None = None  # the bulk child, if there is one
-        self._running: dict[int, int] = {}  # serial -> the lowest LSN it may still read
+        self._running: dict[int, Chunk] = {}  # by serial: what it looks through
         self._serial = 0
         self._join = min(JOIN_MOST, runtime.bodies.budget.limit // JOIN_SHARE)
-        runtime.row_readers.append(self.floor)  # through the log's list of segments, so they may be joined meanwhile
+        runtime.deliverers.append(self._running.values)
         self._holds = runtime.bodies.budget.account("scanning")  # what the one under way may: batches, what joins them
-
-    def floor(self) -> int | None:
-        """The lowest LSN that a running scan may still need."""
-        return min(self._running.values(), default=None)
 
     def start(self, effect: Scan) -> None:
         """Look; the core is told, at once or later."""
@@ -100,7 +96,7 @@ class Scans:
             work = partial(look_at_memory, self._pieces(chunk), effect.filters, chunk[-1], self.ask)
         self._serial += 1
         serial = self._serial
-        self._running[serial] = chunk[0]
+        self._running[serial] = chunk
         self._holds.bytes = 2 * self._join  # one runs at a time
 
         def done(seen: Seen) -> None:

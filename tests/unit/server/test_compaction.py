@@ -15,6 +15,7 @@ from penstock.errors import LogDamaged, PenstockError
 from penstock.log.log import Log
 from penstock.log.rewrite import Made, Order, Swap, rewrite
 from penstock.log.rewrite_plan import Aims, Task
+from penstock.log.simdisk import SimDisk
 from penstock.log.writer import MEMORY
 from penstock.server.opening import fold
 from penstock.server.upkeep.keeper import RETENTION_BEATS, Keeper
@@ -253,7 +254,7 @@ async def test_a_running_read_keeps_what_it_may_still_need(life: Life) -> None:
     same_after_restart(life)
 
 
-async def test_scans_for_filters_do_not_keep_small_batches_from_being_joined(life: Life) -> None:
+async def test_scans_for_filters_keep_nothing_but_what_they_look_through(life: Life) -> None:
     """Found by resident memory under load: with scans one after another the log's index grew by 21 bytes a batch."""
     lsn = stuck(life)
     later: list[Callable[[], None]] = []
@@ -265,8 +266,6 @@ async def test_scans_for_filters_do_not_keep_small_batches_from_being_joined(lif
     assert life.engine.floor() <= lsn
     sparse, small = keeper(life), keeper(life, retention={"bytes": None, "age": None})
     sparse.compaction._aims = replace(AIMS, batches=1000)
-    while (task := await tried(life, sparse)) is not None:
-        assert task.segments[-1].last < lsn, "rows that the scan needs went"
     before = [one for one in life.log.segments()[:-1] if one.last >= lsn]
     expected = [*life.log.batches(lsn, before[-1].last + 1)]
     begun = life.log.batches(lsn, before[-1].last + 1)  # as a scan that is in the middle of its stretch
@@ -278,12 +277,65 @@ async def test_scans_for_filters_do_not_keep_small_batches_from_being_joined(lif
     after = [one for one in life.log.segments()[:-1] if one.last >= lsn]
     assert sum(one.batches for one in after) == len(after) < sum(one.batches for one in before)
     assert sum(one.rows for one in after) == sum(one.rows for one in before)
+    looks, scanned = [*life.engine.underway()], [lsn + n for n in range(10)]
+    life.core.purge_queue(life.engine.now(), life.core.queue("/", "kept"))  # so nothing else needs them
+    life.run()
+    while (task := await tried(life, sparse)) is not None:
+        assert task.why == "sparse"
+    assert [[*chunk] for chunk in looks] == [scanned]
+    assert life.log.read(range(life.log.segments()[-1].first)).lsns == scanned, "all the others went, and no more"
     while later:
         later.pop(0)()
         life.run()
-    assert life.engine.scans.floor() is None
-    assert len(life.contents("kept")) == 10
+    assert not life.engine.underway()
+    assert (await tried(life, sparse)) is not None
+    assert not life.log.read(range(life.log.segments()[-1].first)).lsns, "nobody needs them any more"
     same_after_restart(life)
+
+
+@pytest.mark.parametrize("no_ack", [True, False])
+@pytest.mark.parametrize("meanwhile", [False, True])
+async def test_what_is_on_its_way_keeps_its_rows_and_nothing_else(no_ack: bool, meanwhile: bool) -> None:
+    """Found by a soak under load: one slow consumer had the log grow as long as something old was on its way to him.
+
+    no_ack: it is settled when it is granted.  meanwhile: which is while a file is rewritten.
+    """
+    life = Life(SimDisk(), clock(), log=SMALL, budget=0)
+    life.declare("q", "kept")
+    fill(life, 1, "kept")
+    lsn = life.core.queue("/", "kept").floor()
+    fill(life, 15)
+    drain(life)
+    for segment in life.log._catalog.segments:
+        life.log._reader.forget(segment)
+    client = life.client()
+
+    def grant() -> None:
+        client.consume("kept", no_ack=no_ack)
+        life.turn()
+        life.commit()
+        assert life.cold, "it has to be read"
+        assert life.engine.floor() <= lsn
+
+    one = keeper(life)
+    one.compaction._aims = replace(AIMS, batches=1000)
+    rewriting = one.compaction._rewrite
+
+    async def rewritten(order: Order, size: int) -> Made:
+        made = await rewriting(order, size)
+        if meanwhile:
+            grant()
+        return made
+
+    one.compaction._rewrite = rewritten  # type: ignore[method-assign]
+    if not meanwhile:
+        grant()
+    assert (await tried(life, one)) is not None
+    assert life.cold
+    assert one.compaction.totals.dropped > 100
+    life.run()
+    assert len(client.take_all()) == 11, "with the answer to its subscription"
+    assert (life.core.queue("/", "kept").leased == 0) == no_ack
 
 
 async def test_a_read_that_begins_during_the_rewriting_keeps_the_old_file(life: Life) -> None:

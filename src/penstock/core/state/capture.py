@@ -12,7 +12,7 @@ alone: what the fold needs is another question, and a base answers it.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import numpy as np
 import numpy.typing as npt
@@ -25,7 +25,7 @@ from penstock.core.state.durable import DurableState, encode
 from penstock.core.state.lsns import Ints, flat, ints, merged, runs_of, to_array, within
 from penstock.core.state.pending import Passing, Spans
 from penstock.core.state.queue_state import QueueState
-from penstock.records.chunks import LSN_LIMIT
+from penstock.records.chunks import LSN_LIMIT, Chunk
 from penstock.records.dataclass import dataclass
 from penstock.records.queue_settings import QueueSettings, Ruling
 
@@ -133,9 +133,13 @@ class Snapshot:
             self.sizes = self._state.sizes = self._state.sizes.only(pairs)
 
 
-def needed_pairs(state: DurableState, first: int, last: int) -> Ints:
-    """The LSNs in [first, last] whose rows are needed, as ascending disjoint pairs [a, b), shape (n, 2)."""
-    return merged([piece for piece in _pieces(state, first, last + 1) if len(piece)])
+def needed_pairs(state: DurableState, first: int, last: int, underway: Iterable[Chunk] = ()) -> Ints:
+    """The LSNs in [first, last] whose rows are needed, as ascending disjoint pairs [a, b), shape (n, 2).
+
+    underway: needed as well, whatever the state knows of them.
+    """
+    pieces = (*_pieces(state, first, last + 1), *_parts(underway, first, last + 1))
+    return merged([piece for piece in pieces if len(piece)])
 
 
 def held_from(state: DurableState) -> int:
@@ -149,11 +153,15 @@ def held_from(state: DurableState) -> int:
     return min(lows, default=LSN_LIMIT)
 
 
+def _parts(chunks: Iterable[Chunk], a: int, b: int) -> Iterator[Ints]:
+    for chunk in chunks:
+        if len(chunk) and chunk[0] < b and chunk[-1] >= a:
+            yield within(chunk, a, b)
+
+
 def _pieces(state: DurableState, a: int, b: int) -> Iterator[Ints]:
     for queue in state.queues.values():
-        for chunk in queue.waiting:
-            if len(chunk) and chunk[0] < b and chunk[-1] >= a:
-                yield within(chunk, a, b)
+        yield from _parts(queue.waiting, a, b)
     for sow in state.sows.values():
         lsns = ints(sow.lsns)
         lsns = np.sort(lsns[(lsns >= a) & (lsns < b)])

@@ -8,6 +8,8 @@
 
 Every step may fail, and the log is as it was.  What may go is decided by settled, synced records alone: a message that
 waits, is leased, is on its way, or was planned for a stream keeps its row, and a running read keeps all from its start.
+Whoever is granted a message later finds its row, which waited then.  So deliveries stand in nobody's way: one slow
+consumer always has something on its way that is old, and what nobody needs would stay for him.
 """
 
 from __future__ import annotations
@@ -31,7 +33,9 @@ from penstock.records.dataclass import dataclass
 
 if TYPE_CHECKING:
     from penstock.core.state.durable import DurableState
+    from penstock.core.state.lsns import Ints
     from penstock.log.catalog import SegmentInfo
+    from penstock.records.chunks import Chunk
     from penstock.server.runtime import Runtime
     from penstock.server.upkeep.retention import Retirement
 
@@ -65,12 +69,24 @@ class Elsewhere(Protocol):
     async def index(self, first: int) -> int: ...
 
 
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """Which rows are needed: by a state as of a synced LSN, and by what was on its way when it was there."""
+
+    state: DurableState
+    underway: list[Chunk]
+
+    def pairs(self, first: int, last: int) -> Ints:
+        """Those in [first, last], as of `needed_pairs`."""
+        return needed_pairs(self.state, first, last, self.underway)
+
+
 @dataclass(slots=True)
 class Look:
-    """What was found: tasks, and the state as of a synced LSN that says what their segments still need."""
+    """What was found: tasks, and what their segments still need."""
 
     tasks: list[Task]
-    state: DurableState | None = None
+    needs: Needs | None = None
 
     @property
     def gain(self) -> int:
@@ -128,12 +144,13 @@ class Compaction:
         past = {one.first for one in await self._off(self._retirement.past)}
         closed = [_facts(one, one.first in past) for one in runtime.log.segments()[:-1]]
         room = self._room()
-        state: DurableState | None = None
-        hold = runtime.held()
+        needs: Needs | None = None
+        hold = runtime.reading()
         if any(one.past and one.last < hold and one.rows for one in closed):
             state = await self._state()
-            closed = await self._off(partial(_counted, closed, state))
-            hold = min(runtime.held(), held_from(state))  # what was settled for its delivery is on its way now
+            needs = Needs(state, runtime.underway())  # what was settled for its delivery is on its way now
+            closed = await self._off(partial(_counted, closed, needs))
+            hold = min(runtime.reading(), held_from(state))
         full, aims = runtime.log.full, self._aims
         if full:  # what does not free much has to wait, and what frees much goes in pieces that fit
             aims = replace(aims, segment=min(aims.segment, max(room, 1)))
@@ -142,13 +159,10 @@ class Compaction:
             if (task.drops or not full) and not self._read(task)
             and not any(one.first in self._failed for one in task.segments)
         ]  # fmt: skip
-        return Look(tasks, state)
+        return Look(tasks, needs)
 
     def _read(self, task: Task) -> bool:
-        """Whether somebody reads these files: rows that he may want stay, and he may open a file by its name.
-
-        Scans for filters, which may follow each other without end, need the rows alone.
-        """
+        """Whether somebody reads these files: rows that he may want stay, and he may open a file by its name."""
         runtime = self._runtime
         return (runtime.reading() if task.drops else runtime.reading_files()) <= task.segments[-1].last
 
@@ -158,11 +172,11 @@ class Compaction:
         for task in look.tasks:
             if self.stopping:
                 return None
-            if await self.run(task, look.state, look.gain):
+            if await self.run(task, look.needs, look.gain):
                 return task
         return None
 
-    async def run(self, task: Task, state: DurableState | None, gain: int = 0) -> bool:
+    async def run(self, task: Task, needs: Needs | None, gain: int = 0) -> bool:
         """Carry out one task; whether the log is now different.
 
         `gain`: bytes that the base which it needs would let go in all, with other tasks.
@@ -173,11 +187,11 @@ class Compaction:
         order = Order(tuple(Old(one.first, one.last, one.generation, one.rows) for one in task.segments))
         order = replace(order, compress=task.why == "cold" or _all_compressed(task))
         if task.drops:
-            assert state is not None, "rows are left out by a state alone"
+            assert needs is not None, "rows are left out by a state alone"
             floor = await self._base_over(order.last, max(gain, task.gain))
             if not floor:
                 return False
-            keep = await self._off(lambda: needed_pairs(state, order.first, order.last).tobytes())
+            keep = await self._off(lambda: needs.pairs(order.first, order.last).tobytes())
             order = replace(order, keep=keep, floor=floor)
         try:
             made = await self._rewrite(order, task.bytes_before)
@@ -204,7 +218,7 @@ class Compaction:
 
     async def _swapped(self, task: Task, made: Made) -> bool:
         """Whether what was made has taken the place of its segments; else they stay, and it may go."""
-        if self._wanted(task):
+        if self._read(task):
             return False
         try:
             swap = self._runtime.log.swap(made)
@@ -212,7 +226,7 @@ class Compaction:
             logger.info("a rewriting came too late: %s", error)
             return False
         await self._off(swap.prepare)
-        if self._wanted(task):  # in the step that enters: a hold that comes later finds what is then in the list
+        if self._read(task):  # in the step that enters: a read that comes later finds what is then in the list
             swap.undo()
             return False
         swap.enter()
@@ -228,10 +242,6 @@ class Compaction:
         del swap
         await self._off(held.clear)  # in a thread: to close a large deleted file takes the kernel 20 ms
         return True
-
-    def _wanted(self, task: Task) -> bool:
-        """Whether a read or a delivery that began meanwhile may need the files as they were."""
-        return self._read(task) or (task.drops and self._runtime.held() <= task.segments[-1].last)
 
     async def _base_over(self, last: int, gain: int) -> int:
         """The floor of a durable base above `last`; 0 when a new one would cost too much for now.
@@ -310,11 +320,11 @@ def _facts(one: SegmentInfo, past: bool) -> Facts:
     return Facts(one.first, one.last, one.rows, one.batches, one.bytes, one.generation, one.compressed, past)
 
 
-def _counted(closed: list[Facts], state: DurableState) -> list[Facts]:
+def _counted(closed: list[Facts], needs: Needs) -> list[Facts]:
     """The facts with what is needed of each segment past retention."""
     out = list[Facts]()
     for one in closed:
-        needed = min(one.rows, count(needed_pairs(state, one.first, one.last))) if one.past else UNKNOWN
+        needed = min(one.rows, count(needs.pairs(one.first, one.last))) if one.past else UNKNOWN
         out.append(replace(one, needed=needed))
     return out
 
