@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -127,6 +128,26 @@ def private(pid: int) -> int:
     except OSError:
         return 0
     return sum(int(line.split()[1]) for line in lines if line.startswith("Private_")) << 10
+
+
+def together(root: int) -> int:
+    """Bytes that a process and its descendants have in memory, what they share counted once, whoever else has it, too:
+    of each file as much as the one has that has most of it."""
+    own, files = 0, dict[str, int]()
+    for pid in tree(root):
+        mine, path = Counter[str](), ""
+        for line in Path(f"/proc/{pid}/smaps").read_text().splitlines():
+            name, *words = line.split(maxsplit=5)
+            if not name.endswith(":"):
+                path = words[4] if len(words) > 4 else ""
+            elif name == "Rss:":
+                mine[path] += int(words[0]) << 10
+            elif name == "Anonymous:":
+                mine[path] -= int(words[0]) << 10
+                own += int(words[0]) << 10
+        for path, size in mine.items():
+            files[path] = max(files.get(path, 0), size)
+    return own + sum(files.values())
 
 
 def own_cpu() -> float:
