@@ -4,7 +4,8 @@
 
 Messages with bodies of 100 bytes are published to a queue; a query in mode `queue` takes them all in batches into
 Spark's sink that keeps nothing (`noop`) and ends.  The time is that of its batches, from the first plan to the last
-settlement.  A second figure is that of an empty micro-batch: what one message alone costs.
+settlement.  A second figure is that of an empty micro-batch: what one message alone costs.  A third is what `orderBy`
+costs: a tenth of the messages, with JSON of a thousand keys, is one batch of eight parts, by turns with and without it.
 
 Every run is checked: rows and bytes of bodies that Spark saw, and that each message is acknowledged.
 """
@@ -13,11 +14,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import pyarrow as pa
 from harness import Span, Wrong, emit, parse, parser
 from spark_house import BODY, MASTER, House, house, publish_bodies
 
 BUDGET = 500_000
 """Rows a second on two cores."""
+
+PARTS, KEYS = 8, 1_000
 
 
 def main() -> None:
@@ -38,12 +42,15 @@ def main() -> None:
         emit("stream, mode queue", rates, "rows/s", budget=BUDGET, sense="at least", settings=settings)
         emit("stream, mode queue: CPU of the server", cpu, "us a row", settings=settings)
         emit("stream, mode queue: a batch of one row", single(made), "ms", settings=settings)
+        ratios = ordered(made, given.messages // 10, given.repeat)
+        settings |= {"messages": given.messages // 10, "parts": PARTS, "keys": KEYS}
+        emit("stream, mode queue: a batch with orderBy beside one without", ratios, "times the time", settings=settings)
 
 
-def frame_of(house: House, queue: str, batch: int) -> Any:
+def frame_of(house: House, queue: str, batch: int, **options: object) -> Any:
     """The stream, with sums that progress reports tell."""
     stream = house.spark.readStream.format("penstock").option("url", house.url)
-    frame = stream.options(queue=queue, stream=queue, maxRowsPerTrigger=batch).load()
+    frame = stream.options(queue=queue, stream=queue, maxRowsPerTrigger=batch, **options).load()
     from pyspark.sql.functions import col, count, length, lit, sum
 
     return frame.observe("seen", count(lit(1)).alias("rows"), sum(length(col("body"))).alias("bytes"))
@@ -63,13 +70,32 @@ def take(house: House, queue: str, messages: int, batch: int) -> tuple[float, fl
     return sum(one["durationMs"]["triggerExecution"] for one in done) / 1000, span.server_s
 
 
-def taken(house: House, queue: str, batch: int) -> list[Any]:
+def taken(house: House, queue: str, batch: int, **options: object) -> list[Any]:
     """Work a queue off; the progress of the batches."""
-    writer = frame_of(house, queue, batch).writeStream.format("noop")
+    writer = frame_of(house, queue, batch, **options).writeStream.format("noop")
     writer = writer.option("checkpointLocation", str(house.folder / f"checkpoint-{queue}"))
     query = writer.trigger(availableNow=True).start()
     query.awaitTermination()
     return list(query.recentProgress)
+
+
+def ordered(house: House, messages: int, repeat: int) -> list[float]:
+    """How many times as long a batch in parts takes when each has all rows of its keys; the first turn warms up."""
+    bodies = [b'{"k":"k%d","id":%d}' % (n % KEYS, n) for n in range(messages)]
+    found = list[float]()
+    for turn in range(repeat + 1):
+        seconds = list[float]()
+        for options in ({}, {"orderBy": "/k"}):
+            queue = f"parts-{turn}-{len(seconds)}"
+            house.client.declare(queue)
+            house.client.publish_table(queue, pa.table({"body": pa.array(bodies, pa.binary())}))
+            done = taken(house, queue, messages, minPartitions=PARTS, **options)
+            if (rows := sum(one["numInputRows"] for one in done)) != messages:
+                raise Wrong(f"{messages} messages: Spark saw {rows}")
+            seconds.append(sum(one["durationMs"]["triggerExecution"] for one in done) / 1000)
+        if turn:
+            found.append(seconds[1] / seconds[0])
+    return found
 
 
 def single(house: House, batches: int = 20) -> list[float]:

@@ -15,7 +15,8 @@ What is asked of two cores stands beside each figure as its budget:
 | sink | 700,000 rows/s |
 | Flight to Spark to Flight | 500,000 rows/s |
 
-The time of a batch of a few rows, and of a message from end to end at 1,000 a second (p50, p99), have none.
+The time of a batch of a few rows, that of a batch with `orderBy` beside one without, and of a message from end to end
+at 1,000 a second (p50, p99), have none.
 """
 
 from __future__ import annotations
