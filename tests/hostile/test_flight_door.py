@@ -28,6 +28,7 @@ from hostile.pressing import BOUNDS, Pressed
 from hostile.strangers import PREFACE, SETTINGS, h2_frame, literal
 from live_server import LiveServer
 from penstock import PenstockError
+from penstock.server.flight.front import BEHIND
 from waiting import eventually
 
 BACK_S = 20.0
@@ -101,6 +102,16 @@ def test_a_dictionary_and_a_word_after_it_do_not_end_the_process(tmp_path: Path)
         until_back(pressed.server)
         pressed.wire.again()
         pressed.judge()
+
+
+def test_where_cores_are_few_the_server_comes_before_its_door(tmp_path: Path) -> None:
+    """What strangers keep busy there made everybody at the other doors wait for half a second."""
+    with serving(tmp_path) as server:
+        assert server.process is not None
+        pid, door = server.process.pid, door_of(server.process.pid)
+        threads = [int(one.name) for one in Path(f"/proc/{door}/task").iterdir()]
+        behind = {os.getpriority(os.PRIO_PROCESS, one) for one in threads}
+        assert behind == {min(19, os.getpriority(os.PRIO_PROCESS, pid) + BEHIND)}
 
 
 LARGE = """

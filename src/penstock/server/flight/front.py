@@ -132,9 +132,15 @@ def run(control: socket.socket, lines: socket.socket) -> None:
     Front(control, lines).run()
 
 
+BEHIND = 3
+"""How far (nice(2)) the door stands behind the server and the other doors.  Its threads are gRPC's, as many as
+strangers keep busy before they log in, and each counts for the scheduler as much as the server's one."""
+
+
 def main() -> None:
     """The door as a process; never returns."""
     control, lines, decoded = begun_as_a_door()
+    os.nice(BEHIND)
     with_small_stacks()
     do_without_pandas()
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
