@@ -12,7 +12,6 @@ import re
 import resource
 import shutil
 import socket
-import subprocess
 import sys
 import tempfile
 import time
@@ -86,7 +85,8 @@ def examine(settings: Settings) -> list[Finding]:
         if settings.link:
             findings += running_links(settings, door)
     findings += examine_links(settings)
-    findings.append(java(needed=bool(settings.pipeline) or any(one.engine == "spark" for one in settings.view)))
+    needed = bool(settings.pipeline) or any(one.engine == "spark" for one in settings.view)
+    findings.append(java(needed=needed, here=settings.spark.master.startswith("local")))
     if settings.server.sync != "commit":
         advice = 'a confirmed message may be lost in a power cut; the default "commit" prevents it'
         findings.append(Finding("durability", "poor", f'sync = "{settings.server.sync}"', advice))
@@ -411,19 +411,25 @@ def _called(what: str, address: str, host: str, port: int, *, tls: bool) -> Find
     return Finding(what, "good", f"{address}, can be reached")
 
 
-def java(*, needed: bool) -> Finding:
-    """Java 17 or later, which Spark needs."""
-    home = os.environ.get("JAVA_HOME")
-    command = str(Path(home) / "bin" / "java") if home else "java"
-    advice = "install it for Spark: apt-get install openjdk-17-jre-headless"
-    absent: Literal["bad", "poor"] = "bad" if needed else "poor"
+def java(*, needed: bool, here: bool = True) -> Finding:
+    """Java 17 or later, which Spark needs, and how it may start with less work.  here: Spark runs on this machine."""
+    from penstock.spark.sessions import find_java, java_version
+
     try:
-        told = subprocess.run([command, "-version"], capture_output=True, text=True, check=False, timeout=30).stderr
-    except (OSError, subprocess.TimeoutExpired):
-        return Finding("Java", absent, "none", advice)
-    match = re.search(r'version "(\d+)[^"]*"', told)
-    if match is None:
-        return Finding("Java", absent, "of unknown version", advice)
-    if int(match[1]) < 17:
-        return Finding("Java", absent, match[0], advice)
-    return Finding("Java", "good", match[0])
+        program = find_java()
+    except SettingsError as error:
+        found, _, advice = str(error).partition(": ")
+        return Finding("Java", "bad" if needed else "poor", found, advice)
+    slow = needed and here and not _has_class_archive(program)
+    advice = "pipelines start with less work after python -m penstock.spark.class_archive, once on a machine"
+    return Finding("Java", "good", f"{java_version(program)}, {program}", advice if slow else "")
+
+
+def _has_class_archive(program: str) -> bool:
+    """Also where there is no PySpark to make one of."""
+    from penstock.spark.archived_classes import ClassArchive
+
+    try:
+        return ClassArchive.of(program).is_usable()
+    except ImportError:
+        return True

@@ -27,6 +27,7 @@ from penstock.log.log import Log
 from penstock.log.writer import LogSettings
 from penstock.records.entries import Control, Publishes, Topic
 from penstock.records.kinds import Kind
+from penstock.spark.archived_classes import ClassArchive
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -254,6 +255,28 @@ def test_doctor_looks_at_this_machine(run: Run, tmp_path: Path) -> None:
     assert told["settings"]["server.data"]["from"] == "option --data"
     assert not (tmp_path / "not").exists()
     assert run("doctor", str(config))[0] == 0
+
+
+def test_doctor_tells_how_java_starts_with_less_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "bin" / "java"
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    assert checkup.java(needed=False)[:2] == ("Java", "poor")
+    name, verdict, found, advice = checkup.java(needed=True)
+    assert (name, verdict) == ("Java", "bad")
+    assert found == f"Spark needs Java, and JAVA_HOME is {tmp_path} and has no bin/java"
+    assert advice.startswith("install Java 17 or newer")
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\necho 'openjdk version \"17.0.9\"' >&2\n")
+    program.chmod(0o755)
+    assert checkup.java(needed=False) == checkup.Finding("Java", "good", f"17, {program}")
+    assert checkup.java(needed=True, here=False).advice == ""
+    assert "python -m penstock.spark.class_archive" in checkup.java(needed=True).advice
+    archive = ClassArchive.of(str(program))
+    archive.settings.mkdir(parents=True)
+    (archive.folder / "home" / "jars").mkdir(parents=True)
+    archive.file.touch()
+    assert checkup.java(needed=True) == checkup.Finding("Java", "good", f"17, {program}")
 
 
 def test_doctor_finds_a_taken_port() -> None:
