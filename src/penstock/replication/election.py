@@ -274,7 +274,7 @@ class Election:
         self._next_lsn = state.terms[-1].start
         self.in_sync = InSync(
             self.me, state.in_sync, min_in_sync=self._min, times=self.times, now=now, local=self._local,
-            waits=self._mine is not None,
+            waits=self._mine is not None, first=self._next_lsn,
         )  # fmt: skip
         self._steps.append(TakeOver(state.term, self._next_lsn))
 

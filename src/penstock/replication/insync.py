@@ -8,7 +8,9 @@ may still land: what a later read shows proves nothing, and only a later swap of
 succeeded ends the doubt.
 
 Where each member has its own copy of the register (`waits`) one that does not answer may not know that it was dropped,
-and a person may have it lead.  So it is waited for, and dropped when it has said itself that it is no candidate.
+and a person may have it lead.  So it is waited for, and dropped when it has said itself that it is no candidate.  Nobody
+is added there before all who count have the first record of the term: a value that has somebody in sync who came later
+tells that something was confirmed, and who compares it with another may rely on that.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ class Times(NamedTuple):
     ack_timeout: int = 3_000_000  # then a follower is dropped
     stall: int = 10_000_000  # a commit, or the loop, stood so long: the leader stops
     level: int = 2_000_000  # who was dropped comes back when it has kept up so long, and twice as long the next time
-    level_most: int = 60_000_000
+    level_most: int = 60_000_000  # who stayed so long begins anew with that
 
     @property
     def renew(self) -> int:
@@ -50,21 +52,24 @@ class InSync:
         now: int,
         local: bool = False,
         waits: bool = False,
+        first: int = 0,
     ) -> None:
         """members: whom the register had in sync when the term was won.
 
         local: a confirm waits for our own disk alone; who leads next may lack what was confirmed of late.
-        waits: for who is silent, for as long as it takes
+        waits: for who is silent, for as long as it takes.  first: LSN of the term's first record
         """
         self.me = me
         self.agreed = frozenset(members)  # what the register is known to have said last
         self.min_in_sync = min_in_sync
         self.committed = 0
         self._times, self._local, self._waits = times, local, waits
+        self._first = first if waits else 0
         self._declined = set[str]()  # who has said that it is no candidate
         self._fewest = self.agreed  # of whom we know that they are in sync, whatever a lost swap did
         self._counted = dict.fromkeys(self.agreed - {me}, 0)  # member -> LSN that it acked in this term
         self._heard = dict.fromkeys(self._counted, now)  # member -> when it last acked all that was there then
+        self._came = dict(self._heard)  # member -> since when it counts
         self._adding = dict[str, tuple[int, int]]()  # member -> LSN and files that it must have before it is swapped in
         self._level = dict[str, tuple[int | None, int]]()  # member -> since when it keeps up; how long it has to
         self._synced = 0
@@ -107,8 +112,9 @@ class InSync:
         since, long = self._level.get(member, (None, 0))
         since = None if not level else now if since is None else since
         self._level[member] = (since, long)
-        if since is not None and now - since >= long:
+        if since is not None and (now - since >= long or not self.enough):  # else confirms would wait for that alone
             self._counted[member], self._heard[member], self._adding[member] = lsn, now, (appended, newest)
+            self._came[member] = now
 
     def keeps(self, member: str, number: int) -> None:
         """A follower has the files beside the log up to this number."""
@@ -145,6 +151,8 @@ class InSync:
         if self._waits:
             silent = frozenset(one for one in silent if one in self._declined or one not in self.agreed)
         level = {one for one in self._adding if one not in silent and self._has_all(one)}
+        if self.held < self._first:
+            level = set[str]()
         return (self.agreed - silent) | level | {self.me}
 
     def _has_all(self, member: str) -> bool:
@@ -166,7 +174,7 @@ class InSync:
             added = one in self._adding and one not in self.agreed
             if added and self._heard[one] + self._times.ack_timeout >= now:
                 continue  # it is still on its way in
-            self._forget(one)
+            self._forget(one, now)
         self.agreed = self._fewest = members
         for one in members & self._adding.keys():
             del self._adding[one]
@@ -175,16 +183,18 @@ class InSync:
     def read(self, members: frozenset[str], now: int) -> None:
         """The register was looked at while an answer is missing: whom it has in sync counts; nobody ceases to."""
         for one in members - self._counted.keys() - {self.me}:
-            self._counted[one], self._heard[one] = 0, now
+            self._counted[one], self._heard[one], self._came[one] = 0, now, now
         self.agreed = members
         self._fewest &= members
 
-    def _forget(self, member: str) -> None:
+    def _forget(self, member: str, now: int) -> None:
+        stayed = now - self._came.pop(member)
         del self._counted[member], self._heard[member]
         self._declined.discard(member)
         self._adding.pop(member, None)
         _, long = self._level.get(member, (None, 0))
-        self._level[member] = (None, min(max(2 * long, self._times.level), self._times.level_most))
+        twice = 2 * long if stayed < self._times.level_most else 0
+        self._level[member] = (None, min(max(twice, self._times.level), self._times.level_most))
 
     def _commit(self) -> None:
         if self.enough:

@@ -45,7 +45,8 @@ def _is_empty(line: ClusterState, other: ClusterState) -> bool:
     """Whether a value that another knows nothing of is known to have confirmed nothing since they parted.
 
     Who is in sync is dropped with its own word, or by a person in a new term: so the leader of the other is waited for.
-    It has acked nothing here, unless it gave up its own line and followed this one: then something was confirmed.
+    It has acked nothing here, unless it gave up its own line and followed this one: then the value that has it in sync
+    tells that something was confirmed, see `insync`.
     """
     since = next((one.start for one in line.terms if not other.knows(one.term)), line.ceiling)
     return other.leader in line.in_sync and line.committed < since

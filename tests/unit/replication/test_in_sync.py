@@ -131,6 +131,43 @@ def test_who_was_dropped_has_to_keep_up_for_longer_each_time() -> None:
     assert waits == [3, 5, 9], "2, 4 and 8 seconds from the first sign of being level"
 
 
+def test_who_stayed_for_long_has_not_to_keep_up_for_longer_than_the_first_time() -> None:
+    made = leader("b", least=1)
+    long, now = list[int](), 0
+    for stays in (5, 5, 90, 5):
+        made.gone("b")
+        made.settled(made.wanted(now), now)
+        since = now
+        while "b" not in made.counted:
+            now += SECOND
+            made.acked("b", 100, 100, now, level=True)
+        long.append((now - since) // SECOND)
+        made.acked("b", 100, 100, now, level=True)
+        made.settled(made.wanted(now), now)
+        now += stays * SECOND
+    assert long == [3, 5, 9, 3]
+
+
+def test_while_too_few_are_in_sync_who_is_level_counts_at_once() -> None:
+    """However often it was dropped: nothing is confirmed until somebody counts."""
+    made, now = leader("b", "c"), 0
+    for _ in range(9):
+        made.gone("b")
+        made.gone("c")
+        made.settled(made.wanted(now), now)
+        assert not made.enough
+        now += SECOND
+        made.acked("b", 100, 900, now, level=False)
+        assert "b" not in made.counted
+        made.acked("b", 100, 100, now, level=True)
+        assert made.counted == {"b"}
+        made.acked("b", 100, 100, now, level=True)
+        made.settled(made.wanted(now), now)
+        assert made.enough
+        made.acked("c", 100, 100, now, level=True)
+        assert "c" not in made.counted, "that one has time"
+
+
 def test_one_that_falls_behind_begins_to_keep_up_anew() -> None:
     made = leader("b", least=1)
     made.gone("b")
@@ -172,3 +209,30 @@ def test_where_nobody_could_tell_it_who_is_silent_is_waited_for() -> None:
     made.acked("c", 100, 100, 64 * SECOND, level=True)
     assert made.wanted(64 * SECOND) == {"a", "b", "c"}
     assert made.wanted(90 * SECOND) == {"a", "b"}, "nobody knows yet that it was to be added"
+
+
+def test_where_each_has_a_copy_nobody_is_added_before_the_terms_first_record_is_everywhere_that_counts() -> None:
+    """`rivals` takes a value with a later comer in sync for one in which something was confirmed: its beat says so."""
+    made = InSync("a", "a", min_in_sync=1, times=Times(), now=0, waits=True, first=90)
+    made.synced(100)
+    made.acked("c", 40, 100, 0, level=True)
+    made.acked("b", 100, 100, 0, level=True)
+    made.acked("b", 100, 100, 0, level=True)
+    assert made.held == 40
+    assert made.wanted(0) == {"a"}, "b has all, and a beat would tell of LSN 40"
+    made.acked("c", 100, 100, 0, level=True)
+    assert made.wanted(0) == set("abc")
+    assert made.held >= 90
+
+
+def test_who_is_silent_on_its_way_in_does_not_keep_others_out_there() -> None:
+    made = InSync("a", "a", min_in_sync=1, times=Times(), now=0, waits=True, first=90)
+    made.synced(100)
+    made.acked("c", 40, 100, 0, level=True)
+    made.acked("b", 100, 100, 0, level=True)
+    later = Times().ack_timeout + SECOND
+    made.acked("b", 100, 100, later, level=True)
+    assert made.wanted(later) == {"a"}
+    made.settled(frozenset("a"), later)
+    made.acked("b", 100, 100, later, level=True)
+    assert made.wanted(later) == set("ab")
