@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import http.client
 import json
 import os
 import signal
@@ -153,14 +154,16 @@ name = "work"
         return self.process.wait(PATIENCE_S)
 
     def get(self, path: str, timeout: float = 5.0) -> tuple[int, dict[str, Any]]:
-        """Status and JSON of an HTTP answer; 0 where nobody answers."""
+        """Status and JSON of an HTTP answer; 0 where nobody answers, or one dies within its answer."""
         request = urllib.request.Request(f"http://127.0.0.1:{self.http}{path}", headers=GUEST)
         try:
-            with urllib.request.urlopen(request, timeout=timeout) as answer:
-                return answer.status, json.loads(answer.read())
-        except urllib.error.HTTPError as error:
-            return error.code, json.loads(error.read() or b"{}")
-        except OSError:
+            try:
+                answer = urllib.request.urlopen(request, timeout=timeout)
+            except urllib.error.HTTPError as error:
+                answer = error
+            with answer:
+                return answer.status, json.loads(answer.read() or b"{}")
+        except (OSError, http.client.HTTPException):
             return 0, {}
 
     def connect(self) -> pika.BlockingConnection:

@@ -447,8 +447,10 @@ def main() -> int:
     run = by_hand.Run(given, "soak-cluster")
     leak = os.environ.get("SOAK_LEAK", "")
     soak = ClusterSoak(run.folder, given.seconds, given.seed, leak=leak, manual=given.manual, say=run.say)
-    soak.run()
-    print(told(soak))
+    try:
+        soak.run()
+    finally:
+        print(told(soak), flush=True)
     return run.end(soak.books.wrong)
 
 
