@@ -210,7 +210,7 @@ class World:
         self.links = [one for one in self.links if not one.closed]  # nobody hears what is left in the others
         for link in self.links:
             if link.inbox:
-                self.at(link.host, lambda link=link: self._hear_all(link))
+                self.at(link.host, lambda link=link: self.hear_all(link))
 
     def _turn_of(self, host: Host, publishes: bool) -> None:
         host.start()
@@ -222,7 +222,7 @@ class World:
                 host.publish() if publishes else host.member.moves(host.next_lsn, host.log.first_lsn)
             host.member.tick()
 
-    def _hear_all(self, link: SimLink) -> None:
+    def hear_all(self, link: SimLink) -> None:
         link.deliver(len(link.inbox))
         if link.host.member is not None and not link.closed:
             link.host.member.gathered(link)

@@ -29,7 +29,7 @@ from sim.members_machine import Broken
 from sim.members_walks import walked
 
 STEPS = 1500
-SHAPES = ((2, 1), (3, 2), (3, 1))
+SHAPES = ((2, 1), (3, 2), (3, 1), (4, 2))
 """Members, and how many of them a confirm needs at least."""
 
 

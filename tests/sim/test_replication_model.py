@@ -55,6 +55,7 @@ class _DropsAtOnce(InSync):
         super().gone(member)
         self._counted.pop(member, None)
         self._heard.pop(member, None)
+        self._adding.pop(member, None)
         self._commit()
 
 
@@ -69,7 +70,7 @@ class _TrustsAReading(InSync):
     def read(self, members: frozenset[str], now: int) -> None:
         super().read(members, now)
         for one in self._adding.keys() - members:
-            self._forget(one)
+            self._forget(one, now)
         self._commit()
 
 

@@ -115,7 +115,7 @@ class Election:
         self._asked = now
         self._progress = now  # when commits and the loop last moved
         self._hearing: dict[str, int] = {}  # of a leader: member -> when its stream last said something
-        self._next_lsn = 0
+        self._next_lsn = self._start = 0  # of a leader: what it gives out next, and first
         self._to: str | None = None  # of a leader: who is to take over at once
 
     # what happens
@@ -238,7 +238,8 @@ class Election:
         if self.role not in (Role.TAKING_OVER, Role.LEADING) or self.in_sync is None:
             return None
         asked = self._reading if self._again else self._asked
-        due = [asked + self.times.renew, self._alive + self._last, self._progress + self.times.stall]
+        due = [asked + self.times.renew, self._progress + self.times.stall]
+        due += [] if self._silent else [self._alive + self._last]
         silent = self.in_sync.next_deadline()
         return min(due if silent is None else [*due, silent])
 
@@ -246,8 +247,18 @@ class Election:
         """How long a leader may go on without another word, of the register or of its followers."""
         if self.in_sync is None:
             return now
+        if self._silent:
+            return now + self._last
         heard = min((self._hearing.get(one, -self.times.lease) for one in self.in_sync.counted), default=now)
         return max(self._alive, heard) + self._last
+
+    @property
+    def _silent(self) -> bool:
+        """Of a leader: nothing can have left it, for its first record is not committed.
+
+        So it has time: a slow register would have one after the other end while it opens its log.
+        """
+        return self._leads().committed < self._start
 
     @property
     def _last(self) -> int:
@@ -271,7 +282,7 @@ class Election:
     def _won(self, state: ClusterState, now: int) -> None:
         self.role, self._highest = Role.TAKING_OVER, state.term
         self._alive = self._asked = self._progress = now
-        self._next_lsn = state.terms[-1].start
+        self._next_lsn = self._start = state.terms[-1].start
         self.in_sync = InSync(
             self.me, state.in_sync, min_in_sync=self._min, times=self.times, now=now, local=self._local,
             waits=self._mine is not None, first=self._next_lsn,
@@ -310,7 +321,7 @@ class Election:
             self._end("commits, or the loop, have stood still for too long")
         elif self._mine is not None and state.ceiling - self._next_lsn < LEFT_LEAST:
             self._end(f"the LSNs of term {state.term} are used up: the next term has more")
-        elif now - self._alive >= self._last and not self._heard_by_all(now):
+        elif now - self._alive >= self._last and not self._silent and not self._heard_by_all(now):
             self._end("its lead could not be renewed in time")
         elif self._again and self._under_way is None:
             if now - self._reading >= self.times.renew:

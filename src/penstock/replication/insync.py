@@ -8,9 +8,9 @@ may still land: what a later read shows proves nothing, and only a later swap of
 succeeded ends the doubt.
 
 Where each member has its own copy of the register (`waits`) one that does not answer may not know that it was dropped,
-and a person may have it lead.  So it is waited for, and dropped when it has said itself that it is no candidate.  Nobody
-is added there before all who count have the first record of the term: a value that has somebody in sync who came later
-tells that something was confirmed, and who compares it with another may rely on that.
+and a person may have it lead.  So it is waited for, and dropped when it has said itself that it is no candidate.
+Nobody is added there before all who count have the first record of the term: a value with somebody in sync who came
+later tells that something was confirmed, and who compares it with another may rely on that.
 """
 
 from __future__ import annotations

@@ -30,6 +30,10 @@ def leading(name: str = "a") -> Election:
     made.steps(0)
     made.swapped(2, 0)
     assert made.steps(0) == [TakeOver(1, 1)]
+    assert made.in_sync is not None
+    made.in_sync.synced(1)
+    for one in made.in_sync.counted:
+        made.in_sync.acked(one, 1, 1, 0, level=True)
     made.booted(2, 0)
     return made
 
@@ -48,6 +52,30 @@ def test_a_follower_takes_over_when_it_has_heard_nothing_for_a_lease() -> None:
     b.swapped(2, 5 * SECOND)
     assert b.steps(5 * SECOND) == [TakeOver(2, 1 + TERM_LSNS)]
     assert b.role is Role.TAKING_OVER
+
+
+def test_who_opens_its_log_has_time_however_slow_the_register_is() -> None:
+    """Nothing can have left it; it ends when somebody else leads, or when its opening does not come on."""
+    b = member("b", last=900)
+    b.steps(5 * SECOND)
+    b.swapped(2, 5 * SECOND)
+    assert b.steps(5 * SECOND) == [TakeOver(2, 1 + TERM_LSNS)]
+    for second in range(6, 14):
+        b.progress(1 + TERM_LSNS, second * SECOND)
+        assert not any(isinstance(one, End) for one in b.steps(second * SECOND))
+        assert b.until(second * SECOND) > second * SECOND
+    assert b.in_sync is not None
+    b.in_sync.synced(1 + TERM_LSNS)
+    b.in_sync.acked("c", 1 + TERM_LSNS, 1 + TERM_LSNS, 14 * SECOND, level=True)
+    [ended] = b.steps(14 * SECOND)
+    assert isinstance(ended, End), "its first record is confirmed, and its lease is over"
+
+    b = member("b", last=900)
+    b.steps(5 * SECOND)
+    b.swapped(2, 5 * SECOND)
+    b.steps(5 * SECOND)
+    [ended] = [one for one in b.steps(5 * SECOND + Times().stall) if isinstance(one, End)]
+    assert "stood still" in ended.why
 
 
 def test_a_beat_in_the_register_or_in_the_stream_puts_it_off() -> None:
