@@ -25,7 +25,9 @@ from pika.exceptions import AMQPError
 
 from fault_proxy import Network, Way
 from forked import Forked, can_fork, of_the_product, penstock
+from penstock.replication.register import decode
 from penstock.server.cluster.process import LOST
+from penstock.server.cluster.registers import register_at
 from ports import free_ports
 from waiting import eventually
 
@@ -235,16 +237,22 @@ class Cluster:
             for server in self.servers:
                 print(f"--- {server.name}, which had ended with {ended[server.name]}\n{server.said()}")
 
+    def _asked(self) -> Server:
+        """Whose register tells: where each member has a copy, that of who serves."""
+        return next((one for one in self.servers if self.manual and one.runs and one.serves), self.servers[0])
+
     def status(self) -> dict[str, Any]:
-        """What the register says; where each member has a copy, that of who serves."""
-        asked = [one for one in self.servers if self.manual and one.runs and one.serves]
-        told: dict[str, Any] = json.loads([*asked, self.servers[0]][0].run("cluster", "status", "--json"))
+        """What the register says, by the command."""
+        told: dict[str, Any] = json.loads(self._asked().run("cluster", "status", "--json"))
         return told
 
     def in_sync(self) -> set[str]:
-        """Names of those that hold everything that was confirmed."""
-        told = self.status()
-        return {told["members"][one]["name"] for one in told["in_sync"]}
+        """Names of those that hold everything that was confirmed.
+
+        The register itself is asked: whoever waits asks often, and a command costs as much as a hundred of these.
+        """
+        state = decode(register_at(self.registry, self._asked().folder / "data").read().value)
+        return {state.members[one].name for one in state.in_sync}
 
     def level(self, *servers: Server) -> None:
         """Wait until these are in sync, and no others.
