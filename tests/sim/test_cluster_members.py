@@ -11,10 +11,11 @@ import pytest
 
 from penstock.log import checkpoints
 from penstock.log.replica import Replica
+from penstock.records.kinds import FORMAT
 from penstock.replication import election as elections
 from penstock.replication.election import Election
 from penstock.replication.insync import InSync
-from penstock.replication.messages import Ack
+from penstock.replication.messages import Ack, Hello
 from penstock.replication.register import ClusterState
 from penstock.replication.terms import Written
 from penstock.server.cluster import log_sending
@@ -22,6 +23,7 @@ from penstock.server.cluster import member as members
 from penstock.server.cluster.following import Following
 from penstock.server.cluster.member import Member
 from sim.members_faults import DARK, IDLING, LEADING, REVERTING, STAGING, directed, run
+from sim.members_links import SimLink
 from sim.members_walks import begun, walked
 from sim.members_world import Mood, World
 
@@ -92,6 +94,23 @@ def test_one_that_counts_is_dropped_before_it_is_emptied() -> None:
     assert follower.known.intact
     world.quiet()
     world.compare()
+
+
+def test_a_leader_that_is_called_by_one_it_does_not_know_looks_at_the_register(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That one was listed since: it need not wait for the next beat, which with a long lease is minutes away."""
+    world = World(1)
+    world.quiet()
+    [leader] = [one for one in world.hosts.values() if one.log is not None]
+    assert leader.member is not None
+    looked = list[bool]()
+    monkeypatch.setattr(leader, "read", lambda: looked.append(True))
+    for name, looks in (("m-p1", []), ("m-new", [True])):
+        link, theirs = SimLink(leader), SimLink(world.hosts["p1"])
+        link.other, theirs.other = theirs, link
+        hello = Hello("c", world.value.origin, name, FORMAT, intact=True, terms=(), term=0)
+        leader.member.taken(link)
+        leader.member.heard(link, hello)
+        assert looked == looks
 
 
 def test_who_is_to_lead_next_has_the_newest_checkpoint_before_it_may(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -86,9 +86,14 @@ class InSync:
         return min([self._synced, *self._counted.values()])
 
     @property
+    def certain(self) -> int:
+        """How many are known to be in sync, whatever becomes of a swap that is under way."""
+        return len(self._fewest)
+
+    @property
     def enough(self) -> bool:
         """Whether anything may be confirmed."""
-        return self._local or len(self._fewest) >= self.min_in_sync
+        return self._local or self.certain >= self.min_in_sync
 
     # what happens
 

@@ -57,6 +57,7 @@ def test_fewer_than_the_least_confirm_nothing() -> None:
     made.gone("b")
     made.asked(made.wanted(0))
     assert not made.enough, "it may be out already"
+    assert (made.certain, made.agreed) == (1, {"a", "b"}), "which is what a person is told"
     made.settled(frozenset("a"), 0)
     made.synced(200)
     assert (made.enough, made.committed) == (False, 0)

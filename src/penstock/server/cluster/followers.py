@@ -110,6 +110,8 @@ class Followers(ABC):
             refusal = Refusal(term, why) if why else refused(message, state, term, self.me, self._is_here)
             if self.talks is not None:
                 self.talks.tell(link)
+            if message.member not in state.members and self.talks is None:
+                self._out.read()  # it calls again: the register lists it since, and a beat may be long away
             if refusal is None:
                 self._strangers.discard(link)
                 self.sendings[link] = sending = Sending(link, message, self.files, state, self.ack_times)

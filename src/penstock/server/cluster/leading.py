@@ -448,10 +448,9 @@ class Cluster:
                 if known["role"] == "leading" and known["confirm"] == "local":
                     self._say(LOCAL)
         if known.get("enough") is False and before.get("enough") is not False:
-            there = len(known["in_sync"])
             self._say(
-                f"cluster: {there} of {known['min_in_sync']} members that a confirm needs (min_in_sync) are in sync: "
-                "until there are more nothing is confirmed, and a start waits"
+                f"cluster: {known['certain']} of {known['min_in_sync']} members that a confirm needs (min_in_sync) are "
+                "in sync: until there are more nothing is confirmed, and a start waits"
             )
         if (cut := known["cut_records"] - before.get("cut_records", 0)) > 0:
             self._say(

@@ -82,6 +82,7 @@ def plain(member: Member) -> dict[str, object]:
         out |= {
             "lsn": member.files.log.last, "committed_lsn": member.committed, "followers": followers,
             "ack_seconds": member.ack_times.plain(), "enough": in_sync is not None and in_sync.enough,
+            "certain": 0 if in_sync is None else in_sync.certain,
             "sent_bytes": member.files.sent,
             "lease_left_seconds": round((member.election.until(now) - now) / 1e6, 3),
         }  # fmt: skip
