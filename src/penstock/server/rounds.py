@@ -17,7 +17,7 @@ import time
 from bisect import bisect_left
 from collections.abc import Callable
 from selectors import EVENT_READ, DefaultSelector, SelectorKey
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from penstock.records.dataclass import dataclass
 
@@ -25,29 +25,18 @@ if TYPE_CHECKING:
     from penstock.server.runtime import Soon
 
 
-class Clock(Protocol):
-    """Who measures the turns of the loop."""
-
-    def turned(self, looked: float, now: float, timeout: float | None, found: bool) -> None:
-        """A turn ended as the loop looked at its sockets, and the next one begins; monotonic seconds.
-
-        timeout: how long it may have slept, None: for ever; found: something was there.
-        """
-        ...
-
-
 class Rounds(DefaultSelector):
-    """Those of one loop.  Belongs to the loop's thread."""
+    """The selector of one loop, which marks the end of each round.  Belongs to the loop's thread."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, pulse: Pulse) -> None:
         super().__init__()
-        self._clock = clock
+        self._pulse = pulse
         self.loop: asyncio.AbstractEventLoop | None = None  # whose rounds these are
         self._end: tuple[SelectorKey, int] | None = None
         self._waiting: list[Callable[[], None]] = []
 
     def begin(self, loop: asyncio.AbstractEventLoop) -> None:
-        """The loop that asks this selector."""
+        """Set the loop that asks this selector."""
         self.loop = loop
         handle = asyncio.Handle(self._over, (), loop)
         self._end = SelectorKey(-1, -1, EVENT_READ, (handle, None)), EVENT_READ
@@ -62,7 +51,7 @@ class Rounds(DefaultSelector):
         if self._waiting:
             timeout = 0
         ready = super().select(timeout)
-        self._clock.turned(looked, time.monotonic(), timeout, bool(ready))
+        self._pulse.turned(looked, time.monotonic(), timeout, bool(ready))
         if (ready or self._waiting) and self._end is not None:
             ready.append(self._end)
         return ready
@@ -109,7 +98,7 @@ class Pulse:
         return loop
 
     def at_round_end(self, loop: asyncio.AbstractEventLoop) -> Soon:
-        """How to run something when all that is ready in this round of the loop was heard; soon, of another's loop."""
+        """A function that runs something at the end of the round of this loop; of a loop that is not ours, soon."""
         rounds = self._rounds
         return rounds.at_end if rounds is not None and loop is rounds.loop else loop.call_soon
 

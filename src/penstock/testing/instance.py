@@ -6,7 +6,7 @@ import errno
 import time
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from mmap import mmap
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -101,24 +101,17 @@ PAGED_MOST = 1024
 class TellingLog(Log):
     """A log that also shows what it has gathered and not yet made durable."""
 
-    _untold: deque[Entry]
+    _untold: list[Entry]
 
     def append(self, entries: Sequence[Entry], *, urgent: bool = True, sync: bool = False) -> None:
-        self._waiting().extend(entries)
+        if self.durable >= self.appended:
+            self._untold = []  # all of it is told
+        self._untold += entries
         super().append(entries, urgent=urgent, sync=sync)
 
-    def gathered(self) -> Iterator[Entry]:
+    def gathered(self) -> list[Entry]:
         """Entries above `durable`, in LSN order."""
-        return iter(self._waiting())
-
-    def _waiting(self) -> deque[Entry]:
-        try:
-            waiting = self._untold
-        except AttributeError:
-            waiting = self._untold = deque()
-        while waiting and last_of(waiting[0]) <= self.durable:
-            waiting.popleft()
-        return waiting
+        return [] if self.durable >= self.appended else [one for one in self._untold if last_of(one) > self.durable]
 
 
 class Instance:
