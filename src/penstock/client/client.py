@@ -19,7 +19,7 @@ from datetime import datetime
 from functools import partial
 from itertools import chain
 from types import TracebackType
-from typing import Any, Self, TypeVar, cast
+from typing import Any, NamedTuple, Self, TypeAlias, TypeVar, cast
 
 import pyarrow as pa
 
@@ -103,6 +103,21 @@ def _most(backlog: int, prefetch: int | None) -> int:
     return count
 
 
+Rows: TypeAlias = "Callable[[], tuple[pa.Schema, Iterator[pa.RecordBatch]]]"
+"""Gives what is sent, once more each time it is called."""
+
+
+class _Wish(NamedTuple):
+    """What an upload asks for beside its rows."""
+
+    topic: str | None
+    exchange: str
+    publisher: str | None
+    sequence: int | None
+    delta: bool
+    mandatory: bool
+
+
 class Client(Querying):
     """An open connection.  Made by `connect`."""
 
@@ -152,9 +167,8 @@ class Client(Querying):
                 correlation_id, reply_to,
             )
         )  # fmt: skip
-        must = is_mandatory(mandatory, exchange)
-        asked = topic, exchange, publisher, sequence, delta, must
-        total, refused = self._put(*asked, lambda: (batch.schema, iter([batch])), count=1)
+        wish = _Wish(topic, exchange, publisher, sequence, delta, is_mandatory(mandatory, exchange))
+        total, refused = self._put(wish, lambda: (batch.schema, iter([batch])), count=1)
         if refused:
             raise error_from({"code": refused[0].code, "message": refused[0].message, "reason": refused[0].reason})
         if total.stored:
@@ -200,57 +214,33 @@ class Client(Querying):
         end, when all others are stored, and has the receipt.  With `publisher` it comes at the first batch with such a
         topic, of which nothing is stored, so that it can be sent again.
         """
-        asked = topic, exchange, publisher, sequence, delta, is_mandatory(mandatory, exchange)
-        return self._put(*asked, partial(batches_of, table), once=isinstance(table, pa.RecordBatchReader))[0]
+        wish = _Wish(topic, exchange, publisher, sequence, delta, is_mandatory(mandatory, exchange))
+        return self._put(wish, partial(batches_of, table), once=isinstance(table, pa.RecordBatchReader))[0]
 
     def _put(
-        self,
-        topic: str | None,
-        exchange: str,
-        publisher: str | None,
-        sequence: int | None,
-        delta: bool,
-        mandatory: bool,
-        rows: Callable[[], tuple[pa.Schema, Iterator[pa.RecordBatch]]],
-        *,
-        once: bool = False,
-        count: int | None = None,
+        self, wish: _Wish, rows: Rows, *, once: bool = False, count: int | None = None
     ) -> tuple[TableReceipt, list[Refusal]]:
-        """rows: what is sent, once more each time it is called; once: it can be called once alone.
-
-        count: of messages, where that is known before.
-        """
-        asked = topic, exchange, publisher, sequence, delta, mandatory
+        """once: `rows` can be called once alone.  count: of messages, where that is known before."""
         if tracing.active is None:
-            return self._send(*asked, rows, once=once)
-        place = f"{exchange}/{topic or ''}" if exchange else topic or ""
+            return self._send(wish, rows, once=once)
+        place = f"{wish.exchange}/{wish.topic or ''}" if wish.exchange else wish.topic or ""
         with tracing.active.publish(self._link.address, place, count) as span:
-            receipt, refused = self._send(*asked, lambda: carrying_all(*rows(), span.carried), once=once)
+            receipt, refused = self._send(wish, lambda: carrying_all(*rows(), span.carried), once=once)
             first = format_bookmark(self.origin, receipt.first) if receipt.stored else ""
             span.stored("stored" if receipt.stored == receipt.rows else "not all stored", first)
             return receipt, refused
 
-    def _send(
-        self,
-        topic: str | None,
-        exchange: str,
-        publisher: str | None,
-        sequence: int | None,
-        delta: bool,
-        mandatory: bool,
-        rows: Callable[[], tuple[pa.Schema, Iterator[pa.RecordBatch]]],
-        *,
-        once: bool,
-    ) -> tuple[TableReceipt, list[Refusal]]:
+    def _send(self, wish: _Wish, rows: Rows, *, once: bool) -> tuple[TableReceipt, list[Refusal]]:
+        numbered = wish.publisher is not None and wish.sequence is not None
         asked = command(
             "publish",
-            topic=topic,
-            exchange=exchange or None,
+            topic=wish.topic,
+            exchange=wish.exchange or None,
             vhost=self._vhost,
-            publisher=publisher,
-            sequence=sequence,
-            delta=delta or None,
-            mandatory=(mandatory and publisher is not None) or None,  # else its sequence would count, and be gone
+            publisher=wish.publisher,
+            sequence=wish.sequence,
+            delta=wish.delta or None,
+            mandatory=(wish.mandatory and wish.publisher is not None) or None,  # else its sequence would count
         )
 
         def put() -> tuple[TableReceipt, list[Refusal]]:
@@ -260,10 +250,9 @@ class Client(Querying):
                     upload.send(batch)
                 return upload.finish()
 
-        numbered = publisher is not None and sequence is not None
         receipt, refused = put() if once else self._link.going_on(put, again=numbered)
-        if mandatory and receipt.unroutable:
-            raise unroutable(topic, exchange, receipt)
+        if wish.mandatory and receipt.unroutable:
+            raise unroutable(wish.topic, wish.exchange, receipt)
         return receipt, refused
 
     @property

@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from itertools import repeat
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from penstock.errors import ExpressionError, InvalidArgument
 from penstock.expr.batches import Table
@@ -41,6 +41,7 @@ CACHED = 1024
 
 Properties = bytes | Sequence[bytes]
 Topics = Topic | Sequence[Topic] | None
+Answer = TypeVar("Answer", bool, Scalar)
 _FOR_ALL = (bytes, Topic, int)  # what is one value for all rows of a batch
 
 
@@ -56,7 +57,7 @@ def _each(given: object) -> Iterable[Any]:
     return repeat(given) if given is None or isinstance(given, _FOR_ALL) else cast("Iterable[Any]", given)
 
 
-class _Compiled:
+class _Compiled(Generic[Answer]):
     """What filters and values have in common.  Made by `compile_filter` and `compile_value` only."""
 
     __slots__ = (
@@ -110,14 +111,23 @@ class _Compiled:
     def _evaluate(
         self,
         bodies: Sequence[bytes],
-        properties: Properties,
-        topics: Topics,
-        lsns: Sequence[int] | None,
-        times: Sequence[int] | int | None,
-        origin: int | None,
-        now: int | None,
-        context: Context | None,
-    ) -> list[object]:
+        properties: Properties = EMPTY,
+        topics: Topics = None,
+        *,
+        lsns: Sequence[int] | None = None,
+        times: Sequence[int] | int | None = None,
+        origin: int | None = None,
+        now: int | None = None,
+        context: Context | None = None,
+    ) -> list[Answer]:
+        """The answer for each body: of a filter whether it is TRUE (not FALSE, not NULL), of a value what it is.
+
+        A value is None (NULL), bool, int, float or str, of an array its first element; bytes of a string that are no
+        UTF-8 come as `surrogateescape` has it.  `properties` (encoded AMQP header) and `topics` are one for all rows or
+        one a row.  `times` and `now` are wall clock microseconds; `now` is the system's when it is not given and asked
+        for.  `origin` makes BOOKMARK() known.  Never raises for what is in a message: a body that is no JSON has no
+        fields, and one whose arrays would take more work than `meter` allows is NULL.
+        """
         needs, rows = self._needs, bodies
         headers, names = _each(properties), _each(topics)
         same = (
@@ -133,7 +143,7 @@ class _Compiled:
             )
         finally:
             meter.stop()
-        return found if rows is bodies else found * len(bodies)
+        return cast("list[Answer]", found if rows is bodies else found * len(bodies))
 
     def _seconds(self, now: int | None) -> float | None:
         """What UNIX_TIMESTAMP() is, where it is asked for."""
@@ -147,7 +157,7 @@ class _Compiled:
         return View(batch, origin, self._seconds(now), context, body_type(self.message_type))
 
 
-class Filter(_Compiled):
+class Filter(_Compiled[bool]):
     """A condition on messages, compiled once and asked about many messages at a time."""
 
     __slots__ = ("_run_parsed", "_selector")
@@ -186,26 +196,7 @@ class Filter(_Compiled):
         finally:
             meter.stop()
 
-    def matches(
-        self,
-        bodies: Sequence[bytes],
-        properties: Properties = EMPTY,
-        topics: Topics = None,
-        *,
-        lsns: Sequence[int] | None = None,
-        times: Sequence[int] | int | None = None,
-        origin: int | None = None,
-        now: int | None = None,
-        context: Context | None = None,
-    ) -> list[bool]:
-        """For each body: is the expression TRUE (not FALSE, not NULL) of it?
-
-        `properties` (encoded AMQP header) and `topics` are one for all rows or one a row.  `times` and `now` are wall
-        clock microseconds; `now` is the system's when it is not given and asked for.  `origin` makes BOOKMARK() known.
-        Never raises for what is in a message: a body that is no JSON has no fields, and one whose arrays would take
-        more work than `meter` allows is NULL.
-        """
-        return self._evaluate(bodies, properties, topics, lsns, times, origin, now, context)  # type: ignore[return-value]
+    matches = _Compiled[bool]._evaluate
 
     def on_batch(
         self, batch: Batch, *, origin: int | None = None, now: int | None = None, context: Context | None = None
@@ -232,7 +223,7 @@ class Filter(_Compiled):
         return cast("list[bool]", found)
 
 
-class Value(_Compiled):
+class Value(_Compiled[Scalar]):
     """An expression for its value: priorities, group keys, projections."""
 
     __slots__ = ("_columnar",)
@@ -256,23 +247,7 @@ class Value(_Compiled):
             self._columnar = Columnar(self.tree, self._metered)
         return settled(self._columnar.values(self._view(batch, origin, now, context)), batch.num_rows)
 
-    def values(
-        self,
-        bodies: Sequence[bytes],
-        properties: Properties = EMPTY,
-        topics: Topics = None,
-        *,
-        lsns: Sequence[int] | None = None,
-        times: Sequence[int] | int | None = None,
-        origin: int | None = None,
-        now: int | None = None,
-        context: Context | None = None,
-    ) -> list[Scalar]:
-        """For each body the value: None (NULL), bool, int, float or str; of an array the first element.
-
-        Parameters as in `Filter.matches`.  Bytes of a string that are no UTF-8 come as `surrogateescape` has it.
-        """
-        return self._evaluate(bodies, properties, topics, lsns, times, origin, now, context)  # type: ignore[return-value]
+    values = _Compiled[Scalar]._evaluate
 
 
 @lru_cache(maxsize=CACHED)

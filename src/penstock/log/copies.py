@@ -213,21 +213,27 @@ def compare(folders: Sequence[tuple[str, Disk]]) -> Compared:
             one.close()
 
 
-def _hold_against(newest: _Log, one: _Log, out: Compared) -> None:
-    copy = one.copy
+def _parting(newest: _Log, one: _Log, out: Compared) -> int:
+    """The LSN from which on a copy has something else than the newest has; 0: there is none."""
     by_first = {segment.first: segment for segment in newest.segments}
     for at, segment in enumerate(one.segments):
-        same = by_first.get(segment.first)
+        same, parts_at = by_first.get(segment.first), 0
         if same is not None and not same.header.generation and not segment.header.generation:
-            copy.parts_at = _bytes_apart(same, segment, out)
-            if not copy.parts_at and segment.end < same.end:  # what follows is otherwise: it begins another file
-                copy.parts_at = next((later.lsns[0] for later in one.segments[at + 1 :] if later.rows), 0)
+            parts_at = _bytes_apart(same, segment, out)
+            if not parts_at and segment.end < same.end:  # what follows is otherwise: it begins another file
+                parts_at = next((later.lsns[0] for later in one.segments[at + 1 :] if later.rows), 0)
         elif segment.header.generation or newest.stands_for(segment):
             _rows_apart(newest, one, segment, out)
         elif segment.rows and segment.last >= newest.segments[0].first:
-            copy.parts_at = segment.lsns[0]
-        if copy.parts_at:
-            break
+            parts_at = segment.lsns[0]
+        if parts_at:
+            return parts_at
+    return 0
+
+
+def _hold_against(newest: _Log, one: _Log, out: Compared) -> None:
+    copy = one.copy
+    copy.parts_at = _parting(newest, one, out)
     copy.lacks = newest.rows_from(copy.parts_at or copy.last + 1)
     if copy.parts_at:
         copy.unconfirmed = one.rows_from(copy.parts_at)

@@ -94,19 +94,17 @@ class Relief:
         lacking = {row.name: row.lacking() for row in self.rows.values() if row.lacking is not None}
         if not tight and not any(lacking.values()):
             return
-        still = dict[str, list[Held]]()
+        standing = list[tuple[Row, Held]]()
         for row in self.rows.values():
-            if tight or lacking.get(row.name):
-                still[row.name] = self._still(row, before)
-        for name, bytes_ in lacking.items():
-            if bytes_:
-                row = self.rows[name]
-                if sum(one.bytes for one in still[name]) >= bytes_:  # else they would be cut in vain
-                    some = [(row, one) for one in still.pop(name)]
-                    self._cut(some, bytes_, f"the account may have {row.most} bytes")
+            wanted = lacking.get(row.name, 0)
+            if tight or wanted:
+                some = [(row, held) for held in self._still(row, before)]
+                if wanted and sum(held.bytes for _, held in some) >= wanted:  # else they would be cut in vain
+                    self._cut(some, wanted, f"the account may have {row.most} bytes")
+                else:
+                    standing += some
         if tight and budget.over > 0:
-            all_ = [(self.rows[name], one) for name, holders in still.items() for one in holders]
-            self._cut(all_, budget.over, f"server.memory is {format_size(budget.limit)}")
+            self._cut(standing, budget.over, f"server.memory is {format_size(budget.limit)}")
 
     def _still(self, row: Row, before: dict[tuple[str, object], tuple[int, int]]) -> list[Held]:
         """Those of an account who have stood still for long enough."""

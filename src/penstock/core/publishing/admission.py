@@ -219,30 +219,21 @@ class Publishers:
         """
         size = len(batch)
         highest = self.highest.get(publisher, sequence - 1)
-        fresh = [
-            row for row in range(min(max(highest - sequence + 1, 0), size)) if self._fill(publisher, sequence + row)
-        ]
         skip = min(max(highest - sequence + 1, 0), size)
-        if not fresh:
-            if skip == size:
-                return Published(0, self._outbox.last_lsn, duplicates=size)
-            published = store(batch, skip)
+        missing = [row for row in range(skip) if self._fill(publisher, sequence + row)]  # refused when they came first
+        if skip == size and not missing:
+            return Published(0, self._outbox.last_lsn, duplicates=size)
+        new: Sequence[int] = [*missing, *range(skip, size)] if missing else range(skip, size)
+        if missing:
+            some = store(batch.select(new), 0).among(new)
+            published = replace(some, duplicates=some.duplicates + size - len(new))
         else:
-            fresh += range(skip, size)
-            some = store(batch.select(fresh), 0).among(fresh)
-            published = replace(some, duplicates=some.duplicates + size - len(fresh))
+            published = store(batch, skip)
         for row, why in published.refused:
             self._refused(publisher, sequence + row, why)
         self.note({publisher: max(sequence + size - 1, highest)})
         if self.numbering is not None and published.stored:
-            new = fresh or range(skip, size)
-            stored = [sequence + row for row in new if row not in lost] if (lost := published.lost()) else None
-            if stored is None and published.lsns is None and len(new) == new[-1] - new[0] + 1:
-                self.numbering(publisher, [(sequence + new[0], published.first, published.stored)])
-            else:
-                stored = [sequence + row for row in new] if stored is None else stored
-                pairs = zip(stored, published.positions, strict=True)
-                self.numbering(publisher, [(number, lsn, 1) for number, lsn in pairs])
+            self.numbering(publisher, _numbers(published, sequence, new))
         return published
 
     def _number(self, published: Published, traits: Sequence[Traits]) -> None:
@@ -335,3 +326,15 @@ class Publishers:
             gone.append(publisher)
         if gone:
             self._outbox.record(Kind.PUBLISHERS_GONE, "", {"publishers": gone})
+
+
+def _numbers(published: Published, sequence: int, rows: Sequence[int]) -> list[tuple[int, int, int]]:
+    """What of these rows is stored: a sequence, its LSN, and for how many rows both rise by one from there.
+
+    sequence: of row 0.
+    """
+    lost = published.lost()
+    if not lost and published.lsns is None and len(rows) == rows[-1] - rows[0] + 1:
+        return [(sequence + rows[0], published.first, published.stored)]
+    stored = [sequence + row for row in rows if row not in lost]
+    return [(number, lsn, 1) for number, lsn in zip(stored, published.positions, strict=True)]

@@ -152,13 +152,12 @@ class Manifest(NamedTuple):
         if mixed := [part for part in gone if not lost(part.first)]:
             raise ValueError(f"{mixed[0].path} has LSNs that the log has, and LSNs that it goes on without")
         left = tuple(part for part in self.files if part not in gone)
-        spans = list(self.spans)
+        spans, last = self.spans, max(b for _, b in self.spans)
         for part in gone:
-            end = min((one.first for one in left if one.first > part.last), default=max(b for _, b in self.spans))
-            around = [one for a, b in spans for one in ((a, min(b, part.first)), (max(a, end), b))]
-            spans = [(a, b) for a, b in around if a < b]
+            end = min((one.first for one in left if one.first > part.last), default=last)
+            spans = _without(spans, part.first, end)
         paths = (*self.gone, *(part.path for part in gone))
-        return self._replace(number=self.number + 1, spans=tuple(spans), files=left, gone=paths)
+        return self._replace(number=self.number + 1, spans=spans, files=left, gone=paths)
 
     def replaced(self, old: Sequence[Part], new: Part) -> Manifest:
         """The next one, with one file in the place of several.  ValueError when they are not all there."""
@@ -321,6 +320,12 @@ def runs(segments: Sequence[SegmentInfo], manifest: Manifest, failed: Collection
 
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def _without(spans: tuple[tuple[int, int], ...], start: int, end: int) -> tuple[tuple[int, int], ...]:
+    """What of the spans lies outside of [start, end)."""
+    around = [one for a, b in spans for one in ((a, min(b, start)), (max(a, end), b))]
+    return tuple((a, b) for a, b in around if a < b)
 
 
 class Pruned(NamedTuple):
