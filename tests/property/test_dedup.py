@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.core.effects import Verb
-from penstock.core.queue import contained
-from penstock.core.queue.contained import Window
+from penstock.core.queue import dedup
+from penstock.core.queue.dedup import Window
 from penstock.core.queue.last_values import key_of
 from penstock.core.state.durable import canonical
 from unit.core.world import SECOND, World
@@ -93,8 +93,8 @@ def test_any_history_agrees_with_the_model(
 @given(st.lists(st.tuples(st.integers(1, 60), st.integers(0, 3)), max_size=300))
 def test_a_packed_window_has_what_a_table_has(taken: list[tuple[int, int]]) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(contained, "YOUNG", 4)
-        patch.setattr(contained, "BLOCK", 16)
+        patch.setattr(dedup, "YOUNG", 4)
+        patch.setattr(dedup, "BLOCK", 16)
         packed, table, time = Window(), dict[int, int](), 1
         for number, later in taken:
             time += later
@@ -112,12 +112,12 @@ def test_a_packed_window_has_what_a_table_has(taken: list[tuple[int, int]]) -> N
 
 def test_a_window_holds_so_many_keys_and_few_bytes_each() -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(contained, "KEYS_MOST", 100_000)
+        patch.setattr(dedup, "KEYS_MOST", 100_000)
         packed = Window()
         for start in range(1, 400_001, 1000):
             packed.take(range(start, start + 1000), start, 1 << 40)
-        assert len(packed) <= 100_000 + contained.BLOCK + contained.YOUNG
-        assert packed.nbytes <= 17 * len(packed) + 160 * contained.YOUNG
+        assert len(packed) <= 100_000 + dedup.BLOCK + dedup.YOUNG
+        assert packed.nbytes <= 17 * len(packed) + 160 * dedup.YOUNG
         flat = packed.dump(1 << 40)
         assert len(flat) == 200_000
         assert list(flat[:2]) == [300_001, 300_001]

@@ -42,9 +42,8 @@ FILES: Mapping[str, str] = {
     "benching": "bench",
     "bench_spark": "bench",
     "exchanges": "exchange binding policy operator-policy",
-    "people": "user vhost connection",
+    "people": "user token vhost connection",
     "clusters": "cluster",
-    "tokens": "token",
     "links": "link",
     "migrating": "migrate",
 }

@@ -1,4 +1,4 @@
-"""`user`, `vhost`, `connection`: who may come in, what they may do there, and who is there now."""
+"""`user`, `token`, `vhost`, `connection`: who may come in, what they may do there, and who is there now."""
 
 from __future__ import annotations
 
@@ -370,3 +370,60 @@ def _row(one: dict[str, Any]) -> list[object]:
     client = " ".join(str(properties[key]) for key in ("product", "version") if key in properties)
     since = datetime.fromtimestamp(one["connected_at"] / 1000, UTC).isoformat(timespec="seconds")
     return [*(one[key] for key in COLUMNS[:5]), client, since.replace("+00:00", "Z")]
+
+
+token_app = family("token", "Logins of your own that end, for who should not have the password.")
+
+TokenId = Annotated[str, typer.Argument(metavar="ID", help="Its id, as `penstock token list` shows it.")]
+Lasts = Annotated[str, typer.Option("--lasts", help="How long it lasts, as in 15m; 7d at most.")]
+
+
+@served(token_app, "list")
+def list_tokens(client: Client) -> Told:
+    """List your tokens without their secrets; an administrator's list has everybody's.
+
+    Example: penstock token list
+    """
+    return client.tokens(), ("id", "user", "label", "vhost", "configure", "write", "read", "tags", "ends")
+
+
+@served(token_app, "issue")
+def issue_token(
+    client: Client,
+    label: Annotated[str, typer.Argument(help="What you call it.")] = "",
+    lasts: Lasts = "1h",
+    read: Annotated[str, typer.Option("--read", help="Which queues and topics; RE2 of whole names.")] = ".*",
+    write: Annotated[str, typer.Option("--write", help="The same of what is written to.")] = ".*",
+    configure: Annotated[str, typer.Option("--configure", help="The same of what it may declare.")] = "",
+    tag: Annotated[list[str] | None, typer.Option("--tag", help="A tag of yours that it has, too.")] = None,
+) -> Told:
+    """Make a token, and print it.  It is told this once, and stands wherever a password does.
+
+    Example: penstock token issue nightly --lasts 8h --read 'orders.*'
+    """
+    made = client.issue_token(lasts, label=label, read=read, write=write, configure=configure, tags=tag or ())
+    return made, str(made["token"])
+
+
+@served(token_app, "renew")
+def renew_token(
+    client: Client,
+    token: TokenId,
+    lasts: Annotated[str | None, typer.Option("--lasts", help="Another time than before.")] = None,
+) -> Told:
+    """Have a token last as long again from now on.  It takes the password.
+
+    Example: penstock token renew x7Kq2MzP0aBc
+    """
+    done = client.renew_token(token, lasts)
+    return done, f"token {token} lasts until {done['ends']}"
+
+
+@served(token_app, "revoke")
+def revoke_token(client: Client, token: TokenId) -> Told:
+    """End a token at once.
+
+    Example: penstock token revoke x7Kq2MzP0aBc
+    """
+    client.revoke_token(token)
+    return {"revoked": token}, f"token {token} is none any more"

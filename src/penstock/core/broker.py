@@ -25,7 +25,7 @@ from penstock.core.commands.subscription import STAYS, Stays, Subscription
 from penstock.core.commands.topology import PolicyCommands, TopologyCommands
 from penstock.core.commands.transactions import SinkCommands, TransactionCommands
 from penstock.core.effects import Question
-from penstock.core.publishing.beforehand import Whole
+from penstock.core.publishing.preflight import Preflight
 from penstock.core.publishing.published import USUAL, Published, Refusal, Terms
 from penstock.core.queue.dispatching.consumers import UNLIMITED, Consumer, Credit
 from penstock.core.queue.dispatching.joining import reopen, replace
@@ -99,13 +99,13 @@ class SubscriptionCommands(DeliveryCommands):
         self._join_all(now, subscription)
 
     def hold(self, subscription: Subscription) -> None:
-        """Its connection takes no more bytes now."""
+        """Grant nothing: its connection takes no more bytes now."""
         subscription.choked = True
         for consumer in subscription.consumers.values():
             self.choke(consumer)
 
     def go_on(self, now: Now, subscription: Subscription) -> None:
-        """Its connection takes bytes again."""
+        """Grant again: its connection takes bytes."""
         subscription.choked = False
         for consumer in list(subscription.consumers.values()):
             self.unchoke(now, consumer)
@@ -113,7 +113,7 @@ class SubscriptionCommands(DeliveryCommands):
     # -- which queues
 
     def _name(self, subscription: Subscription, topic: str) -> None:
-        """Set what the subscription names; raises, and changes nothing, for what cannot be named."""
+        """Set the queues that the subscription names; an error changes nothing."""
         pattern: TopicPattern | None = None
         if self._admin.queues.find(subscription.vhost, topic) is not None:
             queue = self._admin.queue(subscription.vhost, topic, subscription.by)
@@ -134,7 +134,7 @@ class SubscriptionCommands(DeliveryCommands):
             self._share(subscription)
 
     def _share(self, subscription: Subscription) -> None:
-        """Give it a counter for several queues; what is outstanding counts."""
+        """Give it one credit counter for several queues; what is outstanding counts."""
         credit = subscription.credit = Credit(whole=True)
         for consumer in subscription.consumers.values():
             consumer.share(credit)
@@ -193,7 +193,7 @@ class SubscriptionCommands(DeliveryCommands):
                 raise  # of many it passes over those that somebody has for himself
 
     def _move(self, now: Now, subscription: Subscription, topic: str) -> None:
-        """Other queues: at those that it leaves it keeps what it holds."""
+        """Join other queues; of those that it leaves it keeps what it holds."""
         self._name(subscription, topic)
         if subscription.credit is None:
             self._share(subscription)
@@ -335,7 +335,7 @@ class Core(
         if self._unruled:
             self._rule_takers(now, batch)
         if mandatory:
-            Whole(self._publisher, "this upload").refuse_unwanted(batch.distinct_topics)
+            Preflight(self._publisher, "this upload").refuse_unwanted(batch.distinct_topics)
         if publisher is None:
             terms = USUAL if persistent is None else Terms(persistent)
             published = self._publisher.publish(now, batch, terms)

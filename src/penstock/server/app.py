@@ -72,7 +72,7 @@ GARBAGE_SHARE = 8
 WARM_UP_S = 1.0
 """What filters need is loaded so long after the doors have opened: whoever waited for them comes first."""
 
-FIRST_USES = ("penstock.core.queue.contained", "penstock.core.queue.last_values", "penstock.core.state.durable", "re2")
+FIRST_USES = ("penstock.core.queue.last_values", "penstock.core.state.durable", "re2")
 """Loaded then, too: a module that is first wanted when no descriptor is left cannot be loaded."""
 
 READ_AHEAD = 1 << 20
@@ -193,7 +193,7 @@ class App(Server):
         return Ready(os.getpid(), self.addresses, recovered.records, recovered.seconds)
 
     async def _lead(self, starting: Starting, disk: OsDisk) -> None:
-        """As a member of a cluster: follow until it is this one that leads.
+        """As a member of a cluster: follow until this server leads.
 
         Who was made, changed or removed at run time is so for a follower's HTTP, too.
         """
@@ -212,7 +212,7 @@ class App(Server):
             self.flight_process = spawned("penstock.server.flight.front", of_a_door(self.settings.server.memory))
 
     def _make_engine(self, recovered: Recovered) -> None:
-        """What decides, on what was recovered; its threads, and the log's."""
+        """Make the engine on what was recovered, with its threads and the log's."""
         self.engine = Engine(
             recovered.core,
             self.log,
@@ -243,7 +243,7 @@ class App(Server):
             self.accounts.copied = self.cluster.keep_accounts
 
     def _apply(self, recovered: Recovered) -> list[str]:
-        """What the settings say of queues, views and pipelines; what to tell of it."""
+        """Apply the settings of queues, views and pipelines; returns what to report."""
         settings = self.settings
         told = apply_settings(recovered.core, settings, self.engine.now, recovered.places)
         self.accounts.bound(recovered.core)
@@ -253,7 +253,7 @@ class App(Server):
         return told
 
     def _keep_archive(self, section: ArchiveSection, folder: Path) -> None:
-        """What copies closed segments away, and reads them there."""
+        """Make what archives closed segments, and reads archived ones."""
         from penstock.server.upkeep.archive import Archiving
         from penstock.server.upkeep.archived_log import Whole
 
@@ -266,7 +266,7 @@ class App(Server):
         self.engine.past = Whole(self.log, archive, self.bulk)
 
     def _make_doors(self, starting: Starting, disk: OsDisk, data: Path) -> None:
-        """What serves clients, and what runs beside it; nobody is let in yet."""
+        """Make the doors and the periodic work beside them; nobody is let in yet."""
         from penstock.server.amqp.door import Admission, AmqpDoor  # these modules came while the log was folded
         from penstock.server.flight.door import FlightDoor
         from penstock.server.flight.log_actions import ArchiveAction, CompactAction
@@ -354,7 +354,7 @@ class App(Server):
         self.pools.hand_over(self.pools.reading, partial(self.log.read, lsns, ahead, most, around=True), done)
 
     def _stop_for(self, loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
-        """A bug: what memory holds can no longer be trusted, but the log can.  Stop; a restart replays."""
+        """Stop after a bug: memory can no longer be trusted, the log can; a restart replays it."""
         error = context.get("exception")
         if isinstance(error, Exception) and not isinstance(error, ConnectionError):
             if self.failure is None:
@@ -396,7 +396,7 @@ class App(Server):
         self._tidy_timer = self.loop.call_later(TIDY_S, self._tidy)
 
     def _end_timers(self) -> None:
-        """Nothing is done by time any more."""
+        """End all timers."""
         self.engine.on_turn = None
         if self.alarm is not None:
             self.alarm.end()
@@ -405,7 +405,7 @@ class App(Server):
                 timer.cancel()
 
     def look_again(self) -> None:
-        """SIGHUP: files that may have changed are looked at now.  Of a server without TLS there are none."""
+        """On SIGHUP: look at certificate files for changes now.  Without TLS there are none."""
         if self.tls is not None:
             self.tls.look()
 
@@ -419,7 +419,7 @@ class App(Server):
 
 
 def load_first_uses() -> None:
-    """What a start does without, before it is wanted.  Any thread."""
+    """Load modules that the start itself does not need.  Any thread."""
     for name in FIRST_USES:
         import_module(name)
     warm_up()

@@ -21,8 +21,8 @@ from penstock.records.schema import TRANSACTION_BYTES_MAX
 if TYPE_CHECKING:
     from penstock.core.queue.queue import Queue
     from penstock.records.chunks import Chunk
-    from penstock.server.charges import Charge
     from penstock.server.engine import Engine
+    from penstock.server.transaction_memory import Charge
 
 READ_MOST = 1000
 """Messages whose bodies are read at once."""

@@ -27,9 +27,7 @@ from penstock.memory.caches import Caches
 from penstock.records.entries import Control, Entry, Group, Publishes
 from penstock.records.kinds import LAZY
 from penstock.server.actions import Acts
-from penstock.server.ahead import Walked
 from penstock.server.caching import Fetches, Present, Tending
-from penstock.server.charges import Charges
 from penstock.server.gates import Gates, Rooms, receiver_of
 from penstock.server.judging import Judges
 from penstock.server.notices import EventExchange, Notices
@@ -39,7 +37,9 @@ from penstock.server.recovering import Recoveries
 from penstock.server.replaying import Replays
 from penstock.server.runtime import Runtime, run_once
 from penstock.server.scanning import Backfills, Scans
+from penstock.server.stream_backlog import Walked
 from penstock.server.traces import Traces
+from penstock.server.transaction_memory import Charges
 from penstock.server.user_shares import Shares
 from penstock.server.views.views import Views
 
@@ -130,7 +130,7 @@ class Engine(Runtime):
         acting: Off,
         at_work: Callable[[], int] = int,
     ) -> None:
-        """Where the parts do their work beside the loop; without this they do it on the loop.
+        """Have the parts do long work in threads; without this they do it on the loop.
 
         at_work: how much of it is not done.
         """
@@ -143,7 +143,7 @@ class Engine(Runtime):
         self.acts.steps.acting = acting
 
     def ask_of(self, ask: Ask | None) -> None:
-        """Whom threads ask for what may take long: the bulk child, or nobody."""
+        """Have the parts give long work to the bulk child; None: to nobody."""
         self.recoveries.ask = self.scans.ask = self.judges.ask = self.replays.ask = ask
 
     # -- time
@@ -229,7 +229,7 @@ class Engine(Runtime):
             log.hurry()
 
     def _note(self, journal: Sequence[Entry], last: int) -> bool:
-        """What a turn decided, up to an LSN: for whoever follows, bodies for the cache; whether the log has to hurry.
+        """Show what a turn decided to followers, and put its bodies into the cache; whether the log has to hurry.
 
         Whoever waits for an LSN says so himself (`await_lsn`); beside that, messages that a start would end need not
         hurry, where nobody follows what comes.
@@ -254,7 +254,7 @@ class Engine(Runtime):
         return urgent
 
     def _show(self, journal: Sequence[Entry]) -> None:
-        """What a turn decided, for those who look at each."""
+        """Give the turn's records to replays, views and actions."""
         if self.broken is None:
             if self.replays.active:
                 self.replays.gather(journal)
@@ -266,7 +266,7 @@ class Engine(Runtime):
             self.acts.look(journal)
 
     def end(self, *, last_turn: bool) -> None:
-        """The last turn, or none after a bug; from now on nothing is decided, read, logged or told."""
+        """End: with a last turn, or after a bug without one.  Nothing is decided, read, logged or told any more."""
         if last_turn:
             self.finish_turn()
         self._ended = True
@@ -344,4 +344,4 @@ class Engine(Runtime):
 
 
 def _nobody(_: object) -> None:
-    """Nobody is told any more."""
+    """Takes the place of the log's callbacks when the engine has ended."""

@@ -20,8 +20,8 @@ from penstock.errors import DiskFull, Fenced, InvalidArgument, LogBroken, NotFou
 from penstock.records import properties as header_codec
 from penstock.records.entries import Publishes, Topic, joined
 from penstock.records.field_tables import FieldValue
-from penstock.server.charges import Charge
 from penstock.server.committing import Committing
+from penstock.server.transaction_memory import Charge
 from penstock.testing.broker_life import VHOST, Running
 from penstock.testing.inbox import Message
 from penstock.testing.instance import Instance

@@ -19,8 +19,8 @@ from typing import NoReturn, TypeAlias
 from penstock.core.commands.common_parts import CoreParts
 from penstock.core.commands.deliveries import DeliveryCommands
 from penstock.core.effects import Question, Reply, Verb
-from penstock.core.publishing.beforehand import Whole, judged, refused_headers
 from penstock.core.publishing.dead_letters import Prepared
+from penstock.core.publishing.preflight import Preflight, judged, refused_headers
 from penstock.core.publishing.published import ADMITTED, Published, Refusal
 from penstock.core.queue.dispatching.consumers import Consumer
 from penstock.core.queue.order.runs import Run, sorted_chunk
@@ -303,12 +303,12 @@ class SinkCommands(CoreParts):
         asked = Batch(query, batch, settle, name, once, mandatory, skip_late, lineage, owner, before)
         return self._sinks.commit(self._at(now), asked, outputs)
 
-    def sink_whole(self, query: str, batch: int, *, mandatory: bool = False) -> Whole:
+    def sink_whole(self, query: str, batch: int, *, mandatory: bool = False) -> Preflight:
         """For looking at the rows of a batch that will be decided, some at a time."""
         return self._sinks.whole(Batch(query, batch, mandatory=mandatory))
 
-    def sink_look(self, now: Now, whole: Whole, outputs: Sequence[Publishes]) -> None:
-        """Look at the next rows of such a batch.  Errors as `Whole.look`."""
+    def sink_look(self, now: Now, whole: Preflight, outputs: Sequence[Publishes]) -> None:
+        """Look at the next rows of such a batch.  Errors as `Preflight.look`."""
         now = self._at(now)
         for output in outputs:
             whole.look(now, output)

@@ -15,8 +15,9 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from penstock.core.queue.contained import Tell, key_column
+from penstock.core.queue.contained import Tell
 from penstock.core.queue.contents import Contents
+from penstock.core.queue.dedup import key_column
 from penstock.core.queue.order.ranking import load_ranks
 from penstock.core.queue.order.ranks import UNKNOWN
 from penstock.core.queue.order.runs import packed

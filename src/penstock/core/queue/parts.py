@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from penstock.core.links.identity import Peers
 from penstock.core.queue.barrier import Barriers
-from penstock.core.queue.contained import Dedup, deduplicates
+from penstock.core.queue.dedup import Dedup, deduplicates
 from penstock.core.queue.delays import Delays
 from penstock.core.queue.dispatching.consumers import Consumer, Credit
 from penstock.core.queue.dispatching.filtering import Targets

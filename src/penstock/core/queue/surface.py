@@ -10,8 +10,8 @@ from array import array
 from collections.abc import Mapping, Sequence
 
 from penstock.core.queue import lasting
-from penstock.core.queue.contained import Window, told_of
 from penstock.core.queue.contents import Contents
+from penstock.core.queue.dedup import Window, told_of
 from penstock.core.queue.dispatching.attendance import unused
 from penstock.core.queue.dispatching.browsing import newest
 from penstock.core.queue.dispatching.consumers import Consumer
@@ -40,12 +40,12 @@ class Surface(Contents):
 
     @property
     def limited(self) -> bool:
-        """Whether something may have to give way, here or by being refused."""
+        """Whether a limit or a last-value key can refuse or remove messages."""
         return self.limits is not None or self.last_values is not None
 
     @property
     def rejects(self) -> bool:
-        """Whether it does not take what is over its limits."""
+        """Whether it refuses messages beyond its limits."""
         return self._bounds.mode.rejects
 
     @property
@@ -60,26 +60,26 @@ class Surface(Contents):
 
     @property
     def blocks(self) -> bool:
-        """Whether it has publishers wait."""
+        """Whether publishers wait while it is full."""
         return self._bounds.mode.blocks
 
     @property
     def buries(self) -> bool:
-        """Whether what it refuses becomes a dead letter."""
+        """Whether refused messages become dead letters."""
         return self._bounds.mode.buries
 
     def holds_up(self, size: int) -> bool:
-        """Whether a message of so many bytes waits for room, which there will be."""
+        """Whether a message of `size` bytes has to wait for room, and can ever have it."""
         bounds = self._bounds
         return bounds.mode.blocks and bounds.ever_fit(size) and not bounds.fit(self, size)
 
     def ever_holds(self, count: int) -> bool:
-        """Whether so many newcomers, of which one does not fit now, may all be in it at once."""
+        """Whether `count` messages can be in it at once, though not all fit now."""
         bounds = self._bounds
         return count <= bounds.length and (self.ready > 0 or bounds.size == NEVER)
 
     def gives_way(self, count: int, size: int) -> bool:
-        """Whether something may give way to so many newcomers, of so many bytes together, or says whose they are."""
+        """Whether `count` newcomers of `size` bytes together can displace others, or have owners to be told."""
         told = self.last_values is not None or (self.foreign is not None and self.foreign.coming is not None)
         return told or (self.limits is not None and self.limits.yields(self, count, size))
 
@@ -106,7 +106,7 @@ class Surface(Contents):
 
     @property
     def paused(self) -> bool:
-        """Whether somebody paused it; while the server drains it is `halted` without that."""
+        """Whether it is paused.  (While the server drains it is `halted` without being paused.)"""
         return self.paused_until > 0
 
     @property
@@ -118,7 +118,7 @@ class Surface(Contents):
 
     @property
     def is_plain(self) -> bool:
-        """Whether nothing that it is known to have asks more of newcomers than their times."""
+        """Whether it has no stage that needs more of a message than its times."""
         return self.plan is PLAIN
 
     @property
@@ -128,7 +128,7 @@ class Surface(Contents):
 
     @property
     def shared_by_keys(self) -> bool:
-        """Whether keys of its messages say who may be offered what."""
+        """Whether messages are dispatched by group or fairness keys."""
         return self.shares is not None
 
     @property
@@ -143,28 +143,28 @@ class Surface(Contents):
 
     @property
     def duplicates(self) -> int:
-        """Messages that it was spared since the start."""
+        """Duplicates that were kept out since the start."""
         return 0 if self.dedup is None else self.dedup.duplicates
 
     def knows_any(self, keys: Sequence[int]) -> bool:
-        """Whether there is any word of one of these keys, also of one taken too long ago, or whose message is gone."""
+        """Whether any of these keys is remembered, even one that no longer keeps messages out."""
         return self.dedup is not None and self.dedup.knows(keys)
 
     def has_key(self, key: int) -> bool:
-        """Whether a message with this key is in it, in any state, and no other may be."""
+        """Whether keys are unique, and a message with this key is in the queue in any state."""
         return self.dedup is not None and self.dedup.has(self, key)
 
     def had_key(self, key: int, time: int) -> bool:
-        """Whether it took a message with this key of late."""
+        """Whether it took a message with this key within the deduplication window."""
         return self.dedup is not None and self.dedup.in_window(key, time, self.settings)
 
     def take_keys(self, told: Sequence[tuple[int, int]], time: int) -> None:
-        """It takes messages with keys: (LSN, key) of each."""
+        """Remember the keys of messages that it takes: (LSN, key) of each."""
         if self.dedup is not None:
             self.dedup.take(self, told, time)
 
     def spared(self, count: int) -> None:
-        """So many duplicates did not come in."""
+        """Count duplicates that were kept out."""
         if self.dedup is not None:
             self.dedup.duplicates += count
 
@@ -175,7 +175,7 @@ class Surface(Contents):
 
     @property
     def window(self) -> Window | None:
-        """Keys that it has had of late; None where it remembers none."""
+        """Keys within the deduplication window; None without a window."""
         return None if self.dedup is None else self.dedup.window
 
     def remember(self, pairs: array[int]) -> None:
@@ -193,7 +193,7 @@ class Surface(Contents):
 
     @property
     def shares_credit(self) -> bool:
-        """Whether what its consumers may take depends on others of other queues."""
+        """Whether a consumer shares its credit with consumers of other queues."""
         return self.sharing > 0
 
     @property
@@ -208,7 +208,7 @@ class Surface(Contents):
 
     @property
     def waits_for_filters(self) -> bool:
-        """Whether enough consumers are there, and wait until their filters have looked at what waits first."""
+        """Whether consumers wait until their filters have looked at the messages that were there first."""
         return self.attendance.looking
 
     def spare(self, wall: int) -> int:
@@ -216,5 +216,5 @@ class Surface(Contents):
         return self.attendance.spare + (max(wall + self.used_at, 0) if self.used_at < 0 else 0)
 
     def is_unused(self, now: Now) -> bool:
-        """Whether its time without use is over; if not, when to look again is set."""
+        """Whether it expires for want of use; if not yet, the next time to look is set."""
         return self.attendance.expires <= now.mono and unused(self, now)

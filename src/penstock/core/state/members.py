@@ -14,7 +14,7 @@ from typing import TypeAlias, cast
 import numpy as np
 import numpy.typing as npt
 
-from penstock.core.queue.contained import Window, altered
+from penstock.core.queue.dedup import Window, altered
 from penstock.core.queue.expiry import deadlines
 from penstock.core.state import pending
 from penstock.core.state.lsns import Ints, empty, expand, flat, spread

@@ -20,7 +20,7 @@ from typing import TypeAlias
 from penstock.core.effects import Effect
 from penstock.core.outbox import Outbox
 from penstock.core.publishing import Publisher
-from penstock.core.publishing.beforehand import Whole
+from penstock.core.publishing.preflight import Preflight
 from penstock.core.publishing.published import Published, Terms
 from penstock.core.state.durable import DurableState
 from penstock.core.state.pending import DecidedPart, DecidedState, SinkMark, decided_copies
@@ -231,9 +231,9 @@ class Sinks:
         self._outbox.end()
         return Committed(False, self._outbox.last_lsn, sum(one.stored for one in published), published, tuple(told))
 
-    def whole(self, batch: Batch) -> Whole:
+    def whole(self, batch: Batch) -> Preflight:
         """For looking at the rows of a batch before it is committed; `commit` does so by itself."""
-        return Whole(self._publisher, f"batch {batch.number} of query '{batch.query}'", mandatory=batch.mandatory)
+        return Preflight(self._publisher, f"batch {batch.number} of query '{batch.query}'", mandatory=batch.mandatory)
 
     def decide(self, now: Now, batch: Batch, parts: Sequence[DecidedPart]) -> Committed:
         """Commit a batch by naming its parts, which have rows and were looked at; `copy` brings these, in this order.

@@ -17,7 +17,7 @@ from penstock.errors import PreconditionFailed
 from penstock.records.entries import Publishes, Topic, joined
 from penstock.records.schema import TRANSACTION_BYTES_MAX
 from penstock.server.amqp.tags import Lent, Tags
-from penstock.server.charges import Charge
+from penstock.server.transaction_memory import Charge
 from penstock.wire.amqp import events
 
 if TYPE_CHECKING:

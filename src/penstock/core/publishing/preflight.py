@@ -30,7 +30,7 @@ def judged(publisher: Publisher, batch: Publishes) -> list[tuple[int, Refusal]]:
     return refused if keyed is None else sorted({**dict(keyed.judge(batch)), **dict(refused)}.items())
 
 
-class Whole:
+class Preflight:
     """Batches that become visible together: `look` at all of them, ask for `room`, then write them as `admitted`."""
 
     def __init__(self, publisher: Publisher, what: str, *, mandatory: bool = False) -> None:

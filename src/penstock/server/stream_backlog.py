@@ -32,7 +32,7 @@ PIECES_MOST = 200
 
 @dataclass
 class Piece:
-    """So many messages in [start, end)."""
+    """A count of messages in [start, end)."""
 
     start: int
     end: int
@@ -49,7 +49,7 @@ class Count:
         self.total = 0
 
     def move(self, at: int) -> None:
-        """The reader is there now."""
+        """The reader has come to this LSN."""
         while self.pieces and self.pieces[0].end <= at:
             self.total -= self.pieces.popleft().messages
         self.at = at
@@ -61,7 +61,7 @@ class Count:
         return self.pieces[0] if self.pieces and self.pieces[0].start < self.at else None
 
     def found(self, start: int, end: int, messages: int) -> None:
-        """Counted just now: the rest of the torn piece, or what follows the last."""
+        """Add what was counted: the rest of the torn piece, or what follows the last."""
         torn = self.torn
         if torn is not None and torn.end == end and torn.start < start:
             self.total += messages - torn.messages
@@ -164,11 +164,11 @@ class Walked:
         ]()  # microseconds since the epoch: it had everything then, or up to a message of then
 
     def looked(self, name: str, start: int, upto: int) -> None:
-        """Nothing for this stream lies in [start, upto)."""
+        """Note that nothing for this stream lies in [start, upto)."""
         self._upto[name] = (start, upto)
 
     def begin(self, name: str, start: int) -> int:
-        """Where to look on, for what follows `start`."""
+        """From which LSN on to look for what follows `start`."""
         asked, upto = self._upto.get(name, (start, start))
         return upto if asked == start else start
 

@@ -39,20 +39,20 @@ class Charge:
         self.busy = False  # it is being committed, and waits for us
 
     def add(self, size: int) -> None:
-        """So many bytes more.  Raises MemoryShort when it had to give way, or open transactions have too many."""
+        """Charge more bytes.  Raises MemoryShort when it had to give way, or open transactions have too many."""
         if self._why is not None:
             raise self._why
         if not self._over:
             self._charges.add(self, size)
 
     def end(self) -> None:
-        """It is over, in whatever way; another one may begin."""
+        """The transaction is over; its connection may begin another."""
         self._charges.give(self)
         self.ended += 1
         self.busy = False
 
     def close(self) -> None:
-        """It is over, and none follows."""
+        """The transaction is over, and its connection begins no more."""
         self.end()
         self._over = True
 
@@ -62,7 +62,7 @@ class Charge:
             raise self._why
 
     def give_way(self, error: MemoryShort) -> None:
-        """Nothing of it is done: for this reason, which whoever goes on with it is told."""
+        """Drop the transaction for want of memory; its next command is refused with this reason."""
         self._why = error
         self.close()
         self.cut(error)
