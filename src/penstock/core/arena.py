@@ -62,11 +62,11 @@ class Move:
         return len(chunk) > 0 and chunk[-1] < self._before
 
     def longs(self, values: Longs) -> Longs:
-        """The same for any integers."""
+        """Move an array of integers, if it is worth it."""
         return self._moved(values)
 
     def marks(self, values: T) -> T | memoryview[int]:
-        """The same for bytes; who asks knows that they are old enough."""
+        """Move an array of bytes, if it is worth it; the caller knows that it is old enough."""
         return self._moved(values)
 
     def _moved(self, values: T) -> T | memoryview[int]:

@@ -290,7 +290,7 @@ class Share(NamedTuple):
         return self.low < self.high
 
     def own(self, lsns: Ints) -> Ints:
-        """Those that are in it."""
+        """The messages of this share."""
         return lsns[(lsns >= self.low) & (lsns < self.high)]
 
     def cut(self, pairs: Ints) -> Ints:
@@ -304,7 +304,7 @@ REST = Share(0, 0)
 
 
 def shares(borders: Sequence[int]) -> list[Share]:
-    """One share more than there are borders, which ascend, and at the end the rest."""
+    """The shares between these ascending borders, and last the one of everything but messages."""
     edges = [_LEAST, *borders, _MOST]
     return [*(Share(a, b, False) for a, b in pairwise(edges)), REST]
 

@@ -98,7 +98,7 @@ class Reply:
 
 @dataclass(slots=True, eq=False)
 class Act:
-    """Go on with an action at one of its steps, once `after` is durable; or tell that it failed there."""
+    """Run an action from one of its steps on, once `after` is durable; or report that it failed there."""
 
     rule: Rule
     step: int
@@ -222,7 +222,7 @@ class Question:
 
 @dataclass(slots=True, eq=False)
 class Ask:
-    """Something that the world outside is to work out."""
+    """Work for the world outside the core."""
 
     token: Token
 

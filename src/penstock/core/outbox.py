@@ -55,7 +55,7 @@ class Outbox(Generic[E]):
         self._run: Moves | None = None  # in the journal, outside of groups: the next record is added if its LSN is next
 
     def write_as(self, format: int) -> None:
-        """Others read this log, and not all of them what is newer than this format."""
+        """Other members read this log: write nothing that needs a newer format than this."""
         self.format, self.withheld = format, withheld(format)
 
     def check_format(self, *kinds: Kind) -> None:
@@ -132,7 +132,7 @@ class Outbox(Generic[E]):
         return lsn
 
     def _begun(self) -> Moves | None:
-        """The last record, as the first of a run if it may be one."""
+        """The last record, made the first of a run where it can be one."""
         journal = self.journal
         if self._group is not None or not journal:
             return None

@@ -94,7 +94,7 @@ class Rows:
     # -- more
 
     def _row(self, first: int, size: int) -> None:
-        """From here on messages have this size."""
+        """Add a row: messages from here on have this size."""
         base = 0
         if self._firsts:
             block = self._blocks[-1]
@@ -106,7 +106,7 @@ class Rows:
         self._blocks.append(None)
 
     def _varied(self, first: int, sizes: Ints) -> None:
-        """From here on these have one each."""
+        """Add a block: messages from here on have these sizes, one each."""
         low, high = int(sizes.min()), int(sizes.max())
         if low == high:
             if not self._sizes or self._sizes[-1] != low:
@@ -439,23 +439,23 @@ class Sizes(Rows):
         return self._unfolded(0, len(self._firsts))
 
     def pack(self) -> None:
-        """Take as little memory as there is to take."""
+        """Store the rows in as little memory as possible."""
         self._settle()
         self._pack()
 
     def forget(self, floor: int) -> None:
-        """Nobody asks for messages below this LSN any more."""
+        """Drop the sizes of messages below this LSN."""
         self._settle()
         at = bisect_right(self._firsts, floor) - 1
         if at > 0:
             self._drop(at)
 
     def wasteful(self, count: int) -> bool:
-        """Whether `only` is worth it, when so many messages live."""
+        """Whether `only` would save enough memory, when so many messages live."""
         return self.nbytes > max(SMALL + WORTH * count, 2 * self._kept)
 
     def replace_upto(self, last: int, kept: Sizes) -> None:
-        """Of the messages up to this LSN only those matter that `kept` has."""
+        """Keep, of the messages up to this LSN, only those that `kept` has."""
         self._settle()
         high = bisect_right(self._firsts, last)
         later = Sizes()

@@ -54,7 +54,7 @@ class Block:
         self.columns = [packed(column) for column in self.columns]
 
     def squeeze(self) -> None:
-        """Let go what is gone."""
+        """Drop rows that are gone."""
         kept = [row for row, state in enumerate(self.states) if state]
         self.lsns = array("q", [self.lsns[row] for row in kept])
         self.groups = array("q", [self.groups[row] for row in kept])
@@ -170,7 +170,7 @@ class Contributions:
         return not block.living
 
     def _end(self, block: Block, count: int) -> None:
-        """So many messages of a block are gone for good."""
+        """Count messages of a block that are gone for good."""
         block.living -= count
         self.count -= count
         if 0 < block.living * SPARSE < len(block.lsns) and len(block.lsns) >= SQUEEZED:
@@ -261,7 +261,7 @@ class Join:
                 self._show(place, number)
 
     def leave(self, place: int, pairs: Iterable[int]) -> None:
-        """They are there, and not available."""
+        """Rows are still there, and no longer available."""
         source = self._sources[place]
         for number in self._within(source, pairs):
             if number in source.available:
@@ -274,7 +274,7 @@ class Join:
                 self._show(place, number)
 
     def gone(self, place: int, pairs: Iterable[int]) -> None:
-        """They are out of the source."""
+        """Rows have left the source."""
         source = self._sources[place]
         for number in self._within(source, pairs):
             if number in source.available:

@@ -86,7 +86,7 @@ REMEMBER = 1000
 
 
 class Tending:
-    """The care for an engine's caches."""
+    """Regular upkeep of an engine's caches."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
@@ -104,8 +104,8 @@ class Tending:
         runtime.arm()
 
     def beat(self) -> None:
-        """Once a second: caches let go what nobody wants, and keep to the budget; where that is short, who stands still
-        gives way; who waits for room looks again.
+        """Once a second: drop bodies that nobody wants and keep to the budget; where memory is short, cut off who
+        stands still; then wake whoever waits for room.
         """
         runtime = self._runtime
         bodies = runtime.bodies
@@ -149,7 +149,7 @@ class Present:
     # -- for the core
 
     def has(self, lsn: int) -> bool:
-        """Whether `get` knows the message, be it that it cannot be read."""
+        """Whether `get` has an answer for the message, if only that it cannot be read."""
         return lsn in self._kept or self._runtime.bodies.peek(lsn) is not None
 
     def get(self, lsn: int) -> bytes | None:

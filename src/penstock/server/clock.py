@@ -34,10 +34,10 @@ LONGEST_SLEEP_S = 1.0
 
 
 class Handle(Protocol):
-    """What a loop gives for something that is to come."""
+    """A timer of the loop."""
 
     def cancel(self) -> None:
-        """Whatever it was to call is not called."""
+        """Do not call it."""
         ...
 
 
@@ -62,7 +62,7 @@ class Alarm:
         self._soon = False  # the timer is that of a look after a turn, not of a deadline
 
     def look_soon(self) -> None:
-        """A turn has ended: what it brought may be due before what is slept for."""
+        """Look at the deadlines soon: a turn has ended, which may have brought an earlier one."""
         if self._soon:
             return
         if self._timer is not None:
@@ -71,7 +71,7 @@ class Alarm:
         self._timer = self._call_later(TICK_LAG_S, self._look)
 
     def end(self) -> None:
-        """Nothing is done by time any more."""
+        """Stop ticking."""
         if self._timer is not None:
             self._timer.cancel()
 

@@ -40,14 +40,14 @@ ENDLESS = 1 << 30
 
 
 class Sign(Enum):
-    """What a source says instead of a portion."""
+    """What a source answers when it has no portion."""
 
     LEVEL = "level"  # all there was when it began has been given; at most once
     OVER = "over"  # nothing follows
 
 
 class Taker(Protocol[P]):
-    """Who takes portions.  Nothing may raise."""
+    """Receives portions.  No method may raise."""
 
     def room(self) -> int:
         """How many rows it takes now.  Who says 0 calls `Follow.step` when it has room again."""
@@ -58,7 +58,7 @@ class Taker(Protocol[P]):
         ...
 
     def level(self) -> None:
-        """All there was has been taken.  Told once, or never where there is no such moment."""
+        """Called once, when the snapshot is complete; never where there is none."""
         ...
 
     def ended(self, error: PenstockError | None) -> None:
@@ -67,7 +67,7 @@ class Taker(Protocol[P]):
 
 
 class Reader(Protocol[P]):
-    """Who asks a source, as the source knows it."""
+    """The reader of a source, as the source knows it."""
 
     @property
     def paused(self) -> bool:
@@ -75,11 +75,11 @@ class Reader(Protocol[P]):
         ...
 
     def room(self) -> int:
-        """How many rows may be given without being asked for; 0 for who only asks."""
+        """How many rows the source may push; 0 for a reader that only pulls."""
         ...
 
     def give(self, portion: P, /) -> None:
-        """Rows that were not asked for: no more than the room, and only when all before them were given."""
+        """Take pushed rows: no more than `room`, and only when all before them were given."""
         ...
 
     def step(self) -> None:
@@ -92,7 +92,7 @@ class Reader(Protocol[P]):
 
 
 class Source(ABC, Generic[T]):
-    """What is followed."""
+    """Something to follow: a snapshot, then its changes."""
 
     @abstractmethod
     def begin(self, reader: Reader[T]) -> None:
@@ -107,7 +107,7 @@ class Source(ABC, Generic[T]):
 
     @abstractmethod
     def close(self) -> None:
-        """Nobody asks any more.  Twice does no harm."""
+        """Stop.  Twice does no harm."""
 
 
 class Follow(Generic[T]):

@@ -44,7 +44,7 @@ BEHIND_MOST = 64
 
 
 class Receiver(Protocol):
-    """Who takes deliveries: an AMQP channel, a Flight exchange, a subscription of the in-process broker."""
+    """Receives deliveries: an AMQP channel, a Flight exchange, a subscription of the in-process broker."""
 
     __slots__ = ()
 
@@ -55,12 +55,12 @@ class Receiver(Protocol):
 
     @property
     def user(self) -> str:
-        """Who takes them, as far as it is known."""
+        """The user who receives them, as far as it is known."""
         return ""
 
     @property
     def full(self) -> bool:
-        """Whether its connection holds as many bytes as it may: what else there is waits for `Gates.reopen`."""
+        """Whether its connection buffers as many bytes as it may; the rest waits for `Gates.reopen`."""
         ...
 
     def deliver(self, effect: Delivery, piece: Piece) -> None:
@@ -246,13 +246,13 @@ class Gates:
         return None
 
     def _hand(self, effect: Delivery, piece: Piece, receiver: Receiver) -> None:
-        """Rows go to who takes them, and are told where that is traced."""
+        """Hand rows to their receiver, and to whoever traces them."""
         if self.traces is not None and self._runtime.core.traced:
             self.traces.delivered(effect, piece)
         receiver.deliver(effect, piece)
 
     def _wait(self, effect: Delivery, rest: Chunk, receiver: Receiver) -> None:
-        """The gate is closed: open it when the rows are there, or the connection takes bytes again."""
+        """Close the gate until the rows are read, or the connection takes bytes again."""
         gate = receiver.gate
         if receiver.full:
             self._full.add(gate)
@@ -314,7 +314,7 @@ class Gates:
             self._runtime.arm()
 
     def deliver_again(self, effect: Delivery, chunk: Chunk, piece: Piece | None = None) -> None:
-        """A delivery that had to wait: send what of it is still held on the same lease.
+        """Send a delivery that had to wait, as far as its messages are still held on the same lease.
 
         `piece`: its rows, if the receiver had them already.
         """
@@ -351,7 +351,7 @@ class Gates:
         return one if one is not None else self._runtime.bodies.area.add(key, Upcoming(queue, targets))
 
     def _look_after(self, queue: Queue, targets: Matches | None) -> None:
-        """More is ready than was granted: have the loader see that its bodies are there in time."""
+        """More is ready than was granted: have the loader fetch its bodies in time."""
         if reaches_back(queue, self._runtime.bodies.arrivals.lacking):
             self._runtime.loader.look_after(self._list_of(queue, targets))
 
@@ -366,7 +366,7 @@ def scattered(chunk: Chunk) -> bool:
 
 
 def still_held(effect: Delivery, chunk: Chunk) -> Chunk:
-    """What of a delayed delivery may still be sent: nothing is delivered after its lease has ended.
+    """The part of a delayed delivery that may be sent: nothing is delivered after its lease has ended.
 
     What was settled when it was granted has no lease, and is sent for sure.
     """

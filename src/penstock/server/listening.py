@@ -298,7 +298,7 @@ def connections_most(doors: int = 0) -> int:
 
 
 def patient(loop: asyncio.AbstractEventLoop) -> Entry:
-    """The same for a broker in a test's own process: nobody is sent away for being slow."""
+    """`entry_of` for a broker in a test's own process: nobody is turned away for being slow."""
     return _entry(replace(Terms(), time_s=inf), loop)
 
 

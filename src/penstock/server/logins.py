@@ -158,7 +158,7 @@ class Logins:
         return self._refuse(door, user, host, WRONG)
 
     def _is_right(self, user: str, kept: Kept | None, secret: bytes) -> bool:
-        """Whether a password was found right before, and is kept as then; under the lock."""
+        """Whether this password was found right before, and the kept one is the same; under the lock."""
         known = self._right.get(user)
         right = known is not None and known[1] == kept and hmac.compare_digest(known[0], secret)
         if right:
@@ -166,14 +166,14 @@ class Logins:
         return right
 
     def _remember(self, user: str, secret: bytes, kept: Kept | None) -> None:
-        """It was right, and need not wait when others were wrong."""
+        """Remember a right password: its user need not wait when guesses of others were wrong."""
         self._right[user] = secret, kept
         self._right.move_to_end(user)
         if len(self._right) > REMEMBERED_MOST:
             self._right.popitem(last=False)
 
     def _by_token(self, door: str, user: str, password: str, host: str) -> Verdict:
-        """The same of a token.  Each request of these doors is a login, so none outlives it."""
+        """`at_once` for tokens.  Each request at these doors is a login, so nothing outlives its token."""
         if door not in TOKEN_DOORS:
             return self._refuse(door, user, host, "tokens are for Flight and HTTP")
         if host != ANYWHERE and not self.users.may_come_from(user, host):
@@ -203,7 +203,7 @@ class Logins:
     async def ask_patiently(
         self, door: str, user: str, password: str, host: str, derive: Derive | None = None
     ) -> Verdict:
-        """The same, and a refusal comes late."""
+        """`ask`; a refusal is delayed."""
         began = time.monotonic()
         verdict = await self.ask(door, user, password, host, derive)
         if not verdict.good:
@@ -211,7 +211,7 @@ class Logins:
         return verdict
 
     def wait(self, door: str, user: str, password: str, host: str) -> Verdict:
-        """The same for a thread that may wait."""
+        """`ask`, for a thread that may wait."""
         begun = self._begun(door, user, password, host)
         return begun if isinstance(begun, Verdict) else self._judged(door, user, password, host, begun.result())
 

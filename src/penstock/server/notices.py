@@ -187,7 +187,7 @@ class Notices:
         runtime.core.attendance = self._attendance
 
     def gather(self, journal: Sequence[Entry]) -> None:
-        """Of a turn that ends: see that what it decided is told once it is durable."""
+        """At the end of a turn: have what it decided told once it is durable."""
         told: list[Control] = []
         for entry in journal:
             if isinstance(entry, Control):
@@ -262,12 +262,12 @@ def _every(*keys: str) -> Callable[[Header], Header]:
 
 
 def _some(*keys: str) -> Callable[[Header], Header]:
-    """Those of them that there are."""
+    """Those of these fields that a header has."""
     return lambda header: {key: header[key] for key in keys if key in header}
 
 
 class Notice(NamedTuple):
-    """What a kind of record is told as."""
+    """The event that a kind of record becomes."""
 
     event: str | Callable[[Header], str]
     noun: str = ""  # what the record's name is of; empty: it is told without it

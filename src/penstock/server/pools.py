@@ -36,7 +36,7 @@ Make = Callable[[int, str], Executor]
 
 
 def threads(most: int, name: str) -> Executor:
-    """Real ones."""
+    """A pool of real threads."""
     return ThreadPoolExecutor(most, thread_name_prefix=name)
 
 
@@ -112,7 +112,7 @@ NAP_S = 20e-6
 
 
 def nap() -> None:
-    """Hand the interpreter over: work of a thread that is long and all Python does it now and then.
+    """Let other threads have the interpreter; long work in pure Python does so now and then.
 
     Without, whoever else needs the interpreter waits `process.SWITCH_S` for it, and the loop does each time that a call
     of the system has let it go: several times a turn.

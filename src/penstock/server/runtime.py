@@ -123,7 +123,7 @@ class Runtime(ABC):
         return Now(self.clock.wall(), self.clock.mono())
 
     def arm(self) -> None:
-        """See that `finish_turn` runs once before the loop waits again: at the end of this round, or of the next."""
+        """Have `finish_turn` run once before the loop sleeps: at the end of this round, or of the next."""
         if not self._armed:
             self._armed = True
             self._at_round_end(self.finish_turn)
@@ -159,7 +159,7 @@ class Runtime(ABC):
                 self._awaited = lsn
 
     def when_persisted(self, lsn: int, callback: Callable[[], None]) -> None:
-        """The same for publishers, whose confirms wait for other sites, too, where a link is synchronous."""
+        """`when_durable` for publishers: where a link is synchronous, their confirms wait for other sites, too."""
         if self.elsewhere is not None:
             callback = partial(self.elsewhere, lsn, callback)
         self.when_durable(lsn, callback)
@@ -176,13 +176,13 @@ class Runtime(ABC):
         return self.elsewhere is not None and self.core.last_message > since
 
     def await_lsn(self, lsn: int) -> None:
-        """Something waits for this LSN: the log hurries with it at the end of the turn."""
+        """Have the log commit up to this LSN at the end of the turn, without waiting for more."""
         self._awaited = max(self._awaited, lsn)
 
     # -- rows
 
     def read_rows(self, chunk: Chunk, answer: Callable[[Rows], None], queue: int | None = None) -> None:
-        """Rows of a chunk, each from memory where it is there, else from the log; `answer` may run before this returns.
+        """Give `answer` the rows of a chunk, from memory or else from the log; it may run before this returns.
 
         The log is asked for nothing that memory has: what is not durable yet is in memory alone.
         """
@@ -197,7 +197,7 @@ class Runtime(ABC):
     # -- publishers
 
     def has_room(self) -> bool:
-        """Whether publishers may be read from: the gathering commit is within its bound, and nobody slows them."""
+        """Whether publishers may send: the gathering commit is below its bound, and they are not slowed down."""
         if self.broken is not None:
             return True  # what comes is refused, and whoever waited would wait for ever
         budget = self.bodies.budget
@@ -205,22 +205,22 @@ class Runtime(ABC):
         return not self.slowed and self.log.pending_bytes < most
 
     def look_for_room(self) -> None:
-        """Let publishers go on that wait for room, if there is some."""
+        """Wake publishers that wait for room, if there is some."""
         if self.on_room and self.has_room():
             run_once(self.on_room)
 
     # -- what retention asks
 
     def floor(self) -> int:
-        """No message below this LSN is in a queue, on its way to a consumer, being read, or promised to a stream."""
+        """The lowest LSN that a queue, a delivery, a read or a stream may still need."""
         return min(self.core.floor(), self.held())
 
     def promised(self) -> int:
-        """No stream and no running read may ask for what is below this LSN; queues are not looked at."""
+        """The lowest LSN that a stream or a running read may still need, queues aside."""
         return min(self.core.promised(), self.held())
 
     def held(self) -> int:
-        """No message below this LSN is on its way to a consumer or being read; those in queues are not looked at."""
+        """The lowest LSN that a delivery or a running read may still need, queues aside."""
         return min([self.core.next_lsn, self.reading(), *(chunk[0] for chunk in self.underway())])
 
     def underway(self) -> list[Chunk]:
@@ -228,11 +228,11 @@ class Runtime(ABC):
         return [*self.loader.reading, *(chunk for one in self.deliverers for chunk in one())]
 
     def reading(self) -> int:
-        """No registered reader may still need what is below this LSN."""
+        """The lowest LSN that a registered reader may still need."""
         return min(self.reading_files(), _lowest(self.row_readers))
 
     def reading_files(self) -> int:
-        """No registered reader may still need the very files that hold what is below this LSN."""
+        """The lowest LSN that a registered reader may still need from the file that has it now."""
         return _lowest(self.readers)
 
 

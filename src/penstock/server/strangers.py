@@ -87,7 +87,7 @@ Later = Callable[[float, Callable[[], None]], object]
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What a stranger is allowed."""
+    """The bounds for a connection before its login."""
 
     time_s: float = 10.0
     sockets: int = 512  # of one door
@@ -122,20 +122,20 @@ class Stranger:
 
     @property
     def silent(self) -> bool:
-        """Whether it has said nothing, ever."""
+        """Whether nothing has come from it yet."""
         return not self.received()
 
     def _said(self) -> int:
         return self._heard
 
     def heard(self, size: int) -> None:
-        """So many bytes came of it, if it is one."""
+        """Count bytes that came before its login."""
         self._heard += size
         if self._heard > HEARD_MOST and self.counted:
             self._guard.send_away(self, "bytes", f"it sent more than {HEARD_MOST >> 20} MiB without a login")
 
     def beyond(self, what: str) -> None:
-        """It went beyond one of the terms, and its door ends it for that."""
+        """Count that its door ends it for exceeding one of the bounds."""
         if self.counted:
             self._guard.closed[what] += 1
 
@@ -154,7 +154,7 @@ class Stranger:
 
 
 class Guard:
-    """The strangers of one door."""
+    """The connections of one door that have not logged in."""
 
     def __init__(self, door: str, terms: Terms, complaints: Complaints, now: Callable[[], float], later: Later) -> None:
         """now: seconds that never go back.  later: runs something after so many of them."""
@@ -221,7 +221,7 @@ class Guard:
     # -- for `Stranger`
 
     def put(self, stranger: Stranger) -> None:
-        """From now on it is one."""
+        """Count it among the strangers."""
         stranger.since = self._now()
         self._strangers[stranger] = None
         stranger.counted = True
@@ -229,7 +229,7 @@ class Guard:
         self._look_soon()
 
     def drop(self, stranger: Stranger) -> None:
-        """It is none any more, if it was."""
+        """Count it among the strangers no longer."""
         if stranger not in self._strangers:
             return
         del self._strangers[stranger]
@@ -245,7 +245,7 @@ class Guard:
     # -- time
 
     def _look_soon(self) -> None:
-        """See that a look is due, sooner when somebody waits."""
+        """Schedule a look; sooner when somebody waits."""
         wanted = self._now() + (LOOK_SOON_S if self._waiting or self._pressed else LOOK_S)
         if self._due > wanted:
             self._due = wanted
@@ -303,7 +303,7 @@ class Guards:
 
 
 def address_of(host: str) -> str:
-    """Where a host is, for counting: IPv4 as it is, also written as IPv6; of IPv6 the network of 64 bits.
+    """The key by which addresses are counted: IPv4 as it is (also written as IPv6), of IPv6 the network of 64 bits.
 
     Whoever has one address of such a network has all of them (RFC 6177).  What is no address counts by its text.
     """

@@ -40,7 +40,7 @@ LASTS_MOST_S = 7 * 24 * 3600
 
 
 def new_secret() -> tuple[str, str]:
-    """An id, and what nobody guesses."""
+    """A new id, and a random secret."""
     return "".join(secrets.choice(ID_LETTERS) for _ in range(ID_SIZE)), secrets.token_urlsafe(SECRET_BYTES)
 
 
@@ -68,7 +68,7 @@ def tags_within(tags: Iterable[str], of_user: Collection[str]) -> tuple[str, ...
 
 
 def make_room(accounts: Accounts, user: str, now: float) -> None:
-    """Ended ones go.  PreconditionFailed where there are too many for one more."""
+    """Forget ended tokens.  PreconditionFailed where there are too many for one more."""
     accounts.tokens = {one.id: one for one in accounts.tokens.values() if one.ends > now}
     mine = sum(one.user == user for one in accounts.tokens.values())
     for there, most, whose in ((mine, OF_USER, f" of user '{user}'"), (len(accounts.tokens), OF_ALL, "")):

@@ -28,7 +28,7 @@ LOOK_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """Of one thing."""
+    """The bound of one thing."""
 
     things: str  # in a person's words
     do: str
@@ -57,7 +57,7 @@ THINGS: Mapping[str, Terms] = {
 
 
 class Share:
-    """One thing, and who has how much of it."""
+    """One thing that users share, and how much of it each has."""
 
     def __init__(self, terms: Terms) -> None:
         self.refused = 0
@@ -68,7 +68,7 @@ class Share:
         self.bound(terms.whole)
 
     def bound(self, whole: int) -> None:
-        """There are so many in all."""
+        """Set how many there are in all."""
         self.whole = whole
         self.of_user = max(1, int(whole * self._terms.share))
 
@@ -77,7 +77,7 @@ class Share:
         return self._by_user[user]
 
     def largest(self) -> tuple[str, int] | None:
-        """Who has most, and how many; None: nobody has any."""
+        """The user who has most, and how many; None: nobody has any."""
         with self._free:
             return max(self._by_user.items(), key=lambda item: item[1], default=None)
 
@@ -106,7 +106,7 @@ class Share:
         )
 
     def take(self, who: Who, size: int = 1) -> None:
-        """So many more are this user's.  Raises Unavailable."""
+        """Take so many for a user.  Raises Unavailable."""
         with self._free:
             if (why := self.refusal(who, size)) is not None:
                 self.refused += 1
@@ -114,13 +114,13 @@ class Share:
             self.put(who.user, size)
 
     def put(self, user: str, size: int = 1) -> None:
-        """The same without a question: he has them already, in another way."""
+        """Count so many for a user who has them already, without asking."""
         with self._free:
             self._by_user[user] += size
             self.taken += size
 
     def give(self, user: str, size: int = 1) -> None:
-        """He has so many less."""
+        """Give so many of a user's back."""
         with self._free:
             self.taken -= size
             self._by_user[user] -= size
@@ -130,7 +130,7 @@ class Share:
 
     @contextmanager
     def held(self, who: Who) -> Generator[None]:
-        """One for as long as this lasts.  Raises Unavailable."""
+        """Take one for the time of a `with` block.  Raises Unavailable."""
         self.take(who)
         try:
             yield
@@ -138,7 +138,7 @@ class Share:
             self.give(who.user)
 
     def wait(self, who: Who, until: float, wanted: Callable[[], bool]) -> bool:
-        """Take one as soon as there is one, by `time.monotonic`; False: it is too late, or not wanted any more."""
+        """Wait for one, until a time by `time.monotonic`; False: it is too late, or not wanted any more."""
         with self._free:
             while self.refusal(who) is not None:
                 if time.monotonic() >= until or not wanted():
@@ -150,7 +150,7 @@ class Share:
 
 
 class Shares:
-    """All things of a server."""
+    """The shares of a server, by name."""
 
     def __init__(self, things: Mapping[str, Terms] = THINGS) -> None:
         self.by_name = {name: Share(terms) for name, terms in things.items()}

@@ -57,7 +57,7 @@ Arenas: TypeAlias = Callable[[str], Arena]
 
 
 class Paging:
-    """Who asks for it, and how old state has to be."""
+    """Which queues move cold state out of the heap, and how old it has to be for that."""
 
     __slots__ = ("asking", "at", "before", "version", "wanted")
 
@@ -69,7 +69,7 @@ class Paging:
         self.before = 0  # state of messages below this LSN was there at the last look already
 
     def begin(self, version: int, queues: Iterable[Queue], sows: Iterable[Sow]) -> None:
-        """Begin a look at all that ask for it, as of this version of the topology."""
+        """Begin a look at the queues that ask for paging, as of this version of the topology."""
         self.version, self.at = version, 0
         self.asking = [queue for queue in queues if queue.settings.file_backed_metadata]
         self.asking += (sow for sow in sows if sow.file_backed)
@@ -115,7 +115,7 @@ class Timers:
         self._known.pop(queue.id, None)
 
     def watch(self, wanted: bool) -> None:
-        """Whether somebody will ask which queues have `changed`."""
+        """Record from now on which queues have `changed`, or stop."""
         self._changed = set() if wanted else None
 
     def changed(self) -> set[Queue]:
@@ -138,7 +138,7 @@ class Timers:
         return (wall[0][0] if wall else None), (mono[0][0] if mono else None)
 
     def due(self, now: Now) -> list[int]:
-        """Ids of the queues with something due, ascending.  They are to be ticked and named as touched."""
+        """Ids of the queues with something due, ascending.  The caller ticks them and adds them to `touched`."""
         out: set[int] = set()
         wall, mono = self.next()
         while wall is not None and wall <= now.wall:
@@ -185,7 +185,7 @@ class Floors:
         self._known.pop(queue.id, None)
 
     def look(self, most: int) -> bool:
-        """Ask up to so many of those that moved; whether some are left."""
+        """Ask up to `most` of the queues that changed for their floor; whether some are left."""
         moved = self.moved
         while moved and most:
             most -= 1
@@ -198,7 +198,7 @@ class Floors:
         return bool(moved)
 
     def lowest(self) -> int:
-        """No message of any queue is older, of those asked."""
+        """The lowest of the known floors."""
         return min(self._known.values(), default=NEVER)
 
 
@@ -220,7 +220,7 @@ class _Level:
         self.times: list[int] = []
 
     def note(self, first: int, time: int) -> bool:
-        """Whether it was far enough from the last one."""
+        """Keep the moment if it is far enough from the last one; whether it was."""
         times = self.times
         if times and time - times[-1] < self.grain:
             return False
@@ -244,7 +244,7 @@ class Stamps:
         self._due = 0  # before this the finest level has nothing to note
 
     def note(self, last: int, time: int) -> None:
-        """What came since the last note, up to this LSN, came at this time; called once a turn."""
+        """Records up to this LSN, since the last call, have this time; called once a turn."""
         first, self._next = self._next, last + 1
         if time < self._due:
             return
@@ -255,7 +255,7 @@ class Stamps:
         self._begun = self._begun or time
 
     def of(self, lsn: int, now: int) -> int:
-        """When this LSN was given out, at the earliest; what is older than the first note has its time."""
+        """The earliest time at which this LSN can have been given out; never before the first note's."""
         for level in self._levels:
             if level.lsns and lsn >= level.lsns[0]:
                 return min(level.times[bisect_right(level.lsns, lsn) - 1], now)
@@ -394,7 +394,7 @@ class CoreParts:
         return self._out.next_lsn
 
     def write_as(self, format: int) -> None:
-        """The format of the log that all who read it know (`Outbox.check_format`); without a word the newest."""
+        """The format version that every reader of the log knows (`Outbox.check_format`); the newest by default."""
         if format != self._out.format:
             self._out.write_as(format)
 
@@ -410,12 +410,12 @@ class CoreParts:
 
     @property
     def journal(self) -> list[Entry]:
-        """Entries that nobody has taken for the log yet; to be read."""
+        """Entries that were not handed to the log yet; for reading only."""
         return self._out.journal
 
     @property
     def effects(self) -> list[Effect]:
-        """Effects that nobody has taken to perform yet; to be read."""
+        """Effects that were not handed out yet; for reading only."""
         return self._out.effects
 
     @contextmanager

@@ -77,7 +77,7 @@ class DeliveryCommands(QueueCommands):
             raise Draining(f"the server drains: it takes no new consumers, of '{name}' neither")
 
     def _attend(self, now: Now, queue: Queue, **terms: Unpack[Terms]) -> Consumer:
-        """The same for who was there before the server drained."""
+        """`subscribe`, for consumers that were there before the server drained."""
         if isinstance(asked := terms.get("filter"), Filter):
             terms["filter"] = asked.reading(queue.settings.message_type)
         consumer = queue.subscribe(self._at(now), self._out, **terms)
@@ -147,7 +147,7 @@ class DeliveryCommands(QueueCommands):
         return affected
 
     def settle_several(self, now: Now, queue: Queue, settled: Sequence[Acked]) -> int:
-        """Deliveries of several consumers of a queue are done: what `settle` does for one after the other."""
+        """Acknowledge deliveries of several consumers of a queue, with the result of `settle` for each in turn."""
         if self._admin.by_id.get(queue.id) is not queue:
             return 0
         if queue.shares_credit:
@@ -156,7 +156,7 @@ class DeliveryCommands(QueueCommands):
         return queue.settle_several(self._at(now), settled, self._out)
 
     def settle_round(self, now: Now, done: Mapping[Serving, Sequence[Acked]]) -> None:
-        """The same for many queues."""
+        """`settle_several` for many queues."""
         now, out, touched, by_id = self._at(now), self._out, self._timers.touched, self._admin.by_id
         for one, settled in done.items():
             shares, queue = one.sharing, by_id.get(one.id)
@@ -169,7 +169,7 @@ class DeliveryCommands(QueueCommands):
                 touched.add(queue)
 
     def settle_each(self, now: Now, queue: Queue, consumers: Sequence[Consumer], chunk: Chunk) -> int:
-        """The same of as many consumers as messages, each of which has done the one at its place; chunk: ascending."""
+        """Acknowledge one message of each consumer: the one at the same place in `chunk`, which ascends."""
         if queue.shares_credit:
             return self.settle_several(now, queue, apart(consumers, chunk))
         if self._admin.by_id.get(queue.id) is not queue:
@@ -179,7 +179,7 @@ class DeliveryCommands(QueueCommands):
         return affected
 
     def set_aside(self, now: Now, consumer: Consumer, chunk: Chunk) -> int:
-        """What a consumer holds and cannot be given, its body being unreadable, is held by nobody; how many."""
+        """Take leases from a consumer whose messages have unreadable bodies: nobody holds them then; how many."""
         queue = queue_of(consumer)
         if self._admin.by_id.get(queue.id) is not queue:
             return 0
@@ -230,7 +230,7 @@ class DeliveryCommands(QueueCommands):
         return affected
 
     def _never_offered(self, queue: Queue, chunk: Chunk) -> Chunk:
-        """Those that are older than the queue, and that no pass over the log has offered to it."""
+        """Messages older than the queue that no pass over the log has offered to it."""
         parts = [chunk[: bisect_left(chunk, queue.id)]]
         for low, high in self._passes.get(queue.id, ((), None))[0]:
             parts = [rest for part in parts for rest in sift(part, range(low, high))[1]]
@@ -242,7 +242,7 @@ class DeliveryCommands(QueueCommands):
         self, now: Now, queue: Queue, filter: Matcher, answer: Callable[[int], None], verb: Verb = Verb.ACK, *,
         client: str = "",
     ) -> None:  # fmt: skip
-        """Settle whatever matches of what is in the queue now, whoever holds it, as its `leasing` allows.
+        """Settle every message now in the queue that matches, whoever holds it, as its `leasing` allows.
 
         `answer` hears how many messages that affected, once the queue was gone through.
         Errors: QueueFull when many others are on their way.
@@ -293,7 +293,7 @@ class DeliveryCommands(QueueCommands):
         return wall, mono
 
     def takers(self, route: int) -> list[Queue]:
-        """The queues of today that a row's route names."""
+        """The existing queues that a row's route names."""
         queues = [self._admin.by_id.get(number) for number in self._interning.queues_of(route)]
         return [queue for queue in queues if queue is not None]
 
@@ -338,13 +338,13 @@ class InterventionCommands(QueueCommands):
     def cancel_messages(
         self, now: Now, queues: Iterable[Queue], wanted: Chunk, *, by: str = ""
     ) -> list[tuple[Queue, int]]:
-        """Remove messages where they wait: not where somebody holds them.  Of each queue how many, where any did."""
+        """Remove messages from the queues where they wait unleased; how many by queue, where there were any."""
         return self._each(now, queues, wanted, None, by)
 
     def reschedule_messages(
         self, now: Now, queues: Iterable[Queue], wanted: Chunk, when: int, *, by: str = ""
     ) -> list[tuple[Queue, int]]:
-        """Let messages wait until `when` (microseconds since the epoch; what is over is now) where they wait."""
+        """Delay messages until `when` (microseconds since the epoch; the past is now) in the queues where they wait."""
         if not 0 < when <= LATEST:
             raise InvalidArgument(f"{when} is no time in microseconds since the epoch")
         return self._each(now, queues, wanted, when, by)
@@ -371,7 +371,7 @@ class InterventionCommands(QueueCommands):
         return out
 
     def interned(self, vhost: str, exchange: str, key: str) -> Topic:
-        """The topic of that name, whether its exchange is there or not."""
+        """The interned topic of that name, even if its exchange does not exist."""
         return self._topic(vhost, exchange, key)
 
     def move_messages(
@@ -419,7 +419,7 @@ class InterventionCommands(QueueCommands):
 
 
 class AnswerCommands(DeliveryCommands):
-    """The one way in for answers."""
+    """Takes the answers to what the core has asked for."""
 
     def answered(self, now: Now, answer: Answer) -> None:
         """Go on with what an ask was for; of an answer for a part the rest is asked for again."""

@@ -29,7 +29,7 @@ READ_AT_ONCE = 1_000
 
 
 class HistoryCommands(RecoveryCommands):
-    """Bindings, and what comes with them."""
+    """Bindings, and the recent history that an exchange gives to a new one."""
 
     def bind(
         self, now: Now, vhost: str, source: str, destination: str, kind: str, key: str,
@@ -51,7 +51,7 @@ class HistoryCommands(RecoveryCommands):
             self._out.end()
 
     def _give_history(self, now: Now, source: Queue, into: Queue | str, chunk: Chunk) -> None:
-        """Give these to a queue at once, or have them looked at first: by its filters, or for an exchange."""
+        """Give these messages to a queue, at once or after its filters (or an exchange's routing) were asked."""
         filters = () if isinstance(into, str) else self._router.filters_of(into)
         if isinstance(into, Queue) and not filters:
             self._take_history(now, source, into, chunk)
@@ -62,7 +62,7 @@ class HistoryCommands(RecoveryCommands):
             self._out.effect(Scan(token, filters, chunk) if filters else Fetch(token, chunk[:READ_AT_ONCE]))
 
     def _history_answered(self, now: Now, answer: Fetched | Scanned) -> None:
-        """Some of it was looked at: give what is wanted, and go on with the rest."""
+        """A part of the history was judged: give what is wanted, and go on with the rest."""
         source, into, chunk, filters = self._histories.pop(answer.token.serial)
         there = self._admin.by_id.get
         if there(source.id) is not source or (isinstance(into, Queue) and there(into.id) is not into):

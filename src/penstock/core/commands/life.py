@@ -53,7 +53,7 @@ class RecoveryCommands(CoreParts):
     """Passes over the log for queues that take what was published before."""
 
     def passes(self) -> list[Pass]:
-        """Those that are under way, by queue."""
+        """The passes under way, by queue."""
         out = list[Pass]()
         for number, (reviewed, passing) in self._passes.items():
             queue = self._admin.by_id[number]
@@ -72,7 +72,7 @@ class RecoveryCommands(CoreParts):
         return queue.id in self._passes or queue.floor() < queue.id
 
     def passing_floor(self) -> int:
-        """No pass asks for what is older."""
+        """The lowest LSN that a pass may still ask for."""
         return min((one.at for _, one in self._passes.values() if one is not None), default=LSN_LIMIT)
 
     def _pass_answered(self, now: Now, step: Recovered) -> None:
@@ -145,7 +145,7 @@ class RecoveryCommands(CoreParts):
             )
 
     def _leave_behind(self, now: Now, queue: Queue, settings: QueueSettings, places: Mapping[int, int]) -> int:
-        """What the queue has from before the recovery point of these settings leaves it; how many messages."""
+        """Remove what the queue has from before the recovery point of these settings; how many messages."""
         point = parse_recovery_point(settings.recovery_point)
         start = {"epoch": 0, "now": LSN_LIMIT, "creation": queue.id, "lsn": point.lsn, "time": LSN_LIMIT}[point.kind]
         if point.kind == "time" and point.time <= now.wall and queue.floor() <= self._out.last_lsn:
@@ -185,7 +185,7 @@ _NO_LSNS: Ints = np.zeros(0, dtype=np.int64)
 
 
 class Part(NamedTuple):
-    """Fields of the durable state that a part of the core has in a form of its own, and goes on from, and gives."""
+    """Fields of the durable state that a part of the core keeps in another form, with how it loads and gives them."""
 
     fields: tuple[str, ...]
     load: Callable[[Life, DurableState], None]
@@ -343,7 +343,7 @@ class Life(RecoveryCommands):
         snapshot.marks = [Marked(name, some.pairs[:]) for name, some in self._marks()]
 
     def captured(self, snapshot: Snapshot) -> None:
-        """The snapshot was encoded: forget what nothing needed, unless a pass has brought something back since."""
+        """The snapshot is written: forget what nothing in it needed, unless a pass has brought something back since."""
         if self._recovered > snapshot.cut:
             return
         for mark, (_, some) in zip(snapshot.marks, self._marks(), strict=True):
@@ -360,7 +360,7 @@ class Life(RecoveryCommands):
         cause: int = OWN,
         since: Mapping[str, int] | None = None,
     ) -> None:
-        """Log what actions have done: all up to the floor, and what these messages of one record set off of one.
+        """Log what actions have done: everything up to the floor, and one action's work for these messages of a record.
 
         since: from which LSN on each action there is watches.
         """
@@ -375,7 +375,7 @@ class Life(RecoveryCommands):
         self.acted.fold(name, header, pairs)
 
     def look_for_floor(self, most: int) -> bool:
-        """Ask up to so many queues that moved for their oldest message; whether some are left for `floor` to ask."""
+        """Ask up to `most` changed queues for their oldest message; whether some are left for `floor` to ask."""
         self._timers.next()  # names those that were touched
         if self._floors.look(most):
             return True

@@ -67,14 +67,14 @@ def pause(queue: Contents, now: Now, until: int, sink: Sink, by: str = "") -> No
 
 
 def pause_due(queue: Contents, until: int, sink: Sink, by: str = "") -> None:
-    """The same without what is due beside it."""
+    """`pause`, without doing first what is due."""
     if until != queue.paused_until:
         stay_paused(queue, until)
         sink.record(Kind.PAUSE, queue.name, _with_author({"until": until}, by), pack_pairs(queue.id, ()))
 
 
 def stay_paused(queue: Contents, until: int) -> None:
-    """It is paused until then, as a record says that is written already."""
+    """Set the pause that a record already says."""
     queue.paused_until = until
     if until:
         queue.agenda |= PAUSE
@@ -88,14 +88,14 @@ def drain(queue: Contents, now: Now, draining: bool, sink: Sink) -> None:
 
 
 def await_sites(queue: Contents, now: Now, sites: tuple[str, ...], sink: Sink) -> None:
-    """Deliver nothing until none of these sites has to tell what happened.  No record: it ends with the process."""
+    """Deliver nothing until these sites have reported what happened.  No record: it ends with the process."""
     queue.catch_up(now, sink)
     queue.behind = sites
     queue.carry_on(now, sink)
 
 
 def withdraw(queue: Contents, now: Now, wanted: Chunk, sink: Sink, by: str = "") -> int:
-    """Remove those of the wanted that wait, in any state; how many.  No dead letter comes of them."""
+    """Remove the wanted messages that wait, in any state, without dead letters; how many."""
     queue.catch_up(now, sink)
     count = _dropped(queue, queue.extract(wanted), CANCELLED, sink, by)
     queue.carry_on(now, sink)
@@ -103,7 +103,7 @@ def withdraw(queue: Contents, now: Now, wanted: Chunk, sink: Sink, by: str = "")
 
 
 def leave_behind(queue: Contents, now: Now, start: int, sink: Sink) -> int:
-    """Remove what is older than `start`, waiting or leased, for the queue begins there now; how many.
+    """Remove what is older than `start`, the new beginning of the queue, waiting or leased; how many.
 
     No dead letter comes of it.  What a stream has planned stays with its batch, which must be the same whenever it is
     asked for; what is dying is gone already.  What a queue keeps for everybody it hands out without leasing it.
@@ -123,7 +123,7 @@ def leave_behind(queue: Contents, now: Now, start: int, sink: Sink) -> int:
 
 
 def reschedule(queue: Contents, now: Now, wanted: Chunk, when: int, sink: Sink, by: str = "") -> int:
-    """Delay those of the wanted that wait until `when` (wall), whatever they waited for; how many."""
+    """Delay the wanted messages that wait until `when` (wall), whatever they waited for; how many."""
     queue.catch_up(now, sink)
     count = delay_waiting(queue, wanted, when, sink, by)
     if queue.is_due(now):
@@ -200,14 +200,14 @@ def _widen(spans: dict[int, tuple[int, int]], group: int, low: int, high: int) -
 
 
 def _staying(queue: Contents, low: int, high: int) -> Ints:
-    """LSNs that live and are not ready, between the two; ascending."""
+    """LSNs between the two that are in the queue and not ready; ascending."""
     staying = queue.chunks("leased", "delayed", "dying", "foreign")
     overlapping = [chunk for chunk in staying if len(chunk) and chunk[0] <= high and low <= chunk[-1]]
     return flat([chunk[bisect_left(chunk, low) : bisect_left(chunk, high + 1)] for chunk in overlapping])
 
 
 def _dropped(queue: Contents, runs: Sequence[Run], reason: str, sink: Sink, by: str = "") -> int:
-    """Say that these, which are in no place any more, have left the queue; how many."""
+    """Log that these, taken out of their places, have left the queue; how many."""
     if not runs:
         return 0
     queue.left(runs)
@@ -222,7 +222,7 @@ def _with_author(header: dict[str, object], by: str) -> dict[str, object]:
 
 
 def delay_waiting(queue: Contents, wanted: Chunk, when: int, sink: Sink, by: str) -> int:
-    """Delay those that wait until `when`; how many.
+    """Delay the messages that wait until `when`; how many.
 
     What was never delivered takes the place of its next DUE record, what was returns to its own place then.
     """
@@ -246,7 +246,7 @@ def delay_waiting(queue: Contents, wanted: Chunk, when: int, sink: Sink, by: str
 
 
 def _keep_until(queue: Contents, runs: Sequence[Run], when: int, fences: set[int]) -> None:
-    """Runs that stand nowhere wait until then.  fences: those of them that are barriers."""
+    """Delay runs that were taken out of their place.  fences: those of them that are barriers."""
     late = queue.ensure_delays()
     for run in runs:
         run.deadline, run.place, run.granted = when, 0, 0

@@ -37,7 +37,7 @@ _NOTHING_BACK = Returned()
 
 
 class Barrier:
-    """One that waits, and what is behind it up to the next."""
+    """A barrier that waits, and the messages behind it up to the next barrier."""
 
     __slots__ = ("back", "delayed", "lsn", "main", "place")
 
@@ -71,7 +71,7 @@ class Barrier:
         yield from (run.chunk for run in self.back.runs())
 
     def absorb(self, gone: Barrier) -> None:
-        """The part of the next one, which is gone, is behind this one."""
+        """The next barrier is gone: what was behind it is behind this one."""
         if self.main is _NOTHING:
             self.main = gone.main
         else:
@@ -180,7 +180,7 @@ class Barriers:
             at = end
 
     def delay(self, chunk: Chunk, sign: int) -> None:
-        """Messages became delayed (1), or are it no longer (-1)."""
+        """Messages became delayed (1), or ceased to be (-1)."""
         if not len(self):
             return
         for barrier, part in self.cut(chunk):
@@ -227,7 +227,7 @@ class Barriers:
         return out, self._remove(gone) if gone else []
 
     def _among(self, wanted: Chunk) -> list[Barrier]:
-        """Barriers that are among the wanted."""
+        """The wanted messages that are barriers."""
         out = list[Barrier]()
         index = bisect_left(self._places, wanted[0], self._start)
         while index < len(self._all) and self._places[index] <= wanted[-1]:
@@ -241,7 +241,7 @@ class Barriers:
         return out
 
     def _remove(self, gone: Sequence[Barrier]) -> list[Barrier]:
-        """Take barriers out.  Those that stood before all that stay, whose parts are before no barrier now."""
+        """Take barriers out; returns those that no remaining barrier precedes, so that their messages come free."""
         going = set(gone)
         freed = list[Barrier]()
         while (first := self.first) is not None and first in going:
@@ -272,14 +272,14 @@ class Barriers:
             yield from barrier.main.chunks()
 
     def runs(self) -> Iterator[Run]:
-        """The rest of what is held."""
+        """Held messages that came back, with their tallies."""
         for lsn, place in self.late.items():
             yield Run(range(lsn, lsn + 1), True, place=place)
         for barrier in self.waiting():
             yield from barrier.back.runs()
 
     def solid(self) -> Iterator[Chunk]:
-        """Arrays of parts within which no other message of the queue lies."""
+        """Which arrays are solid: no other message of the queue lies within them."""
         for barrier in self.waiting():
             yield from barrier.main.solid()
 

@@ -52,7 +52,7 @@ class Contents(QueueParts):
         self.weight = self.ready_bytes if asked else -1
 
     def weightless(self) -> None:
-        """Nothing is ready: no bytes either, and a weighing is over."""
+        """Reset the bytes of what is ready: nothing is.  A weighing under way ends."""
         if self.weighing is not None:
             self.weighing, self.limits = None, limits_of(self.settings)
         self.weight = min(self.weight, 0)
@@ -89,7 +89,7 @@ class Contents(QueueParts):
 
     @property
     def offered(self) -> int:
-        """Ready messages that consumers may have; the others wait for something of their own queue."""
+        """Ready messages that can be dispatched; the others wait for a key, a group or a tenant."""
         shares = self.shares
         if shares is None:
             return self.main.count + self.returned.count  # what is `ready`
@@ -97,12 +97,12 @@ class Contents(QueueParts):
 
     @property
     def halted(self) -> bool:
-        """Whether nothing is delivered: somebody paused it, the server drains, or other sites have to tell first."""
+        """Whether delivery is stopped: the queue is paused, the server drains, or other sites have to report first."""
         return self.draining or self.paused_until > 0 or len(self.behind) > 0
 
     @property
     def busy(self) -> bool:
-        """Whether nobody is given anything now: it is halted, or something of its own has to be over before."""
+        """Whether nothing may be dispatched now: the queue is halted, or work of its own has to end first."""
         shares = self.shares
         return (
             self.draining or self.paused_until > 0 or len(self.behind) > 0 or self.agenda & TRIM > 0
@@ -112,12 +112,12 @@ class Contents(QueueParts):
 
     @property
     def held(self) -> int:
-        """Messages that nobody may be given yet: barriers that wait, what they hold back, what a pass has found."""
+        """Messages held back: waiting barriers, what is behind them, and what a pass over older messages found."""
         return self.barriers.held + (self.older.count if self.older is not None else 0)
 
     @property
     def available(self) -> int:
-        """What is ready for clients that know no barriers, and what queries look at."""
+        """Ready and held messages together: what clients that know no barriers, and queries, count as ready."""
         shares, older = self.shares, self.older
         count = self.main.count + self.returned.count + self.barriers.held
         return count + (0 if shares is None else shares.count) + (0 if older is None else older.count)
@@ -139,7 +139,7 @@ class Contents(QueueParts):
 
     @property
     def transfers(self) -> tuple[int, int, int]:
-        """Messages that came to be this site's, that ceased to be, and that two sites took, since the start."""
+        """Messages that became this site's, that went to another, and that two sites took, since the start."""
         foreign = self.foreign
         return (0, 0, 0) if foreign is None else (foreign.taken, foreign.given, foreign.claims.doubled)
 
@@ -156,7 +156,7 @@ class Contents(QueueParts):
 
     @property
     def barriers_waiting(self) -> int:
-        """Barriers that are not let go yet."""
+        """Barriers that still hold messages back."""
         return len(self.barriers)
 
     @property
@@ -174,7 +174,7 @@ class Contents(QueueParts):
         return room
 
     def head(self) -> Key | None:
-        """Where the message stands that goes next."""
+        """The place of the message that is dispatched next."""
         if self.shares is not None and self.shares.tenants is not None:
             return self.shares.tenants.peek(self.shares.mono)
         if not self.main.count:
@@ -183,15 +183,15 @@ class Contents(QueueParts):
         return min(first, self.returned.head()) if self.returned.count else first
 
     def first_wanted(self, targets: TargetList) -> Key | None:
-        """Where the oldest message stands that a filter's list has found."""
+        """The place of the oldest message in a filter's target list."""
         return targets.head(self.main)
 
     def looks_on(self, targets: TargetList) -> bool:
-        """Whether the list has something to look at still."""
+        """Whether a filter has messages that it has not looked at."""
         return targets.busy or targets.stop(self.main, END) is not None
 
     def take_ready(self, count: int) -> list[Run]:
-        """Up to `count` of the oldest ready messages, in order; of several tenants those whose turn it is."""
+        """Take up to `count` ready messages in the order of dispatch; with tenants, of those whose turn it is."""
         if self.shares is not None and self.shares.tenants is not None:
             runs = self.shares.tenants.take(count, self.shares.mono)
         elif not self.returned.count:
@@ -203,12 +203,12 @@ class Contents(QueueParts):
         return runs
 
     def weight_of(self, runs: Sequence[Run]) -> int:
-        """Bytes of the bodies of these."""
+        """Bytes of the bodies of these messages."""
         total = self.sizes.total
         return sum([total(run.chunk) for run in runs])
 
     def take_one(self, key: Key) -> Run:
-        """The ready message that stands there."""
+        """Take the ready message at this place."""
         if self.shares is not None and self.shares.tenants is not None:
             return self.take_ready(1)[0]
         lsn = key[1]
@@ -221,7 +221,7 @@ class Contents(QueueParts):
         return self.returned.extract(one)[0]
 
     def extract(self, wanted: Chunk) -> list[Run]:
-        """Take those of the wanted that wait, wherever they stand.  Who asks says what becomes of them."""
+        """Take the wanted messages that wait out of their places.  The caller says what becomes of them."""
         return self._extracted(wanted, *WAITING)
 
     def extract_ours(self, wanted: Chunk) -> list[Run]:
@@ -241,7 +241,7 @@ class Contents(QueueParts):
     # -- offered
 
     def offer(self, run: Run) -> None:
-        """Let consumers have this, which counts as ready already."""
+        """Make a run available to consumers; it is counted as ready already."""
         if self.shares is not None and self.shares.tenants is not None:
             self.shares.tenants.put(run)
             return
@@ -253,13 +253,13 @@ class Contents(QueueParts):
     # -- gone
 
     def forget(self, wanted: Chunk) -> int:
-        """Remove waiting messages without a record: another record already says that they are gone."""
+        """Remove waiting messages, of which another record says already that they are gone."""
         runs = self.extract(wanted)
         self.left(runs)
         return sum(len(run.chunk) for run in runs)
 
     def wants_letter(self, reason: str) -> bool:
-        """Whether messages that leave for this reason have somewhere to go; what a ring replaced, if that is asked."""
+        """Whether messages that leave for this reason become dead letters (replaced ones only if that is set)."""
         if reason == REPLACED:
             return names(self.actions, reason)
         if self.settings.letters_to(reason) is not None:
@@ -268,7 +268,7 @@ class Contents(QueueParts):
         return wants(self.actions, reasons)
 
     def give_way(self, runs: Sequence[Run], reason: str, sink: Sink) -> None:
-        """These gave way; they are counted in no state any more when this is called."""
+        """Log that these gave way to others; they are out of their places already."""
         if not runs:
             return
         count = sum(len(run.chunk) for run in runs)
@@ -292,7 +292,7 @@ class Contents(QueueParts):
         why: str = "",
         dying: list[Letter] | None = None,
     ) -> None:
-        """Let messages leave without success; they are counted in no state any more when this is called.
+        """Log that these end undelivered; they are out of their places already.
 
         reason: causes of `records.causes`.  why: the words of who refused them.
         dying: takes those that want a letter, instead of the queue's own.
@@ -314,7 +314,7 @@ class Contents(QueueParts):
         sink.record(Kind.EXPIRE, self.name, header, pairs_body(self.id, runs))
 
     def expire_elsewhere(self, runs: Sequence[Run], sink: Sink) -> None:
-        """These are over, and other sites': their dead letters are those sites' affair, who are not told of it."""
+        """Remove messages that other sites own, without telling those: each site makes the dead letters of its own."""
         if runs:
             self.left(runs)
             self.counted().expired(TIME_LIMIT, sum(len(run.chunk) for run in runs))
@@ -324,7 +324,7 @@ class Contents(QueueParts):
     # -- leases and consumers
 
     def freed(self, consumer: Consumer, runs: Sequence[Run]) -> tuple[int, int]:
-        """The consumer holds these no longer; (how many, how many of them were no longer in the queue)."""
+        """A consumer holds these no longer; (how many, how many of them had left the queue before)."""
         count = slots = 0
         if self.shares is not None:
             self.shares.freed([run for run in runs if run.place != SLOT])
@@ -351,13 +351,13 @@ class Contents(QueueParts):
         return count, slots
 
     def leased_until(self, deadline: int) -> None:
-        """A lease was given that ends then; 0: never."""
+        """Note that a lease ends at this time; 0: never."""
         if deadline and deadline < self.lease_due:
             self.lease_due = deadline
             self.agenda |= LEASES
 
     def holders(self) -> Iterator[Consumer]:
-        """Consumers that hold something, nobody among them."""
+        """Consumers that hold something, but for the one that stands for nobody."""
         return (consumer for consumer in self.all_consumers if consumer.leases.count)
 
     def drop_if_done(self, consumer: Consumer) -> None:
@@ -372,7 +372,7 @@ class Contents(QueueParts):
 
     @property
     def dying(self) -> int:
-        """Messages that leave without success as soon as their bodies were fetched."""
+        """Messages that become dead letters once their bodies are fetched."""
         return self.letters.count
 
     def leased_runs(self) -> Iterator[Run]:
@@ -388,7 +388,7 @@ class Contents(QueueParts):
     # -- what lasts
 
     def capture(self) -> Contained | None:
-        """What lasts of it, as references; None for an empty queue."""
+        """What a checkpoint keeps of it, as references; None for an empty queue."""
         return self.captured() if any(self.places()) else None
 
     def snapshot(self) -> tuple[list[Chunk], dict[str, array[int]]]:
@@ -437,23 +437,23 @@ class Contents(QueueParts):
 
     @abstractmethod
     def put_back(self, run: Run, /) -> None:
-        """A run is ready again, at its place, or waits in a stage before that."""
+        """Make a run ready again at its place, unless a stage has it wait."""
 
     @abstractmethod
     def come_back(self, runs: list[Run], sink: Sink, /) -> None:
-        """Runs that stand nowhere are ready again; some may find no room."""
+        """Return runs that were taken out of their place; some may find no room, and leave."""
 
     @abstractmethod
     def keep_away(self, run: Run, due: int, /) -> None:
-        """A run that failed is delayed until then (wall)."""
+        """Delay a failed run until `due` (wall)."""
 
     @abstractmethod
     def left(self, runs: Sequence[Run], /) -> None:
-        """These are out of the queue for good, wherever they stood."""
+        """Tell the stages that these have left the queue for good."""
 
     @abstractmethod
     def is_due(self, now: Now, /) -> bool:
-        """Whether something should have happened by now."""
+        """Whether something is due that has not been done."""
 
     @abstractmethod
     def tick(self, now: Now, sink: Sink, /) -> None:
@@ -461,19 +461,19 @@ class Contents(QueueParts):
 
     @abstractmethod
     def carry_on(self, now: Now, sink: Sink, /) -> None:
-        """Dispatch; where shared credit came free, also on the other queues that it serves, in turn."""
+        """Dispatch, and where shared credit came free also on the other queues that it serves, in turn."""
 
     @abstractmethod
     def serve(self, now: Now, sink: Sink, /) -> None:
-        """Let go what is over a limit, dispatch what is ready, and let filters look on."""
+        """Drop what exceeds a limit, dispatch what is ready, and have filters look further."""
 
     @abstractmethod
     def give_out(self, now: Now, sink: Sink, /) -> None:
-        """Dispatch what is ready, and let filters look on."""
+        """Dispatch what is ready, and have filters look further."""
 
     @abstractmethod
     def offer_all(self, now: Now, sink: Sink, /) -> None:
-        """Dispatch what is ready, and what becomes ready by that."""
+        """Dispatch what is ready, and whatever becomes ready by that."""
 
     @abstractmethod
     def look_on(self, now: Now, sink: Sink, /) -> None:

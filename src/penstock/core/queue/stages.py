@@ -62,7 +62,7 @@ class Newcomers:
 
     @property
     def gone(self) -> list[Chunk]:
-        """Those that went elsewhere: no array may span them and be called solid."""
+        """Those that a stage kept: an array that spans them is not solid."""
         return [part for part in (self.delayed, self.dead, self.elsewhere, self.taken) if part]
 
     def part(self, start: int, stop: int) -> Newcomers:
@@ -80,7 +80,7 @@ class Newcomers:
         )  # fmt: skip
 
     def left(self) -> tuple[Chunk, Sequence[int] | None]:
-        """Those that went nowhere else, and the rows of their bodies."""
+        """Those that no stage kept, and the rows of their bodies."""
         gone = self.gone
         if not gone:
             return self.chunk, self.rows
@@ -105,7 +105,7 @@ def _some(column: Sequence[T] | None, start: int, stop: int) -> Sequence[T] | No
 
 
 def append_rest(queue: Contents, new: Newcomers) -> None:
-    """Append those that stand nowhere else to the main order."""
+    """Append those that no stage kept to the main order."""
     if new.placed:
         return
     chunk, rows = new.left()
@@ -131,73 +131,74 @@ def append_around(main: Main, left: Chunk, gone: Chunk) -> None:
 
 
 class Stage:
-    """One of those that messages pass on their way in, and again when they come back.  What is not told here a stage
-    need not do, and then nobody asks it (`Plan`).
+    """A step that messages pass on their way into a queue, and again when they come back.
+
+    A stage overrides the methods that it needs; the others are never called (`Plan`).
     """
 
     def present(self, queue: Contents) -> bool:
-        """Whether the queue has it: once something is set or stands there.  It may still let everything through.
+        """Whether the queue needs this stage, by its settings or for messages that stand in it.  It may let all pass.
 
-        One that is of no setting comes with those who want it alone.
+        A stage that belongs to no setting is added by the first message that needs it (`wanted`).
         """
         return False
 
     # -- newcomers
 
     def wanted(self, new: Newcomers) -> bool:
-        """Whether these newcomers bring it with them."""
+        """Whether these newcomers need it, although the queue did not."""
         return False
 
     def cut(self, queue: Contents, now: Now, new: Newcomers) -> int:
-        """How many of them, from the first on, may be decided as a whole; at least one."""
+        """How many newcomers, from the first on, can be decided together; at least one."""
         return len(new)
 
     def begin(self, queue: Contents, now: Now, new: Newcomers, sink: Sink) -> None:
-        """They are about to come."""
+        """Called before they are admitted."""
 
     def admit(self, queue: Contents, now: Now, new: Newcomers, sink: Sink) -> None:
-        """Take what belongs here and say so in `new`; the others go on."""
+        """Keep the messages that must wait here, and note that in `new`; the others pass."""
 
     def entered(self, queue: Contents, now: Now, new: Newcomers, sink: Sink) -> None:
-        """All stand where they belong; nobody was offered anything yet, but where an order had to do so."""
+        """Called when all are in their places, before any is dispatched (unless an order had to do so at once)."""
 
     def offered(self, queue: Contents, now: Now, new: Newcomers, sink: Sink) -> None:
-        """Everybody who has room was offered something."""
+        """Called after the newcomers were dispatched to consumers with room."""
 
     def ended(self, queue: Contents, now: Now, new: Newcomers, sink: Sink) -> None:
-        """Filters are asked, too.  Told to the last stage first."""
+        """Called at the end, after filters have looked; for the last stage first."""
 
     # -- what was in the queue before
 
     def returned(self, queue: Contents, runs: list[Run], sink: Sink) -> list[Run]:
-        """Of what comes back together, and stands nowhere, that which may stay; the others are gone."""
+        """Which of these returned runs may stay in the queue; the others have left it."""
         return runs
 
     def readmit(self, queue: Contents, run: Run) -> list[Run]:
-        """What of a run that is ready again, or due, goes on; the rest is kept here."""
+        """The parts of a returned or due run that pass; the rest waits here."""
         return [run]
 
     def delayed(self, queue: Contents, run: Run) -> None:
-        """A run that came back stays away for a while."""
+        """A failed run was delayed."""
 
     def left(self, queue: Contents, runs: Sequence[Run]) -> bool:
-        """These are out of the queue for good, wherever they stood; whether others are offered in their stead."""
+        """These have left the queue for good, from whatever place; returns whether others became ready instead."""
         return False
 
     # -- every command
 
     def trim(self, queue: Contents, sink: Sink) -> None:
-        """Let go what is too much; nothing is given out before that is over."""
+        """Drop what exceeds a limit, before anything is dispatched."""
 
     def prepare(self, queue: Contents, sink: Sink) -> None:
-        """Something is about to be given out."""
+        """Called before messages are dispatched."""
 
     def release(self, queue: Contents, now: Now, sink: Sink) -> None:
-        """Everybody was offered something: let go on what came free by that.  Asked of the last stage first."""
+        """After dispatching: pass on what came free by it.  Called for the last stage first."""
 
 
 class Plan:
-    """The stages of a queue in their order, and for each verb those of them that have it."""
+    """The stages of a queue in order, and for each method the stages that override it."""
 
     __slots__ = (
         "delaying", "keeps", "leaving", "preparing", "readmitting", "releasing", "returning", "stages", "trimming",
@@ -221,7 +222,7 @@ def _with(stages: tuple[Stage, ...], verb: str) -> tuple[Stage, ...]:
 
 @lru_cache
 def plan_of(stages: tuple[Stage, ...]) -> Plan:
-    """One for all queues with these."""
+    """The plan of these stages; queues with equal stages share it."""
     return Plan(stages)
 
 
@@ -230,14 +231,14 @@ PLAIN = plan_of(())
 
 
 def stages_of(queue: Contents) -> Plan:
-    """What messages of a queue pass on their way in and back."""
+    """The stages of a queue, worked out if they are not known."""
     plan = queue.plan or queue.planned()
     assert isinstance(plan, Plan)
     return plan
 
 
 def is_quiet(queue: Contents, now: Now) -> bool:
-    """Whether a plain queue without filters has nothing to come back to now."""
+    """Whether a plain queue without filters has nothing due now."""
     agenda = queue.agenda
     if agenda:
         here, mono = queue.attendance, now.mono
@@ -247,7 +248,7 @@ def is_quiet(queue: Contents, now: Now) -> bool:
 
 
 def put_back(queue: Contents, run: Run) -> None:
-    """A run is ready again, at its place, or waits in a stage before that."""
+    """Make a run ready again at its place, unless a stage has it wait."""
     runs = [run]
     if queue.plan is not PLAIN:
         for stage in stages_of(queue).readmitting:
@@ -259,7 +260,7 @@ def put_back(queue: Contents, run: Run) -> None:
 
 
 def come_back(queue: Contents, runs: list[Run], sink: Sink) -> None:
-    """Runs that stand nowhere are ready again; some may find no room."""
+    """Return runs that were taken out of their place; some may find no room, and leave."""
     for stage in stages_of(queue).returning:
         runs = stage.returned(queue, runs, sink)
     for run in runs:
@@ -268,7 +269,7 @@ def come_back(queue: Contents, runs: list[Run], sink: Sink) -> None:
 
 
 def keep_away(queue: Contents, run: Run, due: int) -> None:
-    """A run that failed is delayed until then (wall)."""
+    """Delay a failed run until `due` (wall)."""
     run.deadline, run.by = due, None
     queue.ensure_delays().retry(run)
     for stage in stages_of(queue).delaying:
