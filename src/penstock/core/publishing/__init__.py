@@ -4,7 +4,7 @@ A batch is decided as a whole: what of it waits, is a duplicate, or is refused c
 (`storing`).  It knows no consumer and no limit of a queue: a queue gets its rows as one chunk and does the rest
 (`arrivals`), and what it wants is worked out elsewhere (`routed`).
 
-What is written as a whole or not at all is looked at before (`beforehand`).
+What is written as a whole or not at all is looked at before (`preflight`).
 """
 
 from __future__ import annotations
