@@ -29,7 +29,7 @@ from penstock.core.state import encoding
 from penstock.core.state.durable import FORMS, Binding, DurableState, ExchangeState, Reign, canonical
 from penstock.core.state.encoding import as_table, dump, dump_settings, load, load_settings, unwrap, wrap
 from penstock.core.state.fold import Fold
-from penstock.core.state.lsns import chunked, flat, ints, runs_of, same_chunked, spread
+from penstock.core.state.lsns import chunked, flat, ints, runs_among, runs_of, same_chunked, spread
 from penstock.core.state.pending import DecidedPart, DecidedState, DeferredAck, Passing, SinkMark
 from penstock.core.state.queue_state import COLUMNS, QueueState
 from penstock.core.state.streams import StreamState
@@ -348,6 +348,20 @@ def test_runs_and_columns(lsns: list[int], data: st.DataObject) -> None:
     column = np.array(values, dtype=np.int64)
     there = np.array(lsns, dtype=np.int64)
     assert spread(there, runs_of(there, column)).tolist() == values
+
+
+@given(
+    st.lists(st.integers(1, 60), unique=True).map(sorted),
+    st.lists(st.tuples(st.integers(0, 60), st.integers(0, 9), st.integers(0, 2)), max_size=8),
+)
+def test_runs_are_put_in_their_one_form_without_a_value_for_each_message(
+    lsns: list[int], runs: list[tuple[int, int, int]]
+) -> None:
+    """Also those that overlap, touch, or are of messages that are not there."""
+    there = np.array(lsns, dtype=np.int64)
+    told = [number for first, length, value in runs for number in (first, first + length, value)]
+    assert runs_among(there, told) == runs_of(there, spread(there, told))
+    assert runs_among(there, array("q", told)) == runs_among(there, told)
 
 
 def test_later_runs_win_where_they_overlap() -> None:

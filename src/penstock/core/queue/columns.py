@@ -22,7 +22,7 @@ from penstock.core.queue.order.ranking import load_ranks
 from penstock.core.queue.order.ranks import UNKNOWN
 from penstock.core.queue.order.runs import packed
 from penstock.core.queue.whole import DISPATCH
-from penstock.core.state.lsns import Ints, flat, spread
+from penstock.core.state.lsns import Ints, flat, runs_among, runs_of, spread
 from penstock.records.chunks import Chunk
 
 Values: TypeAlias = Sequence[Ints]
@@ -47,7 +47,7 @@ def _take_deadlines(queue: Contents) -> Tell | None:
     if queue.expiry.empty:
         return None
     expiry = queue.expiry.copy()
-    return lambda lsns: [expiry.deadlines_of(packed(lsns))]
+    return lambda lsns: [runs_of(lsns, expiry.deadlines_of(packed(lsns)))]
 
 
 def _load_deadlines(queue: Contents, lsns: Ints, values: Values) -> None:
@@ -60,11 +60,11 @@ def _take_ranks(queue: Contents) -> Tell | None:
     ranks = queue.ranks.copy()
     unranked = queue.ranking.pieces(queue.main) if queue.ranking is not None else []
 
-    def tell(lsns: Ints) -> list[Ints]:
+    def tell(lsns: Ints) -> list[array[int]]:
         out = ranks.each(packed(lsns))
         if unranked:
             out[np.isin(lsns, np.concatenate(unranked))] = UNKNOWN
-        return [out]
+        return [runs_of(lsns, out)]
 
     return tell
 
@@ -78,7 +78,7 @@ def _take_keys(queue: Contents) -> Tell | None:
     if queue.last_values is None:
         return None
     known = queue.last_values.known.copy()
-    return lambda lsns: [known.each(packed(lsns))]
+    return lambda lsns: [runs_of(lsns, known.each(packed(lsns)))]
 
 
 def _load_keys(queue: Contents, lsns: Ints, values: Values) -> None:
@@ -92,7 +92,7 @@ def _take_unique(queue: Contents) -> Tell | None:
     if queue.dedup is None or queue.dedup.living is None:
         return None
     living = queue.dedup.living.copy()
-    return lambda lsns: [key_column(living, lsns)]
+    return lambda lsns: [runs_of(lsns, key_column(living, lsns))]
 
 
 def _load_unique(queue: Contents, lsns: Ints, values: Values) -> None:
@@ -105,7 +105,7 @@ def _take_owners(queue: Contents) -> Tell | None:
     if not spans:
         return None
     table = np.array(spans, dtype=np.int64)
-    return lambda lsns: [spread(lsns, table[:, [0, 1, column]].reshape(-1).tolist()) for column in (2, 3)]
+    return lambda lsns: [runs_among(lsns, table[:, [0, 1, column]]) for column in (2, 3)]
 
 
 def _load_owners(queue: Contents, lsns: Ints, values: Values) -> None:

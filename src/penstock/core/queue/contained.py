@@ -11,12 +11,12 @@ import numpy as np
 
 from penstock.core.queue.order.runs import Run
 from penstock.core.queue.settling.attempts import Tally
-from penstock.core.state.lsns import Ints, chunked, flat, ints, runs_of
+from penstock.core.state.lsns import Ints, chunked, flat, ints
 from penstock.records.chunks import Chunk, Longs
 from penstock.records.dataclass import dataclass
 
-Tell: TypeAlias = Callable[[Ints], Sequence[Ints]]
-"""The values of these messages, by ascending LSN, in each of some columns."""
+Tell: TypeAlias = "Callable[[Ints], Sequence[array[int]]]"
+"""What these messages, by ascending LSN, have in each of some columns, as runs."""
 
 
 @dataclass(slots=True)
@@ -66,7 +66,7 @@ class Contained:
         if self.known and len(everything := flat(self.waiting())):
             for names, tell in self.known:
                 told = zip(names, tell(everything), strict=True)
-                columns.update((name, runs) for name, values in told if (runs := runs_of(everything, values)))
+                columns.update((name, runs) for name, runs in told if runs)
         return columns
 
     def _due(self) -> list[Ints]:

@@ -124,15 +124,13 @@ def runs_of(lsns: Ints, values: Ints) -> array[int]:
     return to_array(np.stack((lsns[starts], lsns[ends - 1] + 1, chosen), axis=1).reshape(-1))
 
 
-def spread(lsns: Ints, runs: array[int] | Sequence[int]) -> Ints:
+def spread(lsns: Ints, runs: array[int] | Sequence[int] | Ints) -> Ints:
     """A column with one value per waiting message, from its runs (later ones win where they overlap)."""
     out = np.zeros(len(lsns), dtype=np.int64)
     if not len(runs):
         return out
-    triples = (ints(runs) if isinstance(runs, array) else np.asarray(runs, dtype=np.int64)).reshape(-1, 3)
-    ordered = triples[np.argsort(triples[:, 0], kind="stable")]
-    starts = np.searchsorted(lsns, ordered[:, 0])
-    ends = np.searchsorted(lsns, ordered[:, 1])
+    triples = _table(runs)
+    ordered, starts, ends = _placed(lsns, triples)
     lengths = ends - starts
     if bool((starts[1:] >= ends[:-1]).all()):
         where = np.repeat(starts - np.concatenate(([0], np.cumsum(lengths)[:-1])), lengths) + np.arange(
@@ -144,6 +142,32 @@ def spread(lsns: Ints, runs: array[int] | Sequence[int]) -> Ints:
     for start, end, value in zip(starts.tolist(), ends.tolist(), triples[:, 2].tolist(), strict=True):
         out[start:end] = value
     return out
+
+
+def runs_among(lsns: Ints, runs: array[int] | Sequence[int] | Ints) -> array[int]:
+    """What `runs_of` gives of what `spread` does, without a value for each message where no runs overlap."""
+    if not len(runs):
+        return array("q")
+    ordered, starts, ends = _placed(lsns, _table(runs))
+    if bool((starts[1:] < ends[:-1]).any()):
+        return runs_of(lsns, spread(lsns, runs))
+    some = (starts < ends) & (ordered[:, 2] != 0)
+    starts, ends, values = starts[some], ends[some], ordered[some, 2]
+    if not len(values):
+        return array("q")
+    begins = np.concatenate(([True], (starts[1:] > ends[:-1]) | (values[1:] != values[:-1])))
+    firsts, lasts = starts[begins], ends[np.concatenate((begins[1:], [True]))] - 1
+    return to_array(np.stack((lsns[firsts], lsns[lasts] + 1, values[begins]), axis=1).reshape(-1))
+
+
+def _table(runs: array[int] | Sequence[int] | Ints) -> Ints:
+    return (ints(runs) if isinstance(runs, array) else np.asarray(runs, dtype=np.int64)).reshape(-1, 3)
+
+
+def _placed(lsns: Ints, triples: Ints) -> tuple[Ints, Ints, Ints]:
+    """Runs as they begin, and where each begins and ends among these messages."""
+    ordered = triples[np.argsort(triples[:, 0], kind="stable")]
+    return ordered, np.searchsorted(lsns, ordered[:, 0]), np.searchsorted(lsns, ordered[:, 1])
 
 
 def within(chunk: Chunk, a: int = 0, b: int = LSN_LIMIT) -> Ints:

@@ -16,7 +16,18 @@ import orjson
 
 from penstock.core.state import pending
 from penstock.core.state.encoding import as_table, load_settings, pack, pack_chunks, unpack, unpack_chunk, wrap
-from penstock.core.state.lsns import LONG_RUN, Ints, chunked, empty, flat, merged, runs_of, same_chunked, spread, within
+from penstock.core.state.lsns import (
+    LONG_RUN,
+    Ints,
+    chunked,
+    empty,
+    flat,
+    merged,
+    runs_among,
+    runs_of,
+    same_chunked,
+    within,
+)
 from penstock.core.state.pending import Passing, Spans
 from penstock.core.topology.ruling import dump_ruling, load_ruling
 from penstock.records.chunks import Chunk, as_chunk
@@ -97,7 +108,7 @@ def canonical_queue(queue: QueueState) -> QueueState:
     else:
         lsns = flat(queue.waiting)
         waiting = chunked(lsns)
-        columns = {name: runs_of(lsns, spread(lsns, queue.columns[name])) for name in COLUMNS if name in queue.columns}
+        columns = {name: runs_among(lsns, queue.columns[name]) for name in COLUMNS if name in queue.columns}
     return replace(queue, waiting=waiting, columns={name: runs for name, runs in columns.items() if len(runs)})
 
 
