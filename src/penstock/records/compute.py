@@ -68,9 +68,11 @@ def one_value(array: pa.Array[Any]) -> bool:
     _, offsets, data = array.buffers()
     ends: npt.NDArray[Any] = np.frombuffer(offsets, "<i4")[array.offset : array.offset + count + 1]  # type: ignore[call-overload]
     start, size = int(ends[0]), int(ends[1] - ends[0])
-    if int(ends[-1]) - start != size * count or not (np.diff(ends) == size).all():
+    if int(ends[-1]) - start != size * count or not (ends[1:] - ends[:-1] == size).all():
         return False
     if not size:
         return True
-    values: npt.NDArray[Any] = np.frombuffer(data, np.uint8, size * count, start).reshape(count, size)  # type: ignore[call-overload]
-    return bool((values[0] == values[-1]).all()) and bool((values[1:] == values[:-1]).all())
+    values: npt.NDArray[Any] = np.frombuffer(data, np.uint8, size * count, start)  # type: ignore[call-overload]
+    if values[:size].tobytes() != values[-size:].tobytes():
+        return False
+    return bool((values[size:] == values[:-size]).all())

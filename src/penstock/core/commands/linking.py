@@ -242,7 +242,7 @@ class LinkingCommands(ReturningCommands):
 
         wall: the time here.  None of them is newer than that, whatever the clock of its site says.
         """
-        sent = np.minimum(rows.column("time").cast(pa.int64()).to_numpy(), wall)
+        sent = np.minimum(rows.column("time").view(pa.int64()).to_numpy(), wall)
         names, places = _each_once(rows.column("name"))
         found = [
             self._topic(piece.vhost, *self._router.target_of(piece.vhost, piece.exchange, key)).with_blind(piece.blind)
@@ -407,7 +407,8 @@ def _numbers(rows: pa.RecordBatch, name: str) -> list[int] | None:
     column = rows.column(name)
     if column.null_count == len(column):
         return None
-    numbers = cast("Any", column.cast(pa.int64()).fill_null(0).to_numpy())
+    whole = column.view(pa.int64()) if name != "priority" else column
+    numbers = cast("Any", whole.fill_null(0) if whole.null_count else whole).to_numpy()
     return cast("list[int]", numbers.tolist()) if numbers.any() else None
 
 

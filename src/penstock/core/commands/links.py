@@ -458,8 +458,10 @@ def merged_spans(spans: Iterable[Span]) -> list[Span]:
 
 def _unknown(numbers: Numbers, lsns: Ints) -> list[range]:
     """Which of the ascending messages of another site are not here, as rows."""
-    out = list[range]()
-    for low, high in pairwise([0, *(np.flatnonzero(np.diff(lsns) != 1) + 1).tolist(), len(lsns)]):
+    out, cuts = list[range](), [0, len(lsns)]
+    if lsns[-1] - lsns[0] >= len(lsns):  # they do not follow one another
+        cuts = [0, *(np.flatnonzero(np.diff(lsns) != 1) + 1).tolist(), len(lsns)]
+    for low, high in pairwise(cuts):
         first = int(lsns[low])
         out += [range(low + a - first, low + b - first) for a, b in numbers.unknown(first, first + high - low)]
     return out

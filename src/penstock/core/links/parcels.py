@@ -150,7 +150,7 @@ def _parts(parcel: Parcel, told: Iterable[Told]) -> Iterator[Parcel]:
 def _with_rows(parcel: Parcel) -> Iterator[Parcel]:
     if parcel.rows is not None:
         for pieces, rows in _portions(parcel.pieces, parcel.rows):
-            first, last = _ends(rows)
+            first, last = _ends(rows) if parcel.numbers else (0, 0)
             mine = [one for one in parcel.numbers if one.lsn <= last and one.lsn + one.size > first]
             yield Parcel(0, tuple(pieces), rows, numbers=tuple(mine))
 
@@ -234,7 +234,7 @@ def _check(rows: pa.RecordBatch, pieces: Sequence[Piece]) -> None:
     for name in ("lsn", "name", "time", "properties", "body"):
         if rows.column(name).null_count:
             raise ValueError(f"a parcel of a link has nulls in the column {name}")
-    if cast("int", rows.column("time").cast(pa.int64()).to_numpy().min()) < 0:
+    if cast("int", rows.column("time").view(pa.int64()).to_numpy().min()) < 0:
         raise ValueError("a parcel of a link has times before 1970")
     lsns, at = rows.column("lsn").to_numpy(), 0
     for piece in pieces:

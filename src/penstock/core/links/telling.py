@@ -433,9 +433,11 @@ def _topics(rows: pa.RecordBatch) -> Iterator[tuple[int, int, int, Any]]:
 
     Where all have one key, its indices are of the first row alone.
     """
-    column = rows.column("via")
-    vias = column.fill_null(NO_VIA).to_numpy() if column.null_count else column.to_numpy()
-    cuts = [0, *(np.flatnonzero(np.diff(vias)) + 1).tolist(), len(vias)]
+    column, count = rows.column("via"), rows.num_rows
+    cuts, vias = [0, count], cast("Sequence[int]", (NO_VIA,))
+    if column.null_count < count:
+        vias = cast("Any", column.fill_null(NO_VIA) if column.null_count else column).to_numpy()
+        cuts = [0, *(np.flatnonzero(np.diff(vias)) + 1).tolist(), count]
     for low, high in pairwise(cuts):
         names = rows.column("name").slice(low, high - low)
         yield low, high, int(vias[low]), (names.slice(0, 1) if one_value(names) else names).dictionary_encode()
