@@ -22,7 +22,10 @@ from waiting import eventually
 
 PLACES = ("/usr/lib/rabbitmq/bin/rabbitmq-server", "rabbitmq-server")
 START_S = 90.0
-PLUGINS = "[rabbitmq_management, rabbitmq_consistent_hash_exchange]."
+PLUGINS = (
+    "[rabbitmq_management, rabbitmq_consistent_hash_exchange, rabbitmq_random_exchange, rabbitmq_sharding, "
+    "rabbitmq_recent_history_exchange]."
+)
 
 
 def installed() -> str | None:

@@ -36,6 +36,16 @@ class Run(NamedTuple):
 
 OWN = "its own suite, against a server"
 
+TOLD = {
+    "`amq.rabbitmq.trace`": "what no queue takes is not told; connection, channel and user are empty where a message "
+    "did not come by AMQP",
+    "`amq.rabbitmq.event`": "changes of users, vhosts, permissions, parameters and channels are not told, nor who made "
+    "a change; bindings that go with their exchange or queue are not told one by one",
+    "`/metrics/detailed`": "has the families that [http.md](http.md#metrics) names: figures of Erlang, of single "
+    "connections and of single channels are not among them",
+}
+"""What is told otherwise beside answers, and how; no walk compares it."""
+
 RUNS = (
     Run(
         "pika",
@@ -62,8 +72,10 @@ RUNS = (
     Run("amqplib", ("test_amqplib.py::test_its_own_suite",), "amqplib-with-tests", OWN, "node/package-lock.json"),
     Run("amqp-tools", ("test_commands_of_others.py::test_amqp_tools",), "", "declare, publish, get, consume, delete"),
     Run("promtool", ("test_commands_of_others.py::test_promtool",), "", "Prometheus' check of our pages of metrics"),
+    Run("rabbitmqadmin", ("test_rabbitmqadmin",), "", "ours, and the one that comes with RabbitMQ's management"),
     Run("FastStream", ("test_faststream.py",), "faststream", "RabbitBroker", "faststream.lock"),
     Run("RabbitMQ, beside us", ("test_differential",), "", "random methods, every answer compared"),
+    Run("RabbitMQ, beside us", ("test_refusals",), "", "arguments with values of every kind, every refusal compared"),
     Run("RabbitMQ, taken over", ("test_migrate",), "", "`penstock migrate`"),
 )
 
@@ -88,14 +100,17 @@ def differences() -> str:
     """The parts of the page that the walks say."""
     from conformance.test_amqplib import EXCUSED
     from conformance.test_differential import DIFFERENCES, LEFT_OUT
+    from conformance.test_refusals import KNOWN
     from conformance.test_suites import SUITES
 
-    rows = [f"| {one.what} | {one.why} |" for one in DIFFERENCES]
+    rows = [f"| {one.what} | {one.why} |" for one in (*DIFFERENCES, *KNOWN)]
     suites = [*((one.name, one.excused) for one in SUITES), ("amqplib", EXCUSED)]
     excused = [f"| {suite} | `{name}` | {why} |" for suite, known in suites for name, why in known.items()]
+    told = [f"| {what} | {how} |" for what, how in TOLD.items()]
     left = [f"| {what} | {why} |" for what, why in LEFT_OUT.items()]
     return "\n".join([
         "## Where answers differ", "", "| answer | here, and why |", "| --- | --- |", *rows, "",
+        "## What is told otherwise", "", "| what | here |", "| --- | --- |", *told, "",
         "## What the random methods leave out", "", "| what | why |", "| --- | --- |", *left, "",
         "## What of their suites may fail", "", "| suite | test | why |", "| --- | --- | --- |", *excused, "",
         "What is missing altogether is in [rabbitmq.md](rabbitmq.md#what-is-not-there).", "",

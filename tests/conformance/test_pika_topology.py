@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import pika
@@ -10,6 +11,7 @@ import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import ChannelClosedByBroker
 
+from conformance.test_management import Managed, Tool
 from waiting import wait_for
 
 pytestmark = pytest.mark.conformance
@@ -288,6 +290,51 @@ def test_of_a_queue_that_is_there_differences_are_told_before_what_cannot_be(
         assert refused.value.reply_text.startswith(f"PRECONDITION_FAILED - inequivalent arg '{argument}' for queue")
 
 
+def _told(server: Managed, name: str) -> Mapping[str, Mapping[str, Any]]:
+    """Headers by event, of an exchange, a queue, a binding and a policy of that name that come and go."""
+    channel = server.connect().channel()
+    queue = channel.queue_declare("", exclusive=True).method.queue
+    channel.queue_bind(queue, "amq.rabbitmq.event", "#")
+    other, tool = server.connect().channel(), Tool(server)
+    other.queue_declare(name, durable=True)
+    other.exchange_declare(name, "topic", durable=True)
+    other.queue_bind(name, name, "k.#")
+    other.queue_unbind(name, name, "k.#")
+    policy = {"pattern": f"^{name}-none$", "definition": {"max-length": 5}, "apply-to": "queues"}
+    assert tool.ask("PUT", f"policies/%2F/{name}", policy)[0] == 201
+    assert tool.ask("DELETE", f"policies/%2F/{name}")[0] == 204
+    other.exchange_delete(name)
+    other.queue_delete(name)
+    heard: dict[str, Mapping[str, Any]] = {}
+    for method, properties, _ in channel.consume(queue, auto_ack=True, inactivity_timeout=30):
+        assert method is not None, heard
+        heard[method.routing_key] = properties.headers
+        if method.routing_key == "queue.deleted":
+            return heard
+    return heard
+
+
+def test_what_changes_is_told_by_the_names_of_rabbitmq(tmp_path: Path) -> None:
+    """Headers that consumers of its exchange of events read; as it was seen to send them."""
+    name = "told"
+    with Managed(tmp_path) as server:
+        heard = _told(server, name)
+    end = {"source_name": name, "source_kind": "exchange", "destination_name": name, "destination_kind": "queue",
+           "routing_key": "k.#"}  # fmt: skip
+    for event, wanted in {
+        "queue.created": {"name": name, "vhost": "/", "durable": True, "exclusive": False, "auto_delete": False},
+        "exchange.created": {"name": name, "type": "topic", "durable": True, "auto_delete": False, "internal": False},
+        "binding.created": end,
+        "binding.deleted": end,
+        "policy.set": {"name": name, "pattern": f"^{name}-none$", "priority": 0, "apply-to": "queues",
+                       "definition": {"max-length": 5}},
+        "policy.cleared": {"name": name},
+        "exchange.deleted": {"name": name},
+        "queue.deleted": {"name": name},
+    }.items():  # fmt: skip
+        assert wanted.items() <= heard[event].items(), event
+
+
 def test_what_changes_is_told_by_an_exchange(connect: Callable[..., pika.BlockingConnection], name: str) -> None:
     channel = connect().channel()
     heard: dict[str, list[Any]] = {}
@@ -310,6 +357,7 @@ def test_what_changes_is_told_by_an_exchange(connect: Callable[..., pika.Blockin
     made = heard["queue.created"][-1]
     assert (made.headers["queue"], made.headers["vhost"]) == (name, "/")
     assert made.timestamp == made.headers["timestamp_in_ms"] // 1000
+    assert (made.headers["name"], made.headers["durable"]) == (name, False), "RabbitMQ's names, too"
     other.basic_publish("amq.rabbitmq.event", "queue.created", b"made up")
     with pytest.raises(ChannelClosedByBroker) as refused:
         other.queue_declare(name)

@@ -1,8 +1,9 @@
-"""The command line that a server hands out, as it is fetched."""
+"""The command line that a server hands out, as it is fetched, and RabbitMQ's own, where that is installed."""
 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import urllib.request
@@ -17,13 +18,21 @@ pytestmark = pytest.mark.conformance
 
 Run = Callable[..., str]
 
+THEIRS = next(Path("/usr/lib/rabbitmq/lib").glob("*/plugins/rabbitmq_management-*/priv/www/cli/rabbitmqadmin"), None)
+there = THEIRS is not None and "PENSTOCK_CONFORMANCE" in os.environ
+OURS_AND_THEIRS = ["ours", pytest.param("theirs", marks=pytest.mark.skipif(not there, reason="make conformance"))]
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
+
+@pytest.fixture(scope="module", params=OURS_AND_THEIRS)
+def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
     folder: Path = tmp_path_factory.mktemp("tool")
     with Managed(folder / "server") as server:
-        with urllib.request.urlopen(f"http://{server.ready['http']}/cli/rabbitmqadmin", timeout=20) as answer:
-            (folder / "rabbitmqadmin").write_bytes(answer.read())
+        if request.param == "theirs":
+            assert THEIRS is not None
+            (folder / "rabbitmqadmin").write_bytes(THEIRS.read_bytes())
+        else:
+            with urllib.request.urlopen(f"http://{server.ready['http']}/cli/rabbitmqadmin", timeout=20) as answer:
+                (folder / "rabbitmqadmin").write_bytes(answer.read())
         host, _, port = server.ready["http"].rpartition(":")
 
         def run(*words: str, status: int = 0) -> str:
@@ -60,6 +69,7 @@ def test_a_day_with_it(run: Run) -> None:
     assert "rabbitmq_version" in run("show", "overview")
 
 
+@pytest.mark.parametrize("run", ["ours"], indirect=True)
 def test_what_is_wrong_is_told(run: Run) -> None:
     assert "404" in run("delete", "queue", "name=missing", status=1)
     assert "type is missing" in run("declare", "exchange", "name=x", status=1)

@@ -42,15 +42,22 @@ def reader_of(annotation: object, who: str) -> Reader:
         return _text
     if annotation is Any:
         return plain
-    if hasattr(annotation, "__struct_fields__"):
-        return _struct(annotation)
+    try:
+        return _struct(annotation) if hasattr(annotation, "__struct_fields__") else _adapted(annotation)
+    except (TypeError, NameError) as error:  # a name in it may be of nothing that can be seen from here
+        raise InvalidArgument(f"{who}: bodies cannot become {annotation!r}: {str(error).splitlines()[0]}") from None
+
+
+def _adapted(annotation: object) -> Reader:
     from pydantic import TypeAdapter
     from pydantic.errors import PydanticUserError
 
     try:
         adapter = TypeAdapter[Any](cast("Any", annotation))
-    except (PydanticUserError, TypeError) as error:
-        raise InvalidArgument(f"{who}: bodies cannot become {annotation!r}: {str(error).splitlines()[0]}") from None
+        if not adapter.pydantic_complete:
+            adapter.rebuild(raise_errors=True)
+    except PydanticUserError as error:
+        raise TypeError(str(error)) from None
     return lambda body, _: _validated(adapter, body, annotation)
 
 

@@ -166,12 +166,13 @@ _GROUPS = frozenset({"x-quorum-initial-group-size", "x-quorum-target-group-size"
 
 
 def _check_harmless(key: str, value: object, allowed: tuple[object, ...] | type) -> None:
+    value = value.decode(errors="replace") if isinstance(value, bytes) else value
     if isinstance(allowed, tuple):
         if not any(value == one and type(value) is type(one) for one in allowed):
             raise BadValue(key, f"{value!r} is not one of {', '.join(map(str, allowed))}")
         return
     least = 1 if key in _GROUPS else 0
-    if not isinstance(value, allowed) or isinstance(value, bool) or (isinstance(value, int) and value < least):
+    if type(value) is not allowed or (isinstance(value, int) and value < least):  # a time is none, nor is truth
         raise BadValue(key, f"{value!r} is not {'text' if allowed is str else f'a whole number from {least} on'}")
 
 
@@ -219,8 +220,6 @@ _BY_ARGUMENT = {
     MAX_AGE: "expiration",
 }
 
-_LATER_ARGUMENTS = frozenset({"x-dead-letter-strategy"})
-
 TYPE = argument_name("queue_type")
 
 _IDLE: Mapping[str, tuple[object, ...] | type] = {
@@ -237,7 +236,7 @@ _IDLE: Mapping[str, tuple[object, ...] | type] = {
 HARMLESS_ARGUMENTS: Mapping[str, tuple[object, ...]] = {
     "x-queue-mode": ("default", "lazy"),
     "x-queue-version": (1, 2),
-    "x-queue-leader-locator": ("client-local", "balanced"),
+    "x-queue-leader-locator": ("client-local", "balanced", "random", "least-leaders"),
 }
 """Values of RabbitMQ's arguments that ask for nothing that a queue here does not do anyway.
 
@@ -310,9 +309,10 @@ def queue_settings(
     for argument, value in arguments.items():
         if argument in kind.refused:
             raise PreconditionFailed(f"invalid arg '{argument}'{where} of queue type rabbit_{kind.name}_queue")
-        if argument in kind.idle:
+        idle = _IDLE[argument] if argument in kind.idle else HARMLESS_ARGUMENTS.get(argument)
+        if idle is not None:
             try:
-                _check_harmless(argument, value, _IDLE[argument])
+                _check_harmless(argument, value, idle)
             except BadValue as bad:
                 raise PreconditionFailed(f"invalid arg '{argument}'{where}: {bad}") from None
             continue
@@ -326,8 +326,6 @@ def queue_settings(
                 )
             known[name] = value
             spelled[name] = argument
-            continue
-        _refuse_later(argument, value, where)
     if over_amqp and "fairness_model" not in known:
         known["fairness_model"] = "round-robin"
     try:
@@ -343,19 +341,6 @@ def _age(value: object, where: str) -> int:
         return parse_age(text if isinstance(text, str) else repr(text)) // 1000
     except ValueError as error:
         raise PreconditionFailed(f"invalid arg '{MAX_AGE}'{where}: invalid_max_age: {error}") from None
-
-
-def _refuse_later(argument: str, value: object, where: str) -> None:
-    """PreconditionFailed for what a later version may do."""
-    plain = value.decode(errors="replace") if isinstance(value, bytes) else value
-    harmless = HARMLESS_ARGUMENTS.get(argument)
-    if harmless is not None and any(plain == allowed and type(plain) is type(allowed) for allowed in harmless):
-        return
-    if harmless is not None or argument in _LATER_ARGUMENTS:
-        allowed_text = f", which allows {', '.join(map(repr, harmless))}" if harmless else ""
-        raise PreconditionFailed(
-            f"invalid arg '{argument}'{where}: {plain!r} is not supported in this version{allowed_text}"
-        )
 
 
 def _type_of(arguments: Mapping[str, object], where: str) -> QueueType:

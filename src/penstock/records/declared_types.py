@@ -52,6 +52,7 @@ class QueueType:
     rests: Mapping[str, object] = field(default_factory=dict[str, object])  # settings of who says none
     idle: frozenset[str] = frozenset()  # arguments that ask for nothing that is not done anyway
     refused: frozenset[str] = frozenset()  # arguments that are none of its
+    unheard: frozenset[str] = frozenset()  # arguments of consumers that are none of its
     unsupported: Mapping[Operation, tuple[int, str]] = field(default_factory=dict[Operation, tuple[int, str]])
     """Reply code and RabbitMQ's words for what its clients are refused; {} is which queue of which vhost."""
 
@@ -69,16 +70,19 @@ _PLACES = frozenset(
     {
         "x-quorum-initial-group-size",
         "x-quorum-target-group-size",
-        "x-initial-cluster-size",
-        "x-member-placement-tag",
         "x-max-in-memory-length",
         "x-max-in-memory-bytes",
     }
 )
-"""Where copies of a queue are, and what of it is in memory: bodies live under one budget, and a copy is the log's."""
+"""Where copies of a quorum queue are, and what is in memory: bodies live under one budget, and a copy is the log's."""
 
-_SEGMENTS = frozenset({"x-stream-max-segment-size-bytes", "x-stream-filter-size-bytes"})
-"""How the files of a stream are cut: there is one log."""
+_SEGMENTS = frozenset({"x-stream-max-segment-size-bytes", "x-stream-filter-size-bytes", "x-initial-cluster-size"})
+"""How the files of a stream are cut, and where copies are: there is one log."""
+
+_OF_STREAMS = _SEGMENTS | {MAX_AGE}
+_READING = frozenset({"x-stream-offset", "x-stream-filter", "x-stream-match-unfiltered"})
+_MIRRORED = "x-cancel-on-ha-failover"
+_MASTER = "x-queue-master-locator"
 
 _SINGLE_GET = (
     "cannot obtain access to locked {}. basic.get operations are not supported by quorum queues with single active "
@@ -90,7 +94,12 @@ _DELETE = "cannot delete {{}}. queue.delete operations with {} flag set are not 
 QUEUE_TYPES: Mapping[str, QueueType] = {
     one.name: one
     for one in (
-        QueueType("classic", "classic_queues", refused=_SEGMENTS | {MAX_AGE}),
+        QueueType(
+            "classic",
+            "classic_queues",
+            refused=_OF_STREAMS | _PLACES | {"x-dead-letter-strategy"},
+            unheard=_READING,
+        ),
         QueueType(
             "quorum",
             "quorum_queues",
@@ -99,8 +108,10 @@ QUEUE_TYPES: Mapping[str, QueueType] = {
             levels=True,
             lasting=True,
             rests={"delivery_limit": 20},  # as in RabbitMQ since 4.0
-            idle=_PLACES | {"x-dead-letter-strategy"},  # a dead letter moves in one step, so at least once
-            refused=_SEGMENTS | {MAX_AGE, "x-max-priority", "x-queue-mode", "x-queue-version"},
+            # a dead letter moves in one step, so at least once
+            idle=_PLACES | {"x-dead-letter-strategy", "x-member-placement-tag"},
+            refused=_OF_STREAMS | {_MASTER, "x-max-priority", "x-queue-mode", "x-queue-version"},
+            unheard=_READING | {_MIRRORED},
             unsupported={
                 "single get": (405, _SINGLE_GET),
                 "global qos": (540, "{} does not support global qos"),
@@ -115,12 +126,14 @@ QUEUE_TYPES: Mapping[str, QueueType] = {
             offsets=True,
             lasting=True,
             rests={"non_destructive": True, "expiration_model": "queue"},  # what a message says of its end is not asked
-            idle=_SEGMENTS | {"x-initial-cluster-size"},
-            refused=frozenset(
-                {"x-max-priority", "x-queue-mode", "x-queue-version", "x-message-ttl", "x-expires", "x-max-length",
-                 "x-overflow", "x-dead-letter-exchange", "x-dead-letter-routing-key", "x-dead-letter-strategy",
-                 "x-single-active-consumer", "x-delivery-limit"}
+            idle=_SEGMENTS,
+            refused=_PLACES
+            | frozenset(
+                {_MASTER, "x-max-priority", "x-queue-mode", "x-queue-version", "x-message-ttl", "x-expires",
+                 "x-max-length", "x-overflow", "x-dead-letter-exchange", "x-dead-letter-routing-key",
+                 "x-dead-letter-strategy", "x-single-active-consumer", "x-delivery-limit"}
             ),
+            unheard=frozenset({"x-priority", _MIRRORED}),
             unsupported={
                 "basic.get": (540, "basic.get not supported by stream queues {}"),
                 "queue.purge": (540, "queue.purge not supported by stream queues {}"),

@@ -309,14 +309,14 @@ def _policy(event: str) -> Notice:
     def name(header: Header) -> str:
         return f"{'operator_policy' if header.get('operator') else 'policy'}.{event}"
 
-    return Notice(name, "policy", _some("pattern", "priority", "apply_to"))
+    return Notice(name, "policy", _some("pattern", "priority", "apply_to", "definition"))
 
 
 _NAMED = _some("type", "exchange", "operator")
 _ENDS = _every("source", "destination", "destination_type", "key")
 
 TOLD: Mapping[Kind, Notice] = {
-    Kind.EXCHANGE_DECLARE: Notice("exchange.created", "exchange", _NAMED),
+    Kind.EXCHANGE_DECLARE: Notice("exchange.created", "exchange", _some("type", "durable", "auto_delete", "internal")),
     Kind.EXCHANGE_DELETE: Notice("exchange.deleted", "exchange", _NAMED),
     Kind.QUEUE_DECLARE: Notice("queue.created", "queue", _every("durable", "exclusive", "auto_delete")),
     Kind.QUEUE_ALTER: Notice("queue.altered", "queue", _changed),
@@ -349,6 +349,18 @@ AT_RABBITMQ = frozenset(
     for verb in verbs.split()
 )  # fmt: skip
 """Those that RabbitMQ has, by its names; others of the feed may come of a message, and would go round."""
+
+
+NAMES: Mapping[str, Mapping[str, str]] = {
+    "queue": {"queue": "name"},
+    "exchange": {"exchange": "name"},
+    "policy": {"policy": "name", "apply_to": "apply-to"},
+    "binding": {
+        "source": "source_name", "destination": "destination_name", "destination_type": "destination_kind",
+        "key": "routing_key",
+    },
+}  # fmt: skip
+"""What RabbitMQ calls fields of ours, by the first word of the event; both are told."""
 
 
 class EventExchange:
@@ -384,7 +396,11 @@ class EventExchange:
 
 
 def _as_header(one: Happened) -> bytes:
-    fields = {**one.fields, "timestamp_in_ms": one.time // 1000}
+    theirs = NAMES.get(one.name.partition(".")[0], {})
+    renamed = {theirs[key]: value for key, value in one.fields.items() if key in theirs}
+    if "source_name" in renamed:
+        renamed["source_kind"] = "exchange"
+    fields = {**one.fields, **renamed, "timestamp_in_ms": one.time // 1000}
     return header_codec.encode(
         header_codec.Properties(
             headers=cast("Table", fields), delivery_mode=header_codec.PERSISTENT, timestamp=one.time // 1_000_000

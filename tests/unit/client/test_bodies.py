@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, get_args, get_type_hints
+from dataclasses import dataclass, make_dataclass
+from typing import Any, ForwardRef, get_args, get_type_hints
 
 import pyarrow as pa
 import pytest
@@ -16,6 +16,7 @@ from penstock.client.messages import Message, Rows
 from penstock.client.queue_options import QueueOptions
 from penstock.config.queue_settings import KEY_ALIASES, QUEUE_KEYS
 from penstock.config.queue_values import Kind
+from penstock.errors import InvalidArgument
 from penstock.units import Duration
 
 msgspec: Any = pytest.importorskip("msgspec")
@@ -63,6 +64,24 @@ def test_one_that_does_not_fit_is_told(annotation: Any, body: bytes) -> None:
         reader_of(annotation, "test")(body, None)
     assert isinstance(told.value, ValueError)
     assert not told.value.retry
+
+
+NOWHERE: list[tuple[str, Any]] = [("order", "Nowhere")]
+
+
+@pytest.mark.parametrize(
+    "annotation",
+    [
+        "Nowhere",
+        list[ForwardRef("Nowhere")],
+        make_dataclass("Unfinished", NOWHERE),
+        msgspec.defstruct("Unfinished", NOWHERE),
+    ],  # type: ignore[misc]
+    ids=["text", "list", "dataclass", "struct"],
+)
+def test_a_type_that_names_what_is_nowhere_is_refused_before_any_body(annotation: Any) -> None:
+    with pytest.raises(InvalidArgument, match=r"^consume 'q': bodies cannot become .*: name 'Nowhere' is not defined"):
+        reader_of(annotation, "consume 'q'")
 
 
 def test_without_a_type_it_is_what_its_publisher_says() -> None:

@@ -304,8 +304,8 @@ def test_an_exchange_bound_to_one_that_shares_is_one_of_its_ends(world: World) -
     assert set(ways(world, "h", 60)) == {"a", "far"}
 
 
-@pytest.mark.parametrize(("weight", "why"), [("", "integer: ''"), ("x", "integer: 'x'"), ("-1", "integer: '-1'"),
-                                             ("0", "greater than 0"), ("9" * 10, "integer")])  # fmt: skip
+@pytest.mark.parametrize(("weight", "why"), [("", "integer: ''"), ("x", "integer: 'x'"), ("-1", "greater than 0"),
+                                             ("0", "greater than 0"), ("9" * 10, "999999999 at most")])  # fmt: skip
 def test_the_key_of_a_binding_to_a_consistent_hash_is_a_weight(world: World, weight: str, why: str) -> None:
     shared(world, "h", a="1")
     with pytest.raises(PreconditionFailed, match=why):

@@ -188,6 +188,15 @@ def test_detailed_metrics_have_the_families_and_vhosts_that_are_named(http: Http
     found = series(http, "/metrics/detailed?family=connection_churn_metrics&family=node_coarse_metrics")
     assert found["rabbitmq_detailed_queues_created_total"][0][1] == len(http.get("queues"))
     assert "rabbitmq_detailed_process_open_fds" in found
+    found = series(http, "/metrics/detailed?family=node_metrics&family=ra_metrics")
+    assert {"rabbitmq_detailed_process_max_fds", "rabbitmq_detailed_raft_log_commit_index"} <= found.keys()
+    assert {"rabbitmq_detailed_raft_term_total", "rabbitmq_detailed_raft_entry_commit_latency_seconds"} <= found.keys()
+    http.do("POST", "bindings/far/e/amq.topic/q/jobs", {"routing_key": "a"}, 201)
+    found = series(http, "/metrics/detailed?family=exchange_names&family=exchange_bindings&vhost=far")
+    told = {one["exchange"]: (one["vhost"], one["type"], n) for one, n in found["rabbitmq_cluster_exchange_bindings"]}
+    assert told["amq.topic"] == ("far", "topic", 1.0)
+    assert told["amq.fanout"] == ("far", "fanout", 0.0)
+    assert {one["exchange"] for one, _ in found["rabbitmq_cluster_exchange_name"]} == told.keys()
     assert set(series(http, "/metrics/detailed")) == {"rabbitmq_identity_info"}
 
 

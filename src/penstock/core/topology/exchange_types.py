@@ -307,10 +307,12 @@ class _Consistent(_Hash):
 
     @classmethod
     def check_binding(cls, key: str, arguments: Mapping[str, object]) -> None:
-        if not (_is_number(key) and len(key) <= _WEIGHT_DIGITS):
+        if not _is_number(key.removeprefix("-")):
             raise PreconditionFailed(f"The binding key must be an integer: {key!r}")
         if int(key) < 1:
             raise PreconditionFailed("The binding key must be greater than 0")
+        if int(key) > _WEIGHT_MOST:
+            raise PreconditionFailed(f"The binding key must be {_WEIGHT_MOST} at most: {key!r}")
 
 
 class _Modulus(_Hash):
@@ -342,7 +344,7 @@ class _SuperStream(Index):
             raise PreconditionFailed(f"The binding key must be an integer: {key!r}")
 
 
-_WEIGHT_DIGITS = 9
+_WEIGHT_MOST = 999_999_999
 
 _STREAM_SEED = 104729
 """What clients of the stream protocol begin their hash with."""

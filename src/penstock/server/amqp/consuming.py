@@ -161,6 +161,9 @@ def _consume_from_one(
     timeout = count_of(arguments, "x-consumer-timeout", 0)
     narrow = consuming(session, name, filter)
     queue = channel.queue(name)
+    for strange in queue.settings.type.unheard & arguments.keys():
+        what, kind = f"queue '{queue.name}' in vhost '{queue.vhost}'", queue.settings.type.name
+        raise PreconditionFailed(f"invalid arg '{strange}' for {what} of queue type rabbit_{kind}_queue")
     values = values_of(arguments) if queue.settings.type.offsets else None
     if channel.shared is not None:
         refuse_unsupported(queue, "global qos")

@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any, Protocol, TypeAlias
 
@@ -189,10 +189,11 @@ class _Probes:
     async def metrics_detailed(self, request: Request, who: Who) -> Response:
         """The families that the query names."""
         self._judge(who)
-        asked, there = request.query_params, list(self._facts.vhosts)
+        families, vhosts = request.query_params.getlist("family"), set(request.query_params.getlist("vhost"))
         async with self._rendering:
             metrics = await overview.all_metrics(self._facts)
-            families, vhosts = asked.getlist("family"), set(asked.getlist("vhost"))
+            exchanges = self._facts.exchanges() if any(one.startswith("exchange_") for one in families) else ()
+            there = list(self._facts.vhosts), exchanges, self._facts.membership()
             content = await asyncio.to_thread(_detailed, metrics, families, vhosts, there)
         return Response(content, media_type=_METRICS_TYPE)
 
@@ -224,11 +225,11 @@ def _exposition(metrics: Metrics, **known: Any) -> bytes:
     return exposition(metrics, **known)
 
 
-def _detailed(metrics: Metrics, *chosen: Any) -> bytes:
+def _detailed(metrics: Metrics, families: Sequence[str], vhosts: Collection[str], there: tuple[Any, ...]) -> bytes:
     """Bytes of `/metrics/detailed` for the families and vhosts that were chosen."""
-    from penstock.server.http.exposition import detailed
+    from penstock.server.http.exposition import There, detailed
 
-    return detailed(metrics, *chosen)
+    return detailed(metrics, families, vhosts, There(*there))
 
 
 _LIST_QUERY: Mapping[str, str] = {

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from math import inf
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, SummaryMetricFamily
@@ -218,6 +218,10 @@ def _as_older_dashboards_ask(metrics: Metrics) -> Iterator[Family]:
         ("process_open_tcp_sockets", "Open connections", metrics["rabbitmq_connections"]),
     ):
         yield Family(f"rabbitmq_{name}", text, (), [((), figure)])
+    yield from _of_raft(metrics)
+
+
+def _of_raft(metrics: Metrics) -> Iterator[Family]:
     for names, text, of in _OF_RAFT:
         yield from (Family(f"rabbitmq_raft_{name}", text, (), [((), metrics[of])]) for name in names)
 
@@ -244,6 +248,10 @@ OF_ALL: Mapping[str, Collection[str]] = {
         "rabbitmq_process_max_fds", "rabbitmq_process_open_fds", "rabbitmq_process_resident_memory_bytes",
         "rabbitmq_disk_space_available_bytes", "rabbitmq_resident_memory_limit_bytes",
     ),
+    "node_metrics": (
+        "rabbitmq_process_max_fds", "rabbitmq_resident_memory_limit_bytes",
+        "rabbitmq_disk_space_available_limit_bytes", "rabbitmq_erlang_uptime_seconds",
+    ),
     "connection_metrics": ("rabbitmq_connections",),
     "channel_metrics": ("rabbitmq_channels", "rabbitmq_consumers"),
 }  # fmt: skip
@@ -252,23 +260,40 @@ OF_ALL: Mapping[str, Collection[str]] = {
 DETAILED = "rabbitmq_detailed_"
 
 
-def detailed(metrics: Metrics, families: Sequence[str], vhosts: Collection[str], there: Sequence[str]) -> bytes:
-    """The text of the families that are asked for; vhosts and `there` as in `_detailed`."""
+class There(NamedTuple):
+    """What has a name and is no queue."""
+
+    vhosts: Sequence[str]
+    exchanges: Sequence[tuple[str, str, str, int]]  # vhost, name, type, and how many bindings begin there
+    membership: Mapping[str, object]  # as in `exposition`
+
+
+def detailed(metrics: Metrics, families: Sequence[str], vhosts: Collection[str], there: There) -> bytes:
+    """The text of the families that are asked for; vhosts: none is all."""
     found = _detailed(metrics, families, vhosts, there)
     return _text([*map(_metric, found), _metric(_identity(metrics, "detailed"))])
 
 
-def _detailed(
-    metrics: Metrics, families: Sequence[str], vhosts: Collection[str], there: Sequence[str]
-) -> Iterator[Family]:
-    """What is asked for, each metric once.  vhosts: none is all.  there: those that the server has."""
+def _detailed(metrics: Metrics, families: Sequence[str], vhosts: Collection[str], there: There) -> Iterator[Family]:
+    """What is asked for, each metric once."""
     lines = [line for line in metrics.queues if not vhosts or line.labels[0] in vhosts]
     yield from _chosen(QUEUES, lines, families, OF_QUEUES, per_object=True)
     whole = Line((), [metrics[figure.name] for figure in WHOLE.figures])
     yield from _chosen(WHOLE, [whole], families, OF_ALL, per_object=False)
+    if "ra_metrics" in families:
+        for one in (*_of_raft(metrics), *_terms(there.membership)):
+            yield one._replace(name=DETAILED + one.name.removeprefix("rabbitmq_"))
     if "vhost_status" in families:
-        up = [([one], 1.0) for one in there if not vhosts or one in vhosts]
+        up = [([one], 1.0) for one in there.vhosts if not vhosts or one in vhosts]
         yield Family("rabbitmq_cluster_vhost_status", "1 for a vhost that is there", ["vhost"], up)
+    exchanges = [one for one in there.exchanges if not vhosts or one[0] in vhosts]
+    labels = ["vhost", "exchange", "type"]
+    if "exchange_names" in families:
+        names = [(one[:3], 1.0) for one in exchanges]
+        yield Family("rabbitmq_cluster_exchange_name", "1 for an exchange that is there", labels, names)
+    if "exchange_bindings" in families:
+        counts = [(one[:3], float(one[3])) for one in exchanges]
+        yield Family("rabbitmq_cluster_exchange_bindings", "Bindings that begin at an exchange", labels, counts)
 
 
 def _chosen(

@@ -290,6 +290,15 @@ class Facts:
     def exchange_count(self) -> int:
         return len(PREDECLARED) * len(self.vhosts) + len(self._server.engine.core.topology.exchanges)
 
+    def exchanges(self) -> Sequence[tuple[str, str, str, int]]:
+        """Vhost, name and type of each, and how many bindings begin there."""
+        topology = self._server.engine.core.topology
+        found = {(vhost, name): one for vhost in self.vhosts for name, one in PREDECLARED.items()}
+        return [
+            (*place, one.type, len([*topology.bindings_from(*place)]))
+            for place, one in (found | topology.exchanges).items()
+        ]
+
     def open_metrics(self) -> bool:
         return self._server.settings.server.open_metrics
 
