@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from penstock.server.engine import Engine
 
 LOOK_S = 0.05
-MEMORY_LEAK, DESCRIPTOR_LEAK = 100_000, 0.025
-"""Bytes a turn, and the share of turns that leave a descriptor open."""
+MEMORY_LEAK, DESCRIPTOR_LEAK = 6_000_000, 2.0
+"""Bytes and open descriptors that a second of turns leaves behind, however many turns a machine makes in it."""
 
 
 class Quota:
@@ -102,19 +102,18 @@ class QuotaDisk(OsDisk):
 
 
 def plant(leaks: str) -> None:
-    """Leak a little in every turn of the engine."""
+    """Leak in the turns of the engine, as much as time has passed since the one before."""
     from penstock.server.engine import Engine
 
-    kept, turns = list[object](), 0
+    memory, descriptors, began = list[bytearray](), list[int](), time.monotonic()
     finish_turn = Engine.finish_turn
 
     def leaking(self: Engine) -> None:
-        nonlocal turns
-        turns += 1
-        if "memory" in leaks:
-            kept.append(bytearray(b"x" * MEMORY_LEAK))
-        if "descriptors" in leaks and turns % round(1 / DESCRIPTOR_LEAK) == 0:
-            kept.append(os.open("/dev/null", os.O_RDONLY))
+        passed = time.monotonic() - began
+        if "memory" in leaks and (size := int(MEMORY_LEAK * passed) - sum(map(len, memory))) >= 1 << 16:
+            memory.append(bytearray(b"x" * size))
+        while "descriptors" in leaks and len(descriptors) < DESCRIPTOR_LEAK * passed:
+            descriptors.append(os.open("/dev/null", os.O_RDONLY))
         finish_turn(self)
 
     Engine.finish_turn = leaking  # type: ignore[method-assign]
