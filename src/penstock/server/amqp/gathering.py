@@ -114,7 +114,7 @@ class Gathering:
         if self.version != self._topology.version:
             self.version = self._topology.version
             self._most = min(BYTES_MOST, self._core.at_once)  # follows from what queues and topics were declared as
-        self.most = self._most if self._most > 0 and self._engine.has_room() else -1
+        self.most = self._most if self._most > 0 and self._together() and self._engine.has_room() else -1
 
     def publish(
         self, intake: Session, channel: Channel, target: Target, topic: Topic, header: bytes, body: bytes, mode: int
