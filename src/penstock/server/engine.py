@@ -100,6 +100,7 @@ class Engine(Runtime):
         self.event_exchange = EventExchange(self, self.notices.feed)
         bodies.parting.takers = self.tending.takers
         self._nap = Nap(clock, log)
+        self.announce_guest = self._nap.announce_guest
         self._ended = False
         self._urged = 0  # the log was told to hurry with everything up to this LSN
         self._performers: Mapping[type[e.Effect], Callable[[Any], None]] = {

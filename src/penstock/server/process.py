@@ -91,7 +91,6 @@ def serve(
     show: who looks on while it recovers; `say` gets a line a second without.  door: Flight's process.  http: HTTP's.
     """
     signal.signal(signal.SIGHUP, _heard)  # from the first moment; programs that are run get the usual one back
-    sys.setswitchinterval(SWITCH_S)
     descriptors.keep_back()
     lend_to_modules()
     allocator.keep_close(settings.server.memory)
@@ -154,10 +153,6 @@ def tell(server: App, ready: Ready) -> None:
         f"penstock {settings.server.name} is ready: {doors}; "
         f"{ready.recovered_records} records in {ready.recovered_seconds:.2f} s"
     )
-
-
-SWITCH_S = 0.0005
-"""A thread that waits for the interpreter is given it within that: 5 ms without, of a loop that never sleeps."""
 
 
 def settle_garbage() -> None:

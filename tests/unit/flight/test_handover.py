@@ -24,9 +24,13 @@ class Loop:
         self.last_lsn = 5
         self.durable = 0
         self.armed = 0
+        self.guests = 0
 
     def arm(self) -> None:
         self.armed += 1
+
+    def announce_guest(self) -> None:
+        self.guests += 1
 
     def when_durable(self, lsn: int, callback: Callable[[], None]) -> None:
         self.waiting.append((lsn, callback))

@@ -11,14 +11,14 @@ import pytest
 
 from penstock.log.log import Log
 from penstock.server import pools
-from penstock.server.pools import STARVED_US, Nap, Pools
+from penstock.server.pools import GUEST_STAYS_US, GUEST_US, STARVED_US, Nap, Pools
 
 
 class Clock:
     """Of whom the test says what time it is."""
 
     def __init__(self) -> None:
-        self.now = 10_000_000
+        self.now = 10 * GUEST_STAYS_US
 
     def wall(self) -> int:
         return self.now
@@ -77,6 +77,15 @@ def test_it_naps_while_threads_of_pools_have_work(naps: list[int]) -> None:
     assert len(naps) == 10
     at_work = 0
     house.turns(10, STARVED_US + 1)
+    assert len(naps) == 10
+
+
+def test_it_naps_often_while_flight_is_called(naps: list[int]) -> None:
+    house = House()
+    house.nap.announce_guest()
+    house.turns(10, GUEST_US)
+    assert len(naps) == 10
+    house.turns(1, GUEST_STAYS_US)
     assert len(naps) == 10
 
 

@@ -299,6 +299,7 @@ class FlightDoor:
         return queue_info(self.actions.run(caller, "stats", orjson.dumps({"queue": name, "vhost": vhost})))
 
     def _enter(self, caller: Caller) -> Slot:
+        self.engine.announce_guest()
         self._refuse_when_closing()
         return self.calls.stream(caller)
 

@@ -118,6 +118,7 @@ class Handover:
 
     def post(self, job: Callable[[], None]) -> None:
         """Run a job on the loop; nobody waits for it."""
+        self.engine.announce_guest()
         self._waiting.append(job)
         if not self._pending:
             self._pending = True
