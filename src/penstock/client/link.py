@@ -219,9 +219,8 @@ class Link:
     def exchange(self, command: bytes) -> tuple[Any, Any]:
         """Writer and reader of a DoExchange."""
         self.check()
-        with translated():
-            descriptor = flight.FlightDescriptor.for_command(command)
-            writer, reader = self._serving().do_exchange(descriptor, self.options)
+        descriptor = flight.FlightDescriptor.for_command(command)
+        writer, reader = self.heard(lambda: self._serving().do_exchange(descriptor, self.options))
         return writer, reader
 
     def check(self) -> None:
