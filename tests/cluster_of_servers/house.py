@@ -251,11 +251,17 @@ class Cluster:
 
         The register itself is asked: whoever waits asks often, and a command costs as much as a hundred of these.
         """
-        state = decode(register_at(self.registry, self._asked().folder / "data").read().value)
+        return self._told_by(self._asked())
+
+    def _told_by(self, server: Server) -> set[str]:
+        value = register_at(self.registry, server.folder / "data").read().value
+        if not value:
+            return set()  # its own copy, which is to come
+        state = decode(value)
         return {state.members[one].name for one in state.in_sync}
 
     def level(self, *servers: Server) -> None:
-        """Wait until these are in sync, and no others.
+        """Wait until these are in sync, and no others, and each that has a copy of the register knows it.
 
         Who ended because another leads is started again, as what watches over servers does.
         """
@@ -266,7 +272,8 @@ class Cluster:
             for one in wanted:
                 if one.process is not None and one.process.poll() == LOST:
                     one.start()
-            return self.in_sync() == names
+            told = wanted if self.manual else [self._asked()]
+            return all(self._told_by(one) == names for one in told)
 
         eventually(are_level, lambda: f"in sync: {self.in_sync()}, not {names}", PATIENCE_S)
 
