@@ -26,6 +26,7 @@ import pyarrow as pa
 from penstock.client import tracing
 from penstock.client.bodies import plain, reader_of
 from penstock.client.consumer import Consumer
+from penstock.client.kept import Kept
 from penstock.client.link import Link
 from penstock.client.messages import UNTYPED, B, Receipt, Refusal, TableReceipt
 from penstock.client.outgoing import Upload, batches_of, carrying_all, columns_of, is_mandatory, one_row, unroutable
@@ -124,6 +125,7 @@ class Client(Querying):
     def __init__(self, link: Link) -> None:
         super().__init__(link)
         self._consumers = weakref.WeakSet[Consumer[Any]]()
+        self._kept = Kept()
         self._origin: int | None = None
 
     # -- publishing
@@ -222,30 +224,41 @@ class Client(Querying):
     ) -> tuple[TableReceipt, list[Refusal]]:
         """once: `rows` can be called once alone.  count: of messages, where that is known before."""
         if tracing.active is None:
-            return self._send(wish, rows, once=once)
+            return self._send(wish, rows, once=once, alone=count == 1)
         place = f"{wish.exchange}/{wish.topic or ''}" if wish.exchange else wish.topic or ""
         with tracing.active.publish(self._link.address, place, count) as span:
-            receipt, refused = self._send(wish, lambda: carrying_all(*rows(), span.carried), once=once)
+            receipt, refused = self._send(
+                wish, lambda: carrying_all(*rows(), span.carried), once=once, alone=count == 1
+            )
             first = format_bookmark(self.origin, receipt.first) if receipt.stored else ""
             span.stored("stored" if receipt.stored == receipt.rows else "not all stored", first)
             return receipt, refused
 
-    def _send(self, wish: _Wish, rows: Rows, *, once: bool) -> tuple[TableReceipt, list[Refusal]]:
+    def _send(self, wish: _Wish, rows: Rows, *, once: bool, alone: bool) -> tuple[TableReceipt, list[Refusal]]:
+        """alone: it is one batch of one message."""
         numbered = wish.publisher is not None and wish.sequence is not None
-        asked = command(
-            "publish",
-            topic=wish.topic,
-            exchange=wish.exchange or None,
-            vhost=self._vhost,
-            publisher=wish.publisher,
-            sequence=wish.sequence,
-            delta=wish.delta or None,
-            mandatory=(wish.mandatory and wish.publisher is not None) or None,  # else its sequence would count
-        )
+
+        def asked(sequence: int | None) -> bytes:
+            return command(
+                "publish",
+                topic=wish.topic,
+                exchange=wish.exchange or None,
+                vhost=self._vhost,
+                publisher=wish.publisher,
+                sequence=sequence,
+                delta=wish.delta or None,
+                mandatory=(wish.mandatory and wish.publisher is not None) or None,  # else its sequence would count
+            )
+
+        def opened(schema: pa.Schema) -> tuple[Any, Any]:
+            return self._link.put(asked(wish.sequence), schema)
 
         def put() -> tuple[TableReceipt, list[Refusal]]:
             schema, batches = rows()
-            with Upload(*self._link.put(asked, schema)) as upload:
+            if alone:
+                way = asked(None), *schema.names
+                return self._kept.send(way, wish.sequence, next(batches), partial(opened, schema))
+            with Upload(*opened(schema)) as upload:
                 for batch in batches:
                     upload.send(batch)
                 return upload.finish()
@@ -408,6 +421,7 @@ class Client(Querying):
                 consumer.close()
             except PenstockError as error:
                 failure = failure or error
+        self._kept.close()
         self._link.close()
         if failure is not None:
             raise failure

@@ -255,12 +255,17 @@ class Upload:
         if self._answers and self._behind > WINDOW:
             self._hear()
 
+    def exchange(self, batch: pa.RecordBatch) -> tuple[TableReceipt, list[Refusal]]:
+        """Write one batch of an upload that stays open: the receipt of this batch, and its refused rows."""
+        self._writer.write_batch(batch)
+        said = self._read()
+        return _receipt(said, said["unroutable"], _refusals(said))
+
     def _hear(self) -> None:
         said = self._read()
         self._behind -= 1
         self._unroutable += said["unroutable"]
-        for one in said["refused"]:
-            self._refused.append(Refusal(self._offset + one["row"], one["code"], one["reason"], one["message"]))
+        self._refused += _refusals(said, self._offset)
         self._offset += said["rows"]
 
     def _read(self) -> dict[str, Any]:
@@ -280,12 +285,7 @@ class Upload:
 
     def finish(self) -> tuple[TableReceipt, list[Refusal]]:
         """Say how many rows were sent; the receipt of the whole upload, and its refused rows."""
-        said = self.end()
-        receipt = TableReceipt(
-            said["rows"], said["stored"], said["duplicates"], self._unroutable, said["refused_rows"], said["first"],
-            said["last"], tuple(self._refused), said.get("sequence"),
-        )  # fmt: skip
-        return receipt, self._refused
+        return _receipt(self.end(), self._unroutable, self._refused)
 
     def __enter__(self) -> Self:
         return self
@@ -296,3 +296,17 @@ class Upload:
             raise failure(self._writer, error) from None
         with suppress(pa.ArrowException):
             self._writer.close()
+
+
+def _refusals(said: Mapping[str, Any], offset: int = 0) -> list[Refusal]:
+    """Rows of a batch that the server refused; offset: the number of its first row."""
+    return [Refusal(offset + one["row"], one["code"], one["reason"], one["message"]) for one in said["refused"]]
+
+
+def _receipt(said: Mapping[str, Any], unroutable: int, refused: list[Refusal]) -> tuple[TableReceipt, list[Refusal]]:
+    """What the server says of a batch, or of all of them."""
+    receipt = TableReceipt(
+        said["rows"], said["stored"], said["duplicates"], unroutable, said["refused_rows"], said["first"],
+        said["last"], tuple(refused), said.get("sequence"),
+    )  # fmt: skip
+    return receipt, refused

@@ -250,7 +250,7 @@ class ClusterSection(Section):
     members: tuple[Name, ...] = Field(
         default=(),
         max_length=16,
-        description="With `registry = \"manual\"`: host:port at which the other members are reached, each one's "
+        description='With `registry = "manual"`: host:port at which the other members are reached, each one\'s '
         "`advertise`.  One that has an empty folder asks there who leads.",
     )
     listen: Listen = Field(

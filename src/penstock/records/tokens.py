@@ -1,7 +1,7 @@
 """How tokens are written: instead of a password that lasts, for who should have a login for a while alone.
 
-    penstock_ID.SECRET          what its holder has, one word
-    token/ID, SECRET            the same as user and password, which is what doors are told
+penstock_ID.SECRET          what its holder has, one word
+token/ID, SECRET            the same as user and password, which is what doors are told
 """
 
 from __future__ import annotations

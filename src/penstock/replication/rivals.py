@@ -58,7 +58,6 @@ def _starts(state: ClusterState) -> tuple[int, str] | None:
     return None if leader is None else (leader.starts, leader.process)
 
 
-
 def end_of_line(state: ClusterState, log: Sequence[Written]) -> int | None:
     """The last LSN of a log that a value goes on from: what lies above was set aside.  None: it tells nothing of it.
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 READ_MOST = 1000
 """Messages whose bodies are read at once."""
 
+
 class Committing:
     """One commit.  All methods belong to the loop's thread."""
 

@@ -150,7 +150,10 @@ class App:
         self._running = tuple(
             Running(
                 replace(worker, middlewares=self._middlewares, results=self._results),
-                url or self.url, name=name, burst=burst, chance=chance,
+                url or self.url,
+                name=name,
+                burst=burst,
+                chance=chance,
             )
             for worker in self.workers
         )

@@ -181,8 +181,10 @@ def _settle(worker: Worker, message: Message, verb: str, reason: str, result: ob
     if verb == "ack" and (place is not None or id is not None):
         also = [] if results is None or id is None else [results.done(id, result)]
         _publish(worker, place, message, result, also)
-    elif results is not None and id is not None and (
-        verb == "reject" or (verb == "retry" and results.is_last(message, worker.queue))
+    elif (
+        results is not None
+        and id is not None
+        and (verb == "reject" or (verb == "retry" and results.is_last(message, worker.queue)))
     ):
         results.failed(id, message, verb, reason)
     else:

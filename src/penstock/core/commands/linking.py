@@ -68,12 +68,17 @@ class LinkingCommands(ReturningCommands):
     def ends(self, to: str, queues: Collection[int] | None = None) -> list[dict[str, object]]:
         """What to say to a site of queues that are gone, as JSON; queues: of these ids alone."""
         here, carried = self.peers.sites[0], self._carries.get(to)
-        return dump_ends([
-            (identity(one.vhost, one.name, one.kind, one.domain, here), Ended(number, one.until, one.owner, one.topic))
-            for number, one in self.departed.items()
-            if carried is not None and (queues is None or number in queues)
-            if one.kind and carried.touches(one.vhost, *one.topic)
-        ])
+        return dump_ends(
+            [
+                (
+                    identity(one.vhost, one.name, one.kind, one.domain, here),
+                    Ended(number, one.until, one.owner, one.topic),
+                )
+                for number, one in self.departed.items()
+                if carried is not None and (queues is None or number in queues)
+                if one.kind and carried.touches(one.vhost, *one.topic)
+            ]
+        )
 
     def _offer(self, queue: Queue, here: Site) -> Offer:
         settings = queue.settings

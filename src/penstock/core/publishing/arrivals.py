@@ -210,9 +210,7 @@ class Arrivals:
         queue.arrived += len(rows)
         self._touched.add(queue)
         if queue.is_plain and marked is None and not batch.deduplicated:
-            queue.arrive(
-                now, chunk, self._outbox, batch=batch, rows=rows, expires_at=expires_at, not_before=not_before
-            )
+            queue.arrive(now, chunk, self._outbox, batch=batch, rows=rows, expires_at=expires_at, not_before=not_before)
             return
         ranks = None if (text := queue.ranked_by) is None else ranks_of(text, batch, rows, chunk, now.wall)
         keys = None if not queue.shared_by_keys else keys_of(queue.settings, batch, rows, chunk, now.wall)

@@ -71,8 +71,6 @@ class OwnQueue(NamedTuple):
     does: str  # what an exchange does that has one
 
 
-
-
 def _waiting(arguments: Mapping[str, object]) -> QueueSettings:
     return QueueSettings()
 

@@ -133,9 +133,7 @@ class BodyType:
         """The fields of each."""
         return list(map(self.table, self.whole(bodies, properties)))
 
-    def texts(
-        self, bodies: list[bytes | None], properties: Properties
-    ) -> tuple[list[bytes | None], list[str | None]]:
+    def texts(self, bodies: list[bytes | None], properties: Properties) -> tuple[list[bytes | None], list[str | None]]:
         """Bodies as JSON text, None for one that cannot be read, and for each why it cannot.  JSON is not looked at."""
         why: list[str | None] = [None] * len(bodies)
         if self.is_json:

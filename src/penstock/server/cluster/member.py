@@ -288,8 +288,10 @@ class Member(Followers):
         if not self._registered and self.talks is None:
             return
         following = self.following
-        other = following is not None and following.term and (
-            following.term < state.term or (self.talks is not None and following.term > state.term)
+        other = (
+            following is not None
+            and following.term
+            and (following.term < state.term or (self.talks is not None and following.term > state.term))
         )
         if following is not None and (other or now - self._heard_at > self._silence):
             self._stop_following()  # of another leader, or half-open: nobody would tell

@@ -124,9 +124,7 @@ class Events:
 class Place:
     """One client's: how far it has seen, and what it may see."""
 
-    def __init__(
-        self, events: Events, server: Server, watch: Watch, user: str, wanted: Wanted, share_of: str
-    ) -> None:
+    def __init__(self, events: Events, server: Server, watch: Watch, user: str, wanted: Wanted, share_of: str) -> None:
         """user: as he logged in: with a token he looks on no longer than it lasts.  share_of: whose share it is."""
         self.user = user
         self.share_of = share_of

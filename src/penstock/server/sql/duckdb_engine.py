@@ -340,9 +340,7 @@ class Engine:
         return type(found)(str(found).replace(place, "sql.tmp")) if place in str(found) else found
 
 
-def _shown_alone(
-    schema: pa.Schema, batches: Iterable[pa.RecordBatch]
-) -> tuple[pa.Schema, Iterable[pa.RecordBatch]]:
+def _shown_alone(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> tuple[pa.Schema, Iterable[pa.RecordBatch]]:
     """A table without the columns that no statement sees."""
     names = [name for name in schema.names if name not in UNSHOWN]
     if len(names) == len(schema.names):

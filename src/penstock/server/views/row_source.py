@@ -168,9 +168,7 @@ def gather(
     return [body_of(view, row) for row in view.rows.values()]
 
 
-def _elements(
-    batch: pa.RecordBatch, first: int, exchange_of: Callable[[int], str], reader: BodyReader
-) -> Elements:
+def _elements(batch: pa.RecordBatch, first: int, exchange_of: Callable[[int], str], reader: BodyReader) -> Elements:
     """Positions are counted anew: rows of several states need not ascend."""
     columns: dict[str, Any] = {name: batch.column(name) for name in ("body", "properties", "name", "via", "time")}
     bodies = [body or b"" for body in cast("Iterable[bytes | None]", columns["body"].to_pylist())]
