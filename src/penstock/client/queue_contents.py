@@ -16,6 +16,7 @@ from penstock.client.link import translated
 from penstock.client.messages import Message, Rows
 from penstock.errors import InvalidArgument
 from penstock.units import Duration, format_duration, moment, span
+from penstock.wire.flight.commands import RECORDS_DEFAULT, of_messages
 from penstock.wire.flight.tickets import command
 
 STEP = 1000
@@ -157,7 +158,7 @@ class Contents(Administration):
         """
         batches = self.sow_batches(
             topic, exchange=exchange, filter=filter, order_by=order_by, top_n=top_n, skip_n=skip_n,
-            projection=projection, grouping=grouping, select=select, stats=stats,
+            columns=of_messages(RECORDS_DEFAULT), projection=projection, grouping=grouping, select=select, stats=stats,
         )  # fmt: skip
         return messages_of(batches)
 

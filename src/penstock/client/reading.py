@@ -23,6 +23,7 @@ from penstock.client.showing import ROWS, counted, facts, table
 from penstock.errors import InvalidArgument, PreconditionFailed
 from penstock.units import Duration, span
 from penstock.wire.flight.bookmarks import resumed
+from penstock.wire.flight.commands import CONTENT_DEFAULT, EVENTS_DEFAULT, REPLAY_DEFAULT, of_messages
 from penstock.wire.flight.tickets import command
 
 
@@ -33,7 +34,9 @@ class Reading(Contents):
         self, queue: str, count: int = 10, *, states: Sequence[str] = ("ready",), filter: str | None = None
     ) -> list[Message]:
         """Messages that wait in a queue, oldest first.  Takes and changes nothing."""
-        return list(messages_of(self.queue_batches(queue, states=states, limit=count, filter=filter)))
+        columns = of_messages(CONTENT_DEFAULT)
+        batches = self.queue_batches(queue, states=states, limit=count, filter=filter, columns=columns)
+        return list(messages_of(batches))
 
     def queue_batches(
         self,
@@ -108,6 +111,7 @@ class Reading(Contents):
             "bookmark_not_found": bookmark_not_found,
             "stream": stream,
             "select": texts(select),
+            "columns": of_messages(REPLAY_DEFAULT),
             "live": live or None,
             "fully_durable": fully_durable or None,
         }
@@ -187,6 +191,7 @@ class Reading(Contents):
             projection=texts(projection),
             grouping=texts(grouping),
             select=texts(select),
+            columns=of_messages(EVENTS_DEFAULT),
             live=live or None,
             fully_durable=fully_durable or None,
         )

@@ -22,7 +22,7 @@ from penstock.records.body_schemas import needed_of
 from penstock.records.dataclass import dataclass
 from penstock.records.message_types import JSON as JSON_BODIES
 from penstock.records.message_types import MessageType
-from penstock.wire.flight.commands import MESSAGES, RECORDS, QueueContent, Replay, Sow
+from penstock.wire.flight.commands import MESSAGES, RECORDS, TEXT_COLUMNS, QueueContent, Replay, Sow
 from penstock.wire.flight.tickets import STATES
 
 if TYPE_CHECKING:
@@ -259,8 +259,9 @@ SOW = ("lsn", "time", "body")
 VIEW = ("body",)
 """Columns of `SELECT *`, before the fields of the bodies; the bodies themselves are left out where they have fields."""
 
-UNSHOWN = frozenset({"properties"})
-"""Columns in our own encoding, which SQL could make nothing of; some bodies are read by them."""
+UNSHOWN = frozenset({"properties", *TEXT_COLUMNS})
+"""Columns that are none in SQL: one in our own encoding, by which some bodies are read, and those whose names stand for
+fields of bodies."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -289,6 +289,7 @@ MESSAGES = pa.schema(
         pa.field("headers", HEADERS),
         pa.field("attempt", pa.int32()),
         pa.field("priority", pa.int16()),
+        *(pa.field(name, pa.string()) for name in TEXT_COLUMNS),
         pa.field("properties", pa.binary()),
         pa.field("body", pa.binary()),
         pa.field("state", pa.string()),
@@ -311,6 +312,11 @@ RECORDS_DEFAULT = ("sow_key", "lsn", "bookmark", "topic", "time", "headers", "bo
 REPLAY_DEFAULT = ("lsn", "bookmark", "topic", "exchange", "time", "headers", "priority", "body")
 CONTENT_DEFAULT = ("lsn", "bookmark", "topic", "exchange", "time", "headers", "attempt", "state", "body")
 PLAN_DEFAULT = ("lsn", "bookmark", "topic", "time", "headers", "attempt", "body")
+
+
+def of_messages(columns: Sequence[str]) -> list[str]:
+    """Columns for who reads message by message: with all that a message says of itself."""
+    return [*columns, *(name for name in ("exchange", "priority", *TEXT_COLUMNS) if name not in columns)]
 
 
 def select(schema: pa.Schema, columns: tuple[str, ...]) -> pa.Schema:

@@ -38,6 +38,7 @@ from penstock.wire.fields import (
 )
 from penstock.wire.flight.commands import (
     BATCH_MOST,
+    MESSAGES,
     Consume,
     Get,
     Link,
@@ -109,14 +110,11 @@ BACKLOG_MOST = 1_000_000
 """The largest backlog that a consumer may name."""
 
 
-REPLAY_COLUMNS = (
-    "lsn", "bookmark", "topic", "exchange", "time", "headers", "attempt", "priority", "properties", "body",
-    "death_reason",
-)  # fmt: skip
+REPLAY_COLUMNS = tuple(name for name in MESSAGES.names if name != "state")
 LOG_COLUMNS = (
     "lsn", "kind", "name", "via", "route", "time", "expires_at", "not_before", "priority", "properties", "body",
 )  # fmt: skip
-_CONTENT_COLUMNS = (*REPLAY_COLUMNS, "state")
+_CONTENT_COLUMNS = tuple(MESSAGES.names)
 _RECORDS_COLUMNS = ("sow_key", *REPLAY_COLUMNS)
 
 PARTS_MOST = 1000
