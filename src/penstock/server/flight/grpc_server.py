@@ -88,6 +88,8 @@ class Server:
         self._servers = dict[str, _Server]()  # by door
         self._tls_at = ("", 0)
         self._ending = list[threading.Thread]()  # servers that listen no more, until their last call is over
+        self._alone = alone
+        self._kept = list[_Server]()  # those that listen no more, for good
         self._closed = threading.Event()
         self._renewing = threading.Lock()
         self._ahead = threading.Semaphore(AHEAD_MOST)
@@ -149,6 +151,13 @@ class Server:
                     self._closed.wait(REBIND_PAUSE_S if not told else REBIND_S)
 
     def _end(self, server: _Server) -> None:
+        """Let it listen no more.
+
+        pyarrow frees a server while it has Python's lock, and after attacks that may wait for ever for what wants the
+        lock: the door stood still then.  So a process that is a door frees none: 22 KiB for each certificate.
+        """
+        if self._alone:
+            self._kept.append(server)
         self._ending = [one for one in self._ending if one.is_alive()]
         thread = threading.Thread(target=server.shutdown, name="penstock-flight-stop", daemon=True)
         thread.start()
