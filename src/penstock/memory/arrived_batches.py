@@ -4,6 +4,10 @@ A batch leaves when every queue that took it has delivered it and it is durable,
 short: then `part` hands it to the other caches.  So what is here is always the youngest: every message above `lacking`
 that still waits for its first delivery is here; of the others memory has what the other caches hold.  Batches that are
 not yet durable never leave, for the log does not have them; the server bounds those by pausing publishers.
+
+Messages that leave their queues undelivered are told (`left`).  A batch of which that is half of what it was wanted for
+is looked at once it is durable (`thin`): if half of its rows or fewer are needed it is cut down to these.  So each look
+is paid for by as many messages that left, and a batch that lost none is never looked at.
 """
 
 from __future__ import annotations
@@ -14,9 +18,10 @@ from collections.abc import Callable, Iterator, Sequence
 
 from penstock.memory import Budget
 from penstock.memory.shelf import SHARE_MOST, HeadQueueCache, Line, PendingCache, TargetArea
-from penstock.memory.slab import Piece, Slab, batch_cost, missing
+from penstock.memory.slab import BATCH_OVERHEAD, Piece, Slab, batch_cost, missing
 from penstock.records.chunks import Chunk, as_chunk, united
 from penstock.records.entries import Publishes, Topic
+from penstock.records.kinds import NO_ROUTE
 from penstock.records.message_bodies import listed
 
 PIECE_MOST = 256 << 10
@@ -30,20 +35,22 @@ class Arrivals:
         self.bytes = 0
         self.durable = 0
         self.lacking = 0  # no message above this that waits for its first delivery is missing here
-        self._firsts: list[int] = []  # ascending; parallel to _batches
-        self._batches: list[Publishes | None] = []  # None: dropped, the slot goes at the next compaction
+        self._firsts: list[int] = []  # ascending; parallel to batches
+        self.batches: list[Publishes | None] = []  # None: dropped, the slot goes at the next compaction
         self._costs: list[int] = []  # parallel; what a batch cost when it came
         self._holes = 0
         self._oldest = 0  # index: no batch stands before it
         self._unsettled = 0  # index of the first batch that is not durable
+        self._left = dict[int, int]()  # by first LSN of a batch: messages that left undelivered since it was looked at
+        self.loose = set[int]()  # first LSNs of batches to be looked at
 
     def __len__(self) -> int:
-        return len(self._batches) - self._holes
+        return len(self.batches) - self._holes
 
     def add(self, batch: Publishes) -> None:
         """Take a batch that has just been given its LSNs; they are above all earlier ones."""
         self._firsts.append(batch.first)
-        self._batches.append(batch)
+        self.batches.append(batch)
         cost = batch_cost(batch)
         self._costs.append(cost)
         self.bytes += cost
@@ -51,7 +58,7 @@ class Arrivals:
     def set_durable(self, lsn: int) -> None:
         """The log has everything up to `lsn`: drop what is delivered."""
         self.durable = lsn
-        batches = self._batches
+        batches = self.batches
         end = bisect_right(self._firsts, lsn, self._unsettled)
         for index in range(self._unsettled, end):
             batch = batches[index]
@@ -61,10 +68,57 @@ class Arrivals:
         if self._holes > 64 and self._holes * 2 > len(batches):
             self._compact()
 
+    def left(self, pairs: Sequence[int]) -> None:
+        """Messages of a queue with LSNs in [a, b), a, b, ... left it undelivered, or all of them that it had."""
+        firsts, batches, told = self._firsts, self.batches, self._left
+        for low, high in zip(pairs[::2], pairs[1::2], strict=True):
+            for index in range(max(bisect_right(firsts, low) - 1, 0), bisect_left(firsts, high)):
+                batch = batches[index]
+                if batch is not None:
+                    first = batch.first
+                    count = min(high, first + len(batch.bodies)) - max(low, first)
+                    if count > 0:
+                        told[first] = count = count + told.get(first, 0)
+                        if 2 * count >= batch.wanted:
+                            self.loose.add(first)
+
+    def look(self, start: int, count: int, *, all: bool) -> None:
+        """Have so many batches from an index on looked at; without `all` those of which half or less is wanted."""
+        for batch in self.batches[start : min(start + count, self._unsettled)]:
+            if batch is not None and (all or 2 * batch.wanted <= len(batch.bodies) > 1):
+                self.loose.add(batch.first)
+
+    def thin(self, needed: Callable[[Publishes], Sequence[Chunk] | None]) -> None:
+        """Look at loose batches that are durable.
+
+        needed: the rows of a batch that each queue still needs; None: that would cost more than it can bring.
+        """
+        due = [first for first in self.loose if first <= self.durable]
+        self.loose.difference_update(due)
+        for first in due:
+            index = bisect_left(self._firsts, first)
+            batch = self.batches[index] if index < len(self._firsts) and self._firsts[index] == first else None
+            if batch is None:
+                continue
+            if index >= self._unsettled:
+                self.loose.add(first)
+                continue
+            chunks = needed(batch)
+            if chunks is None:
+                if self._left.get(first, 0) >= batch.wanted:  # as far as counting tells nobody wants any more of it
+                    self._drop(index)
+                continue
+            self._left.pop(first, None)
+            batch.wanted = sum(map(len, chunks))
+            if not chunks:
+                self._drop(index)
+            elif 2 * len(rows := united(chunks)) <= len(batch.bodies):
+                self._cut(index, batch, rows, chunks)
+
     def part(self) -> Publishes | None:
         """Let the oldest durable batch go; None: there is none."""
         while self._oldest < self._unsettled:
-            batch = self._batches[self._oldest]
+            batch = self.batches[self._oldest]
             self._oldest += 1
             if batch is not None:
                 self.lacking = batch.first + len(batch.bodies) - 1
@@ -80,7 +134,7 @@ class Arrivals:
     def pieces(self, chunk: Chunk) -> Iterator[Piece]:
         """The rows of a chunk in its order, cut where they leave a batch or are many bytes; they count as delivered."""
         start, total = 0, len(chunk)
-        firsts, batches = self._firsts, self._batches
+        firsts, batches = self._firsts, self.batches
         while start < total:
             lsn = chunk[start]
             index = bisect_right(firsts, lsn) - 1
@@ -106,7 +160,7 @@ class Arrivals:
         most: bytes, about, beyond which rows are to come by `pieces`; 0: however many there are.
         """
         index = bisect_right(self._firsts, chunk[0]) - 1
-        batch = self._batches[index] if index >= 0 else None
+        batch = self.batches[index] if index >= 0 else None
         if batch is None or chunk[-1] >= (stop := batch.first + len(batch.bodies)):
             return None
         if most and len(chunk) > 1 and batch.size * len(chunk) > most * len(batch.bodies):
@@ -120,7 +174,7 @@ class Arrivals:
     def row(self, lsn: int) -> tuple[Topic, bytes, bytes] | None:
         """Topic, properties and body of one message; counts it as delivered.  None: it is not here."""
         index = bisect_right(self._firsts, lsn) - 1
-        batch = self._batches[index] if index >= 0 else None
+        batch = self.batches[index] if index >= 0 else None
         if batch is None:
             return None
         at, topics, properties, bodies = lsn - batch.first, batch.topics, batch.properties, batch.bodies
@@ -154,7 +208,7 @@ class Arrivals:
     def peek(self, lsn: int) -> Publishes | None:
         """The batch that holds a row, if it is here; not counted as a delivery."""
         index = bisect_right(self._firsts, lsn) - 1
-        batch = self._batches[index] if index >= 0 else None
+        batch = self.batches[index] if index >= 0 else None
         return batch if batch is not None and lsn < batch.first + len(batch.bodies) else None
 
     def _rows(self, batch: Publishes, part: Chunk) -> Piece:
@@ -183,27 +237,47 @@ class Arrivals:
         stop = start
         while stop < len(chunk):
             index = bisect_right(self._firsts, chunk[stop])
-            batch = self._batches[index - 1] if index else None
+            batch = self.batches[index - 1] if index else None
             if batch is not None and chunk[stop] < batch.first + len(batch.bodies):
                 break
-            while index < len(self._batches) and self._batches[index] is None:
+            while index < len(self.batches) and self.batches[index] is None:
                 index += 1
-            if index == len(self._batches):
+            if index == len(self.batches):
                 return len(chunk)
             stop = max(bisect_left(chunk, self._firsts[index], stop), stop + 1)
         return stop
 
+    def _cut(self, index: int, batch: Publishes, rows: Chunk, chunks: Sequence[Chunk]) -> None:
+        """Keep these rows of a batch alone, and between them others that cost less than a batch more."""
+        bridged = 1 + BATCH_OVERHEAD * len(batch.bodies) // self._costs[index]
+        parts: list[Publishes] = []
+        start = 0
+        for at in range(1, len(rows) + 1) if not isinstance(rows, range) else (len(rows),):
+            if at == len(rows) or rows[at] - rows[at - 1] > bridged:
+                part = batch.stored_part(rows[start] - batch.first, rows[at - 1] + 1 - batch.first)
+                low, high = part.first, rows[at - 1]
+                part.wanted = sum(bisect_right(chunk, high) - bisect_left(chunk, low) for chunk in chunks)
+                parts.append(part)
+                start = at
+        costs = list(map(batch_cost, parts))
+        self.bytes += sum(costs) - self._costs[index]
+        where = slice(index, index + 1)
+        self._firsts[where], self.batches[where], self._costs[where] = [part.first for part in parts], parts, costs
+        self._unsettled += len(parts) - 1
+
     def _drop(self, index: int) -> None:
-        assert self._batches[index] is not None
+        if self._left:
+            self._left.pop(self._firsts[index], None)
+        assert self.batches[index] is not None
         self.bytes -= self._costs[index]
-        self._batches[index] = None
+        self.batches[index] = None
         self._costs[index] = 0
         self._holes += 1
 
     def _compact(self) -> None:
-        kept = [index for index, batch in enumerate(self._batches) if batch is not None]
+        kept = [index for index, batch in enumerate(self.batches) if batch is not None]
         self._firsts = [self._firsts[index] for index in kept]
-        self._batches = [self._batches[index] for index in kept]
+        self.batches = [self.batches[index] for index in kept]
         self._costs = [self._costs[index] for index in kept]
         self._holes = self._oldest = 0
         self._unsettled = bisect_right(self._firsts, self.durable)
@@ -353,6 +427,21 @@ class Parting:
         if heads.held(queue) + slab.cost > share or not heads.account.bytes:
             return False
         return heads.held(heads.longest()) > share
+
+    def needed(self, batch: Publishes) -> list[Chunk] | None:
+        """The rows of a batch that each queue still needs; None where one would have to look at very many."""
+        routes = {batch.routes} if isinstance(batch.routes, int) else set(batch.routes)
+        if NO_ROUTE in routes:
+            return None
+        lines = {line.queue: line for route in routes for _, line in self.takers(route)}
+        out: list[Chunk] = []
+        for line in lines.values():
+            chunk = line.needed(batch.first, batch.first + len(batch.bodies))
+            if chunk is None:
+                return None
+            if len(chunk):
+                out.append(chunk)
+        return out
 
     def leave_out(self, batch: Publishes) -> None:
         """A batch goes nowhere."""

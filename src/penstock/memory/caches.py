@@ -27,7 +27,7 @@ from penstock.memory import GATHER_LEAST, Budget
 from penstock.memory.arrived_batches import Arrivals, Parting, Takers, nobody
 from penstock.memory.shelf import HeadQueueCache, Line, PendingCache, Shelf, TargetArea, TargetList
 from penstock.memory.slab import Piece, missing
-from penstock.records.chunks import Chunk
+from penstock.records.chunks import Chunk, unpack_pairs
 from penstock.records.entries import Publishes, Rows
 
 HIGH_MOST = 4 << 20
@@ -71,6 +71,7 @@ class Caches:
         self.trimmed: dict[int, Line] = {}  # queues whose heads had to give way, to be filled when there is room again
         self.spare: list[Callable[[int], int]] = []  # who has what can be read again gives up about so many bytes of it
         self._turns: dict[str, int] = {}  # how far a sweep got
+        self._look_over = 0  # arrivals that are to be looked at whatever their counts tell
 
     @property
     def used(self) -> int:
@@ -95,6 +96,20 @@ class Caches:
         """The log has everything up to `lsn`."""
         self.arrivals.set_durable(lsn)
         self.keep_to_budget()
+
+    def left(self, body: bytes) -> None:
+        """Messages left a queue, and nobody got them: the body of the record that says so."""
+        if body:
+            self.arrivals.left(unpack_pairs(body)[1])
+
+    def thin(self) -> None:
+        """Let go of arrivals that nobody needs, of batches of which enough has left."""
+        if self.arrivals.loose:
+            self.arrivals.thin(self.parting.needed)
+
+    def look_over(self) -> None:
+        """Messages may have left a queue, and no record says which: have all arrivals looked at, some at each sweep."""
+        self._look_over = len(self.arrivals.batches)
 
     def keep_to_budget(self) -> None:
         """Shrink as far as it takes."""
@@ -233,10 +248,15 @@ class Caches:
     # -- lists that end
 
     def sweep(self) -> None:
-        """Let go what nobody wants: lists without consumers, bodies that lists or heads have gone beyond.
+        """Let go what nobody wants: arrivals, lists without consumers, bodies that lists or heads have gone beyond.
 
         Looks at a bounded number of each; who was not looked at comes next time.
         """
+        arrivals, begin = self.arrivals, self._turns.get("arrivals", 0)
+        arrivals.look(begin, LOOKED_AT, all=self._look_over > 0)
+        self._look_over -= min(self._look_over, LOOKED_AT)
+        self._turns["arrivals"] = begin + LOOKED_AT if begin + LOOKED_AT < len(arrivals.batches) else 0
+        self.thin()
         lists = self.area.lists
         for key in self._turn("lists", lists):
             one = lists[key]

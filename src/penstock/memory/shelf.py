@@ -308,6 +308,13 @@ class Line(Protocol):
         """All positions in [first, stop), ascending, of those never delivered."""
         ...
 
+    def needed(self, first: int, stop: int) -> Chunk | None:
+        """All positions in [first, stop), ascending, of which the queue will ask for the bodies.
+
+        None where that would take a look at very many.
+        """
+        ...
+
     def returned(self, count: int) -> Chunk:
         """Up to `count` positions that came back and are ready again, ascending."""
         ...

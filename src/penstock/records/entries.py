@@ -12,7 +12,7 @@ from typing import TypeAlias, TypeVar, cast
 
 from penstock.records.dataclass import dataclass
 from penstock.records.kinds import NO_ROUTE, NO_VIA, Kind
-from penstock.records.message_bodies import Bodies, listed
+from penstock.records.message_bodies import Bodies, listed, picked, size_of
 
 T = TypeVar("T")
 
@@ -107,6 +107,21 @@ class Publishes:
                 text: {i: said[row] for i, row in enumerate(rows) if row in said} for text, said in self.judged.items()
             }
         return out
+
+
+    def stored_part(self, low: int, high: int) -> Publishes:
+        """Rows low..high-1 of a batch that is stored as one of their own, for who reads them; it keeps nothing else."""
+
+        def some(column: T) -> T:
+            return cast("T", column[low:high]) if isinstance(column, list) else column
+
+        properties, bodies = some(self.properties), picked(self.bodies, slice(low, high))
+        heads = len(properties) * (high - low) if isinstance(properties, bytes) else sum(map(len, properties))
+        return Publishes(
+            some(self.topics), properties, bodies, self.first + low, self.time, some(self.routes),
+            some(self.expires_at), some(self.not_before), some(self.priority), some(self.transient),
+            size=size_of(bodies) + heads,
+        )  # fmt: skip
 
 
 def joined(batches: Sequence[Publishes], size: int) -> Publishes:

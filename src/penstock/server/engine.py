@@ -25,7 +25,7 @@ from penstock.log.writer import last_of
 from penstock.memory import ReadCold
 from penstock.memory.caches import Caches
 from penstock.records.entries import Control, Entry, Group, Publishes
-from penstock.records.kinds import LAZY
+from penstock.records.kinds import LAZY, Kind
 from penstock.server.actions import Acts
 from penstock.server.caching import Fetches, Present, Tending
 from penstock.server.gates import Gates, Rooms, receiver_of
@@ -53,6 +53,9 @@ if TYPE_CHECKING:
     from penstock.server.upkeep.archive import Archiving
     from penstock.server.upkeep.keeper import Keeper
 
+
+UNDELIVERED = frozenset((Kind.DROP, Kind.EXPIRE, Kind.PURGE))
+"""Records of messages that left a queue, and nobody got them."""
 
 UNHURRIED_MOST = 256 << 10
 """Bytes that may gather for the log before it hurries although nobody waits: so much memory is held for them."""
@@ -116,7 +119,7 @@ class Engine(Runtime):
             e.Act: self.acts.go_on,
             e.Gone: self.acts.gone,
             e.Dying: self._dying,
-            e.Swept: lambda effect: effect.answer(effect.affected),
+            e.Swept: self._swept,
             e.Overdue: lambda effect: effect.tell(effect.timeout),
             e.Cancelled: lambda effect: receiver_of(effect.consumer).cancelled(effect.consumer),
         }
@@ -250,8 +253,14 @@ class Engine(Runtime):
                 for part in entry.entries:
                     if isinstance(part, Publishes):
                         self.bodies.add(part)
+                    elif part.kind in UNDELIVERED:
+                        self.bodies.left(part.body)
             elif isinstance(entry, Control) and entry.kind not in LAZY:
                 urgent = True
+                if entry.kind in UNDELIVERED:
+                    self.bodies.left(entry.body)
+                elif entry.kind is Kind.QUEUE_DELETE:
+                    self.bodies.look_over()
         return urgent
 
     def _show(self, journal: Sequence[Entry]) -> None:
@@ -292,6 +301,10 @@ class Engine(Runtime):
         if self.views.active:
             self.views.dying(effect)
 
+    def _swept(self, effect: e.Swept) -> None:
+        self.bodies.look_over()  # what waited may be settled
+        effect.answer(effect.affected)
+
     def _reply(self, effect: e.Reply) -> None:
         if effect.after <= self.log.durable:
             effect.take(effect)
@@ -308,6 +321,7 @@ class Engine(Runtime):
             waiters.popleft()[1]()
         if self.gates.late:
             self.gates.durable(lsn)
+        self.bodies.thin()
         if self.replays.active:
             self.replays.committed(lsn)
         if self.views.active:

@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from penstock.memory.arrived_batches import Arrivals
 from penstock.memory.slab import BATCH_OVERHEAD, HEADER_OVERHEAD, ROW_OVERHEAD, batch_cost
-from penstock.records.chunks import as_chunk
+from penstock.records.chunks import Chunk, as_chunk
 from penstock.records.entries import Publishes, Topic
 from penstock.records.message_bodies import PackedBodies
 
@@ -99,6 +99,26 @@ class ArrivalsMachine(RuleBasedStateMachine):
         here = self.arrivals.peek(lsn) is not None
         assert self.arrivals.row(lsn) == (self.rows[lsn] if here else None)
 
+    @precondition(lambda self: any(batch is not None for batch in self.arrivals.batches))
+    @rule(data=st.data())
+    def leave(self, data: st.DataObject) -> None:
+        """Some messages leave undelivered; the others are needed as long as they are here."""
+        here = [lsn for lsn in self.rows if self.arrivals.peek(lsn) is not None]
+        left = set(data.draw(st.lists(st.sampled_from(here), max_size=20)))
+        unasked = data.draw(st.booleans())
+        batches = {id(batch) for batch in self.arrivals.batches}
+
+        def needed(batch: Publishes) -> list[Chunk] | None:
+            assert id(batch) in batches
+            stays = [lsn for lsn in range(batch.first, batch.first + len(batch)) if lsn not in left]
+            return None if unasked else [as_chunk(stays), as_chunk(stays[1:])] if len(stays) > 1 else [as_chunk(stays)]
+
+        self.arrivals.left([end for lsn in left for end in (lsn, lsn + 1)])
+        self.arrivals.thin(needed)
+        if not unasked:
+            assert left.issuperset(lsn for lsn in here if self.arrivals.peek(lsn) is None)
+        self.batches = [batch for batch in self.arrivals.batches if batch is not None]
+
     @invariant()
     def it_counts_what_it_holds(self) -> None:
         held = [batch for batch in self.batches if self.arrivals.peek(batch.first) is batch]
@@ -180,4 +200,30 @@ def test_many_small_batches_leave_no_litter() -> None:
         arrivals.add(Publishes(TOPICS[0], b"", [b"a"], lsn, wanted=1, size=1))
         list(arrivals.pieces(range(lsn, lsn + 1)))
         arrivals.set_durable(lsn)
-    assert len(arrivals._batches) < 200
+    assert len(arrivals.batches) < 200
+
+
+def test_a_batch_of_which_half_has_left_is_cut_to_what_is_needed() -> None:
+    arrivals = Arrivals()
+    headers = [b"h%d" % lsn for lsn in range(1, 101)]
+    arrivals.add(Publishes(TOPICS[0], headers, [b"%d" % lsn * 1000 for lsn in range(1, 101)], 1, wanted=100))
+    arrivals.add(Publishes(TOPICS[0], b"", [b"a"], 101, wanted=1))
+    arrivals.set_durable(101)
+    asked: list[int] = []
+
+    def needed(batch: Publishes) -> list[Chunk]:
+        asked.append(batch.first)
+        return [range(60, 63), as_chunk([62, 90])]
+
+    arrivals.left([1, 50])
+    arrivals.thin(needed)
+    assert asked == []  # less than half: a look is not paid for yet
+    arrivals.left([50, 60, 63, 90, 91, 101])
+    arrivals.thin(needed)
+    assert asked == [1]
+    assert [batch and (batch.first, len(batch), batch.wanted) for batch in arrivals.batches] == [
+        (60, 3, 4), (90, 1, 1), (101, 1, 1)
+    ]  # fmt: skip
+    assert arrivals.row(90) == (TOPICS[0], b"h90", b"90" * 1000)
+    assert arrivals.bytes == sum(batch_cost(batch) for batch in arrivals.batches if batch is not None)
+    assert [lsn for lsn in range(1, 102) if arrivals.peek(lsn) is not None] == [60, 61, 62, 101]

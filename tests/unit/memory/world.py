@@ -77,6 +77,9 @@ class ModelLine:
         main = self.of.main
         return as_chunk(self._mine(main[bisect_left(main, first) : bisect_left(main, stop)]))
 
+    def needed(self, first: int, stop: int) -> Chunk | None:
+        return as_chunk([lsn for lsn in self.of.ready if first <= lsn < stop])
+
     def returned(self, count: int) -> Chunk:
         return as_chunk(self._mine(self.of.back)[:count])
 

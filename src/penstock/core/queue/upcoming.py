@@ -14,8 +14,9 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from penstock.core.queue.order.priority import PriorityOrder
-from penstock.core.queue.order.runs import NEVER, Run
+from penstock.core.queue.order.runs import NEVER, Run, sorted_chunk
 from penstock.core.queue.order.targets import among_by_priority, lowest, next_by_priority
+from penstock.core.queue.whole import WAITING
 from penstock.records.chunks import Chunk, as_chunk
 
 if TYPE_CHECKING:
@@ -25,6 +26,10 @@ if TYPE_CHECKING:
 
 FOUND_MOST = 1024
 """Positions of a filter looked at for one answer: each is asked whether it is still there."""
+
+
+LOOKED_AT = 1024
+"""Messages of a place without an order by LSN that are looked at for those of one batch."""
 
 
 def reaches_back(queue: Queue, lsn: int) -> bool:
@@ -93,6 +98,23 @@ class Upcoming:
     def between(self, first: int, stop: int) -> Chunk:
         """All positions in [first, stop), ascending, of those never delivered."""
         return self._some(first, stop, max(stop - first, 0))
+
+    def needed(self, first: int, stop: int) -> Chunk | None:
+        """All positions in [first, stop), ascending, that wait or die in the queue, whoever is to get them.
+
+        None where a look at very many would be needed for that.
+        """
+        out = [self.between(first, stop)]
+        for place in self._queue.places(*WAITING, "dying"):
+            if place.part == "main" or (place.lowest is not None and place.lowest() >= stop):
+                continue
+            if place.between is not None:
+                out.append(place.between(first, stop))
+            elif place.count > LOOKED_AT:
+                return None
+            else:
+                out += [chunk[bisect_left(chunk, first) : bisect_left(chunk, stop)] for chunk in place.chunks()]
+        return sorted_chunk([chunk for chunk in out if len(chunk)])
 
     def returned(self, count: int) -> Chunk:
         """Up to `count` positions that came back and are ready again, ascending; with priorities the next of all."""
