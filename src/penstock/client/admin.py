@@ -10,6 +10,7 @@ from typing import Any, Unpack, cast
 from penstock.client.link import Link
 from penstock.client.queue_options import QueueOptions
 from penstock.client.showing import Facts, Listed
+from penstock.client.texts import texts_checked
 from penstock.client.urls import Address
 from penstock.errors import InvalidArgument
 from penstock.units import format_duration, span
@@ -33,6 +34,7 @@ OF_A_VHOST = frozenset(
 """Actions that work within the vhost of the connection."""
 
 
+@texts_checked
 class Administration:
     """Calls that change or count what there is."""
 

@@ -17,6 +17,7 @@ from typing import Any, TypeAlias, cast
 
 import orjson
 
+from penstock.client.texts import texts_checked
 from penstock.errors import InvalidArgument, InvalidBody
 from penstock.records.body_schemas import AVRO, BARE, PROTOBUF, packed
 
@@ -114,6 +115,7 @@ ProtobufMessage: TypeAlias = "type[Any] | tuple[bytes | Path, str]"
 """A class that protoc made, or what `protoc --include_imports --descriptor_set_out` writes and the message's name."""
 
 
+@texts_checked
 def avro(schema: AvroSchema | Mapping[int, AvroSchema], *, header: str | None = None) -> str:
     """The message type of Avro bodies: bare ones of one schema, or such as begin with the id of one of several.
 
@@ -135,6 +137,7 @@ def _schema_text(schema: AvroSchema) -> str:
         raise InvalidArgument(f"message_type avro: the schema is no JSON: {error}") from None
 
 
+@texts_checked
 def protobuf(message: ProtobufMessage | Mapping[int, ProtobufMessage], *, header: str | None = None) -> str:
     """The message type of Protocol Buffers' bodies: one message's, or such as begin with the id of one of several.
 

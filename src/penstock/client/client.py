@@ -33,6 +33,7 @@ from penstock.client.outgoing import Upload, batches_of, carrying_all, columns_o
 from penstock.client.reading import Querying
 from penstock.client.results import RESULTS, Task, submitted
 from penstock.client.retrying import PATIENCE, patience
+from penstock.client.texts import texts_checked
 from penstock.client.transactions import Transaction
 from penstock.client.urls import parse_urls, reason_of
 from penstock.errors import InvalidArgument, NotLeading, PenstockError, Unavailable
@@ -48,6 +49,7 @@ BACKLOG = 32
 """Messages of a consumer that are unsettled at once, unless it says another number."""
 
 
+@texts_checked
 def connect(
     url: str = "penstock://localhost",
     *,
@@ -119,6 +121,7 @@ class _Wish(NamedTuple):
     mandatory: bool
 
 
+@texts_checked
 class Client(Querying):
     """An open connection.  Made by `connect`."""
 

@@ -32,6 +32,7 @@ from penstock.client.exchange import GIVE_BACK_S, WAIT_S, End, Exchange, Past
 from penstock.client.link import Link, crowded
 from penstock.client.messages import B, Following, Message, Rows
 from penstock.client.retrying import Outage
+from penstock.client.texts import texts_checked
 from penstock.client.transactions import Opening
 from penstock.errors import InvalidBody, PenstockError, PreconditionFailed, Unavailable
 from penstock.units import Duration, span
@@ -40,6 +41,7 @@ from penstock.units import Duration, span
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
 
 
+@texts_checked
 class Batch(Generic[B]):
     """Made by `Consumer.batches`.  As a sequence it has the messages of its rows, of which it is the holder."""
 
@@ -180,6 +182,7 @@ class Owner(Opening, Protocol):
     def forget(self, consumer: Consumer[Any]) -> None: ...
 
 
+@texts_checked
 class Consumer(Generic[B]):
     """Made by `Client.consume`.  Iterate over it; as a context manager it stays open when the loop is left."""
 

@@ -23,6 +23,7 @@ import pyarrow as pa
 from penstock.client import tracing
 from penstock.client.bodies import Reader, plain
 from penstock.client.showing import facts
+from penstock.client.texts import texts_checked
 from penstock.errors import InvalidBody, PreconditionFailed, Refused
 from penstock.records.causes import death_reason
 from penstock.records.dataclass import dataclass
@@ -264,6 +265,7 @@ class Holder(Protocol):
         ...
 
 
+@texts_checked
 class Message(Values, Generic[B]):
     """One message.  Those of `consume` must be settled; those of `replay` and `peek` cannot be."""
 

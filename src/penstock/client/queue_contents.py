@@ -14,6 +14,7 @@ import pyarrow as pa
 from penstock.client.admin import Administration
 from penstock.client.link import translated
 from penstock.client.messages import Message, Rows
+from penstock.client.texts import texts_checked
 from penstock.errors import InvalidArgument
 from penstock.units import Duration, format_duration, moment, span
 from penstock.wire.flight.commands import RECORDS_DEFAULT, of_messages
@@ -23,6 +24,7 @@ STEP = 1000
 """Messages of one call that moves."""
 
 
+@texts_checked
 class Contents(Administration):
     """Calls about messages that wait, and about the records of topics."""
 
@@ -249,8 +251,6 @@ class Contents(Administration):
         json_schema_check  what becomes of one that does not fit; "reject" without it
         Without any of these a topic that is there stays as it is.  Another key begins without records.
         """
-        if isinstance(key, str):
-            raise InvalidArgument(f'key is a list of paths: write key=["{key}"]')
         life = None if expiration is None else format_duration(span(expiration, "expiration"))
         given = {
             "key": texts(key), "key_from": key_from, "key_domain": key_domain, "expiration": life, "index": index,

@@ -20,6 +20,7 @@ from penstock.client.queue_contents import Contents, chunks, messages_of, texts
 from penstock.client.replay import Bookmarks, Replay
 from penstock.client.retrying import PATIENCE, patience
 from penstock.client.showing import ROWS, counted, facts, table
+from penstock.client.texts import texts_checked
 from penstock.errors import InvalidArgument, PreconditionFailed
 from penstock.units import Duration, span
 from penstock.wire.flight.bookmarks import resumed
@@ -27,6 +28,7 @@ from penstock.wire.flight.commands import CONTENT_DEFAULT, EVENTS_DEFAULT, REPLA
 from penstock.wire.flight.tickets import command
 
 
+@texts_checked
 class Reading(Contents):
     """Calls that look at messages."""
 
@@ -342,6 +344,7 @@ class Result:
         return table.column(0)[0].as_py()
 
 
+@texts_checked
 class Querying(Reading):
     """Calls about all messages at once."""
 

@@ -30,6 +30,7 @@ import orjson
 from penstock.client.link import Link, translated
 from penstock.client.messages import Message, Rows
 from penstock.client.retrying import Outage
+from penstock.client.texts import texts_checked
 from penstock.errors import InvalidArgument, NotFound, PenstockError, Unavailable
 from penstock.units import Duration, span
 
@@ -54,6 +55,7 @@ def _at(moment: float | None, act: Callable[[], None]) -> Generator[None, None, 
         timer.cancel()
 
 
+@texts_checked
 class Bookmarks:
     """How far subscriptions have got, by their names.  In a file, or in memory without one.  Thread-safe.
 
@@ -116,6 +118,7 @@ Again = Callable[["str | None", int, "str | None", "str | None"], bytes]
 """The ticket that goes on after a bookmark, with so many messages less, under another id, at another rate."""
 
 
+@texts_checked
 class Replay:
     """An iterator of messages.  Made by `Client.replay`; closing it ends it, also from another thread."""
 

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 from penstock.client.messages import Message, Receipt
 from penstock.client.replay import Replay
+from penstock.client.texts import texts_checked
 from penstock.errors import NotFound, WorkFailed
 from penstock.units import Duration, span
 
@@ -44,6 +45,7 @@ class Server(Protocol):
     def sow_and_subscribe(self) -> Callable[..., Replay]: ...
 
 
+@texts_checked
 class Task:
     """What was submitted, or was once, by its id.  Made by `Client.submit` and `Client.task`."""
 

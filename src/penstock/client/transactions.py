@@ -27,6 +27,7 @@ from penstock.client import tracing
 from penstock.client.link import failure
 from penstock.client.messages import Message, Receipt
 from penstock.client.outgoing import BATCH_BYTES, BATCH_ROWS, columns_of, is_mandatory, one_row
+from penstock.client.texts import texts_checked
 from penstock.client.urls import Address
 from penstock.errors import PreconditionFailed, Unavailable
 from penstock.units import Duration, span
@@ -63,6 +64,7 @@ class Opening(Protocol):
         ...
 
 
+@texts_checked
 class Transaction:
     """Made by `Client.transaction`.  Of one thread, and used once."""
 

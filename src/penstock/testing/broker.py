@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
+from penstock.client.texts import texts_checked
 from penstock.core.queue.explaining import Reason
 from penstock.errors import InvalidArgument, LogBroken, NotFound
 from penstock.operations.acts import OPERATIONS
@@ -81,6 +82,7 @@ class Here:
         return self._instance.engine.recoveries.lsn_at(time)
 
 
+@texts_checked
 class Broker(Publishing, Subscribing):
     """A running broker; `with` closes it.  Safe to use from one thread at a time."""
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import orjson
 
+from penstock.client.texts import texts_checked
 from penstock.core.commands.subscription import STAYS
 from penstock.core.commands.subscription import Subscription as Wish
 from penstock.core.effects import Verb
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from penstock.testing.instance import Instance
 
 
+@texts_checked
 class Message:
     """A delivered message.  `ack`, `cancel` and `expire` end the delivery; it can be settled later, or not at all."""
 
@@ -139,6 +141,7 @@ class Message:
         return self._holder.extend(self, seconds)
 
 
+@texts_checked
 class Subscription(Receiver):
     """What one client gets of a queue, or a pattern of queues.  Made by `Broker.subscribe`."""
 

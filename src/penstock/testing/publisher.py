@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from penstock.client.texts import texts_checked
 from penstock.core.commands.transactions import Ending
 from penstock.core.commands.transactions import Transaction as Decided
 from penstock.core.effects import Verb
@@ -37,6 +38,7 @@ NO_END = 253_370_764_800_000_000
 """When a message that must never expire expires: the year 9999, in microseconds."""
 
 
+@texts_checked
 class Publishing(Running):
     def publish(
         self,

@@ -20,6 +20,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
+from penstock.client.texts import texts_checked
 from penstock.errors import InvalidArgument
 from penstock.units import Duration, span
 from penstock.worker.results import Results
@@ -36,6 +37,7 @@ Lifespan = Callable[["App"], AbstractAsyncContextManager[object]]
 """What surrounds the work: opens pools before the first message, closes them after the last."""
 
 
+@texts_checked
 class App:
     """Workers of one server.
 

@@ -31,6 +31,7 @@ from penstock.client.reading import Result
 from penstock.client.replay import Bookmarks
 from penstock.client.results import RESULTS
 from penstock.client.retrying import PATIENCE
+from penstock.client.texts import texts_checked
 from penstock.units import Duration
 
 __all__ = [
@@ -87,6 +88,7 @@ def _iterated(
     return call
 
 
+@texts_checked
 class Client:
     """An open connection, or one that opens at its first use.  Made by `connect`."""
 
@@ -275,6 +277,7 @@ class Client:
         return self.__aenter__().__await__()
 
 
+@texts_checked
 class Task:
     """What was submitted; as that of the blocking client.  A `get` takes one of the client's threads while it waits."""
 
@@ -291,6 +294,7 @@ class Task:
         return await self._client.run(lambda: self._inner.get(timeout))
 
 
+@texts_checked
 class Transaction:
     """Settle some messages and publish others, all or nothing.  Made by `Client.transaction`.
 
@@ -358,6 +362,7 @@ class Transaction:
             await self.commit()
 
 
+@texts_checked
 def connect(
     url: str = "penstock://localhost",
     *,

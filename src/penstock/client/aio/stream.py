@@ -19,10 +19,12 @@ import pyarrow as pa
 
 from penstock.client import consumer, messages, replay, tracing
 from penstock.client.messages import B, Following, Values
+from penstock.client.texts import texts_checked
 from penstock.errors import PenstockError, Unavailable
 from penstock.units import Duration
 
 
+@texts_checked
 class Message(Values, Generic[B]):
     """A message of an async consumer; settle it once."""
 
@@ -90,6 +92,7 @@ class Message(Values, Generic[B]):
             self._inner.end(kind, error, trace)
 
 
+@texts_checked
 class Batch(Generic[B]):
     """What came together, as one Arrow batch; settled together or row by row, as `client.consumer.Batch`."""
 
@@ -248,6 +251,7 @@ class Stream(ABC, Generic[Blocking, Found, Item]):
         await self.close()
 
 
+@texts_checked
 class Consumer(Stream[consumer.Consumer[B], messages.Message[B], Message[B]], Generic[B]):
     """An async iterator of messages.  Made by `Client.consume`."""
 
@@ -311,6 +315,7 @@ class Consumer(Stream[consumer.Consumer[B], messages.Message[B], Message[B]], Ge
         await asyncio.shield(asyncio.get_running_loop().run_in_executor(None, close))
 
 
+@texts_checked
 class Replay(Stream[replay.Replay, messages.Message, messages.Message]):
     """An async iterator of the messages of topics.  Made by `Client.replay`."""
 

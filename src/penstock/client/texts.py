@@ -1,0 +1,115 @@
+"""Text that a call asks for is text: who gives a number for a queue's name hears it at once, and where he gave it.
+
+What is text the signature says: `str`, `str | None`, and `Sequence[str]` beside these.  It is read once, as the class
+is made; a call that has no such argument costs nothing, any other a look at each of them.  Refuses with InvalidArgument
+before anything is done or sent.  What the text may be, the server says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import wraps
+from types import FunctionType
+from typing import Any, Final, TypeVar, cast
+
+from penstock.errors import InvalidArgument
+
+T = TypeVar("T")
+
+NEVER = 1 << 30
+"""The place of an argument that is given by its name alone."""
+
+_COROUTINE, _VARARGS = 0x80, 0x04  # `inspect.CO_COROUTINE`, `CO_VARARGS`: that module takes long to load
+_SEVERAL: Final = "Sequence[str]"
+_TEXTS: Final = frozenset(("str", "None", _SEVERAL))
+
+
+def texts_checked(thing: T) -> T:
+    """A class whose public methods refuse what is no text where they ask for text; or such a function."""
+    if isinstance(thing, FunctionType):
+        return cast("T", _checked(thing))
+    for name, method in list(vars(thing).items()):
+        if isinstance(method, FunctionType) and (name == "__init__" or not name.startswith("_")):
+            checked = _checked(method)
+            if checked is not method:
+                setattr(thing, name, checked)
+    return thing
+
+
+def _checked(function: FunctionType) -> Callable[..., Any]:
+    kinds = {name: kind for name, said in function.__annotations__.items() if (kind := _kind(name, said)) is not None}
+    if not kinds:
+        return function
+    code = getattr(function, "__wrapped__", function).__code__
+    names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    by_place = code.co_argcount
+    places = [(at if at < by_place else NEVER, name, kinds[name]) for at, name in enumerate(names) if name in kinds]
+    owner = function.__qualname__.rpartition(".")[0].rpartition(".")[2]
+    who = owner if function.__name__ == "__init__" else function.__name__
+
+    more = code.co_varnames[len(names)] if code.co_flags & _VARARGS else ""  # *more: each of them
+    rest = kinds.get(more)
+
+    def check(args: tuple[object, ...], given: dict[str, object]) -> None:
+        count = len(args)
+        for at, name, kind in places:
+            if at < count:
+                value = args[at]
+            elif name in given:
+                value = given[name]
+            else:
+                continue
+            if not _fits(value, kind):
+                raise _refused(who, name, value, kind)
+        if rest is not None:
+            for value in args[by_place:]:
+                if not _fits(value, rest):
+                    raise _refused(who, more, value, rest)
+
+    if code.co_flags & _COROUTINE:
+
+        async def later(*args: Any, **given: Any) -> Any:
+            check(args, given)
+            return await function(*args, **given)
+
+        return wraps(function)(later)
+
+    def now(*args: Any, **given: Any) -> Any:
+        check(args, given)
+        return function(*args, **given)
+
+    return wraps(function)(now)
+
+
+def _kind(name: str, said: object) -> frozenset[str] | None:
+    """What an argument may be; None: that is not for us to say."""
+    if name == "return" or not isinstance(said, str):
+        return None
+    kind = frozenset(said.split(" | "))
+    return kind if kind <= _TEXTS and ("str" in kind or _SEVERAL in kind) else None
+
+
+def _fits(value: object, kind: frozenset[str]) -> bool:
+    if isinstance(value, str):
+        return "str" in kind
+    if value is None:
+        return "None" in kind
+    if _SEVERAL not in kind or not isinstance(value, Iterable) or isinstance(value, bytes | bytearray):
+        return False
+    return not isinstance(value, list | tuple) or all(isinstance(one, str) for one in cast("list[object]", value))
+
+
+def _refused(who: str, name: str, value: object, kind: frozenset[str]) -> InvalidArgument:
+    """By the argument's name, with its value, or of a sequence the first that is no text, and the type of that."""
+    many = ""
+    if _SEVERAL in kind and isinstance(value, list | tuple):
+        value, many = next(one for one in cast("list[object]", value) if not isinstance(one, str)), "a sequence with "
+    text = repr(value)
+    shown = text if len(text) <= 100 else f"{text[:100]}..."
+    told = f"{who}: {name} is {many}{shown}, not {_words(kind)}: that is of type {type(value).__name__}"
+    return InvalidArgument(told)
+
+
+def _words(kind: frozenset[str]) -> str:
+    words = {"str": "text", _SEVERAL: "a sequence of texts", "None": "None"}
+    return " or ".join(word for one, word in words.items() if one in kind)

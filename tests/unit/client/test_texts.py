@@ -1,0 +1,143 @@
+"""Whatever a call of the client, of workers and of the test broker types as text is refused where it is none."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+
+import penstock.client.aio
+from penstock import client
+from penstock.client import admin, bodies, consumer, messages, queue_contents, reading, replay, results, transactions
+from penstock.client.aio import stream
+from penstock.client.client import Client
+from penstock.client.texts import texts_checked
+from penstock.errors import InvalidArgument
+from penstock.testing import broker, inbox, publisher
+from penstock.worker.app import App
+
+TYPED = re.compile(r"(str|None|Sequence\[str\])( \| (str|None|Sequence\[str\]))*")
+CLASSES: tuple[type[Any], ...] = (
+    admin.Administration, queue_contents.Contents, reading.Reading, reading.Querying, Client, messages.Message,
+    consumer.Batch, consumer.Consumer, replay.Bookmarks, replay.Replay, transactions.Transaction, results.Task,
+    penstock.client.aio.Client, penstock.client.aio.Task, penstock.client.aio.Transaction,
+    stream.Message, stream.Batch, stream.Consumer, stream.Replay, App,
+    inbox.Message, inbox.Subscription, broker.Broker, publisher.Publishing,
+)  # fmt: skip
+FUNCTIONS = (client.connect, penstock.client.aio.connect, bodies.avro, bodies.protobuf)
+
+
+def texts_of(call: Callable[..., Any]) -> list[str]:
+    return [
+        name for name, said in inspect.get_annotations(call).items()
+        if name != "return" and isinstance(said, str) and said != "None" and TYPED.fullmatch(said)
+    ]  # fmt: skip
+
+
+def cases() -> Iterator[tuple[str, Callable[..., Any], str]]:
+    for one in CLASSES:
+        for name, method in vars(one).items():
+            if inspect.isfunction(method) and (name == "__init__" or not name.startswith("_")):
+                yield from ((f"{one.__module__}.{one.__name__}.{name}", method, text) for text in texts_of(method))
+    for function in FUNCTIONS:
+        yield from ((f"{function.__module__}.{function.__name__}", function, text) for text in texts_of(function))
+
+
+def called(call: Callable[..., Any], wrong: str, value: object) -> None:
+    """Call it with one wrong argument, and all others as far as they are needed."""
+    texts, given, places = texts_of(call), dict[str, object](), list[object]()
+    for name, parameter in inspect.signature(call).parameters.items():
+        if name == "self":
+            places.append(object())
+        elif name == wrong and parameter.kind is parameter.VAR_POSITIONAL:
+            places += [*given.values(), "x", value]
+            given.clear()
+        elif name == wrong:
+            given[name] = value
+        elif parameter.default is parameter.empty and parameter.kind is not parameter.VAR_KEYWORD:
+            given[name] = "x" if name in texts else 1
+    result = call(*places, **given)
+    if inspect.isawaitable(result):
+        asyncio.run(_over(result))
+
+
+async def _over(result: Any) -> None:
+    await result
+
+
+@pytest.mark.parametrize(("call", "name"), [pytest.param(*case[1:], id=f"{case[0]}:{case[2]}") for case in cases()])
+def test_a_number_is_no_text(call: Callable[..., Any], name: str) -> None:
+    with pytest.raises(InvalidArgument, match=rf": {name} is 5, not .*text.*: that is of type int"):
+        called(call, name, 5)
+
+
+def test_the_calls_are_those_that_there_are() -> None:
+    found = {where.rpartition(".")[2] for where, _, _ in cases()}
+    assert found >= {
+        "publish", "delta_publish", "consume", "declare", "bind", "move", "replay", "sow", "query", "reject", "retry",
+        "expire", "cancel", "submit", "task", "worker", "connect", "most_recent", "set_policy", "add_user",
+    }  # fmt: skip
+    for one in vars(penstock.client.aio).values():
+        if inspect.isclass(one) and one.__module__.startswith("penstock.client") and one.__doc__ and texts_in(one):
+            assert one in CLASSES, one
+
+
+def texts_in(one: type[Any]) -> bool:
+    public = (method for name, method in vars(one).items() if not name.startswith("_"))
+    return any(inspect.isfunction(method) and texts_of(method) for method in public)
+
+
+def test_calls_of_the_blocking_client_are_those_of_the_other_too() -> None:
+    class Ours(penstock.client.aio.Client):
+        async def blocking(self) -> Client:
+            return object.__new__(Client)
+
+        async def run(self, work: Callable[[], Any]) -> Any:
+            return work()
+
+    async def refused() -> None:
+        ours = object.__new__(Ours)
+        with pytest.raises(InvalidArgument, match="delete: queue is 5, not text: that is of type int"):
+            await ours.delete(5)  # type: ignore[arg-type]
+        with pytest.raises(InvalidArgument, match="publish: exchange is 0, not text: that is of type int"):
+            await ours.publish("topic", b"", exchange=0)  # type: ignore[arg-type]
+
+    asyncio.run(refused())
+
+
+def test_what_may_be_left_out_and_several_texts() -> None:
+    class Some:
+        def call(self, one: str, other: str | None = None, *, names: str | list[str] | None = None) -> tuple[Any, ...]:
+            return one, other, names
+
+    @texts_checked
+    def several(names: Sequence[str], both: str | Sequence[str] | None = None) -> object:
+        return names, both
+
+    class Word(str):
+        __slots__ = ()
+
+    assert texts_checked(Some)().call("a") == ("a", None, None)
+    assert Some().call(Word("a"), None, names=5) == ("a", None, 5)  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgument, match="call: one is None, not text: that is of type NoneType"):
+        Some().call(None)  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgument, match="call: other is b'x', not text or None: that is of type bytes"):
+        Some().call("a", b"x")  # type: ignore[arg-type]
+    assert several(["a"], "b") == (["a"], "b")
+    assert several(("a", "b"), ["c"]) == (("a", "b"), ["c"])
+    with pytest.raises(InvalidArgument, match="several: names is 'ab', not a sequence of texts: that is"):
+        several("ab")
+    with pytest.raises(InvalidArgument, match="both is a sequence with 5, not text or a sequence of texts or None"):
+        several(["a"], ["b", 5])  # type: ignore[list-item]
+
+
+def test_what_is_checked_stays_what_it_was() -> None:
+    assert inspect.signature(Client.publish).parameters["topic"].annotation == "str"
+    assert inspect.iscoroutinefunction(stream.Message.reject)
+    assert Client.publish.__doc__ is not None
+    assert Client.publish.__qualname__ == "Client.publish"
+    assert not hasattr(messages.Message.ack, "__wrapped__")  # it has no text, and costs what it did
