@@ -410,7 +410,7 @@ async def test_a_stop_ends_a_rewriting(life: Life) -> None:
     one.compaction.stopping = True
     before = life.log.segments()
     assert await tried(life, one) is None
-    await one.compaction.index()
+    await one.compaction.index(one._give_way)
     assert [at for at in life.log.segments() if at in before] == before
     assert life.disk.list("index") == []
 

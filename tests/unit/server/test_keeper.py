@@ -13,9 +13,19 @@ import pytest
 from penstock.config.settings import LogSection, Retention
 from penstock.core.state.fold import Fold
 from penstock.errors import LogDamaged, Unavailable
+from penstock.log.rewrite_plan import Task
 from penstock.log.simdisk import SimDisk
 from penstock.log.writer import MEMORY
-from penstock.server.upkeep.keeper import LAG_US_MOST, RETENTION_BEATS, Keeper, Pace, lag_us
+from penstock.server.upkeep import compaction
+from penstock.server.upkeep.keeper import (
+    LAG_US_MOST,
+    RETENTION_BEATS,
+    REWRITINGS_MOST,
+    WAIT_US_MOST,
+    Keeper,
+    Pace,
+    lag_us,
+)
 from penstock.server.upkeep.retention import Retirement
 from penstock.wire.amqp import methods as m
 from sim.serverkit import Life, Steps, clock, state_of
@@ -110,6 +120,56 @@ async def test_checkpoints_that_are_always_due_leave_retention_its_turn(life: Li
         await finished(life, one)
     assert life.log.first_lsn > before
     assert one.checkpoints >= RETENTION_BEATS
+
+
+@pytest.mark.parametrize("by_hand", [False, True])
+async def test_a_checkpoint_that_is_due_waits_for_one_rewriting_and_not_for_all(
+    life: Life, monkeypatch: pytest.MonkeyPatch, by_hand: bool
+) -> None:
+    """Sixteen of them took 94 s on a busy machine, and a start would have read all that came meanwhile."""
+    one = keeper(life, checkpoint_bytes="4KiB")
+    behind = list[int]()
+
+    async def step() -> Task | None:
+        behind.append(life.log.bytes_written - one._bytes)
+        fill(life, 2)
+        return Task("small", (), 0, 0, drops=False) if len(behind) < REWRITINGS_MOST else None
+
+    fill(life, 5)
+    monkeypatch.setattr(one.compaction, "step", step)
+    if by_hand:
+        work = asyncio.ensure_future(one.compact())
+        while not work.done():
+            await asyncio.sleep(0)
+            life.turn()
+            life.commit()
+    else:
+        one._beats = RETENTION_BEATS
+        one.beat()
+        await finished(life, one, rounds=1000)
+    assert len(behind) > 3
+    assert max(behind) < 4096, "before each rewriting what is due was written"
+    assert one.checkpoints >= len(behind)
+
+
+async def test_a_checkpoint_that_is_due_waits_for_one_index_and_not_for_all(
+    life: Life, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = keeper(life, checkpoint_bytes="4KiB")
+    made = list[int]()
+
+    def build(_disk: object, first: int, _between: object) -> int:
+        made.append(one.checkpoints)
+        fill(life, 2)
+        return 0
+
+    monkeypatch.setattr(compaction, "build", build)
+    monkeypatch.setattr(life.log, "unindexed", lambda: [1, 2, 3])
+    fill(life, 5)
+    one._beats = RETENTION_BEATS
+    one.beat()
+    await finished(life, one, rounds=1000)
+    assert made == [1, 2, 3]
 
 
 OUTGROWN = {"retention": Retention(bytes="0B"), "checkpoint_bytes": "1GiB"}
@@ -240,6 +300,32 @@ async def test_publishers_are_slowed_while_upkeep_is_behind_and_no_longer(life: 
     life.run()
     assert publisher.reading
     assert not life.engine.slowed
+
+
+@pytest.mark.parametrize(
+    ("lag", "count", "size", "batches"),
+    [(5000, 5, 100, 1), (5000, 300, 4000, 4.6), (5000, 9000, 1, 2.2), (50_000, 20, 1 << 20, WAIT_US_MOST / 50_000)],
+)
+async def test_a_large_batch_waits_as_long_as_the_small_ones_that_it_is_made_of(
+    lag: int, count: int, size: int, batches: float
+) -> None:
+    """By bytes, and by records where these are small; and never so long that its publisher gives up."""
+    life = Life(SimDisk(), clock(), log=SMALL, budget=256 << 20)
+    life.declare("q")
+    timers = list[tuple[float, Callable[[], None]]]()
+    pace = Pace(life.engine, lambda seconds, work: timers.append((seconds, work)))
+    publisher = life.client(confirm=True)
+    pace.set(lag)
+    seconds, open_ = timers.pop()
+    assert seconds == lag / 1e6
+    open_()
+    publisher.publish("q", *(b"x" * size for _ in range(count)))
+    life.run()
+    _, shut = timers.pop()
+    shut()
+    seconds, _ = timers.pop()
+    assert seconds == pytest.approx(lag / 1e6 * batches, rel=0.2)
+    assert pace.slowed_us == pytest.approx(lag + lag * batches, rel=0.2)
 
 
 @pytest.mark.parametrize("fails", [False, True])

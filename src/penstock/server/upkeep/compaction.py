@@ -278,13 +278,17 @@ class Compaction:
             return await self._elsewhere.rewrite(order)
         return await self._off(lambda: rewrite(self._runtime.log.disk, order, self._between))
 
-    async def index(self) -> int:
-        """Make the indexes of names that are missing; how many.  Segments that cannot be read are told once."""
+    async def index(self, give_way: Callable[[], Awaitable[None]]) -> int:
+        """Make the indexes of names that are missing; how many.  Segments that cannot be read are told once.
+
+        give_way: does between two of them what does not wait for all.
+        """
         log, made = self._runtime.log, 0
         sizes = {one.first: one.bytes for one in log.segments()}
         for first in await self._off(log.unindexed):
             if self.stopping or log.full or first in self._failed:
                 continue
+            await give_way()
             try:
                 if self._elsewhere is not None and sizes.get(first, 0) >= LARGE:
                     await self._elsewhere.index(first)

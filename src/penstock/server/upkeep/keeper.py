@@ -34,13 +34,25 @@ if TYPE_CHECKING:
 LAG_US, LAG_US_MOST = 5_000, 50_000
 
 
+PACED_BYTES, PACED_RECORDS = 256 << 10, 4096
+"""A batch of more counts as several; one read of a socket brings less."""
+
+WAIT_US_MOST = 2_000_000
+"""However much came at once, publishers wait no longer for it."""
+
+
 def lag_us(behind: int, scale: int) -> int:
-    """Microseconds of delay a batch: zero when nothing is behind, 5 ms for each `scale` bytes that are, 50 at most."""
+    """Microseconds of delay for `PACED_BYTES`: zero when nothing is behind, 5 ms for each `scale` bytes that are.
+
+    50 ms at most.
+    """
     return min(max(behind, 0) * LAG_US // scale, LAG_US_MOST)
 
 
 class Pace:
-    """The delay of an engine's publishers.  For the loop's thread."""
+    """The delay of an engine's publishers, by what they send: many small batches together, or one large one, wait
+    alike.  For the loop's thread.
+    """
 
     def __init__(self, runtime: Runtime, later: Callable[[float, Callable[[], None]], object]) -> None:
         """later: run something after so many seconds."""
@@ -49,6 +61,7 @@ class Pace:
         self._runtime = runtime
         self._later = later
         self._running = False
+        self._before = (0, 0)  # bytes and records that the log had been given when publishers were let in
 
     def set(self, lag_us: int) -> None:
         """From now on a batch waits so long; with zero nobody waits any more."""
@@ -57,18 +70,27 @@ class Pace:
             self._let_in()
         elif not self._running:
             self._running = True
+            self._before = self._given()
             self._shut()
 
+    def _given(self) -> tuple[int, int]:
+        log = self._runtime.log
+        return log.bytes_written + log.pending_bytes, self._runtime.core.last_lsn
+
     def _shut(self) -> None:
-        """Whoever published waits; he is let in for one batch when it is over."""
+        """Whoever published waits, by how much came; he is let in for one batch when it is over."""
         if self.lag_us:
+            size, records = (now - before for now, before in zip(self._given(), self._before, strict=True))
+            batches = max(1.0, size / PACED_BYTES, records / PACED_RECORDS)
+            wait_us = int(min(self.lag_us * batches, WAIT_US_MOST))
             self._runtime.slowed = True
-            self.slowed_us += self.lag_us
-            self._later(self.lag_us / 1e6, self._open)
+            self.slowed_us += wait_us
+            self._later(wait_us / 1e6, self._open)
         else:
             self._running = False
 
     def _open(self) -> None:
+        self._before = self._given()
         self._let_in()
         self._later(0, self._shut)  # after what they send now was read
 
@@ -95,7 +117,7 @@ FLOORS_AT_ONCE = 2048
 """Queues asked for their oldest message before others have their turn."""
 
 REWRITINGS_MOST = 16
-"""Rewritings in a row before checkpoints have their turn."""
+"""Rewritings in one go, before retention has its turn; checkpoints have theirs between two."""
 
 PATIENCE_S = 2.0
 """What runs when a server fails has so long to end."""
@@ -317,12 +339,10 @@ class Keeper:
         await self._retire()
         compaction = self.compaction
         if compaction.news() or self._tended % COMPACTION_LOOKS == 0 or makes_room:
-            for _ in range(REWRITINGS_MOST):
-                if await compaction.step() is None:
-                    break
+            await self._rewrite(REWRITINGS_MOST)
         if log.full:
             log.check_space()  # what has gone counts at once
-        await compaction.index()
+        await compaction.index(self._give_way)
         await self._loop.run_in_executor(self._pool, log.give_back, self.runtime.floor())
         self._succeeded += 1
 
@@ -345,10 +365,8 @@ class Keeper:
                 await self._retire()
                 if log.first_lsn != before:
                     gone = [one for one in segments if one.last < log.first_lsn]
-                for _ in range(2 * len(segments)):
-                    if await compaction.step() is None:
-                        break
-                await compaction.index()
+                await self._rewrite(2 * len(segments))
+                await compaction.index(self._give_way)
             now = compaction.totals
             return {
                 "planned": planned, "deleted": len(gone), "done": now.rewritten - totals.rewritten,
@@ -357,6 +375,18 @@ class Keeper:
             }  # fmt: skip
         finally:
             ended.set_result(None)
+
+    async def _rewrite(self, most: int) -> None:
+        """Rewrite what is worth it, so many times at most."""
+        for _ in range(most):
+            await self._give_way()
+            if await self.compaction.step() is None:
+                break
+
+    async def _give_way(self) -> None:
+        """Between two files: a checkpoint that is due does not wait for the rest of them."""
+        if not self.stopping and self._checkpoint_due():
+            await self.checkpoint()
 
     async def _retire(self) -> None:
         """One look at what retention may delete."""
