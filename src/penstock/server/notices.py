@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import struct
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias, cast
 
@@ -24,6 +24,7 @@ import orjson
 
 from penstock.core.queue.order.runs import NEVER
 from penstock.core.queue.queue import queue_of
+from penstock.core.state.durable import Binding
 from penstock.core.topology.topology import EVENTS
 from penstock.records import properties as header_codec
 from penstock.records.dataclass import dataclass
@@ -158,13 +159,14 @@ def clipped(value: object) -> object:
     return value[:TEXT_MOST] + "…" if isinstance(value, str) and len(value) > TEXT_MOST else value
 
 
-ALTERED_MOST = 100
-"""Altered queues of one turn that are told one by one."""
-
 QUEUE_ID = struct.Struct("<q")
 
 Header = Mapping[str, object]
-_Known: TypeAlias = "tuple[Control, Header, tuple[str, str] | None]"
+_Known: TypeAlias = "tuple[Kind, int, Header, tuple[str, str] | None]"
+"""Kind and time of a record, its header, and vhost and name of what it is about.
+
+None: that is gone, and its end is told.
+"""
 
 
 class Connected(Protocol):
@@ -185,6 +187,7 @@ class Notices:
         self.feed = Feed(runtime.call_soon)
         self._attendance: list[tuple[bool, Consumer]] = []
         runtime.core.attendance = self._attendance
+        self._went = runtime.core.topology.went = dict[int, list[Binding]]()
 
     def gather(self, journal: Sequence[Entry]) -> None:
         """At the end of a turn: have what it decided told once it is durable."""
@@ -198,33 +201,40 @@ class Notices:
                     if isinstance(part, Control) and part.kind in TOLD:
                         told.append(part)
         if told and self._runtime.broken is None:
-            known = [self._known(one) for one in told]  # a later turn may delete its queue
+            known = [each for one in told for each in self._known(one)]  # a later turn may delete its queue
             self._runtime.when_durable(told[-1].lsn, lambda: self._tell(known))
+        self._went.clear()
         if self._attendance:
             some = self._attendance[:]
             self._attendance.clear()
             for came, consumer in some:
                 self._consumer(came, consumer)
 
-    def _known(self, control: Control) -> _Known:
-        """A record, its header, and vhost and name of what it is about; None: that is gone, and its end is told."""
+    def _known(self, control: Control) -> Iterator[_Known]:
+        """A record, with the bindings that went with what it ends, as RabbitMQ tells them: those to it come first."""
         header: Header = orjson.loads(control.header) if control.header else {}
-        if TOLD[control.kind].noun != "queue" or "vhost" in header:
-            return control, header, (str(header.get("vhost", "/")), control.name)
-        queue = self._runtime.core.queue_by_id(QUEUE_ID.unpack_from(control.body)[0])
-        return control, header, None if queue is None else (queue.vhost, queue.name)
+        about: tuple[str, str] | None = (str(header.get("vhost", "/")), control.name)
+        if TOLD[control.kind].noun == "queue" and "vhost" not in header:
+            queue = self._runtime.core.queue_by_id(QUEUE_ID.unpack_from(control.body)[0])
+            about = None if queue is None else (queue.vhost, queue.name)
+        went = self._went.get(control.lsn, ())
+        yield from (_unbound(control, one) for one in went if one.destination == control.name)
+        yield control.kind, control.time, header, about
+        yield from (_unbound(control, one) for one in went if one.destination != control.name)
 
     def _tell(self, known: Sequence[_Known]) -> None:
-        altered = 0
-        for control, header, about in known:
-            if control.kind is Kind.QUEUE_ALTER:
-                altered += 1
-                if altered > ALTERED_MOST:
+        counts = dict.fromkeys(MANY, 0)
+        for kind, time, header, about in known:
+            if kind in counts:
+                counts[kind] += 1
+                if counts[kind] > MANY[kind][0]:
                     continue
             if about is not None:
-                TOLD[control.kind].tell(self.feed, control.time, header, *about)
-        if altered > ALTERED_MOST:
-            self.feed.tell("queues.altered", known[-1][0].time, {"count": altered - ALTERED_MOST})
+                TOLD[kind].tell(self.feed, time, header, *about)
+        for kind, count in counts.items():
+            most, event = MANY[kind]
+            if count > most:
+                self.feed.tell(event, known[-1][1], {"count": count - most})
 
     # -- who comes and goes
 
@@ -255,6 +265,13 @@ class Notices:
 
 
 # -- records as events
+
+
+def _unbound(control: Control, one: Binding) -> _Known:
+    ends: Header = {
+        "source": one.source, "destination": one.destination, "destination_type": one.destination_type, "key": one.key
+    }  # fmt: skip
+    return Kind.UNBIND, control.time, ends, (one.vhost, one.destination)
 
 
 def _every(*keys: str) -> Callable[[Header], Header]:
@@ -334,6 +351,11 @@ TOLD: Mapping[Kind, Notice] = {
     Kind.STREAM_RELEASE: Notice("stream.released", "stream", _released),
 }
 
+
+MANY: Mapping[Kind, tuple[int, str]] = {
+    Kind.QUEUE_ALTER: (100, "queues.altered"), Kind.UNBIND: (1000, "bindings.deleted"),
+}  # fmt: skip
+"""Of these so many are told one by one of one turn, and the others as a number by that event."""
 
 VHOST = "/"
 

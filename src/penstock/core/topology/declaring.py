@@ -216,9 +216,10 @@ class Admin(Register):
         self._on_gone(queue.id, lsn)
         self.forget(queue)
         self.deleted += 1
-        sources = {b.source for b in self._topology.bindings_to(queue.vhost, "queue", queue.name)}
+        bound = list(self._topology.bindings_to(queue.vhost, "queue", queue.name))
+        self._topology.note_ends(lsn, bound)
         self._topology.queue_gone(queue.vhost, queue.name)
-        self._sweep(now, queue.vhost, sources)
+        self._sweep(now, queue.vhost, {b.source for b in bound})
         self._outbox.end()
         return ready
 
@@ -314,8 +315,12 @@ class Admin(Register):
 
     def _delete_exchange(self, now: Now, vhost: str, name: str) -> set[str]:
         """Delete one; returns the exchanges that lost a binding by it."""
-        sources = {b.source for b in self._topology.bindings_to(vhost, "exchange", name)} - {name}
-        self._outbox.record(Kind.EXCHANGE_DELETE, name, {"vhost": vhost})
+        end = ("exchange", name)
+        bound = list(self._topology.bindings_to(vhost, *end))
+        sources = {b.source for b in bound} - {name}
+        lsn = self._outbox.record(Kind.EXCHANGE_DELETE, name, {"vhost": vhost})
+        from_it = self._topology.bindings_from(vhost, name)
+        self._topology.note_ends(lsn, [*bound, *(b for b in from_it if (b.destination_type, b.destination) != end)])
         self._topology.delete_exchange(vhost, name)
         for _, queue_name in own_names(name):
             queue = self.queues.find(vhost, queue_name)

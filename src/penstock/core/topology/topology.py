@@ -76,6 +76,8 @@ class Topology:
         self.typed = set[object]()  # topics with other bodies than JSON; the router adds ids of such queues
         self.checked = set[tuple[str, str, str]]()  # topics with a JSON Schema that is looked at
         self.policies = Policies()
+        self.went: dict[int, list[Binding]] | None = None  # by LSN of the record that ended a queue or an exchange: the
+        # bindings that went with it; whoever wants to know of them puts a dict here, and empties it
 
     def exchange(self, vhost: str, name: str) -> ExchangeState | None:
         """A declared or predeclared exchange."""
@@ -93,6 +95,11 @@ class Topology:
     def has(self, binding: Binding) -> bool:
         """Whether that very binding exists."""
         return binding in self.by_source.get((binding.vhost, binding.source), ())
+
+    def note_ends(self, lsn: int, bindings: list[Binding]) -> None:
+        """These go with an end of theirs, of which that record tells."""
+        if self.went is not None and bindings:
+            self.went[lsn] = bindings
 
     # one method per kind of record
 
