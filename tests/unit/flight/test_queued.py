@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import io
+import weakref
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pyarrow as pa
 import pytest
 
+from penstock.errors import MemoryShort
 from penstock.log.log import Log
 from penstock.memory import Budget
 from penstock.memory.slab import Piece
 from penstock.server.engine import Engine
 from penstock.server.flight.downstream import QUEUED_HIGH, Delivery, Downstream
-from penstock.server.flight.handover import QUEUED_LEAST, QUEUED_MOST, Handover
+from penstock.server.flight.handover import QUEUED_LEAST, QUEUED_MOST, Handover, Outlet
 from penstock.server.user_shares import THINGS, Shares
 
 MIB = 1 << 20
@@ -78,3 +81,63 @@ def test_who_was_told_that_it_is_full_is_told_when_a_quarter_is_left(monkeypatch
     assert (down.full, told.getvalue()) == (True, "")
     down._write_deliveries(written)
     assert (down.full, told.getvalue(), written.rows) == (False, "room ", 2)
+
+
+class Kept(list[bytes]):
+    """Rows of which somebody asks whether they are still there."""
+
+
+def test_while_a_batch_is_written_its_rows_are_in_memory_once_and_counted_also_after_a_cut(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """gRPC holds the thread until the client reads on: what it holds beside the batch would stay as long."""
+    down = Downstream(
+        cast("Log", None), "q", most=lambda: MIB, on_room=lambda: None, on_gone=lambda: None,
+        on_unreadable=lambda _: None,
+    )  # fmt: skip
+    monkeypatch.setattr(down, "_batch", lambda some: SimpleNamespace(num_rows=len(some)))
+    rows, seen = Kept([bytes(1000)]), list[tuple[object, int]]()
+    there, size = weakref.ref(rows), 0
+
+    class Blocked:
+        def write_batch(self, _: object) -> None:
+            down.finish(None)  # it is cut off meanwhile
+            seen.append((there(), down.queued))
+
+    down.deliver(Delivery(cast("Piece", SimpleNamespace(bodies=rows, chunk=range(1, 2))), 1, False, 0, time=1))
+    size = down.queued
+    del rows
+    monkeypatch.setattr("penstock.server.flight.downstream.AT_ONCE", 1)
+    down.deliver(delivery(60_000))
+    down._write_deliveries(Blocked())
+    assert seen == [(None, size)]
+    assert down.queued == 0
+
+
+def test_portions_of_a_read_are_not_kept_beside_the_batch_that_is_sent() -> None:
+    class Portion(list[int]):
+        pass
+
+    class Reader(Outlet[Portion]):
+        def cost(self, portion: Portion) -> int:
+            return 8 * len(portion)
+
+        def batch(self, portions: list[Portion], schema: pa.Schema) -> pa.RecordBatch:
+            return pa.RecordBatch.from_pydict({"a": [one for some in portions for one in some]}, schema=schema)
+
+        def completed(self, *, last: bool) -> bytes:
+            return b"last" if last else b"level"
+
+    reader, portion = Reader(1, lambda: MIB), Portion([1, 2])
+    there = weakref.ref(portion)
+    reader.take(portion)
+    del portion
+    sent = reader.batches(pa.schema([("a", pa.int64())]), lambda: False, lambda: None)
+    first = next(sent)
+    assert isinstance(first, pa.RecordBatch)
+    assert (there(), reader.queued) == (None, 16)
+    reader._cut(MemoryShort("short"))
+    assert (reader.queued, reader.held().bytes) == (16, 0)
+    with pytest.raises(MemoryShort):
+        list(sent)
+    assert (reader.queued, reader.sent) == (0, 16)

@@ -2,6 +2,9 @@
 
 The loop puts, the thread writes; a bell tells it that there is something.  What is queued for a client that does not
 read is counted, and whoever puts is told when it is much and when there is room again.
+
+A stream that is cut off lets go of what waits.  The batch that is being written stays, `AT_ONCE` and a message more at
+most, until the client reads on or its connection ends: gRPC gives no write back.  It stays counted as `queued`.
 """
 
 from __future__ import annotations
@@ -276,7 +279,9 @@ class Downstream:
                 continue
             if not some:
                 break
-            writer.write_batch(self._batch(some))
+            batch = self._batch(some)
+            some.clear()  # a client that does not read may hold this thread for long: once is enough
+            writer.write_batch(batch)
             with self._count:
                 self.queued -= size
                 self.sent += size

@@ -384,10 +384,12 @@ class Outlet(ABC, Generic[Taken]):
         while True:
             over = self._over  # what was queued before that is out when nothing is left
             portions, told = self._some()
-            if portions:
+            if any_ := bool(portions):
                 said = time.monotonic()
-                yield self.batch(portions, schema)
-                cost = sum(map(self.cost, portions))
+                cost, batch = sum(map(self.cost, portions)), self.batch(portions, schema)
+                portions.clear()  # as rows they are not needed while a client that does not read is written to
+                yield batch
+                del batch
                 self._count(-cost)
                 self.sent += cost
                 if self._starved:
@@ -395,7 +397,7 @@ class Outlet(ABC, Generic[Taken]):
                     go_on()
             if told is not None:
                 yield empty, told
-            if portions or told is not None:
+            if any_ or told is not None:
                 continue
             if over:
                 if self._error is not None:
