@@ -1,7 +1,8 @@
 """Waiting for other processes by what they do, not by the clock: on a busy machine they are slow, and not stuck.
 
-What works uses CPU.  A wait goes on as long as the processes below this one do, and is over when they have used next to
-nothing for so long that what was waited for will not come, or after many times as long.
+What works uses CPU, or wants to: beside enough others it gets next to none, and stands in the scheduler's line.  A wait
+goes on as long as the processes below this one do, and is over when they have used next to nothing, and stood in line
+for next to nothing, for so long that what was waited for will not come, or after many times as long.
 """
 
 from __future__ import annotations
@@ -16,6 +17,10 @@ from pathlib import Path
 
 IDLE = 0.05
 """CPU seconds a second below which processes only wait: a Java with nothing to do uses less than a hundredth."""
+
+IN_LINE = 0.3
+"""Seconds a second for which one thread wants a CPU and has none, from which on it is starved.  One that only wakes up
+now and then stands in line for a tenth of that on the same machine."""
 
 AT_MOST = 15
 """Times the patience, whatever is done meanwhile."""
@@ -50,6 +55,17 @@ def used(pids: Iterable[int]) -> dict[int, float]:
     return found
 
 
+def delayed(pids: Iterable[int]) -> dict[int, float]:
+    """Seconds for which threads of processes that live could have run, and had no CPU; by thread."""
+    found = dict[int, float]()
+    for pid in pids:
+        with suppress(OSError):  # it has ended
+            for task in Path(f"/proc/{pid}/task").iterdir():
+                with suppress(OSError):
+                    found[int(task.name)] = int((task / "schedstat").read_text().split()[1]) / 1e9
+    return found
+
+
 class Progress:
     """Whether those who are waited for still do something."""
 
@@ -58,10 +74,14 @@ class Progress:
         patience: float,
         spent: Callable[[], Mapping[int, float]] = lambda: used(descendants(os.getpid())),
         clock: Callable[[], float] = time.monotonic,
+        in_line: Callable[[], Mapping[int, float]] = lambda: delayed(descendants(os.getpid())),
     ) -> None:
-        """patience: seconds in which they do something, if they do.  spent: CPU seconds by process."""
-        self._patience, self._spent, self._clock = patience, spent, clock
-        self._before = dict(spent())
+        """patience: seconds in which they do something, if they do.  spent: CPU seconds by process.
+
+        in_line: seconds for which each thread could have run, and did not.
+        """
+        self._patience, self._spent, self._clock, self._in_line = patience, spent, clock, in_line
+        self._before, self._stood = dict(spent()), dict(in_line())
         self._since = self._begun = clock()
 
     def is_over(self) -> bool:
@@ -71,10 +91,11 @@ class Progress:
             return True
         if now - self._since < self._patience:
             return False
-        spent = dict(self._spent())
+        spent, stood = dict(self._spent()), dict(self._in_line())
         done = sum(seconds - self._before.get(pid, 0.0) for pid, seconds in spent.items())
-        waited, self._before, self._since = now - self._since, spent, now
-        return done < IDLE * waited
+        starved = max((seconds - self._stood.get(thread, 0.0) for thread, seconds in stood.items()), default=0.0)
+        waited, self._before, self._stood, self._since = now - self._since, spent, stood, now
+        return done < IDLE * waited and starved < IN_LINE * waited
 
 
 def ran(

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
-from progress import AT_MOST, IDLE, Progress, ran, used
+from progress import AT_MOST, IDLE, IN_LINE, Progress, delayed, ran, used
 
 
 class Machine:
@@ -17,7 +18,8 @@ class Machine:
     def __init__(self) -> None:
         self.now = 0.0
         self.spent: dict[int, float] = {1: 50.0}
-        self.progress = Progress(100.0, lambda: self.spent, lambda: self.now)
+        self.stood: dict[int, float] = {1: 7.0, 11: 3.0}
+        self.progress = Progress(100.0, lambda: self.spent, lambda: self.now, lambda: self.stood)
 
     def passes(self, seconds: float, **cpu: float) -> bool:
         self.now += seconds
@@ -40,6 +42,24 @@ def test_what_does_nothing_is_not() -> None:
     machine = Machine()
     assert not machine.passes(100, p1=110 * IDLE)
     assert machine.passes(100, p1=90 * IDLE)
+
+
+def test_what_gets_no_cpu_is_waited_for_as_long_as_it_wants_some() -> None:
+    """A worker of Spark was taken for an idle one beside thirty others: it was ready to run, and was not let."""
+    machine = Machine()
+    machine.stood[11] += 110 * IN_LINE
+    assert not machine.passes(101, p1=1 * IDLE)
+    machine.stood[12] = 110 * IN_LINE  # a thread that is new
+    assert not machine.passes(101)
+    for thread in range(20, 60):  # many that only wake up now and then
+        machine.stood[thread] = 10 * IN_LINE
+    assert machine.passes(101)
+
+
+def test_how_long_threads_stood_in_line_is_read_of_each() -> None:
+    found = delayed([os.getpid(), 2**22 + 1])
+    assert found.keys() == {int(task.name) for task in Path("/proc/self/task").iterdir()}
+    assert found[threading.get_native_id()] > 0
 
 
 def test_nothing_is_waited_for_without_end() -> None:
