@@ -116,17 +116,21 @@ class Share:
     def put(self, user: str, size: int = 1) -> None:
         """Count so many for a user who has them already, without asking."""
         with self._free:
-            self._by_user[user] += size
-            self.taken += size
+            self._set(user, size)
 
     def give(self, user: str, size: int = 1) -> None:
-        """Give so many of a user's back."""
+        """Give so many of a user's back: what fails before that is done has given nothing, and may be tried again."""
         with self._free:
-            self.taken -= size
-            self._by_user[user] -= size
-            if not self._by_user[user]:
-                del self._by_user[user]
-            self._free.notify_all()
+            self._free.notify_all()  # they look when this has ended
+            self._set(user, -size)
+
+    def _set(self, user: str, more: int) -> None:
+        """Both counts or none of them, also where there is no memory for one."""
+        has, taken = self._by_user[user] + more, self.taken + more
+        if has:
+            self._by_user[user], self.taken = has, taken
+        else:
+            self.taken, _ = taken, self._by_user.pop(user, 0)
 
     @contextmanager
     def held(self, who: Who) -> Generator[None]:

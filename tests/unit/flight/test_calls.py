@@ -10,7 +10,7 @@ from pyarrow import flight
 
 from penstock.errors import NotFound, Unavailable
 from penstock.server.access import Who
-from penstock.server.flight.calls import Caller, Calls, Guarded, Intake
+from penstock.server.flight.calls import Caller, Calls, Guarded, Intake, Slot
 from penstock.server.flight.remote_call import CALLS_OF_LOGIN, CALLS_UNPROVEN, UNPROVEN_MAX, Credentials, Logins
 
 DO_GET = flight.CallInfo(flight.FlightMethod.DO_GET)
@@ -42,8 +42,10 @@ def test_no_user_takes_all_streams_and_an_administrator_always_gets_in() -> None
 def test_streams_that_stand_still_are_their_users_own() -> None:
     """Their threads stay: four users' worth of them once kept everybody out, the administrator too."""
     calls = Calls(Intake(1 << 20), 4)
+    still: list[Slot] = []
     for _ in range(8):
-        calls.stream(BOB).abandon()
+        still.append(calls.stream(BOB))
+        still[-1].abandon()
     with pytest.raises(Unavailable, match="8 Flight streams of user 'bob' stand still, and 8 are allowed"):
         calls.stream(BOB)
     assert calls.stream(CAT)

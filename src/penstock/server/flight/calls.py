@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from typing import Protocol, TypeVar
+from weakref import WeakSet
 
 import pyarrow as pa
 
@@ -134,7 +135,7 @@ class Caller:
 class Slot:
     """One open stream's place among those allowed.  A stream that stands still gives it up, its thread stays."""
 
-    __slots__ = ("_calls", "_held", "_state", "floor", "touched", "user")
+    __slots__ = ("__weakref__", "_calls", "_held", "_state", "floor", "touched", "user")
 
     def __init__(self, calls: Calls, user: str) -> None:
         self._calls = calls
@@ -161,6 +162,11 @@ class Slot:
         """The stream has ended; twice does no harm."""
         self.hold(0)
         self._calls.change(self, "closed")
+
+    def __del__(self) -> None:
+        """Nobody has it any more: who took it may have failed before he could close it."""
+        if hasattr(self, "touched"):  # else it was never made
+            self.close()
 
     @property
     def state(self) -> str:
@@ -190,8 +196,7 @@ class Calls:
         self._moving, self._still = shares.of("flight_streams"), shares.of("flight_streams_still")
         self._moving.bound(streams_max)
         self._still.bound(ABANDONED_SHARE * streams_max)
-        self._open = set[Slot]()
-        self._abandoned = set[Slot]()
+        self._open, self._abandoned = WeakSet[Slot](), WeakSet[Slot]()
         self._lock = threading.RLock()  # a stream may be collected, and closed, in the middle of anything
 
     @property
@@ -215,10 +220,16 @@ class Calls:
         Nobody takes all of those that move, and nobody so many that stand still that others find none to begin.
         """
         with self._lock:
-            with self._still.held(caller.who):  # it may come to stand still
-                self._moving.take(caller.who)
-            slot = Slot(self, caller.user)
-            self._open.add(slot)
+            slot, who = Slot(self, caller.user), caller.who
+            if (why := self._still.refusal(who)) is not None:  # it may come to stand still
+                self._still.refused += 1
+                raise why
+            self._moving.take(who)
+            try:
+                self._open.add(slot)
+            except BaseException:
+                self._moving.give(caller.user)
+                raise
             self.total += 1
             return slot
 
@@ -227,26 +238,34 @@ class Calls:
         with self._lock:
             if slot.state == "closed":
                 return
-            slot.state = state
             for places, share in ((self._open, self._moving), (self._abandoned, self._still)):
                 if slot in places:
                     places.remove(slot)
-                    share.give(slot.user)
+                    try:
+                        share.give(slot.user)
+                    except BaseException:
+                        places.add(slot)  # it is closed once more, as it is collected
+                        raise
             if state == "abandoned":
-                self._abandoned.add(slot)
                 self._still.put(slot.user)
+                self._abandoned.add(slot)
+            slot.state = state
 
     def beat(self) -> None:
         """Once a second: find streams on which nothing moves."""
         oldest = time.monotonic() - self.stalled_s
-        for slot in list(self._open):
+        for slot in self._moved():
             if slot.touched < oldest:
                 slot.abandon()
 
     def abandon(self) -> None:
         """All that are open: others may have their places."""
-        for slot in list(self._open):
+        for slot in self._moved():
             slot.abandon()
+
+    def _moved(self) -> list[Slot]:
+        with self._lock:
+            return list(self._open)
 
 
 def told_of(error: BaseException) -> Told:

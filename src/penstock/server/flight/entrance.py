@@ -117,8 +117,12 @@ class Peers:
         with self._lock:
             if peer in self._users:
                 return True
-            self._share.take(who)
             self._users[peer] = who.user
+            try:
+                self._share.take(who)
+            except BaseException:
+                del self._users[peer]
+                raise
             return False
 
     def left(self, peers: Iterable[Peer]) -> None:
@@ -126,7 +130,11 @@ class Peers:
         with self._lock:
             for peer in peers:
                 if (user := self._users.pop(peer, None)) is not None:
-                    self._share.give(user)
+                    try:
+                        self._share.give(user)
+                    except BaseException:
+                        self._users[peer] = user  # it is told again, at the latest with the end of the door
+                        raise
 
     def lost(self) -> None:
         """All of them have: the process is gone."""

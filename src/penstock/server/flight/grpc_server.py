@@ -16,7 +16,7 @@ import time
 from base64 import b64decode
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
@@ -29,6 +29,7 @@ from penstock.server.doors.columns import batch_here
 from penstock.server.doors.line import BEGUN, Ended, Frame, Kind
 from penstock.server.flight.connections import Connections, Strangers, host_and_port
 from penstock.server.flight.crowding import Crowding
+from penstock.server.flight.living import Holder, Living
 from penstock.server.flight.remote_call import (
     AnyHandshake,
     Call,
@@ -92,11 +93,11 @@ class Server:
         self._kept = list[_Server]()  # those that listen no more, for good
         self._closed = threading.Event()
         self._renewing = threading.Lock()
-        self._ahead = threading.Semaphore(AHEAD_MOST)
+        self._ahead = Living()
 
     def _under_way(self) -> int:
         """Threads of calls that have said who they are: one each, and of some a second one."""
-        return self.logins.under_way() + Down.running
+        return self.logins.under_way() + Down.running.count()
 
     def listen(self, door: str, host: str, port: int, tls: dict[str, Any] | None, *, again: bool) -> int:
         """Start to accept; the port that was bound.  OSError.  again: it was this door's, and may be taken still."""
@@ -263,13 +264,12 @@ class Server:
             began.append(uploads_of(call))
             began[0].begin()
 
-        with ExitStack() as waiting, self.connections.senders.uploading(peer) as came:
+        with self.connections.senders.uploading(peer) as came:
             # Somebody who was let in before is hardly refused: he may hear of it with his first batch.
-            likely = peer in self.connections.senders and layout is not TRANSACTED
-            if likely := likely and self._ahead.acquire(blocking=False):
-                waiting.callback(self._ahead.release)
+            likely, waits = peer in self.connections.senders and layout is not TRANSACTED, Holder()
+            likely = likely and self._ahead.take(waits, AHEAD_MOST)
             with self.call(context, "put", command, ahead=ahead if likely else None) as call:
-                waiting.close()
+                waits.over = True
                 uploads = began[0] if began else uploads_of(call)
                 while (frame := call.next()).kind is not Kind.DONE:
                     if frame.kind is Kind.WORDS:

@@ -13,10 +13,9 @@ import logging
 import os
 import threading
 import time
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pyarrow import flight
@@ -24,6 +23,7 @@ from pyarrow import flight
 from penstock.errors import AccessRefused, PenstockError, Unavailable
 from penstock.records.tokens import login_of
 from penstock.server.doors.line import AHEAD, Broken, Ended, Frame, Kind, Told, failure_of, with_head
+from penstock.server.flight.living import Holder, Living
 from penstock.wire.flight.failures import encode_error, status_of
 
 if TYPE_CHECKING:
@@ -189,26 +189,26 @@ class Places:
     """How many calls there are, of whom.  Thread-safe."""
 
     def __init__(self) -> None:
-        self._taken = Counter[tuple[str, str]]()
+        self._of = dict[tuple[str, str], Living]()
+        self._known, self._nobodys = Living(), Living()
         self._lock = threading.Lock()
 
-    def take(self, pair: tuple[str, str]) -> bool:
+    def take(self, pair: tuple[str, str], holder: Holder) -> bool:
         """One for a login, or NOBODY; whether there was one."""
         with self._lock:
-            of_pair = CALLS_UNPROVEN if pair == NOBODY else CALLS_OF_LOGIN
-            if self._taken[pair] >= of_pair or self._taken.total() - self._taken[NOBODY] >= CALLS_MOST:
+            if self._known.most() >= CALLS_MOST and self._known.count() >= CALLS_MOST:
                 return False
-            self._taken[pair] += 1
+            if pair == NOBODY:
+                return self._nobodys.take(holder, CALLS_UNPROVEN)
+            if len(self._of) > 2 * CALLS_MOST:
+                self._of = {pair: one for pair, one in self._of.items() if one.count()}
+            if not self._of.setdefault(pair, Living()).take(holder, CALLS_OF_LOGIN):
+                return False
+            self._known.add(holder)
             return True
 
     def total(self) -> int:
-        return self._taken.total()
-
-    def give(self, pair: tuple[str, str]) -> None:
-        with self._lock:
-            self._taken[pair] -= 1
-            if not self._taken[pair]:
-                del self._taken[pair]
+        return self._known.count() + self._nobodys.count()
 
 
 NOBODY = "", ""
@@ -222,11 +222,11 @@ class Credentials(flight.ServerMiddleware):
         self.user = user
         self.password = password
         self.token = token
-        self.over: Callable[[], None] = lambda: None
+        self.place = Holder()  # pyarrow lets go of it with the call, also where there is no memory to say so
 
     def call_completed(self, exception: BaseException | None) -> None:
         """Flight's: the call has ended, however it did."""
-        self.over()
+        self.place.over = True
 
     def sending_headers(self) -> dict[str, str]:  # type: ignore[override]  # the stubs want lists, pyarrow takes both
         """A bearer token for the next calls."""
@@ -243,9 +243,9 @@ class Logins(flight.ServerMiddlewareFactory):
         self._is_right = is_right
         self._proven = _Tokens(TOKENS_MAX)
         self._unproven = _Tokens(UNPROVEN_MAX)
-        self._waiting = 0  # refused logins that are kept waiting
+        self._waiting = Living()  # refused logins that are kept waiting
         self._places = Places()
-        self._asking = threading.Semaphore(ASKED_MOST)
+        self._asking = Living()
         self._lock = threading.Lock()
 
     def start_call(self, info: flight.CallInfo, headers: dict[str, list[str] | list[bytes]]) -> Credentials:
@@ -275,23 +275,18 @@ class Logins(flight.ServerMiddlewareFactory):
         pair = credentials.user, credentials.password
         with self._lock:
             proven = self._proven.token(pair) is not None
-        whose = pair if proven else NOBODY
-        if not proven and not self._places.take(whose):
+        if not proven:
+            if self._places.take(NOBODY, credentials.place):
+                return
             if not self._found_right(pair):
                 raise unavailable("too many logins that nobody knows yet: try again in a moment")
-            whose, proven = pair, True
-        if proven and not self._places.take(whose):
+        if not self._places.take(pair, credentials.place):
             raise unavailable(f"user {credentials.user[:60]!r} has too many calls under way: try again later")
-        credentials.over = partial(self._places.give, whose)
 
     def _found_right(self, pair: tuple[str, str]) -> bool:
         """What the server says, unless it is asked about so many already."""
-        if not self._asking.acquire(blocking=False):
-            return False
-        try:
-            return self._is_right(*pair)
-        finally:
-            self._asking.release()
+        asks = Holder()  # as long as this function runs
+        return self._asking.take(asks, ASKED_MOST) and self._is_right(*pair)
 
     def _read(self, header: str | bytes) -> Credentials:
         text = header.decode("latin-1") if isinstance(header, bytes) else header
@@ -340,13 +335,9 @@ class Logins(flight.ServerMiddlewareFactory):
 
     def delay(self) -> None:
         """Keep a refused login waiting, unless so many wait that they would take the threads from others."""
-        with self._lock:
-            self._waiting += 1
-            crowded = self._waiting > DELAYED_MAX
-        if not crowded:
+        waits = Holder()  # as long as this function runs
+        if self._waiting.take(waits, DELAYED_MAX):
             time.sleep(REFUSED_LOGIN_DELAY_S)
-        with self._lock:
-            self._waiting -= 1
 
 
 class _Tokens:

@@ -15,6 +15,9 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
+from typing import cast
+
+from penstock.server.flight.living import Holder, Living
 
 Peer = tuple[str, int]
 
@@ -53,6 +56,17 @@ class _Sender:
         self.received: Callable[[], int | None] = _unknown  # what came so far
 
 
+class _Upload(Holder):
+    """One call that brings batches."""
+
+    __slots__ = ("at_hand", "peer")
+
+    def __init__(self, peer: Peer) -> None:
+        super().__init__()
+        self.peer = peer
+        self.at_hand = 0  # bytes of its batch that came out of gRPC, and that it has not given away
+
+
 def _unknown() -> None:
     """The connection was not found yet."""
 
@@ -65,8 +79,7 @@ class Senders:
         self._batch_most = batch_most
         self._crowded = crowded
         self._all = dict[Peer, _Sender]()
-        self._uploads = Counter[Peer]()  # calls under way that bring batches; of who is not let in they excuse nothing
-        self._at_hand = 0  # bytes of batches that came out of gRPC, and that their calls have not given away
+        self._uploads = Living()  # calls under way that bring batches; of who is not let in they excuse nothing
         self._looked_at = -IN_VAIN_S  # when somebody was looked for last
         self._found_at = 0.0  # when somebody was found last, or it was looked for first
         self._lock = threading.Lock()
@@ -87,27 +100,20 @@ class Senders:
 
         What it gives is to be told of each how many bytes it has: these are not gRPC's any more.
         """
-        at_hand = 0
+        upload = _Upload(peer)
+        self._uploads.add(upload)
 
         def came(size: int) -> None:
-            nonlocal at_hand
+            upload.at_hand = size
             with self._lock:
-                self._at_hand += size - at_hand
-                at_hand = size
                 if (sender := self._all.get(peer)) is not None:
                     sender.brings = sender.brings or size > FIRST_WINDOW
                     self._explain(sender, size)
 
-        with self._lock:
-            self._uploads[peer] += 1
         try:
             yield came
         finally:
-            with self._lock:
-                self._at_hand -= at_hand
-                self._uploads[peer] -= 1
-                if not self._uploads[peer]:
-                    del self._uploads[peer]
+            upload.over = True
 
     def found(self, peer: Peer, received: Callable[[], int | None]) -> None:
         """Where the kernel tells how many bytes came of it; None once the connection is closed."""
@@ -134,14 +140,16 @@ class Senders:
         """
         beyond = batchless = small = any_ = 0, ("", 0), 0
         total = 0
+        under_way = cast("list[_Upload]", self._uploads.here())
+        uploads, at_hand = Counter(one.peer for one in under_way), sum(one.at_hand for one in under_way)
         with self._lock:
             for peer, received in came:
                 kept, excused, brings = received, 0, False
                 if (sender := self._all.get(peer)) is not None:
                     self._see(sender, received)
                     kept = received - sender.explained
-                    excused = FIRST_WINDOW + (self._uploads[peer] + sender.brings) * self._batch_most
-                    brings = sender.brings or self._uploads[peer] > 0
+                    excused = FIRST_WINDOW + (uploads[peer] + sender.brings) * self._batch_most
+                    brings = sender.brings or uploads[peer] > 0
                 total += kept
                 beyond = max(beyond, (kept - excused, peer, kept))
                 any_ = max(any_, (kept, peer, kept))
@@ -149,7 +157,7 @@ class Senders:
                     batchless = max(batchless, (kept, peer, kept))
                 if sender is None or not sender.brings:
                     small = max(small, (kept, peer, kept))
-            calls = grown > BESIDE + GROWN * (total + self._at_hand)
+            calls = grown > BESIDE + GROWN * (total + at_hand)
         suspects = (beyond, batchless, small, any_) if calls else (beyond, batchless)
         found = next((one for one in suspects if one[0] >= LEAST), None)
         if found is not None or now - self._looked_at > SHORT_S:

@@ -19,6 +19,7 @@ from penstock.errors import InvalidArgument, PenstockError
 from penstock.server.doors.columns import batch_up, schema_up
 from penstock.server.doors.line import FOLLOWED, Frame, Kind, failed
 from penstock.server.flight.arriving import Arriving
+from penstock.server.flight.living import Holder, Living
 from penstock.server.flight.remote_call import Abandoned, Call
 from penstock.wire.fields import COMMAND_LIMIT
 from penstock.wire.flight.failures import encode_error, status_of
@@ -104,8 +105,7 @@ class Uploads:
 class Down(threading.Thread):
     """What a consumer is sent, once its client is listened to as well."""
 
-    running = 0
-    _counting = threading.Lock()
+    running = Living()
 
     def __init__(self, call: Call, told: Callable[[Frame], None]) -> None:
         """told: writes what a frame brings to the client."""
@@ -118,7 +118,8 @@ class Down(threading.Thread):
 
     def run(self) -> None:
         """Until the server's last word."""
-        self._count(1)
+        here = Holder()  # as long as this function runs
+        self.running.add(here)
         try:
             while (frame := self._call.next(patient=True)).kind is not Kind.DONE:
                 if frame.kind is Kind.MORE:
@@ -129,14 +130,8 @@ class Down(threading.Thread):
             self.error = error
             self._call.cut()
         finally:
-            self._count(-1)
             self._over = True
             self._asked.release()
-
-    @classmethod
-    def _count(cls, more: int) -> None:
-        with cls._counting:
-            cls.running += more
 
     def asked(self) -> bool:
         """Wait until the server wants to hear more; False: it has said its last word."""
