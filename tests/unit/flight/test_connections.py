@@ -204,6 +204,17 @@ def test_sockets_of_others_are_left_alone(house: House) -> None:
         assert is_open(one)
 
 
+def test_strangers_can_be_cut_at_once(house: House) -> None:
+    """Nobody waits for them where a door closes; who has just logged in is none."""
+    silent, late, good = house.client(), house.client(), house.client()
+    house.connections.known(good.getsockname())
+    house.look(0.0)
+    house.connections.known(late.getsockname())
+    unseen = house.client()
+    house.connections.cut_strangers(0.1)
+    assert [is_open(one) for one in (silent, unseen, late, good)] == [False, False, True, True]
+
+
 def test_all_can_be_cut(house: House) -> None:
     clients = [house.client() for _ in range(3)]
     house.connections.known(clients[0].getsockname())

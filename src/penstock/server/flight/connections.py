@@ -137,6 +137,12 @@ class Connections:
     def end(self) -> None:
         self._ended.set()
 
+    def cut_strangers(self, now: float) -> None:
+        """End those that have not logged in."""
+        self.look(now)
+        with self._looking:
+            self._cut_off(dict.fromkeys(self._waiting, "time"))
+
     def cut_all(self) -> int:
         """End every connection; how many there were.  Calls on them end as if the client had gone."""
         count = 0
@@ -210,11 +216,15 @@ class Connections:
             doomed[number] = "bytes"
             over -= size
         if doomed:
-            places = dict(_descriptors())
-            for number, what in doomed.items():
-                if (one := _opened(number, places.get(number, -1))) is not None:
-                    with one:
-                        self._cut(number, one, what)
+            self._cut_off(doomed)
+
+    def _cut_off(self, doomed: Mapping[int, str]) -> None:
+        """Sockets, and what each went beyond."""
+        places = dict(_descriptors())
+        for number, what in doomed.items():
+            if (one := _opened(number, places.get(number, -1))) is not None:
+                with one:
+                    self._cut(number, one, what)
 
     def _too_many(self) -> dict[int, str]:
         """Those beyond what a door may have, in all and from one address, and which of both it is."""

@@ -176,6 +176,7 @@ class Server:
             servers, self._servers = self._servers, {}
             for server in servers.values():
                 self._end(server)
+        self.connections.cut_strangers(time.monotonic())  # they have no call, and pyarrow waits for them, too
         for thread in self._ending:
             thread.join(max(0.0, until - time.monotonic()))
         if any(thread.is_alive() for thread in self._ending):
