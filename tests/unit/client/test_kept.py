@@ -77,7 +77,7 @@ def test_each_way_has_calls_of_its_own(client: penstock.Client, calls: Calls) ->
     assert calls.made == 6
     assert bodies(client) == [b"%d" % number for number in range(10)]
     told = [(one.body, one.headers, one.content_type) for one in client.peek("other", 100)]
-    assert told[6:8] == [(b"3", {"a": "3"}, None), (b'{"number":3}', {}, None)]
+    assert told[6:8] == [(b"3", {"a": "3"}, None), (b'{"number":3}', {}, "application/json")]
 
 
 def test_a_numbered_publisher_goes_on_with_its_next_number(client: penstock.Client, calls: Calls) -> None:
