@@ -27,7 +27,7 @@ from typing import Protocol, cast
 import orjson
 
 from penstock.errors import InvalidArgument, LogBroken, PenstockError
-from penstock.log.catalog import Catalog
+from penstock.log.catalog import Catalog, Segment
 from penstock.log.committers import CommitHere, Committer, CommitThread, KernelSync, Readers
 from penstock.log.frame import STOPPED
 from penstock.log.reader import Vias
@@ -190,6 +190,7 @@ class Committing:
         self._call_later: CallLater | None = None
         self._timer_at = 0
         self._closed = False
+        self._keep: Callable[[Segment, int, bytearray], object] = _nothing  # a batch, by its number, for who follows
 
     def start_thread(
         self,
@@ -405,12 +406,14 @@ class Committing:
             self._break(commit.error)
             return
         present = self._catalog.segments[-1]
-        for segment, first, last, offset, length, rows in commit.placed:
+        for segment, first, last, offset, length, rows, data in commit.placed:
             if segment is not present:
                 present = segment
                 self._catalog.add(segment)
             segment.add(first, last, offset, length, rows, checked=False)
             self.bytes_written += length
+            if data is not None and self._appender.followed:
+                self._keep(segment, len(segment.lsns) - 1, data)
         if self._appender.segment is not present:  # begun, and nothing is in it yet
             self._catalog.add(self._appender.segment)
         now = self._clock.mono()

@@ -43,6 +43,7 @@ class Log(Committing):
         self.recovery = recovery
         self.origin = recovery.origin
         self._reader = Reader(catalog, self.vias, settings.cache)
+        self._keep = self._reader.keep
         self._indexes = Indexes(disk)
         self._start: Start | None = None
         self._said = 0  # warnings of the recovery that were logged
@@ -151,6 +152,12 @@ class Log(Committing):
     def index_bytes(self) -> int:
         """Bytes of memory that the places of all batches take; not in the budget, but small: upkeep joins batches."""
         return sum(segment.index_bytes for segment in self._catalog.segments)
+
+    def follow(self, followed: bool) -> None:
+        """Somebody reads what is written as soon as it is durable, or nobody does any more: then keep it for them."""
+        self._appender.followed = followed
+        if not followed:
+            self._reader.keep_none()
 
     def at_hand(self, lsns: Sequence[int] | Chunk) -> bool:
         """Whether `read` would not touch the disk."""

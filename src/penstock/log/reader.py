@@ -1,7 +1,9 @@
 """Reading rows back: by LSNs for the queues, by LSN range for replay, SQL and Spark.
 
 Batches come by `pread`, never through a map; the CRC of each is checked once a process before a row of it is believed,
-and a few decoded ones are kept.  Thread-safe.  It sees only batches that the catalog lists, and those are durable.
+and a few decoded ones are kept.  While somebody follows the log the newest need not be read back: what was written is
+kept, up to a bound, and whoever is further behind reads the file.  Thread-safe.  It sees only batches that the catalog
+lists.
 """
 
 from __future__ import annotations
@@ -100,10 +102,14 @@ _NO_LIMIT = 1 << 62
 _ROW_COST = 90  # bytes of memory that a row takes beside its header and body, about
 
 
+WRITTEN_MOST = 2 << 20
+"""Bytes of batches that were written and that nobody has read yet, while somebody follows the log."""
+
+
 class _Decoded:
     """A batch in memory."""
 
-    __slots__ = ("batch", "dense", "first", "lsns", "messages", "size")
+    __slots__ = ("_messages", "batch", "dense", "first", "lsns", "size")
 
     def __init__(self, batch: pa.RecordBatch, size: int) -> None:
         self.batch = batch
@@ -111,7 +117,14 @@ class _Decoded:
         self.lsns = column(batch, "lsn", "<i8")
         self.first = int(self.lsns[0])
         self.dense = int(self.lsns[-1]) - self.first == len(self.lsns) - 1
-        self.messages = bool((column(batch, "kind", "<i1") <= _LAST_PUBLISH).all())  # else it has control records
+        self._messages: bool | None = None
+
+    @property
+    def messages(self) -> bool:
+        """Whether it has messages alone, and no control records."""
+        if self._messages is None:
+            self._messages = bool((column(self.batch, "kind", "<i1") <= _LAST_PUBLISH).all())
+        return self._messages
 
     def span(self, a: int, b: int) -> tuple[int, int]:
         """Rows of the LSNs in [a, b)."""
@@ -169,16 +182,39 @@ class Reader:
         self._vias = vias
         self._budget = cache
         self._kept = OrderedDict[tuple[Segment, int], _Decoded]()
-        self.bytes = 0  # of memory that the batches that are kept take
+        self._written = OrderedDict[tuple[Segment, int], bytearray]()  # the newest, as they lie in the file
+        self._written_bytes = 0
+        self._bytes = 0  # of memory that decoded batches take
         self._lock = threading.Lock()
         self.damage = Damage()
+
+    @property
+    def bytes(self) -> int:
+        """Of memory that the batches that are kept take."""
+        return self._bytes + self._written_bytes
+
+    def keep(self, segment: Segment, number: int, data: bytearray) -> None:
+        """A batch that the catalog lists since now, as it was written: it is read from here, if that is soon."""
+        with self._lock:
+            self._written[segment, number] = data
+            self._written_bytes += len(data)
+            self._let_go(WRITTEN_MOST)
+
+    def keep_none(self) -> None:
+        """Nobody follows the log any more."""
+        with self._lock:
+            self._let_go(0)
+
+    def _let_go(self, most: int) -> None:
+        while self._written_bytes > most:
+            self._written_bytes -= len(self._written.popitem(last=False)[1])
 
     def at_hand(self, lsns: Sequence[int] | Chunk) -> bool:
         """Whether `read` would find everything decoded, and so not touch the disk."""
         at, n, segments = 0, len(lsns), self._catalog.segments
         while at < n:
             place = self._catalog.find(lsns[at], segments)
-            if place is None or place not in self._kept:
+            if place is None or (place not in self._kept and place not in self._written):
                 return False
             at = max(bisect_left(lsns, after(segments, *place), at), at + 1)
         return True
@@ -224,12 +260,13 @@ class Reader:
         """Let go about so many bytes of decoded batches, but the last one; how many."""
         with self._lock:
             before = self.bytes
-            self._trim(before - need)
+            self._let_go(max(self._written_bytes - need, 0))
+            self._trim(before - need - self._written_bytes)
             return before - self.bytes
 
     def _trim(self, most: int) -> None:
-        while self.bytes > most and len(self._kept) > 1:
-            self.bytes -= self._kept.popitem(last=False)[1].size
+        while self._bytes > most and len(self._kept) > 1:
+            self._bytes -= self._kept.popitem(last=False)[1].size
 
     def _read_ahead(self, segment: Segment, number: int, size: int) -> None:
         room = self._budget // 2
@@ -290,7 +327,9 @@ class Reader:
         with self._lock:
             segment.gone = True
             for key in [key for key in self._kept if key[0] is segment]:
-                self.bytes -= self._kept.pop(key).size
+                self._bytes -= self._kept.pop(key).size
+            for key in [key for key in self._written if key[0] is segment]:
+                self._written_bytes -= len(self._written.pop(key))
 
     def _decode(self, segment: Segment, number: int) -> _Decoded:
         key = (segment, number)
@@ -299,9 +338,15 @@ class Reader:
             if decoded is not None:
                 self._kept.move_to_end(key)
                 return decoded
+            written = self._written.pop(key, None)
+            if written is not None:
+                self._written_bytes -= len(written)
         try:
-            data = segment.file.pread(segment.lengths[number], segment.offsets[number])
-            batch = decode(segment, number, data)
+            if written is None:
+                data = segment.file.pread(segment.lengths[number], segment.offsets[number])
+                batch = decode(segment, number, data)
+            else:
+                batch = rows_of(memoryview(written), compressed=False)
         except LogDamaged as error:
             self.damage.met(segment.name, number, error)
             raise
@@ -312,12 +357,13 @@ class Reader:
             failure = damaged(*where, f"cannot be read: {error.strerror}")
             self.damage.met(segment.name, number, failure)
             raise failure from error
-        size = max(len(data), batch.nbytes) if segment.header.codec else len(data)
+        length = segment.lengths[number]
+        size = max(length, batch.nbytes) if segment.header.codec else length
         decoded = _Decoded(batch, size + BATCH_COST)
         with self._lock:
             if key not in self._kept and not segment.gone:
                 self._kept[key] = decoded
-                self.bytes += decoded.size
+                self._bytes += decoded.size
                 self._trim(self._budget)
         return decoded
 

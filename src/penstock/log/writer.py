@@ -61,8 +61,8 @@ MEMORY = LogSettings(ahead=0, reserve=0, low_space=0, segment=64 << 20)
 """For disks in memory: nothing is written ahead and nothing held back."""
 
 
-Placed: TypeAlias = "tuple[Segment, int, int, int, int, int]"
-"""A written batch: segment, first LSN, last LSN, offset, length, rows."""
+Placed: TypeAlias = "tuple[Segment, int, int, int, int, int, bytearray | None]"
+"""A written batch: segment, first LSN, last LSN, offset, length, rows; and its bytes, where somebody follows."""
 
 TellCopies: TypeAlias = "Callable[[int, int, int], object]"
 """Of how far the open file is written: its first LSN, bytes, and the last LSN."""
@@ -200,6 +200,7 @@ class Appender:
         self._last = segment.last
         self._opened: list[Segment] = []  # by the present commit
         self.told: TellCopies | None = None  # who copies what was written
+        self.followed = False  # somebody reads whatever was written as soon as it is durable
         room.attach(segment.file, segment.end)
 
     def run(self, commit: Commit) -> None:
@@ -240,8 +241,8 @@ class Appender:
                     self._roll(made.first)
                     self.encoder.move(made, self._offset)
                 self._write(made.size, made.head, made.rest)
-                place = (self.segment, made.first, made.last, self._offset, made.size, made.rows)
-                commit.placed.append(place)
+                data = made.data if self.followed and made.size <= SHORT else None
+                commit.placed.append((self.segment, made.first, made.last, self._offset, made.size, made.rows, data))
                 self._offset += made.size
                 self._last = made.last
             if commit.mark >= 0:

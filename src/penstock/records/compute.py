@@ -1,4 +1,4 @@
-"""Arrow's functions over arrays, without `pyarrow.compute` where that can be; and one answered from their buffers.
+"""Arrow's functions over arrays, without `pyarrow.compute` where that can be; and some answered from their buffers.
 
 That module makes Python functions of all that Arrow knows, with their documentation: 20-30 ms and 2 MiB, which neither
 a start nor a replay in the bulk process should pay.  The few functions that take arrays alone are called in Arrow
@@ -10,7 +10,7 @@ directly; the first of any other loads it, and so do methods of arrays such as `
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -76,3 +76,11 @@ def one_value(array: pa.Array[Any]) -> bool:
     if values[:size].tobytes() != values[-size:].tobytes():
         return False
     return bool((values[size:] == values[:-size]).all())
+
+
+def each_once(array: pa.Array[Any]) -> tuple[list[Any], npt.NDArray[Any] | None]:
+    """Different values of a text or binary array, and which each row has; None: all have the first."""
+    if one_value(array):
+        return array.slice(0, 1).to_pylist(), None
+    coded = cast("Any", array.dictionary_encode())
+    return coded.dictionary.to_pylist(), coded.indices.to_numpy()

@@ -30,7 +30,7 @@ from penstock.core.state.lsns import to_array
 from penstock.core.topology.register import no_exchange
 from penstock.errors import NotFound, PreconditionFailed
 from penstock.records.chunks import LSN_LIMIT, Now
-from penstock.records.compute import one_value
+from penstock.records.compute import each_once
 from penstock.records.entries import Control, Publishes, singly
 from penstock.records.kinds import ENDED, Kind
 from penstock.records.message_bodies import from_column
@@ -187,13 +187,16 @@ class LinkingCommands(ReturningCommands):
         """How far of that site's log this one has."""
         return self.link_state(site).heard
 
-    def hear(self, now: Now, site: str, head: bytes, rows: pa.RecordBatch | None = None) -> Heard:
+    def hear(
+        self, now: Now, site: str, head: bytes, rows: pa.RecordBatch | None = None, *, judged: bool = False
+    ) -> Heard:
         """What a site tells.  Nothing is done twice, however often it is told.
 
+        judged: the rows were, as `parcels.read` has it.
         Errors: ValueError for what cannot be read; PreconditionFailed for a site that nobody has met.  Nothing of the
             parcel is done then.
         """
-        parcel, faults = read(head, rows), list[str]()
+        parcel, faults = read(head, rows, judged=judged), list[str]()
         last, before = self._out.last_lsn, max(len(self._out.journal) - 1, 0)
         for piece in parcel.pieces:
             self._site_of(piece.path[0])
@@ -225,7 +228,7 @@ class LinkingCommands(ReturningCommands):
                 yield f"{piece.rows} messages are left out: {no_exchange(piece.vhost, piece.exchange)}"
             elif self.origin not in piece.path:
                 _, origin = self._site_of(piece.path[0])
-                mine = rows.slice(at, piece.rows)
+                mine = rows if piece.rows == rows.num_rows else rows.slice(at, piece.rows)
                 if self._lacks():
                     self._refuse(now, site, piece, mine)
                 for some in self._parted(mine, origin):
@@ -238,8 +241,12 @@ class LinkingCommands(ReturningCommands):
     def _parted(self, rows: pa.RecordBatch, site: str) -> Iterator[pa.RecordBatch]:
         """Messages that a site published, parted where a queue begins there that both have."""
         lsns = rows.column("lsn").to_numpy()
-        cuts: list[int] = np.searchsorted(lsns, self.sharing.bounds(site)).tolist()
-        for low, high in pairwise(sorted({0, len(lsns), *cuts})):
+        first, last = int(lsns[0]), int(lsns[-1])
+        cuts = [bound for bound in self.sharing.bounds(site) if first < bound <= last]
+        if not cuts:
+            yield rows
+            return
+        for low, high in pairwise(sorted({0, len(lsns), *np.searchsorted(lsns, cuts).tolist()})):
             yield rows.slice(low, high - low)
 
     def _batch(self, piece: Piece, rows: pa.RecordBatch, wall: int) -> tuple[Publishes, Sequence[int]]:
@@ -247,21 +254,22 @@ class LinkingCommands(ReturningCommands):
 
         wall: the time here.  None of them is newer than that, whatever the clock of its site says.
         """
-        sent = np.minimum(rows.column("time").view(pa.int64()).to_numpy(), wall)
-        names, places = _each_once(rows.column("name"))
+        columns = dict(zip(rows.schema.names, rows.columns, strict=True))
+        sent = np.minimum(columns["time"].view(pa.int64()).to_numpy(), wall)
+        names, places = each_once(columns["name"])
         found = [
             self._topic(piece.vhost, *self._router.target_of(piece.vhost, piece.exchange, key)).with_blind(piece.blind)
             for key in names
         ]
-        topics = [found[place] for place in places] if places else found[0]
-        texts, places = _each_once(rows.column("properties"))
-        properties = [texts[place] for place in places] if places else texts[0]
-        bodies = from_column(rows.column("body"), rows.column("body").nbytes)
+        topics = found[0] if places is None else [found[place] for place in places.tolist()]
+        texts, places = each_once(columns["properties"])
+        properties = texts[0] if places is None else [texts[place] for place in places.tolist()]
+        bodies = from_column(columns["body"], columns["body"].nbytes)
         batch = Publishes(
-            topics, properties, bodies, delta=False, sent_at=to_array(sent), priority=_numbers(rows, "priority"),
-            expires_at=_numbers(rows, "expires_at"), not_before=_numbers(rows, "not_before"),
+            topics, properties, bodies, delta=False, sent_at=to_array(sent), priority=_numbers(columns["priority"]),
+            expires_at=_numbers(columns["expires_at"]), not_before=_numbers(columns["not_before"]),
         )  # fmt: skip
-        return batch, cast("Sequence[int]", rows.column("lsn").to_numpy())
+        return batch, cast("Sequence[int]", columns["lsn"].to_numpy())
 
     def _owners(self, batch: Publishes, site: str, origin: str, first: int, at: int) -> dict[Queue, str]:
         """Of each queue that may take some of a batch and is shared, who may lease it first.
@@ -407,19 +415,10 @@ def _says_more(entry: Publishes | Control, last: int) -> bool:
     return entry.kind in ENDED
 
 
-def _numbers(rows: pa.RecordBatch, name: str) -> list[int] | None:
+def _numbers(column: pa.Array[Any]) -> list[int] | None:
     """A column of numbers, 0 where there is none; None: no row has one."""
-    column = rows.column(name)
     if column.null_count == len(column):
         return None
-    whole = column.view(pa.int64()) if name != "priority" else column
+    whole = column.view(pa.int64()) if pa.types.is_timestamp(column.type) else column
     numbers = cast("Any", whole.fill_null(0) if whole.null_count else whole).to_numpy()
     return cast("list[int]", numbers.tolist()) if numbers.any() else None
-
-
-def _each_once(column: pa.Array[Any]) -> tuple[list[Any], list[int]]:
-    """Different values of a column, and which each row has; no places: all have the first."""
-    if one_value(column):
-        return column.slice(0, 1).to_pylist(), []
-    coded = cast("Any", column.dictionary_encode())
-    return coded.dictionary.to_pylist(), coded.indices.to_pylist()

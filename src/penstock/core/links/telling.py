@@ -29,7 +29,7 @@ from penstock.core.state.lsns import Ints, ints, merged
 from penstock.expr import FilterSet, TopicPattern, compile_filter
 from penstock.records.causes import TWIN
 from penstock.records.chunks import unpack_pairs
-from penstock.records.compute import one_value
+from penstock.records.compute import each_once
 from penstock.records.entries import Topic
 from penstock.records.kinds import ENDED, NO_VIA, PUBLISHES, Kind
 from penstock.records.schema import CARRIED
@@ -178,6 +178,16 @@ class _Way(NamedTuple):
     times: tuple[int, ...] = ()
 
 
+class _Topics(NamedTuple):
+    """Adjacent rows [low, high) of one via: their keys, each once, and which each row has; None: all have the first."""
+
+    low: int
+    high: int
+    via: int
+    keys: list[str]
+    places: npt.NDArray[np.int32] | None
+
+
 class Telling:
     """One link's side at its sender."""
 
@@ -201,15 +211,16 @@ class Telling:
         lsns = batch.column("lsn").to_numpy()
         before, self.upto = self.upto, max(self.upto, int(lsns[-1]) if len(lsns) else 0)
         kinds = batch.column("kind").to_numpy()
-        new = lsns > before
-        cuts: list[int] = lsns[((kinds == Kind.QUEUE_DECLARE) | (kinds == Kind.QUEUE_DELETE)) & new].tolist()
-        ours = np.flatnonzero(_TOLD[kinds.view(np.uint8)] & new)
-        some = batch.take(ours) if len(ours) else None
-        records = [] if some is None else list(zip(*(some.column(name).to_pylist() for name in _COLUMNS), strict=True))
-        messages = np.flatnonzero((kinds <= Kind.PUBLISH_TRANSIENT) & new)
+        messages, records, cuts = batch, list[_Record](), list[int]()
+        if not len(lsns) or lsns[0] <= before or kinds.max() > Kind.PUBLISH_TRANSIENT:  # else all are messages, and new
+            new = lsns > before
+            cuts = lsns[((kinds == Kind.QUEUE_DECLARE) | (kinds == Kind.QUEUE_DELETE)) & new].tolist()
+            some = _rows(batch, np.flatnonzero(_TOLD[kinds.view(np.uint8)] & new))
+            records = list(zip(*(some.column(name).to_pylist() for name in _COLUMNS), strict=True))
+            messages = _rows(batch, np.flatnonzero((kinds <= Kind.PUBLISH_TRANSIENT) & new))
         pieces, rows = list[Piece](), None
-        if len(messages):
-            pieces, rows = self._messages(batch, messages, lsns, list(_ways(records)), cuts)
+        if messages.num_rows:
+            pieces, rows = self._messages(messages, list(_ways(records)), cuts)
         told = chain(self._settled(records), self._claims(records))  # what is gone nobody is given, whoever owns it
         numbers = tuple(self._numbers(records)) if pieces else ()
         offers = tuple(self._offers([lsn for lsn in cuts if lsn > self._offered], records))
@@ -225,36 +236,33 @@ class Telling:
     # -- messages
 
     def _messages(
-        self, batch: pa.RecordBatch, rows: npt.NDArray[np.intp], lsns: npt.NDArray[np.int64], ways: list[_Way],
-        begun: Sequence[int],
-    ) -> tuple[list[Piece], pa.RecordBatch | None]:  # fmt: skip
-        """The messages of a batch that go on: those rows of it.  begun: LSNs at which queues begin or end."""
-        home = self._home
-        there = lsns[rows]
-        own: tuple[int, ...] = (home.origin,)
-        parts = [(0, len(rows), own)]
-        if ways:
-            parts, there = _parted(there, ways, own)
-        goes = np.zeros(len(rows), dtype=np.bool_)
+        self, rows: pa.RecordBatch, ways: list[_Way], begun: Sequence[int]
+    ) -> tuple[list[Piece], pa.RecordBatch | None]:
+        """Which of these messages go on: those rows.  begun: LSNs at which queues begin or end."""
+        here: npt.NDArray[np.int64] = rows.column("lsn").to_numpy()
+        own: tuple[int, ...] = (self._home.origin,)
+        parts, there = _parted(here, ways, own) if ways else ([(0, len(here), own)], here)
+        goes = np.zeros(len(here), dtype=np.bool_)
         for low, high, path in parts:
             goes[low:high] = self._goes_on(path)
         if not goes.any():
             return [], None
-        whole = len(rows) == rows[-1] - rows[0] + 1
-        some = batch.slice(int(rows[0]), len(rows)) if whole else batch.take(rows)
-        topics = list(_topics(some))
-        for low, high, via, names in topics:
-            self._judge(some, goes, low, high, home.via_of(via), names)
-        chosen = np.flatnonzero(goes)
-        if not len(chosen):
+        topics = list(_topics(rows))
+        for topic in topics:
+            self._judge(rows, goes, topic)
+        count = int(np.count_nonzero(goes))
+        if not count:
             return [], None
-        columns = {name: some.column(name) for name in CARRIED.names[1:]}
-        if any(way.times for way in ways):
-            columns["time"] = _times_of(columns["time"], lsns[rows], ways)
-        out = pa.RecordBatch.from_arrays([pa.array(there), *columns.values()], names=CARRIED.names)
-        if len(chosen) < len(goes):
-            out = out.take(chosen)
-        return list(self._pieces(goes, parts, topics, lsns[rows], begun)), out
+        out = rows.select(CARRIED.names)
+        if ways:
+            columns = dict(zip(CARRIED.names, out.columns, strict=True))
+            columns["lsn"] = pa.array(there)
+            if any(way.times for way in ways):
+                columns["time"] = _times_of(columns["time"], here, ways)
+            out = pa.RecordBatch.from_arrays(list(columns.values()), names=CARRIED.names)
+        if count < len(goes):
+            out = out.take(np.flatnonzero(goes))
+        return list(self._pieces(goes, parts, topics, here, begun)), out
 
     def _goes_on(self, path: tuple[int, ...]) -> bool:
         peers = self._home.peers
@@ -264,18 +272,15 @@ class Telling:
             group = "" if came is None else came.group
         return may_go_on(path, group, self._to.origin, self._carried.pass_through)
 
-    def _judge(
-        self, rows: pa.RecordBatch, goes: npt.NDArray[np.bool_], low: int, high: int,
-        place: tuple[str, str, tuple[str, ...]], names: Any,
-    ) -> None:  # fmt: skip
-        """Take out of `goes` the rows [low, high), of one exchange, that the link does not carry."""
-        vhost, exchange, _ = place
-        keys = cast("list[str]", names.dictionary.to_pylist())
-        for number, key in enumerate(keys):
+    def _judge(self, rows: pa.RecordBatch, goes: npt.NDArray[np.bool_], topic: _Topics) -> None:
+        """Take out of `goes` the rows of one exchange that the link does not carry."""
+        low, high = topic.low, topic.high
+        vhost, exchange, _ = self._home.via_of(topic.via)
+        for number, key in enumerate(topic.keys):
             judges = self._carried.judges(vhost, exchange, key)
             if None in judges:
                 continue
-            mine = slice(low, high) if len(keys) == 1 else low + np.flatnonzero(names.indices.to_numpy() == number)
+            mine = slice(low, high) if topic.places is None else low + np.flatnonzero(topic.places == number)
             if not judges:
                 goes[mine] = False
                 continue
@@ -292,7 +297,7 @@ class Telling:
 
     def _pieces(
         self, goes: npt.NDArray[np.bool_], parts: Sequence[tuple[int, int, tuple[int, ...]]],
-        topics: Sequence[tuple[int, int, int, Any]], here: npt.NDArray[np.int64], begun: Sequence[int],
+        topics: Sequence[_Topics], here: npt.NDArray[np.int64], begun: Sequence[int],
     ) -> Iterator[Piece]:  # fmt: skip
         """What goes on, cut where the way or the exchange changes, or a queue begins."""
         ends = {end for part in parts for end in part[:2]} | {end for one in topics for end in one[:2]}
@@ -306,7 +311,7 @@ class Telling:
                 place = next(places)
             if count := int(np.count_nonzero(goes[low:high])):
                 path = way[2] if way[2][-1] == self._home.origin else (*way[2], self._home.origin)
-                vhost, exchange, blind = self._home.via_of(place[2])
+                vhost, exchange, blind = self._home.via_of(place.via)
                 yield Piece(path, vhost, exchange, told_blind(blind) if blind else (), count, int(here[low]))
 
     # -- what happened to messages
@@ -428,19 +433,23 @@ def _parted(
     return out, there
 
 
-def _topics(rows: pa.RecordBatch) -> Iterator[tuple[int, int, int, Any]]:
-    """Adjacent rows of one via: places [low, high), the via, and their keys, each once, as a dictionary.
-
-    Where all have one key, its indices are of the first row alone.
-    """
+def _topics(rows: pa.RecordBatch) -> Iterator[_Topics]:
+    """Which rows are of which topics, parted where the exchange changes."""
     column, count = rows.column("via"), rows.num_rows
     cuts, vias = [0, count], cast("Sequence[int]", (NO_VIA,))
     if column.null_count < count:
         vias = cast("Any", column.fill_null(NO_VIA) if column.null_count else column).to_numpy()
         cuts = [0, *(np.flatnonzero(np.diff(vias)) + 1).tolist(), count]
     for low, high in pairwise(cuts):
-        names = rows.column("name").slice(low, high - low)
-        yield low, high, int(vias[low]), (names.slice(0, 1) if one_value(names) else names).dictionary_encode()
+        yield _Topics(low, high, int(vias[low]), *each_once(rows.column("name").slice(low, high - low)))
+
+
+def _rows(batch: pa.RecordBatch, places: npt.NDArray[np.intp]) -> pa.RecordBatch:
+    """Some rows of a batch, ascending; where they are adjacent they are not copied."""
+    if not len(places):
+        return batch.slice(0, 0)
+    whole = len(places) == places[-1] - places[0] + 1
+    return batch.slice(int(places[0]), len(places)) if whole else batch.take(places)
 
 
 def _texts(rows: pa.RecordBatch, name: str) -> list[bytes]:

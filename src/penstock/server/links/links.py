@@ -165,6 +165,7 @@ class Links:
             core.link_up(name)
         else:
             core.absent.add(name)
+        self.engine.log.follow(any(one.up for one in self.outgoing.values()))
         self.moved()
 
     def moved(self) -> None:

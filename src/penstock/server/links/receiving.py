@@ -60,7 +60,7 @@ class Incoming:
         self._slot = slot
         self._bounds = bounds
         self._heard_at = self._engine.clock.mono()
-        self._queue = deque[tuple[bytes, "pa.RecordBatch | None", Answer[None]]]()
+        self._queue = deque[tuple[bytes, "pa.RecordBatch | None", int, Answer[None]]]()
         self._waits = False  # the first of them does
         self._level = False  # what came so far is what was before the link came up
         self._ending: PenstockError | None = None
@@ -91,7 +91,7 @@ class Incoming:
             self._ending = error
             self._links.leaves(self)
             while self._queue:
-                self._queue.popleft()[2].fail(error)
+                self._queue.popleft()[-1].fail(error)
             self._down.finish(error)
 
     def beat(self, now: int) -> None:
@@ -107,7 +107,7 @@ class Incoming:
         self._waits = False
         engine = self._engine
         while self._queue and not self._waits and self._ending is None:
-            head, rows, answer = self._queue[0]
+            head, rows, size, answer = self._queue[0]
             try:
                 if (why := refusal(engine)) is not None:
                     raise why
@@ -115,14 +115,14 @@ class Incoming:
                     self._waits = True
                     engine.on_room.append(self.go_on)
                     return
-                heard = engine.core.hear(engine.now(), self.site, head, rows)
+                heard = engine.core.hear(engine.now(), self.site, head, rows, judged=True)
             except (PenstockError, ValueError) as error:
                 self._cut_off(error)
                 break
             self._queue.popleft()
             self.parcels += 1
             self.rows += 0 if rows is None else rows.num_rows
-            self.size += len(head) + (0 if rows is None else rows.nbytes)
+            self.size += len(head) + size
             answer.give(None)
             for line in heard.faults:
                 self._links.warn(f"from site {self.site!r}: {line}")
@@ -134,11 +134,12 @@ class Incoming:
         self.upto = max(self.upto, upto)
         self._down.answer(b'{"ack":%d}' % upto)
 
-    def _came(self, head: bytes, rows: pa.RecordBatch | None, answer: Answer[None]) -> None:
+    def _came(self, head: bytes, rows: pa.RecordBatch | None, size: int, answer: Answer[None]) -> None:
+        """size: bytes of the rows."""
         if self._ending is not None:
             answer.fail(self._ending)
             return
-        self._queue.append((head, rows, answer))
+        self._queue.append((head, rows, size, answer))
         if not self._waits:
             self.go_on()
 
@@ -202,8 +203,8 @@ class Incoming:
                 elif said.level:
                     waiting.append(self._handover.submit(self._leveled))
             else:
-                rows = read_rows(received, self._bounds) if received else None
-                waiting.append(self._handover.submit(partial(self._came, words, rows)))
+                rows, size = (read_rows(received, self._bounds), received.size) if received else (None, 0)
+                waiting.append(self._handover.submit(partial(self._came, words, rows, size)))
             while len(waiting) > WAITING_MOST or (waiting and waiting[0].given):
                 waiting.popleft().wait(self._caller.gone)
             arriving.release()

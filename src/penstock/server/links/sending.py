@@ -28,6 +28,7 @@ from penstock.core.links.identity import Site
 from penstock.core.links.parcels import SPANS_MOST, Parcel
 from penstock.errors import PenstockError, PreconditionFailed, Unavailable
 from penstock.history.history import joined
+from penstock.log.record_batches import joined as as_one
 from penstock.server.flight.handover import Bell
 from penstock.server.links.calling import Connection, Reading, ours
 from penstock.wire.flight.linking import BEAT, LEVEL, Welcome, ask_words
@@ -147,13 +148,13 @@ class Outgoing:
         if lsn - start >= AT_ONCE_LSNS or log.weight(start, lsn + 1) > AT_ONCE_BYTES:
             return False
         try:
-            batches = list(joined(log.batches(start, lsn + 1), ROWS_MOST, BYTES_MOST))
+            batches = list(log.batches(start, lsn + 1))
         except (PenstockError, OSError, pa.ArrowException):
             return False  # the thread meets it, too, and the link says so
         try:
-            for batch in batches:
-                parcels = self._telling.parcels(batch)
-                while self._tell(parcels, int(batch.column("lsn")[-1].as_py()), self._session):
+            if batches:
+                parcels = self._telling.parcels(as_one(batches))
+                while self._tell(parcels, int(batches[-1].column("lsn")[-1].as_py()), self._session):
                     pass
         except Exception:
             logger.exception("link %r", self.name)
