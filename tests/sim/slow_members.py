@@ -14,7 +14,6 @@ from typing import NamedTuple
 from penstock.replication.insync import Times
 from penstock.replication.register import ClusterState
 from penstock.server.cluster.outside import Terms
-from penstock.server.cluster.registers import TIMEOUT_S
 from sim.members_links import SimLink
 from sim.members_machine import Host
 from sim.members_walks import begun
@@ -67,7 +66,7 @@ class Machine(Host):
         """Of the register.  It may land after nobody waits for its answer any more."""
         world = self.world
         begins, took = max(world.now, self.busy_until), world.chosen(world.slow.register)
-        timeout = round(TIMEOUT_S * SECOND)
+        timeout = world.times.call
         self.busy_until = begins + min(took, timeout)
         world.push(begins + took // 2, lands)
         self.later(lambda: answered(took <= timeout), self.busy_until)

@@ -33,7 +33,8 @@ def examine_cluster(settings: Settings) -> Iterator[Finding]:
     section = settings.cluster
     if section is None:
         return
-    register, took, value = register_at(section.registry, settings.server.data), list[float](), b""
+    register = register_at(section.registry, settings.server.data, section.lease)
+    took, value = list[float](), b""
     for _ in range(READS):
         began = time.perf_counter()
         try:

@@ -45,7 +45,8 @@ def _register(config: str | None) -> tuple[Register, str]:
     settings = read_settings(config, {})
     if settings.cluster is None:
         raise SettingsError("the settings have no [cluster]")
-    return register_at(settings.cluster.registry, settings.server.data), settings.server.data
+    cluster, data = settings.cluster, settings.server.data
+    return register_at(cluster.registry, data, cluster.lease), data
 
 
 @app.command("init")

@@ -172,7 +172,7 @@ def _tails_of(settings: Settings, client: Client, files: Sequence[str]) -> tuple
 
     if settings.cluster is None:
         raise SettingsError("the settings have no [cluster]: only a member's log is ever cut")
-    _, state = state_of(register_at(settings.cluster.registry, settings.server.data))
+    _, state = state_of(register_at(settings.cluster.registry, settings.server.data, settings.cluster.lease))
     tails = Tails(Path(settings.server.data), state, files)
     listed = client.action("locate", with_vhost=False, log=True, **{"from": LSN_MAX})
     if listed.get("log") is None:

@@ -18,6 +18,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
+CALL_LEAST, CALL_MOST = 200_000, 10_000_000
+"""Microseconds that a call of the register may take in any case, and at most: others that may answer are asked then."""
+
 
 class Times(NamedTuple):
     """Of a cluster, in microseconds."""
@@ -32,6 +35,14 @@ class Times(NamedTuple):
     def renew(self) -> int:
         """Between beats of a leader."""
         return self.lease // 5
+
+    @property
+    def call(self) -> int:
+        """A call of the register is given up after so long: what it says then comes too late for a leader's next beat.
+
+        One that began with a beat ends before the leader has to, and some time is left to ask again.
+        """
+        return min(max(self.lease * 2 // 5, CALL_LEAST), CALL_MOST)
 
     @property
     def last(self) -> int:

@@ -11,6 +11,7 @@ import pytest
 
 from etcd_process import running_etcd
 from penstock.errors import SettingsError, Unavailable
+from penstock.replication.insync import Times
 from penstock.replication.register import ClusterState, Member, decode
 from penstock.server.cluster.changing import changed
 from penstock.server.cluster.registers import EtcdRegister, FileRegister, Kept, Register, register_at
@@ -78,9 +79,27 @@ def test_an_etcd_that_does_not_answer_is_no_answer(etcd: str) -> None:
         EtcdRegister([nobody], "lost").read()
     with socket.create_server(("127.0.0.1", 0)) as deaf:
         host = f"127.0.0.1:{deaf.getsockname()[1]}"
-        assert EtcdRegister([host], "lost", timeout_s=0.2).swap(0, b"x") == "unknown"
+        deaf_one = register_at(f"etcd://{host}/lost", "data", 500_000)
+        assert deaf_one.swap(0, b"x") == "unknown"
         with pytest.raises(Unavailable, match="timed out"):
-            EtcdRegister([host], "lost", timeout_s=0.2).read()
+            deaf_one.read()
+
+
+@pytest.mark.parametrize(
+    ("lease", "call_s"), [(500_000, 0.2), (5_000_000, 2.0), (20_000_000, 8.0), (25_000_000, 10.0), (300_000_000, 10.0)]
+)
+def test_a_call_takes_no_longer_than_the_lease_lets_it_help(lease: int, call_s: float) -> None:
+    """One that a leader begins with a beat has ended before that leader has to, which then may ask once more."""
+    times = Times(lease=lease)
+    assert times.call == call_s * 1e6
+    assert times.renew + times.call < times.last
+    register = register_at("etcd://a:1/x", "data", lease)
+    assert isinstance(register, EtcdRegister)
+    assert register._timeout_s == call_s
+
+
+def test_a_call_has_some_time_whatever_the_lease() -> None:
+    assert Times(lease=1_000).call == 200_000
 
 
 def test_a_folder_that_is_not_there_is_no_empty_register(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ def found(settings: Settings) -> ClusterState:
     if settings.cluster is None:
         raise SettingsError("the settings have no [cluster]")
     make_folder(settings.server.data)
-    register = register_at(settings.cluster.registry, settings.server.data)
+    register = register_at(settings.cluster.registry, settings.server.data, settings.cluster.lease)
     if register.read().version:
         raise PreconditionFailed(f"the register {settings.cluster.registry} is of a cluster already")
     disk = OsDisk(settings.server.data)

@@ -316,7 +316,7 @@ class Cluster:
 
     async def change(self, work: Callable[[ClusterState], ClusterState]) -> ClusterState:
         """The register after a change.  Unavailable, and what `work` raises."""
-        register = register_at(self.settings.registry, self._data)
+        register = register_at(self.settings.registry, self._data, self.settings.lease)
         return await asyncio.to_thread(changed, register, work)
 
     async def hand_over(self) -> str:

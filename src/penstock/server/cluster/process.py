@@ -162,7 +162,7 @@ class Process:
         self._tls = None if asked["tls"] is None else Tls(*asked["tls"])
         self._late = dict[bytes, bytes]()  # packets that the server did not take, the newest of each kind
         self._pool = ThreadPoolExecutor(1, "penstock-register")
-        self._register: Register = register_at(asked["register"], asked["data"])
+        self._register: Register = register_at(asked["register"], asked["data"], asked["lease"])
         self._reading = self._hands_over = False
         self._strangers = 0
         self._over = asyncio.Event()

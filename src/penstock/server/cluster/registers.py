@@ -24,11 +24,12 @@ import orjson
 
 from penstock.errors import SettingsError, Unavailable
 from penstock.replication.election import Outcome
+from penstock.replication.insync import Times
 from penstock.replication.register import BYTES_MOST
 
 KINDS = "file:///folder, etcd://host:port,host:port/prefix or manual"
 MANUAL = "manual"
-TIMEOUT_S = 2.0
+LEASE = Times().lease
 
 
 class Kept(NamedTuple):
@@ -50,15 +51,19 @@ class Register(Protocol):
         """Put a value in the place of the one with this version; 0: where there is none."""
 
 
-def register_at(url: str, data: str | Path) -> Register:
-    """The register that a setting names.  data: a member's folder, which may have a copy.  SettingsError."""
+def register_at(url: str, data: str | Path, lease: int = LEASE) -> Register:
+    """The register that a setting names.  SettingsError.
+
+    data: a member's folder, which may have a copy.  lease: the cluster's: how long a call may take follows from it
+    """
     if url == MANUAL:
         return FileRegister(Path(data), "cluster-register")
     parts = urlsplit(url)
     if parts.scheme == "file" and not parts.netloc and parts.path.startswith("/"):
         return FileRegister(Path(parts.path))
     if parts.scheme == "etcd" and parts.netloc:
-        return EtcdRegister(parts.netloc.split(","), parts.path.strip("/") or "penstock")
+        timeout_s = Times(lease=lease).call / 1e6
+        return EtcdRegister(parts.netloc.split(","), parts.path.strip("/") or "penstock", timeout_s)
     raise SettingsError(f"cluster.registry: {url!r} is no register: give {KINDS}")
 
 
@@ -125,7 +130,7 @@ class FileRegister:
 class EtcdRegister:
     """One key in etcd."""
 
-    def __init__(self, hosts: Sequence[str], key: str, timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(self, hosts: Sequence[str], key: str, timeout_s: float = Times().call / 1e6) -> None:
         self._hosts = list(hosts)  # the one that answered last comes first
         self._key = base64.b64encode(key.encode()).decode()
         self._timeout_s = timeout_s
