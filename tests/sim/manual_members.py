@@ -197,6 +197,9 @@ class Parted(World):
 
     # what must hold
 
+    def judge_alone(self, host: Host) -> None:
+        """Who counts each copy of the register says for itself."""
+
     def begins(self, host: Host, state: ClusterState) -> None:
         """Somebody makes a term."""
         if state.term in self.line:

@@ -120,6 +120,11 @@ def topple(world: World, _: Host) -> None:
     for _ in range(world.rng.randint(0, 2)):
         leader.publish()
     leader.idle()
+    _fall(world, leader)
+
+
+def _fall(world: World, leader: Host) -> None:
+    """Who leads dies; perhaps somebody else leads before it is back."""
     leader.stop(power=world.rng.random() < 0.3)
     others = [one for one in world.hosts.values() if one is not leader]
     if world.rng.random() < 0.5:
@@ -176,6 +181,34 @@ def black_out(world: World, _: Host) -> None:
     world.turns([first], world.rng.randint(0, 8))
 
 
+def overfill(world: World, _: Host) -> None:
+    """The disk of who leads is full in the middle of a commit, and the others may have to lead by what they have."""
+    world.turns(world.hosts.values(), 3)
+    if (leader := world.leader()) is None:
+        return
+    leader.overfill()
+    for link in world.links:
+        if link.host is not leader:
+            world.at(link.host, link.come)
+    _fall(world, leader)
+
+
+def darken(world: World, _: Host) -> None:
+    """Those that follow lose power while some commits are on the way to their disks."""
+    world.turns(world.hosts.values(), 3)
+    if (leader := world.leader()) is None:
+        return
+    for _ in range(3):
+        leader.publish()
+    for link in world.links:
+        if link.host is not leader and link.host.life == link.life:
+            world.at(link.host, lambda link=link: link.hear(len(link.inbox)))
+    for host in world.hosts.values():
+        if host is not leader:
+            host.stop(power=True)
+    world.turns(world.hosts.values(), world.rng.randint(0, 8))
+
+
 ACTIONS: dict[Action, int] = {
     tick: 30, event: 45, deliver: 60, publish: 24, roll: 5, cut: 2,
     arrive: 2, crash: 3, start: 8, snapshot: 1, revert: 1,
@@ -184,7 +217,7 @@ ACTIONS: dict[Action, int] = {
 """How often each comes."""
 
 DISASTERS: dict[Action, int] = {
-    topple: 2, lull: 2, put_back: 1, halve: 1, black_out: 2,
+    topple: 2, lull: 2, put_back: 1, halve: 1, black_out: 2, overfill: 0, darken: 0,
 }  # fmt: skip
 """How often each ends a part of a directed schedule."""
 
@@ -197,6 +230,8 @@ DARK: Mood = {**_NO_FILES, topple: 0, lull: 0}
 IDLING: Mood = {**_NO_FILES, publish: 8, lull: 8}
 STAGING: Mood = {**_NO_FILES, stage: 14, halve: 10}
 REVERTING: Mood = {**_NO_FILES, put_back: 10}
+FULL: Mood = {**_NO_FILES, overfill: 10}
+TORN: Mood = {**_NO_FILES, darken: 10}
 """What happens oftener or not at all: a fault that takes long is found where nothing else comes in between."""
 
 

@@ -51,14 +51,19 @@ class SimLink:
         if member is None or self.host.life != self.life:
             self.inbox.clear()
             return
-        for _ in range(min(most, len(self.inbox))):
-            if self.closed:
-                return
-            member.heard(self, self.inbox.popleft())
+        self.hear(most)
         if not self.closed and self.host.world.rng.random() < 0.8:
             member.gathered(self)
         if self.other.host.member is not None and not self.other.closed:
             self.other.host.member.writable(self.other)
+
+    def hear(self, most: int) -> None:
+        """Some messages are heard, and nothing is synced yet."""
+        member = self.host.member
+        for _ in range(min(most, len(self.inbox))):
+            if self.closed or member is None:
+                return
+            member.heard(self, self.inbox.popleft())
 
     def come(self) -> None:
         """All is heard that was sent so far."""

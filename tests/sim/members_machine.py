@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from penstock.log.log import Log
 from penstock.log.replica import Beside
 from penstock.log.rewrite import Old, Order, rewrite
-from penstock.log.simdisk import SimDisk
+from penstock.log.simdisk import UNLIMITED, SimDisk
 from penstock.records.entries import Control
 from penstock.records.kinds import Kind
 from penstock.replication.insync import Times
@@ -261,6 +261,23 @@ class Host:
         if not log.broken:
             member.moves(self.next_lsn, log.first_lsn)
 
+    def overfill(self) -> None:
+        """A leader's disk becomes full within a commit of some batches: nothing of it stays, and it leads no longer."""
+        log, rng = self.log, self.world.rng
+        if log is None or log.broken:
+            return
+        log.flush()
+        first, log._appender._rows = self.next_lsn, 1  # each is a batch
+        for _ in range(3):
+            self._note(rng.randbytes(rng.randint(0, 900)))
+        self.disk.capacity = self.disk.used() + rng.randint(500, 4_000)
+        log.flush()
+        self.disk.capacity = UNLIMITED
+        log._appender._rows = log.settings.batch_rows
+        if log.broken:
+            self.world.refused.update(range(first, self.next_lsn))
+            self.world.seen["taken back"] += 1
+
     def _committed(self, lsn: int) -> None:
         log = self.log
         if log is None or log.broken:
@@ -319,6 +336,7 @@ class Host:
                 link.close()
         if power:
             self.disk.crash()
+            self.world.judge_alone(self)
         else:
             self.disk.kill()
 

@@ -7,6 +7,8 @@ land late, clocks that do not go together, and processes that die or lose power 
     no LSN is used for two records
     whoever takes over has every record that was confirmed, with its bytes, and every stage that was answered
     what is cut was never confirmed
+    the folder of one that counts can be opened by itself, whatever a power cut left of it
+    what a leader took back, as its disk was full, is nowhere
     when the world is quiet again all members have the same records
 
 What goes wrong, and how often, is in `members_faults`.
@@ -22,6 +24,7 @@ from random import Random
 from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
 
+from penstock.errors import LogDamaged
 from penstock.log.log import Log
 from penstock.log.simdisk import SimDisk
 from penstock.records.kinds import FORMAT
@@ -76,11 +79,13 @@ class World:
         self.mood = mood or {}
         self.min_in_sync = min_in_sync
         self.encodes = not seed % 8
+        self.opens_alone = seed % 2 == 1
         self.calm = False  # nothing goes wrong any more
         self.settings = replace(SMALL, segment=6000)
         self.answers, self.told_of_ends, self.failing_syncs, self.loses = 0.9, 0.8, 0.01, 0.12
         self.written = dict[int, bytes]()
         self.confirmed = set[tuple[int, bytes]]()
+        self.refused = set[int]()  # LSNs of what was taken back: its publishers were told that it is nowhere
         self.seen = Counter[str]()
         self.links = list[SimLink]()
         self.late = list[tuple[int, ClusterState]]()
@@ -139,12 +144,24 @@ class World:
         for lsn, body in have.items():
             if self.written.get(lsn) != body:
                 raise Broken(f"{who} has {body[:20]!r} at LSN {lsn}, where {self.written.get(lsn)!r} was written")
+        if refused := self.refused & have.keys():
+            raise Broken(f"{who} has LSN {min(refused)}, which was taken back where it was written")
 
     def judge_leader(self, host: Host, term: int, have: Mapping[int, bytes]) -> None:
         """Whether somebody who is to lead has what it must have."""
         lacking = self.lacking(have)
         if lacking:
             raise Broken(f"{host.name} leads term {term} and lacks {min(lacking)}")
+
+    def judge_alone(self, host: Host) -> None:
+        """Whether the folder of one that counts can be opened by itself after its machine lost power."""
+        if not self.opens_alone or host.id not in self.value.in_sync:
+            return
+        self.seen["opened alone"] += 1
+        try:
+            opened(SimDisk(host.disk.files()), self.settings)
+        except LogDamaged as error:
+            raise Broken(f"{host.name} lost power, and what its log claims is not there: {error}") from error
 
     def lacking(self, have: Mapping[int, bytes]) -> set[tuple[int, bytes]]:
         """What was confirmed and is not here."""

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 import pytest
 
 from penstock.log import checkpoints
+from penstock.log.group_commit import Committing
 from penstock.log.replica import Replica
+from penstock.log.writer import Appender, Commit
 from penstock.records.kinds import FORMAT
 from penstock.replication import election as elections
 from penstock.replication.election import Election
@@ -22,7 +24,7 @@ from penstock.server.cluster import log_sending
 from penstock.server.cluster import member as members
 from penstock.server.cluster.following import Following
 from penstock.server.cluster.member import Member
-from sim.members_faults import DARK, IDLING, LEADING, REVERTING, STAGING, directed, run
+from sim.members_faults import DARK, FULL, IDLING, LEADING, REVERTING, STAGING, TORN, directed, run
 from sim.members_links import SimLink
 from sim.members_walks import begun, walked
 from sim.members_world import Mood, World
@@ -31,6 +33,8 @@ EFFORT = int(os.environ.get("PENSTOCK_EFFORT", "1"))
 STEPS = 1500
 RANDOM, CHAINS, CHAIN = 20, 130, 5
 """For each shape: random schedules, and chains of directed ones, each of which begins with all members in sync."""
+FEW = 10
+"""Chains in which disks are full, or lose what was not synced."""
 SHAPES = ((3, 2), (2, 1), (3, 1))
 """Members, and how many of them a confirm needs at least."""
 
@@ -70,6 +74,20 @@ def test_nothing_confirmed_is_lost_in_disasters_that_follow_each_other(shape: tu
     assert seen["disasters"] == CHAINS * CHAIN * EFFORT
     assert min(seen["toppled"], seen["black-outs"], seen["terms"], seen["confirmed"]) > CHAINS, seen
     assert min(seen["reverts"], seen["decided"], seen["rewritten"], seen["retired"]) > 5, seen
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_what_a_full_disk_had_taken_back_is_nowhere(shape: tuple[int, int]) -> None:
+    broken, seen = chained(range(FEW * EFFORT), shape, FULL)
+    assert broken is None
+    assert min(seen["taken back"], seen["terms"]) > FEW, seen
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_what_a_log_claims_is_there_after_a_power_cut(shape: tuple[int, int]) -> None:
+    broken, seen = chained(range(FEW * EFFORT), shape, TORN)
+    assert broken is None
+    assert seen["opened alone"] > FEW // 2, seen
 
 
 def test_so_many_schedules_are_tried() -> None:
@@ -207,6 +225,23 @@ def _counts_without_files(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(log_sending.Sending, "kept", property(lambda self: 1 << 60))
 
 
+_write = Appender._write
+
+
+def _tells_each_batch(self: Appender, size: int, head: bytearray, rest: Sequence[bytes | memoryview] = ()) -> None:
+    _write(self, size, head, rest)
+    if self.told is not None:
+        self.told(self.segment.first, self._offset + size, self._last)
+
+
+_run = Committing._run
+
+
+def _claims_what_it_has_itself(self: Committing, commit: Commit) -> None:
+    commit.synced = self.synced
+    _run(self, commit)
+
+
 Plant = Callable[[pytest.MonkeyPatch], None]
 
 
@@ -230,6 +265,12 @@ PLANTED: dict[str, Plant] = {
     ),
     "a batch is decided before its stages are everywhere": _decides_before_it_is_everywhere,
     "a follower counts without the files beside the log": _counts_without_files,
+    "a commit is copied before all of it is written": lambda patch: patch.setattr(
+        Appender, "_write", _tells_each_batch
+    ),
+    "a batch claims what the own disk alone has": lambda patch: patch.setattr(
+        Committing, "_run", _claims_what_it_has_itself
+    ),
 }
 
 
@@ -241,6 +282,8 @@ WHERE: dict[str, tuple[tuple[int, int], Mood]] = {
     "a folder is believed whatever the register says": ((3, 2), REVERTING),
     "a batch is decided before its stages are everywhere": ((3, 1), STAGING),
     "a follower counts without the files beside the log": ((3, 1), STAGING),
+    "a commit is copied before all of it is written": ((3, 2), FULL),
+    "a batch claims what the own disk alone has": ((3, 2), TORN),
 }
 """In which schedules it is found soonest, where not in those of `LEADING` with the first shape."""
 

@@ -13,20 +13,25 @@ from typing import Any
 import pytest
 
 from choices import EFFORT, SEED
+from penstock.errors import LogDamaged
 from penstock.log.simdisk import SimDisk
+from penstock.records.chunks import LSN_LIMIT
 from penstock.replication import election as elections
 from penstock.replication import register
 from penstock.replication.election import Election
 from penstock.replication.insync import InSync
+from penstock.replication.messages import Copy
 from penstock.replication.register import ClusterState
 from penstock.replication.rivals import Verdict
 from penstock.server.cluster import member as members
 from penstock.server.cluster import talking
+from penstock.server.cluster.following import Following
+from penstock.server.cluster.side_sending import SideSending
 from sim import manual_members
 from sim.manual_members import Machine, Parted
 from sim.members_faults import run
 from sim.members_machine import Broken
-from sim.members_walks import walked
+from sim.members_walks import unheard, walked
 
 STEPS = 1500
 SHAPES = ((2, 1), (3, 2), (3, 1), (4, 2))
@@ -82,22 +87,32 @@ def _all_as_one(terms: Sequence[int]) -> tuple[tuple[int, int], ...]:
     return ()
 
 
+def _puts_checkpoints_ahead(patch: pytest.MonkeyPatch) -> None:
+    """Neither end asks how far the copy is."""
+    look, take = SideSending.look, Following._take_file
+    patch.setattr(SideSending, "look", lambda self, acked: look(self, LSN_LIMIT))
+    patch.setattr(Following, "_take_file", lambda self, message: take(self, message._replace(lsn=0)))
+
+
 PLANTED: dict[str, Plant] = {
     "who is silent is dropped": lambda patch: patch.setattr(elections, "InSync", _DropsWhoIsSilent),
-    "terms are not made in lanes": lambda patch: patch.setattr(
-        register, "next_term", lambda number, above: above + 1
-    ),
+    "terms are not made in lanes": lambda patch: patch.setattr(register, "next_term", lambda number, above: above + 1),
     "a term that was given up is made again": lambda patch: patch.setattr(ClusterState, "led_by", _makes_terms_again),
     "what was set aside is forgotten": lambda patch: patch.setattr(register, "runs", _all_as_one),
     "the higher term wins": lambda patch: patch.setattr(talking, "compared", _higher_term_wins),
     "what was set aside stays in the log": lambda patch: patch.setattr(members, "end_of_line", lambda state, log: None),
     "nobody asks whether it is in sync": lambda patch: patch.setattr(manual_members, "promoted", _in_haste),
+    "a checkpoint is put into place before its log": _puts_checkpoints_ahead,
 }
 
 
 @pytest.mark.parametrize("fault", PLANTED)
 def test_each_rule_that_is_left_out_is_found(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     PLANTED[fault](monkeypatch)
+    if fault in WRITTEN:
+        with pytest.raises((Broken, LogDamaged)):
+            WRITTEN[fault]()
+        return
     found = (walk(range(at, at + 5), shape)[0] for at in range(0, 60, 5) for shape in SHAPES)
     assert any(one is not None for one in found)
 
@@ -134,6 +149,61 @@ def test_an_order_gives_up_what_is_lacking_only_where_a_person_said_so(monkeypat
     monkeypatch.setattr(Election, "read", _any_order_gives_up)
     with pytest.raises(Broken, match="was not told to give up anything, and lacks"):
         _ordered_as_it_leaves()
+
+
+def _promoted_as_it_catches_up(most: int) -> Parted:
+    """One that was away loses power after so many messages of a stream, whose leader has a checkpoint; then it leads.
+
+    A person gives up what it lacks: the checkpoint is of that, too.
+    """
+    world = Parted(1)
+    world.answers, world.told_of_ends, world.failing_syncs = 1.0, 1.0, 0.0
+    leader = next(one for one in world.hosts.values() if one.log is not None)
+    other = next(one for one in world.hosts.values() if one is not leader)
+    other.leave()
+    for link in world.links:
+        if link.host is leader:
+            link.come()
+    for n in range(100):
+        world.turn([leader], publishes=n < 8)
+    assert leader.log is not None
+    assert leader.log.durable == leader.next_lsn - 1
+    leader.log.write_checkpoint(b"state", leader.log.durable)
+    left = most
+    for _ in range(200):
+        for host in (leader, other):
+            world.at(host, lambda host=host: world._turn_of(host, publishes=False))
+        for link in world.links:
+            if link.host is leader:
+                link.deliver(len(link.inbox))
+            while link.host is other and left and link.inbox and not link.closed:
+                left -= not isinstance(link.inbox[0], Copy)
+                link.hear(1)
+    assert not left
+    leader.stop()
+    other.stop(power=True)
+    assert other.promote(insist=True)
+    for _ in range(300):
+        world.turn([other], publishes=False)
+    assert other.log is not None, "it leads"
+    world.quiet()
+    world.compare()
+    return world
+
+
+def _catches_up() -> None:
+    """The power may go after each of its first messages."""
+    for most in range(2, 14):
+        _promoted_as_it_catches_up(most)
+
+
+def test_one_that_was_catching_up_can_be_told_to_lead() -> None:
+    with unheard():
+        _catches_up()
+
+
+WRITTEN: dict[str, Callable[[], None]] = {"a checkpoint is put into place before its log": _catches_up}
+"""What chance would hardly ever find, and the schedule that does."""
 
 
 def _put_back(world: Parted) -> Machine:
