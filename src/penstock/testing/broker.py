@@ -1,20 +1,21 @@
 """The broker of a test: one server in this process, whose disk can crash and whose time moves when told.
 
 It owns names, units and the life from start to crash to restart.  Every rule is the server's own: see `instance` for
-how turns run, `doors` for real ports.  What a broker does stands by noun: `running`, `publishing`, `subscribing`,
-`records`; administration is here: the rows of `operations`, carried out where the core is.
+how turns run, `link` for what is asked of the server as a client asks, `broker_life` for real ports.  What a broker
+does stands by noun: `publisher`, `subscriber`, `topic_records`; administration is here: the rows of `operations`.
 
 Seconds, on the outside, are floats since the Unix epoch or lengths; LSNs are bookmarks, `<origin>|<lsn>|`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar, cast
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, cast
 
 from penstock.client.texts import texts_checked
 from penstock.core.queue.explaining import Reason
-from penstock.errors import InvalidArgument, LogBroken, NotFound
+from penstock.errors import InvalidArgument, NotFound
 from penstock.operations.acts import OPERATIONS
 from penstock.operations.messages import VERBS, known
 from penstock.operations.story import Event, Record
@@ -22,64 +23,18 @@ from penstock.operations.story import tell as tell_story
 from penstock.records.entries import Control, Publishes, singly
 from penstock.records.kinds import Kind
 from penstock.server.access import Who
-from penstock.testing.broker_life import VHOST, check_count, check_text, micros_of
+from penstock.testing.broker_life import VHOST
 from penstock.testing.instance import Instance, TellingLog
 from penstock.testing.publisher import NO_END, Publishing
 from penstock.testing.subscriber import Subscribing
+from penstock.units import span
 from penstock.wire.fields import Fields
 from penstock.wire.flight.bookmarks import format_bookmark
 
 __all__ = ["NO_END", "VHOST", "Broker", "Event"]
 
-T = TypeVar("T")
-
 TEST = Who("test")
 """Who does it all, for records that name him."""
-
-
-class Here:
-    """An instance, to the operations: its loop, and beside it its log, without another thread."""
-
-    peer = ""  # whoever settles by name says so
-
-    def __init__(self, instance: Instance) -> None:
-        self._instance = instance
-        self.core, self.log, self.now = instance.core, instance.log, instance.engine.now
-
-    def call(self, work: Callable[[], T], *, durable: bool = True) -> T:
-        """The result of `work`, once it is durable unless it names nothing new."""
-        value = work()
-        if durable:
-            self._instance.make_durable()
-        return value
-
-    def decide(self, work: Callable[[], T]) -> T:
-        """The same of what writes records."""
-        self.usable()
-        return self.call(work)
-
-    def later(self, begin: Callable[[Callable[[T], None]], None]) -> T:
-        """What the core tells by and by whom `begin` hands to it."""
-        self.usable()
-        told = list[T]()
-        begin(told.append)
-        while not told:
-            self._instance.run_turns()
-        self._instance.make_durable()
-        return told[0]
-
-    def usable(self) -> None:
-        """LogBroken where nothing that is decided would last."""
-        if self._instance.engine.broken is not None:
-            raise LogBroken(f"the log is broken: {self._instance.engine.broken}")
-
-    def gone(self) -> bool:
-        """False: whoever asks is in this thread."""
-        return False
-
-    def lsn_at(self, time: int) -> int:
-        """The first LSN from a time on."""
-        return self._instance.engine.recoveries.lsn_at(time)
 
 
 @texts_checked
@@ -93,12 +48,9 @@ class Broker(Publishing, Subscribing):
         arguments = given.read(operation.fields)
 
         def work(instance: Instance) -> Mapping[str, Any]:
-            here = Here(instance)
-
-            def do() -> Mapping[str, Any]:
-                return cast("Mapping[str, Any]", operation.run(here, TEST, **arguments))
-
-            return here.decide(do) if operation.manner == "decide" else do()
+            aside = self.link.aside()
+            do = partial(operation.run, aside, TEST, **arguments)
+            return cast("Mapping[str, Any]", aside.decide(do) if operation.manner == "decide" else do())
 
         return self.command(work)
 
@@ -146,7 +98,6 @@ class Broker(Publishing, Subscribing):
         option    "cancel" or "expire" instead of an ack
         Durable when this returns.
         """
-        check_text(filter=filter, by=by)
         return self._settled("ack_filter", queue=queue, filter=filter, by=by, option=option)
 
     def _settled(self, act: str, *, option: str | None, **fields: object) -> int:
@@ -158,7 +109,7 @@ class Broker(Publishing, Subscribing):
 
     def pause(self, queue: str, seconds: float | None = None) -> None:
         """Deliver nothing from a queue for so long; None: until `resume`.  Durable when this returns."""
-        until = None if seconds is None else self.clock.wall() + micros_of("seconds", seconds)
+        until = None if seconds is None else self.clock.wall() + span(seconds, "seconds")
         self.act("pause", queue=queue, until=until)
 
     def resume(self, queue: str) -> bool:
@@ -167,13 +118,11 @@ class Broker(Publishing, Subscribing):
 
     def cancel_message(self, bookmark: str, queue: str | None = None) -> list[str]:
         """Withdraw a message wherever it waits; the queues that it was taken from.  PreconditionFailed for none."""
-        check_text(queue=queue)
         return list(self.act("cancel", bookmark=bookmark, queue=queue)["queues"])
 
     def reschedule_message(self, bookmark: str, delay: float, queue: str | None = None) -> list[str]:
         """Let a message wait until `delay` seconds from now; the queues where it does.  PreconditionFailed for none."""
-        check_text(queue=queue)
-        wait = micros_of("delay", delay)
+        wait = span(delay, "delay")
         return list(self.act("reschedule", bookmark=bookmark, queue=queue, wait=wait)["queues"])
 
     def explain(self, queue: str, bookmark: str | None = None) -> list[Reason]:
@@ -201,10 +150,6 @@ class Broker(Publishing, Subscribing):
     def _moved(
         self, act: str, queue: str, to: str | None, filter: str | None, count: int | None, dry: bool
     ) -> dict[str, object]:
-        check_text(queue=queue, to=to, filter=filter)
-        check_count(count=count)
-        if count == 0:
-            raise InvalidArgument("count is 0; at least one message is moved")
         self.command(lambda instance: instance.make_durable())  # what is not on the disk is not read
         told = dict(self.act(act, queue=queue, to=to, filter=filter, count=count, dry=dry))
         del told["next"]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from itertools import count
 from types import TracebackType
@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Protocol, Self, TypeVar, cast
 from urllib.parse import quote
 
 from penstock.errors import InvalidArgument, PenstockError, Unavailable
-from penstock.expr import TopicPattern
 from penstock.log.simdisk import SimDisk
 from penstock.server.accounts import accounts_of
 from penstock.server.amqp.door import Admission, AmqpDoor
@@ -29,8 +28,9 @@ from penstock.server.rounds import Pulse
 from penstock.server.upkeep.keeper import Pace
 from penstock.server.users import Users
 from penstock.testing.instance import FakeClock, Instance
+from penstock.testing.link import Link
 from penstock.testing.settings import Config, load
-from penstock.units import to_micros
+from penstock.units import span
 from penstock.version import __version__
 from penstock.wire.amqp.frames import Limits
 from penstock.wire.flight.bookmarks import parse_point
@@ -41,53 +41,6 @@ if TYPE_CHECKING:
     from penstock.server.flight.door import FlightDoor
     from penstock.server.http.door import HttpDoor
     from penstock.server.services import Server
-
-
-def check_text(**given: object) -> None:
-    """Each is text, or None."""
-    for name, value in given.items():
-        if value is not None and not isinstance(value, str):
-            raise InvalidArgument(f"{name} is {value!r}, not text")
-
-
-def check_texts(**given: object) -> None:
-    """Each is text or several texts, or None."""
-    for name, value in given.items():
-        several = cast("Sequence[object]", value) if isinstance(value, (list, tuple)) else [value]
-        if value is not None and not all(isinstance(one, str) for one in several):
-            raise InvalidArgument(f"{name} is {value!r}, not text or a list of texts")
-
-
-def check_count(**given: object) -> None:
-    """Each is a whole number from 0 on, or None."""
-    for name, value in given.items():
-        if value is None:
-            continue
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise InvalidArgument(f"{name} is {value!r}, not a whole number")
-        if value < 0:
-            raise InvalidArgument(f"{name} is {value}, below 0")
-
-
-def check_topic(name: str, value: object) -> str:
-    """A queue, a topic or a pattern that can be used."""
-    if not isinstance(value, str):
-        raise InvalidArgument(f"{name} is {value!r}, not text")
-    try:
-        TopicPattern(value)
-    except ValueError as error:
-        raise InvalidArgument(f"{name} is {value!r}: {error}") from None
-    return value
-
-
-def micros_of(name: str, value: object) -> int:
-    """Microseconds of a number of seconds, or of a duration as text."""
-    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
-        raise InvalidArgument(f"{name} is {value!r}, not a number of seconds")
-    try:
-        return to_micros(value)
-    except (ValueError, OverflowError) as error:
-        raise InvalidArgument(f"{name}: {error}") from None
 
 
 T = TypeVar("T")
@@ -142,9 +95,7 @@ class Running:
 
     def advance(self, seconds: float) -> None:
         """Let time pass.  Leases, delays, expirations and commits of the log come due one after another on the way."""
-        micros = micros_of("seconds", seconds)
-        if micros < 0:
-            raise InvalidArgument(f"time does not go back by {-seconds} s")
+        micros = span(seconds, "seconds")
         if self.instance is None:
             self.clock.advance(micros)
         else:
@@ -211,6 +162,7 @@ class Running:
 
     def _start(self) -> None:
         self.instance = Instance(self.disk, self.clock, self._settings)
+        self.link = Link(self.instance)
         for name in self._ports:
             self._open(name)
 

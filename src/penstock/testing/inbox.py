@@ -27,7 +27,8 @@ from penstock.records.chunks import as_chunk
 from penstock.records.field_tables import FieldValue
 from penstock.server.follow import ENDLESS
 from penstock.server.gates import Receiver
-from penstock.testing.broker_life import check_count, check_text, check_topic, micros_of
+from penstock.testing.link import replaced
+from penstock.units import span
 from penstock.wire.flight.bookmarks import format_bookmark
 
 if TYPE_CHECKING:
@@ -118,7 +119,7 @@ class Message:
 
     def retry(self, delay: float | None = None, error: str | None = None) -> bool:
         """As `cancel`, after `delay` seconds instead of the queue's back-off; `error` is in the message's story."""
-        wait = None if delay is None else micros_of("delay", delay)
+        wait = None if delay is None else span(delay, "delay")
         return self._holder.settle(self, Verb.CANCEL, wait, error)
 
     def release(self) -> bool:
@@ -184,10 +185,7 @@ class Subscription(Receiver):
         topic         another queue, or a pattern of queues and topics
         Raises as `Broker.subscribe`; nothing is changed then.
         """
-        check_count(max_backlog=max_backlog)
-        check_text(filter=filter)
-        if topic is not None:
-            check_topic("topic", topic)
+        replaced(filter, max_backlog, topic)
         compiled = STAYS if filter is None else compile_filter(filter) if filter else None
 
         def work() -> None:
@@ -330,7 +328,7 @@ class Subscription(Receiver):
 
     def extend(self, message: Message, seconds: float) -> bool:
         """Have the lease of a delivery end so long from now; whether it was still held."""
-        micros = micros_of("seconds", seconds)
+        micros = span(seconds, "seconds")
 
         def work(instance: Instance) -> bool:
             now = instance.engine.now()

@@ -189,11 +189,15 @@ class Instance:
         finally:
             self._inside = inside
 
-    def make_durable(self) -> None:
-        """Commit all that was decided: an answer names it.  LogBroken when that failed."""
+    def commit(self) -> None:
+        """Commit all that was decided, and let what follows from it happen."""
         self.engine.finish_turn()
         self.log.flush()
         self.run_turns()
+
+    def make_durable(self) -> None:
+        """The same for an answer that names it.  LogBroken when that failed."""
+        self.commit()
         if self.engine.broken is not None:
             raise LogBroken(f"{self.engine.broken}; whether this was stored is unknown")
 

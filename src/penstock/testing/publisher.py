@@ -7,7 +7,6 @@ with broker.transaction() as transaction:
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -16,24 +15,25 @@ from penstock.client.texts import texts_checked
 from penstock.core.commands.transactions import Ending
 from penstock.core.commands.transactions import Transaction as Decided
 from penstock.core.effects import Verb
-from penstock.core.queue import refusing
-from penstock.errors import DiskFull, Fenced, InvalidArgument, LogBroken, NotFound, PreconditionFailed
+from penstock.errors import Fenced, InvalidArgument, PreconditionFailed
 from penstock.records import properties as header_codec
-from penstock.records.entries import Publishes, Topic, joined
+from penstock.records.entries import joined
 from penstock.records.field_tables import FieldValue
 from penstock.server.committing import Committing
+from penstock.server.flight.publish import to_publishes
 from penstock.server.transaction_memory import Charge
 from penstock.testing.broker_life import VHOST, Running
 from penstock.testing.inbox import Message
 from penstock.testing.instance import Instance
-from penstock.units import to_micros
+from penstock.testing.link import Link
+from penstock.units import span
 from penstock.wire.flight.bookmarks import format_bookmark
+from penstock.wire.flight.codec import LONGEST, Upload
 
 if TYPE_CHECKING:
     from penstock.core.commands.transactions import Transacted
 
 
-SEQUENCE_MOST = 2**53 - 1
 NO_END = 253_370_764_800_000_000
 """When a message that must never expire expires: the year 9999, in microseconds."""
 
@@ -61,7 +61,8 @@ class Publishing(Running):
         Raises Refused with a code and a reason, QueueBlocked where a server would have the publisher wait for room,
         LogBroken when the outcome is unknown.
         """
-        return self._publish(topic, body, priority, expiration, delay, headers, publisher, sequence, None)
+        message = self.outgoing(topic, body, priority, expiration, delay, headers)
+        return self._publish(message, publisher, sequence)
 
     def delta_publish(
         self,
@@ -79,41 +80,15 @@ class Publishing(Running):
         Without such a record the fields are the message; a topic without a key takes them as they are.  Parameters and
         errors as of `publish`.
         """
-        return self._publish(topic, body, priority, expiration, delay, headers, publisher, sequence, True)
+        message = self.outgoing(topic, body, priority, expiration, delay, headers)
+        return self._publish(message, publisher, sequence, delta=True)
 
     def _publish(
-        self,
-        topic: str,
-        body: bytes | str,
-        priority: int | None,
-        expiration: float | None,
-        delay: float | None,
-        headers: Mapping[str, FieldValue] | None,
-        publisher: str | None,
-        sequence: int | None,
-        delta: bool | None,
+        self, message: Outgoing, publisher: str | None, sequence: int | None, *, delta: bool | None = None
     ) -> str:
-        check_message(body, priority, headers, publisher, sequence)
-        make = self.outgoing(topic, body, priority, expiration, delay, headers)
-
         def work(instance: Instance) -> str:
-            core, engine = instance.core, instance.engine
-            if engine.broken is not None:
-                raise LogBroken(engine.broken)
-            if instance.log.full:
-                raise DiskFull("the log has no room")
-            batch = make(instance)
-            batch.delta = delta
-            while not engine.judges.ready([batch], lambda: None):
-                instance.run_turns()
-            by = core.let_in(engine.now(), batch)[1] if core.blocking else None
-            if by is not None:
-                raise refusing.blocked(by)
-            published = core.publish(engine.now(), batch, publisher=publisher, sequence=sequence)
-            instance.make_durable()
-            for _, refusal in published.refused:
-                raise refusal
-            return format_bookmark(instance.log.origin, published.first) if published.stored else ""
+            first = self.link.publish(*message(self.link), publisher=publisher, sequence=sequence, delta=delta)
+            return format_bookmark(instance.log.origin, first) if first else ""
 
         return self.command(work)
 
@@ -125,8 +100,9 @@ class Publishing(Running):
         expiration: float | None,
         delay: float | None,
         headers: Mapping[str, FieldValue] | None,
-    ) -> Callable[[Instance], Publishes]:
-        """One message, to be made when it is published, for its times count from then."""
+    ) -> Outgoing:
+        """One message, whose exchange is looked up when it is published; InvalidArgument for what is none."""
+        check_message(body, priority, headers)
         data = body.encode() if isinstance(body, str) else body
         most = self._settings.amqp.message_max
         if len(data) > most:
@@ -142,99 +118,62 @@ class Publishing(Running):
             )
         )
 
-        def make(instance: Instance) -> Publishes:
-            now = instance.engine.now()
-            batch = Publishes(self._topic(instance, topic), header, [data], size=len(header) + len(data))
-            if life is not None:
-                batch.expires_at = [now.wall + life if life else NO_END]
-            if wait:
-                batch.not_before = [now.wall + wait]
-            return batch
+        def made(link: Link) -> tuple[str, Upload]:
+            exchange, key = link.parted(topic)
+            return exchange, Upload(
+                [data], header, [key], None, not_before=None, expires_at=[NO_END] if life == 0 else None,
+                delay=[wait] if wait else None, expiration=[life] if life else None, size=len(header) + len(data),
+            )  # fmt: skip
 
-        return make
+        return made
 
     def last_sequence(self, publisher: str) -> int:
         """The highest sequence that is stored of a publisher; 0 for one that nobody knows."""
         return self.command(lambda instance: instance.core.publishers.get(publisher, 0))
 
-    @staticmethod
-    def _topic(instance: Instance, text: str) -> Topic:
-        exchange, slash, key = text.partition("/")
-        if slash and exchange:
-            try:
-                return instance.core.topic(VHOST, exchange, key)
-            except NotFound:
-                pass  # a key of the default exchange may hold a slash
-        return instance.core.topic(VHOST, "", text)
-
     def transaction(self) -> Transaction:
         """Settle some messages and publish others, all or nothing."""
         return Transaction(self)
 
-    def commit(self, makes: list[Make], ends: list[tuple[Message, Verb, float | None]]) -> tuple[str, ...]:
+    def commit(self, messages: list[Outgoing], ends: list[tuple[Message, Verb, float | None]]) -> tuple[str, ...]:
 
         def work(instance: Instance) -> tuple[str, ...]:
             engine = instance.engine
-            batches = [make(instance) for make in makes]
-            batch = None
-            if batches:
-                batch = joined(batches, sum(one.size for one in batches))
+            made = [one(self.link) for one in messages]
+            batches = [to_publishes(engine, upload, VHOST, exchange) for exchange, upload in made]
+            batch = joined(batches, sum(one.size for one in batches)) if batches else None
             charge = Charge(engine.charges, "", "the transaction", lambda _: None)
-            committing = Committing(engine, Decided(batch, [_ending(instance, *end) for end in ends]), charge)
+            endings = [_ending(instance, *end) for end in ends]
             try:
-                done: Transacted | None = None
-                while done is None:
-                    done = committing.step(_nothing)
-                    if done is None:
-                        instance.run_turns()
+                done = self.link.commit(Committing(engine, Decided(batch, endings), charge))
             finally:
                 charge.close()
-            instance.make_durable()
             return _bookmarks(instance, len(batches), done)
 
         return self.command(work)
 
 
-LONGEST = 100 * 365 * 86_400 * 1_000_000
-"""A hundred years in microseconds: the longest delay and life of a message."""
-
-
 def _micros(what: str, seconds: float | None) -> int | None:
-    if seconds is None:
-        return None
-    try:
-        micros = to_micros(seconds)
-    except (TypeError, ValueError) as error:
-        raise InvalidArgument(f"{what}: {error}") from None
-    if micros < 0:
-        raise InvalidArgument(f"{what} is {seconds} s, below 0")
-    if micros > LONGEST:
-        raise InvalidArgument(f"{what} is {seconds} s, beyond a hundred years")
+    micros = None if seconds is None else span(seconds, what)
+    if micros is not None and micros > LONGEST:
+        raise InvalidArgument(f"publish: {what} is {seconds} s, which is not between 0 and 1,000 years")
     return micros
 
 
-def check_message(body: object, priority: object, headers: object, publisher: object, sequence: object) -> None:
+def check_message(body: object, priority: object, headers: object) -> None:
     """InvalidArgument for what no door would let through."""
-    if (publisher is None) != (sequence is None):
-        raise InvalidArgument("publisher and sequence belong together; one of them is missing")
-    named = isinstance(publisher, str) and 1 <= len(publisher.encode()) <= 255
+    whole = priority is None or (isinstance(priority, int) and not isinstance(priority, bool))
     for what, value, good, wanted in (
         ("body is", body, isinstance(body, bytes | str), "bytes or text"),
-        ("priority is", priority, priority is None or _is_whole(priority), "a whole number in 0..255"),
+        ("priority is", priority, whole, "a whole number in 0..255"),
         ("headers are", headers, headers is None or isinstance(headers, Mapping), "names with their values"),
-        ("publisher is", publisher, publisher is None or named, "text of 1 to 255 bytes"),
-        ("sequence is", sequence, sequence is None or _is_whole(sequence, 1, SEQUENCE_MOST),
-         f"a whole number in 1..{SEQUENCE_MOST}"),
-    ):  # fmt: skip
+    ):
         if not good:
             raise InvalidArgument(f"{what} {value!r}, not {wanted}")
 
 
-def _is_whole(value: object, least: float = -math.inf, most: float = math.inf) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
-
-
-Make = Callable[[Instance], Publishes]
+Outgoing = Callable[[Link], tuple[str, Upload]]
+"""A message with the exchange it goes to."""
 
 
 class Transaction:
@@ -242,7 +181,7 @@ class Transaction:
 
     def __init__(self, broker: Publishing) -> None:
         self._broker = broker
-        self._makes: list[Make] = []
+        self._messages: list[Outgoing] = []
         self._ends: list[tuple[Message, Verb, float | None]] = []
         self._over = False
         self.bookmarks: tuple[str, ...] = ()
@@ -259,8 +198,7 @@ class Transaction:
     ) -> None:
         """Publish a message with the commit; the arguments are those of `Broker.publish`."""
         self._check()
-        check_message(body, priority, headers, None, None)
-        self._makes.append(self._broker.outgoing(topic, body, priority, expiration, delay, headers))
+        self._messages.append(self._broker.outgoing(topic, body, priority, expiration, delay, headers))
 
     def ack(self, message: Message) -> None:
         """The message is done, with the commit."""
@@ -299,7 +237,7 @@ class Transaction:
         """
         self._check()
         self._over = True
-        self.bookmarks = self._broker.commit(self._makes, self._ends)
+        self.bookmarks = self._broker.commit(self._messages, self._ends)
         return self.bookmarks
 
     def rollback(self) -> None:
@@ -318,10 +256,6 @@ class Transaction:
                 self.commit()
             else:
                 self.rollback()
-
-
-def _nothing() -> None:
-    """Whoever waits looks again by itself."""
 
 
 def _ending(instance: Instance, message: Message, verb: Verb, delay: float | None) -> Ending:

@@ -10,25 +10,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from penstock.core.commands.subscription import Subscription as Wish
-from penstock.core.sow.select import order_of
+from penstock.core.sow.select import parse_select
 from penstock.errors import InvalidArgument, NotFound
 from penstock.expr import TopicPattern, compile_filter
 from penstock.expr.context import Context
 from penstock.expr.filter import bound
 from penstock.server.replaying.log_source import Asked, Follower
 from penstock.server.replaying.page import Page
-from penstock.server.replaying.selection import Selection, selection_of
-from penstock.server.replaying.selection import select_of as cut_by
-from penstock.server.views.record_query import Wish as RecordWish
-from penstock.server.views.row_source import interval_of
-from penstock.testing.broker_life import VHOST, check_count, check_text, check_texts, check_topic, micros_of
+from penstock.server.replaying.selection import Selection, select_of, selection_of
+from penstock.testing.broker_life import VHOST
 from penstock.testing.inbox import Message, Subscription, Unleased, written
 from penstock.testing.instance import Instance
-from penstock.testing.topic_records import Records, parted, select_of
+from penstock.testing.link import check_topic, consumed, read, replaced
+from penstock.testing.topic_records import Records
+from penstock.units import span
 from penstock.wire.flight.bookmarks import Point, format_bookmark, parse_point
+from penstock.wire.flight.commands import Consume, Replay, Subscribe
 
 if TYPE_CHECKING:
     from penstock.core.sow.select import SelectList
@@ -60,9 +60,7 @@ class TopicSubscription(Unleased[Page]):
 
         There is no backlog to change.  Raises as `Broker.subscribe`; nothing is changed then.
         """
-        check_text(filter=filter)
-        if topic is not None:
-            check_topic("topic", topic)
+        replaced(filter, max_backlog, topic)
         self._broker.aside(lambda: self._follows.follow_on(self, filter, topic))
 
     @property
@@ -179,101 +177,63 @@ class Subscribing(Records):
         timestamp     of topics, records and rows: each message has its `time`
         Raises NotFound, AccessRefused, ExpressionError for the filter, or InvalidArgument for what cannot be used.
         """
-        check_topic("queue", queue)
-        check_count(max_backlog=max_backlog, top_n=top_n, skip_n=skip_n)
-        check_text(filter=filter, name=name, bookmark=bookmark, rate=rate, bookmark_not_found=bookmark_not_found)
-        check_texts(order_by=order_by, conflation_key=conflation_key, projection=projection, grouping=grouping,
-                    select=select)  # fmt: skip
-        gap = None if rate_max_gap is None else micros_of("rate_max_gap", rate_max_gap)
         client = next(self._names) if name is None else name
-        filter = self.asked(filter, client)
-        if filter is not None:
-            compile_filter(filter)
-        if live:
-            raise InvalidArgument(
-                "live is not done: of a topic only what is durable is told; "
-                'a queue with deliver = "early" sends ahead of the sync'
-            )
-        gathered = _texts(projection), None if grouping is None else _texts(grouping)
-        keys, interval = _texts(conflation_key), interval_of(conflation)
-        fields = select_of(select, gathered=gathered != ((), None))
-        records = None
-        if any((sow, delta, oof, keys, top_n is not None, interval is not None, gathered != ((), None))):
-            if bookmark is not None:
-                raise InvalidArgument("a subscription with a bookmark has no records: leave sow, delta and oof out")
-            records = RecordWish(sow, filter, delta, no_empties, oof, order_of(order_by), top_n, skip_n or 0,
-                                  interval, keys, *gathered, fields, timestamp)  # fmt: skip
+        told = {"select": select, "live": live, "fully_durable": fully_durable, "timestamp": timestamp}
+        terms = consumed(queue=queue, name=client, max_backlog=max_backlog, filter=filter)
+        check_topic("queue", queue)
+        if filter:
+            here = Context(client_name=client, instance_name=self._settings.server.name)  # there are no users
+            terms = replace(terms, filter=bound(filter, here))
+        pages = read(
+            "replay", topic=queue, bookmark=bookmark or "NOW", filter=terms.filter, rate=rate,
+            rate_max_gap=duration(rate_max_gap, "rate_max_gap"), bookmark_not_found=bookmark_not_found, **told,
+        )  # fmt: skip
+        records = read(
+            "subscribe", topic=queue, filter=terms.filter, sow=sow, delta=delta, no_empties=no_empties, oof=oof,
+            order_by=order_by, top_n=top_n, skip_n=skip_n, conflation=duration(conflation, "conflation"),
+            conflation_key=conflation_key, projection=projection, grouping=grouping, **told,
+        )  # fmt: skip
+        assert isinstance(pages, Replay)
+        assert isinstance(records, Subscribe)
+        asked = asks_records(records)
+        if asked and bookmark is not None:
+            raise InvalidArgument("a subscription with a bookmark has no records: leave sow, delta and oof out")
 
         def work(instance: Instance) -> Subscription:
-            found: Subscription | None = self._rows(instance, queue, client, records, filter, fields, timed=timestamp)
+            found: Subscription | None = None
+            if asked or instance.engine.views.shown(VHOST, queue) is not None:
+                found = self.watch(instance, client, records, timed=timestamp)
             if found is None and (bookmark is not None or not self._are_queues(instance, queue)):
-                found = self.follow(instance, queue, client, filter, bookmark or "NOW", rate, gap,
-                                    bookmark_not_found, fields, timed=timestamp)  # fmt: skip
+                found = self.follow(instance, client, pages, timed=timestamp)
             if found is None:
-                if fully_durable:
-                    raise InvalidArgument(
-                        'fully_durable is no option of a queue: its setting deliver = "durable" is that'
-                    )
-                if records is None and (fields is not None or timestamp):
-                    raise InvalidArgument(
-                        f"'{queue}' is a queue, whose work comes whole: select and timestamp go with topics"
-                    )
-                found = self._lease(instance, queue, client, filter, max_backlog, records)
+                if not asked:
+                    consumed(queue=queue, **told)  # what says how topics are told does not go with work
+                    if timestamp:
+                        raise InvalidArgument(f"'{queue}' is a queue: select and timestamp go with topics")
+                found = self._lease(instance, terms, records)
             self._subscriptions.append(found)
             return found
 
         return self.command(work)
 
-    def _rows(
-        self,
-        instance: Instance,
-        topic: str,
-        client: str,
-        wish: RecordWish | None,
-        filter: str | None,
-        select: SelectList | None,
-        *,
-        timed: bool,
-    ) -> Subscription | None:
-        """To records or rows, where they are asked for or there is nothing else by this name."""
-        interval = None if wish is None else wish.conflation
-        if wish is None and instance.engine.views.shown(VHOST, topic) is not None:
-            wish = RecordWish(sow=False, filter=filter, select=select, timestamp=timed)
-        found = None if wish is None else self.watch(instance, topic, client, wish)
-        if found is None and interval is not None:
-            raise InvalidArgument(f"'{topic}' is no topic with a key, and no view: nothing is conflated")
-        return found
-
-    def _lease(
-        self,
-        instance: Instance,
-        queue: str,
-        client: str,
-        filter: str | None,
-        max_backlog: int | None,
-        records: RecordWish | None,
-    ) -> Subscription:
+    def _lease(self, instance: Instance, wanted: Consume, records: Subscribe) -> Subscription:
         """To a queue, or a pattern of queues."""
-        subscription = Subscription(self, instance, queue, client)
+        subscription = Subscription(self, instance, wanted.queue, wanted.name)
         subscription.wish = Wish(
             VHOST,
-            queue,
-            tag=client,
+            wanted.queue,
+            tag=wanted.name,
             holder=subscription,
-            client=client,
-            filter=None if filter is None else compile_filter(filter),
-            max_backlog=max_backlog,
+            client=wanted.name,
+            filter=None if wanted.filter is None else compile_filter(wanted.filter),
+            max_backlog=wanted.max_backlog,
         )
-        if records is not None:
-            self.look_first(instance, queue, records, subscription)
+        if records.sow:
+            self.look_first(instance, records, subscription)
         instance.core.open(instance.engine.now(), subscription.wish)
         subscription.follow_beside = partial(self._go_beside, instance, subscription)
-        subscription.follow_beside(filter, queue)
+        subscription.follow_beside(wanted.filter, wanted.queue)
         return subscription
-
-    def asked(self, text: str | None, client: str) -> str | None:
-        """A filter for one client; there are no users here."""
-        return bound(text, Context(client_name=client, instance_name=self._settings.server.name)) if text else text
 
     def _go_beside(self, instance: Instance, subscription: Subscription, filter: str | None, topic: str | None) -> None:
         """The topics that a subscription's pattern matches; None: of what it had before, with another filter."""
@@ -311,23 +271,11 @@ class Subscribing(Records):
 
         return self.command(work)
 
-    def follow(
-        self,
-        instance: Instance,
-        topic: str,
-        client: str,
-        filter: str | None,
-        bookmark: str,
-        rate: str | None,
-        rate_max_gap: int | None,
-        bookmark_not_found: str,
-        select: SelectList | None = None,
-        *,
-        timed: bool = False,
-    ) -> TopicSubscription:
+    def follow(self, instance: Instance, client: str, wanted: Replay, *, timed: bool) -> TopicSubscription:
         """Subscribe to a topic, a pattern, or what a queue is a view of; on the loop."""
+        topic = cast("str", wanted.topic)
         selection = self._selection(instance, topic)
-        select = cut_by(instance.core, selection, select)
+        select = select_of(instance.core, selection, parse_select(wanted.select))
         subscription = TopicSubscription(self, instance, topic, client, select, timed=timed)
 
         def recent() -> Point:
@@ -336,7 +284,9 @@ class Subscribing(Records):
                 raise NotFound(f"MOST_RECENT: client {client!r} has taken nothing from {topic!r}")
             return parse_point(text)
 
-        asked = Asked(selection, bookmark, filter, rate, rate_max_gap, bookmark_not_found, recent)
+        asked = Asked(
+            selection, wanted.bookmark, wanted.filter, wanted.rate, wanted.rate_max_gap, wanted.missing, recent
+        )
         self.begin(instance, subscription, asked)
         return subscription
 
@@ -361,10 +311,9 @@ class Subscribing(Records):
         if topic is not None:
             subscription.queue = topic
 
-    @staticmethod
-    def _selection(instance: Instance, text: str) -> Selection:
+    def _selection(self, instance: Instance, text: str) -> Selection:
         core = instance.core
-        exchange, key = parted(instance, text)
+        exchange, key = self.link.parted(text)
         try:
             return selection_of(core, VHOST, exchange, key)
         except NotFound:
@@ -373,5 +322,14 @@ class Subscribing(Records):
             return selection_of(core, VHOST, exchange, None, key)
 
 
-def _texts(value: str | Sequence[str] | None) -> tuple[str, ...]:
-    return (value,) if isinstance(value, str) else tuple(value or ())
+def duration(value: str | float | None, what: str) -> str | None:
+    """As commands have it.  InvalidArgument names what it is for."""
+    if value is None or value in ("auto", "none"):
+        return value  # as they are
+    return f"{span(value, what)}us"
+
+
+def asks_records(wanted: Subscribe) -> bool:
+    """Whether only records or rows can be meant."""
+    shaped = wanted.projection or wanted.grouping is not None or wanted.conflation_key or wanted.top_n is not None
+    return bool(wanted.sow or wanted.delta or wanted.oof or shaped or wanted.conflation not in (None, "none"))

@@ -152,7 +152,7 @@ def test_wrong_arguments_are_named() -> None:
             broker.alter("q", max_cancel=1)
         with pytest.raises(InvalidArgument, match="'avro': avro needs a schema"):
             broker.alter("q", message_type="avro")
-        with pytest.raises(InvalidArgument, match="back"):
+        with pytest.raises(InvalidArgument, match="not negative"):
             broker.advance(-1)
         assert broker.ack("q", []) == 0
         assert broker.disconnect("nobody") == 0
@@ -165,7 +165,7 @@ def test_wrong_arguments_are_named() -> None:
         (lambda b: b.subscribe("q", max_backlog=1.5), "max_backlog is 1.5, not a whole number"),
         (lambda b: b.subscribe("q", filter=12), "filter is 12, not text"),
         (lambda b: b.subscribe("q", name=3), "name is 3, not text"),
-        (lambda b: b.subscribe("q", order_by=3), "order_by is 3, not text or a list of texts"),
+        (lambda b: b.subscribe("q", order_by=3), "order_by is 3, not a list of texts"),
         (lambda b: b.subscribe("q", rate_max_gap="x"), "rate_max_gap: 'x' is not a duration"),
         (lambda b: b.subscribe("q", conflation="x"), "conflation: 'x' is not a duration"),
         (lambda b: b.subscribe("("), r"queue is '\(': the regular expression cannot be used: missing \)"),
@@ -173,7 +173,7 @@ def test_wrong_arguments_are_named() -> None:
         (lambda b: b.subscribe("q").replace(max_backlog="x"), "max_backlog is 'x', not a whole number"),
         (lambda b: b.subscribe("q").replace(topic="("), "topic is '\\('"),
         (lambda b: b.advance("x"), "seconds: 'x' is not a duration"),
-        (lambda b: b.advance(None), "seconds is None, not a number of seconds"),
+        (lambda b: b.advance(None), "seconds is None, not a duration"),
         (lambda b: b.advance(float("nan")), "seconds: nan is no duration"),
         (lambda b: b.ack_filter("q", 12), "filter is 12, not text"),
         (lambda b: b.sow("q", top_n="x"), "top_n is 'x', not a whole number"),
@@ -379,16 +379,16 @@ def test_the_spark_backend_without_spark_says_what_to_install(monkeypatch: pytes
         ({"body": 12}, "body is 12, not bytes or text"),
         ({"priority": "high"}, "priority is 'high'"),
         ({"priority": 999}, r"priority is 999, outside 0\.\.255"),
-        ({"delay": -5}, "delay is -5 s, below 0"),
+        ({"delay": -5}, "delay is -5: a duration is not negative"),
         ({"delay": 1e300}, "delay: 1e[+]300 is no duration"),
-        ({"delay": 1e12}, "delay is .* s, beyond a hundred years"),
+        ({"delay": 1e12}, "delay is .* s, which is not between 0 and 1,000 years"),
         ({"expiration": float("nan")}, "expiration: nan is no duration"),
         ({"expiration": "soon"}, "expiration: 'soon' is not a duration"),
         ({"headers": [1]}, r"headers are \[1\]"),
         ({"headers": {"a": object()}}, "field 'a'"),
         ({"sequence": 3}, "belong together"),
         ({"publisher": "p"}, "belong together"),
-        ({"publisher": "", "sequence": 1}, "publisher is ''"),
+        ({"publisher": "", "sequence": 1}, "publisher is empty"),
         ({"publisher": "p", "sequence": 0}, "sequence is 0"),
         ({"publisher": "p", "sequence": 2**63}, "sequence is 9223372036854775808"),
     ],

@@ -71,6 +71,7 @@ from penstock.wire.flight.commands import (
 from penstock.wire.flight.tickets import command
 
 if TYPE_CHECKING:
+    from penstock.core.broker import Core
     from penstock.core.streams import Streams
     from penstock.core.view_groups import View
     from penstock.records.chunks import Chunk
@@ -179,6 +180,25 @@ __all__ = ["Viewing", "view_info"]
 EVENT_COST = 200
 
 
+def wish_of(command: Subscribe) -> Wish:
+    """What a subscriber asks for.  Raises InvalidArgument, ExpressionError."""
+    return Wish(
+        command.sow, command.filter, command.delta, command.no_empties, command.oof,
+        order_of(command.order_by or None), command.top_n, command.skip_n,
+        interval_of(command.conflation), command.conflation_key, command.projection, command.grouping,
+        narrowed_select(parse_select(command.select), parse_select(command.shown)),
+    )  # fmt: skip
+
+
+def fields_sent(core: Core, name: tuple[str, str, str], wish: Wish) -> SelectList | None:
+    """Which fields of records or rows, by vhost, exchange and topic, are sent; None: all.  On the loop."""
+    sow = core.sows.by_name.get(name)
+    if wish.select is None or sow is None:
+        return wish.select
+    chosen = wish.select.reading(sow.rule.message_type)
+    return chosen.with_paths(sow.rule.paths) if wish.delta else chosen
+
+
 class Watching:
     """The subscriptions to records of one door."""
 
@@ -188,12 +208,7 @@ class Watching:
 
     def read(self, caller: Caller, slot: Slot, command: Subscribe) -> tuple[pa.Schema, Iterator[Piece]]:
         """Schema and batches.  Refusals are raised here, not with the first batch."""
-        wish = Wish(
-            command.sow, command.filter, command.delta, command.no_empties, command.oof,
-            order_of(command.order_by or None), command.top_n, command.skip_n,
-            interval_of(command.conflation), command.conflation_key, command.projection, command.grouping,
-            narrowed_select(parse_select(command.select), parse_select(command.shown)),
-        )  # fmt: skip
+        wish = wish_of(command)
         engine = self._handover.engine
         outlet = EventOutlet(engine.log.origin, self._handover.queued_most, caller.user, caller.peer)
 
@@ -201,11 +216,7 @@ class Watching:
             name = command.vhost, command.exchange, command.topic
             follow = Follow(engine.views.events(*name, wish), outlet)
             self.open.add(outlet)
-            sow = engine.core.sows.by_name.get(name)
-            if wish.select is None or sow is None:
-                return follow, wish.select
-            chosen = wish.select.reading(sow.rule.message_type)
-            return follow, chosen.with_paths(sow.rule.paths) if wish.delta else chosen
+            return follow, fields_sent(engine.core, name, wish)
 
         live, sent = self._handover.call(begin, caller.gone, durable=False)
         slot.floor = None  # the subscription holds what it needs

@@ -113,7 +113,7 @@ class Publishing:
                 continue
             upload = read_upload(received, command.topic, self.bounds)
             self._gate.publish(caller, command.vhost, command.exchange, upload)
-            answer = self._store(caller, command, upload, sequence)
+            answer = self.store(caller, command, upload, sequence)
             arriving.release()
             sent += len(upload)
             covered: dict[str, int] = {}
@@ -144,7 +144,7 @@ class Publishing:
             total["sequence"] = sequence - 1
         writer.write(orjson.dumps({"end": True, "rows": sent, "complete": announced == sent, **total}))
 
-    def _store(self, caller: Caller, command: Publish, upload: Upload, sequence: int | None) -> dict[str, object]:
+    def store(self, caller: Caller, command: Publish, upload: Upload, sequence: int | None) -> dict[str, object]:
         """One batch, stored and durable; deltas in parts, since each is merged on the loop."""
         receipts: list[dict[str, object]] = []
         for whole in self._parts(command, upload):

@@ -178,7 +178,6 @@ class Wish:
     projection: tuple[str, ...] = ()  # with `grouping`: rows as a view with these would have
     grouping: tuple[str, ...] | None = None
     select: SelectList | None = None  # which fields are sent; who takes events keeps to it, `Live` for empty deltas
-    timestamp: bool = False  # the time is sent with each; who takes events does it
 
     def reading(self, kind: MessageType) -> Wish:
         """The same of records of a type.  InvalidArgument for what says itself that it reads another."""
@@ -378,12 +377,6 @@ def values_of(terms: Sequence[Term], batch: pa.RecordBatch, vhost: str) -> list[
     own = cast("list[int]", batch.column("lsn").to_pylist())
     times = cast("list[int]", batch.column("time").cast(pa.int64()).to_pylist())
     return [term.value.values(bodies, headers, topics, lsns=own, times=times) for term in terms]
-
-
-def plain(batch: pa.RecordBatch) -> Iterator[tuple[int, str, int | None, bytes, bytes]]:
-    """LSN, topic, id of the exchange (None: the default one), header and body of each row."""
-    columns = (batch.column(name).to_pylist() for name in ("lsn", "name", "via", "properties", "body"))
-    return cast("Iterator[tuple[int, str, int | None, bytes, bytes]]", zip(*columns, strict=True))
 
 
 def keys_of(batch: pa.RecordBatch, numbers: Numbers, lsns: Ints, *, given: bool) -> list[str | None]:
