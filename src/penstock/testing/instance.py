@@ -226,38 +226,26 @@ class Instance:
         self.log.tick()
         while self.core.page(self.scratch, PAGED_MOST):
             pass
-        due = self._core_due()
+        due = self._due(log=False)
         if due is not None and due <= 0:
             self.engine.tick()
 
     # -- time
 
-    def _core_due(self) -> int | None:
-        """Microseconds until the core has something to do; None: never."""
+    def _due(self, *, log: bool) -> int | None:
+        """Microseconds until the core, or the log where it is asked, have something to do; None: never."""
         wall, mono = self.engine.next_deadline()
-        waits = list[int]()
-        if wall is not None:
-            waits.append(wall - self.clock.wall())
-        if mono is not None:
-            waits.append(mono - self.clock.mono())
-        return min(waits, default=None)
-
-    def _next_due(self) -> int | None:
-        """Microseconds until core or log have something to do; None: never."""
-        waits = list[int]()
-        core = self._core_due()
-        if core is not None:
-            waits.append(core)
-        log = self.log.next_deadline()
-        if log is not None:
-            waits.append(log - self.clock.mono())
+        waits = [] if wall is None else [wall - self.clock.wall()]
+        for moment in (mono, self.log.next_deadline() if log else None):
+            if moment is not None:
+                waits.append(moment - self.clock.mono())
         return min(waits, default=None)
 
     def advance(self, micros: int) -> None:
         """Let time pass, stopping wherever something is due, in order of time."""
         left = micros
         while True:
-            due = self._next_due()
+            due = self._due(log=True)
             if due is None or due > left:
                 break
             step = max(due, 0)
@@ -266,7 +254,7 @@ class Instance:
             left -= step
             self.engine.tick()
             self.run_turns()
-            again = self._next_due()
+            again = self._due(log=True)
             stuck = step == 0 and again == due and before == (self.core.last_lsn, self.log.durable)
             assert not stuck, f"something is due now, and a tick does nothing about it: {self.core.next_deadline()}"
         self.clock.advance(left)
