@@ -99,7 +99,8 @@ def fill_depth(broker: Broker, case: Case) -> None:
     bodies = [b'{"n": 0, "k": %d, "id": "f%d"}' % (n, n) for n in range(10_000, 10_000 + FILLERS)]
 
     def work(instance: Instance) -> None:
-        batch = Publishes(broker._topic(instance, case.address), encode(Properties(delivery_mode=2)), bodies)
+        topic = instance.core.topic("/", *broker.link.parted(case.address))
+        batch = Publishes(topic, encode(Properties(delivery_mode=2)), bodies)
         instance.core.publish(instance.engine.now(), batch)
         instance.make_durable()
 
