@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Self, TypeVar, cast
 
 from pydantic import SecretStr
 
+import penstock
 from penstock.config.settings import GUEST, Retention, User
 from penstock.config.vhost_sections import EntitlementSection
 from penstock.core.broker import Core
@@ -41,6 +43,15 @@ T = TypeVar("T")
 
 READER = User(name="reader", password=SecretStr("reader"))
 """Has no tags."""
+
+
+@contextmanager
+def house_with_a_queue(folder: Path) -> Generator[FlightHouse]:
+    """A house that has the queue `q`."""
+    with FlightHouse(folder) as house:
+        with penstock.connect(house.url) as client:
+            client.declare("q")
+        yield house
 
 
 class ShiftedClock(SystemClock):

@@ -60,13 +60,13 @@ class Kept:
         """
         try:
             with self._upload((way, sequence), open_) as (upload, stays):
-                if stays:
-                    receipt = upload.exchange(batch)
-                    next_ = None if sequence is None else sequence + batch.num_rows
-                    self._keep(_Idle((way, next_), upload, self._clock()))
-                    return receipt
-                upload.send(batch)
-                return upload.finish()
+                if not stays:
+                    upload.send(batch)
+                    return upload.finish()
+                receipt = upload.exchange(batch)
+            next_ = None if sequence is None else sequence + batch.num_rows
+            self._keep(_Idle((way, next_), upload, self._clock()))
+            return receipt
         except Unavailable:
             self.drop()  # their connection may be the one that was lost
             raise
@@ -113,7 +113,11 @@ class Kept:
             self._idle = self._idle[len(over) :]
             watched, self._watching = self._watching, bool(self._watching or self._idle)
         if self._watching and not watched:
-            threading.Thread(target=self._watch, name="penstock-kept", daemon=True).start()
+            try:
+                threading.Thread(target=self._watch, name="penstock-kept", daemon=True).start()
+            except RuntimeError:  # there is none to be had, or Python ends: the message is stored all the same
+                self._watching = False
+                self.drop()
         _end(over)
 
     def _watch(self) -> None:

@@ -70,11 +70,8 @@ class Link:
         return Aside(self.handover, peer, _never)
 
     def parted(self, text: str) -> tuple[str, str]:
-        """Exchange and key of a topic as people write it: `K`, or `E/K` where an exchange E is."""
-        exchange, slash, key = text.partition("/")
-        exchanges = self.handover.engine.core.topology
-        there = slash and exchange and exchanges.exchange(DEFAULT_VHOST, exchange) is not None
-        return (exchange, key) if there else ("", text)
+        """Exchange and key of a topic as people write it."""
+        return self.handover.engine.core.topology.place_of(DEFAULT_VHOST, text)
 
     def rows(self, client: str, operation: str, **fields: object) -> Iterator[Mapping[str, Any]]:
         """The rows of a DoGet's answer; fields that are None are left out."""

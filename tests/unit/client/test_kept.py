@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import penstock
-from flight_house import FlightHouse
+from flight_house import FlightHouse, house_with_a_queue
 from penstock.client import kept
 from penstock.errors import NotFound, QueueFull, Unavailable, Unroutable
 from penstock.server.flight.call_streams import Answers, Sent
@@ -42,9 +43,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
 
 @pytest.fixture
 def house(tmp_path: Path) -> Iterator[FlightHouse]:
-    with FlightHouse(tmp_path) as house:
-        with penstock.connect(house.url) as client:
-            client.declare("q")
+    with house_with_a_queue(tmp_path) as house:
         yield house
 
 
@@ -167,6 +166,20 @@ def test_no_more_than_some_wait(house: FlightHouse, client: penstock.Client, cal
         client.publish(f"q{number}", b"x")
         client.publish(f"q{number}", b"x")
     eventually(lambda: house.door.calls.streams == kept.KEPT_MOST)
+
+
+def test_without_a_thread_to_watch_them_none_stays(
+    client: penstock.Client, calls: Calls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A message that was stored is told as stored."""
+
+    def exhausted(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(kept.threading.Thread, "start", exhausted)
+    assert [client.publish("q", b"x").outcome for _ in range(4)] == ["stored"] * 4
+    assert client._kept.idle == 0
+    assert calls.made == 4
 
 
 def test_after_a_loss_none_of_the_others_is_used(tmp_path: Path, calls: Calls) -> None:

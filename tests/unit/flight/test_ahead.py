@@ -12,7 +12,7 @@ import pytest
 from pyarrow import flight
 
 import penstock
-from flight_house import FlightHouse
+from flight_house import FlightHouse, house_with_a_queue
 from penstock.client import kept
 from penstock.errors import NotFound
 from penstock.server.doors import line
@@ -26,9 +26,7 @@ BODIES = pa.record_batch({"body": [b"a", b"b"]})
 
 @pytest.fixture
 def house(tmp_path: Path) -> Iterator[FlightHouse]:
-    with FlightHouse(tmp_path) as house:
-        with penstock.connect(house.url) as client:
-            client.declare("q")
+    with house_with_a_queue(tmp_path) as house:
         yield house
 
 

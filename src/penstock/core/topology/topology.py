@@ -84,6 +84,12 @@ class Topology:
         found = self.exchanges.get((vhost, name))
         return PREDECLARED.get(name) if found is None else found
 
+    def place_of(self, vhost: str, text: str) -> tuple[str, str]:
+        """Exchange and key of a topic as people write it: `K`, or `E/K` where an exchange E is."""
+        exchange, slash, key = text.partition("/")
+        there = slash and exchange and self.exchange(vhost, exchange) is not None
+        return (exchange, key) if there else ("", text)
+
     def bindings_from(self, vhost: str, source: str) -> Iterable[Binding]:
         """Bindings whose source is that exchange, oldest first."""
         return self.by_source.get((vhost, source), ())

@@ -32,9 +32,12 @@ class Living:
     def here(self) -> list[Holder]:
         """Those that live, and have not done."""
         with self._lock:
-            found = [(one, holder) for one in self._all if (holder := one()) is not None and not holder.over]
-            self._all = [one for one, _ in found]
-            return [holder for _, holder in found]
+            return self._here()
+
+    def _here(self) -> list[Holder]:
+        found = [(one, holder) for one in self._all if (holder := one()) is not None and not holder.over]
+        self._all = [one for one, _ in found]
+        return [holder for _, holder in found]
 
     def count(self) -> int:
         return len(self.here())
@@ -49,7 +52,8 @@ class Living:
 
     def take(self, holder: Holder, most: int) -> bool:
         """A place for one more, of so many; whether there is one."""
-        if len(self._all) >= most and self.count() >= most:
-            return False
-        self.add(holder)
-        return True
+        with self._lock:
+            if len(self._all) >= most and len(self._here()) >= most:
+                return False
+            self._all.append(weakref.ref(holder))
+            return True

@@ -279,8 +279,8 @@ def find(engine: Engine, vhost: str, use: Use, statement: Statement) -> Found | 
     schema, name = use.schema.lower(), use.name
     if schema and schema not in SCHEMAS:
         raise InvalidArgument(f"{use.schema}.{name}: before the dot stands one of {', '.join(SCHEMAS)}")
-    exchange, key = place(engine, vhost, name)
     core = engine.core
+    exchange, key = core.topology.place_of(vhost, name)
     if schema in ("", "queue") and (queue := core.find_queue(vhost, name)) is not None:
         kind = queue.settings.message_type
         content = QueueContent(name, vhost, STATES, columns=columns(QUEUE, MESSAGES.names, statement, kind))
@@ -296,14 +296,6 @@ def find(engine: Engine, vhost: str, use: Use, statement: Statement) -> Found | 
         read = Replay(key, exchange=exchange, vhost=vhost, columns=columns(TOPIC, shown, statement, kind))
         return Found(use, read, bool(schema) or (vhost, exchange, key) in core.topology.topics, kind)
     return None
-
-
-def place(engine: Engine, vhost: str, name: str) -> tuple[str, str]:
-    """Exchange and key of a topic as people write it."""
-    exchange, slash, key = name.partition("/")
-    if slash and exchange and engine.core.topology.exchange(vhost, exchange) is not None:
-        return exchange, key
-    return "", name
 
 
 def columns(
