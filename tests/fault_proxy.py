@@ -184,6 +184,10 @@ class Network:
 
     async def _end(self) -> None:
         for server in self._servers:
+            for one in server.sockets:
+                self._loop.remove_reader(one.fileno())
+        await asyncio.sleep(0)  # whom asyncio has accepted is handed over, which it cannot be to a closed server
+        for server in self._servers:
             server.close()
         while others := asyncio.all_tasks() - {asyncio.current_task()}:
             for way in self._ways:  # who is being taken just now is in none yet: its socket would be lost

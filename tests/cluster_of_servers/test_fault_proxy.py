@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import socket
+import sys
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 import pytest
 
@@ -104,6 +107,26 @@ def test_a_caller_of_a_half_open_connection_is_never_told(way: Way) -> None:
         assert silent(one, b"b")
         way.heal()
         assert silent(one, b"c")
+
+
+def test_whoever_comes_at_the_very_end_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    left, held, hold = list[object](), threading.Event(), threading.Event()
+    monkeypatch.setattr(sys, "unraisablehook", left.append)
+
+    def stand() -> None:
+        held.set()
+        hold.wait(WAIT_S)
+
+    with socket.create_server(("127.0.0.1", 0)) as echo, ExitStack() as stack:
+        with Network() as network:
+            way = network.way(echo.getsockname()[1])
+            network._loop.call_soon_threadsafe(stand)
+            assert held.wait(WAIT_S)
+            for _ in range(3):
+                stack.enter_context(call(way))  # the kernel has taken it
+            threading.Timer(0.05, hold.set).start()  # the network's thread is asked to end, and then finds them
+        gc.collect()
+    assert left == []
 
 
 def test_a_fault_is_of_those_it_was_set_for(way: Way) -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import socket
+from contextlib import ExitStack
+from urllib.parse import urlsplit
 from urllib.request import urlopen
 
 import pika
@@ -11,9 +14,11 @@ import pytest
 
 import penstock
 from penstock.testing import Broker
+from penstock.wire.amqp.frames import PROTOCOL_HEADER
 
+WAIT_S = 10.0
 PERSISTENT = pika.BasicProperties(delivery_mode=2)
-CONFIG = {"queue": [{"name": "q", "lease_period": "30s"}]}
+CONFIG: dict[str, object] = {"queue": [{"name": "q", "lease_period": "30s"}]}
 
 
 def test_pika_and_the_broker_share_queues_and_time() -> None:
@@ -69,6 +74,48 @@ def test_a_crash_cuts_connections_and_a_restart_opens_the_same_port() -> None:
         method, _, body = again.channel().basic_get("q")
         assert (method.redelivered, body) == (True, b"one")
         again.close()
+
+
+LOGIN = b"authorization: Basic Z3Vlc3Q6Z3Vlc3Q=\r\n"
+BEGUN = {
+    "nothing to AMQP's": ("amqp", b""),
+    "a first word": ("amqp", PROTOCOL_HEADER),
+    "nothing to HTTP's": ("http", b""),
+    "half a head": ("http", b"GET /api/queues HTTP/1.1\r\nhost: x\r\n"),
+    "a body that does not come": (
+        "http", b"PUT /api/queues/%2F/x HTTP/1.1\r\nhost: x\r\n" + LOGIN + b"content-length: 9\r\n\r\n{",
+    ),
+    "to be told of events": ("http", b"GET /api/events HTTP/1.1\r\nhost: x\r\n" + LOGIN + b"\r\n"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("ends", ["close", "crash"])
+def test_everybody_hears_of_an_end_whatever_was_begun(ends: str) -> None:
+    """One stranger with each: what a loop leaves open is heard of by nobody."""
+    with ExitStack() as stack:
+        broker = stack.enter_context(Broker(CONFIG))
+        ports = {"amqp": urlsplit(broker.amqp_url).port, "http": urlsplit(broker.http_url).port}
+        links = dict[str, socket.socket]()
+        for name, (door, word) in BEGUN.items():
+            links[name] = stack.enter_context(socket.create_connection(("127.0.0.1", ports[door] or 0), WAIT_S))
+            links[name].sendall(word)
+        assert links["a first word"].recv(1) == b"\x01"
+        assert links["to be told of events"].recv(8) == b"HTTP/1.1"
+        getattr(broker, ends)()
+        left = [name for name, link in links.items() if not ended(link)]
+        assert left == []
+
+
+def ended(link: socket.socket) -> bool:
+    """Whether its other end goes, whatever is said before that."""
+    try:
+        while link.recv(1 << 16):
+            pass
+    except TimeoutError:
+        return False
+    except OSError:
+        pass
+    return True
 
 
 def test_a_clean_stop_says_goodbye() -> None:
