@@ -6,6 +6,8 @@ import resource
 import subprocess
 import sys
 import textwrap
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -29,13 +31,17 @@ class House:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 100.0
-        self.stacks = list[int]()
+        self.stacks = [STACK]  # of threads that begin, one after the other
         self.under_way = 0
         self.crowding = Crowding(lambda: self.under_way)
         self.threads(0)
         monkeypatch.setattr(self.crowding, "_memory", lambda: 0)
-        monkeypatch.setattr(crowding, "with_stacks", self.stacks.append)
+        monkeypatch.setattr(crowding, "with_stacks", self.with_stacks)
         monkeypatch.setattr(crowding, "setswitchinterval", lambda _: None)
+
+    def with_stacks(self, size: int) -> None:
+        if size != self.stacks[-1]:
+            self.stacks.append(size)
 
     def threads(self, waiting: int) -> None:
         self.crowding._threads = lambda: OWN + self.under_way + waiting  # type: ignore[assignment]
@@ -60,7 +66,7 @@ def test_honest_callers_who_come_at_once_all_get_a_thread(house: House, callers:
         house.threads(waiting)
         house.begun(8)
         assert not house.too_many(0.05), "they wait for Python's lock, for as long as it takes"
-    assert house.stacks == []
+    assert house.stacks == [STACK]
 
 
 def test_a_flood_gets_no_more_threads_and_is_cut(house: House) -> None:
@@ -68,7 +74,7 @@ def test_a_flood_gets_no_more_threads_and_is_cut(house: House) -> None:
     assert not house.too_many()
     house.begun(BURST + 1)
     assert not house.too_many()
-    assert house.stacks == [NO_STACK]
+    assert house.stacks == [STACK, NO_STACK]
     assert not house.too_many(0.5 * LASTS_S)
     assert house.too_many(0.6 * LASTS_S)
     assert not house.too_many(0.1), "what was cut gives back its memory in a while"
@@ -77,11 +83,39 @@ def test_a_flood_gets_no_more_threads_and_is_cut(house: House) -> None:
 def test_beyond_the_bound_of_the_process_nobody_waits_to_see_whether_it_passes(house: House) -> None:
     house.threads(THREADS_MOST)
     house.too_many()
-    assert house.stacks == [NO_STACK]
+    assert house.stacks == [STACK, NO_STACK]
     house.threads(0)
     house.too_many(0.01)
-    assert house.stacks == [NO_STACK, STACK]
+    assert house.stacks == [STACK, NO_STACK, STACK]
     assert not house.too_many(2 * LASTS_S), "it passed"
+
+
+def test_nobody_waits_for_one_who_sees_it_and_gets_no_turn_of_pythons_lock(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thousand threads more began meanwhile, as many as the process has room for, and ended it."""
+    stands, goes_on = threading.Event(), threading.Event()
+
+    def stand(size: int) -> None:
+        stands.set()
+        assert goes_on.wait(30)
+        house.with_stacks(size)
+
+    house.threads(THREADS_MOST)
+    with ThreadPoolExecutor() as pool:
+        monkeypatch.setattr(crowding, "with_stacks", stand)
+        first = pool.submit(house.crowding._count, house.now)
+        assert stands.wait(30)
+        monkeypatch.setattr(crowding, "with_stacks", house.with_stacks)
+        house.too_many()
+        assert house.stacks == [STACK, NO_STACK]
+        house.threads(0)
+        house.too_many(0.01)
+        assert house.stacks == [STACK, NO_STACK, STACK]
+        goes_on.set()
+        first.result()
+        house.too_many(0.01)
+        assert house.stacks == [STACK, NO_STACK, STACK, NO_STACK, STACK], "who came late has the last word for a moment"
 
 
 def test_a_flood_that_lets_up_for_a_moment_is_cut_all_the_same(house: House) -> None:
@@ -114,7 +148,7 @@ def test_calls_that_are_under_way_do_not_count_as_waiting(house: House) -> None:
     house.begun(2 * BURST)
     house.threads(WAITING_MOST - OWN)
     assert not house.too_many()
-    assert house.stacks == []
+    assert house.stacks == [STACK]
 
 
 def test_what_was_taken_since_calls_began_to_crowd_is_known(house: House, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -130,7 +130,6 @@ class Crowding:
         self._full_since: float | None = None
         self._full_at = -OVER_S  # when it was so last
         self._full_s = 0.0  # how long in this flood, before `_full_since`
-        self._looking = threading.Lock()
         self._cut_at = -AGAIN_S
         self._used = 0  # bytes beside stacks, when something was cut last
 
@@ -152,29 +151,27 @@ class Crowding:
             self._few_at = self._begun
         lasting = now - self._full_at < OVER_S or self._begun - self._few_at > BURST
         full = threads > THREADS_MOST or (waiting > WAITING_MOST and lasting)
-        if full != self.is_full() and self._looking.acquire(blocking=False):
-            if full != self.is_full():  # nobody else has been here meanwhile
-                with_stacks(NO_STACK if full else STACK)
-                setswitchinterval(FULL_SWITCH_S if full else self._switch_s)
-                self._turn(now)
-            self._looking.release()
+        if full != self.is_full():
+            self._turn(now, full=full)
         if full:
             self._full_at = now
         return threads
 
-    def _turn(self, now: float) -> None:
-        """It is full, or is not any more."""
-        if self._full_since is not None:
-            self._full_s += now - self._full_since
-            self._full_since = None
-            return
-        if now - self._full_at > OVER_S:
+    def _turn(self, now: float, *, full: bool) -> None:
+        """It is full, or is not any more.  What stops threads comes first, and no lock is taken for it: whoever held
+        it would wait for Python's among a thousand others, which all begin meanwhile."""
+        with_stacks(NO_STACK if full else STACK)
+        setswitchinterval(FULL_SWITCH_S if full else self._switch_s)
+        since, self._full_since = self._full_since, now if full else None
+        if since is not None:
+            self._full_s += now - since
+        elif full and now - self._full_at > OVER_S:
             self._full_s = 0.0
-        self._full_since = now
 
     def too_many(self, now: float) -> bool:
         """Whether a connection should be cut now.  For one thread, which asks often."""
         threads = self._count(now)
+        with_stacks(NO_STACK if self.is_full() else STACK)  # two turned it at once, and the earlier one came later
         used = self._memory() * _PAGE - threads * STACK
         short = self._limit != resource.RLIM_INFINITY and self._limit - STACKS - used < LEFT_LEAST
         self.short_of = used if short else 0
