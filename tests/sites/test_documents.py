@@ -212,7 +212,7 @@ def test_each_instance_gives_a_barrier_to_its_own_subscribers(three: Instances) 
         first = consumers["east-1"].take(timeout=20)
         assert first is not None
         assert first.body == b'{"n": 0}'
-        come(three, "Steps", {"east-2": (0, three["east-2"].queue("Steps")["foreign"])})
+        come(three, "Steps", {"east-2": (0, 2), "west": (0, 2)})  # and the barrier, which is nobody else's
         assert [consumers[name].take(timeout=0.2) for name in ("east-2", "west")] == [None, None]
         first.ack()
         got = {name: consumer.take(timeout=20) for name, consumer in consumers.items()}

@@ -16,8 +16,16 @@ def test_spark_reads_a_linked_topic_of_any_site(spark: Any, tmp_path: Path) -> N
         publish(sites["b"], b"three")
         for site in sites:
             eventually(lambda site=site: site.waiting() == 3)  # type: ignore[misc]
-            topic = spark.read.format("penstock").option("url", site.url).option("topic", "work").load()
-            assert sorted(bytes(row.body) for row in topic.collect()) == [b"one", b"three", b"two"]
+            topic = spark.read.format("penstock").option("url", site.url).option("topic", "work")
+            found = list[bytes]()
+
+            def whole(topic: Any = topic, found: list[bytes] = found) -> bool:
+                """A read shows what is on the site's disk by then, which is later than that it waits."""
+                found[:] = sorted(bytes(row.body) for row in topic.load().collect())
+                return len(found) == 3
+
+            eventually(whole, lambda found=found: f"{found}")  # type: ignore[misc]
+            assert found == [b"one", b"three", b"two"]
             states = spark.read.format("penstock").option("url", site.url).option("queue", "work")
-            found = {row.state for row in states.option("states", "ready,foreign").load().select("state").collect()}
-            assert found == {"ready", "foreign"}
+            told = {row.state for row in states.option("states", "ready,foreign").load().select("state").collect()}
+            assert told == {"ready", "foreign"}
