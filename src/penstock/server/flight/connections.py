@@ -21,6 +21,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import unquote
@@ -77,7 +78,7 @@ class _Seen(NamedTuple):
 
 
 class Connections:
-    """Those of some ports.  `known` belongs to any thread, and so do `watch`, `cut_all` and `end`."""
+    """Those of some ports.  `known` belongs to any thread, and so do `watch`, `cut_those`, `cut_all` and `end`."""
 
     def __init__(
         self,
@@ -142,6 +143,13 @@ class Connections:
         self.look(now)
         with self._looking:
             self._cut_off(dict.fromkeys(self._waiting, "time"))
+
+    def cut_those(self, peers: set[Peer]) -> None:
+        """End some by address; what was written to them before still comes to them."""
+        for _, one in _sockets() if peers else ():
+            with one, suppress(OSError):  # some end by themselves
+                if (found := _door_and_peer(one, self._doors)) is not None and found[1] in peers:
+                    one.shutdown(socket.SHUT_RDWR)
 
     def cut_all(self) -> int:
         """End every connection; how many there were.  Calls on them end as if the client had gone."""

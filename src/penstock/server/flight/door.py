@@ -185,6 +185,7 @@ class FlightDoor:
         self.closing = True
         for exchange in list(self.exchanges):
             exchange.end(Unavailable("the server stops"))
+        self.publishing.stop()
         self.following.stop()
         self.watching.stop()
         self.queries.close()

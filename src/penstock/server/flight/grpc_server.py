@@ -54,8 +54,8 @@ logger = logging.getLogger("penstock.flight")
 
 NOTHING: Mapping[str, object] = {}
 
-CUT_S = 3.0
-"""How long calls may take to end whose connection was cut."""
+CUT_S, LOOK_S = 3.0, 0.02
+"""How long calls may take to end whose connection was cut, and how often it is looked whose may be cut."""
 
 AHEAD_MOST = 16
 """Uploads whose first piece is waited for before the server has heard of them: it counts those that stand still."""
@@ -168,7 +168,8 @@ class Server:
         """Stop listening and wait for running calls, at most so many seconds; whether all have ended then.
 
         pyarrow waits for every call, and a call whose client stands still or does not end its half of a stream never
-        ends: after that time connections are cut, and what runs on them ends with them.
+        ends.  Where all that came has its answer the connection is cut at once.  After that time all are, and what
+        runs on them ends with them.
         """
         self._closed.set()
         until = time.monotonic() + timeout
@@ -177,14 +178,19 @@ class Server:
             for server in servers.values():
                 self._end(server)
         self.connections.cut_strangers(time.monotonic())  # they have no call, and pyarrow waits for them, too
+        while not self._over(min(LOOK_S, until - time.monotonic())) and time.monotonic() < until:
+            self.connections.cut_those(self.logins.at_rest())
+        if not self._over():
+            logger.info("%d Flight connections are cut: their calls did not end", self.connections.cut_all())
+            self._over(CUT_S)
+        self.connections.end()
+        return self._over()
+
+    def _over(self, seconds: float = 0.0) -> bool:
+        """Whether the calls of all that listen no more have ended, in so many seconds at most."""
+        until = time.monotonic() + seconds
         for thread in self._ending:
             thread.join(max(0.0, until - time.monotonic()))
-        if any(thread.is_alive() for thread in self._ending):
-            logger.info("%d Flight connections are cut: their calls did not end", self.connections.cut_all())
-            until = time.monotonic() + CUT_S
-            for thread in self._ending:
-                thread.join(max(0.0, until - time.monotonic()))
-        self.connections.end()
         return not any(thread.is_alive() for thread in self._ending)
 
     def strangers(self) -> tuple[dict[str, int], Counter[tuple[str, str]]]:
@@ -226,9 +232,9 @@ class Server:
             raise InvalidArgument(f"{name} has {len(blob)} bytes of JSON; at most {COMMAND_LIMIT} are read")
         credentials = cast("Credentials", context.get_middleware("login"))
         peer = _said(context)
-        host, port = host_and_port(peer)
+        host, port = credentials.place.peer = host_and_port(peer)
         told = {"call": what, "user": credentials.user, "password": credentials.password}
-        call = Call(self.lines, context)
+        call = Call(self.lines, context, credentials.place)
         try:
             call.begin({**told, "peer": peer, "host": host, "port": port, **more}, blob, ahead)
         except BaseException as error:
@@ -259,7 +265,7 @@ class Server:
         peer, began = _peer(context), list[Uploads]()
 
         def uploads_of(call: Call) -> Uploads:
-            return Uploads(call, reader, layout, self.bounds, context, came)
+            return Uploads(call, reader, layout, self.bounds, context, came, self._closed.is_set)
 
         def ahead(call: Call) -> None:
             began.append(uploads_of(call))
@@ -309,7 +315,8 @@ class Server:
                 if frame.kind is Kind.DONE:
                     return
                 told(frame)
-            uploads, down = Uploads(call, reader, layout, self.bounds, context, came), Down(call, told)
+            uploads = Uploads(call, reader, layout, self.bounds, context, came, self._closed.is_set)
+            down = Down(call, told)
             down.start()
             try:
                 while uploads.go_on() and down.asked():

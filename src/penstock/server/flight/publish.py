@@ -22,7 +22,7 @@ import orjson
 
 from penstock.core.queue import refusing
 from penstock.core.sow.rows import LARGE
-from penstock.errors import DiskFull, Draining, InvalidArgument, LogBroken, PenstockError, Refused
+from penstock.errors import DiskFull, Draining, InvalidArgument, LogBroken, PenstockError, Refused, Unavailable
 from penstock.records.entries import Publishes, Topic
 from penstock.records.message_bodies import lengths, listed
 from penstock.server.flight.arriving import Arriving
@@ -88,7 +88,7 @@ class Publishing:
     def __init__(self, handover: Handover, bounds: Bounds, gate: Gatekeeper, waiting_most: int = WAITING_MOST) -> None:
         self._gate = gate
         self._waiting_most = waiting_most
-        self._waiting = set[Waiter]()  # uploads that wait for room; on the loop
+        self._waiting: dict[Waiter, Answer[tuple[Published, int]]] = {}  # uploads that wait for room; on the loop
         self.engine = handover.engine
         self.bounds = bounds
         self._handover = handover
@@ -177,8 +177,14 @@ class Publishing:
         self._handover.forget(answer)
         self.engine.rooms.leave(waiter)
         waiter.gone = True
-        self._waiting.discard(waiter)
+        self._waiting.pop(waiter, None)
         waiter.go_on = _nobody
+
+    def stop(self) -> None:
+        """Nobody waits for room any more: the server stops.  On the loop."""
+        for waiter, answer in list(self._waiting.items()):
+            self._leave(waiter, answer)
+            answer.fail(Unavailable("the server stops"))
 
     def _parts(self, command: Publish, upload: Upload) -> Iterator[Upload]:
         """An upload as it is stored: whole, unless its rows are deltas to the records of a topic."""
@@ -231,7 +237,7 @@ class Publishing:
             if waiter.gone:
                 return
             waiter.go_on = _nobody
-            self._waiting.discard(waiter)
+            self._waiting.pop(waiter, None)
         if not engine.has_room():
             later = partial(self._decide, command, upload, keyed, sequence, before, waiter=waiter)
             engine.on_room.append(partial(self._handover.again, later, answer))
@@ -257,7 +263,7 @@ class Publishing:
                 if waiter is None or len(self._waiting) >= self._waiting_most:
                     raise refusing.blocked(queue)
                 waiter.go_on = again
-                self._waiting.add(waiter)
+                self._waiting[waiter] = answer
                 self._handover.keep(answer)
                 engine.rooms.wait(queue, int(lengths(batch.bodies)[0]), waiter)
                 return

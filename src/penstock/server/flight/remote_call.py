@@ -28,6 +28,7 @@ from penstock.wire.flight.failures import encode_error, status_of
 
 if TYPE_CHECKING:
     from penstock.server.doors.line import Lines
+    from penstock.server.flight.senders import Peer
 
 
 # pyarrow's stubs leave the element types of arrays and fields open
@@ -64,10 +65,22 @@ class Abandoned(Exception):
     """The client went away."""
 
 
+class Place(Holder):
+    """What a call takes as long as it is under way."""
+
+    __slots__ = ("peer", "rests")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.peer: Peer | None = None  # of whom it is, once somebody has looked
+        self.rests = False  # its client says nothing now, and all that he said has its answer
+
+
 class Call:
     """One call on its line.  `close` it, however it ends."""
 
-    def __init__(self, lines: Lines, context: Any) -> None:
+    def __init__(self, lines: Lines, context: Any, place: Place | None = None) -> None:
+        self.place = place or Place()
         self._lines = lines
         self._context = context
         self._line, number = lines.take()
@@ -210,6 +223,12 @@ class Places:
     def total(self) -> int:
         return self._known.count() + self._nobodys.count()
 
+    def at_rest(self) -> set[Peer]:
+        """Whose calls all rest."""
+        calls = [one for one in (*self._known.here(), *self._nobodys.here()) if isinstance(one, Place)]
+        peers = {rests: {one.peer for one in calls if one.rests is rests and one.peer} for rests in (True, False)}
+        return peers[True] - peers[False]
+
 
 NOBODY = "", ""
 """Whose calls those are whose login nobody has found right so far."""
@@ -222,7 +241,7 @@ class Credentials(flight.ServerMiddleware):
         self.user = user
         self.password = password
         self.token = token
-        self.place = Holder()  # pyarrow lets go of it with the call, also where there is no memory to say so
+        self.place = Place()  # pyarrow lets go of it with the call, also where there is no memory to say so
 
     def call_completed(self, exception: BaseException | None) -> None:
         """Flight's: the call has ended, however it did."""
@@ -266,6 +285,10 @@ class Logins(flight.ServerMiddlewareFactory):
     def under_way(self) -> int:
         """Calls that have said who they are, and have not ended."""
         return self._places.total()
+
+    def at_rest(self) -> set[Peer]:
+        """Connections that could be cut without a loss: each of their calls waits for its client, and owes nothing."""
+        return self._places.at_rest()
 
     def _let_in(self, credentials: Credentials) -> None:
         """Have a place for it.  Whoever finds none of those for logins that nobody knows is asked about.

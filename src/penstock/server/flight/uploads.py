@@ -15,7 +15,7 @@ from typing import Any, cast
 
 from pyarrow import flight
 
-from penstock.errors import InvalidArgument, PenstockError
+from penstock.errors import InvalidArgument, PenstockError, Unavailable
 from penstock.server.doors.columns import batch_up, schema_up
 from penstock.server.doors.line import FOLLOWED, Frame, Kind, failed
 from penstock.server.flight.arriving import Arriving
@@ -23,7 +23,7 @@ from penstock.server.flight.living import Holder, Living
 from penstock.server.flight.remote_call import Abandoned, Call
 from penstock.wire.fields import COMMAND_LIMIT
 from penstock.wire.flight.failures import encode_error, status_of
-from penstock.wire.flight.received import PUBLISHED, STAGED, STAGED_IN_ORDER, Bounds, Layout
+from penstock.wire.flight.received import PUBLISHED, STAGED, STAGED_IN_ORDER, TRANSACTED, Bounds, Layout, Received
 
 
 class _Slot:
@@ -41,6 +41,9 @@ class _FromClient(Arriving):
 UNANSWERED = (PUBLISHED, STAGED, STAGED_IN_ORDER)
 """Uploads of which words alone have no answer: how many rows they have is told with the last one."""
 
+UPLOADS = (*UNANSWERED, TRANSACTED)
+"""What is sent up and answered.  Each batch that is published has its answer, of the others all together."""
+
 KEPT_LEAST, KEPT_MOST = 1 << 10, 16 << 10
 """Bytes of words that wait for what follows: for one of them at least, of all."""
 
@@ -49,9 +52,10 @@ class Uploads:
     """What a client sends on one call, given to the server as it asks for it."""
 
     def __init__(
-        self, call: Call, reader: Any, layout: Layout, bounds: Bounds, context: Any, came: Callable[[int], None]
-    ) -> None:
-        """came: told how many bytes have come out of gRPC."""
+        self, call: Call, reader: Any, layout: Layout, bounds: Bounds, context: Any, came: Callable[[int], None],
+        ends: Callable[[], bool],
+    ) -> None:  # fmt: skip
+        """came: told how many bytes have come out of gRPC.  ends: whether the door takes nothing new any more."""
         self._call = call
         self._came = came
         self._layout = layout
@@ -59,6 +63,8 @@ class Uploads:
         self._arriving = _FromClient(reader, cast("Any", _Slot()), bounds)
         self._each = self._arriving.each(layout)
         self._kept = 0  # bytes of words that wait for what follows them
+        self._ends = ends
+        self._owing = layout not in UPLOADS  # whether what came may have no answer when the server asks for more
 
     def begin(self) -> None:
         """Send the schema and what comes first, or what is wrong with the schema."""
@@ -73,7 +79,7 @@ class Uploads:
     def go_on(self) -> bool:
         """Send what comes next; False: that was the last.  Raises Abandoned when the client is gone."""
         try:
-            received, words = next(self._each)
+            received, words = self._next()
             self._came(0 if received is None else received.size)
             if words is not None and len(words) > COMMAND_LIMIT:  # else the server cuts off the whole door
                 what = self._layout.what
@@ -95,6 +101,20 @@ class Uploads:
             self._call.send(Kind.FAILED, failed((status_of(error), *encode_error(error))))
             return False
         return True
+
+    def _next(self) -> tuple[Received | None, bytes | None]:
+        """What comes next.  Unavailable for a batch that came when the door began to end: nobody has taken it."""
+        place, rests = self._call.place, not self._owing
+        place.rests = rests
+        try:
+            received, words = next(self._each)
+        finally:
+            place.rests = False  # before it is asked whether the door ends: who ends it says so before he looks at this
+        if received is not None:
+            if rests and self._ends():
+                raise Unavailable("the server stops")
+            self._owing = self._layout is not PUBLISHED
+        return received, words
 
     def _unanswered(self, words: bytes) -> bool:
         """Whether a client that says this waits for nothing before it goes on: what it says next is read first."""
