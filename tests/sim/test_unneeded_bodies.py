@@ -129,3 +129,28 @@ def test_what_waits_long_after_the_rest_of_its_batch_was_taken_is_all_that_is_ke
     life.run()
     life.engine.tending.beat()
     assert_few(life, 50)
+
+
+DEEP = 1100
+"""Messages that wait in a queue: more than are looked at one by one for those of a batch."""
+
+DEEPLY: dict[str, dict[str, Any]] = {
+    "keys": {"x-group-key": "/g"},
+    "keys in a ring": {"x-group-key": "/g", "x-ring-size": DEEP},
+    "tenants": {"x-fairness-key": "/g"},
+    "tenants by priority": {"x-fairness-key": "/g", "x-max-priority": 3},
+}
+
+
+@pytest.mark.parametrize("how", DEEPLY)
+def test_a_deep_queue_with_a_limit_has_bodies_of_what_it_holds(how: str) -> None:
+    """Of each batch something goes to a queue that drops nothing, so none of them leaves memory as a whole."""
+    life = life_of(**{"x-max-length": DEEP, **DEEPLY[how]})
+    life.declare("rare")
+    client = life.client()
+    for start in range(0, 8 * DEEP, 200):
+        bodies = [b'{"g": %d, "x": "%s"}' % (i % 7, b"x" * BODY) for i in range(start, start + 200)]
+        client.send(b"".join(message(body, "q" if i % 40 else "rare") for i, body in enumerate(bodies)))
+        life.run()
+    assert life.ready("q") == DEEP
+    assert_few(life, DEEP + life.ready("rare"))

@@ -17,10 +17,10 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
-from penstock.core.queue.order.runs import END, NEVER, PIECE, Key, Run, packed, view
+from penstock.core.queue.order.runs import END, NEVER, PIECE, Key, Run, packed, sorted_chunk, view, within
 from penstock.core.queue.settling.attempts import FRESH
 from penstock.core.queue.staging import NO_KEY, Keys
-from penstock.records.chunks import Chunk
+from penstock.records.chunks import Chunk, as_chunk
 
 CUT = 64
 """Numbers of a line that are behind its first message before they are cut off."""
@@ -214,11 +214,9 @@ class Groups:
         """Where a message is in a line; 0: it is not."""
         if not self.apart:
             at = bisect_left(line, lsn, line[0])
-            return at if at < len(line) and line[at] == lsn else 0
-        try:
-            return line.index(lsn, line[0])
-        except ValueError:
-            return 0
+        else:
+            at = bisect_left(line, self._place(lsn), line[0], key=self._place)
+        return at if at < len(line) and line[at] == lsn else 0
 
     def run_of(self, lsn: int) -> Run:
         """A message that was in a line, as a run."""
@@ -298,6 +296,14 @@ class Groups:
         if lsns:
             every = np.sort(np.concatenate(lsns))
             yield from (packed(every[start : start + PIECE]) for start in range(0, len(every), PIECE))
+
+    def between(self, first: int, stop: int) -> Chunk:
+        """All that wait in lines with LSNs in [first, stop), ascending; they stay."""
+        if stop - first <= self.count:
+            found = {lsn for lsn in self.keys.known(first, stop) if self.waits(lsn)}
+            return as_chunk(array("q", sorted(found)))
+        every = (*self.chunks(), *(run.chunk for run in self.apart.values()))
+        return sorted_chunk([some for chunk in every if len(some := within(chunk, first, stop))])
 
     def busy(self, held: Iterable[int]) -> int:
         """How many keys these leased messages stand for."""

@@ -32,7 +32,7 @@ from penstock.core.queue.order.ranking import take_unranked
 from penstock.core.queue.order.ranks import LOWEST, Ranks
 from penstock.core.queue.order.runs import NEVER, Run, holds, packed, sorted_chunk, tidy
 from penstock.core.queue.owning import sort_out
-from penstock.core.queue.places import STATES
+from penstock.core.queue.places import STATES, Place
 from penstock.core.queue.settling.attempts import FRESH, Tally
 from penstock.core.queue.shares import Shares, expressions
 from penstock.core.queue.whole import ATTEMPTS, DISPATCH, RANKS, SHARES, TRIM
@@ -292,6 +292,7 @@ def check(queue: Contents) -> None:
         assert there == place.count, f"{queue!r}: {place.part} has {there}, counted {place.count}"
         counts[place.state] += there
         lowest = min(chunk[0] for chunk in place.chunks())
+        _check_between(queue, place)
         assert queue.floor() <= lowest, f"{queue!r}: {lowest} of {place.part} is below the floor {queue.floor()}"
     told = (queue.ready, queue.held, queue.inactive, queue.delayed, queue.leased, queue.dying, queue.foreign_count)
     assert tuple(counts.values()) == told, f"{queue!r}: there is {counts}, counted {told}"
@@ -302,6 +303,16 @@ def check(queue: Contents) -> None:
     _check_barriers(queue)
     _check_leases(queue)
     _check_solid(queue)
+
+
+def _check_between(queue: Contents, place: Place) -> None:
+    """What is told to stand between two LSNs is what stands there."""
+    if place.between is not None:
+        everything = flat(place.chunks())
+        for first, stop in pairwise([0, *np.quantile(everything, (0.3, 0.6)).astype(np.int64).tolist(), NEVER]):
+            there = everything[(everything >= first) & (everything < stop)].tolist()
+            told = list(place.between(first, stop))
+            assert told == there, f"{queue!r}: {told} of {place.part} between {first} and {stop}, there is {there}"
 
 
 def _check_solid(queue: Contents) -> None:

@@ -53,8 +53,9 @@ def _places(queue: Contents) -> Iterator[Place]:
         yield from _of_shares(queue, queue.shares)
     if tail.count:
         yield Place(
-            "inactive", "tail", tail.count, tail.chunks, lowest=tail.lowest, extract=tail.extract, page=tail.page
-        )
+            "inactive", "tail", tail.count, tail.chunks, lowest=tail.lowest, extract=tail.extract, page=tail.page,
+            between=tail.between,
+        )  # fmt: skip
     if queue.held:
         yield from _held(queue)
     if delays.retries.count:
@@ -66,7 +67,7 @@ def _places(queue: Contents) -> Iterator[Place]:
     if delays.scheduled.count:
         yield Place(
             "delayed", "scheduled", delays.scheduled.count, delays.scheduled.chunks, page=delays.scheduled.page,
-            extract=lambda wanted: _undelayed(queue, delays.unschedule(wanted)),
+            extract=lambda wanted: _undelayed(queue, delays.unschedule(wanted)), between=delays.scheduled.within,
         )  # fmt: skip
     if queue.leased:
         yield Place(
@@ -92,16 +93,17 @@ def _of_shares(queue: Contents, shares: Shares) -> Iterator[Place]:
     if groups is not None and groups.count:
         yield Place(
             "ready", "lines", groups.count, groups.chunks, groups.apart.values, groups.waiting, groups.floor,
-            lambda wanted: forgotten(groups.extract(wanted)),
+            lambda wanted: forgotten(groups.extract(wanted)), between=groups.between,
         )  # fmt: skip
     if tenants is not None and tenants.count:
         yield Place(
-            "ready", "tenants", tenants.count, tenants.chunks, tenants.runs, None, tenants.floor, tenants.extract
-        )
+            "ready", "tenants", tenants.count, tenants.chunks, tenants.runs, None, tenants.floor, tenants.extract,
+            between=tenants.between,
+        )  # fmt: skip
     if staging.count:
         yield Place(
             "ready", "unkeyed", staging.count, staging.chunks, staging.runs, None, staging.floor,
-            lambda wanted: forgotten(staging.extract(wanted)), staging.page,
+            lambda wanted: forgotten(staging.extract(wanted)), staging.page, between=staging.between,
         )  # fmt: skip
 
 
@@ -111,6 +113,7 @@ def _held(queue: Contents) -> Iterator[Place]:
         yield Place(
             "held", "barriers", barriers.held, barriers.chunks, barriers.runs, lowest=barriers.floor,
             extract=lambda wanted: unbarred(queue, wanted), page=barriers.page, solid=barriers.solid,
+            between=barriers.between,
         )  # fmt: skip
     if older is not None and older.count:
         yield Place("held", "found", older.count, lambda: older.chunks, extract=older.extract, page=older.page)

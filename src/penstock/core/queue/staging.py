@@ -19,7 +19,7 @@ from penstock.core.arena import Move
 from penstock.core.queue.order.main_order import Main
 from penstock.core.queue.order.ranks import DEAD_MOST, Ranks
 from penstock.core.queue.order.returned import Returned, take_oldest
-from penstock.core.queue.order.runs import END, NEVER, Key, Run, sift
+from penstock.core.queue.order.runs import END, NEVER, Key, Run, sift, sorted_chunk, within
 from penstock.records.chunks import Chunk, as_chunk
 
 STEP = 512
@@ -108,6 +108,11 @@ class Staging:
         self.returned.page(move)
 
     # -- asked
+
+    def between(self, first: int, stop: int) -> Chunk:
+        """All that wait here with LSNs in [first, stop), ascending; they stay."""
+        back = (within(run.chunk, first, stop) for run in self.runs())
+        return sorted_chunk([chunk for chunk in (self.main.between(first, stop), *back) if len(chunk)])
 
     def chunks(self) -> Iterator[Chunk]:
         """What was never delivered and stands at its own place, as chunks that will not change."""
@@ -235,6 +240,11 @@ class Keys:
         if not self._late:
             return known
         return [*known, *[lsn for lsn in chunk if lsn in self._late]]
+
+    def known(self, first: int, stop: int) -> Iterable[int]:
+        """Those with LSNs in [first, stop) whose keys are known; some that are gone may be among them."""
+        known = self._known.between(first, stop)
+        return [*known, *(lsn for lsn in self._late if first <= lsn < stop)] if self._late else known
 
     def all_known(self, chunk: Chunk) -> bool:
         """Whether the keys of all these living messages are known."""

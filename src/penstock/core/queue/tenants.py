@@ -24,7 +24,7 @@ from penstock.core.queue.order.main_order import Main
 from penstock.core.queue.order.priority import PriorityOrder
 from penstock.core.queue.order.ranks import Ranks
 from penstock.core.queue.order.returned import PriorityReturned, Returned, take_oldest
-from penstock.core.queue.order.runs import END, NEVER, Key, Run, sift
+from penstock.core.queue.order.runs import END, NEVER, Key, Run, sift, sorted_chunk, within
 from penstock.core.queue.settling.attempts import FRESH
 from penstock.core.queue.staging import Keys
 from penstock.records.chunks import Chunk, as_chunk
@@ -441,6 +441,16 @@ class Tenants:
     def leased_most(self) -> int:
         """How many a tenant may have out."""
         return self._leased_most
+
+    def between(self, first: int, stop: int) -> Chunk:
+        """All that wait here with LSNs in [first, stop), ascending; they stay."""
+        out: list[Chunk] = [array("q", sorted(lsn for lsn in self._through if first <= lsn < stop))]
+        few = stop - first <= self.count
+        for number in set(map(self.keys.of, self.keys.known(first, stop))) if few else list(self._by_number):
+            if (tenant := self._by_number.get(number)) is not None:
+                back = () if tenant.returned is None else tenant.returned.runs()
+                out += [tenant.main.between(first, stop), *(within(run.chunk, first, stop) for run in back)]
+        return sorted_chunk([chunk for chunk in out if len(chunk)])
 
     def chunks(self) -> Iterator[Chunk]:
         """What was never delivered and stands at its own place; copies."""

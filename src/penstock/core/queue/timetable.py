@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.core.arena import Move, heap
-from penstock.core.queue.order.runs import NEVER, PIECE, view
+from penstock.core.queue.order.runs import NEVER, PIECE, sorted_chunk, view, within
 from penstock.core.state.lsns import to_array
 from penstock.records.chunks import Chunk, Longs
 
@@ -240,6 +240,11 @@ class Timetable:
         for block in self.blocks:
             if move.old(block.lsns) and (block not in last or len(block.lsns) >= PIECE):
                 block.lsns, block.times = move.longs(block.lsns), move.longs(block.times)
+
+    def within(self, first: int, stop: int) -> Chunk:
+        """All messages with LSNs in [first, stop), ascending; they stay."""
+        out = [within(block.lsns, first, stop) for block in self.blocks]
+        return sorted_chunk([chunk for chunk in out if len(chunk)])
 
     def chunks(self) -> Iterator[Longs]:
         """LSNs, block by block; they will not change."""

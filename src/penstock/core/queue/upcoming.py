@@ -14,7 +14,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from penstock.core.queue.order.priority import PriorityOrder
-from penstock.core.queue.order.runs import NEVER, Run, sorted_chunk
+from penstock.core.queue.order.runs import NEVER, Run, sorted_chunk, within
 from penstock.core.queue.order.targets import among_by_priority, lowest, next_by_priority
 from penstock.core.queue.whole import WAITING
 from penstock.records.chunks import Chunk, as_chunk
@@ -29,7 +29,7 @@ FOUND_MOST = 1024
 
 
 LOOKED_AT = 1024
-"""Messages of a place without an order by LSN that are looked at for those of one batch."""
+"""Stretches of a place without an order by LSN that are looked at for those of one batch."""
 
 
 def reaches_back(queue: Queue, lsn: int) -> bool:
@@ -110,10 +110,11 @@ class Upcoming:
                 continue
             if place.between is not None:
                 out.append(place.between(first, stop))
-            elif place.count > LOOKED_AT:
-                return None
             else:
-                out += [chunk[bisect_left(chunk, first) : bisect_left(chunk, stop)] for chunk in place.chunks()]
+                some = list(islice(place.chunks(), LOOKED_AT + 1))
+                if len(some) > LOOKED_AT:
+                    return None
+                out += [within(chunk, first, stop) for chunk in some]
         return sorted_chunk([chunk for chunk in out if len(chunk)])
 
     def returned(self, count: int) -> Chunk:

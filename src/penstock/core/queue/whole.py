@@ -69,7 +69,7 @@ class Place:
     lowest   an LSN that none here is older than, or none of the messages before which these wait
     extract  takes those of the wanted that are here, and tells nobody but whoever knows where they stood
     page     moves what may leave the heap to an arena
-    between  those with LSNs in [first, stop), where that costs less than a look at all
+    between  all with LSNs in [first, stop), ascending, where that costs less than a look at everything
     solid    arrays within which no other message of the queue lies, but for those in `back`
     """
 
