@@ -49,7 +49,8 @@ def _quantity(text: str, units: dict[str, int], what: str, example: str) -> int:
     if fraction:
         value += int(fraction) * units[unit] // 10 ** len(fraction)
     if value > _LONGEST_US:
-        raise ValueError(f"{what} {text!r} is too large")
+        largest = [*units][-1]
+        raise ValueError(f"{what} {text!r} is too large: at most {_LONGEST_US // units[largest]}{largest}")
     return value
 
 

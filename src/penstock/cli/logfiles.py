@@ -139,18 +139,21 @@ def audit(data: str | os.PathLike[str], progress: Progress | None = None, archiv
         view.close()
 
 
+def _limit(option: str, text: str | None, parse: Callable[[str], int]) -> int | None:
+    """What an option says, None without it.  InvalidArgument."""
+    try:
+        return None if text is None else parse(text)
+    except ValueError as error:
+        raise InvalidArgument(f"{option}: {error}") from None
+
+
 def compacted(data: str, age: str | None, size: str | None, compress: bool, dry_run: bool) -> dict[str, Any]:
     """The same for a folder.  DataFolderInUse when a server has it; a dry run needs no lock."""
     from penstock.log.rewrite_plan import Aims
     from penstock.server.clock import SystemClock
     from penstock.server.upkeep import offline
 
-    try:
-        limits = offline.Limits(
-            parse_duration(age) if age is not None else None, parse_size(size) if size is not None else None
-        )
-    except ValueError as error:
-        raise InvalidArgument(str(error)) from None
+    limits = offline.Limits(_limit("--age", age, parse_duration), _limit("--size", size, parse_size))
     archive = archive_of(data)
     if archive is not None:
         limits = limits._replace(archive=archive.manifest)

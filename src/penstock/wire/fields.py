@@ -214,7 +214,10 @@ class Fields:
         value = self.take(name)
         if value is None:
             return default
-        micros = to_micros(value)
+        try:
+            micros = to_micros(value)
+        except InvalidArgument as error:
+            raise InvalidArgument(f"{self.place}{name}: {error}") from None
         if micros is None:
             raise self.bad(name, value, "a duration such as '30s' or a number of seconds")
         return micros
@@ -227,12 +230,12 @@ class Fields:
         out: list[str] = []
         for item in items:
             if not isinstance(item, str) or item not in allowed:
-                hint = nearest(item, allowed) if isinstance(item, str) else ""
+                hint = nearest(item if isinstance(item, str) else "", allowed)
                 raise InvalidArgument(f"{self.where}: {name} has the unknown {shown(item)}{hint}")
             if item not in out:
                 out.append(item)
         if not out:
-            raise InvalidArgument(f"{self.where}: {name} is an empty list")
+            raise InvalidArgument(f"{self.where}: {name} is an empty list{nearest('', allowed)}")
         return tuple(out)
 
     def texts(self, name: str, limit: int = 100_000) -> list[str]:
@@ -258,7 +261,7 @@ class Fields:
             raise InvalidArgument(f"{self.where}: {name} has {len(items)} LSNs, and {limit} are the most")
         for one in items:
             if not isinstance(one, int) or isinstance(one, bool) or not 0 < one <= LSN_MAX:
-                raise self.bad(name, one, "a list of LSNs")
+                raise self.bad(name, one, f"a list of LSNs, each in 1..{LSN_MAX}")
         return cast("list[int]", items)
 
     def table(self, name: str) -> dict[str, object]:

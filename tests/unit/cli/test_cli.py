@@ -18,7 +18,7 @@ import pytest
 from pyarrow import parquet
 
 from penstock import __version__
-from penstock.cli import checkup, messages, output, queues
+from penstock.cli import checkup, logfiles, messages, output, queues
 from penstock.cli.main import command as built
 from penstock.config.settings import Settings
 from penstock.errors import InvalidArgument
@@ -544,3 +544,13 @@ def test_settings_on_the_command_line(text: str, read: tuple[str, object]) -> No
         queues.read_setting("lease")
     with pytest.raises(InvalidArgument, match="write lease_period=30s if seconds are meant"):
         queues.read_setting("lease-period=30")
+
+
+@pytest.mark.parametrize(
+    ("age", "size", "said"), [("5", None, "--age: duration '5'"), (None, "5x", "--size: size '5x'")]
+)
+def test_a_limit_of_compaction_that_cannot_be_read_is_named(
+    tmp_path: Path, age: str | None, size: str | None, said: str
+) -> None:
+    with pytest.raises(InvalidArgument, match=said):
+        logfiles.compacted(str(tmp_path), age, size, compress=False, dry_run=True)
