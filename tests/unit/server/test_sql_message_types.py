@@ -8,6 +8,8 @@ import pyarrow as pa
 import pytest
 
 from message_samples import SAMPLES, Sample
+from penstock.expr.batches import PROPERTIES as NAMES
+from penstock.records.properties import Properties, encode
 from penstock.server.sql.duckdb_engine import Engine
 from penstock.server.sql.statement import Use
 
@@ -62,3 +64,41 @@ def test_numbers_keep_their_types(engine: Engine) -> None:
     bodies = [msgpack.packb({"a": n, "b": n / 2, "c": [n], "d": {"e": True}}) for n in (1, 2**63)]
     found = asked(engine, "SELECT a, b, c[1] AS c, d.e AS e FROM t ORDER BY lsn", bodies, "msgpack")
     assert found == [{"a": 1, "b": 0.5, "c": 1, "e": True}, {"a": 2**63, "b": 2.0**62, "c": 2**63, "e": True}]
+
+
+HEADS = [
+    encode(Properties(content_type="text/plain", message_id="m-1", priority=7, timestamp=2**64 - 1)),
+    encode(Properties(correlation_id="c", reply_to="r", headers={"a": 1}, type="order", user_id="guest")),
+    encode(Properties()),
+]
+
+
+def test_what_messages_say_of_themselves_is_a_column_by_its_name_in_expressions(engine: Engine) -> None:
+    """Fields of bodies with the same names stay what they are."""
+    body = b'{"message_id": "of the body", "@properties": 5}'
+    columns = '"@properties".message_id AS id, "@properties" AS said, message_id, json->>\'@properties\' AS field'
+    found = asked_of(engine, f"SELECT {columns} FROM t ORDER BY lsn", body, HEADS)
+    nothing = dict.fromkeys(NAMES)
+    assert [(row["id"], row["message_id"], row["field"]) for row in found] == [
+        ("m-1", "of the body", "5"), (None, "of the body", "5"), (None, "of the body", "5")
+    ]  # fmt: skip
+    assert [row["said"] for row in found] == [
+        {**nothing, "content_type": "text/plain", "message_id": "m-1", "priority": 7, "timestamp": 2**64 - 1},
+        {**nothing, "correlation_id": "c", "reply_to": "r", "type": "order", "user_id": "guest"},
+        nothing,
+    ]
+
+
+def test_they_are_no_column_of_everything(engine: Engine) -> None:
+    [first, *_] = asked_of(engine, "SELECT * FROM t ORDER BY lsn", b'{"a": 1}', HEADS)
+    assert first == {"lsn": 0, "a": 1}
+
+
+def asked_of(engine: Engine, sql: str, body: bytes, heads: list[bytes]) -> list[dict[str, object]]:
+    batch = pa.record_batch({
+        "lsn": pa.array(range(len(heads)), pa.int64()), "body": pa.array([body] * len(heads), pa.binary()),
+        "properties": pa.array(heads, pa.binary()),
+    })  # fmt: skip
+    engine.table(Use("", "t"), engine.examine(sql), batch.schema, [batch])
+    _, rows = engine.run(sql)
+    return [row for one in rows for row in one.to_pylist()]

@@ -25,7 +25,19 @@ from penstock.errors import InvalidArgument, PenstockError, ResourceExhausted, U
 from penstock.records.dataclass import dataclass
 from penstock.records.message_types import JSON as JSON_BODIES
 from penstock.records.message_types import MessageType
-from penstock.server.sql.statement import JSON, MADE, SCHEMAS, TEXT, UNSHOWN, Allowed, Statement, Use, examine
+from penstock.server.sql.statement import (
+    ENCODED,
+    JSON,
+    MADE,
+    PROPERTIES,
+    SCHEMAS,
+    TEXT,
+    UNSHOWN,
+    Allowed,
+    Statement,
+    Use,
+    examine,
+)
 from penstock.server.sql.value_types import (
     AS_READ,
     LARGE,
@@ -38,6 +50,7 @@ from penstock.server.sql.value_types import (
     pieces,
     quoted,
     selection,
+    with_properties,
     with_readings,
 )
 from penstock.units import format_size
@@ -232,9 +245,11 @@ class Engine:
     ) -> None:
         """Let the statement find a table.  kind: of its bodies."""
         name = f"kept_{len(self._kept)}"
-        taken = {*schema.names, *MADE} - UNSHOWN
+        taken = {*schema.names, *MADE, PROPERTIES} - UNSHOWN
         if "body" in schema.names and (statement.whole or JSON in statement.columns or statement.columns - taken):
             schema, batches = with_readings(schema, batches, kind)
+        if PROPERTIES in statement.columns and ENCODED in schema.names:
+            schema, batches = with_properties(schema, batches, PROPERTIES, ENCODED)
         schema, batches = _shown_alone(schema, batches)
         kept = Kept(schema, self._aside, name)
         self._kept.append(kept)

@@ -48,6 +48,9 @@ TEXT, JSON = "text", "json"
 MADE = (TEXT, JSON)
 """Columns that every table has by name: the body as text, and as JSON; NULL where it is not."""
 
+PROPERTIES = "@properties"
+"""The column that is a struct of what a message says of itself beside its headers, as expressions call it."""
+
 SPECIAL = ('"tables"', '"databases"', "__show_tables_expanded")
 
 
@@ -259,9 +262,11 @@ SOW = ("lsn", "time", "body")
 VIEW = ("body",)
 """Columns of `SELECT *`, before the fields of the bodies; the bodies themselves are left out where they have fields."""
 
-UNSHOWN = frozenset({"properties", *TEXT_COLUMNS})
-"""Columns that are none in SQL: one in our own encoding, by which some bodies are read, and those whose names stand for
-fields of bodies."""
+ENCODED = "properties"
+"""The column of what messages say of themselves, in our own encoding: some bodies are read by it, too."""
+
+UNSHOWN = frozenset({ENCODED, *TEXT_COLUMNS})
+"""Columns that are none in SQL: that one, and those whose names stand for fields of bodies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,13 +307,16 @@ def columns(
     usual: Iterable[str], possible: Iterable[str], statement: Statement, kind: MessageType = JSON_BODIES
 ) -> tuple[str, ...]:
     """The columns to read: those that are named, for `*` the usual ones, and what bodies of a type are read from."""
-    there, asked = [name for name in possible if name not in UNSHOWN], statement.columns
+    asked = statement.columns - {PROPERTIES}
+    there = [name for name in possible if name not in UNSHOWN]
     chosen = list(usual) if statement.whole else []
     chosen += [name for name in there if name in asked and name not in chosen]
     if "body" not in chosen and (asked - set(there) or asked & set(MADE)):
         chosen.append("body")
-    if "body" in chosen:
-        chosen += sorted(needed_of(kind).difference(chosen))
+    beside = needed_of(kind) if "body" in chosen else frozenset[str]()
+    if PROPERTIES in statement.columns:
+        beside |= {ENCODED}
+    chosen += sorted(beside.difference(chosen))
     return tuple(chosen) or ("lsn" if "lsn" in there else there[0],)
 
 

@@ -17,21 +17,27 @@ names that `json_transform` reads.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias, cast
 
 import orjson
 import pyarrow as pa
 
 from penstock.errors import InvalidArgument
+from penstock.expr.batches import PROPERTIES as HEADER
 from penstock.expr.bodies import body_type
 from penstock.expr.bodies.body_type import BodyType, Whole
 from penstock.records.message_types import JSON, MessageType
-from penstock.records.properties import EMPTY
+from penstock.records.properties import EMPTY, decode
 
 # duckdb is untyped here, and pyarrow's stubs leave the element types of arrays and fields open
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
 
+
+NO_TEXTS: Mapping[str, pa.DataType] = {
+    "delivery_mode": pa.uint8(), "priority": pa.uint8(), "timestamp": pa.uint64()
+}  # fmt: skip
+"""Properties that are no texts."""
 
 PIECE_BYTES = 16 << 20
 """Of a batch, if it has more than one row: the server holds one while its client reads the one before."""
@@ -167,6 +173,22 @@ def with_readings(
             yield pa.RecordBatch.from_arrays([*batch.columns, read_shape], schema=wider)
 
     wider = schema.append(pa.field(AS_READ, pa.string()))
+    return wider, rows()
+
+
+def with_properties(
+    schema: pa.Schema, batches: Iterable[pa.RecordBatch], name: str, encoded: str
+) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+    """A table with a struct of the properties that it has encoded."""
+
+    def rows() -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            heads = [decode(one) if one else None for one in batch.column(encoded).to_pylist()]
+            said = [None if head is None else {one: getattr(head, one) for one in HEADER} for head in heads]
+            yield pa.RecordBatch.from_arrays([*batch.columns, pa.array(said, kind)], schema=wider)
+
+    kind = pa.struct([pa.field(one, NO_TEXTS.get(one, pa.string())) for one in HEADER])
+    wider = schema.append(pa.field(name, kind))
     return wider, rows()
 
 
