@@ -211,16 +211,23 @@ class Notices:
                 self._consumer(came, consumer)
 
     def _known(self, control: Control) -> Iterator[_Known]:
-        """A record, with the bindings that went with what it ends, as RabbitMQ tells them: those to it come first."""
+        """A record, with the bindings that went with what it ends, as RabbitMQ tells them.
+
+        All come before the end of what was bound, but those from an exchange after its own.
+        """
         header: Header = orjson.loads(control.header) if control.header else {}
         about: tuple[str, str] | None = (str(header.get("vhost", "/")), control.name)
         if TOLD[control.kind].noun == "queue" and "vhost" not in header:
             queue = self._runtime.core.queue_by_id(QUEUE_ID.unpack_from(control.body)[0])
             about = None if queue is None else (queue.vhost, queue.name)
-        went = self._went.get(control.lsn, ())
-        yield from (_unbound(control, one) for one in went if one.destination == control.name)
+        end, behind = ("exchange", control.name), list[Binding]()
+        for one in self._went.get(control.lsn, ()):
+            if control.kind is Kind.EXCHANGE_DELETE and (one.destination_type, one.destination) != end:
+                behind.append(one)
+            else:
+                yield _unbound(control, one)
         yield control.kind, control.time, header, about
-        yield from (_unbound(control, one) for one in went if one.destination != control.name)
+        yield from (_unbound(control, one) for one in behind)
 
     def _tell(self, known: Sequence[_Known]) -> None:
         counts = dict.fromkeys(MANY, 0)

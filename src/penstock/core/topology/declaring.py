@@ -212,14 +212,14 @@ class Admin(Register):
         now = self._outbox.at(now)
         self._outbox.begin()
         ready = self._on_delete(now, queue)
+        bound = list(self._topology.bindings_to(queue.vhost, "queue", queue.name))
+        self._topology.queue_gone(queue.vhost, queue.name)
+        left = self._sweep(now, queue.vhost, {b.source for b in bound}, bound)
         lsn = self._outbox.record(Kind.QUEUE_DELETE, queue.name, {"vhost": queue.vhost}, pack_pairs(queue.id, ()))
+        self._topology.note_ends(lsn, left)
         self._on_gone(queue.id, lsn)
         self.forget(queue)
         self.deleted += 1
-        bound = list(self._topology.bindings_to(queue.vhost, "queue", queue.name))
-        self._topology.note_ends(lsn, bound)
-        self._topology.queue_gone(queue.vhost, queue.name)
-        self._sweep(now, queue.vhost, {b.source for b in bound})
         self._outbox.end()
         return ready
 
@@ -310,34 +310,40 @@ class Admin(Register):
             raise PreconditionFailed(f"exchange '{name}' in vhost '{vhost}' in use")
         now = self._outbox.at(now)
         self._outbox.begin()
-        self._sweep(now, vhost, self._delete_exchange(now, vhost, name))
+        lsn, bound = self._delete_exchange(now, vhost, name)
+        self._topology.note_ends(lsn, self._sweep(now, vhost, {b.source for b in bound}, bound))
         self._outbox.end()
 
-    def _delete_exchange(self, now: Now, vhost: str, name: str) -> set[str]:
-        """Delete one; returns the exchanges that lost a binding by it."""
-        end = ("exchange", name)
-        bound = list(self._topology.bindings_to(vhost, *end))
-        sources = {b.source for b in bound} - {name}
+    def _delete_exchange(
+        self, now: Now, vhost: str, name: str, ended: Iterable[Binding] = ()
+    ) -> tuple[int, list[Binding]]:
+        """Delete one, which `ended` bindings came from; returns the LSN, and the bindings to it from others."""
+        bound = [b for b in self._topology.bindings_to(vhost, "exchange", name) if b.source != name]
         lsn = self._outbox.record(Kind.EXCHANGE_DELETE, name, {"vhost": vhost})
-        from_it = self._topology.bindings_from(vhost, name)
-        self._topology.note_ends(lsn, [*bound, *(b for b in from_it if (b.destination_type, b.destination) != end)])
+        self._topology.note_ends(lsn, [*ended, *self._topology.bindings_from(vhost, name)])
         self._topology.delete_exchange(vhost, name)
         for _, queue_name in own_names(name):
             queue = self.queues.find(vhost, queue_name)
             if queue is not None and queue.exchange == name:
                 self.delete_queue(now, queue)
-        return sources
+        return lsn, bound
 
-    def _sweep(self, now: Now, vhost: str, sources: set[str]) -> None:
-        """Auto-delete exchanges go with their last binding as source, and may take others along."""
-        todo = sorted(sources)
+    def _sweep(self, now: Now, vhost: str, sources: set[str], ended: Iterable[Binding] = ()) -> list[Binding]:
+        """Auto-delete exchanges go with their last binding as source, and may take others along.
+
+        ended: bindings that went by now, which are told with their source if it goes; returns the others.
+        """
+        todo, left = sorted(sources), list(ended)
         while todo:
             name = todo.pop()
             exchange = self._topology.exchanges.get((vhost, name))
             if exchange is None or not exchange.auto_delete or not exchange.used:
                 continue
             if not any(True for _ in self._topology.bindings_from(vhost, name)):
-                todo += sorted(self._delete_exchange(now, vhost, name))
+                _, bound = self._delete_exchange(now, vhost, name, [b for b in left if b.source == name])
+                left = [b for b in left if b.source != name] + bound
+                todo += sorted({b.source for b in bound})
+        return left
 
     # bindings
 
@@ -398,9 +404,10 @@ class Admin(Register):
                 self._refuse_other(bound, by)
             now = self._outbox.at(now)
             self._outbox.begin()
-            self._outbox.record(Kind.UNBIND, destination, binding_header(binding, arguments))
             self._topology.unbind(binding)
-            self._sweep(now, vhost, {source})
+            left = self._sweep(now, vhost, {source})
+            lsn = self._outbox.record(Kind.UNBIND, destination, binding_header(binding, arguments))
+            self._topology.note_ends(lsn, left)
             self._outbox.end()
 
     @staticmethod

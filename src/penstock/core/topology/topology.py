@@ -105,7 +105,7 @@ class Topology:
     def note_ends(self, lsn: int, bindings: list[Binding]) -> None:
         """These go with an end of theirs, of which that record tells."""
         if self.went is not None and bindings:
-            self.went[lsn] = bindings
+            self.went[lsn] = [*self.went.get(lsn, ()), *bindings]
 
     # one method per kind of record
 
