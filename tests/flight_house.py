@@ -34,6 +34,7 @@ from penstock.server.flight.operation_actions import administration
 from penstock.server.logins import Logins
 from penstock.server.upkeep.retention import Retirement
 from penstock.server.users import Users
+from progress import given
 
 if TYPE_CHECKING:
     from penstock.server.services import Server
@@ -118,7 +119,7 @@ class FlightHouse:
                 future.set_exception(error)
 
         self.loop.call_soon_threadsafe(job)
-        return future.result(30)
+        return given(future)
 
     def retire(self, keep: int) -> int:
         """Delete what retention by so many bytes, always the same, allows; the first LSN that is left."""

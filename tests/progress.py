@@ -12,8 +12,12 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
+from typing import TypeVar
+
+T = TypeVar("T")
 
 IDLE = 0.05
 """CPU seconds a second below which processes only wait: a Java with nothing to do uses less than a hundredth."""
@@ -21,6 +25,9 @@ IDLE = 0.05
 IN_LINE = 0.3
 """Seconds a second for which one thread wants a CPU and has none, from which on it is starved.  One that only wakes up
 now and then stands in line for a tenth of that on the same machine."""
+
+LOOK_S = 0.2
+"""Between looks."""
 
 AT_MOST = 15
 """Times the patience, whatever is done meanwhile."""
@@ -96,6 +103,27 @@ class Progress:
         starved = max((seconds - self._stood.get(thread, 0.0) for thread, seconds in stood.items()), default=0.0)
         waited, self._before, self._stood, self._since = now - self._since, spent, stood, now
         return done < IDLE * waited and starved < IN_LINE * waited
+
+
+def everybody() -> list[int]:
+    """This process, and those below it."""
+    return [os.getpid(), *descendants(os.getpid())]
+
+
+def given(future: Future[T], patience: float = 30.0) -> T:
+    """What a loop of this process gives.  AssertionError when neither this process nor one below it does anything.
+
+    Within the patience nobody is looked at: that takes milliseconds, and is needed only where the machine is busy.
+    """
+    progress: Progress | None = None
+    while True:
+        try:
+            return future.result(patience if progress is None else LOOK_S)
+        except TimeoutError:
+            if future.done():
+                return future.result()  # it may be the error of what was waited for
+            assert progress is None or not progress.is_over(), f"nothing was done for {patience:g} s"
+            progress = progress or Progress(patience, lambda: used(everybody()), in_line=lambda: delayed(everybody()))
 
 
 def ran(

@@ -23,11 +23,11 @@ from penstock.records.password_hashes import SHA256
 from penstock.records.queue_settings import QueueSettings
 from penstock.server.accounts import Account, Kept, Permission, hash_password
 from penstock.server.app import App
-from penstock.server.flight import calls
 from penstock.testing.settings import load
 from penstock.wire.amqp import methods as m
 from penstock.wire.amqp.frames import HEADER, METHOD, PROTOCOL_HEADER, frame
 from penstock.wire.flight.failures import decode_error
+from progress import given
 
 T = TypeVar("T")
 
@@ -176,7 +176,6 @@ class House:
         self.stream_epoch = 0
 
     def __enter__(self) -> Self:
-        calls.REFUSED_LOGIN_DELAY_S = 0.0
         self._thread.start()
         self.wait(self.server.start())
         self.server.logins.delay_s = 0.0
@@ -210,7 +209,6 @@ class House:
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(30)
         self.loop.close()
-        calls.REFUSED_LOGIN_DELAY_S = 0.5
 
     # -- the server
 
@@ -219,7 +217,7 @@ class House:
 
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
         """The result of a coroutine on the server's loop."""
-        return asyncio.run_coroutine_threadsafe(work, self.loop).result(30)
+        return given(asyncio.run_coroutine_threadsafe(work, self.loop))
 
     def on_loop(self, work: Callable[[], T]) -> T:
         """The result of a function there."""

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import sys
 import threading
+from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
 
-from progress import AT_MOST, IDLE, IN_LINE, Progress, delayed, ran, used
+import progress
+from progress import AT_MOST, IDLE, IN_LINE, Progress, delayed, given, ran, used
 
 
 class Machine:
@@ -79,3 +81,33 @@ def test_a_program_is_run_to_its_end(tmp_path: Path) -> None:
 
 def test_processes_that_have_ended_use_nothing() -> None:
     assert used([os.getpid(), 2**22 + 1]).keys() == {os.getpid()}
+
+
+def test_a_loop_that_gets_no_cpu_is_waited_for_and_one_that_does_nothing_is_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A server that began in a process of many tests was given up after 30 s on a machine with twenty others."""
+    works, idle = Future[str](), Future[str]()
+
+    class Seen(Progress):
+        looks = 0
+
+        def is_over(self) -> bool:
+            Seen.looks += 1
+            if Seen.looks == 3:
+                works.set_result("late")
+            return False
+
+    monkeypatch.setattr(progress, "Progress", Seen)
+    monkeypatch.setattr(progress, "LOOK_S", 0.001)
+    assert given(works, 0.001) == "late"
+    monkeypatch.setattr(Seen, "is_over", lambda _: True)
+    with pytest.raises(AssertionError, match="nothing was done"):
+        given(idle, 0.001)
+
+
+def test_what_a_loop_raises_is_raised_also_where_that_is_that_it_took_too_long() -> None:
+    late = Future[str]()
+    late.set_exception(TimeoutError("of its own"))
+    with pytest.raises(TimeoutError, match="of its own"):
+        given(late, 0.001)
