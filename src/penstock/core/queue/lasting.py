@@ -308,10 +308,11 @@ def check(queue: Contents) -> None:
 def _check_between(queue: Contents, place: Place) -> None:
     """What is told to stand between two LSNs is what stands there."""
     if place.between is not None:
-        everything = flat(place.chunks())
-        for first, stop in pairwise([0, *np.quantile(everything, (0.3, 0.6)).astype(np.int64).tolist(), NEVER]):
-            there = everything[(everything >= first) & (everything < stop)].tolist()
-            told = list(place.between(first, stop))
+        everything = flat(place.chunks()).tolist()
+        cuts = [0, len(everything) // 3, 2 * len(everything) // 3, len(everything)]
+        for at, end in pairwise(cuts):
+            first, stop = everything[at] if at else 0, everything[end] if end < len(everything) else NEVER
+            there, told = everything[at:end], list(place.between(first, stop))
             assert told == there, f"{queue!r}: {told} of {place.part} between {first} and {stop}, there is {there}"
 
 
