@@ -19,6 +19,7 @@ import pika
 from pika.exceptions import AMQPError
 
 from forked import Forked, can_fork, of_the_product
+from waiting import Patience
 
 START_S, END_S = 60.0, 60.0
 """A machine that does much else takes its time."""
@@ -74,11 +75,11 @@ class LiveServer:
         """Wait until the doors of the server that was spawned are open."""
         ready_file = self.folder / "ready.json"
         assert self.process is not None
-        until = time.monotonic() + START_S
+        patience = Patience(START_S)
         while not ready_file.exists():
             if self.process.poll() is not None:
                 raise AssertionError(f"the server ended with {self.process.returncode}:\n{self.output()}")
-            if time.monotonic() > until:
+            if patience.is_over():
                 self.kill()
                 raise AssertionError(f"the server was not ready after {START_S} s:\n{self.output()}")
             time.sleep(0.01)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import progress
+import waiting
 from progress import AT_MOST, IDLE, IN_LINE, Progress, delayed, given, ran, used
 
 
@@ -111,3 +112,21 @@ def test_what_a_loop_raises_is_raised_also_where_that_is_that_it_took_too_long()
     late.set_exception(TimeoutError("of its own"))
     with pytest.raises(TimeoutError, match="of its own"):
         given(late, 0.001)
+
+
+def test_a_wait_whose_time_is_over_goes_on_while_somebody_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    over, told = iter([False, False, True]), list[float]()
+
+    class Works:
+        def __init__(self, patience: float, in_line: object) -> None:
+            told.append(patience)
+
+        def is_over(self) -> bool:
+            return next(over)
+
+    monkeypatch.setattr(waiting, "Progress", Works)
+    longer, passed = waiting.Patience(60.0), waiting.Patience(0.0)
+    assert not longer.is_over()
+    assert told == []
+    assert [passed.is_over() for _ in range(3)] == [False, False, True]
+    assert len(told) == 1
