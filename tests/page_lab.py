@@ -12,6 +12,7 @@ import pytest
 
 import penstock.spark
 from live_server import LiveServer
+from penstock.client.consumer import Consumer
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 
@@ -32,9 +33,22 @@ def blocks(text: str, language: str) -> list[str]:
 
 
 def run(programs: Sequence[str], names: dict[str, Any], name: str = "spark.md") -> dict[str, Any]:
-    """Run blocks of Python of docs/NAME one after another, with these names; the names afterwards."""
-    for program in programs:
-        exec(compile(program, f"docs/{name}", "exec"), names)
+    """Run blocks of Python of docs/NAME one after another, with these names; the names afterwards.
+
+    Their consumers end when nothing comes for a second or a few.  Here they believe that only when all that the server
+    has granted has come, for on a busy machine that may take longer.
+    """
+    take = Consumer.take
+
+    def patient(self: Consumer[Any], timeout: float | None = None) -> Any:
+        while (message := take(self, timeout)) is None and not self._closed and self._over is None and self.catch_up():
+            pass
+        return message
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Consumer, "take", patient)
+        for program in programs:
+            exec(compile(program, f"docs/{name}", "exec"), names)
     return names
 
 
