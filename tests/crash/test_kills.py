@@ -438,7 +438,7 @@ def test_an_ack_answered_as_durable_is_final(tmp_path: Path) -> None:
             number += len(fresh)
             client.publish_table("work", pa.table({"body": fresh}))
             waiting |= dict.fromkeys(fresh, False)
-            consumer = client.consume("work", backlog=rnd.choice((1, 32, 1000)), timeout="1s")
+            consumer = client.consume("work", backlog=rnd.choice((1, 32, 1000)), timeout=PATIENCE_S)
             for _ in range(rnd.randrange(20, 200)):
                 message = consumer.take()
                 assert message is not None
@@ -462,6 +462,10 @@ def test_an_ack_answered_as_durable_is_final(tmp_path: Path) -> None:
             server.start()
             waiting = dict.fromkeys(waiting, True)  # anything may have been on its way
         with penstock.connect(f"penstock://{server.ready['flight']}") as client:
-            left = [message.body for message in client.consume("work", backlog=0, timeout="1s", no_ack=True)]
-    assert left == sorted(waiting, key=int)
+            with client.consume("work", backlog=0, timeout=PATIENCE_S, no_ack=True) as consumer:
+                rest = [consumer.take() for _ in waiting]
+                assert not consumer.catch_up(), "more came than had to"
+            counts = client.queue("work")
+    assert [message and message.body for message in rest] == sorted(waiting, key=int)
+    assert (counts["ready"], counts["leased"]) == (0, 0)
     audit(server.data)

@@ -21,6 +21,7 @@ from pathlib import Path
 import orjson
 import pika
 import pytest
+from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import AMQPError
 
 import penstock
@@ -101,9 +102,16 @@ class AmqpWorker(Worker):
     """By tx.select, tx.commit and tx.rollback."""
 
     def work(self) -> None:
-        rnd, notes = self.random, self.notes
         connection = pika.BlockingConnection(pika.URLParameters(self.url))
-        channel = connection.channel()
+        try:
+            self.move(connection.channel())
+        finally:
+            with suppress(AMQPError):  # the server is gone
+                connection.close()
+
+    def move(self, channel: BlockingChannel) -> None:
+        """Take, end, publish, and commit or not."""
+        rnd, notes = self.random, self.notes
         channel.tx_select()
         while not self.stopping.is_set():
             got = [channel.basic_get(rnd.choice(TAKEN)) for _ in range(rnd.randint(1, 4))]
