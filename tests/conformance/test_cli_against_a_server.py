@@ -10,6 +10,7 @@ import pytest
 
 from forked import penstock as command
 from penstock.testing.process import ServerProcess
+from waiting import eventually
 
 pytestmark = pytest.mark.conformance
 
@@ -44,8 +45,11 @@ def test_a_first_hour(server: ServerProcess) -> None:
     data = str(server.data)
     assert "every checksum is right" in penstock("log", "verify", "--data", data)
     assert "publish" in penstock("log", "show", "--data", data)
-    files = [json.loads(penstock("log", "ls", *where, "--json")) for where in (url, ("--data", data))]
-    assert [(file["name"], file["rows"]) for file in files[0]] == [(file["name"], file["rows"]) for file in files[1]]
+
+    def listed(*where: str) -> list[tuple[str, int]]:
+        return [(file["name"], file["rows"]) for file in json.loads(penstock("log", "ls", *where, "--json"))]
+
+    eventually(lambda: listed(*url) == listed("--data", data))  # the server may write a record between the two
     assert "publish" in penstock("log", "show", *url, "--to", "50")
     assert "every guarantee held" in penstock("audit", "--data", data)
 
