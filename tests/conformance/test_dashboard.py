@@ -105,4 +105,4 @@ def test_a_user_finds_his_way(http: Http, tmp_path: Path) -> None:
         http.do("PUT", "users/guest", {"password": "other", "tags": "administrator"})
         browser.press("Queues", "nav")
         browser.see("The login is not good any more.")
-    assert httpx.get(http.broker.http_url + "/", verify=NO_TLS).status_code == 200
+    assert httpx.get(http.broker.http_url + "/", verify=NO_TLS, timeout=20).status_code == 200

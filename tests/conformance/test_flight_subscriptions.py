@@ -45,7 +45,7 @@ def client(broker: Broker) -> Iterator[penstock.Client]:
 
 
 def take(consumer: object, count: int) -> list[Message]:
-    messages = [consumer.take(10.0) for _ in range(count)]  # type: ignore[attr-defined]
+    messages = [consumer.take(60.0) for _ in range(count)]  # type: ignore[attr-defined]
     assert all(message is not None for message in messages)
     return messages
 
@@ -170,7 +170,7 @@ def test_the_same_with_asyncio(broker: Broker) -> None:
             marks = [(await client.publish("jobs.b", b'{"n": %d}' % number)).bookmark for number in range(5)]
             async with client.consume("^jobs", backlog=9) as consumer:
                 assert await consumer.effective_backlog() == 3
-                first = await consumer.take(10)
+                first = await consumer.take(60)
                 assert first is not None
                 assert first.queue == "jobs.b"
                 await consumer.replace(filter="/n > 100")

@@ -27,7 +27,7 @@ def client(house: FlightHouse) -> Iterator[penstock.Client]:
 
 
 def take(consumer: Any, count: int) -> list[penstock.Message]:
-    out = [consumer.take(10) for _ in range(count)]
+    out = [consumer.take(60) for _ in range(count)]
     assert None not in out
     return out
 
@@ -186,7 +186,7 @@ async def test_the_same_with_asyncio(house: FlightHouse) -> None:
         for n in range(2):
             await client.publish("in", {"n": n})
         async with client.consume("in") as consumer:
-            one, two = [await consumer.take(10) for _ in range(2)]
+            one, two = [await consumer.take(60) for _ in range(2)]
             assert one is not None
             assert two is not None
             async with client.transaction() as transaction:

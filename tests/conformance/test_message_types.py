@@ -141,7 +141,9 @@ def test_amqp_and_http(broker: Broker, sample: Sample) -> None:
         while len(got) < 3:
             connection.process_data_events(time_limit=1)
         assert totals(sample, got) == [6, 4, 2]
-        facts = httpx.get(f"{broker.http_url}/api/queues/%2F/{name}", verify=NO_TLS, auth=("guest", "guest")).json()
+        facts = httpx.get(
+            f"{broker.http_url}/api/queues/%2F/{name}", verify=NO_TLS, timeout=20, auth=("guest", "guest")
+        ).json()
         assert facts["arguments"]["x-message-type"] == sample.name
 
 
@@ -172,7 +174,7 @@ def test_a_body_that_does_not_fit_its_schema_is_refused_at_every_door(broker: Br
         transaction.publish("payments", {"id": 4, "amount": "5"})
     sent = {"routing_key": "payments", "payload": '{"id": 5, "amount": "5"}', "payload_encoding": "string"}
     url = f"{broker.http_url}/api/exchanges/%2F/amq.default/publish"
-    answer = httpx.post(url, verify=NO_TLS, auth=("guest", "guest"), json={**sent, "properties": {}})
+    answer = httpx.post(url, verify=NO_TLS, timeout=20, auth=("guest", "guest"), json={**sent, "properties": {}})
     assert (answer.status_code, "does not fit the JSON Schema" in answer.text) == (400, True)
     told = client.publish_table("payments", pa.table({"body": [b'{"id": 6}', b'{"amount": 1}']}))
     [refusal] = told.refused
@@ -181,7 +183,7 @@ def test_a_body_that_does_not_fit_its_schema_is_refused_at_every_door(broker: Br
     facts = client.topic("payments")
     assert facts["json_schema_check"] == "reject"
     assert facts["json_schema_failed"] >= 5
-    told = httpx.get(f"{broker.http_url}/metrics/per-object", verify=NO_TLS, auth=("guest", "guest")).text
+    told = httpx.get(f"{broker.http_url}/metrics/per-object", verify=NO_TLS, timeout=20, auth=("guest", "guest")).text
     where = '{exchange="",topic="payments",vhost="/"}'
     assert f"penstock_topic_schema_failed_total{where} {float(facts['json_schema_failed'])}" in told
 

@@ -197,7 +197,7 @@ def test_select_connection(server: LiveServer, name: str) -> None:
     connection = pika.SelectConnection(
         server.parameters(), on_open_callback=opened, on_close_callback=lambda c, _: c.ioloop.stop()
     )
-    guard = threading.Timer(20, lambda: connection.ioloop.add_callback_threadsafe(connection.ioloop.stop))
+    guard = threading.Timer(60, lambda: connection.ioloop.add_callback_threadsafe(connection.ioloop.stop))
     guard.start()
     connection.ioloop.start()
     guard.cancel()

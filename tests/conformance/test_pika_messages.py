@@ -13,7 +13,7 @@ import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import AMQPError, ChannelClosedByBroker, UnroutableError
 
-from waiting import wait_for
+from waiting import eventually, wait_for
 
 pytestmark = pytest.mark.conformance
 
@@ -302,12 +302,24 @@ def test_several_queues_on_one_channel_and_connection(connect: Connect, name: st
 
 
 def test_heartbeats_keep_an_idle_connection(connect: Connect) -> None:
-    connection = connect(heartbeat=1)
-    channel = connection.channel()
-    until = time.monotonic() + 3.5
-    while time.monotonic() < until:
-        connection.process_data_events(0.2)
-    channel.queue_declare("", exclusive=True)
+    def is_kept() -> bool:
+        """False where this process had no CPU for so long that it was silent itself."""
+        connection, silent = connect(heartbeat=1), 0.0
+        now = time.monotonic()
+        until = now + 3.5
+        try:
+            channel = connection.channel()
+            while now < until:
+                connection.process_data_events(0.2)
+                silent, now = max(silent, time.monotonic() - now), time.monotonic()
+            channel.queue_declare("", exclusive=True)
+        except AMQPError:
+            if max(silent, time.monotonic() - now) < 1.5:
+                raise
+            return False
+        return True
+
+    eventually(is_kept)
 
 
 def test_a_silent_client_is_cut_off(connect: Connect, channel: BlockingChannel, name: str) -> None:
@@ -400,7 +412,8 @@ def test_a_lease_that_ends_comes_back(channel: BlockingChannel, name: str) -> No
     publish(channel, name, b"x")
     taker = Taker(channel, name)
     taker.wait(2)
-    assert [again for _, again, _ in taker.got] == [False, True]
+    first, *more = [again for _, again, _ in taker.got]
+    assert (first, set(more)) == (False, {True})  # who looks late has it more than twice
     channel.basic_ack(taker.got[0][0])  # late, silent, and it settles
     channel.basic_ack(taker.got[1][0])
     channel.basic_cancel(taker.tag)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -56,7 +57,7 @@ CONFIG: dict[str, Any] = {
         {"user": "ann", "queue": "^to-ship$", "read": "/region = 'n'"},
         {"user": "ann", "topic": "^customers$", "read": True},
     ],
-    "sql": {"timeout": "20s"},
+    "sql": {"timeout": "2m"},
 }
 ORDERS = [{"id": i, "region": "nesw"[i % 4], "total": i * 1.5, "time": "noon", "place": {"x": i}} for i in range(40)]
 
@@ -265,9 +266,16 @@ def test_a_result_over_http_that_nobody_reads_ends_in_its_time() -> None:
     ask = {"json": {"sql": "SELECT * FROM range(1000000000)"}, "headers": {"accept": ARROW}}
     with Broker(config) as broker, penstock.connect(broker.flight_url) as client:
         auth = ("guest", "guest")
-        with httpx.stream("POST", f"{broker.http_url}/api/query", verify=NO_TLS, auth=auth, **ask) as answer:
+
+        def next_one() -> bool:
+            with suppress(Unavailable):  # on a busy machine it, too, may need longer than it has
+                return rows(client, "SELECT 1 AS n") == [{"n": 1}]
+            return False
+
+        url = f"{broker.http_url}/api/query"
+        with httpx.stream("POST", url, verify=NO_TLS, auth=auth, timeout=60, **ask) as answer:
             assert answer.status_code == 200
-            assert rows(client, "SELECT 1 AS n") == [{"n": 1}]
+            eventually(next_one)
             with pytest.raises(httpx.RemoteProtocolError):
                 for _ in answer.iter_raw():
                     pass
@@ -321,8 +329,11 @@ def test_a_statement_whose_process_dies_is_told_so(client: penstock.Client, how:
 
 
 def seconds_of(pid: int) -> float:
-    """CPU that a process has taken."""
-    fields = (Path("/proc") / str(pid) / "stat").read_text().rpartition(")")[2].split()
+    """CPU that a process has taken; none where it has ended meanwhile."""
+    try:
+        fields = (Path("/proc") / str(pid) / "stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 

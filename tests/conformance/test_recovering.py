@@ -104,8 +104,8 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HeldServer]:
 
 
 def early_pika(server: HeldServer) -> tuple[int, bytes | None]:
-    """Connect with pika as everybody does; messages in the queue, and the first one."""
-    parameters = pika.ConnectionParameters("127.0.0.1", server.amqp_port)
+    """Connect with pika as everybody does, but for its patience; messages in the queue, and the first one."""
+    parameters = pika.ConnectionParameters("127.0.0.1", server.amqp_port, stack_timeout=120)
     with pika.BlockingConnection(parameters) as connection:
         channel = connection.channel()
         count = channel.queue_declare("deep", passive=True).method.message_count
@@ -115,8 +115,8 @@ def early_pika(server: HeldServer) -> tuple[int, bytes | None]:
 
 def early_sdk(server: HeldServer) -> bytes:
     """Consume one message with our own client."""
-    with penstock.connect(server.url) as client, client.consume("deep", backlog=1) as consumer:
-        message = consumer.take(60)
+    with penstock.connect(server.url, timeout=120) as client, client.consume("deep", backlog=1) as consumer:
+        message = consumer.take(120)
         assert message is not None
         return message.body
 
@@ -161,9 +161,9 @@ def test_clients_that_come_early_get_through_and_http_says_how_far_it_is(killed:
         assert not by_pika.done()
         assert not by_sdk.done()
         killed.go()
-        count, body = by_pika.result(60)
+        count, body = by_pika.result(120)
         assert MESSAGES - 1 <= count <= MESSAGES
-        assert {body, by_sdk.result(60)} <= {b"%099d" % row for row in (0, 1)}  # neither of them acknowledges
+        assert {body, by_sdk.result(120)} <= {b"%099d" % row for row in (0, 1)}  # neither of them acknowledges
     while not ready.exists():
         assert killed.process is not None
         assert killed.process.poll() is None

@@ -144,7 +144,7 @@ def test_large_bodies_are_read_off_the_loop(tmp_path: Path) -> None:
 def test_a_subscription_begins_with_what_is_there(client: penstock.Client) -> None:
     for n in range(3):
         client.publish("orders", {"id": n, "a": n})
-    with client.sow_and_subscribe("orders", filter="/a > 0", oof=True, delta=True, timeout="10s") as told:
+    with client.sow_and_subscribe("orders", filter="/a > 0", oof=True, delta=True, timeout="60s") as told:
         first: Any = [told.take(), told.take()]
         assert [(one.event, one.json()) for one in first] == [("sow", {"id": 1, "a": 1}), ("sow", {"id": 2, "a": 2})]
         client.publish("orders", {"id": 1, "a": 5})

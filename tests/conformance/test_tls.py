@@ -199,7 +199,7 @@ def test_clients_that_do_not_match_the_port(server: TlsServer) -> None:
         over_tls(server.context(), server.port_of("amqp"))
     server.hears("was sent away: it speaks TLS, and this port does not")
     with pytest.raises(penstock.Unavailable, match=r"if TLS is spoken there, the address is one of penstocks://"):
-        penstock.connect(f"penstock://localhost:{server.port_of('flight_tls')}", timeout="5s")
+        penstock.connect(f"penstock://localhost:{server.port_of('flight_tls')}", timeout="30s")
     test_both_ports_lead_to_the_same_queues(server)
 
 
@@ -355,7 +355,7 @@ def test_mutual_tls(tmp_path: Path) -> None:
         for bad in (None, stranger):
             cert, key = bad or (None, None)
             with pytest.raises(penstock.Unavailable):
-                penstock.connect(url, ca=files.ca, cert=cert, key=key, timeout="5s")
+                penstock.connect(url, ca=files.ca, cert=cert, key=key, timeout="30s")
         # the port without TLS offers no such login
         with pytest.raises(REFUSED):
             server.connect(credentials=pika.credentials.ExternalCredentials())

@@ -43,7 +43,7 @@ def asked(broker: Broker, token: str, path: str, method: str = "GET") -> int:
 
 
 def test_a_token_reads_and_writes_what_it_is_for_and_nothing_else(broker: Broker, guest: penstock.Client) -> None:
-    made = guest.issue_token("1m", read="orders", write="large")
+    made = guest.issue_token("10m", read="orders", write="large")
     guest.publish("orders", {"id": 1})
     with by(broker, made["token"]) as client:
         client.publish("large", {"id": 1})
@@ -71,7 +71,7 @@ def test_a_token_reads_and_writes_what_it_is_for_and_nothing_else(broker: Broker
 
 
 def test_a_revoked_token_is_none_with_the_next_call(broker: Broker, guest: penstock.Client) -> None:
-    made = guest.issue_token("1m", tags=["administrator"])
+    made = guest.issue_token("10m", tags=["administrator"])
     token = str(made["token"])
     with by(broker, token) as client:
         assert client.health()["status"] == "ok"
@@ -88,8 +88,8 @@ def test_a_revoked_token_is_none_with_the_next_call(broker: Broker, guest: penst
 def test_http_makes_tokens_and_has_their_rights(broker: Broker, guest: penstock.Client) -> None:
     login = "guest", "guest"
     made = httpx.post(
-        f"{broker.http_url}/api/tokens", json={"lasts_s": 60, "read": "orders", "tags": ["management"]}, auth=login,
-        verify=NO_TLS,
+        f"{broker.http_url}/api/tokens", json={"lasts_s": 600, "read": "orders", "tags": ["management"]}, auth=login,
+        verify=NO_TLS, timeout=20,
     ).json()  # fmt: skip
     assert "token" in made, made
     token = made["token"]
@@ -103,7 +103,7 @@ def test_http_makes_tokens_and_has_their_rights(broker: Broker, guest: penstock.
 
 def test_a_driver_renews_its_token_and_ends_it(broker: Broker, guest: penstock.Client) -> None:
     url = broker.flight_url
-    with Token(url, lasts=1, read="orders") as token:
+    with Token(url, lasts=6, read="orders") as token:
         assert "guest" not in repr(token.options)
         options = read_options({**token.options, "topic": "orders"})
         assert options.where.password is not None

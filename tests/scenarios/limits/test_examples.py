@@ -20,13 +20,17 @@ MIB = 1_048_576
 def set_policy(broker: Broker, name: str, pattern: str, definition: dict[str, object]) -> None:
     """`rabbitmqctl set_policy`, by the address that its plugin has."""
     told = {"pattern": pattern, "definition": definition, "apply-to": "queues"}
-    answer = httpx.put(f"{broker.http_url}/api/policies/%2F/{name}", verify=NO_TLS, json=told, auth=("guest", "guest"))
+    answer = httpx.put(
+        f"{broker.http_url}/api/policies/%2F/{name}", verify=NO_TLS, timeout=20, json=told, auth=("guest", "guest")
+    )
     assert answer.status_code in {201, 204}, answer.text
 
 
 def figures(broker: Broker, queue: str) -> tuple[int, int]:
     """What would be limited."""
-    told = httpx.get(f"{broker.http_url}/api/queues/%2F/{queue}", verify=NO_TLS, auth=("guest", "guest")).json()
+    told = httpx.get(
+        f"{broker.http_url}/api/queues/%2F/{queue}", verify=NO_TLS, timeout=20, auth=("guest", "guest")
+    ).json()
     return told["messages_ready"], told["message_bytes_ready"]
 
 

@@ -38,9 +38,9 @@ def nobody(*_: object) -> None:
 
 def ready(broker: Broker) -> tuple[int, str]:
     """Status of readiness, and what health says."""
-    health = httpx.get(f"{broker.http_url}/healthz", verify=NO_TLS)
+    health = httpx.get(f"{broker.http_url}/healthz", verify=NO_TLS, timeout=20)
     assert health.status_code == 200
-    return httpx.get(f"{broker.http_url}/readyz", verify=NO_TLS).status_code, health.json()["status"]
+    return httpx.get(f"{broker.http_url}/readyz", verify=NO_TLS, timeout=20).status_code, health.json()["status"]
 
 
 def test_leases_end_and_nothing_new_begins(broker: Broker, run: Run) -> None:

@@ -202,4 +202,4 @@ def test_detailed_metrics_have_the_families_and_vhosts_that_are_named(http: Http
 
 @pytest.mark.parametrize("path", ["/metrics/detailed?family=queue_metrics", "/metrics/per-object"])
 def test_who_asks_for_names_logs_in(http: Http, path: str) -> None:
-    assert httpx.get(f"{http.broker.http_url}{path}", verify=NO_TLS).status_code == 401
+    assert httpx.get(f"{http.broker.http_url}{path}", verify=NO_TLS, timeout=20).status_code == 401

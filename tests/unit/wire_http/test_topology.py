@@ -144,7 +144,7 @@ def test_methods_that_a_path_does_not_have(http: Http) -> None:
 
 def test_declares_are_counted(http: Http) -> None:
     def counts() -> list[int]:
-        text = httpx.get(f"{http.broker.http_url}/metrics", verify=NO_TLS).text
+        text = httpx.get(f"{http.broker.http_url}/metrics", verify=NO_TLS, timeout=20).text
         names = [f"rabbitmq_queues_{what}_total " for what in ("declared", "created", "deleted")]
         return [int(float(line.split()[1])) for name in names for line in text.splitlines() if line.startswith(name)]
 
