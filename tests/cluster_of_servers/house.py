@@ -155,7 +155,7 @@ name = "work"
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(PATIENCE_S)
 
-    def get(self, path: str, timeout: float = 5.0) -> tuple[int, dict[str, Any]]:
+    def get(self, path: str, timeout: float = 30.0) -> tuple[int, dict[str, Any]]:
         """Status and JSON of an HTTP answer; 0 where nobody answers, or one dies within its answer."""
         request = urllib.request.Request(f"http://127.0.0.1:{self.http}{path}", headers=GUEST)
         try:
@@ -178,7 +178,7 @@ name = "work"
 
     @property
     def serves(self) -> bool:
-        return self.get("/readyz")[0] == 200
+        return self.get("/readyz", timeout=5.0)[0] == 200  # whoever looks asks all of them, and one may stand still
 
     def said(self) -> str:
         return self.output.read_text() if self.output.exists() else ""

@@ -46,7 +46,7 @@ def test_publisher_and_consumer_go_on_after_a_takeover(cluster: Cluster) -> None
 
     def work() -> None:
         with penstock.connect(cluster.url) as mine:
-            for message in mine.consume("work", backlog=20, timeout="20s"):
+            for message in mine.consume("work", backlog=20, timeout="2m"):  # another leads, and all are level, before
                 number = int(message.body)
                 fences.setdefault(number, []).append(message.fence)
                 if number != 3 or message.redelivered:
@@ -64,7 +64,7 @@ def test_publisher_and_consumer_go_on_after_a_takeover(cluster: Cluster) -> None
         assert client.publish("work", "10", publisher="p", sequence=10).outcome == "duplicate"
         for number in range(11, 21):
             client.publish("work", str(number), publisher="p", sequence=number)
-        worker.join(40)
+        worker.join(60)
         assert not worker.is_alive()
         assert sorted(fences) == list(range(1, 21))
         early, late = fences[3]

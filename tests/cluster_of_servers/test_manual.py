@@ -56,6 +56,7 @@ def test_a_standby_leads_when_a_person_says_so_and_the_leader_comes_back_without
         [standby] = cluster.followers()
         publisher = Publisher(cluster)
         publisher.more(20)
+        cluster.level()  # with `min_in_sync = 1` one that was late is not waited for, and may not lead
         first.kill()
         publisher.publish(time.monotonic() + 2.0)
         assert not standby.serves
@@ -152,7 +153,7 @@ def test_two_leaders_stop_and_a_person_says_which_is_set_aside(tmp_path: Path) -
             assert promote(first, "--lose", said.rpartition("--lose ")[2].split()[0])[0] == 0
             eventually(lambda: first.serves)
             cluster.level()
-            assert two_leaders(first) == set()
+            eventually(lambda: two_leaders(first) == set(), "it tells of two")  # its server hears of it later
         finally:
             watched.end()
         cut = json.loads(second.run("cluster", "lost", "--json"))

@@ -12,7 +12,7 @@ SAMPLE_S = float(os.environ.get("PENSTOCK_CLUSTER_SAMPLE_SECONDS", "8"))
 
 
 def test_a_sample(tmp_path: Path) -> None:
-    soak = ClusterSoak(tmp_path, SAMPLE_S, SEED, pause_most=3.0)
+    soak = ClusterSoak(tmp_path, SAMPLE_S, SEED, pause_most=3.0, least=201)
     soak.run()
     said = f"PENSTOCK_SEED={SEED}\n{told(soak)}"
     print(said)

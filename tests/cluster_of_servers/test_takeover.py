@@ -45,11 +45,11 @@ def test_the_copies_are_the_same_bytes(tmp_path: Path) -> None:
         publisher = Publisher(cluster)
         publisher.more(50)
         [follower] = cluster.followers()
+        follower.freeze()  # first: while nobody leads it would take over, and write what the other has not
         leader.freeze()
         [one] = (leader.folder / "data/log").glob("*.arrows")
-        other = follower.folder / "data/log" / one.name
-        eventually(lambda: other.stat().st_size > 4096)
-        copy = other.read_bytes()
+        copy = (follower.folder / "data/log" / one.name).read_bytes()
+        assert len(copy) > 4096
         assert one.read_bytes()[: len(copy)] == copy
         assert all(body in copy for body in publisher.confirmed)
 
@@ -60,6 +60,9 @@ def test_nothing_is_confirmed_while_too_few_disks_have_it(tmp_path: Path) -> Non
         leader = cluster.leader()
         cluster.level()
         [follower] = cluster.followers()
+        told = "1 of 2 members that a confirm needs (min_in_sync) are in sync"
+        before = leader.said().count(told)
+        assert before > 0, "it said so at its start"
         follower.kill()
         connection = leader.connect()
         channel = connection.channel()
@@ -70,8 +73,7 @@ def test_nothing_is_confirmed_while_too_few_disks_have_it(tmp_path: Path) -> Non
         impl.basic_publish("", "work", b"one")
         connection.process_data_events(2.0)
         assert confirmed == []
-        told = "1 of 2 members that a confirm needs (min_in_sync) are in sync"
-        eventually(lambda: leader.said().count(told) == 2, "it does not say why, as it did at its start", 40)
+        eventually(lambda: leader.said().count(told) > before, "it does not say why, as it did at its start", 40)
         follower.start()
         eventually(lambda: pumped(connection) and confirmed == [1])
 
@@ -207,6 +209,7 @@ def test_etcd_decides_who_leads_as_well(tmp_path: Path) -> None:
         cluster.level()
         publisher.more(20)
         [other] = [one for one in cluster.servers if one is not leader]
+        cluster.level()  # with `min_in_sync = 1` one that was late is not waited for, and may not lead
         leader.kill()
         eventually(lambda: other.serves, "the other does not serve")
         assert publisher.confirmed <= set(drain(other))

@@ -54,6 +54,7 @@ ca = "{files.ca}"
         assert told(leader.stream, context) == b"", "one without a certificate is told nothing"
         context.load_cert_chain(files.certificate, files.key)
         assert len(told(leader.stream, context)) == 32
+        cluster.level()  # with `min_in_sync = 1` one that was late is not waited for, and may not lead
         leader.kill()
         [other] = [one for one in cluster.servers if one is not leader]
         assert cluster.leader() is other
@@ -77,14 +78,19 @@ def test_a_follower_takes_up_renewed_certificates_for_as_long_as_it_follows(tmp_
         https, flight = ports[follower]
 
         def shown(port: int) -> str:
-            found = x509.load_pem_x509_certificate(ssl.get_server_certificate(("127.0.0.1", port)).encode())
+            """Nothing while a port is closed, as Flight's is for a moment."""
+            try:
+                text = ssl.get_server_certificate(("127.0.0.1", port))
+            except OSError:
+                return ""
+            found = x509.load_pem_x509_certificate(text.encode())
             return str(found.subject.get_attributes_for_oid(NameOID.COMMON_NAME)[0].value)
 
         assert [shown(https), shown(flight)] == ["localhost", "localhost"]
         files.sign_server(("renewed", "127.0.0.1"))
         assert follower.process is not None
         follower.process.send_signal(signal.SIGHUP)
-        eventually(lambda: shown(https) == "renewed", "HTTP goes on with the old one", 40)
-        assert shown(flight) == "renewed"
+        for name, port in (("HTTP", https), ("Flight", flight)):  # each takes it up in a thread of its own
+            eventually(lambda port=port: shown(port) == "renewed", f"{name} goes on with the old one", 40)
         with pytest.raises(NotLeading, match=f"{leader.name} leads"):
             penstock.connect(f"penstocks://127.0.0.1:{flight}", ca=files.ca)

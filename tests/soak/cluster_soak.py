@@ -101,13 +101,15 @@ class ClusterSoak:
         pause_most: float = 60.0,
         leak: str = "",
         manual: bool = False,
+        least: int = 0,
         say: Callable[[str], object] = print,
     ) -> None:
         """pause_most: seconds that a process is stopped at the longest.  leak: what is planted, see `hosted`.
 
-        manual: a person says who leads
+        manual: a person says who leads.  least: goes on until so many messages were confirmed.
         """
         self.folder, self.seconds, self.pause_most, self.say = folder, seconds, pause_most, say
+        self.least = least
         self.leak, self.manual = leak, manual
         self.person: Person | None = None
         self.random = random.Random(seed)
@@ -173,7 +175,7 @@ class ClusterSoak:
         self.counts["killed"] += 1
         self._goes_on()
         end, turns = time.monotonic() + self.seconds, list[Callable[[], object]]([self.isolated])
-        while time.monotonic() < end and not self.books.wrong:
+        while (time.monotonic() < end or self.counts["confirmed"] < self.least) and not self.books.wrong:
             if not turns:
                 turns = [*troubles, *troubles]
                 self.random.shuffle(turns)
@@ -210,7 +212,7 @@ class ClusterSoak:
         until = time.monotonic() + PATIENCE_S
         while True:
             leader = next((one for one in self.cluster.servers if one.runs and one.serves), None)
-            known = {} if leader is None else leader.get("/api/cluster")[1]
+            known = {} if leader is None else leader.get("/api/cluster", timeout=5.0)[1]
             if len(known.get("in_sync", ())) == len(self.cluster.servers):
                 return int(known["committed_lsn"])
             if time.monotonic() > until:
