@@ -46,6 +46,7 @@ class Books:
     def confirm(self, bodies: Iterable[bytes]) -> None:
         with self._lock:
             self.confirmed.update(bodies)
+            self.counts["confirmed"] = len(self.confirmed)
 
     def give(self, site: str, body: bytes, redelivered: bool) -> None:
         with self._lock:

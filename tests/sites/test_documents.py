@@ -17,6 +17,7 @@ import pytest
 import penstock
 from fault_proxy import Fault, Network
 from sites.house import Instances, Site, out, publish, work
+from sites.test_confirms import Publishing
 from waiting import eventually
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "scenarios/amps"
@@ -374,6 +375,7 @@ def test_one_way_to_configure_a_queue_on_two_instances(printed: Instances) -> No
 
 QUEUE = "<Queue><Name>work</Name><MessageType>json</MessageType></Queue>"
 SEEN = "<LocalQueue><Name>seen</Name><MessageType>json</MessageType></LocalQueue>"
+LATE = SEEN.replace("seen", "late")
 
 
 def when(module: str, *steps: tuple[str, str], options: str = "") -> str:
@@ -410,16 +412,16 @@ def test_messages_pass_through_an_instance_to_the_next(tmp_path: Path) -> None:
 
 
 def test_synchronous_destinations_are_downgraded_and_upgraded_by_actions_and_actions_hear_of_it(tmp_path: Path) -> None:
-    actions = when(
-        "amps-action-on-schedule",
-        ("amps-action-do-downgrade-replication", "<Age>2s</Age><GracePeriod>100ms</GracePeriod>"),
-        ("amps-action-do-upgrade-replication", "<Age>500ms</Age>"),
-        options=EACH,
+    downgrade = ("amps-action-do-downgrade-replication", "<Age>2s</Age><GracePeriod>100ms</GracePeriod>")
+    actions = when(  # not by a schedule: a machine that is slow for two seconds would be downgraded before
+        "amps-action-on-publish-message", downgrade, options="<Topic>late</Topic><MessageType>json</MessageType>"
     )
+    upgrade = ("amps-action-do-upgrade-replication", "<Age>500ms</Age>")
+    actions += when("amps-action-on-schedule", upgrade, options=EACH)
     actions += "".join(when(f"amps-action-on-{event}", tell(event)) for event in EVENTS)
     files = {
         "a": instance(
-            "a", QUEUE + SEEN, [destination("b", ["work"], sync="sync")], "A", f"<Actions>{actions}</Actions>"
+            "a", QUEUE + SEEN + LATE, [destination("b", ["work"], sync="sync")], "A", f"<Actions>{actions}</Actions>"
         ),
         "b": instance("b", QUEUE, [destination("a", ["work"])], "B"),
     }
@@ -429,8 +431,15 @@ def test_synchronous_destinations_are_downgraded_and_upgraded_by_actions_and_act
         publish(a, b"{}")
         assert sites["b"].queue()["foreign"] == 1, "a confirm waits for it"
         sites.ways["a", "b"].fault(Fault.SILENT)
-        publish(a, b"{}")  # which is confirmed when nobody waits for it any more
-        assert out(a)["downgraded"]
+        held, channel = Publishing(a, b"{}"), a.connect().channel()
+
+        def downgraded() -> bool:
+            channel.basic_publish("", "late", b"{}")
+            return bool(out(a)["downgraded"])
+
+        eventually(downgraded)
+        held.join(60)
+        assert held.confirmed, "nobody waits for it any more"
         sites.ways["a", "b"].heal()
         eventually(lambda: not out(a)["downgraded"])
         publish(a, b"{}")

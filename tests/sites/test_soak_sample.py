@@ -12,7 +12,7 @@ SAMPLE_S = float(os.environ.get("PENSTOCK_SITES_SAMPLE_SECONDS", "4"))
 
 
 def test_each_message_is_worked_once_at_whatever_site(tmp_path: Path) -> None:
-    soak = SitesSoak(tmp_path, SAMPLE_S, SEED)
+    soak = SitesSoak(tmp_path, SAMPLE_S, SEED, least={"confirmed": 51})
     soak.run()
     said = f"PENSTOCK_SEED={SEED}\n{told(soak)}"
     print(said)

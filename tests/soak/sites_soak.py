@@ -133,7 +133,6 @@ class SitesSoak:
 
     def _judge(self, sites: Sites) -> None:
         books = self.books
-        self.counts["confirmed"] = len(books.confirmed)
         self.counts["given again"] = books.again()
         self.counts["worked elsewhere"] = sum(
             1 for body, some in books.given.items() if some[-1].site != body.decode().partition(":")[0]
