@@ -72,7 +72,7 @@ def test_rules_and_late_rows_are_counted_once_each(lab: Lab, tmp_path: Path, mon
     assert one.status()["late_rows"] == 1, "an hour's late rows are summed before Spark looks at the time"
     send(lab, "counted", 2, at="2026-01-01T15:00:00Z")
     seen, query = one.figures.seen, one.query
-    lab.until(lambda: query.lastProgress["numInputRows"] == 1 and query.lastProgress["batchId"] > seen)
+    lab.until(lambda: any(one["numInputRows"] == 1 and one["batchId"] > seen for one in query.recentProgress))
     one.replace(one.pipeline)
     one.look(lab.spark, time.monotonic())
     assert (query.isActive, rows(one)) == (False, {"warned": 3, "noise": 2, "odd": 1, "strict": 0})

@@ -171,8 +171,10 @@ def test_pieces_rise_by_their_order() -> None:
 
 
 @pytest.mark.parametrize("kind", [QueueFull, DiskFull])
-def test_patience_ends_with_the_refusal_and_what_to_do(kind: type[QueueFull]) -> None:
-    where = Where("penstock://localhost", patience=0.2)
+def test_patience_ends_with_the_refusal_and_what_to_do(kind: type[QueueFull], monkeypatch: pytest.MonkeyPatch) -> None:
+    where, slept = Where("penstock://localhost", patience=0.2), list[float]()
+    clock = SimpleNamespace(monotonic=lambda: sum(slept), sleep=slept.append)
+    monkeypatch.setattr("penstock.spark.remote.time", clock)
     asked: list[int] = []
 
     def full() -> int:

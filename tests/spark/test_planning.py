@@ -26,7 +26,8 @@ def pipeline(folder: Path, url: str = NOWHERE, **given: Any) -> Pipeline:
     table = {"name": "p", "from": source, "to": [{"topic": "out"}], **given}
     settings = load_mapping({"pipeline": [table]})
     definition = Definition.of(settings.pipeline[0].model_dump(mode="json", by_alias=True))
-    return Pipeline(definition, Place(Where(url, patience=0.1), folder))
+    where = Where(url, patience=0.1) if url == NOWHERE else Where(url)
+    return Pipeline(definition, Place(where, folder))
 
 
 @pytest.mark.parametrize(

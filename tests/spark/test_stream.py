@@ -179,6 +179,6 @@ def test_two_readers_of_one_stream(lab: Lab, tmp_path: Path) -> None:
     other = lab.stream(queue="contested", stream="queue-4", schema=COLUMNS, onLostCheckpoint="continue").select("id")
     lab.write(other, tmp_path / "second", topic="contested-out")
     with pytest.raises(StreamingQueryException) as caught:
-        query.awaitTermination(30)
+        query.awaitTermination(120)
     assert "stream 'queue-4' is now read by spark on" in sentence(caught.value)
     assert json.loads(lab.client.peek("contested-out")[0].body) == {"id": 0}

@@ -529,7 +529,7 @@ def test_a_server_with_doors_with_tls_alone(tmp_path: Path, monkeypatch: pytest.
     try:
         job = json.loads(until(lambda: supervisor.jobs.get("driver")))
         assert job["url"].startswith("penstocks://localhost:")
-        assert Remote(Where(job["url"], job["user"], job["password"], 1.0)).act("streams") == {"streams": []}
+        assert Remote(Where(job["url"], job["user"], job["password"])).act("streams") == {"streams": []}
         supervisor._tell_of_gone(["p"])
         found = {one.name: one for one in examine(supervisor.settings)}
         assert found["streams"] == ("streams", "good", "0, none of a pipeline that is gone", "")
