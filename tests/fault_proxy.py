@@ -150,6 +150,17 @@ class Way:
             await asyncio.sleep(SLOW_S + size / SLOW_BYTES_S)
 
 
+async def end(servers: Iterable[asyncio.Server]) -> None:
+    """Close them; whom asyncio has accepted is handed over before, which it cannot be to a closed server."""
+    loop, ended = asyncio.get_running_loop(), list(servers)
+    for server in ended:
+        for one in server.sockets:
+            loop.remove_reader(one.fileno())
+    await asyncio.sleep(0)
+    for server in ended:
+        server.close()
+
+
 class Network:
     """`with Network() as network:` its ways live in one thread."""
 
@@ -183,12 +194,7 @@ class Network:
         self._loop.run_forever()
 
     async def _end(self) -> None:
-        for server in self._servers:
-            for one in server.sockets:
-                self._loop.remove_reader(one.fileno())
-        await asyncio.sleep(0)  # whom asyncio has accepted is handed over, which it cannot be to a closed server
-        for server in self._servers:
-            server.close()
+        await end(self._servers)
         while others := asyncio.all_tasks() - {asyncio.current_task()}:
             for way in self._ways:  # who is being taken just now is in none yet: its socket would be lost
                 way.cancel()

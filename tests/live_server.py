@@ -137,7 +137,8 @@ class LiveServer:
 
     def parameters(self, **changes: Any) -> pika.ConnectionParameters:
         """For pika."""
-        values: dict[str, Any] = {"host": "127.0.0.1", "port": self.port, "heartbeat": 30, **changes}
+        patience = {"socket_timeout": 30, "stack_timeout": 60}  # its own is 15 s from the call to the opened connection
+        values: dict[str, Any] = {"host": "127.0.0.1", "port": self.port, "heartbeat": 30, **patience, **changes}
         return pika.ConnectionParameters(**values)
 
     def connect(self, **changes: Any) -> pika.BlockingConnection:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from fault_proxy import end
 from penstock.cli.cluster_checkup import examine_cluster
 from penstock.config.load import load_text
 from penstock.config.settings import Settings
@@ -59,6 +60,7 @@ class There:
         self._secret, self._ahead_s, self._version = secret.encode(), ahead_s, version
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever)
+        self._taken = list[Peer]()
 
     def heard(self, link: Peer, message: Message) -> None:
         assert message == Look()
@@ -74,11 +76,13 @@ class There:
     def writable(self, link: Peer) -> None:
         pass
 
+    def _take(self) -> Peer:
+        self._taken.append(Peer(self._secret, self, lambda _: None, lambda: None, calls=False))
+        return self._taken[-1]
+
     def __enter__(self) -> int:
         """The port."""
-        listening = self._loop.create_server(
-            lambda: Peer(self._secret, self, lambda _: None, lambda: None, calls=False), "127.0.0.1", 0
-        )
+        listening = self._loop.create_server(self._take, "127.0.0.1", 0)
         self._thread.start()
         self._server = asyncio.run_coroutine_threadsafe(listening, self._loop).result(20)
         port: int = self._server.sockets[0].getsockname()[1]
@@ -86,8 +90,11 @@ class There:
 
     def __exit__(self, *_: object) -> None:
         async def close() -> None:
-            self._server.close()
-            await asyncio.sleep(0)  # what it had taken is closed, too
+            await end([self._server])
+            await asyncio.sleep(0)
+            for one in self._taken:  # who has hung up just now is not heard of yet, and a loop closes nobody
+                one.close()
+            await asyncio.sleep(0)
 
         asyncio.run_coroutine_threadsafe(close(), self._loop).result(20)
         self._loop.call_soon_threadsafe(self._loop.stop)
