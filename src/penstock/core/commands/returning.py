@@ -1,9 +1,13 @@
-"""What a site was granted and cannot take, for its queue went while the grant was under way: it goes back.
+"""Claims to messages of a queue that is not here: remembered while they may still come, given back where they are ours.
 
-The grant stands in the owner's log before that one hears of the end of the queue, so nobody else can know what became
-of it.  This site owns it by then, and hands it on by a record of its own (`CLAIMED`), which names the queue, for there
-is none any more: to who told of the grant, and where that one has the queue no more to another that has.  So do those
-that would be this site's from the first, as `initial_owner` of a queue which it has not.
+A site may hear from one that a message of another is given to a third, or done, before that other's own link brings
+it: it is remembered for the queue, and where that ends meanwhile, or is not declared yet, for the next of its name.
+
+What this site was granted and cannot take, for its queue went while the grant was under way, goes back.  The grant
+stands in the owner's log before that one hears of the end of the queue, so nobody else can know what became of it.
+This site owns it by then, and hands it on by a record of its own (`CLAIMED`), which names the queue, for there is none
+any more: to who told of the grant, and where that one has the queue no more to another that has.  So do those that
+would be this site's from the first, as `initial_owner` of a queue which it has not.
 """
 
 # pyarrow's stubs leave the element types of arrays and fields open
@@ -11,6 +15,7 @@ that would be this site's from the first, as `initial_owner` of a queue which it
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, cast
 
@@ -18,8 +23,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.core.commands.foretelling import ForetellingCommands
-from penstock.core.links.foretold import NOBODY, Name
+from penstock.core.commands.transfers import TransferCommands
+from penstock.core.effects import Verb
+from penstock.core.links.foretold import NOBODY, Name, done_by, is_done, is_twin
 from penstock.core.links.identity import HERE, Identity, identity_of
 from penstock.core.links.ownership import Claim, Span
 from penstock.core.links.parcels import Asked, Piece, Told, joined
@@ -28,17 +34,60 @@ from penstock.core.links.states import Place
 from penstock.core.queue.order.runs import packed
 from penstock.core.queue.queue import Queue
 from penstock.core.state.lsns import within
+from penstock.errors import QueueFull
 from penstock.expr import TopicPattern
-from penstock.records.chunks import Now, pack_pairs
+from penstock.records.causes import TWIN
+from penstock.records.chunks import Now, as_chunk, pack_pairs, pairs_of
 from penstock.records.kinds import Kind
 
 
-class ReturningCommands(ForetellingCommands):
-    """Claims of this site that it gives up as it hears of them."""
+class ReturningCommands(TransferCommands):
+    """Claims and settles for queues that are not here, and claims of this site that it gives up as it hears of them."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._lacking: list[Lacking] | None = None  # see `_lacks`
+
+    def _foretell(self, now: Now, site: str, some: Iterable[Told]) -> None:
+        """A site tells of messages of a queue that is not here; of those that may still come it is remembered.
+
+        What would be this site's it has given back (`_give_back`).
+        """
+        now, known = self._at(now), (self.origin, self._origin_of(site))
+        met = {one.origin for one in self.peers.sites.values()}
+        for told in some:
+            topics = self.sharing.topics(*told[:2])
+            if not topics or (told.claim is not None and told.claim.owner == self.peers.here):
+                continue
+            spans = dict[int, list[Span]]()
+            for origin, first, stop in joined([one for one in told.spans if one[0] in met and one[0] not in known]):
+                passed = self._gone_by(origin, told.vhost, topics)
+                spans.setdefault(origin, []).extend(self._numbers(origin).unknown(max(first, passed), stop))
+            for origin, new in spans.items():
+                self._note_foretold(Name(*told[:2], origin), new, told.claim or done_by(site, told.twins))
+
+    def _note_foretold(self, name: Name, spans: Sequence[Span], claim: Claim) -> None:
+        if new := self.foretold.new(name, spans, claim):
+            header: dict[str, object] = {
+                "origin": str(name.origin), "site": claim.owner, "serial": claim.serial, "why": claim.why,
+                "of": name.vhost,
+            }  # fmt: skip
+            self._out.record(Kind.CLAIMED, name.queue, header, pack_pairs(0, [end for span in new for end in span]))
+            self.foretold.add(name, new, claim)
+
+    def _recall(self, now: Now, queue: Queue) -> None:
+        """A queue is declared: it has what was said of its messages before, as far as these may still come."""
+        shared = queue.settings.kind != "local" and queue.exclusive_to is None
+        for origin, first, stop, claim in self.foretold.take(queue.vhost, queue.name):
+            try:
+                for span in self._to_come(queue, origin, first, stop) if shared else ():
+                    if is_done(claim):
+                        spared, lsns = is_twin(claim), range(*span)
+                        self._deferred.add(now, queue, origin, lsns, Verb.ACK, claim.owner, self._out, twins=spared)
+                    else:
+                        self._remember(queue, origin, span, claim)
+            except QueueFull:
+                continue  # a link that tells so much is cut off for it; whoever declares a queue is not at fault
 
     def offered_by(self, site: str, vhost: str, queue: str) -> bool:
         """Whether a site has said that it has a queue of this name."""
@@ -162,13 +211,31 @@ class ReturningCommands(ForetellingCommands):
             yield from ((origin, *span) for span in without((first, passed), here) if first < passed)
 
     def _ending(self, now: Now, queue: Queue) -> int:
-        """Claims of this site to messages that have not come are of no use to it any more."""
+        """What sites have said of messages that are to come is for the next queue of the name.
+
+        Claims of this site to such messages are of no use to it any more, and go back.
+        """
         for one in [one for one in self.early if one.queue == queue.id and one.claim.owner == self.peers.here]:
             heirs = self._heirs(self._site_of(one.origin)[1], queue.vhost, queue.name)
             span = one.origin, one.first, one.stop
             self._give_back(now, queue.vhost, queue.name, [span], one.claim, heirs)
         self.sharing.forget(queue.id)
         self._lacking = None
+        self._at(now)
+        if len(self.peers.sites) > 1 and queue.settings.kind != "local" and queue.exclusive_to is None:
+            said = [
+                (one.origin, (one.first, one.stop), one.claim)
+                for one in self.early if one.queue == queue.id and one.claim.owner != self.peers.here
+            ]  # fmt: skip
+            for entry in self._deferred.by_queue.get(queue.id, ()):
+                if entry.verb in (Verb.ACK.value, TWIN) and entry.origin != self.origin and self.peers.number(entry.by):
+                    pairs = pairs_of(as_chunk(array("q", entry.lsns)), False)
+                    ends = zip(pairs[::2], pairs[1::2], strict=True)
+                    done = done_by(entry.by, entry.verb == TWIN)
+                    said += [(entry.origin, (first, stop), done) for first, stop in ends]
+            for origin, span, claim in said:
+                some = self._to_come(queue, origin, *span)
+                self._note_foretold(Name(queue.vhost, queue.name, origin), some, claim)
         return super()._ending(now, queue)
 
 
