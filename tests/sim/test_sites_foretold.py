@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.core.links.foretold import FORETOLD_MOST, NOBODY, Foretold, Name, done_by, is_done, is_twin
-from penstock.core.links.ownership import Claim
+from penstock.core.links.ownership import FORETOLD_MOST, NOBODY, Claim, Foretold, Name, done_by, is_done, is_twin
 from penstock.core.state.durable import canonical
 from penstock.records.causes import TWIN
 from sim.sites_house import SiteWorld

@@ -25,9 +25,8 @@ import pyarrow as pa
 
 from penstock.core.commands.transfers import TransferCommands
 from penstock.core.effects import Verb
-from penstock.core.links.foretold import NOBODY, Name, done_by, is_done, is_twin
 from penstock.core.links.identity import HERE, Identity, identity_of
-from penstock.core.links.ownership import Claim, Span
+from penstock.core.links.ownership import NOBODY, Claim, Name, Span, done_by, is_done, is_twin
 from penstock.core.links.parcels import Asked, Piece, Told, joined
 from penstock.core.links.sharing import Lacking
 from penstock.core.links.states import Place
