@@ -21,8 +21,8 @@ from unittest.mock import patch
 from looking import Looker
 from penstock.core.commands.deliveries import Delivery
 from penstock.core.effects import Verb
-from penstock.core.links.identity import Site
 from penstock.core.links.ownership import Claim
+from penstock.core.links.sharing import Site
 from penstock.core.queue.dispatching.consumers import Consumer
 from penstock.core.state.durable import DurableState
 from penstock.core.state.fold import Fold

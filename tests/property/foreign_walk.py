@@ -5,8 +5,8 @@ from __future__ import annotations
 from random import Random
 
 from penstock.core.effects import Verb
-from penstock.core.links.identity import Site
 from penstock.core.links.ownership import Claim, holds_against
+from penstock.core.links.sharing import Site
 from penstock.core.queue.queue import Queue
 from penstock.core.state.durable import canonical
 from penstock.core.state.lsns import flat

@@ -14,8 +14,8 @@ from unittest.mock import patch
 
 from choices import SEED
 from looking import Looker, Wrong
-from penstock.core.links.identity import Site
 from penstock.core.links.ownership import Claim
+from penstock.core.links.sharing import Site
 from penstock.core.queue import shares
 from penstock.core.queue.owning import why_not_shared
 from penstock.errors import QueueBlocked, QueueFull

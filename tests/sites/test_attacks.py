@@ -12,7 +12,7 @@ import pytest
 
 from choices import SEED
 from penstock.config.load import load_mapping
-from penstock.core.links.identity import Site
+from penstock.core.links.sharing import Site
 from penstock.errors import PenstockError
 from penstock.server.links.calling import Connection, ours
 from penstock.server.links.sending import hello_words

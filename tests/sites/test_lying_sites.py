@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from penstock.config.load import load_mapping
-from penstock.core.links.identity import Site
+from penstock.core.links.sharing import Site
 from penstock.errors import PenstockError, PreconditionFailed
 from penstock.records.schema import CARRIED
 from penstock.server.links.calling import Connection, ours

@@ -9,8 +9,8 @@ import pytest
 from penstock.config.queue_arguments import read_policy
 from penstock.core.audit_log import Audit
 from penstock.core.effects import Verb
-from penstock.core.links.identity import Site
 from penstock.core.links.ownership import Claim, Grant
+from penstock.core.links.sharing import Site
 from penstock.core.links.states import LinkState
 from penstock.core.queue.explaining import explain_message, explain_queue
 from penstock.core.state.durable import canonical

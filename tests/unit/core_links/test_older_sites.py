@@ -14,8 +14,17 @@ import orjson
 import pytest
 
 from penstock.core.effects import Verb
-from penstock.core.links.identity import Identity
-from penstock.core.links.sharing import ENDED_MOST, Ended, Lacking, Sharing, dump_ends, load_ends, load_offer, says_end
+from penstock.core.links.sharing import (
+    ENDED_MOST,
+    Ended,
+    Identity,
+    Lacking,
+    Sharing,
+    dump_ends,
+    load_ends,
+    load_offer,
+    says_end,
+)
 from penstock.core.links.states import Gone, LinkState, load_gone
 from penstock.core.sizes import Sizes
 from penstock.core.state.durable import DurableState, canonical

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.core.links.identity import Site
+from penstock.core.links.sharing import Site
 from penstock.core.links.telling import Carries, may_meet
 from penstock.errors import PreconditionFailed
 from penstock.expr import TopicPattern

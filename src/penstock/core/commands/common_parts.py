@@ -19,7 +19,7 @@ from penstock.core.action_rules import Rules
 from penstock.core.arena import Arena, Move
 from penstock.core.effects import Effect, Token
 from penstock.core.links.asking import Wanted
-from penstock.core.links.identity import Peers
+from penstock.core.links.sharing import Peers
 from penstock.core.outbox import Outbox
 from penstock.core.publishing import Publisher
 from penstock.core.publishing.arrivals import Marks

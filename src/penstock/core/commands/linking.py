@@ -18,10 +18,23 @@ import pyarrow as pa
 
 from penstock.core.commands.returning import ReturningCommands
 from penstock.core.links.asking import Asking
-from penstock.core.links.identity import Offer, Site, disagreements, first_owner, identity, identity_of
 from penstock.core.links.ownership import Span
 from penstock.core.links.parcels import Heard, Parcel, Piece, Told, read
-from penstock.core.links.sharing import Agreed, Ended, dump_ends, dump_offer, load_ends, load_offer, says_end
+from penstock.core.links.sharing import (
+    Agreed,
+    Ended,
+    Offer,
+    Site,
+    disagreements,
+    dump_ends,
+    dump_offer,
+    first_owner,
+    identity,
+    identity_of,
+    load_ends,
+    load_offer,
+    says_end,
+)
 from penstock.core.links.telling import Carried, Carries, Telling
 from penstock.core.queue.owning import why_not_shared
 from penstock.core.queue.queue import Queue

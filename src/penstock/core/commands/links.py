@@ -18,11 +18,10 @@ import numpy as np
 from penstock.core.commands.queues import QueueCommands
 from penstock.core.effects import Verb
 from penstock.core.links.carried import Numbers
-from penstock.core.links.identity import HERE, Peers, Site, first_owner
 from penstock.core.links.ownership import Claim, Grant, Span, grants, proxied
 from penstock.core.links.parcels import Numbers as NumbersThere
 from penstock.core.links.parcels import joined
-from penstock.core.links.sharing import Sharing
+from penstock.core.links.sharing import HERE, Peers, Sharing, Site, first_owner
 from penstock.core.links.states import EarlyClaim, LinkState
 from penstock.core.links.telling import Carried
 from penstock.core.links.twins import Numbered, Twin

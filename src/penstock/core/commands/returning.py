@@ -25,10 +25,9 @@ import pyarrow as pa
 
 from penstock.core.commands.transfers import TransferCommands
 from penstock.core.effects import Verb
-from penstock.core.links.identity import HERE, Identity, identity_of
 from penstock.core.links.ownership import NOBODY, Claim, Name, Span, done_by, is_done, is_twin
 from penstock.core.links.parcels import Asked, Piece, Told, joined
-from penstock.core.links.sharing import Lacking
+from penstock.core.links.sharing import HERE, Identity, Lacking, identity_of
 from penstock.core.links.states import Place
 from penstock.core.queue.order.runs import packed
 from penstock.core.queue.queue import Queue

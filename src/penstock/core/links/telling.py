@@ -21,9 +21,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.core.links.carried import may_go_on
-from penstock.core.links.identity import Peers, Site
 from penstock.core.links.ownership import Claim, Why
 from penstock.core.links.parcels import SPANS_MOST, Numbers, Parcel, Piece, Told, split, told_blind
+from penstock.core.links.sharing import Peers, Site
 from penstock.core.state.encoding import load
 from penstock.core.state.lsns import Ints, ints, merged
 from penstock.expr import FilterSet, TopicPattern, compile_filter

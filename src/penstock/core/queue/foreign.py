@@ -12,8 +12,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from penstock.core.links.identity import HERE, Peers
 from penstock.core.links.ownership import RANKS, WHYS, Claim, Claims, Span
+from penstock.core.links.sharing import HERE, Peers
 from penstock.core.queue.order.main_order import Main
 from penstock.core.queue.order.returned import Returned
 from penstock.core.queue.order.runs import Run, packed, view

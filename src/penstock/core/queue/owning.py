@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 
 from penstock.core.effects import Sink
-from penstock.core.links.identity import HERE, Peers
 from penstock.core.links.ownership import Claim, Claims, Span
+from penstock.core.links.sharing import HERE, Peers
 from penstock.core.queue.order.runs import Run, holds, pack_number, packed, pairs_body, sift, sorted_chunk, view
 from penstock.core.queue.settling.leases import SLOT
 from penstock.core.queue.stages import Newcomers, Stage, put_back

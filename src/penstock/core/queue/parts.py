@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from penstock.core.links.identity import Peers
+from penstock.core.links.sharing import Peers
 from penstock.core.queue.barrier import Barriers
 from penstock.core.queue.dedup import Dedup, deduplicates
 from penstock.core.queue.delays import Delays

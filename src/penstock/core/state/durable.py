@@ -35,8 +35,8 @@ import orjson
 
 from penstock.core.acted import Acted
 from penstock.core.links.carried import Numbers
-from penstock.core.links.identity import Site
 from penstock.core.links.ownership import Claim, Foretold, Name
+from penstock.core.links.sharing import Site
 from penstock.core.links.states import Departed, Early, EarlyClaim, LinkState, Place, Returned, load_gone
 from penstock.core.links.twins import Numbered, Sequences
 from penstock.core.sizes import Sizes

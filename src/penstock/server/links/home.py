@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from penstock.core.links.identity import Site
+from penstock.core.links.sharing import Site
 
 if TYPE_CHECKING:
     from penstock.config.links import LinkSection

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar, cast
 
-from penstock.core.links.identity import Site
+from penstock.core.links.sharing import Site
 from penstock.core.links.telling import Carries, Telling
 from penstock.errors import InvalidArgument, NotFound, PreconditionFailed, Unavailable
 from penstock.expr import TopicPattern

@@ -14,7 +14,7 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from penstock.core.links.identity import Site
+from penstock.core.links.sharing import Site
 from penstock.errors import InvalidArgument, LogBroken, PenstockError, PreconditionFailed, Unavailable
 from penstock.records.schema import CARRIED
 from penstock.server.flight.downstream import Downstream

@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import orjson
 import pyarrow as pa
 
-from penstock.core.links.identity import Site
 from penstock.core.links.parcels import SPANS_MOST, Parcel
+from penstock.core.links.sharing import Site
 from penstock.errors import PenstockError, PreconditionFailed, Unavailable
 from penstock.history.history import joined
 from penstock.log.record_batches import joined as as_one
