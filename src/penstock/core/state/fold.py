@@ -42,9 +42,8 @@ from penstock.core.state.lsns import (
     whole,
     within,
 )
-from penstock.core.state.members import FoldedQueue, Part, keep
 from penstock.core.state.objects import FOLDS_OF_QUEUES, Objects
-from penstock.core.state.queue_state import living_pairs
+from penstock.core.state.queue_state import FoldedQueue, Part, keep, living_pairs
 from penstock.errors import LogDamaged
 from penstock.records.kinds import NO_ROUTE, PUBLISHES, Kind
 

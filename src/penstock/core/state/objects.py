@@ -1,6 +1,6 @@
 """What the log says in order: topology and settings, routes, streams, sinks, and the few records with particulars.
 
-Folded record by record, for each may change what the next one means.  It holds the queues as `members` has them and
+Folded record by record, for each may change what the next one means.  It holds the queues as `queue_state` has them and
 tells them what happened; it sees no message.  It asks no clock and runs no filter.
 """
 
@@ -22,9 +22,8 @@ from penstock.core.state import pending as deferred_acks
 from penstock.core.state.durable import DECLARED, Binding, DurableState, ExchangeState, Reign
 from penstock.core.state.encoding import as_table, load, load_settings
 from penstock.core.state.lsns import Ints, expand, ints, spread
-from penstock.core.state.members import FoldedQueue
 from penstock.core.state.pending import decided_of, mark_of
-from penstock.core.state.queue_state import QueueState
+from penstock.core.state.queue_state import FoldedQueue, QueueState
 from penstock.core.state.streams import StreamState
 from penstock.core.topology.ruling import load_address, load_exchanges, load_policy, load_ruling, load_some, with_some
 from penstock.core.topology.topology import Topology, canonical_table
