@@ -21,7 +21,7 @@ from penstock.log.simdisk import SimDisk
 from penstock.replication.lanes import first_base, term_of
 from penstock.replication.register import ClusterState
 from penstock.server.cluster.changing import promoted
-from penstock.server.cluster.outside import Terms
+from penstock.server.cluster.membership import Terms
 from sim.members_faults import LEADING
 from sim.members_links import SimLink
 from sim.members_machine import TIMES, Broken, Host

@@ -19,7 +19,7 @@ from penstock.replication.insync import Times
 from penstock.replication.register import ClusterState
 from penstock.server.cluster import folder
 from penstock.server.cluster.member import Member
-from penstock.server.cluster.outside import Terms
+from penstock.server.cluster.membership import Terms
 from sim.logkit import T0, FakeClock, content, messages
 from sim.members_links import SimLink, SimSyncer
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from penstock.replication.insync import Times
 from penstock.replication.register import ClusterState
-from penstock.server.cluster.outside import Terms
+from penstock.server.cluster.membership import Terms
 from sim.members_links import SimLink
 from sim.members_machine import Host
 from sim.members_walks import begun

@@ -16,8 +16,7 @@ from penstock.replication.register import ClusterState
 from penstock.server.cluster import folder
 from penstock.server.cluster.lag import AckTimes
 from penstock.server.cluster.log_sending import Files, Link, Sending, refused
-from penstock.server.cluster.membership import listing
-from penstock.server.cluster.outside import Outside, Terms
+from penstock.server.cluster.membership import Outside, Terms, listing
 from penstock.version import __version__
 
 if TYPE_CHECKING:

@@ -25,8 +25,7 @@ from penstock.server.cluster import folder
 from penstock.server.cluster.followers import ANEW, Followers
 from penstock.server.cluster.following import Following, Mine
 from penstock.server.cluster.log_sending import Link
-from penstock.server.cluster.membership import mine_of, no_longer, not_ours
-from penstock.server.cluster.outside import Outside, Terms
+from penstock.server.cluster.membership import Outside, Terms, mine_of, no_longer, not_ours
 from penstock.server.cluster.talking import Talks
 
 logger = logging.getLogger("penstock.cluster")

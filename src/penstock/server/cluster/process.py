@@ -37,7 +37,7 @@ from penstock.replication.insync import Times
 from penstock.replication.register import ClusterState, decode
 from penstock.server.cluster import folder
 from penstock.server.cluster.member import Member
-from penstock.server.cluster.outside import Terms
+from penstock.server.cluster.membership import Terms
 from penstock.server.cluster.registers import MANUAL, Kept, Register, register_at
 from penstock.server.cluster.speech import STRANGERS_MOST, Peer, Tls
 from penstock.server.loading import end_with_parent

@@ -20,7 +20,7 @@ from penstock.server.cluster.log_sending import Link
 
 if TYPE_CHECKING:
     from penstock.ports import Disk
-    from penstock.server.cluster.outside import Terms
+    from penstock.server.cluster.membership import Terms
 
 logger = logging.getLogger("penstock.cluster")
 
