@@ -13,8 +13,8 @@ import pytest
 from penstock.config.settings import LogSection, Settings
 from penstock.log.catalog import SegmentInfo
 from penstock.server.cluster import leading
-from penstock.server.cluster.lag import Hold
 from penstock.server.cluster.leading import Cluster
+from penstock.server.cluster.log_sending import Hold
 from penstock.server.cluster.process import THREE
 from penstock.server.upkeep.retention import Retirement
 

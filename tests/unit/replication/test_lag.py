@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.server.cluster.lag import BOUNDS, AckTimes, Unacked
+from penstock.server.cluster.log_sending import BOUNDS, AckTimes, Unacked
 
 
 def test_each_piece_is_counted_when_all_of_it_is_acked() -> None:
@@ -17,5 +17,6 @@ def test_each_piece_is_counted_when_all_of_it_is_acked() -> None:
     one.acked(250, 1.9)
     other.acked(7, 9.0)
     assert times.plain() == {
-        "counts": [sum((bound >= 0.75, bound >= 0.25, bound >= 7.0)) for bound in (*BOUNDS, 1e9)], "sum": 8.0
+        "counts": [sum((bound >= 0.75, bound >= 0.25, bound >= 7.0)) for bound in (*BOUNDS, 1e9)],
+        "sum": 8.0,
     }

@@ -10,7 +10,7 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from penstock.cli.serving import read_settings
-from penstock.server.cluster.lag import BOUNDS
+from penstock.server.cluster.log_sending import BOUNDS
 from penstock.server.http.exposition import exposition
 from penstock.server.http.metrics import Metrics
 

@@ -14,8 +14,7 @@ from penstock.replication.election import Election, Role
 from penstock.replication.messages import Ack, Begin, Bye, Hello, Here, Look, Message, Refusal
 from penstock.replication.register import ClusterState
 from penstock.server.cluster import folder
-from penstock.server.cluster.lag import AckTimes
-from penstock.server.cluster.log_sending import Files, Link, Sending, refused
+from penstock.server.cluster.log_sending import AckTimes, Files, Link, Sending, refused
 from penstock.server.cluster.membership import Outside, Terms, listing
 from penstock.version import __version__
 

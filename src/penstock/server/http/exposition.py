@@ -18,7 +18,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from penstock.replication.election import Role
-from penstock.server.cluster.lag import BOUNDS
+from penstock.server.cluster.log_sending import BOUNDS
 from penstock.server.http.metrics import (
     ACTIONS,
     MESSAGES,
