@@ -23,10 +23,9 @@ from typing import Any, TypeVar
 from penstock.client.texts import texts_checked
 from penstock.errors import InvalidArgument
 from penstock.units import Duration, span
-from penstock.worker.results import Results
 from penstock.worker.running import Running
 from penstock.worker.surrounding import Middleware
-from penstock.worker.worker import Counts, Worker, declare
+from penstock.worker.worker import Counts, Results, Worker, declare
 
 logger = logging.getLogger("penstock.worker")
 
