@@ -14,11 +14,10 @@ from typing import Any, cast
 
 import pyarrow as pa
 
-from penstock.client.link import translated
+from penstock.client.link import PATIENCE, patience, translated
 from penstock.client.messages import Message
 from penstock.client.queue_contents import Contents, chunks, messages_of, texts
 from penstock.client.replay import Bookmarks, Replay
-from penstock.client.retrying import PATIENCE, patience
 from penstock.client.showing import ROWS, counted, facts, table
 from penstock.client.texts import texts_checked
 from penstock.errors import InvalidArgument, PreconditionFailed

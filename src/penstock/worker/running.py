@@ -16,8 +16,8 @@ from typing import Any, cast
 from penstock.client import Client, connect, tracing
 from penstock.client.aio.stream import Message as AsyncMessage
 from penstock.client.consumer import Consumer
+from penstock.client.link import Outage
 from penstock.client.messages import Message
-from penstock.client.retrying import Outage
 from penstock.errors import Fenced, InvalidBody, NotFound, PenstockError, Refused, Unroutable
 from penstock.worker.surrounding import Depends, Made, Off, surrounded
 from penstock.worker.worker import Counts, Worker, is_message

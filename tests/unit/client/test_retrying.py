@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from penstock.client.retrying import PAUSE_S, Outage, patience
+from penstock.client.link import PAUSE_S, Outage, patience
 from penstock.errors import NotFound, Unavailable
 from penstock.wire.flight.bookmarks import resumed
 
