@@ -30,7 +30,7 @@ from penstock.wire.flight.tickets import TEXT_LIMIT
 if TYPE_CHECKING:
     from penstock.core.broker import Core
     from penstock.core.queue.queue import Queue
-    from penstock.operations.house import Beside
+    from penstock.operations.operation import Beside
     from penstock.server.access import Who
 
 # -- what is known of a message

@@ -35,7 +35,7 @@ from penstock.records.message_types import typed
 if TYPE_CHECKING:
     from penstock.core.broker import Core
     from penstock.log.log import Log
-    from penstock.operations.house import Reading
+    from penstock.operations.operation import Reading
 
 
 _DEATHS = ("x-first-death-", "x-last-death-")

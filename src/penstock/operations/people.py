@@ -24,7 +24,7 @@ from penstock.server.users import Permitted, check_pattern
 from penstock.wire.fields import VHOST, count, flag, name, text, texts
 
 if TYPE_CHECKING:
-    from penstock.operations.house import House
+    from penstock.operations.operation import House
     from penstock.server.access import Who
     from penstock.server.accounts import Accounts
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from penstock.core.broker import Core
     from penstock.core.queue.dispatching.consumers import Consumer
     from penstock.core.queue.queue import Queue
-    from penstock.operations.house import Beside, House
+    from penstock.operations.operation import Beside, House
     from penstock.records.chunks import Now
     from penstock.records.queue_settings import QueueSettings
     from penstock.server.access import Who

@@ -17,7 +17,7 @@ from penstock.records.rights import ADMINISTERS, ADMINISTRATOR, LOGIN, MONITORIN
 from penstock.wire.fields import VHOST, count, flag, name, shown, table, text, texts
 
 if TYPE_CHECKING:
-    from penstock.operations.house import Beside, House
+    from penstock.operations.operation import Beside, House
     from penstock.replication.register import ClusterState
     from penstock.server.access import Who
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from penstock.core.broker import Core
     from penstock.core.queue.queue import Queue
     from penstock.core.state.durable import Binding, ExchangeState
-    from penstock.operations.house import House
+    from penstock.operations.operation import House
     from penstock.server.access import Who
 
 

@@ -24,7 +24,7 @@ from penstock.wire.fields import VHOST, Field, count, flag, name, table, text, t
 
 if TYPE_CHECKING:
     from penstock.core.broker import Core
-    from penstock.operations.house import House
+    from penstock.operations.operation import House
     from penstock.records.chunks import Now
     from penstock.records.queue_settings import Policy
     from penstock.server.access import Who

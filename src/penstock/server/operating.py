@@ -17,8 +17,7 @@ from penstock.version import __version__
 
 if TYPE_CHECKING:
     from penstock.core.broker import Core
-    from penstock.operations.house import Sites
-    from penstock.operations.operation import Operation
+    from penstock.operations.operation import Operation, Sites
     from penstock.records.chunks import Now
     from penstock.server.access import Who
     from penstock.server.accounts import Accounts

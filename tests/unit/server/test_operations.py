@@ -19,8 +19,7 @@ from penstock.client import Client
 from penstock.client.admin import OF_A_VHOST
 from penstock.errors import AccessRefused, NotFound, Unavailable
 from penstock.operations.acts import OPERATIONS
-from penstock.operations.house import House
-from penstock.operations.operation import Answer, Operation, Path
+from penstock.operations.operation import Answer, House, Operation, Path
 from penstock.records.rights import LOGIN, USES
 from penstock.server.access import Who, judge
 from penstock.server.accounts import Account, Accounts, Kept, Permission

@@ -33,7 +33,7 @@ from penstock.wire.http.lists import done, json_response, not_found, only_column
 if TYPE_CHECKING:
     from starlette.responses import Response
 
-    from penstock.operations.house import House
+    from penstock.operations.operation import House
     from penstock.server.access import Who
     from penstock.server.http.deriving import Deriving
     from penstock.server.http.routes import Ask
