@@ -18,8 +18,8 @@ from dataclasses import replace
 
 from penstock.errors import PreconditionFailed
 from penstock.log.simdisk import SimDisk
-from penstock.replication.lanes import first_base, term_of
 from penstock.replication.register import ClusterState
+from penstock.replication.terms import first_base, term_of
 from penstock.server.cluster.changing import promoted
 from penstock.server.cluster.membership import Terms
 from sim.members_faults import LEADING

@@ -21,8 +21,8 @@ from enum import Enum
 from typing import Literal, NamedTuple, TypeAlias
 
 from penstock.replication.insync import InSync, Times
-from penstock.replication.lanes import LEFT_LEAST
 from penstock.replication.register import ClusterState, Member
+from penstock.replication.terms import LEFT_LEAST
 
 
 class Role(Enum):

@@ -15,9 +15,19 @@ import orjson
 
 from penstock.errors import InvalidArgument, NotFound, PreconditionFailed
 from penstock.records.dataclass import dataclass
-from penstock.replication.lanes import LANES, OVER_MOST, Runs, ascending, next_term, runs, start_of, term_of, unrolled
 from penstock.replication.messages import ADDRESS_MOST
-from penstock.replication.terms import Written
+from penstock.replication.terms import (
+    LANES,
+    OVER_MOST,
+    Runs,
+    Written,
+    ascending,
+    next_term,
+    runs,
+    start_of,
+    term_of,
+    unrolled,
+)
 from penstock.wire.fields import LSN_MAX, NAME_LIMIT, Field, Fields, as_list, read_json, shown
 
 BYTES_MOST = 8192

@@ -7,10 +7,20 @@ from dataclasses import replace
 import pytest
 
 from penstock.errors import InvalidArgument, PreconditionFailed
-from penstock.replication.lanes import LANES, first_base, in_stretches, next_term, runs, start_of, term_of, unrolled
 from penstock.replication.register import TENURES_MOST, ClusterState, Member, decode
 from penstock.replication.rivals import Verdict, compared, end_of_line
-from penstock.replication.terms import Written, common
+from penstock.replication.terms import (
+    LANES,
+    Written,
+    common,
+    first_base,
+    in_stretches,
+    next_term,
+    runs,
+    start_of,
+    term_of,
+    unrolled,
+)
 
 BASE = first_base(5000)
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from penstock.replication.lanes import first_base
 from penstock.replication.messages import Hello
 from penstock.replication.register import ClusterState, Member
+from penstock.replication.terms import first_base
 from penstock.server.cluster.membership import listing
 
 STATE = (

@@ -10,8 +10,8 @@ from penstock.log.disk import OsDisk
 from penstock.log.log import Log
 from penstock.log.writer import LogSettings
 from penstock.records.kinds import FORMAT
-from penstock.replication.lanes import first_base
 from penstock.replication.register import TERM_LSNS, ClusterState, Member
+from penstock.replication.terms import first_base
 from penstock.server.app import make_folder
 from penstock.server.clock import SystemClock
 from penstock.server.cluster import folder

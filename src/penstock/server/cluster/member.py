@@ -17,10 +17,10 @@ from penstock.errors import ProtocolError
 from penstock.log.replica import ALONE, Beside, Replica
 from penstock.ports import Disk
 from penstock.replication.election import Election, End, Outcome, Read, Role, Swap, TakeOver
-from penstock.replication.lanes import in_stretches
 from penstock.replication.messages import Copy, Message
 from penstock.replication.register import ClusterState, written
 from penstock.replication.rivals import end_of_line
+from penstock.replication.terms import in_stretches
 from penstock.server.cluster import folder
 from penstock.server.cluster.followers import ANEW, Followers
 from penstock.server.cluster.following import Following, Mine
