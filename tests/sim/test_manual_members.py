@@ -21,8 +21,7 @@ from penstock.replication import register
 from penstock.replication.election import Election
 from penstock.replication.insync import InSync
 from penstock.replication.messages import Copy
-from penstock.replication.register import ClusterState
-from penstock.replication.rivals import Verdict
+from penstock.replication.register import ClusterState, Verdict
 from penstock.server.cluster import member as members
 from penstock.server.cluster import talking
 from penstock.server.cluster.following import Following

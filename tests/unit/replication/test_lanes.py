@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 from penstock.errors import InvalidArgument, PreconditionFailed
-from penstock.replication.register import TENURES_MOST, ClusterState, Member, decode
-from penstock.replication.rivals import Verdict, compared, end_of_line
+from penstock.replication.register import TENURES_MOST, ClusterState, Member, Verdict, compared, decode, end_of_line
 from penstock.replication.terms import (
     LANES,
     Written,

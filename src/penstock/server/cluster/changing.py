@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 from penstock.errors import PreconditionFailed, Unavailable
 from penstock.log.disk import OsDisk
-from penstock.replication.register import ClusterState, decode
-from penstock.replication.rivals import Verdict, compared
+from penstock.replication.register import ClusterState, Verdict, compared, decode
 from penstock.server.cluster import folder
 
 if TYPE_CHECKING:

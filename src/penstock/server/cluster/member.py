@@ -18,8 +18,7 @@ from penstock.log.replica import ALONE, Beside, Replica
 from penstock.ports import Disk
 from penstock.replication.election import Election, End, Outcome, Read, Role, Swap, TakeOver
 from penstock.replication.messages import Copy, Message
-from penstock.replication.register import ClusterState, written
-from penstock.replication.rivals import end_of_line
+from penstock.replication.register import ClusterState, end_of_line, written
 from penstock.replication.terms import in_stretches
 from penstock.server.cluster import folder
 from penstock.server.cluster.followers import ANEW, Followers

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from penstock.errors import InvalidArgument, ProtocolError
 from penstock.replication.messages import Copy, Message
-from penstock.replication.register import ClusterState, decode
-from penstock.replication.rivals import Verdict, compared
+from penstock.replication.register import ClusterState, Verdict, compared, decode
 from penstock.server.cluster import folder
 from penstock.server.cluster.log_sending import Link
 
