@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from penstock.spark import sessions
-from penstock.spark.archived_classes import ClassArchive
+from penstock.spark.sessions import ClassArchive
 
 LOCAL = {"spark.master": "local[2]"}
 

@@ -427,7 +427,7 @@ def java(*, needed: bool, here: bool = True) -> Finding:
 
 def _has_class_archive(program: str) -> bool:
     """Also where there is no PySpark to make one of."""
-    from penstock.spark.archived_classes import ClassArchive
+    from penstock.spark.sessions import ClassArchive
 
     try:
         return ClassArchive.of(program).is_usable()

@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from penstock.spark import sessions
-from penstock.spark.archived_classes import SILENT, ClassArchive
+from penstock.spark.sessions import SILENT, ClassArchive
 
 END_S = 600.0
 """How long Java may take to write it when it ends."""

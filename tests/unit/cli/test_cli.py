@@ -27,7 +27,7 @@ from penstock.log.log import Log
 from penstock.log.writer import LogSettings
 from penstock.records.entries import Control, Publishes, Topic
 from penstock.records.kinds import Kind
-from penstock.spark.archived_classes import ClassArchive
+from penstock.spark.sessions import ClassArchive
 
 Run = Callable[..., tuple[int, str, str]]
 
