@@ -14,8 +14,8 @@ import penstock
 from flight_house import FlightHouse
 from page_lab import blocks, run, sections, served
 from penstock.errors import InvalidArgument
+from penstock.spark.sink import write_options
 from penstock.spark.source import PenstockSource
-from penstock.spark.write_options import write_options
 from spark_lab import Lab, forget_last_commit, sentence
 
 SECTION = sections("spark.md")["foreachBatch"]

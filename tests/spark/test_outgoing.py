@@ -16,9 +16,8 @@ import pytest
 
 from penstock.errors import DiskFull, InvalidArgument, QueueFull
 from penstock.spark.remote import Where
-from penstock.spark.sink import patiently
+from penstock.spark.sink import patiently, write_options
 from penstock.spark.sink_rows import outgoing, pieces, rows_as_json
-from penstock.spark.write_options import write_options
 
 UTC = pa.timestamp("us", tz="UTC")
 

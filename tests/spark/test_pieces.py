@@ -35,8 +35,8 @@ from penstock.spark.reading.columns import declared, layout, names_in
 from penstock.spark.reading.parts import parts_for
 from penstock.spark.remote import Where
 from penstock.spark.sessions import find_java
+from penstock.spark.sink import write_options
 from penstock.spark.sink_rows import outgoing
-from penstock.spark.write_options import write_options
 
 UTC = pa.timestamp("us", tz="UTC")
 

@@ -16,7 +16,7 @@ from penstock.errors import InvalidArgument, NotFound
 from penstock.spark.executor import spare_modules
 from penstock.spark.options import PATTERN_LETTERS, ReadOptions, read_options
 from penstock.spark.remote import BATCH_PATIENCE_S
-from penstock.spark.write_options import write_options
+from penstock.spark.sink import write_options
 
 if TYPE_CHECKING:
     import pyarrow as pa
