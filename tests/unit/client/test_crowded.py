@@ -15,7 +15,7 @@ import pytest
 import penstock
 from hostile.flight_wire import field, flight_data
 from penstock import aio
-from penstock.client import retrying
+from penstock.client import link
 from penstock.client.link import NO_THREAD
 from penstock.errors import PenstockError, Unavailable
 from penstock.wire.flight.commands import MESSAGES
@@ -67,7 +67,7 @@ class House:
 
 @pytest.fixture
 def house(monkeypatch: pytest.MonkeyPatch) -> Iterator[House]:
-    monkeypatch.setattr(retrying, "PAUSE_S", (0.001, 0.001))
+    monkeypatch.setattr(link, "PAUSE_S", (0.001, 0.001))
     server = grpc.server(ThreadPoolExecutor(4))
     handler = Crowded(TIMES)
     server.add_generic_rpc_handlers((handler,))
