@@ -36,7 +36,7 @@ NOT_IN_AN_EMPTY_SERVER = (
     "cryptography", "duckdb", "lark", "pandas", "prometheus_client", "pyarrow.compute", "pyspark", "rich", "starlette",
     "uvicorn",
     "penstock.client", "penstock.config.foreign.amps_actions", "penstock.config.foreign.amps_elements",
-    "penstock.config.foreign.amps_queues", "penstock.config.foreign.amps_values", "penstock.config.foreign.ampsconfig",
+    "penstock.config.foreign.amps_queues", "penstock.config.foreign.ampsconfig",
     "penstock.config.foreign.artemis", "penstock.config.foreign.rabbitmq",
     "penstock.core.audit_controls", "penstock.core.audit_histories", "penstock.core.audit_log",
     "penstock.expr.scan", "penstock.log.simdisk",
