@@ -213,7 +213,7 @@ def test_where_nobody_could_tell_it_who_is_silent_is_waited_for() -> None:
 
 
 def test_where_each_has_a_copy_nobody_is_added_before_the_terms_first_record_is_everywhere_that_counts() -> None:
-    """`compared` takes a value with a later comer in sync for one in which something was confirmed: its beat says so."""
+    """`compared` takes a value with a later comer in sync for one where something was confirmed: its beat says so."""
     made = InSync("a", "a", min_in_sync=1, times=Times(), now=0, waits=True, first=90)
     made.synced(100)
     made.acked("c", 40, 100, 0, level=True)
