@@ -13,7 +13,7 @@ import pytest
 
 import penstock
 from flight_house import FlightHouse, house_with_a_queue
-from penstock.client import kept
+from penstock.client import outgoing
 from penstock.errors import NotFound, QueueFull, Unavailable, Unroutable
 from penstock.server.flight.call_streams import Answers, Sent
 from penstock.server.flight.calls import Caller
@@ -37,7 +37,7 @@ class Calls:
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
-    monkeypatch.setattr(kept, "KEPT_S", 60.0)
+    monkeypatch.setattr(outgoing, "KEPT_S", 60.0)
     return Calls(monkeypatch)
 
 
@@ -141,7 +141,7 @@ def test_threads_have_one_each(client: penstock.Client, calls: Calls) -> None:
 
 
 def test_they_end_soon(house: FlightHouse, client: penstock.Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept, "KEPT_S", 1.0)
+    monkeypatch.setattr(outgoing, "KEPT_S", 1.0)
     client.publish("q", b"1")
     client.publish("q", b"2")
     assert house.door.calls.streams == 1
@@ -161,11 +161,11 @@ def test_they_end_with_their_client(house: FlightHouse, calls: Calls) -> None:
 
 
 def test_no_more_than_some_wait(house: FlightHouse, client: penstock.Client, calls: Calls) -> None:
-    for number in range(kept.KEPT_MOST + 4):
+    for number in range(outgoing.KEPT_MOST + 4):
         client.declare(f"q{number}")
         client.publish(f"q{number}", b"x")
         client.publish(f"q{number}", b"x")
-    eventually(lambda: house.door.calls.streams == kept.KEPT_MOST)
+    eventually(lambda: house.door.calls.streams == outgoing.KEPT_MOST)
 
 
 def test_without_a_thread_to_watch_them_none_stays(
@@ -176,7 +176,7 @@ def test_without_a_thread_to_watch_them_none_stays(
     def exhausted(thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr(kept.threading.Thread, "start", exhausted)
+    monkeypatch.setattr(outgoing.threading.Thread, "start", exhausted)
     assert [client.publish("q", b"x").outcome for _ in range(4)] == ["stored"] * 4
     assert client._kept.idle == 0
     assert calls.made == 4
