@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.config.foreign import amps_values
+from penstock.config.foreign import amps_elements
 from penstock.config.foreign.converted import to_toml
 
 
@@ -28,50 +28,50 @@ from penstock.config.foreign.converted import to_toml
     ],
 )
 def test_intervals(written: str, read: str) -> None:
-    assert amps_values.interval(written) == read
+    assert amps_elements.interval(written) == read
 
 
 @pytest.mark.parametrize("written", ["", "m", "15x", "-1s", "0s", "1 m 2", "999999999999d", "1e3s"])
 def test_what_is_no_interval(written: str) -> None:
     with pytest.raises(ValueError, match="interval|between|too large"):
-        amps_values.interval(written)
+        amps_elements.interval(written)
 
 
 @pytest.mark.parametrize("written", ["0", "0s", "0.0 ms", "disabled", "Disabled", "off"])
 def test_words_for_no_interval(written: str) -> None:
-    assert amps_values.interval_or_none(written) is None
+    assert amps_elements.interval_or_none(written) is None
 
 
 @pytest.mark.parametrize(
     ("written", "read"), [("1GB", "1GB"), ("64kb", "64KB"), ("2G", "2GB"), ("100", "100B"), ("1.5 MB", "1.5MB")]
 )
 def test_sizes(written: str, read: str) -> None:
-    assert amps_values.size(written) == read
+    assert amps_elements.size(written) == read
 
 
 @pytest.mark.parametrize("written", ["", "big", "1 KiB", "-1GB"])
 def test_what_is_no_size(written: str) -> None:
     with pytest.raises(ValueError, match="is not a size"):
-        amps_values.size(written)
+        amps_elements.size(written)
 
 
 def test_words_for_yes_and_no() -> None:
-    assert [amps_values.yes_or_no(word) for word in ("enabled", "True", "yes", "1")] == [True] * 4
-    assert [amps_values.yes_or_no(word) for word in ("disabled", "FALSE", "no", "0")] == [False] * 4
+    assert [amps_elements.yes_or_no(word) for word in ("enabled", "True", "yes", "1")] == [True] * 4
+    assert [amps_elements.yes_or_no(word) for word in ("disabled", "FALSE", "no", "0")] == [False] * 4
     with pytest.raises(ValueError, match="'perhaps' is not one of enabled"):
-        amps_values.yes_or_no("perhaps")
+        amps_elements.yes_or_no("perhaps")
 
 
 def test_counts_have_bounds() -> None:
-    assert amps_values.count(1000)("1000") == 1000
+    assert amps_elements.count(1000)("1000") == 1000
     for written in ("999", "9" * 18, "9" * 40, "1.0", "\u0661"):
         with pytest.raises(ValueError, match="is not"):
-            amps_values.count(1000)(written)
+            amps_elements.count(1000)(written)
 
 
 @pytest.mark.parametrize("written", ["epoch", "now", "creation", "123|45|", "20260131T235959", "20260131T235959.123Z"])
 def test_recovery_points(written: str) -> None:
-    assert amps_values.recovery_point(written) == written
+    assert amps_elements.recovery_point(written) == written
 
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import NamedTuple, cast
 
-from penstock.config.foreign import amps_values
+from penstock.config.foreign import amps_elements
 from penstock.config.foreign.amps_elements import Fields, Row, read_fields, stray, unknown
 from penstock.config.foreign.converted import Book, Element, Path_, Place, Verdict
 from penstock.errors import InvalidArgument
@@ -184,7 +184,7 @@ def _do(book: Book, step: Step, path: Path_, places: dict[Path_, Place]) -> dict
     return {key: values}
 
 
-STEP: Mapping[str, Row] = {"Module": Row("module", amps_values.name), "Options": Row("options", inner=True)}
+STEP: Mapping[str, Row] = {"Module": Row("module", amps_elements.name), "Options": Row("options", inner=True)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +200,7 @@ class Module:
 def _reasons(value: str) -> list[str]:
     found = [part.strip() for part in value.split(",")]
     for part in found:
-        amps_values.words(*ENDS)(part)
+        amps_elements.words(*ENDS)(part)
     return found
 
 
@@ -219,8 +219,8 @@ def _assignment(value: str) -> tuple[str, str]:
     return name.strip(), expression.strip()
 
 
-_TOPIC = {"Topic": Row("topic", amps_values.name), "MessageType": Row("message_type")}
-_QUEUE = {"Topic": Row("queue", amps_values.name), "MessageType": Row("message_type")}
+_TOPIC = {"Topic": Row("topic", amps_elements.name), "MessageType": Row("message_type")}
+_QUEUE = {"Topic": Row("queue", amps_elements.name), "MessageType": Row("message_type")}
 _WHOLE = "the first message in order is taken here"
 
 ON: Mapping[str, Module] = {
@@ -230,16 +230,16 @@ ON: Mapping[str, Module] = {
         "publish",
         {
             **_TOPIC,
-            "MessageSource": Row("source", amps_values.words("all", "local", "replicated")),
+            "MessageSource": Row("source", amps_elements.words("all", "local", "replicated")),
             "Filter": Row("filter"),
         },
     ),
     "amps-action-on-deliver-message": Module("deliver", _TOPIC),
     "amps-action-on-oof-message": Module(
-        "oof", {**_TOPIC, "Type": Row("type", amps_values.words("match", "delete", "expire", "all"))}
+        "oof", {**_TOPIC, "Type": Row("type", amps_elements.words("match", "delete", "expire", "all"))}
     ),
     "amps-action-on-schedule": Module(
-        "schedule", {"Every": Row("schedule", _schedule), "Name": Row("name", amps_values.name)}, ("schedule",)
+        "schedule", {"Every": Row("schedule", _schedule), "Name": Row("name", amps_elements.name)}, ("schedule",)
     ),
     "amps-action-on-connect-replication": Module("up", {}, ()),
     "amps-action-on-disconnect-replication": Module("down", {}, ()),
@@ -255,8 +255,8 @@ DO: Mapping[str, Module] = {
         {
             **_TOPIC,
             "Data": Row("data"),
-            "Delta": Row("delta", amps_values.yes_or_no),
-            "UpdateOnly": Row("update_only", amps_values.yes_or_no),
+            "Delta": Row("delta", amps_elements.yes_or_no),
+            "UpdateOnly": Row("update_only", amps_elements.yes_or_no),
         },
         ("topic", "data"),
         {"update_only": "an action publishes whether or not the key is there"},
@@ -267,7 +267,7 @@ DO: Mapping[str, Module] = {
         {
             **_TOPIC,
             "Filter": Row("filter"),
-            "CaptureData": Row("capture", amps_values.name),
+            "CaptureData": Row("capture", amps_elements.name),
             "DefaultData": Row("default"),
             "OrderBy": Row("order_by"),
             "Options": Row("options"),
@@ -282,7 +282,7 @@ DO: Mapping[str, Module] = {
     ),
     "amps-action-do-increment-counter": Module(
         "increment_counter",
-        {"Key": Row("counter", amps_values.name), "Value": Row("capture", amps_values.name)},
+        {"Key": Row("counter", amps_elements.name), "Value": Row("capture", amps_elements.name)},
         ("counter", "capture"),
     ),
     "amps-action-do-echo-message": Module("echo_message", {"Message": Row("message")}, ("message",)),
@@ -291,11 +291,11 @@ DO: Mapping[str, Module] = {
     "amps-action-do-disable-proxied-transfer": Module("disable_proxied_transfer", _QUEUE, ("queue",)),
     "amps-action-do-downgrade-replication": Module(
         "downgrade_replication",
-        {"Age": Row("age", amps_values.interval), "GracePeriod": Row("grace_period", amps_values.interval)},
+        {"Age": Row("age", amps_elements.interval), "GracePeriod": Row("grace_period", amps_elements.interval)},
         ("age",),
     ),
     "amps-action-do-upgrade-replication": Module(
-        "upgrade_replication", {"Age": Row("age", amps_values.interval)}, ("age",)
+        "upgrade_replication", {"Age": Row("age", amps_elements.interval)}, ("age",)
     ),
 }
 """What an action does."""

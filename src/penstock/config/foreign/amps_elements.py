@@ -2,18 +2,120 @@
 
 A row without a key is known and has no meaning here; its sentence says why.  Unknown names, repeats and bad texts
 become mistakes with a line.
+
+Values are as AMPS writes them, and become what our settings file writes for the same: intervals `250us 15m 2h 1d` (a
+bare number is seconds), sizes `64KB 1GB 2G`, words for yes and no, recovery points.  Each reader takes the text of an
+element and raises ValueError with a sentence.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import cast
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import TypeAlias, cast
 
-from penstock.config.foreign import amps_values
-from penstock.config.foreign.amps_values import Read
 from penstock.config.foreign.converted import Book, Element, Place, Verdict
+from penstock.config.queue_values import COUNT_MAX, TEN_YEARS_US
 from penstock.errors import known_name
 from penstock.records.dataclass import dataclass
+from penstock.units import format_duration, parse_duration, parse_size
+
+Read: TypeAlias = Callable[[str], object]
+
+YES = frozenset({"true", "yes", "on", "enabled", "1"})
+NO = frozenset({"false", "no", "off", "disabled", "0"})
+
+_INTERVAL = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(ns|us|ms|s|m|h|d|w|)\Z", re.IGNORECASE)
+_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([kmgt]?)b?\Z", re.IGNORECASE)
+_BOOKMARK = re.compile(r"[0-9]+\|[0-9]+\|\Z")
+_TIMESTAMP = re.compile(r"[0-9]{8}T[0-9]{6}(?:\.[0-9]{1,9})?Z?\Z")
+
+
+def text(value: str) -> str:
+    """Any text but none."""
+    if not value:
+        raise ValueError("is empty")
+    return value
+
+
+def name(value: str) -> str:
+    """A name of at most 255 bytes."""
+    if len(text(value).encode()) > 255:
+        raise ValueError(f"is {len(value.encode())} bytes long; a name has at most 255")
+    return value
+
+
+def words(*known: str) -> Read:
+    """One of some words."""
+
+    def read(value: str) -> str:
+        if value not in known:
+            raise ValueError(f"{value!r} is not one of {', '.join(known)}{known_name(value, list(known))}")
+        return value
+
+    return read
+
+
+def count(low: int) -> Read:
+    """A whole number from `low` on."""
+
+    def read(value: str) -> int:
+        if not re.fullmatch(r"[+-]?[0-9]{1,18}", value):
+            raise ValueError(f"{value!r} is not a whole number")
+        number = int(value)
+        if not low <= number <= COUNT_MAX:
+            raise ValueError(f"{number} is not in {low}..{COUNT_MAX}")
+        return number
+
+    return read
+
+
+def interval(value: str) -> str:
+    """A duration above zero, as text with a unit."""
+    match = _INTERVAL.match(value)
+    if match is None:
+        raise ValueError(f"{value!r} is not an interval: write a number and a unit, as in 15m or 2h")
+    number, unit = match[1], match[2].lower() or "s"
+    written = f"{number}{unit}"
+    micros = int(float(number) / 1000) if unit == "ns" else parse_duration(written)
+    if not 0 < micros <= TEN_YEARS_US:
+        raise ValueError(f"{value!r} is not between 1us and ten years")
+    return format_duration(micros) if unit == "ns" else written
+
+
+def interval_or_none(value: str) -> str | None:
+    """A duration; None for `0`, `disabled` and the other words for no."""
+    if value.lower() in NO or re.fullmatch(r"0+(\.0+)?\s*[a-z]*", value.lower()):
+        return None
+    return interval(value)
+
+
+def size(value: str) -> str:
+    """Bytes as text with a unit; K, M, G and T are powers of a thousand, as `KB` is in our own settings."""
+    match = _SIZE.match(value)
+    if match is None:
+        raise ValueError(f"{value!r} is not a size: write a number and a unit, as in 64MB or 1GB")
+    written = f"{match[1]}{match[2].upper()}B"
+    parse_size(written)
+    return written
+
+
+def yes_or_no(value: str) -> bool:
+    """Any of the words for yes and no."""
+    word = value.lower()
+    if word not in YES | NO:
+        raise ValueError(f"{value!r} is not one of enabled, disabled, true, false")
+    return word in YES
+
+
+def recovery_point(value: str) -> str:
+    """`epoch`, `now`, `creation`, a bookmark or a timestamp."""
+    if value in {"epoch", "now", "creation"} or _BOOKMARK.match(value) or _TIMESTAMP.match(value):
+        return value
+    raise ValueError(
+        f"{value!r} is not one of epoch, now, creation, a bookmark such as 1234|56| "
+        f"or a timestamp such as 20260131T235959Z{known_name(value, ['epoch', 'now', 'creation'])}"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +123,7 @@ class Row:
     """One element.  `many` may stand more than once and gives a list; `inner` is an element with elements inside."""
 
     key: str = ""
-    read: Read = amps_values.text
+    read: Read = text
     many: bool = False
     inner: bool = False
     why: str = ""
@@ -32,35 +134,35 @@ def _not_here(why: str) -> Row:
 
 
 _NAMED = {
-    "Name": Row("name", amps_values.name),
-    "Topic": Row("name", amps_values.name),
+    "Name": Row("name", name),
+    "Topic": Row("name", name),
     "MessageType": Row("message_type"),
 }
 _FILES = "the log is the only store here"
 
 QUEUE: Mapping[str, Row] = {
     **_NAMED,
-    "UnderlyingTopic": Row("underlying_topic", amps_values.name),
-    "DefaultPublishTarget": Row("default_publish_target", amps_values.name),
-    "LeasePeriod": Row("lease_period", amps_values.interval_or_none),
-    "Semantics": Row("semantics", amps_values.words("at-least-once", "at-most-once")),
-    "MaxBacklog": Row("max_backlog", amps_values.count(1)),
-    "MaxPerSubscriptionBacklog": Row("max_per_subscription_backlog", amps_values.count(1)),
-    "Expiration": Row("expiration", amps_values.interval_or_none),
-    "ExpirationModel": Row("expiration_model", amps_values.words("default", "queue", "latest", "earliest")),
+    "UnderlyingTopic": Row("underlying_topic", name),
+    "DefaultPublishTarget": Row("default_publish_target", name),
+    "LeasePeriod": Row("lease_period", interval_or_none),
+    "Semantics": Row("semantics", words("at-least-once", "at-most-once")),
+    "MaxBacklog": Row("max_backlog", count(1)),
+    "MaxPerSubscriptionBacklog": Row("max_per_subscription_backlog", count(1)),
+    "Expiration": Row("expiration", interval_or_none),
+    "ExpirationModel": Row("expiration_model", words("default", "queue", "latest", "earliest")),
     "Filter": Row("filter"),
-    "RecoveryPoint": Row("recovery_point", amps_values.recovery_point),
-    "FairnessModel": Row("fairness_model", amps_values.words("fast", "round-robin", "proportional")),
-    "Leasing": Row("leasing", amps_values.words("sublet", "strict")),
-    "MaxDeliveries": Row("max_deliveries", amps_values.count(0)),
-    "MaxCancels": Row("max_cancels", amps_values.count(0)),
+    "RecoveryPoint": Row("recovery_point", recovery_point),
+    "FairnessModel": Row("fairness_model", words("fast", "round-robin", "proportional")),
+    "Leasing": Row("leasing", words("sublet", "strict")),
+    "MaxDeliveries": Row("max_deliveries", count(0)),
+    "MaxCancels": Row("max_cancels", count(0)),
     "Priority": Row("priority_expression"),
     "BarrierExpression": Row("barrier_expression"),
-    "FileBackedMetadata": Row("file_backed_metadata", amps_values.yes_or_no),
-    "TargetQueueDepth": Row("target_queue_depth", amps_values.count(1000)),
-    "DeferredAckExpiration": Row("deferred_ack_expiration", amps_values.interval),
-    "InitialOwner": Row("initial_owner", amps_values.name),
-    "GroupLocalQueueDomain": Row("group_local_queue_domain", amps_values.name),
+    "FileBackedMetadata": Row("file_backed_metadata", yes_or_no),
+    "TargetQueueDepth": Row("target_queue_depth", count(1000)),
+    "DeferredAckExpiration": Row("deferred_ack_expiration", interval),
+    "InitialOwner": Row("initial_owner", name),
+    "GroupLocalQueueDomain": Row("group_local_queue_domain", name),
 }
 """A queue of any kind."""
 
@@ -84,7 +186,7 @@ TOPIC: Mapping[str, Row] = {
     "IncrementSize": _not_here(_FILES),
     "HashIndex": _not_here("indexes are made as queries need them"),
     "Index": _not_here("indexes are made as queries need them"),
-    "KeyDomain": Row("key_domain", amps_values.name),
+    "KeyDomain": Row("key_domain", name),
     "RecoveryPoint": _not_here("a topic recovers from the log"),
     "Preprocessing": Row("preprocessing", inner=True),
     "Enrichment": Row("enrichment", inner=True),
@@ -100,8 +202,8 @@ VIEW: Mapping[str, Row] = {
     "Projection": Row("select", inner=True),
     "Grouping": Row("group_by", inner=True),
     "Filter": Row("filter"),
-    "Conflation": Row("conflation", amps_values.words("none", "inline")),
-    "JoinNullEquivalency": Row("join_null_equivalency", amps_values.yes_or_no),
+    "Conflation": Row("conflation", words("none", "inline")),
+    "JoinNullEquivalency": Row("join_null_equivalency", yes_or_no),
     "FileName": _not_here(_FILES),
     "HashIndex": _not_here("indexes are made as queries need them"),
     "KeyDomain": _not_here("the key of a row is the values of its group"),
@@ -109,8 +211,8 @@ VIEW: Mapping[str, Row] = {
 
 CONFLATED_TOPIC: Mapping[str, Row] = {
     **_NAMED,
-    "UnderlyingTopic": Row("source", amps_values.name),
-    "Interval": Row("interval", amps_values.interval),
+    "UnderlyingTopic": Row("source", name),
+    "Interval": Row("interval", interval),
     "Filter": Row("filter"),
     "HashIndex": _not_here("indexes are made as queries need them"),
     "Enrichment": Row("enrichment", inner=True),
@@ -179,7 +281,7 @@ SECTIONS = frozenset({*_READ, *NO_MEANING, *DIFFERENT})
 
 TRANSACTION_LOG: Mapping[str, Row] = {
     "JournalDirectory": Row("data"),
-    "JournalSize": Row("segment", amps_values.size),
+    "JournalSize": Row("segment", size),
     "Topic": Row("topic", many=True, inner=True),
     "PreallocatedJournalFiles": _not_here("room is made as the log grows"),
     "MinJournalSize": _not_here("segments grow as they are written"),
@@ -188,7 +290,7 @@ TRANSACTION_LOG: Mapping[str, Row] = {
     "BatchSize": _not_here("a commit takes what has gathered"),
     "O_DIRECT": _not_here("a confirm waits for its own sync: see server.sync"),
     "MessageDiscoveryDirectory": _not_here("the log is its own index"),
-    "InactiveClientAckExpiration": Row("publisher_expiration", amps_values.interval_or_none),
+    "InactiveClientAckExpiration": Row("publisher_expiration", interval_or_none),
 }
 
 LOGGED_TOPIC: Mapping[str, Row] = {**_NAMED}

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from difflib import get_close_matches
 from typing import cast
 
-from penstock.config.foreign import amps_values
+from penstock.config.foreign import amps_elements
 from penstock.config.foreign.amps_elements import seen, stray, unknown
 from penstock.config.foreign.converted import Book, Element, Path_, Place, Verdict
 from penstock.errors import known_name
@@ -61,7 +61,7 @@ def _read_destination(book: Book, element: Element) -> None:
     _read_name(book, element, table, places)
     for kind in element.all("SyncType")[:1]:
         try:
-            if amps_values.words("sync", "async")(kind.text) == "sync":
+            if amps_elements.words("sync", "async")(kind.text) == "sync":
                 table["sync"] = True
                 places["sync",] = kind.place(of)
         except ValueError as error:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import cast
 
-from penstock.config.foreign import amps_values
+from penstock.config.foreign import amps_elements
 from penstock.config.foreign.amps_elements import (
     CONFLATED_TOPIC,
     QUEUE,
@@ -127,7 +127,7 @@ def _read_topic(book: Book, element: Element) -> None:
         book.remark(Verdict.DIFFERS, fields.place("expiration"), "the expiration of a message itself always holds")
     elif lifetime is not None:
         try:
-            read = amps_values.interval_or_none(lifetime)
+            read = amps_elements.interval_or_none(lifetime)
         except ValueError as error:
             book.wrong(fields.place("expiration"), f"{error}, enabled or disabled")
             read = None

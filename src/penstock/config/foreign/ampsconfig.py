@@ -30,11 +30,12 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from penstock.config.foreign import amps_values
+from penstock.config.foreign import amps_elements
 from penstock.config.foreign.amps_actions import read_actions
 from penstock.config.foreign.amps_elements import (
     DIFFERENT,
     LOGGED_TOPIC,
+    NO,
     NO_MEANING,
     SECTIONS,
     TRANSACTION_LOG,
@@ -45,7 +46,6 @@ from penstock.config.foreign.amps_elements import (
 )
 from penstock.config.foreign.amps_links import read_replication
 from penstock.config.foreign.amps_queues import read_sow, typed
-from penstock.config.foreign.amps_values import NO
 from penstock.config.foreign.converted import (
     BYTES_MAX,
     Book,
@@ -239,7 +239,7 @@ def _read_name(book: Book, element: Element, key: str) -> None:
     """`Name` and `Group` into `[server]`."""
     place = element.place("<AMPSConfig>")
     try:
-        name = amps_values.name(element.text)
+        name = amps_elements.name(element.text)
     except ValueError as error:
         book.wrong(place, str(error))
         return
