@@ -35,8 +35,7 @@ if TYPE_CHECKING:
 
     from penstock.operations.operation import House
     from penstock.server.access import Who
-    from penstock.server.http.deriving import Deriving
-    from penstock.server.http.routes import Ask
+    from penstock.server.http.routes import Ask, Deriving
     from penstock.server.operating import Operating
 
 OPERATOR, VHOST_LIMITS = "operator_policy", "vhost-limits"

@@ -15,11 +15,11 @@ from penstock.server.http import overview
 from penstock.server.http.administration import of_links, of_people, of_pipelines, of_policies, of_vhosts
 from penstock.server.http.app import KEPT_S, Application
 from penstock.server.http.definitions import Definitions
-from penstock.server.http.deriving import Deriving
 from penstock.server.http.events import Events
 from penstock.server.http.facts import Facts
 from penstock.server.http.messages import Messages, Peeking, message_rows
 from penstock.server.http.reception import Reception
+from penstock.server.http.routes import Deriving
 from penstock.server.http.statements import Querying
 from penstock.server.http.topology import of_bindings, of_exchanges, of_queues, of_super_streams
 from penstock.server.listening import bind

@@ -27,8 +27,8 @@ from penstock.wire.http.lists import chosen_of, created, done, gathered, json_re
 if TYPE_CHECKING:
     from starlette.responses import Response
 
-    from penstock.server.http.deriving import Deriving
     from penstock.server.http.facts import Facts
+    from penstock.server.http.routes import Deriving
     from penstock.server.operating import Operating
 
 
