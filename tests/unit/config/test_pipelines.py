@@ -9,8 +9,8 @@ from penstock.config.pipeline_inputs import Expectation
 from penstock.errors import SettingsError
 from penstock.spark.options import read_options
 from penstock.spark.pipelines.definition import Definition
+from penstock.spark.pipelines.expectations import Limit
 from penstock.spark.pipelines.pipeline import Inputs
-from penstock.spark.pipelines.thresholds import Limit
 from penstock.spark.remote import Where
 
 HEAD = '[[pipeline]]\nname = "p"\n'

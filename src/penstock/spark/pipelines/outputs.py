@@ -24,9 +24,8 @@ from penstock.errors import AccessRefused, InvalidArgument, NotFound, PenstockEr
 from penstock.records.dataclass import dataclass
 from penstock.spark.checkpoint import Checkpoint
 from penstock.spark.pipelines.definition import Output
-from penstock.spark.pipelines.expectations import Letters
+from penstock.spark.pipelines.expectations import Letters, Thresholds
 from penstock.spark.pipelines.lineage import Lineage
-from penstock.spark.pipelines.thresholds import Thresholds
 from penstock.spark.record_batches import column
 from penstock.spark.remote import Where, remote
 from penstock.spark.sink import commit, stage
