@@ -99,7 +99,7 @@ def doctor(
     Example: penstock doctor penstock.toml
     """
     from penstock.cli.checkup import examine
-    from penstock.cli.cluster_checkup import examine_cluster
+    from penstock.cli.clusters import examine_cluster
     from penstock.config.load import in_force
 
     settings = read_settings(config, {"server.data": data})

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from fault_proxy import end
-from penstock.cli.cluster_checkup import examine_cluster
+from penstock.cli.clusters import examine_cluster
 from penstock.config.load import load_text
 from penstock.config.settings import Settings
 from penstock.log.disk import OsDisk
