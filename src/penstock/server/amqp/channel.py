@@ -17,9 +17,9 @@ from penstock.errors import LogBroken, NotFound, PreconditionFailed
 from penstock.memory.slab import Piece
 from penstock.records.chunks import Chunk, Now, as_chunk
 from penstock.records.entries import fence_of
-from penstock.server.amqp.answers import Answers
 from penstock.server.amqp.consumer_arguments import Values, informed
 from penstock.server.amqp.tags import Tags
+from penstock.server.amqp.transaction import Answers
 from penstock.server.gates import Receiver
 from penstock.wire.amqp import methods
 from penstock.wire.amqp.deliver import Contents, DeliveryEncoder, encode_each, get_ok
@@ -32,9 +32,8 @@ if TYPE_CHECKING:
     from penstock.core.queue.queue import Queue
     from penstock.expr import Filter
     from penstock.records.entries import Topic
-    from penstock.server.amqp.answers import Answer
     from penstock.server.amqp.session import Session
-    from penstock.server.amqp.transaction import Open
+    from penstock.server.amqp.transaction import Answer, Open
 
 
 class Reader(Protocol):

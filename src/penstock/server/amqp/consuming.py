@@ -42,9 +42,9 @@ if TYPE_CHECKING:
     from penstock.core.queue.dispatching.consumers import Consumer
     from penstock.core.queue.queue import Queue
     from penstock.records.declared_types import Operation
-    from penstock.server.amqp.answers import Answer
     from penstock.server.amqp.channel import Channel
     from penstock.server.amqp.session import Session
+    from penstock.server.amqp.transaction import Answer
 
 
 def qos(session: Session, channel: Channel, method: m.BasicQos) -> None:
