@@ -15,7 +15,6 @@ from penstock.operations.operation import Answer, Operation
 from penstock.records import body_schemas
 from penstock.records.message_types import JSON, MESSAGE_TYPE
 from penstock.records.rights import SEES, TENDS, USES, sees, uses
-from penstock.records.schema_versions import version, versions
 from penstock.records.sow_settings import (
     EXPIRATION,
     INDEX,
@@ -25,6 +24,8 @@ from penstock.records.sow_settings import (
     KEY_DOMAIN,
     KEY_FROM,
     SCHEMA,
+    version,
+    versions,
 )
 from penstock.server.entitlements import exchange_needs
 from penstock.units import format_duration

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pytest
 
 from penstock.errors import InvalidArgument
-from penstock.records.schema_versions import KEPT_MOST, version, versions, with_versions
+from penstock.records.sow_settings import KEPT_MOST, version, versions, with_versions
 from unit.core.world import World
 
 ONE, TWO, THREE = "id bigint", "id bigint, region string", "id bigint, region string, total double"

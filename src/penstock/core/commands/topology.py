@@ -37,8 +37,7 @@ from penstock.records.entries import Publishes
 from penstock.records.kinds import Kind
 from penstock.records.message_types import JSON, MESSAGE_TYPE, MessageType
 from penstock.records.queue_settings import NAMES, AddressSetting, Policy, QueueSettings, ruling_of
-from penstock.records.schema_versions import with_versions
-from penstock.records.sow_settings import JSON_SCHEMA, SCHEMA, wrong
+from penstock.records.sow_settings import JSON_SCHEMA, SCHEMA, with_versions, wrong
 
 
 class SowCommands(CoreParts):
