@@ -1,5 +1,5 @@
 """What `penstock doctor` looks at: Python, the disk's own sync time, ports, limits, memory, Java, forgotten streams and
-links to other sites; `cluster_checkup` has the rest of a cluster of servers.
+links to other sites; `clusters` has the rest of a cluster of servers.
 
 Each finding is good, poor (it works, not well) or bad (it cannot serve).  Nothing is changed: the file written to time
 the disk is removed again, and no data folder is made.

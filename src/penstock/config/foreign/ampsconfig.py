@@ -1,7 +1,7 @@
 """AMPSConfig XML, as documented for AMPS 5.2 to 5.3, read into our settings.
 
 Each section goes to its reader, in an order in which a later one may ask for an earlier one: `amps_elements` has the
-tables, `amps_values` the ways values are written, `amps_queues`, `amps_links` and `amps_actions` one section each.
+tables and the ways values are written, `amps_queues`, `amps_links` and `amps_actions` one section each.
 What AMPS refuses is refused with its line; what is another thing here is remarked; what this version does not do yet is
 written all the same, so that `config.load` refuses it by name.
 
