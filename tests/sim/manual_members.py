@@ -20,8 +20,8 @@ from penstock.errors import PreconditionFailed
 from penstock.log.simdisk import SimDisk
 from penstock.replication.register import ClusterState
 from penstock.replication.terms import first_base, term_of
-from penstock.server.cluster.changing import promoted
 from penstock.server.cluster.membership import Terms
+from penstock.server.cluster.registers import promoted
 from sim.members_faults import LEADING
 from sim.members_links import SimLink
 from sim.members_machine import TIMES, Broken, Host

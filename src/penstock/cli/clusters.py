@@ -41,8 +41,7 @@ from penstock.errors import (
 )
 from penstock.log.disk import OsDisk
 from penstock.replication.register import decode
-from penstock.server.cluster.changing import rival_of
-from penstock.server.cluster.registers import MANUAL, register_at
+from penstock.server.cluster.registers import MANUAL, register_at, rival_of
 from penstock.server.cluster.speech import Tls, ask
 from penstock.version import __version__
 
@@ -185,7 +184,7 @@ def status(config: ConfigFile = None, json: Json = False) -> None:
     Example: penstock cluster status penstock.toml
     """
     from penstock.log.disk import OsDisk
-    from penstock.server.cluster.changing import rival_of, state_of
+    from penstock.server.cluster.registers import rival_of, state_of
 
     register, data = _register(config)
     _, state = state_of(register)
@@ -266,7 +265,7 @@ def promote(
 
     Example: penstock cluster promote penstock-2 penstock.toml
     """
-    from penstock.server.cluster.changing import changed, told_to_lead
+    from penstock.server.cluster.registers import changed, told_to_lead
 
     register, data = _register(config)
     after = changed(register, lambda state: told_to_lead(data, state, member, lose))

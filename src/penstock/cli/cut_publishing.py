@@ -167,8 +167,7 @@ def _values(rows: Any, name: str) -> list[Any]:
 
 def _tails_of(settings: Settings, client: Client, files: Sequence[str]) -> tuple[int, Tails, Mapping[int, Place]]:
     """The cluster's origin, what was cut off this member's log, and what the leader's log says of exchanges."""
-    from penstock.server.cluster.changing import state_of
-    from penstock.server.cluster.registers import register_at
+    from penstock.server.cluster.registers import register_at, state_of
 
     if settings.cluster is None:
         raise SettingsError("the settings have no [cluster]: only a member's log is ever cut")

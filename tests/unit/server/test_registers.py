@@ -13,8 +13,7 @@ from etcd_process import running_etcd
 from penstock.errors import SettingsError, Unavailable
 from penstock.replication.insync import Times
 from penstock.replication.register import ClusterState, Member, decode
-from penstock.server.cluster.changing import changed
-from penstock.server.cluster.registers import EtcdRegister, FileRegister, Kept, Register, register_at
+from penstock.server.cluster.registers import EtcdRegister, FileRegister, Kept, Register, changed, register_at
 from ports import free_ports
 
 
