@@ -17,14 +17,13 @@ import numpy as np
 
 from penstock.core.commands.queues import QueueCommands
 from penstock.core.effects import Verb
-from penstock.core.links.carried import Numbers
+from penstock.core.links.carried import Numbered, Numbers, Twin
 from penstock.core.links.ownership import Claim, Grant, Span, grants, proxied
 from penstock.core.links.parcels import Numbers as NumbersThere
 from penstock.core.links.parcels import joined
 from penstock.core.links.sharing import HERE, Peers, Sharing, Site, first_owner
 from penstock.core.links.states import EarlyClaim, LinkState
 from penstock.core.links.telling import Carried
-from penstock.core.links.twins import Numbered, Twin
 from penstock.core.publishing.published import Terms
 from penstock.core.queue.order.runs import packed
 from penstock.core.queue.owning import why_not_shared

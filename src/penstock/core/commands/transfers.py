@@ -14,9 +14,9 @@ import numpy as np
 
 from penstock.core.commands.links import LinkCommands, merged_spans
 from penstock.core.links.asking import Asking, Waiting, Wanted
+from penstock.core.links.carried import Twin
 from penstock.core.links.ownership import Span
 from penstock.core.links.parcels import ASKED_MOST, HANDED_ON_MOST, Ask, Asked, joined, read_ask
-from penstock.core.links.twins import Twin
 from penstock.core.queue.dispatching.consumers import Consumer
 from penstock.core.queue.order.runs import packed
 from penstock.core.queue.queue import Queue
