@@ -311,7 +311,7 @@ def backfill(
     Example: penstock pipeline backfill revenue penstock.toml --from 2026-11-01 --to 2026-11-08 --table out/again
     """
     from penstock.cli.driver_jobs import folder_of, job
-    from penstock.spark.pipelines.backfill import backfill_id, backfilled
+    from penstock.spark.pipelines.reset import backfill_id, backfilled
     from penstock.spark.remote import remote
     from penstock.spark.sessions import find_java
 

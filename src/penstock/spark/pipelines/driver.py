@@ -31,13 +31,13 @@ from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
 
 from penstock.errors import DataFolderInUse, PenstockError, Refused, SettingsError
-from penstock.spark.pipelines.backfill import BackfillCheckpoint, backfilled
 from penstock.spark.pipelines.code import quieten
 from penstock.spark.pipelines.code import short as short
 from penstock.spark.pipelines.definition import Definition, with_vhost
 from penstock.spark.pipelines.folders import FOLLOWED, Inbox, Place, itself, locked
 from penstock.spark.pipelines.lineage import Lineage
 from penstock.spark.pipelines.pipeline import Pipeline, Planned, lineage_of
+from penstock.spark.pipelines.reset import BackfillCheckpoint, backfilled
 from penstock.spark.pipelines.running import FAILURES_MAX as FAILURES_MAX
 from penstock.spark.pipelines.running import Running
 from penstock.spark.remote import DEFAULT_PATIENCE_S, Remote, TaskLogins, Where

@@ -22,14 +22,13 @@ from penstock.records.dataclass import dataclass
 from penstock.spark.checkpoint import Checkpoint, Manifest, remembered
 from penstock.spark.options import read_options
 from penstock.spark.pipelines import code, expectations
-from penstock.spark.pipelines.backfill import handover
 from penstock.spark.pipelines.definition import ONLY, PROVIDER, STORES, Definition, Input, with_vhost
 from penstock.spark.pipelines.expectations import Letters, Post, Thresholds, checked, refuse_twice
 from penstock.spark.pipelines.folders import Place as Place
 from penstock.spark.pipelines.folders import refuse_unshared
 from penstock.spark.pipelines.lineage import Lineage, Source
 from penstock.spark.pipelines.outputs import Committed, Outputs
-from penstock.spark.pipelines.reset import carry_out, places_of, request_of
+from penstock.spark.pipelines.reset import carry_out, handover, places_of, request_of
 from penstock.spark.reading.inference import NO_MESSAGE
 from penstock.spark.remote import Where, remote
 from penstock.spark.source import examined
