@@ -18,8 +18,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 from penstock.client.bodies import avro, protobuf
 from penstock.expr.bodies import body_type
-from penstock.records.body_schemas import SCHEMA_TYPES
-from penstock.records.message_types import MESSAGE_TYPES
+from penstock.records.message_types import MESSAGE_TYPES, SCHEMA_TYPES
 from penstock.records.properties import EMPTY, Properties, encode
 
 

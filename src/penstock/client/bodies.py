@@ -19,7 +19,7 @@ import orjson
 
 from penstock.client.texts import texts_checked
 from penstock.errors import InvalidArgument, InvalidBody
-from penstock.records.body_schemas import AVRO, BARE, PROTOBUF, packed
+from penstock.records.message_types import AVRO, BARE, PROTOBUF, packed
 
 JSON = "application/json"
 

@@ -14,9 +14,8 @@ from typing import cast, get_args
 
 from penstock.config.exclusions import refuse_impossible
 from penstock.config.queue_values import TEN_YEARS_US, Kind, QueueKey, Style, read_value
-from penstock.records.body_schemas import SCHEMA_TYPES
 from penstock.records.declared_types import QUEUE_TYPES
-from penstock.records.message_types import MESSAGE_TYPES
+from penstock.records.message_types import MESSAGE_TYPES, SCHEMA_TYPES
 from penstock.records.queue_settings import (
     MODES,
     Deliver,

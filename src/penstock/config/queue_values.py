@@ -19,10 +19,9 @@ from typing import Literal, TypeAlias, cast
 import orjson
 
 from penstock.errors import InvalidArgument, known_name
-from penstock.records.body_schemas import AVRO, BARE, PROTOBUF, UNPACKED_MOST, packed
 from penstock.records.dataclass import dataclass
 from penstock.records.field_tables import Timestamp
-from penstock.records.message_types import wrong_type
+from penstock.records.message_types import AVRO, BARE, PROTOBUF, UNPACKED_MOST, packed, wrong_type
 from penstock.records.queue_settings import QueueSettings, Retry
 from penstock.units import DURATION_UNITS, format_duration, parse_duration, parse_size, to_micros
 

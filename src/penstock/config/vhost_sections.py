@@ -33,9 +33,8 @@ from penstock.config.sections import (
 )
 from penstock.errors import InvalidArgument
 from penstock.records.address_settings import wrong_pattern
-from penstock.records.body_schemas import SCHEMA_TYPES
 from penstock.records.declared_types import ExchangeType, TypeName
-from penstock.records.message_types import JSON, MESSAGE_TYPE, MESSAGE_TYPES, wrong_type
+from penstock.records.message_types import JSON, MESSAGE_TYPE, MESSAGE_TYPES, SCHEMA_TYPES, wrong_type
 from penstock.records.queue_settings import AddressSetting, Policy, QueueSettings
 from penstock.records.regular_expressions import PatternError, compile_pattern, topic_pattern
 from penstock.records.sow_settings import JSON_SCHEMA, JSON_SCHEMA_CHECK, wrong

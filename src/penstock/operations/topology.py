@@ -12,7 +12,7 @@ from penstock.core.publishing.body_checks import check_mode
 from penstock.core.topology.topology import DEFAULT, PREDECLARED, table_of
 from penstock.errors import AccessRefused, InvalidArgument, NotFound
 from penstock.operations.operation import Answer, Operation
-from penstock.records import body_schemas
+from penstock.records import message_types
 from penstock.records.message_types import JSON, MESSAGE_TYPE
 from penstock.records.rights import SEES, TENDS, USES, sees, uses
 from penstock.records.sow_settings import (
@@ -261,7 +261,7 @@ def _settings(f: Fields) -> dict[str, object]:
         KEY: f.texts("key", 100), KEY_DOMAIN: f.optional_text("key_domain"), KEY_FROM: f.optional_text("key_from"),
         EXPIRATION: f.duration("expiration", 0), INDEX: f.optional_text("index"),
         SCHEMA: f.optional_text("schema", TEXT_LIMIT),
-        MESSAGE_TYPE: f.optional_text(MESSAGE_TYPE, body_schemas.TEXT_MOST),
+        MESSAGE_TYPE: f.optional_text(MESSAGE_TYPE, message_types.TEXT_MOST),
         JSON_SCHEMA: f.optional_text(JSON_SCHEMA, TEXT_LIMIT), JSON_SCHEMA_CHECK: f.optional_text(JSON_SCHEMA_CHECK),
     }  # fmt: skip
     f.finish()

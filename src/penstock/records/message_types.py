@@ -2,21 +2,195 @@
 
     /total > 500                fields of a JSON body
     [msgpack] /total > 500      the same field of a MessagePack body
-    [avro:eJyr..] /total > 500  of a type that needs schemas, which the text has in it (`records/body_schemas.py`)
+    [avro:eJyr..] /total > 500  of a type that needs schemas, which the text has in it
 
 A text with such a beginning is a whole expression everywhere, in this process and in others: whoever knows of what type
 the bodies are puts it there (`typed`), and nobody has to be told beside the text.  What the types mean is in
 `expr/bodies`; whoever has no bodies to read needs their names alone.
+
+Types with schemas are one text that carries them, packed, with what readers need:
+
+    message_type  what a user says               what is kept, and travels with each expression
+    avro          a schema, or some with ids     {"0": "{...}"} or {"7": "{...}", "9": "{...}"}
+    protobuf      a message, or some with ids    {"0": ["base64 of a FileDescriptorSet", "shop.Order"]}
+    either        ids that a header has          {"7": .., "header": "schema-id"}
+
+Id 0 alone: bodies are bare.  Other ids are those of a registry, and bodies begin as Confluent's serializers have them:
+a zero byte, the id in four bytes; or bodies are bare, and a header of each message has the id.  A parser is given them
+alike (`behind`).  Whoever has the text can read the bodies: no process asks another one for a schema.
 """
 
 from __future__ import annotations
 
 import re
+import zlib
+from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Mapping
-from typing import TypeAlias
+from functools import lru_cache
+from typing import TypeAlias, cast
+
+import orjson
 
 from penstock.errors import InvalidArgument
-from penstock.records.body_schemas import SCHEMA_TYPES, TEXT_MOST, named, unpacked
+from penstock.records.dataclass import dataclass
+
+AVRO, PROTOBUF = "avro", "protobuf"
+
+SCHEMA_TYPES = (AVRO, PROTOBUF)
+"""The types that need schemas."""
+
+TEXT_MOST = 65_536
+"""Characters of such a text."""
+
+UNPACKED_MOST = 1 << 20
+"""Bytes of what is packed in it."""
+
+VERSIONS_MOST = 256
+
+ID_MOST = (1 << 31) - 1
+
+BARE = 0
+"""The id of a schema whose bodies have none in front."""
+
+HEADER = "header"
+"""Beside the ids, what names the header that has them."""
+
+HEADER_MOST = 255
+"""Bytes of its name, as AMQP has them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Schemas:
+    """What one message type has in it."""
+
+    by_id: Mapping[int, object]
+    """Of Avro a schema as JSON text; of protobuf a pair, files as base64 and the name of the message."""
+    header: str | None = None  # the header that has the id of a body's schema; None: none has
+
+    def id_of(self, body: bytes) -> int:
+        """The id that a body begins with, as parsers have it.  ValueError where there is none."""
+        if len(body) < PREFIX or body[0]:
+            if self.header is not None:
+                raise ValueError(f"its header {self.header!r} has not the id of a schema")
+            raise ValueError("it does not begin with a zero byte and the id of a schema")
+        return int.from_bytes(body[1:PREFIX], "big")
+
+
+PREFIX = 5
+"""Bytes before a body whose schema has an id."""
+
+NO_ID = b"\xff" * PREFIX
+"""What stands there where a header has no id."""
+
+
+def behind(value: object) -> bytes:
+    """What a parser is given before a body of which a header has this value."""
+    if isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) <= 10:
+        value = int(value)
+    if isinstance(value, int) and not isinstance(value, bool) and BARE < value <= ID_MOST:
+        return b"\0" + value.to_bytes(PREFIX - 1, "big")
+    return NO_ID
+
+
+def packed(base: str, by_id: Mapping[int, object], header: str | None = None) -> str:
+    """The message type.  InvalidArgument for what is too large, or no schema by its form."""
+    if why := _wrong(base, Schemas(by_id, header)):
+        raise InvalidArgument(f"message_type {base}: {why}")
+    named = {} if header is None else {HEADER: header}
+    data = orjson.dumps({str(number): by_id[number] for number in sorted(by_id)} | named)
+    if len(data) > UNPACKED_MOST:
+        raise InvalidArgument(f"message_type {base}: its schemas have {len(data)} bytes, at most {UNPACKED_MOST}")
+    text = f"{base}:{urlsafe_b64encode(zlib.compress(data, 9)).rstrip(b'=').decode()}"
+    if len(text) > TEXT_MOST:
+        raise InvalidArgument(f"message_type {base}: its schemas have {len(text)} characters packed, most {TEXT_MOST}")
+    return text
+
+
+def unpacked(kind: str) -> tuple[str, Schemas]:
+    """The type's name, and its schemas.  ValueError, with a sentence, for what `packed` did not give."""
+    base, colon, text = kind.partition(":")
+    if base not in SCHEMA_TYPES or len(kind) > TEXT_MOST:
+        raise ValueError("there is no such type")
+    if not colon:
+        raise ValueError(f"{base} needs a schema: penstock.{base}(...), or `penstock topic message-type {base} FILE`")
+    try:
+        reader = zlib.decompressobj()
+        data = reader.decompress(urlsafe_b64decode(text + "=" * (-len(text) % 4)), UNPACKED_MOST)
+        found: object = orjson.loads(data) if reader.eof else None
+        plain = dict(cast("dict[str, object]", found))
+        header = cast("str | None", plain.pop(HEADER, None))
+        schemas = Schemas({int(name): one for name, one in plain.items()}, header)
+    except (ValueError, zlib.error, TypeError):
+        raise ValueError(f"what follows {base}: is no schema that `penstock topic message-type` has packed") from None
+    if why := _wrong(base, schemas):
+        raise ValueError(why)
+    return base, schemas
+
+
+def _wrong(base: str, schemas: Schemas) -> str | None:
+    some, header = schemas.by_id, cast("object", schemas.header)
+    if not some or len(some) > VERSIONS_MOST:
+        return f"it has {len(some)} schemas, and 1 to {VERSIONS_MOST} are possible"
+    if BARE in some and len(some) > 1:
+        return "schemas with ids and one without do not go together"
+    if header is not None:
+        if not isinstance(header, str) or not 0 < len(header.encode(errors="replace")) <= HEADER_MOST:
+            return f"{str(header)[:60]!r} is no name of a header: it has 1 to {HEADER_MOST} bytes"
+        if BARE in some:
+            return f"header {header!r} has the id of each body's schema, and the one that is given has no id"
+    for number, schema in some.items():
+        if not 0 <= number <= ID_MOST:
+            return f"{number} is no id of a schema: 1 to {ID_MOST}"
+        fits = isinstance(schema, str) if base == AVRO else _is_pair(schema)
+        if not fits:
+            return f"schema {number} is not what {base} has"
+    return None
+
+
+def _is_pair(schema: object) -> bool:
+    if not isinstance(schema, list | tuple):
+        return False
+    parts = cast("list[object]", schema)
+    return len(parts) == 2 and all(isinstance(one, str) for one in parts)
+
+
+def named(kind: str) -> str:
+    """A message type for a sentence: without what is packed in it, but for so much that two can be told apart."""
+    base, colon, text = kind.partition(":")
+    return f"{base} ({zlib.crc32(text.encode()):08x})" if colon else base
+
+
+@lru_cache(maxsize=256)
+def needed_of(kind: str) -> frozenset[str]:
+    """The columns of a message that its body is read from, of any message type; no library is loaded to know."""
+    if kind.partition(":")[0] in SCHEMA_TYPES:
+        return BODY if unpacked(kind)[1].header is None else BODY_AND_HEADERS
+    return BODY
+
+
+BODY, BODY_AND_HEADERS = frozenset(("body",)), frozenset(("body", "properties"))
+
+
+def goes_on(new: str, old: str) -> bool:
+    """Whether a type with schemas has all that the older one has: what that could read, it reads the same."""
+    try:
+        (base, later), (other, former) = unpacked(new), unpacked(old)
+    except ValueError:
+        return False
+    if base != other or later.header != former.header:
+        return False
+    return all(later.by_id.get(number) == one for number, one in former.by_id.items())
+
+
+def alike(kind: str, other: str) -> bool:
+    """Whether bodies of one topic may be of both: they are the same, or one has the schemas of the other and more."""
+    return kind == other or goes_on(kind, other) or goes_on(other, kind)
+
+
+def unregistered(number: int) -> ValueError:
+    """Why a body with such an id is not read."""
+    return ValueError(f"it has schema {number}, which its message_type has not")
+
 
 MessageType: TypeAlias = str
 

@@ -208,7 +208,7 @@ def examined(options: ReadOptions) -> str:
 
     NotFound, with the reason `inference.NO_MESSAGE`, when they say nothing.
     """
-    from penstock.records.body_schemas import needed_of
+    from penstock.records.message_types import needed_of
     from penstock.spark.reading.bodies import type_of
     from penstock.spark.reading.inference import NO_MESSAGE, infer
     from penstock.spark.record_batches import values

@@ -24,8 +24,17 @@ from penstock.config.load import load_text
 from penstock.errors import ExpressionError, InvalidArgument, PreconditionFailed, SettingsError
 from penstock.expr import compile_filter, evaluate
 from penstock.expr.bodies import body_type
-from penstock.records.body_schemas import TEXT_MOST, goes_on, named, needed_of, packed, unpacked
-from penstock.records.message_types import contradicts, typed, wrong_type
+from penstock.records.message_types import (
+    TEXT_MOST,
+    contradicts,
+    goes_on,
+    named,
+    needed_of,
+    packed,
+    typed,
+    unpacked,
+    wrong_type,
+)
 from penstock.records.properties import EMPTY, Properties, encode
 from penstock.testing import Broker
 

@@ -12,8 +12,8 @@ from message_samples import SAMPLES, Sample
 from penstock.core.publishing.published import Published
 from penstock.errors import InvalidArgument, PenstockError, PreconditionFailed, SettingsError
 from penstock.expr.bodies import body_type
-from penstock.records.body_schemas import named
 from penstock.records.entries import Publishes, Topic
+from penstock.records.message_types import named
 from penstock.records.properties import Properties, encode
 from penstock.testing import Broker
 

@@ -59,8 +59,7 @@ from penstock.config.foreign.converted import (
 )
 from penstock.config.queue_values import of_files
 from penstock.errors import known_name
-from penstock.records.body_schemas import AVRO, PROTOBUF, SCHEMA_TYPES
-from penstock.records.message_types import MESSAGE_TYPES
+from penstock.records.message_types import AVRO, MESSAGE_TYPES, PROTOBUF, SCHEMA_TYPES
 from penstock.records.regular_expressions import SPECIAL, topic_pattern
 from penstock.units import parse_size
 

@@ -45,11 +45,10 @@ from penstock.core.topology.register import Interning
 from penstock.core.topology.routing import Plan, Router
 from penstock.errors import InvalidArgument
 from penstock.expr.batches import header_tables
-from penstock.records.body_schemas import named
 from penstock.records.chunks import Now
 from penstock.records.entries import Publishes, Topic
 from penstock.records.message_bodies import size_of
-from penstock.records.message_types import JSON, contradicts
+from penstock.records.message_types import JSON, contradicts, named
 from penstock.records.schema import GROUP_BYTES_MAX
 
 if TYPE_CHECKING:

@@ -38,11 +38,10 @@ from penstock.core.topology.topology import (
     canonical_table,
 )
 from penstock.errors import AccessRefused, InvalidArgument, NotFound, PreconditionFailed
-from penstock.records.body_schemas import alike, goes_on, named
 from penstock.records.chunks import Now, pack_pairs
 from penstock.records.declared_types import EXCHANGE_TYPES
 from penstock.records.kinds import Kind
-from penstock.records.message_types import JSON, MESSAGE_TYPE
+from penstock.records.message_types import JSON, MESSAGE_TYPE, alike, goes_on, named
 from penstock.records.queue_settings import ExchangeRule, QueueSettings, Ruling, given_after, kept, ruling_of, told
 
 NO_TABLE: Mapping[str, object] = {}

@@ -1,7 +1,7 @@
 """The message types, one row each.  A new type is a name in `records/message_types.py`, a parser, and a row here.
 
 A row is made when the first body of its type is to be read, so that a library is loaded by those alone who need it.
-Types with schemas (`records/body_schemas.py`) have a row for each set of schemas; strangers may name such in their
+Types with schemas (`records/message_types.py`) have a row for each set of schemas; strangers may name such in their
 expressions, so not all are kept.
 """
 
@@ -15,9 +15,17 @@ import orjson
 
 from penstock.errors import PreconditionFailed
 from penstock.expr.bodies.body_type import BodyType, Fields, Made, Whole
-from penstock.records.body_schemas import AVRO, PROTOBUF, SCHEMA_TYPES, Schemas, unpacked
 from penstock.records.message_bodies import read_exact
-from penstock.records.message_types import JSON, MESSAGE_TYPES, MessageType
+from penstock.records.message_types import (
+    AVRO,
+    JSON,
+    MESSAGE_TYPES,
+    PROTOBUF,
+    SCHEMA_TYPES,
+    MessageType,
+    Schemas,
+    unpacked,
+)
 
 
 class _Json:

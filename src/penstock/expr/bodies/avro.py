@@ -25,7 +25,7 @@ from fastavro.schema import SchemaParseException, UnknownType
 
 from penstock.expr.bodies.body_type import Reading, Whole
 from penstock.expr.bodies.packed import Told, plain
-from penstock.records.body_schemas import BARE, PREFIX, Schemas, unregistered
+from penstock.records.message_types import BARE, PREFIX, Schemas, unregistered
 
 VALUES_MOST = 10_000
 """Values of one datum beside those of its lists."""

@@ -26,8 +26,8 @@ import orjson
 from penstock.errors import InvalidArgument
 from penstock.expr.batches import NOTHING, Properties, Table, header_tables, root
 from penstock.expr.values import to_bytes
-from penstock.records.body_schemas import BODY, BODY_AND_HEADERS, behind
 from penstock.records.message_bodies import DEPTH, deeper
+from penstock.records.message_types import BODY, BODY_AND_HEADERS, behind
 
 Fields: TypeAlias = dict[str, object]
 

@@ -20,7 +20,7 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError
 
 from penstock.expr.bodies.body_type import Reading, Whole
-from penstock.records.body_schemas import BARE, PREFIX, Schemas, unregistered
+from penstock.records.message_types import BARE, PREFIX, Schemas, unregistered
 
 VALUES_MOST = 1_000_000
 """Values of one body."""

@@ -18,10 +18,9 @@ from typing import TYPE_CHECKING, Any, cast
 import orjson
 
 from penstock.errors import InvalidArgument, NotFound, known_name
-from penstock.records.body_schemas import needed_of
 from penstock.records.dataclass import dataclass
 from penstock.records.message_types import JSON as JSON_BODIES
-from penstock.records.message_types import MessageType
+from penstock.records.message_types import MessageType, needed_of
 from penstock.wire.flight.commands import MESSAGES, RECORDS, TEXT_COLUMNS, QueueContent, Replay, Sow
 from penstock.wire.flight.tickets import STATES
 

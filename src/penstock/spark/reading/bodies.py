@@ -33,9 +33,8 @@ import pyarrow as pa
 
 from penstock.errors import AccessRefused, InvalidArgument, PreconditionFailed
 from penstock.expr.bodies import body_type
-from penstock.records.body_schemas import needed_of
 from penstock.records.compute import compute
-from penstock.records.message_types import JSON, MESSAGE_TYPE, TYPE_IN_SCHEMA, MessageType
+from penstock.records.message_types import JSON, MESSAGE_TYPE, TYPE_IN_SCHEMA, MessageType, needed_of
 from penstock.records.properties import EMPTY
 from penstock.spark.executor import task_of
 from penstock.spark.options import WHATEVER, ReadOptions

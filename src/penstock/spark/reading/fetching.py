@@ -28,7 +28,7 @@ from penstock.errors import LogDamaged, NotFound, PreconditionFailed
 from penstock.history.history import History
 from penstock.history.view import Folder, Listing, Moved, View
 from penstock.log.disk import OsDisk
-from penstock.records.body_schemas import needed_of
+from penstock.records.message_types import needed_of
 from penstock.spark.executor import keep_freed, spare_modules, task_of
 from penstock.spark.options import ReadOptions
 from penstock.spark.reading.bodies import Aside, BodyParser, type_of, with_all_needed
