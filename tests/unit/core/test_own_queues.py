@@ -11,7 +11,7 @@ from penstock.core.commands import history
 from penstock.core.effects import Fetch, Fetched, Verb
 from penstock.core.publishing.published import Published
 from penstock.core.state.durable import canonical
-from penstock.core.topology.own_queues import CACHE_MOST, HISTORY_MOST
+from penstock.core.topology.topology import CACHE_MOST, HISTORY_MOST
 from penstock.errors import AccessRefused, InvalidArgument, PreconditionFailed, QueueFull
 from penstock.records.entries import Publishes
 from penstock.records.field_tables import FieldValue

@@ -21,7 +21,7 @@ from penstock.core.queue.queue import Queue
 from penstock.core.state.lsns import Ints, flat, spread
 from penstock.core.topology.declaring import NO_TABLE
 from penstock.core.topology.exchange_types import Told
-from penstock.core.topology.own_queues import RECENT
+from penstock.core.topology.topology import RECENT
 from penstock.records.chunks import Chunk, Now, as_chunk
 
 READ_AT_ONCE = 1_000

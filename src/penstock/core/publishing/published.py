@@ -18,7 +18,7 @@ from operator import attrgetter
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from penstock.core.queue.last_values import key_of
-from penstock.core.topology.own_queues import WAITING
+from penstock.core.topology.topology import WAITING
 from penstock.errors import PreconditionFailed, ProtocolError, Refused
 from penstock.records import properties as header_codec
 from penstock.records.dataclass import dataclass

@@ -16,7 +16,6 @@ from penstock.core.state.durable import Binding, ExchangeState
 from penstock.core.state.encoding import as_table, dump_settings, wrap
 from penstock.core.state.queue_state import QueueState
 from penstock.core.topology.exchange_types import check_binding, check_type
-from penstock.core.topology.own_queues import own_names, own_queues, owner_of
 from penstock.core.topology.register import (
     Interning,
     Register,
@@ -36,6 +35,9 @@ from penstock.core.topology.topology import (
     PREDECLARED,
     Topology,
     canonical_table,
+    own_names,
+    own_queues,
+    owner_of,
 )
 from penstock.errors import AccessRefused, InvalidArgument, NotFound, PreconditionFailed
 from penstock.records.chunks import Now, pack_pairs

@@ -27,8 +27,16 @@ from math import log
 from typing import ClassVar, Literal, TypeAlias, cast
 
 from penstock.core.state.durable import Binding, ExchangeState
-from penstock.core.topology.own_queues import DEDUPLICATION_HEADER, NO_STORE, RECENT, SEEN, OwnQueue
-from penstock.core.topology.topology import DELAYED, routing_type, table_of
+from penstock.core.topology.topology import (
+    DEDUPLICATION_HEADER,
+    DELAYED,
+    NO_STORE,
+    RECENT,
+    SEEN,
+    OwnQueue,
+    routing_type,
+    table_of,
+)
 from penstock.errors import PreconditionFailed
 from penstock.records import properties as header_codec
 from penstock.records.field_tables import FieldValue

@@ -24,9 +24,8 @@ from penstock.core.queue.queue import Queue
 from penstock.core.sizes import Sizes
 from penstock.core.state.durable import DurableState
 from penstock.core.state.queue_state import QueueState
-from penstock.core.topology.own_queues import WAITING, owner_of
 from penstock.core.topology.routing import Router
-from penstock.core.topology.topology import DEFAULT, Topology, canonical_table
+from penstock.core.topology.topology import DEFAULT, WAITING, Topology, canonical_table, owner_of
 from penstock.errors import AccessRefused, ExpressionError, NotFound, PreconditionFailed, ResourceLocked
 from penstock.expr import TopicPattern, compile_filter, compile_value
 from penstock.expr.bodies import body_type
