@@ -43,13 +43,13 @@ if TYPE_CHECKING:
     from penstock.client import Bookmarks, Client, Message, aio, connect
     from penstock.client.bodies import avro, protobuf
     from penstock.worker.app import App
-    from penstock.worker.surrounding import Depends
+    from penstock.worker.worker import Depends
 
 _LAZY = {
     "App": ("penstock.worker.app", "App"),
     "Bookmarks": ("penstock.client", "Bookmarks"),
     "Client": ("penstock.client", "Client"),
-    "Depends": ("penstock.worker.surrounding", "Depends"),
+    "Depends": ("penstock.worker.worker", "Depends"),
     "Message": ("penstock.client", "Message"),
     "avro": ("penstock.client.bodies", "avro"),
     "connect": ("penstock.client", "connect"),

@@ -24,8 +24,7 @@ from penstock.client.texts import texts_checked
 from penstock.errors import InvalidArgument
 from penstock.units import Duration, span
 from penstock.worker.running import Running
-from penstock.worker.surrounding import Middleware
-from penstock.worker.worker import Counts, Results, Worker, declare
+from penstock.worker.worker import Counts, Middleware, Results, Worker, declare
 
 logger = logging.getLogger("penstock.worker")
 

@@ -19,8 +19,7 @@ from penstock.client.consumer import Consumer
 from penstock.client.link import Outage
 from penstock.client.messages import Message
 from penstock.errors import Fenced, InvalidBody, NotFound, PenstockError, Refused, Unroutable
-from penstock.worker.surrounding import Depends, Made, Off, surrounded
-from penstock.worker.worker import Counts, Worker, is_message
+from penstock.worker.worker import Counts, Depends, Made, Off, Worker, is_message, surrounded
 
 PARTS = 3
 """A lease is extended after so great a part of its time: one extension that comes late does no harm."""
