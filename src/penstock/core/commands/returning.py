@@ -215,8 +215,8 @@ class ReturningCommands(TransferCommands):
         """
         for one in [one for one in self.early if one.queue == queue.id and one.claim.owner == self.peers.here]:
             heirs = self._heirs(self._site_of(one.origin)[1], queue.vhost, queue.name)
-            span = one.origin, one.first, one.stop
-            self._give_back(now, queue.vhost, queue.name, [span], one.claim, heirs)
+            spans = [(one.origin, one.first, one.stop)]
+            self._give_back(now, queue.vhost, queue.name, spans, one.claim, heirs)
         self.sharing.forget(queue.id)
         self._lacking = None
         self._at(now)
