@@ -16,10 +16,10 @@ It knows no wire; who takes the deliveries is the `holder` of every consumer.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from penstock.core.commands.deliveries import AnswerCommands, DeliveryCommands, InterventionCommands
-from penstock.core.commands.life import NOWHERE, Life
+from penstock.core.commands.life import Life
 from penstock.core.commands.linking import LinkingCommands
 from penstock.core.commands.subscription import STAYS, Stays, Subscription
 from penstock.core.commands.topology import PolicyCommands, TopologyCommands
@@ -31,13 +31,11 @@ from penstock.core.queue.dispatching.consumers import UNLIMITED, Consumer, Credi
 from penstock.core.queue.dispatching.joining import reopen, replace
 from penstock.core.queue.queue import Queue, queue_of
 from penstock.core.state.durable import Reign
-from penstock.core.topology.declaring import NO_TABLE
 from penstock.core.topology.register import no_exchange
 from penstock.errors import AccessRefused, InvalidArgument, NotFound
 from penstock.expr import Filter, TopicPattern
 from penstock.records.chunks import Now
 from penstock.records.entries import Publishes, Topic
-from penstock.records.queue_settings import QueueSettings, Ruling
 from penstock.records.schema import GROUP_BYTES_MAX
 
 
@@ -206,38 +204,19 @@ class SubscriptionCommands(DeliveryCommands):
 
     # -- queues that come, go and change
 
-    def declare_queue(
-        self, now: Now, vhost: str, name: str, settings: QueueSettings, *, durable: bool = True,
-        exclusive_to: object | None = None, auto_delete: bool = False, arguments: Mapping[str, object] = NO_TABLE,
-        passive: bool = False, by: object | None = None, server_named: bool = False, given: Iterable[str] | None = None,
-    ) -> Queue:  # fmt: skip
-        """As before; subscriptions whose pattern matches a new queue join it."""
-        last = self._out.next_lsn
-        queue = super().declare_queue(
-            now, vhost, name, settings, durable=durable, exclusive_to=exclusive_to, auto_delete=auto_delete,
-            arguments=arguments, passive=passive, by=by, server_named=server_named, given=given,
-        )  # fmt: skip
-        if self._patterns and queue.id >= last:
+    def _appeared(self, now: Now, queue: Queue) -> None:
+        """Subscriptions whose pattern matches a new queue join it."""
+        if self._patterns:
             self._look_around(self._at(now), queue)
-        return queue
 
-    def _rule(
-        self,
-        now: Now,
-        queue: Queue,
-        settings: QueueSettings,
-        ruling: Ruling | None,
-        places: Mapping[int, int] = NOWHERE,
-    ) -> int:
-        """As before; the backlog that a subscription has for several queues follows."""
-        left = super()._rule(now, queue, settings, ruling, places)
+    def _ruled(self, now: Now, queue: Queue) -> None:
+        """The backlog that a subscription has for several queues follows the settings of each."""
         for subscription in self._patterns:
             if queue.id in subscription.consumers:
                 self._set_credit(subscription)
                 for consumer in list(subscription.consumers.values()):
                     if not consumer.choked:
                         self.unchoke(now, consumer)
-        return left
 
     def unsubscribe(self, now: Now, consumer: Consumer, *, requeue: bool, lost: bool = False) -> None:
         """As before; where the queue was its own, those come that its pattern keeps waiting."""

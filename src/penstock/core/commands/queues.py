@@ -183,7 +183,12 @@ class QueueCommands(HistoryCommands):
                     self._say_owner(now, queue)
         finally:
             self._out.end()
+        if fresh:
+            self._appeared(now, queue)
         return queue
+
+    def _appeared(self, now: Now, queue: Queue) -> None:
+        """A new queue is there."""
 
     def _say_owner(self, now: Now, queue: Queue) -> None:
         """Whose messages are that are published here: of a group-local queue its initial owner's, met or not."""
@@ -283,7 +288,11 @@ class QueueCommands(HistoryCommands):
         self._out.end()
         if altered:
             self._touch(queue)
+        self._ruled(now, queue)
         return left
+
+    def _ruled(self, now: Now, queue: Queue) -> None:
+        """Other settings are in force, or the same ones again."""
 
     def delete_queue(self, now: Now, queue: Queue, if_unused: bool = False, if_empty: bool = False) -> int:
         """Delete a queue; returns how many were ready.  Errors: PreconditionFailed when in use or not empty."""
