@@ -25,8 +25,8 @@ from penstock.records.properties import Properties, decode, encode
 from penstock.server.amqp.connection import Connection
 from penstock.server.amqp.door import AmqpDoor, Reading
 from penstock.server.amqp.doorway import Doorway
+from penstock.server.amqp.front import Host
 from penstock.server.amqp.hosted import Hosted
-from penstock.server.amqp.hosting import Host
 from penstock.server.counters import Counters
 from penstock.server.engine import Engine
 from penstock.server.logins import Logins
