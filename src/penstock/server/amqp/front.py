@@ -327,7 +327,7 @@ class AmqpFront(Front):
         ours.setblocking(False)
 
         def write(data: bytes) -> None:
-            way.transport.write(data)
+            link.transport.write(data)
 
         host = self._host = Host(
             Limits(**told["limits"]),
@@ -338,9 +338,9 @@ class AmqpFront(Front):
             at_round_end=self._pulse.at_round_end(self.loop),
             off=self._off,
         )
-        way = WayLink(host.receive, self.over.set, lambda _: None)
-        await self.loop.create_connection(lambda: way, sock=ours)
-        self._way = way
+        link = WayLink(host.receive, self.over.set, lambda _: None)
+        await self.loop.create_connection(lambda: link, sock=ours)
+        self._way = link
         self._beats()
 
     def listener(self, entry: Entry, name: str, identity: Identities | None) -> Listener:
