@@ -87,6 +87,18 @@ class ReturningCommands(TransferCommands):
             except QueueFull:
                 continue  # a link that tells so much is cut off for it; whoever declares a queue is not at fault
 
+    def _said_of(self, queue: Queue) -> Iterator[tuple[int, Span, Claim]]:
+        """What other sites have said of messages that are to come: the origin, the messages there, the claim."""
+        for one in self.early:
+            if one.queue == queue.id and one.claim.owner != self.peers.here:
+                yield one.origin, (one.first, one.stop), one.claim
+        for entry in self._deferred.by_queue.get(queue.id, ()):
+            if entry.verb in (Verb.ACK.value, TWIN) and entry.origin != self.origin and self.peers.number(entry.by):
+                pairs = pairs_of(as_chunk(array("q", entry.lsns)), False)
+                done = done_by(entry.by, entry.verb == TWIN)
+                for first, stop in zip(pairs[::2], pairs[1::2], strict=True):
+                    yield entry.origin, (first, stop), done
+
     def offered_by(self, site: str, vhost: str, queue: str) -> bool:
         """Whether a site has said that it has a queue of this name."""
         return (vhost, queue) in self.sharing.offered.get(site, ())
@@ -221,17 +233,7 @@ class ReturningCommands(TransferCommands):
         self._lacking = None
         self._at(now)
         if len(self.peers.sites) > 1 and queue.settings.kind != "local" and queue.exclusive_to is None:
-            said = [
-                (one.origin, (one.first, one.stop), one.claim)
-                for one in self.early if one.queue == queue.id and one.claim.owner != self.peers.here
-            ]  # fmt: skip
-            for entry in self._deferred.by_queue.get(queue.id, ()):
-                if entry.verb in (Verb.ACK.value, TWIN) and entry.origin != self.origin and self.peers.number(entry.by):
-                    pairs = pairs_of(as_chunk(array("q", entry.lsns)), False)
-                    ends = zip(pairs[::2], pairs[1::2], strict=True)
-                    done = done_by(entry.by, entry.verb == TWIN)
-                    said += [(entry.origin, (first, stop), done) for first, stop in ends]
-            for origin, span, claim in said:
+            for origin, span, claim in self._said_of(queue):
                 some = self._to_come(queue, origin, *span)
                 self._note_foretold(Name(queue.vhost, queue.name, origin), some, claim)
         return super()._ending(now, queue)
