@@ -8,13 +8,16 @@ from __future__ import annotations
 import threading
 from base64 import b64encode
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
 
 import penstock
+from flight_house import FlightHouse
 from http_lab import NO_TLS
 from penstock.errors import AccessRefused, PenstockError
+from penstock.server.flight.calls import Caller
 from penstock.testing.process import ServerProcess
 from waiting import eventually
 
@@ -143,6 +146,27 @@ def test_who_may_publish_no_more_is_refused_where_he_has_published(
             client.publish("orders", b"3")
     assert guest.queue("orders")["ready"] == 1
     end()
+
+
+def test_who_waits_for_room_is_refused_and_nothing_of_it_is_stored_later(
+    house: FlightHouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def waiting() -> int:
+        return house.run(lambda: house.engine.rooms.waiting)
+
+    with penstock.connect(house.url) as client, ThreadPoolExecutor(1) as pool:
+        client.declare("full", max_length=1, overflow="block")
+        client.publish("full", b"first")
+        waits = pool.submit(client.publish, "full", b"second")
+        eventually(lambda: waiting() == 1)
+        with monkeypatch.context() as patch:
+            patch.setattr(Caller, "refusal", lambda _: AccessRefused("user 'guest' may not log in any more"))
+            with pytest.raises(AccessRefused, match="may not log in any more"):
+                waits.result(30)
+        eventually(lambda: waiting() == 0, "it still waits for room")
+        client.purge("full")
+        client.publish("full", b"later")
+        assert [one.body for one in client.peek("full")] == [b"later"]
 
 
 @ENDS

@@ -27,7 +27,7 @@ from penstock.records.entries import Publishes, Topic
 from penstock.records.message_bodies import lengths, listed
 from penstock.server.flight.arriving import Arriving
 from penstock.server.flight.calls import Caller
-from penstock.server.flight.handover import Abandoned, Answer
+from penstock.server.flight.handover import Answer
 from penstock.server.gates import Waiter
 from penstock.server.judging import breathe
 from penstock.wire.fields import Fields, read_json
@@ -168,12 +168,13 @@ class Publishing:
         answer: Answer[tuple[Published, int]] = self._handover.submit(job)
         try:
             return answer.wait(caller.gone)
-        except Abandoned:
-            self._handover.post(partial(self._leave, waiter, answer))
+        except BaseException:
+            if not answer.given:
+                self._handover.post(partial(self._leave, waiter, answer))
             raise
 
     def _leave(self, waiter: Waiter, answer: Answer[tuple[Published, int]]) -> None:
-        """Its client is gone, and nobody would hear whether it was stored."""
+        """Its client is gone, or was told that its login is none any more: what was refused is not stored later."""
         self._handover.forget(answer)
         self.engine.rooms.leave(waiter)
         waiter.gone = True
