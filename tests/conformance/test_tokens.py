@@ -11,7 +11,7 @@ import penstock
 from http_lab import NO_TLS
 from penstock.errors import AccessRefused, InvalidArgument, NotFound, PenstockError
 from penstock.spark.options import read_options
-from penstock.spark.remote import Token
+from penstock.spark.tokens import Token
 from penstock.testing import Broker
 from waiting import eventually
 

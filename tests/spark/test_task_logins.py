@@ -6,7 +6,8 @@ from pathlib import Path
 
 from penstock.spark.pipelines.folders import Place
 from penstock.spark.pipelines.pipeline import Pipeline
-from penstock.spark.remote import TaskLogins, Where
+from penstock.spark.remote import Where
+from penstock.spark.tokens import TaskLogins
 from pipeline_lab import define
 from spark_lab import Lab
 

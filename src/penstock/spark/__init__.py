@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from penstock.spark.expression_column import column
     from penstock.spark.reading.queue_stream import settle_on_progress
-    from penstock.spark.remote import token
     from penstock.spark.sessions import install, register, session
+    from penstock.spark.tokens import token
 
 _LAZY = {
     "column": "penstock.spark.expression_column",
@@ -25,7 +25,7 @@ _LAZY = {
     "register": "penstock.spark.sessions",
     "session": "penstock.spark.sessions",
     "settle_on_progress": "penstock.spark.reading.queue_stream",
-    "token": "penstock.spark.remote",
+    "token": "penstock.spark.tokens",
 }
 
 __all__ = ["column", "install", "register", "session", "settle_on_progress", "token"]

@@ -40,8 +40,9 @@ from penstock.spark.pipelines.pipeline import Pipeline, Planned, lineage_of
 from penstock.spark.pipelines.reset import BackfillCheckpoint, backfilled
 from penstock.spark.pipelines.running import FAILURES_MAX as FAILURES_MAX
 from penstock.spark.pipelines.running import Running
-from penstock.spark.remote import DEFAULT_PATIENCE_S, Remote, TaskLogins, Where
+from penstock.spark.remote import DEFAULT_PATIENCE_S, Remote, Where
 from penstock.spark.sessions import session
+from penstock.spark.tokens import TaskLogins
 from penstock.spark.view_pipeline import ViewPipeline
 
 if TYPE_CHECKING:
