@@ -224,8 +224,7 @@ class Fields:
 
     def names(self, name: str, allowed: Sequence[str]) -> tuple[str, ...] | None:
         """A list of distinct known names, or None when absent."""
-        items = self._list(name, "a list of names")
-        if items is None:
+        if (items := self._list(name, "a list of names")) is None:
             return None
         out: list[str] = []
         for item in items:
@@ -254,8 +253,7 @@ class Fields:
 
     def numbers(self, name: str, limit: int) -> list[int] | None:
         """A list of LSNs; None when there is none."""
-        items = self._list(name, "a list of LSNs")
-        if items is None:
+        if (items := self._list(name, "a list of LSNs")) is None:
             return None
         if len(items) > limit:
             raise InvalidArgument(f"{self.where}: {name} has {len(items)} LSNs, and {limit} are the most")

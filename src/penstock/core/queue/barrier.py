@@ -24,7 +24,7 @@ from collections.abc import Iterator, Sequence
 from penstock.core.arena import Move
 from penstock.core.queue.order.main_order import Main, Nothing
 from penstock.core.queue.order.returned import Returned
-from penstock.core.queue.order.runs import NEVER, Run, holds, sorted_chunk, within
+from penstock.core.queue.order.runs import NEVER, Run, all_within, holds
 from penstock.records.chunks import Chunk, as_chunk
 
 GONE_MOST = 64
@@ -280,13 +280,10 @@ class Barriers:
 
     def between(self, first: int, stop: int) -> Chunk:
         """All that is held with LSNs in [first, stop), ascending; it stays."""
-        out: list[Chunk] = [array("q", sorted(lsn for lsn in self.all_lsns() if first <= lsn < stop))]
+        out: list[Chunk] = [array("q", sorted(self.all_lsns()))]
         for barrier in self.waiting():
-            if barrier.main.count:
-                out.append(barrier.main.between(first, stop))
-            if barrier.back.count:
-                out += [within(run.chunk, first, stop) for run in barrier.back.runs()]
-        return sorted_chunk([chunk for chunk in out if len(chunk)])
+            out += [barrier.main.between(first, stop), *(run.chunk for run in barrier.back.runs())]
+        return all_within(out, first, stop)
 
     def solid(self) -> Iterator[Chunk]:
         """Which arrays are solid: no other message of the queue lies within them."""

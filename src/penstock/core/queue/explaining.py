@@ -268,7 +268,7 @@ def where_in_shares(queue: Contents, part: Part, lsn: int) -> tuple[str, str, in
     if tenant is None or tenants is None:
         return "keys", "its keys are being worked out", 0
     name = "messages without a key" if tenant.number == NO_KEY else f"tenant '{tenants.keys.texts[tenant.number]}'"
-    if tenant.leased >= tenants.leased_most():
+    if tenant.leased >= tenants.leased_most:
         return "max_leased", f"it is ready, but {name} may have no more than {tenant.leased} leased", 0
     return "ready", f"it is ready, one of {tenant.count} of {name}", 0
 

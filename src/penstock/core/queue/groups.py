@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
-from penstock.core.queue.order.runs import END, NEVER, PIECE, Key, Run, packed, sorted_chunk, view, within
+from penstock.core.queue.order.runs import END, NEVER, PIECE, Key, Run, all_within, packed, view
 from penstock.core.queue.settling.attempts import FRESH
 from penstock.core.queue.staging import NO_KEY, Keys
 from penstock.records.chunks import Chunk, as_chunk
@@ -303,7 +303,7 @@ class Groups:
             found = {lsn for lsn in self.keys.known(first, stop) if self.waits(lsn)}
             return as_chunk(array("q", sorted(found)))
         every = (*self.chunks(), *(run.chunk for run in self.apart.values()))
-        return sorted_chunk([some for chunk in every if len(some := within(chunk, first, stop))])
+        return all_within(every, first, stop)
 
     def busy(self, held: Iterable[int]) -> int:
         """How many keys these leased messages stand for."""

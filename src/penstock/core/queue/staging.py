@@ -19,7 +19,7 @@ from penstock.core.arena import Move
 from penstock.core.queue.order.main_order import Main
 from penstock.core.queue.order.ranks import DEAD_MOST, Ranks
 from penstock.core.queue.order.returned import Returned, take_oldest
-from penstock.core.queue.order.runs import END, NEVER, Key, Run, sift, sorted_chunk, within
+from penstock.core.queue.order.runs import END, NEVER, Key, Run, all_within, sift
 from penstock.records.chunks import Chunk, as_chunk
 
 STEP = 512
@@ -111,8 +111,7 @@ class Staging:
 
     def between(self, first: int, stop: int) -> Chunk:
         """All that wait here with LSNs in [first, stop), ascending; they stay."""
-        back = (within(run.chunk, first, stop) for run in self.runs())
-        return sorted_chunk([chunk for chunk in (self.main.between(first, stop), *back) if len(chunk)])
+        return all_within((self.main.between(first, stop), *(run.chunk for run in self.runs())), first, stop)
 
     def chunks(self) -> Iterator[Chunk]:
         """What was never delivered and stands at its own place, as chunks that will not change."""

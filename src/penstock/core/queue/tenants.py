@@ -24,7 +24,7 @@ from penstock.core.queue.order.main_order import Main
 from penstock.core.queue.order.priority import PriorityOrder
 from penstock.core.queue.order.ranks import Ranks
 from penstock.core.queue.order.returned import PriorityReturned, Returned, take_oldest
-from penstock.core.queue.order.runs import END, NEVER, Key, Run, sift, sorted_chunk, within
+from penstock.core.queue.order.runs import END, NEVER, Key, Run, all_within, sift
 from penstock.core.queue.settling.attempts import FRESH
 from penstock.core.queue.staging import Keys
 from penstock.records.chunks import Chunk, as_chunk
@@ -86,6 +86,15 @@ class Tenant:
             return self.main.take(count)
         return take_oldest(self.main, returned, count)
 
+    def runs(self) -> Iterable[Run]:
+        """What came back, or became due."""
+        return () if self.returned is None else self.returned.runs()
+
+    def floor(self) -> int:
+        """No message of it is older."""
+        main = self.main.lowest() if self.main.count else NEVER
+        return main if self.returned is None or not self.returned.count else min(main, self.returned.lowest())
+
     def extract(self, wanted: Chunk) -> list[Run]:
         """Take those of the wanted that are here."""
         out = self.main.extract(wanted)
@@ -137,8 +146,8 @@ class Tenants:
     """The tenants of one queue."""
 
     __slots__ = (
-        "_by_number", "_emptied", "_entering", "_heads", "_leased_most", "_rate", "_ring", "_sleeping", "_through",
-        "_waits", "_weights", "count", "keys", "ranks",
+        "_by_number", "_emptied", "_entering", "_heads", "_rate", "_ring", "_sleeping", "_through",
+        "_waits", "_weights", "count", "keys", "leased_most", "ranks",
     )  # fmt: skip
 
     def __init__(self, settings: QueueSettings, ranks: Ranks | None = None) -> None:
@@ -146,7 +155,7 @@ class Tenants:
         self.ranks = ranks  # priorities, those of the queue
         self.count = 0  # messages that could be delivered, but for what a tenant may have out
         self._weights: Mapping[str, float] = dict(settings.weights)
-        self._leased_most = settings.max_leased[1] or NEVER
+        self.leased_most = settings.max_leased[1] or NEVER
         self._rate = settings.rate_limit[2:]
         self._by_number: dict[int, Tenant] = {}
         self._ring: deque[Tenant] = deque()
@@ -160,7 +169,7 @@ class Tenants:
     def change(self, settings: QueueSettings) -> None:
         """The settings give other weights and limits."""
         self._weights = dict(settings.weights)
-        self._leased_most = settings.max_leased[1] or NEVER
+        self.leased_most = settings.max_leased[1] or NEVER
         if self._rate != settings.rate_limit[2:]:
             self._rate = settings.rate_limit[2:]
             self._sleeping = Sleeping()
@@ -168,7 +177,7 @@ class Tenants:
                 tenant.pace = Pace(*self._rate) if self._rate[0] else None
         for tenant in self._by_number.values():
             tenant.weight = self._weights.get(self.keys.texts[tenant.number], 1.0)
-            if tenant.leased >= self._leased_most:
+            if tenant.leased >= self.leased_most:
                 self._leave_ring(tenant)
             self._join(tenant)
 
@@ -188,7 +197,7 @@ class Tenants:
 
     def _enter(self) -> None:
         """Those that have something to deliver come into the ring."""
-        some = [one for one in self._entering.values() if one.count and one.leased < self._leased_most]
+        some = [one for one in self._entering.values() if one.count and one.leased < self.leased_most]
         if len(some) > 1:
             some.sort(key=Tenant.head)
         for tenant in some:
@@ -238,10 +247,7 @@ class Tenants:
                 of_left += numbers[place:]
                 break
             tenant = self._tenant(number)
-            free = tenant.leased < self._leased_most
-            if free and tenant.pace is not None:
-                free = tenant.pace.allowed(mono) > 0
-            if not free:
+            if tenant.leased >= self.leased_most or (tenant.pace is not None and tenant.pace.allowed(mono) <= 0):
                 left.append(lsn)
                 of_left.append(number)
                 continue
@@ -260,9 +266,13 @@ class Tenants:
 
     def _wait(self, lsn: int) -> None:
         """A message that was let through is not."""
-        tenant = self._tenant(self.keys.of(lsn))
-        tenant.leased -= 1
-        tenant.put(Run(range(lsn, lsn + 1), True))
+        number = self.keys.of(lsn)
+        self._tenant(number).leased -= 1
+        self._put(number, Run(range(lsn, lsn + 1), True))
+
+    def _put(self, number: int, run: Run) -> None:
+        tenant = self._tenant(number)
+        tenant.put(run)
         self._join(tenant)
         self._heads.put(tenant, self._by_number)
 
@@ -271,19 +281,13 @@ class Tenants:
         chunk = run.chunk
         self.count += len(chunk)
         if len(chunk) == 1:
-            tenant = self._tenant(self.keys.of(chunk[0]))
-            tenant.put(run)
-            self._join(tenant)
-            self._heads.put(tenant, self._by_number)
+            self._put(self.keys.of(chunk[0]), run)
             return
         mine: dict[int, list[int]] = {}
         for lsn, number in zip(chunk, self.keys.each(chunk), strict=True):
             mine.setdefault(number, []).append(lsn)
         for number, own in mine.items():
-            tenant = self._tenant(number)
-            tenant.put(run.part(as_chunk(array("q", own)), False))
-            self._join(tenant)
-            self._heads.put(tenant, self._by_number)
+            self._put(number, run.part(as_chunk(array("q", own)), False))
 
     def hold(self, lsn: int) -> None:
         """A message that is leased has a key."""
@@ -298,7 +302,7 @@ class Tenants:
         ring = self._ring
         while ring:
             tenant = ring[0]
-            most = min(tenant.count, self._leased_most - tenant.leased)
+            most = min(tenant.count, self.leased_most - tenant.leased)
             if most > 0 and tenant.pace is not None:
                 most = min(most, tenant.pace.allowed(mono))
                 if most <= 0:
@@ -339,7 +343,7 @@ class Tenants:
             tenant.leased += n
             if tenant.pace is not None:
                 tenant.pace.spend(n)
-            if not tenant.count or tenant.leased >= self._leased_most:
+            if not tenant.count or tenant.leased >= self.leased_most:
                 self._leave_ring(tenant)
             elif tenant.deficit < 1:
                 self._ring.rotate(-1)
@@ -350,8 +354,7 @@ class Tenants:
     def freed(self, lsns: Iterable[int]) -> None:
         """These are leased no longer."""
         for lsn in lsns:
-            tenant = self._by_number.get(self.keys.of(lsn))
-            if tenant is not None:
+            if (tenant := self._by_number.get(self.keys.of(lsn))) is not None:
                 tenant.leased -= 1
                 self._join(tenant)
 
@@ -416,8 +419,7 @@ class Tenants:
         """Let those in the ring that have a token again; whether there were any."""
         some = False
         while self._waits and self._waits[0][0] <= mono:
-            tenant = self._by_number.get(heappop(self._waits)[1])
-            if tenant is not None:
+            if (tenant := self._by_number.get(heappop(self._waits)[1])) is not None:
                 self._join(tenant)
                 some = True
         return some
@@ -434,23 +436,18 @@ class Tenants:
     def stuck(self, mono: int) -> bool:
         """Whether none of those that wait may have anything now."""
         return not any(
-            one.count and one.leased < self._leased_most and (one.pace is None or not one.pace.wait(mono))
+            one.count and one.leased < self.leased_most and (one.pace is None or not one.pace.wait(mono))
             for one in self._by_number.values()
         )
 
-    def leased_most(self) -> int:
-        """How many a tenant may have out."""
-        return self._leased_most
-
     def between(self, first: int, stop: int) -> Chunk:
         """All that wait here with LSNs in [first, stop), ascending; they stay."""
-        out: list[Chunk] = [array("q", sorted(lsn for lsn in self._through if first <= lsn < stop))]
+        out: list[Chunk] = [as_chunk(array("q", self._through))]
         few = stop - first <= self.count
         for number in set(map(self.keys.of, self.keys.known(first, stop))) if few else list(self._by_number):
             if (tenant := self._by_number.get(number)) is not None:
-                back = () if tenant.returned is None else tenant.returned.runs()
-                out += [tenant.main.between(first, stop), *(within(run.chunk, first, stop) for run in back)]
-        return sorted_chunk([chunk for chunk in out if len(chunk)])
+                out += [tenant.main.between(first, stop), *(run.chunk for run in tenant.runs())]
+        return all_within(out, first, stop)
 
     def chunks(self) -> Iterator[Chunk]:
         """What was never delivered and stands at its own place; copies."""
@@ -462,8 +459,7 @@ class Tenants:
     def runs(self) -> Iterator[Run]:
         """The others: what came back, or became due."""
         for tenant in self._by_number.values():
-            if tenant.returned is not None:
-                yield from tenant.returned.runs()
+            yield from tenant.runs()
 
     def clear(self) -> None:
         """Nothing may be delivered any more: it is gone."""
@@ -477,13 +473,8 @@ class Tenants:
 
     def floor(self) -> int:
         """No message of a tenant is older."""
-        floor = self._through[0] if self._through else NEVER
-        for tenant in self._by_number.values():
-            if tenant.main.count:
-                floor = min(floor, tenant.main.lowest())
-            if tenant.returned is not None and tenant.returned.count:
-                floor = min(floor, tenant.returned.lowest())
-        return floor
+        through = self._through[0] if self._through else NEVER
+        return min((through, *(tenant.floor() for tenant in self._by_number.values())))
 
     def check(self, leased: Sequence[int]) -> None:
         """Recount; `leased`: all leased messages whose keys are known."""
@@ -498,11 +489,11 @@ class Tenants:
     def _check_ring(self) -> None:
         """In the ring stands who has something and may have more out."""
         everybody = self._by_number.values()
-        able = {one.number for one in everybody if one.count and one.leased < self._leased_most and one.pace is None}
+        able = {one.number for one in everybody if one.count and one.leased < self.leased_most and one.pace is None}
         standing = {one.number for one in everybody if one.standing}
         assert not (out := able - standing - set(self._entering)), f"tenants {out} are left out"
         ring = [tenant.number for tenant in self._ring]
         assert sorted(standing) == sorted(ring), f"tenants {standing} stand in the ring, which has {ring}"
         for tenant in self._ring:
             assert tenant.count or tenant in self._emptied, f"tenant {tenant.number} stands there with nothing"
-            assert tenant.leased < self._leased_most, f"tenant {tenant.number} stands there with {tenant.leased} out"
+            assert tenant.leased < self.leased_most, f"tenant {tenant.number} stands there with {tenant.leased} out"

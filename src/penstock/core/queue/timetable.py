@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.core.arena import Move, heap
-from penstock.core.queue.order.runs import NEVER, PIECE, sorted_chunk, view, within
+from penstock.core.queue.order.runs import NEVER, PIECE, all_within, view
 from penstock.core.state.lsns import to_array
 from penstock.records.chunks import Chunk, Longs
 
@@ -243,8 +243,7 @@ class Timetable:
 
     def within(self, first: int, stop: int) -> Chunk:
         """All messages with LSNs in [first, stop), ascending; they stay."""
-        out = [within(block.lsns, first, stop) for block in self.blocks]
-        return sorted_chunk([chunk for chunk in out if len(chunk)])
+        return all_within((block.lsns for block in self.blocks), first, stop)
 
     def chunks(self) -> Iterator[Longs]:
         """LSNs, block by block; they will not change."""

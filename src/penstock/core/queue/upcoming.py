@@ -14,7 +14,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from penstock.core.queue.order.priority import PriorityOrder
-from penstock.core.queue.order.runs import NEVER, Run, sorted_chunk, within
+from penstock.core.queue.order.runs import NEVER, Run, all_within
 from penstock.core.queue.order.targets import among_by_priority, lowest, next_by_priority
 from penstock.core.queue.whole import WAITING
 from penstock.records.chunks import Chunk, as_chunk
@@ -114,8 +114,8 @@ class Upcoming:
                 some = list(islice(place.chunks(), LOOKED_AT + 1))
                 if len(some) > LOOKED_AT:
                     return None
-                out += [within(chunk, first, stop) for chunk in some]
-        return sorted_chunk([chunk for chunk in out if len(chunk)])
+                out += some
+        return all_within(out, first, stop)
 
     def returned(self, count: int) -> Chunk:
         """Up to `count` positions that came back and are ready again, ascending; with priorities the next of all."""

@@ -27,7 +27,7 @@ import numpy.typing as npt
 
 from penstock.core.arena import Move
 from penstock.core.queue.order.pool import Pool
-from penstock.core.queue.order.runs import PIECE, sorted_chunk, view, within
+from penstock.core.queue.order.runs import PIECE, all_within, view
 from penstock.core.state.lsns import to_array
 from penstock.errors import ProtocolError
 from penstock.expr import Value, compile_value
@@ -182,11 +182,8 @@ class Ranks:
 
     def between(self, first: int, stop: int) -> Chunk:
         """The same of all LSNs in [first, stop)."""
-        out = [
-            within(block.lsns, first, stop)
-            for block in self._blocks[max(bisect_right(self._firsts, first) - 1, 0) : bisect_left(self._firsts, stop)]
-        ]
-        return sorted_chunk([chunk for chunk in out if len(chunk)])
+        blocks = self._blocks[max(bisect_right(self._firsts, first) - 1, 0) : bisect_left(self._firsts, stop)]
+        return all_within((block.lsns for block in blocks), first, stop)
 
     def replace(self, chunk: Chunk, ranks: Sequence[int]) -> None:
         """Other ranks for messages that were added."""

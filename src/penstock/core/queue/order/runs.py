@@ -12,7 +12,7 @@ from __future__ import annotations
 import struct
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -176,6 +176,11 @@ def ascending(lsns: npt.NDArray[np.int64]) -> Iterator[Chunk]:
 def within(chunk: Chunk, first: int, stop: int) -> Chunk:
     """Those of an ascending chunk in [first, stop)."""
     return chunk[bisect_left(chunk, first) : bisect_left(chunk, stop)]
+
+
+def all_within(chunks: Iterable[Chunk], first: int, stop: int) -> Chunk:
+    """Those of several ascending chunks in [first, stop), ascending, each once."""
+    return sorted_chunk([some for chunk in chunks if len(some := within(chunk, first, stop))])
 
 
 def sift(chunk: Chunk, wanted: Chunk) -> tuple[Chunk | None, list[Chunk], bool]:
