@@ -12,8 +12,8 @@ from penstock.core.queue.explaining import explain_queue
 from penstock.errors import LogBroken
 from penstock.log.simdisk import SimDisk
 from penstock.records.properties import Properties, encode
-from penstock.server.amqp import publishers as publishers_module
-from penstock.server.amqp.publishers import CLOSING_US, HELD_MOST, READ_ON
+from penstock.server.amqp import holding
+from penstock.server.amqp.holding import CLOSING_US, HELD_MOST, READ_ON
 from penstock.wire.amqp import methods as m
 from penstock.wire.amqp.frames import METHOD, frame
 from sim.serverkit import Client, Life, clock, message
@@ -385,7 +385,7 @@ def test_a_long_line_is_tried_in_parts() -> None:
     client.publish("full", *(b"%d" % n for n in range(300)))
     life.run()
     (line,) = life.door.holding.held[client.session].lines.values()
-    assert max(len(run.bodies) for run in line.events) == publishers_module.PART  # type: ignore[union-attr]
+    assert max(len(run.bodies) for run in line.events) == holding.PART  # type: ignore[union-attr]
     assert take(life, count=300) == [b"%d" % n for n in range(300)]
     acked = [(number, multiple) for ok, number, multiple in client.confirms() if ok]
     assert acked[-1][0] == 300

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable
 
 from penstock.log.simdisk import SimDisk
-from penstock.server.amqp.publishers import HELD_MOST
+from penstock.server.amqp.holding import HELD_MOST
 from penstock.wire.amqp import methods as m
 from sim.serverkit import Client, Life, clock, message
 

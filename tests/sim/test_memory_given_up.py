@@ -12,7 +12,7 @@ import pytest
 
 from penstock.log.simdisk import SimDisk
 from penstock.memory.relief import PATIENCE_US
-from penstock.server.amqp.publishers import READ_ON
+from penstock.server.amqp.holding import READ_ON
 from penstock.wire.amqp import methods as m
 from penstock.wire.amqp.frames import BODY, HEADER, METHOD, frame
 from sim.serverkit import Client, Life, clock

@@ -32,9 +32,9 @@ from penstock.server.gates import Gates, Rooms, receiver_of
 from penstock.server.judging import Judges
 from penstock.server.notices import EventExchange, Notices
 from penstock.server.pipelines import PipelineReports
-from penstock.server.pools import Nap
 from penstock.server.recovering import Recoveries
 from penstock.server.replaying import Replays
+from penstock.server.rounds import Nap
 from penstock.server.runtime import Runtime, run_once
 from penstock.server.scanning import Backfills, Scans
 from penstock.server.stream_backlog import Walked
@@ -185,10 +185,10 @@ class Engine(Runtime):
             decide()
         core = self.core
         journal = core.take_journal()
-        last, urgent = 0, False
+        last, urgent, tells = 0, False, False
         if journal:
             last = last_of(journal[-1])
-            urgent = self._note(journal, last)
+            urgent, tells = self._note(journal, last)
         performers = self._performers
         grant = None if self.acts.delivers else self.gates.grant
         for effect in core.take_effects():
@@ -196,7 +196,8 @@ class Engine(Runtime):
                 grant(effect)
             else:
                 performers[type(effect)](effect)
-        self.notices.gather(journal)
+        if tells or self.notices.attendance:
+            self.notices.gather(journal)
         if core.traced:
             self.traces.gather(journal)
         if journal:
@@ -232,8 +233,10 @@ class Engine(Runtime):
         elif urgent:
             log.hurry()
 
-    def _note(self, journal: Sequence[Entry], last: int) -> bool:
-        """Show what a turn decided to followers, and put its bodies into the cache; whether the log has to hurry.
+    def _note(self, journal: Sequence[Entry], last: int) -> tuple[bool, bool]:
+        """Show what a turn decided to followers, and put its bodies into the cache.
+
+        Whether the log has to hurry, and whether some record is more than messages and what became of them.
 
         Whoever waits for an LSN says so himself (`await_lsn`); beside that, messages that a start would end need not
         hurry, where nobody follows what comes.
@@ -243,25 +246,25 @@ class Engine(Runtime):
         if followed or self.acts.removals.names or self.acts.publishes:
             self._show(journal)
         prompt = followed or self.acts.publishes or bool(self.on_room)
-        urgent = False
+        urgent = tells = False
         for entry in journal:
             if isinstance(entry, Publishes):
                 self.bodies.add(entry)
                 urgent = urgent or prompt or entry.transient is not True
             elif isinstance(entry, Group):
-                urgent = True
+                urgent = tells = True
                 for part in entry.entries:
                     if isinstance(part, Publishes):
                         self.bodies.add(part)
                     elif part.kind in UNDELIVERED:
                         self.bodies.left(part.body)
             elif isinstance(entry, Control) and entry.kind not in LAZY:
-                urgent = True
+                urgent = tells = True
                 if entry.kind in UNDELIVERED:
                     self.bodies.left(entry.body)
                 elif entry.kind is Kind.QUEUE_DELETE:
                     self.bodies.look_over()
-        return urgent
+        return urgent, tells
 
     def _show(self, journal: Sequence[Entry]) -> None:
         """Give the turn's records to replays, views and actions."""
@@ -321,7 +324,8 @@ class Engine(Runtime):
             waiters.popleft()[1]()
         if self.gates.late:
             self.gates.durable(lsn)
-        self.bodies.thin()
+        if self.bodies.arrivals.loose:
+            self.bodies.thin()
         if self.replays.active:
             self.replays.committed(lsn)
         if self.views.active:

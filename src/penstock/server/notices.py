@@ -185,12 +185,15 @@ class Notices:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self.feed = Feed(runtime.call_soon)
-        self._attendance: list[tuple[bool, Consumer]] = []
-        runtime.core.attendance = self._attendance
+        self.attendance: list[tuple[bool, Consumer]] = []  # who came and went since the last turn
+        runtime.core.attendance = self.attendance
         self._went = runtime.core.topology.went = dict[int, list[Binding]]()
 
     def gather(self, journal: Sequence[Entry]) -> None:
-        """At the end of a turn: have what it decided told once it is durable."""
+        """At the end of a turn: have what it decided told once it is durable.
+
+        Nobody asks after a turn of nothing but messages and their leases, where nobody came or went.
+        """
         told: list[Control] = []
         for entry in journal:
             if isinstance(entry, Control):
@@ -204,9 +207,9 @@ class Notices:
             known = [each for one in told for each in self._known(one)]  # a later turn may delete its queue
             self._runtime.when_durable(told[-1].lsn, lambda: self._tell(known))
         self._went.clear()
-        if self._attendance:
-            some = self._attendance[:]
-            self._attendance.clear()
+        if self.attendance:
+            some = self.attendance[:]
+            self.attendance.clear()
             for came, consumer in some:
                 self._consumer(came, consumer)
 

@@ -1,18 +1,15 @@
-"""The threads beside the loop of a server: a pool for each kind of work, so that no kind waits for another; and naps.
+"""The threads beside the loop of a server: a pool for each kind of work, so that no kind waits for another.
 
     loop    hand_over(pool, work, done) -> thread: work() -> loop: done(result)
     close   from now on nothing is handed over and no result comes; `end` waits for what runs
 
-What is dropped after `close` has nobody who waits for it: the doors have told their clients before.  A loop that never
-sleeps starves every other thread of the interpreter, so it naps: for these threads while they have work, for the log's
-writer when its commit has waited long enough, and for Flight's threads while calls are made.
+What is dropped after `close` has nobody who waits for it: the doors have told their clients before.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import partial
@@ -21,8 +18,6 @@ from typing import TYPE_CHECKING, TypeVar
 from penstock.errors import PenstockError
 
 if TYPE_CHECKING:
-    from penstock.log.log import Log
-    from penstock.ports import Clock
     from penstock.server.runtime import Off
 
 
@@ -101,54 +96,3 @@ class Pools:
         self.close()
         for pool in (self.reading, self.scanning, self.judging, self.acting, self.replaying, self.querying):
             pool.shutdown(wait=False, cancel_futures=True)
-
-
-STARVED_US = 500
-"""A thread with work that has waited this long for the interpreter gets it: the loop sleeps for a moment."""
-
-GUEST_STAYS_US = 1_000_000
-"""A Flight call was made so recently: its thread, or the next one's, may be waiting for the interpreter."""
-
-GUEST_US = 100
-"""A Flight call takes the interpreter some eight times: with a guest in the house the loop naps this often."""
-
-NAP_S = 20e-6
-"""How long a nap is; any real sleep hands the interpreter over."""
-
-
-def nap() -> None:
-    """Let other threads have the interpreter; long work in pure Python does so now and then.
-
-    Without, whoever else needs the interpreter waits five milliseconds for it, and the loop does each time that a call
-    of the system has let it go: several times a turn.
-    """
-    time.sleep(NAP_S)
-
-
-class Nap:
-    """When the loop sleeps for a moment."""
-
-    __slots__ = ("_clock", "_guest_at", "_log", "_napped", "at_work")
-
-    def __init__(self, clock: Clock, log: Log) -> None:
-        self.at_work: Callable[[], int] = int  # how many threads of pools have something to do
-        self._clock = clock
-        self._log = log
-        self._guest_at = -GUEST_STAYS_US  # mono when another thread last had business
-        self._napped = 0
-
-    def announce_guest(self) -> None:
-        """A thread of another door has business and will need the interpreter.  Any thread."""
-        self._guest_at = self._clock.mono()
-
-    def let_others_in(self) -> None:
-        """At the end of a turn: sleep a moment when another thread has waited long enough."""
-        now = self._clock.mono()
-        awake = now - self._napped
-        if awake < GUEST_US:
-            return
-        waiting = self._log.thread_since
-        starved = awake > STARVED_US and ((waiting and now - waiting > STARVED_US) or self.at_work())
-        if starved or now - self._guest_at < GUEST_STAYS_US:
-            nap()
-            self._napped = self._clock.mono()

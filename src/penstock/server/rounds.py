@@ -8,6 +8,9 @@ is done in the next one, which then begins at once.
 Whoever sent something meanwhile waits for the end of the turn, so a long turn is a pause of the server for all its
 clients.  The time is wall time, so it holds what other threads and processes took; the CPU time of the loop's own
 thread says how much of it was the server's work.  Nothing here knows what a turn does.
+
+A loop that never sleeps starves every other thread of the interpreter, so it naps: for threads of pools while they have
+work, for the log's writer when its commit has waited long enough, and for Flight's threads while calls are made.
 """
 
 from __future__ import annotations
@@ -22,6 +25,8 @@ from typing import TYPE_CHECKING
 from penstock.records.dataclass import dataclass
 
 if TYPE_CHECKING:
+    from penstock.log.log import Log
+    from penstock.ports import Clock
     from penstock.server.runtime import Soon
 
 
@@ -134,3 +139,54 @@ class Pulse:
             self._woke = min(now, looked + timeout + BOUNDS[0])  # epoll sleeps whole milliseconds
         if now - self._cpu_read > LONG_S:
             self._cpu, self._cpu_read = time.thread_time(), now
+
+
+STARVED_US = 500
+"""A thread with work that has waited this long for the interpreter gets it: the loop sleeps for a moment."""
+
+GUEST_STAYS_US = 1_000_000
+"""A Flight call was made so recently: its thread, or the next one's, may be waiting for the interpreter."""
+
+GUEST_US = 100
+"""A Flight call takes the interpreter some eight times: with a guest in the house the loop naps this often."""
+
+NAP_S = 20e-6
+"""How long a nap is; any real sleep hands the interpreter over."""
+
+
+def nap() -> None:
+    """Let other threads have the interpreter; long work in pure Python does so now and then.
+
+    Without, whoever else needs the interpreter waits five milliseconds for it, and the loop does each time that a call
+    of the system has let it go: several times a turn.
+    """
+    time.sleep(NAP_S)
+
+
+class Nap:
+    """When the loop sleeps for a moment."""
+
+    __slots__ = ("_clock", "_guest_at", "_log", "_napped", "at_work")
+
+    def __init__(self, clock: Clock, log: Log) -> None:
+        self.at_work: Callable[[], int] = int  # how many threads of pools have something to do
+        self._clock = clock
+        self._log = log
+        self._guest_at = -GUEST_STAYS_US  # mono when another thread last had business
+        self._napped = 0
+
+    def announce_guest(self) -> None:
+        """A thread of another door has business and will need the interpreter.  Any thread."""
+        self._guest_at = self._clock.mono()
+
+    def let_others_in(self) -> None:
+        """At the end of a turn: sleep a moment when another thread has waited long enough."""
+        now = self._clock.mono()
+        awake = now - self._napped
+        if awake < GUEST_US:
+            return
+        waiting = self._log.thread_since
+        starved = awake > STARVED_US and ((waiting and now - waiting > STARVED_US) or self.at_work())
+        if starved or now - self._guest_at < GUEST_STAYS_US:
+            nap()
+            self._napped = self._clock.mono()

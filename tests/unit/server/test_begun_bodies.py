@@ -8,7 +8,7 @@ import pytest
 
 from penstock.errors import LogBroken
 from penstock.log.simdisk import SimDisk
-from penstock.server.amqp.begun import STILL_US
+from penstock.server.amqp.incoming import STILL_US
 from penstock.wire.amqp import methods as m
 from penstock.wire.amqp.frames import BODY, HEADER, METHOD, frame
 from sim.serverkit import Client, Life, clock

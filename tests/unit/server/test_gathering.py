@@ -10,7 +10,7 @@ import pytest
 
 from penstock.records.entries import Publishes, singly
 from penstock.records.properties import Properties, encode
-from penstock.server.amqp import gathering, incoming
+from penstock.server.amqp import incoming, publishers
 from penstock.server.entitlements import Rights
 from penstock.wire.amqp import methods as m
 from penstock.wire.amqp.frames import METHOD
@@ -229,7 +229,7 @@ def _of_another(life: Life, client: Client) -> None:
 
 
 def _many(life: Life, client: Client) -> None:
-    client.publish("q", *[b"x"] * (gathering.FEW + 1), properties=ID)
+    client.publish("q", *[b"x"] * (publishers.FEW + 1), properties=ID)
 
 
 @pytest.mark.parametrize(
@@ -266,7 +266,7 @@ def test_who_pipelines_is_not_gathered(life: Life, monkeypatch: pytest.MonkeyPat
 
 
 def test_a_round_of_very_many_is_decided_in_parts(life: Life, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gathering, "ROWS_MOST", 3)
+    monkeypatch.setattr(publishers, "ROWS_MOST", 3)
     clients = [known(life) for _ in range(8)]
     for client in clients:
         client.publish("q", b"x", properties=ID)

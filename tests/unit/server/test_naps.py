@@ -10,8 +10,9 @@ from typing import Any, cast
 import pytest
 
 from penstock.log.log import Log
-from penstock.server import pools
-from penstock.server.pools import GUEST_STAYS_US, GUEST_US, STARVED_US, Nap, Pools
+from penstock.server import rounds
+from penstock.server.pools import Pools
+from penstock.server.rounds import GUEST_STAYS_US, GUEST_US, STARVED_US, Nap
 
 
 class Clock:
@@ -31,7 +32,7 @@ class Clock:
 def naps(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """When it napped."""
     taken: list[int] = []
-    monkeypatch.setattr(pools, "nap", lambda: taken.append(1))
+    monkeypatch.setattr(rounds, "nap", lambda: taken.append(1))
     return taken
 
 

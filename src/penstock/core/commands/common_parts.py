@@ -157,8 +157,7 @@ class Timers:
             self._changed |= self.touched
         time, before = self._outbox.time, self._known
         for queue in self.touched:
-            queue.used(time)
-            wall, mono = queue.next_deadline()
+            wall, mono = queue.next_deadline() if queue.used(time) else _NEVER
             known = before.get(queue.id, _NEVER)
             if wall is None and mono is None and known is _NEVER:
                 continue

@@ -280,7 +280,7 @@ class DeliveryCommands(QueueCommands):
         wall, mono = self._timers.next()
         if self._unruled:
             return 0, mono
-        dues = [self._publisher.publishers.due()]
+        dues = [self._publisher.publishers.due()] if self._publisher.publishers.heard else []
         if self.streams.states:
             dues.append(self.streams.keeping.due())
         if self._publisher.keyed is not None:

@@ -47,6 +47,7 @@ from penstock.errors import InvalidArgument
 from penstock.expr.batches import header_tables
 from penstock.records.chunks import Now
 from penstock.records.entries import Publishes, Topic
+from penstock.records.kinds import NO_ROUTE
 from penstock.records.message_bodies import size_of
 from penstock.records.message_types import JSON, contradicts, named
 from penstock.records.schema import GROUP_BYTES_MAX
@@ -112,7 +113,9 @@ class Publisher:
                 if not isinstance(plan, Plan) or plan.version != self._router.topology.version:
                     plan = self._rows.plan(topic)
                 if plan.plain:
-                    return self._storing.store_plain(batch, topic, plan, now)
+                    if plan.route == NO_ROUTE:
+                        self._rows.route_of(plan)
+                    return self._arrivals.store_plain(batch, topic, plan, now)
         if (self.typed or self.checked) and not terms.trusted and terms.banned is None:
             wrong = self.unfit(batch, skip)
             if wrong:

@@ -174,7 +174,7 @@ class Publishers:
         self._holes: dict[str, set[int]] = {}  # sequences below the highest that a full queue refused
         self.numbering: Callable[[str, Sequence[tuple[int, int, int]]], None] | None = None  # told of what is stored
         self._expiration: int | None = None  # microseconds; None: they are kept for ever
-        self._heard: dict[str, int] = {}  # wall time of each one's last message, or of the start; oldest first
+        self.heard: dict[str, int] = {}  # wall time of each one's last message, or of the start; oldest first
 
     def publish(
         self,
@@ -286,8 +286,8 @@ class Publishers:
         self.highest.update(highest)
         if self._expiration is not None:
             for publisher in highest:
-                self._heard.pop(publisher, None)
-                self._heard[publisher] = self._outbox.time
+                self.heard.pop(publisher, None)
+                self.heard[publisher] = self._outbox.time
 
     def _risen(self, highest: Mapping[str, int]) -> dict[str, int]:
         """Of these what is more than was logged, where something was refused for now."""
@@ -306,20 +306,20 @@ class Publishers:
     def expire_after(self, now: Now, expiration: int | None) -> None:
         """Forget whoever is not heard of for so many microseconds, from now on at the earliest."""
         self._expiration = expiration
-        self._heard = {} if expiration is None else dict.fromkeys(self.highest, now.wall)
+        self.heard = {} if expiration is None else dict.fromkeys(self.highest, now.wall)
 
     def due(self) -> int | None:
         """Wall time at which the next one is to be forgotten; None: none ever."""
-        if self._expiration is None or not self._heard:
+        if self._expiration is None or not self.heard:
             return None
-        return next(iter(self._heard.values())) + self._expiration
+        return next(iter(self.heard.values())) + self._expiration
 
     def tick(self, now: Now) -> None:
         """Forget those of whom nothing came for as long as `expire_after` says; a record names them."""
         gone: list[str] = []
         while (due := self.due()) is not None and due <= now.wall and len(gone) < GONE_AT_ONCE:
-            publisher = next(iter(self._heard))
-            del self._heard[publisher]
+            publisher = next(iter(self.heard))
+            del self.heard[publisher]
             self.highest.pop(publisher, None)
             self._holes.pop(publisher, None)
             self._held.pop(publisher, None)

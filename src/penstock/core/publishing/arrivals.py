@@ -19,7 +19,7 @@ import numpy.typing as npt
 from penstock.core.effects import Deliver, Effect, Sink
 from penstock.core.outbox import Outbox
 from penstock.core.publishing.evaluating import keys_of, last_keys_of, ranks_of
-from penstock.core.publishing.published import TraitsMemo
+from penstock.core.publishing.published import Published, TraitsMemo
 from penstock.core.publishing.routed import dedup_keys
 from penstock.core.queue.dispatching.consumers import Consumer, Credit
 from penstock.core.queue.dispatching.straight import straight
@@ -27,11 +27,13 @@ from penstock.core.queue.order.runs import holds, view
 from penstock.core.queue.queue import Queue
 from penstock.core.sizes import Sizes
 from penstock.core.state.lsns import Ints, chunked, ints, to_array
-from penstock.core.topology.register import Interning
+from penstock.core.topology.register import DEFAULT_VHOST, Interning
+from penstock.core.topology.routing import Plan
 from penstock.records.chunks import Chunk, Now, as_chunk, pack_pairs, pairs_of
 from penstock.records.dataclass import dataclass
-from penstock.records.entries import Publishes
-from penstock.records.kinds import Kind
+from penstock.records.entries import Publishes, Topic
+from penstock.records.kinds import NO_ROUTE, NO_VIA, Kind
+from penstock.records.properties import PERSISTENT
 
 
 class Marks:
@@ -151,6 +153,17 @@ class Arrivals:
         else:
             self.transient.add_rows(first, batch.transient)
         return first
+
+    def store_plain(self, batch: Publishes, topic: Topic, plan: Plan, now: Now) -> Published:
+        """Store rows whose headers ask for nothing, by a plan by which nothing else is asked, and let them arrive."""
+        size, queues = len(batch.bodies), plan.queues
+        if topic.via == NO_VIA and (topic.exchange or topic.vhost != DEFAULT_VHOST or topic.blind):
+            self._interning.place(topic)  # whoever asked about the batch before may have had the route, not the place
+        batch.routes, batch.wanted, batch.judged = plan.route, size * len(queues), None
+        batch.transient = batch.plain != PERSISTENT
+        first = self.store(batch, [(queue, None) for queue in queues] if plan.route == NO_ROUTE else ())
+        self.arrive_in_each(queues, now, batch)
+        return Published(first, first + size - 1, stored=size)
 
     def arrive(
         self,

@@ -35,7 +35,6 @@ from penstock.records.declared_types import HIGH_PRIORITY
 from penstock.records.entries import Publishes, Topic
 from penstock.records.kinds import NO_ROUTE, NO_VIA
 from penstock.records.message_bodies import size_of
-from penstock.records.properties import PERSISTENT
 from penstock.records.schema import GROUP_BYTES_MAX
 
 Numbered: TypeAlias = Callable[[Now, Publishes, list[Traits], Terms], Published]
@@ -95,19 +94,6 @@ class Storing:
             bans = banned_in(some, terms.banned) or None
             parts.append(self._stored(now, batch.select(some), 0, terms._replace(banned=bans)).among(some))
         return joined(parts, skip, self._outbox.last_lsn)
-
-    def store_plain(self, batch: Publishes, topic: Topic, plan: Plan, now: Now) -> Published:
-        """The same of rows whose headers ask for nothing, by a plan by which nothing else is asked."""
-        size, queues = len(batch.bodies), plan.queues
-        if topic.via == NO_VIA and (topic.exchange or topic.vhost != DEFAULT_VHOST or topic.blind):
-            self._interning.place(topic)  # whoever asked about the batch before may have had the route, not the place
-        if plan.route == NO_ROUTE:
-            self._rows.route_of(plan)
-        batch.routes, batch.wanted, batch.judged = plan.route, size * len(queues), None
-        batch.transient = batch.plain != PERSISTENT
-        first = self._arrivals.store(batch, [(queue, None) for queue in queues] if plan.route == NO_ROUTE else ())
-        self._arrivals.arrive_in_each(queues, now, batch)
-        return Published(first, first + size - 1, stored=size)
 
     def _stored(self, now: Now, batch: Publishes, skip: int, terms: Terms) -> Published:
         size = len(batch.bodies)

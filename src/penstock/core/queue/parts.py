@@ -249,14 +249,15 @@ class QueueParts:
         """Deliveries that ended by time since the start."""
         return (self.figures or NOTHING_COUNTED).expired_leases
 
-    def used(self, wall: int) -> None:
-        """A turn that had to do with it is over; once for each, in their order."""
+    def used(self, wall: int) -> bool:
+        """A turn that had to do with it is over; once for each, in their order.  Whether something may be due ever."""
         if self.used_at < 0:
             here = self.attendance
             (here if here is not _ATTENDANCE else self.ensure_attendance()).spare += wall + self.used_at
         waits = self.main.count or self.returned.count or (self.shares is not None and self.shares.count)
         able = self.roster.all and (self.agenda & DISPATCH or not waits)  # what is ready they have no room for
         self.used_at = -wall if able else wall
+        return bool(self.agenda) or self.attendance is not _ATTENDANCE
 
     # -- parts, made if they are absent, to put something there
 

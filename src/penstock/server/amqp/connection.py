@@ -30,8 +30,8 @@ from penstock.errors import (
 )
 from penstock.server.amqp import commands, incoming
 from penstock.server.amqp.channel import Channel
-from penstock.server.amqp.gathering import FEW
 from penstock.server.amqp.intake import Intake
+from penstock.server.amqp.publishers import FEW
 from penstock.server.amqp.session import Session
 from penstock.server.amqp.tags import Settled, UnknownTag
 from penstock.wire.amqp import events, methods

@@ -97,9 +97,9 @@ class Reading(Connection):
         This is the one place that says when that may be.  What is gathered is decided under what holds for all
         (`Gathering`): room, alarms, full queues, filters, a topology that has changed.
         """
-        if self.closing or self.incoming.held is not None:
+        incoming, machine, gathering = self.incoming, self.reader, self._gathering
+        if self.closing or incoming.held is not None:
             return False
-        machine, gathering = self.reader, self._gathering
         run: events.AckRun | None = None
         if data[10] == PUBLISH:
             message = machine.lone_message(data)
@@ -117,7 +117,9 @@ class Reading(Connection):
             if not gathering.begun:
                 gathering.begin()
             self._ack(run)
-        self.incoming.count(len(data), gathering.mono)
+        incoming.received_at = gathering.mono
+        incoming.received += len(data)
+        incoming.reads += 1
         self.engine.arm()
         return True
 

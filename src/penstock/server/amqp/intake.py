@@ -16,8 +16,8 @@ from penstock.errors import InvalidArgument, PreconditionFailed, ProtocolError, 
 from penstock.records.entries import Publishes, Topic
 from penstock.records.properties import REPLY_TO, peeked
 from penstock.server.amqp.entitled import Entitled, Judged
-from penstock.server.amqp.gathering import FEW
-from penstock.server.amqp.publishers import part
+from penstock.server.amqp.holding import part
+from penstock.server.amqp.publishers import FEW
 from penstock.server.amqp.replying import asking
 from penstock.wire.amqp import events, methods
 from penstock.wire.amqp.deliver import returned

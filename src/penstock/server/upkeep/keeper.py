@@ -20,7 +20,7 @@ from penstock.config.settings import FOREVER
 from penstock.errors import LogBroken, PenstockError, Unavailable
 from penstock.log.catalog import SegmentInfo
 from penstock.log.rewrite_plan import Aims
-from penstock.server.pools import nap
+from penstock.server.rounds import nap
 from penstock.server.upkeep.compaction import Compaction, Elsewhere
 from penstock.server.upkeep.retention import SHARE, Retirement, in_words, ruling, unsaid
 
