@@ -15,8 +15,8 @@ import pytest
 import penstock
 from flight_house import FlightHouse
 from penstock.expr import Value
+from penstock.expr.context import LOOP_BODY
 from penstock.expr.filter_set import FilterSet
-from penstock.expr.meter import LOOP_BODY
 from penstock.server.bulk.process import Bulk
 
 LARGE = b'{"kind":"a","pad":"' + b"x" * 2_000_000 + b'"}'

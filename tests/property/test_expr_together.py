@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from penstock import expr
 from penstock.expr import scan
-from penstock.expr.meter import HandOver, meter
+from penstock.expr.context import HandOver, meter
 from penstock.expr.scan import Scan
 from penstock.records.compute import compute
 from penstock.records.entries import Topic

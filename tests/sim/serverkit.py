@@ -33,7 +33,7 @@ from penstock.server.logins import Logins
 from penstock.server.opening import apply_settings, fold, open_core
 from penstock.server.users import Users
 from penstock.testing.instance import FakeClock
-from penstock.testing.settings import load
+from penstock.testing.process import load
 from penstock.wire.amqp import methods as m
 from penstock.wire.amqp.frames import BODY, HEADER, HEARTBEAT, METHOD, PROTOCOL_HEADER, Limits, frame
 from sim.logkit import Steps as Steps  # tests of servers take it from here

@@ -22,7 +22,7 @@ from penstock.server.replaying.log_source import Follower
 from penstock.server.replaying.page import Page
 from penstock.server.replaying.selection import Selection
 from penstock.testing.instance import FakeClock, Instance
-from penstock.testing.settings import load
+from penstock.testing.process import load
 
 CONFIG = {
     "queue": [{"name": "q", "underlying_topic": "^[ab]", "default_publish_target": "a"}],

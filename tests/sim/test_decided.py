@@ -13,7 +13,7 @@ from penstock.server.flight.decided import GroupLimits, chunk_publishes, chunks_
 from penstock.server.flight.sink_stages import Stages, parts_of
 from penstock.server.flight.stage_files import StageInfo
 from penstock.testing.instance import FakeClock, Instance
-from penstock.testing.settings import load
+from penstock.testing.process import load
 from penstock.wire.flight.commands import PUBLISH
 from penstock.wire.flight.received import Bounds
 from sim.serverkit import Life, Steps, clock, state_of

@@ -247,7 +247,7 @@ def _archived_here(data: str, folder: str | None, compression: str, topics: int,
 
 def _refuse_shared(place: str | Path) -> None:
     """An archive that members of a cluster share is the leader's."""
-    from penstock.log.archive.fence import terms
+    from penstock.server.cluster.shared_archive import terms
 
     if Path(place).is_dir() and terms(Path(place)):
         raise PreconditionFailed(f"the archive in {place} is a cluster's: leave --data away to have its leader do it")

@@ -25,7 +25,7 @@ import numpy.typing as npt
 
 from penstock.core.action_rules import Extracting, Happening, Publishing, Rule, copied
 from penstock.core.effects import Act
-from penstock.expr.meter import LOOP_BODY
+from penstock.expr.context import LOOP_BODY
 from penstock.records.chunks import Chunk, as_chunk, pairs_of
 from penstock.records.dataclass import dataclass
 from penstock.records.entries import Topic

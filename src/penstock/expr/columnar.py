@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from penstock.expr.batches import NO_VALUES, Objects, Typed, View, typed
 from penstock.expr.compiler import RunParsed, compile_parsed, compile_tree
-from penstock.expr.meter import meter
+from penstock.expr.context import meter
 from penstock.expr.text_patterns import Affixes
 from penstock.expr.tree import (
     Affix,

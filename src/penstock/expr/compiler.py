@@ -29,9 +29,8 @@ import orjson
 from penstock.expr import numbers, text_patterns, values
 from penstock.expr.batches import NOTHING, Table, bookmark, header_tables, root, seconds, topic_name, walk
 from penstock.expr.bodies import body_type
-from penstock.expr.context import OF_THE_CONTEXT, answers
+from penstock.expr.context import OF_THE_CONTEXT, TooMuchWork, answers, meter
 from penstock.expr.functions import FUNCTIONS
-from penstock.expr.meter import TooMuchWork, meter
 from penstock.expr.numbers import crc64
 from penstock.expr.text_patterns import searcher
 from penstock.expr.tree import (

@@ -21,8 +21,7 @@ from penstock.expr.batches import Table
 from penstock.expr.bodies import body_type
 from penstock.expr.check import Checked, check
 from penstock.expr.compiler import Program, RunParsed, compile_parsed, compile_tree
-from penstock.expr.context import EVERYTHING, OF_THE_CONTEXT, Context, Group
-from penstock.expr.meter import meter
+from penstock.expr.context import EVERYTHING, OF_THE_CONTEXT, Context, Group, meter
 from penstock.expr.tree import Call, Node, Scalar, message_type_of, walk_tree
 from penstock.records.entries import Topic
 from penstock.records.message_types import MessageType, typed

@@ -17,7 +17,7 @@ from functools import lru_cache, reduce
 from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
 from penstock.expr.bodies import body_type
-from penstock.expr.meter import meter
+from penstock.expr.context import meter
 from penstock.expr.tree import Affix, And, Compare, Field, In, Like, Literal, Node, Or
 from penstock.expr.values import TEXT_LIMIT, Value, flatten, from_bytes, parse_number, text, to_bytes
 from penstock.records.dataclass import dataclass

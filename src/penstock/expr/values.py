@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable, Iterable
 from typing import TypeAlias, cast
 
-from penstock.expr.meter import meter
+from penstock.expr.context import meter
 from penstock.records.regular_expressions import from_bytes as from_bytes
 from penstock.records.regular_expressions import to_bytes as to_bytes
 

@@ -24,7 +24,7 @@ import pyarrow as pa
 from penstock.core.effects import Found, Pass, Recovered
 from penstock.core.state.lsns import lengths, whole
 from penstock.expr import TopicPattern, compile_filter
-from penstock.expr.meter import LOOP_BODY
+from penstock.expr.context import LOOP_BODY
 from penstock.records.chunks import LSN_LIMIT
 from penstock.records.dataclass import dataclass
 from penstock.records.entries import Topic

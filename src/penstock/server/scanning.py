@@ -30,7 +30,7 @@ from penstock.core.effects import Key, Keyed, Rate, Rated, Scan, Scanned
 from penstock.core.queue.order.ranks import LOWEST, Levels, Ranking
 from penstock.core.queue.staging import Told
 from penstock.expr import FilterSet, Matcher, Value
-from penstock.expr.meter import LOOP_BODY
+from penstock.expr.context import LOOP_BODY
 from penstock.log.record_batches import Joining
 from penstock.records.chunks import Chunk
 from penstock.records.dataclass import dataclass

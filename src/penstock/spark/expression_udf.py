@@ -15,8 +15,7 @@ from typing import Any, cast
 import pyarrow as pa
 
 from penstock.expr.compiler import compile_tree
-from penstock.expr.context import Context
-from penstock.expr.meter import meter
+from penstock.expr.context import Context, meter
 from penstock.expr.tree import Node, Scalar
 from penstock.expr.values import from_bytes, logic, number, text, to_bytes
 from penstock.records.properties import EMPTY

@@ -29,7 +29,7 @@ from penstock.server.upkeep.keeper import Pace
 from penstock.server.users import Users
 from penstock.testing.instance import FakeClock, Instance
 from penstock.testing.link import Link
-from penstock.testing.settings import Config, load
+from penstock.testing.process import Config, load
 from penstock.units import span
 from penstock.version import __version__
 from penstock.wire.amqp.frames import Limits

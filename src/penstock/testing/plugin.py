@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from penstock.testing.broker import Broker
-    from penstock.testing.process import ServerProcess
-    from penstock.testing.settings import Config
+    from penstock.testing.process import Config, ServerProcess
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from penstock.config.load import load_file
 from penstock.errors import SettingsError
 from penstock.records.queue_settings import QueueSettings
 from penstock.testing import Broker
-from penstock.testing.settings import Config
+from penstock.testing.process import Config
 from scenario import Worker, amqp, bodies, broker_of, publish, waiting
 
 QUEUE = "<Name>q</Name><MessageType>json</MessageType>"

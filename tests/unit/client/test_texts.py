@@ -17,7 +17,7 @@ from penstock.client.aio import stream
 from penstock.client.client import Client
 from penstock.client.texts import texts_checked
 from penstock.errors import InvalidArgument
-from penstock.testing import broker, inbox, publisher
+from penstock.testing import broker, inbox
 from penstock.worker.app import App
 
 TYPED = re.compile(r"(str|None|Sequence\[str\])( \| (str|None|Sequence\[str\]))*")
@@ -26,7 +26,7 @@ CLASSES: tuple[type[Any], ...] = (
     consumer.Batch, consumer.Consumer, replay.Bookmarks, replay.Replay, transactions.Transaction, results.Task,
     penstock.client.aio.Client, penstock.client.aio.Task, penstock.client.aio.Transaction,
     stream.Message, stream.Batch, stream.Consumer, stream.Replay, App,
-    inbox.Message, inbox.Subscription, broker.Broker, publisher.Publishing,
+    inbox.Message, inbox.Subscription, broker.Broker, broker.Publishing,
 )  # fmt: skip
 FUNCTIONS = (client.connect, penstock.client.aio.connect, bodies.avro, bodies.protobuf)
 

@@ -17,14 +17,13 @@ from penstock.server.access import Who
 from penstock.server.flight import remote_call
 from penstock.server.flight.calls import Caller, Calls, Guarded, Intake
 from penstock.server.flight.entrance import Peers
-from penstock.server.flight.living import Holder, Living
 from penstock.server.flight.remote_call import NOBODY, Logins, Places
-from penstock.server.flight.senders import FIRST_WINDOW, Senders
+from penstock.server.flight.senders import FIRST_WINDOW, Holder, Living, Senders
 from penstock.server.user_shares import Shares
 from waiting import eventually
 
 MINE = "penstock/server/"
-WITHOUT_MEMORY = ("calls.py", "living.py", "remote_call.py", "senders.py", "user_shares.py", "entrance.py")
+WITHOUT_MEMORY = ("calls.py", "remote_call.py", "senders.py", "user_shares.py", "entrance.py")
 TAKES_NOTHING = re.compile(r" *(with |try:|finally:|else:|return( \w+)?$)")
 """Lines that are run once more as a block is left, or that only name something."""
 
@@ -89,7 +88,7 @@ def test_the_place_of_a_call(proven: bool) -> None:
     for where in at_each_step(lambda: call_of(ours)):
         steps.add(where)
         assert ours.under_way() == 0, where
-    assert {where.partition(":")[0] for where in steps} >= {"remote_call.py", "living.py"}
+    assert {where.partition(":")[0] for where in steps} >= {"remote_call.py", "senders.py"}
     assert len(steps) > 15
 
 

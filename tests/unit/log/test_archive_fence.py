@@ -8,9 +8,9 @@ from random import Random
 import pytest
 
 from penstock.errors import PreconditionFailed
-from penstock.log.archive.fence import take, terms, token_of
 from penstock.log.archive.manifest import Manifest, commit, read
 from penstock.log.disk import OsDisk
+from penstock.server.cluster.shared_archive import take, terms, token_of
 
 
 def test_who_took_it_last_writes(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from penstock.errors import (
 )
 from penstock.log.simdisk import SimDisk
 from penstock.testing import Broker, FakeClock, evaluate
-from penstock.testing.settings import Config
+from penstock.testing.process import Config
 
 ONE: Config = {"queue": [{"name": "q", "lease_period": "30s"}]}
 

@@ -14,7 +14,7 @@ import pytest
 
 from penstock.errors import SettingsError, Unavailable
 from penstock.testing import Broker, ServerProcess
-from penstock.testing.settings import Config, as_toml, is_text
+from penstock.testing.process import Config, as_toml, is_text
 
 PROJECT = Path(__file__).resolve().parents[3]
 

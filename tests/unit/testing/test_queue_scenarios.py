@@ -9,7 +9,7 @@ import pytest
 
 from penstock.errors import NotFound, SettingsError
 from penstock.testing import Broker, Message
-from penstock.testing.settings import Config
+from penstock.testing.process import Config
 
 
 def queue(name: str = "q", **settings: object) -> dict[str, object]:

@@ -11,7 +11,7 @@ from penstock.records import properties as header_codec
 from penstock.records.entries import Publishes
 from penstock.testing import Broker
 from penstock.testing.instance import Instance
-from penstock.testing.settings import Config
+from penstock.testing.process import Config
 from penstock.testing.subscriber import TopicSubscription
 
 CONFIG: Config = {

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, TypeAlias, cast
 
 from penstock.core.effects import Question
 from penstock.errors import InvalidArgument, PreconditionFailed
+from penstock.expr.context import LOOP_BODY, LOOP_BYTES
 from penstock.expr.json_schema import BodyCheck, compile_check
-from penstock.expr.meter import LOOP_BODY, LOOP_BYTES
 from penstock.records.dataclass import dataclass
 from penstock.records.message_bodies import listed
 from penstock.records.message_types import JSON, MESSAGE_TYPE, MessageType

@@ -18,7 +18,7 @@ from penstock.core.queue.staging import Told, key_text
 from penstock.core.topology.routing import Plan
 from penstock.expr import Filter, Value, compile_value
 from penstock.expr.bodies import body_type
-from penstock.expr.meter import LOOP_BODY, LOOP_BYTES, LOOP_VISITS, HandOver, meter
+from penstock.expr.context import LOOP_BODY, LOOP_BYTES, LOOP_VISITS, HandOver, meter
 from penstock.expr.tree import Scalar
 from penstock.records.chunks import Chunk
 from penstock.records.dataclass import dataclass

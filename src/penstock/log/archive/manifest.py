@@ -212,7 +212,8 @@ def read(disk: Disk) -> Manifest | None:
 def commit(disk: Disk, manifest: Manifest, lead: str = "") -> None:
     """Step 2: from here on it counts.  OSError leaves the one before.
 
-    lead: the folder of the term that has the archive, where members of a cluster share it; see `fence`
+    lead: the folder of the term that has the archive, where members of a cluster share it; see
+    `server.cluster.shared_archive`
     """
     replace_whole(disk, NAME, manifest.encode(), lead)
 

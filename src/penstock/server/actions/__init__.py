@@ -20,7 +20,7 @@ from penstock.core.effects import Act, Gone, Question
 from penstock.core.publishing.evaluating import answers_of
 from penstock.errors import Refused
 from penstock.expr import Filter, TopicPattern
-from penstock.expr.meter import LOOP_BODY, LOOP_BYTES
+from penstock.expr.context import LOOP_BODY, LOOP_BYTES
 from penstock.records.chunks import LSN_LIMIT, Chunk, as_chunk
 from penstock.records.entries import Control, Entry, Group, Publishes, Rows, Topic
 from penstock.records.event_actions import OnPublish

@@ -42,7 +42,7 @@ from penstock.core.publishing.evaluating import answers_of
 from penstock.core.queue.places import AVAILABLE
 from penstock.errors import DiskFull, NotFound, PenstockError, Refused
 from penstock.expr import Filter
-from penstock.expr.meter import LOOP_BODY, LOOP_BYTES
+from penstock.expr.context import LOOP_BODY, LOOP_BYTES
 from penstock.records import properties as header_codec
 from penstock.records.chunks import Chunk, as_chunk
 from penstock.records.dataclass import dataclass

@@ -13,7 +13,7 @@ from penstock.core.effects import Question
 from penstock.core.publishing.published import read_traits
 from penstock.errors import AccessRefused
 from penstock.expr import Filter
-from penstock.expr.meter import LOOP_BODY, LOOP_BYTES
+from penstock.expr.context import LOOP_BODY, LOOP_BYTES
 from penstock.records.entries import Publishes, Topic
 from penstock.server.entitlements import Need, Rights, narrowed
 from penstock.wire.amqp import events, methods

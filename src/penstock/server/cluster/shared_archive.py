@@ -1,6 +1,14 @@
-"""A leader's archive, in a folder that all members see.
+"""A leader's archive, in a folder that all members see: who may write to it, and what its members know of it.
 
-Its term takes the folder first.  What `archive.json` says, beside the log, is on the disk of every member that may lead
+    .lead-<term>/     one folder in the archive's; whoever takes the archive renames it to its own term
+    commit            the manifest is written within it and moved out of it: without that folder the move fails
+
+Only the leader of the newest term that has taken the folder writes to it.  One that wakes up late changes nothing, at
+whatever step it slept: its manifest does not come into place, and what a manifest no longer names is deleted only after
+it has.  The file system must show a rename to all at once, as one machine's does; NFS does so when names are not cached
+(`lookupcache=none`).
+
+What `archive.json` says, beside the log, is on the disk of every member that may lead
 next: which folder that is, and the last manifest that counts.  So one that sees another folder, or an older manifest in
 it, archives nothing and says so; and retention waits until all of them know that a segment is archived.
 """
@@ -8,14 +16,17 @@ it, archives nothing and says so; and retention waits until all of them know tha
 from __future__ import annotations
 
 import asyncio
+import os
+import re
+import secrets
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import orjson
 
 from penstock.errors import InvalidArgument, LogDamaged, PreconditionFailed, Unavailable
-from penstock.log.archive.fence import take, terms, token_of
 from penstock.log.disk import OsDisk
 from penstock.ports import replace_whole
 from penstock.replication.messages import ARCHIVE
@@ -24,6 +35,59 @@ from penstock.wire.fields import Fields, read_json
 if TYPE_CHECKING:
     from penstock.log.archive.manifest import Manifest
     from penstock.log.catalog import SegmentInfo
+
+
+TOKEN = ".shared"
+"""A file that says which archive this is, so that two folders of one name on two machines are told apart."""
+
+_LEAD = re.compile(r"\.lead-([0-9]{20})\Z")
+
+
+def lead_name(term: int) -> str:
+    """The folder of a term."""
+    return f".lead-{term:020d}"
+
+
+def terms(folder: Path) -> list[int]:
+    """Of those that have taken it: one, but for a moment; none where it is no cluster's."""
+    return sorted(int(found[1]) for one in os.listdir(folder) if (found := _LEAD.match(one)))
+
+
+def take(folder: Path, term: int) -> str:
+    """Make it a term's: no earlier one writes to it from now on.  The name of the folder to commit by.
+
+    PreconditionFailed where a later term has it; OSError.
+    """
+    mine = folder / lead_name(term)
+    mine.mkdir(exist_ok=True)
+    while (others := [one for one in terms(folder) if one != term]) or not mine.exists():
+        if others and others[-1] > term:
+            with suppress(OSError):
+                mine.rmdir()
+            raise PreconditionFailed(f"the leader of term {others[-1]} has the archive in {folder}, and this is {term}")
+        mine.mkdir(exist_ok=True)
+        for part in mine.iterdir():
+            part.unlink()
+        with suppress(FileNotFoundError):  # a later term was faster: it is seen next
+            if others:
+                (folder / lead_name(others[0])).rename(mine)
+    OsDisk(folder).sync_folder()
+    return mine.name
+
+
+def token_of(folder: Path) -> str:
+    """Which archive this is; a new one gets its token now.  OSError."""
+    path = folder / TOKEN
+    with suppress(FileExistsError):
+        part = folder / f"{TOKEN}.{secrets.token_hex(4)}"
+        part.write_text(secrets.token_hex(16))
+        try:
+            os.link(part, path)
+        finally:
+            part.unlink()
+        OsDisk(folder).sync_folder()
+    return path.read_text()
+
 
 _MOST = 4096
 

@@ -29,7 +29,6 @@ from penstock.server.doors.columns import batch_here
 from penstock.server.doors.line import BEGUN, Ended, Frame, Kind
 from penstock.server.flight.connections import Connections, Strangers, host_and_port
 from penstock.server.flight.crowding import Crowding
-from penstock.server.flight.living import Holder, Living
 from penstock.server.flight.remote_call import (
     AnyHandshake,
     Call,
@@ -39,7 +38,7 @@ from penstock.server.flight.remote_call import (
     reported,
     writing,
 )
-from penstock.server.flight.senders import Peer
+from penstock.server.flight.senders import Holder, Living, Peer
 from penstock.server.flight.uploads import Down, Uploads
 from penstock.wire.fields import COMMAND_LIMIT
 from penstock.wire.flight.commands import Link, Stage

@@ -23,7 +23,7 @@ from pyarrow import flight
 from penstock.errors import AccessRefused, PenstockError, Unavailable
 from penstock.records.tokens import login_of
 from penstock.server.doors.line import AHEAD, Broken, Ended, Frame, Kind, Told, failure_of, with_head
-from penstock.server.flight.living import Holder, Living
+from penstock.server.flight.senders import Holder, Living
 from penstock.wire.flight.failures import encode_error, status_of
 
 if TYPE_CHECKING:

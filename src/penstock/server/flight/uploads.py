@@ -19,8 +19,8 @@ from penstock.errors import InvalidArgument, PenstockError, Unavailable
 from penstock.server.doors.columns import batch_up, schema_up
 from penstock.server.doors.line import FOLLOWED, Frame, Kind, failed
 from penstock.server.flight.arriving import Arriving
-from penstock.server.flight.living import Holder, Living
 from penstock.server.flight.remote_call import Abandoned, Call
+from penstock.server.flight.senders import Holder, Living
 from penstock.wire.fields import COMMAND_LIMIT
 from penstock.wire.flight.failures import encode_error, status_of
 from penstock.wire.flight.received import PUBLISHED, STAGED, STAGED_IN_ORDER, TRANSACTED, Bounds, Layout, Received

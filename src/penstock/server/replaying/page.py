@@ -252,7 +252,7 @@ def _wanted(
         _add(log, batch, rows)
         hits = sieve.passed(rows.bodies, rows.properties, rows.topics, rows.lsns, rows.times, ask, here=False)
         return chosen(batch, np.isin(np.arange(len(rows)), hits))
-    from penstock.expr.meter import LOOP_BODY
+    from penstock.expr.context import LOOP_BODY
     from penstock.expr.scan import Scan
 
     scanner = Scan([sieve.filter], log.vias.topics, spent, body_most=LOOP_BODY, breathe=breathe)

@@ -26,7 +26,7 @@ from penstock.core.queue.order.main_order import Main
 from penstock.core.queue.order.returned import Returned
 from penstock.core.queue.order.runs import NEVER, Key, Run
 from penstock.expr import FilterSet, Matcher
-from penstock.expr.meter import LOOP_BODY, LOOP_BYTES, HandOver, meter
+from penstock.expr.context import LOOP_BODY, LOOP_BYTES, HandOver, meter
 from penstock.records.chunks import Chunk, as_chunk
 from penstock.records.dataclass import dataclass
 from penstock.records.entries import Publishes, Topic
