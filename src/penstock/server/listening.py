@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from penstock.config.settings import Settings
     from penstock.server.tls import Identity
+    from penstock.server.tls_transport import TlsTransport
 
 
 AT_ONCE = 32
@@ -41,14 +42,11 @@ AT_ONCE = 32
 REST_S = 0.25
 """Nothing is accepted for so long when the process has no descriptors left."""
 
-HANDSHAKE_S = 3600.0
-"""asyncio wants a bound of its own; the guard's is the shorter one."""
-
 SHORT_FOR_S = 10.0
 """So long after a connection could not be taken health tells of it."""
 
 GOODBYE_S = 5.0
-"""For a client's answer to the end of TLS."""
+"""For what a client that says nothing more has not read, and for its answer to the end of TLS."""
 
 Protocol = Callable[[Stranger], asyncio.BaseProtocol]
 """Makes the protocol of one connection, which takes over its stranger's `close` and says when it is known and gone."""
@@ -102,6 +100,7 @@ class Listener:
         self._guard = guard
         self._protocol = protocol
         self._identity = identity
+        self._buffer: memoryview | None = None  # what TLS reads into
         self._sockets = list[socket.socket]()
         self._tasks = set[asyncio.Task[None]]()
         self._accepting = False
@@ -181,27 +180,32 @@ class Listener:
 
         def protocol() -> asyncio.BaseProtocol:
             nonlocal met
-            made = self._protocol(stranger)
-            met = self._identity is None  # with TLS it meets its client after the handshake
-            return made
+            met = True
+            return self._protocol(stranger)
 
         try:
             if self._identity is None:
                 await loop.connect_accepted_socket(protocol, connection)
             else:
-                await loop.connect_accepted_socket(
-                    protocol,
-                    connection,
-                    ssl=self._identity().context,
-                    ssl_handshake_timeout=HANDSHAKE_S,
-                    ssl_shutdown_timeout=GOODBYE_S,
-                )
-                met = True
+                tls = self._tls(self._identity().context, protocol)
+                await loop.connect_accepted_socket(lambda: tls, connection)
+                try:
+                    await tls.greeted
+                except asyncio.CancelledError:
+                    tls.abort()
+                    raise
         except (OSError, EOFError) as error:  # ssl's errors are among them
             self._refuse(stranger, error)
         finally:
             if not met:
                 stranger.gone()
+
+    def _tls(self, context: ssl.SSLContext, protocol: Callable[[], asyncio.BaseProtocol]) -> TlsTransport:
+        from penstock.server.tls_transport import TlsTransport, read_buffer  # for those who have TLS
+
+        if self._buffer is None:
+            self._buffer = read_buffer()
+        return TlsTransport(context, protocol, self._buffer, GOODBYE_S)
 
     def _refuse(self, stranger: Stranger, error: OSError | EOFError) -> None:
         from penstock.server.listening import why
@@ -209,6 +213,12 @@ class Listener:
         self.refused += 1
         if (reason := why(error)) is not None:
             stranger.tell(reason)
+
+
+def farewell(transport: asyncio.Transport) -> None:
+    """Its peer says nothing more, so asyncio closes it, once all is sent: to one that does not read, for ever."""
+    if transport.get_write_buffer_size():
+        asyncio.get_running_loop().call_later(GOODBYE_S, transport.abort)
 
 
 REASONS = {

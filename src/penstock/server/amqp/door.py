@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from penstock.memory.relief import Held
 from penstock.records.rights import MONITORING
 from penstock.server.amqp.connection import Connection
-from penstock.server.amqp.links import AmqpLink, Link, TlsLink
+from penstock.server.amqp.links import AmqpLink, Link
 from penstock.server.amqp.publishers import Publishers
 from penstock.server.amqp.session import Outgoing
 from penstock.server.listening import bind
@@ -224,7 +224,7 @@ class AmqpDoor:
     def open_tls(self, sockets: Sequence[socket.socket], keeper: Keeper) -> tuple[str, int]:
         """The same for clients with TLS."""
         assert self._entry is not None
-        listener = self._entry.listener("amqps", lambda stranger: TlsLink(self.open_session, stranger), keeper.current)
+        listener = self._entry.listener("amqps", lambda stranger: AmqpLink(self.open_session, stranger), keeper.current)
         self._listeners.append(listener)
         return listener.open(sockets)
 

@@ -32,7 +32,7 @@ import orjson
 from penstock.errors import ProtocolError
 from penstock.server.amqp import way
 from penstock.server.amqp.hosted import CORE, GATHERS, Gathered, Hosted
-from penstock.server.amqp.links import SEND_FREE, SEND_MOST, AmqpLink, TlsLink, WayLink
+from penstock.server.amqp.links import SEND_FREE, SEND_MOST, AmqpLink, WayLink
 from penstock.server.amqp.way import Down, Frame, Up
 from penstock.server.doors import front
 from penstock.server.doors.front import Front, Identities
@@ -346,7 +346,7 @@ class AmqpFront(Front):
     def listener(self, entry: Entry, name: str, identity: Identities | None) -> Listener:
         """Of sessions that the host has."""
         assert self._host is not None
-        return entry.listener(name, partial(TlsLink if identity else AmqpLink, self._host.connect), identity)
+        return entry.listener(name, partial(AmqpLink, self._host.connect), identity)
 
     @property
     def owes(self) -> bool:

@@ -14,6 +14,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
+from penstock.server.listening import farewell
+
 if TYPE_CHECKING:
     from penstock.server.strangers import Stranger
     from penstock.server.tls import Peer
@@ -128,7 +130,6 @@ class AmqpLink(asyncio.Protocol):
         self.session: Conversing
         self._connect = connect
         self._stranger = stranger
-        self._tls: Peer | None = None
         self._appetite = Appetite()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -138,8 +139,12 @@ class AmqpLink(asyncio.Protocol):
         self.keep_below(SEND_MOST)
         self._read_at_most(self._appetite.size)
         stranger, here = self._stranger, self.transport.get_extra_info("sockname")[:2]
-        peer = f"{stranger.host}:{stranger.port}"
-        self.session = self._connect(cast("Link", self), peer, f"{here[0]}:{here[1]}", self._tls, stranger)
+        peer, tls = f"{stranger.host}:{stranger.port}", None
+        if transport.get_extra_info("ssl_object") is not None:
+            from penstock.server.tls import peer_of  # for those who have TLS
+
+            tls = peer_of(transport)
+        self.session = self._connect(cast("Link", self), peer, f"{here[0]}:{here[1]}", tls, stranger)
         stranger.close, stranger.doing = self.transport.abort, ""
 
     def data_received(self, data: bytes) -> None:
@@ -150,7 +155,7 @@ class AmqpLink(asyncio.Protocol):
             self._read_at_most(self._appetite.size)
 
     def _read_at_most(self, size: int) -> None:
-        """What asyncio asks of the socket at once: an attribute that all its socket transports have."""
+        """What is asked of the socket at once: an attribute that asyncio's socket transports have, and our TLS's."""
         cast("Any", self.transport).max_size = size
 
     def pause_writing(self) -> None:
@@ -160,6 +165,10 @@ class AmqpLink(asyncio.Protocol):
     def resume_writing(self) -> None:
         """asyncio's: the buffer is below its low mark, since the peer reads again."""
         self.session.resume_writing()
+
+    def eof_received(self) -> None:
+        """asyncio's: the peer says nothing more."""
+        farewell(self.transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """asyncio's: the link is gone."""
@@ -175,16 +184,15 @@ class AmqpLink(asyncio.Protocol):
         self.transport.set_write_buffer_limits(high=size, low=size // 4)
 
     def close(self) -> None:
-        """Send what is buffered, then close.  Once: of one that closes asyncio's TLS makes one that nobody can ask."""
-        if not self.transport.is_closing():
-            self.transport.close()
+        """Send what is buffered, then close."""
+        self.transport.close()
 
     def abort(self) -> None:
         """Close at once: a peer that does not read would keep what is buffered, and its link with it, for ever."""
         self.transport.abort()
 
     def end_writing(self) -> None:
-        """Send what is buffered, then say that nothing follows, which TLS of asyncio cannot; read on."""
+        """Send what is buffered, then say that nothing follows, which TLS cannot; read on."""
         if self.transport.can_write_eof():
             with suppress(OSError):  # the peer has gone already, which asyncio tells by itself
                 self.transport.write_eof()
@@ -196,92 +204,6 @@ class AmqpLink(asyncio.Protocol):
     def resume_reading(self) -> None:
         """Read from the socket again."""
         self.transport.resume_reading()
-
-
-class TlsLink(AmqpLink):
-    """The asyncio transport of one session over TLS.
-
-    asyncio's TLS hands over up to 256 KiB at once whatever was asked for, so what is wanted at a time is cut here, and
-    the rest waits for the next turn of the loop; bytes that wait below TLS count as unsent too.
-    """
-
-    def __init__(self, connect: Connect, stranger: Stranger) -> None:
-        super().__init__(connect, stranger)
-        self._below: asyncio.Transport | None = None  # the socket's
-        self._rest = bytearray()  # read and not handed over
-        self._stopped = False  # by the session
-        self._due = False  # `_hand_over` is on its way
-        self._lost = False
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """asyncio's: the handshake is over."""
-        from penstock.server.tls import peer_of  # for those who have TLS
-
-        self._tls = peer_of(transport)
-        below: Any = getattr(cast("Any", transport), "_ssl_protocol", None)
-        self._below = getattr(below, "_transport", None)
-        super().connection_made(transport)
-
-    def data_received(self, data: bytes) -> None:
-        """asyncio's: bytes came, at most as many as `Appetite` asked for."""
-        if self._rest:
-            self._rest += data
-        elif len(data) <= self._appetite.size and not self._stopped:
-            super().data_received(data)
-        else:
-            self._rest += data
-            self.transport.pause_reading()
-            self._hand_over()
-
-    def _hand_over(self) -> None:
-        """As much as is wanted at once; the rest in the next turn."""
-        self._due = False
-        if self._stopped or not self._rest:
-            return
-        size = self._appetite.size
-        piece = bytes(self._rest[:size])
-        del self._rest[:size]
-        super().data_received(piece)
-        if self._rest:
-            self._go_on()
-        else:
-            self._read_on()
-
-    def _read_on(self) -> None:
-        if not self._stopped and not self._lost:
-            self.transport.resume_reading()
-
-    def _go_on(self) -> None:
-        if not self._due and not self._lost:
-            self._due = True
-            asyncio.get_running_loop().call_soon(self._hand_over)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """asyncio's: the link is gone; what was read before is handed over first."""
-        self._lost = True
-        while self._rest and not self._stopped:
-            self._hand_over()
-        self._rest.clear()
-        super().connection_lost(exc)
-
-    def pause_reading(self) -> None:
-        """Hand over nothing, and let TLS and the kernel hold the peer back."""
-        self._stopped = True
-        if not self._rest:
-            self.transport.pause_reading()
-
-    def resume_reading(self) -> None:
-        """Go on, with what is here first."""
-        self._stopped = False
-        if self._rest:
-            self._go_on()
-        else:
-            self.transport.resume_reading()
-
-    def buffered(self) -> int:
-        """Bytes that the kernel has not taken, above TLS and below."""
-        below = self._below
-        return self.transport.get_write_buffer_size() + (below.get_write_buffer_size() if below is not None else 0)
 
 
 WAY_READ = 128 << 10

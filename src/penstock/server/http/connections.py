@@ -21,6 +21,7 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from penstock.errors import Unavailable
+from penstock.server.listening import farewell
 
 if TYPE_CHECKING:
     from uvicorn.protocols.http.h11_impl import RequestResponseCycle
@@ -201,6 +202,10 @@ class HttpLink(H11Protocol):
             self.flow.pause_reading()
         if self.conn.begun and not stranger.counted and not self.transport.is_closing():
             stranger.again()
+
+    def eof_received(self) -> None:
+        """asyncio's: the client says nothing more."""
+        farewell(self.transport)
 
     def on_response_complete(self) -> None:
         """uvicorn's: an answer is on its way."""
