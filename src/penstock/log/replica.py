@@ -45,6 +45,9 @@ STRETCH_BITS = 32
 SHORT = 64 << 10
 """Bytes that are synced at once, for that takes no longer than having it done beside."""
 
+PART = 4 << 20
+"""Bytes that are synced though their batch has not come whole: not all of a long one is left for its end."""
+
 _HEADER_MOST = 1 << 16
 _BATCH_MOST = GROUP_BYTES_MAX + (64 << 20)
 
@@ -107,6 +110,7 @@ class Replica:
         self.stretches = list[int]()  # in which it has records, ascending
         self._syncing: int | None = None  # LSN up to which the file is being synced
         self._unsynced = 0  # bytes
+        self._end = 0  # of what was written to that file
         self._room: Room
         disk.mkdir(FOLDER)
         finish_cutting(disk, self.recovery)
@@ -142,6 +146,7 @@ class Replica:
 
     def _attach(self, segment: Segment) -> None:
         """Write ahead in this file, unless it is one to which nothing is added."""
+        self._end = segment.end
         if segment.header.generation:
             self._room.detach()
         else:
@@ -168,6 +173,12 @@ class Replica:
     def synced(self) -> int:
         """The same, of what survives a power cut."""
         return self._synced
+
+    @property
+    def worth_a_sync(self) -> bool:
+        """Whether what came since the last one is: no row counts before the end of its batch is synced."""
+        begun = self._synced if self._syncing is None else self._syncing
+        return self._last > begun or not self._gathered or self._unsynced >= PART
 
     # bytes
 
@@ -200,6 +211,7 @@ class Replica:
         """Make what has come survive; `synced`."""
         self._settle()
         if self._segment is not None and self._synced < self._last:
+            self._room.advance(self._end)
             self._segment.file.sync()
             self._synced, self._unsynced = self._last, 0
         return self._synced
@@ -229,6 +241,7 @@ class Replica:
             syncer.begin(segment.file)
         except OSError:  # the kernel takes no more of such requests now
             return False
+        self._room.advance(self._end)
         self._syncing, self._unsynced = self._last, 0
         return True
 
@@ -363,9 +376,9 @@ class Replica:
         self._room.claim(end)
         self._at.file.pwritev(pieces, self._checked_at)
         self._unsynced += end - self._checked_at
+        self._end = end
         if self._room.full:
             self._room.recheck()
-        self._room.advance(end)
 
     def _body(self, coming: _Coming, view: memoryview) -> memoryview:
         frame, part = coming.frame, view[: coming.frame.length - coming.has]

@@ -112,7 +112,7 @@ class Following:
                 self._check(message.term)
                 self._replica.write(message.segment, message.offset, message.data)
                 self._received += len(message.data)
-                self._dirty = True
+                self._dirty |= self._replica.worth_a_sync
             case Beat():
                 self._check(message.term)
                 self.beat = max(self.beat, message.beat)
