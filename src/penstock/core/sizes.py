@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.records.chunks import LSN_LIMIT, Chunk
+from penstock.records.compute import lsns_of
 from penstock.records.message_bodies import lengths
 
 if TYPE_CHECKING:
@@ -318,9 +319,7 @@ class Sizes(Rows):
         if not len(chunk):
             return NONE
         self._settle()
-        return self._each(
-            np.arange(chunk.start, chunk.stop) if isinstance(chunk, range) else np.frombuffer(chunk, np.int64)
-        )
+        return self._each(lsns_of(chunk))
 
     # -- telling
 

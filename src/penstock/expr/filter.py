@@ -175,22 +175,18 @@ class Filter(_Compiled[bool]):
         self,
         bodies: Sequence[bytes],
         records: Sequence[Table],
-        properties: Properties = EMPTY,
-        topics: Topics = None,
-        *,
-        lsns: Sequence[int] | None = None,
-        times: Sequence[int] | int | None = None,
-        origin: int | None = None,
-        now: int | None = None,
-        context: Context | None = None,
+        properties: Properties,
+        topics: Topics,
+        lsns: Sequence[int] | None,
+        times: Sequence[int] | int | None,
     ) -> list[bool]:
         """As `matches`, for bodies that were read before: `records` has what `compiler.parsed` made of each."""
         if self._run_parsed is None:
             self._run_parsed = compile_parsed(self.tree, self._metered)
         try:
             return self._run_parsed(  # type: ignore[return-value]
-                bodies, records, _each(properties), _each(topics), _each(lsns), _each(times), origin,
-                self._seconds(now), context,
+                bodies, records, _each(properties), _each(topics), _each(lsns), _each(times), None,
+                self._seconds(None), None,
             )  # fmt: skip
         finally:
             meter.stop()

@@ -17,8 +17,8 @@ from typing import Protocol
 
 import numpy as np
 
-from penstock.memory.slab import view_of
 from penstock.records.chunks import Chunk, as_chunk
+from penstock.records.compute import lsns_of
 from penstock.records.entries import Rows
 
 GATHER_MOST = 64 << 20
@@ -131,7 +131,7 @@ def union(chunks: Collection[Chunk]) -> Chunk:
     """All positions of some chunks, ascending."""
     if len(chunks) == 1:
         return next(iter(chunks))
-    lsns = np.concatenate([view_of(chunk) for chunk in chunks])
+    lsns = np.concatenate([lsns_of(chunk) for chunk in chunks])
     lsns.sort()
     fresh = np.empty(len(lsns), np.bool_)
     fresh[0] = True

@@ -12,9 +12,9 @@ from copy import copy
 from typing import NamedTuple, TypeAlias, TypeVar, cast
 
 import numpy as np
-import numpy.typing as npt
 
 from penstock.records.chunks import Chunk, as_chunk
+from penstock.records.compute import lsns_of
 from penstock.records.entries import Publishes, Rows, Topic
 from penstock.records.message_bodies import WIDTH, Bodies, listed, picked, size_of
 
@@ -220,7 +220,7 @@ class Slab:
 
         It is never this slab itself: others may ask for the same rows.
         """
-        here, wanted = view_of(self.chunk), view_of(chunk)
+        here, wanted = lsns_of(self.chunk), lsns_of(chunk)
         if len(here) == len(wanted) and bool((here == wanted).all()):
             return copy(self), set()
         places = np.minimum(np.searchsorted(here, wanted), len(here) - 1)
@@ -269,7 +269,7 @@ class Slab:
                     break
                 where.append(at)
             return start + len(where), _tight(where)
-        here, wanted = view_of(lsns), view_of(chunk[start:stop])
+        here, wanted = lsns_of(lsns), lsns_of(chunk[start:stop])
         places = np.searchsorted(here, wanted)
         absent = np.flatnonzero(here[places] != wanted)
         if len(absent):
@@ -320,10 +320,3 @@ def _tight(where: Sequence[int]) -> Where:
     if where[-1] - where[0] == len(where) - 1:
         return slice(where[0], where[-1] + 1)
     return list(where)
-
-
-def view_of(chunk: Chunk) -> npt.NDArray[np.int64]:
-    """A chunk as numpy sees it: an array's own memory."""
-    if isinstance(chunk, range):
-        return np.arange(chunk.start, chunk.stop, dtype=np.int64)
-    return np.frombuffer(chunk, dtype=np.int64)

@@ -3,18 +3,23 @@
 That module makes Python functions of all that Arrow knows, with their documentation: 20-30 ms and 2 MiB, which neither
 a start nor a replay in the bulk process should pay.  The few functions that take arrays alone are called in Arrow
 directly; the first of any other loads it, and so do methods of arrays such as `filter` and `cast`.
+
+Beside them stand arrays of LSNs, and batches in slices.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, cast
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+
+if TYPE_CHECKING:
+    from penstock.records.chunks import Chunk
 
 DIRECT = {
     "and_": "and",
@@ -58,6 +63,23 @@ def _wrapped(name: str) -> Any:
 
 compute: Any = _Compute()
 """Untyped: the stubs know fewer kinds of arrays than the functions take."""
+
+
+def cut(batch: pa.RecordBatch, most: int) -> Iterator[pa.RecordBatch]:
+    """A batch in slices of so many bytes at most, or of one row."""
+    rows = batch.num_rows
+    if rows <= 1 or batch.nbytes <= most:
+        yield batch
+    else:
+        yield from cut(batch.slice(0, rows // 2), most)
+        yield from cut(batch.slice(rows // 2), most)
+
+
+def lsns_of(chunk: Chunk) -> npt.NDArray[np.int64]:
+    """A chunk as numpy sees it: an array's own memory."""
+    if isinstance(chunk, range):
+        return np.arange(chunk.start, chunk.stop, dtype=np.int64)
+    return np.frombuffer(chunk, dtype=np.int64)
 
 
 def one_value(array: pa.Array[Any]) -> bool:

@@ -15,12 +15,16 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 import orjson
+
+if TYPE_CHECKING:
+    import subprocess
 
 POOL = "ARROW_DEFAULT_MEMORY_POOL"
 RESERVED, NO_MORE = "MIMALLOC_RESERVE_OS_MEMORY", "MIMALLOC_DISALLOW_OS_ALLOC"
@@ -76,13 +80,10 @@ def begun_as_a_door() -> tuple[socket.socket, socket.socket, int]:
     threading.excepthook = _ends
     control, lines = (socket.socket(fileno=int(one)) for one in sys.argv[1:3])
     decoded, memory = orjson.loads(sys.argv[3])
-    for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(name, signal.SIG_IGN)  # they reach the server too, and its end is the door's
+    beside_a_server()
     resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
-    logging.basicConfig(format="%(asctime)s %(name)s %(levelname)s %(message)s")
+    with_all_files()
     return control, lines, decoded
 
 
@@ -130,6 +131,38 @@ def environment(**more: str) -> dict[str, str]:
     others = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
     path = os.pathsep.join(dict.fromkeys([source, *others]))
     return {**os.environ, "PYTHONPATH": path, "OPENBLAS_NUM_THREADS": "1", **more}
+
+
+def begun(
+    module: str, hands: Sequence[socket.socket | int], *words: str, env: Mapping[str, str] | None = None
+) -> subprocess.Popen[bytes]:
+    """A process of our own that runs a module, by its arguments these descriptors, which it is given, and words.
+
+    OSError where there can be none.  `subprocess` runs no code of ours between fork and exec, so threads do no harm.
+    """
+    import subprocess  # what is begun begins none
+
+    fds = [one if isinstance(one, int) else one.fileno() for one in hands]
+    return subprocess.Popen(
+        [sys.executable, "-m", module, *map(str, fds), *words],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        pass_fds=fds,
+        env=environment() if env is None else env,
+    )
+
+
+def beside_a_server() -> None:
+    """What such a process does first."""
+    for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(name, signal.SIG_IGN)  # they reach the server too, and its end is ours
+    logging.basicConfig(format="%(asctime)s %(name)s %(levelname)s %(message)s")
+
+
+def with_all_files() -> None:
+    """It may open as many files as the system lets it."""
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
 
 
 class _NoPandas:

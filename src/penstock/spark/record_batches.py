@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, TypeAlias, cast
 
 import pyarrow as pa
@@ -25,14 +25,6 @@ def column(batch: pa.RecordBatch, name: str) -> Any:
 def by_name(batch: pa.RecordBatch) -> dict[str, Column]:
     given: Any = batch
     return dict(zip(cast("list[str]", given.schema.names), cast("list[Column]", given.columns), strict=True))
-
-
-def cut(batch: pa.RecordBatch, most: int) -> Iterator[pa.RecordBatch]:
-    """The rows of a batch in slices of about `most` bytes, or one row."""
-    rows = batch.num_rows
-    step = rows if batch.nbytes <= most else max(1, most * rows // batch.nbytes)
-    for start in range(0, rows, max(1, step)):
-        yield batch.slice(start, step)
 
 
 def batch_of(columns: Sequence[Column], names: Sequence[str]) -> pa.RecordBatch:

@@ -21,8 +21,8 @@ import pyarrow as pa
 from penstock.client.link import Link, translated
 from penstock.client.urls import parse_urls
 from penstock.errors import PenstockError, Unavailable
+from penstock.records.compute import cut
 from penstock.records.dataclass import dataclass
-from penstock.spark.record_batches import cut
 
 T = TypeVar("T")
 
@@ -122,7 +122,7 @@ class Remote:
         writer, reader = self._connected().put(text, batches[0].schema)
         with translated():
             try:
-                for batch in batches:
+                for batch in filter(len, batches):
                     for part in cut(batch, MESSAGE_BYTES):
                         writer.write_batch(part)
                 rows = sum(batch.num_rows for batch in batches)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import os
 import resource
-import signal
 import socket
 import sys
 import threading
@@ -18,7 +17,7 @@ import time
 from typing import Any
 
 from penstock.errors import PenstockError, Unavailable
-from penstock.server.loading import do_without_pandas
+from penstock.server.loading import beside_a_server, do_without_pandas, with_all_files
 
 logger = logging.getLogger("penstock.bulk")
 
@@ -37,14 +36,11 @@ def main() -> None:
     """Serve requests until the server closes the control socket; never returns."""
     control, folder = int(sys.argv[1]), sys.argv[2]
     memory, niceness, budget = map(int, sys.argv[3:])
-    for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(name, signal.SIG_IGN)  # they reach the server too, and its end is ours
+    beside_a_server()
     os.nice(niceness)
     resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
-    logging.basicConfig(format="%(asctime)s %(name)s %(levelname)s %(message)s")
+    with_all_files()
     do_without_pandas()
     threading.stack_size(STACK)
     sock = socket.socket(fileno=control)

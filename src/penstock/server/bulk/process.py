@@ -17,7 +17,6 @@ import logging
 import os
 import socket
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
@@ -30,7 +29,7 @@ import pyarrow as pa
 from penstock.errors import LogDamaged, PenstockError, Unavailable
 from penstock.history.view import Moved, Showing, listing
 from penstock.server.bulk import requests
-from penstock.server.loading import environment
+from penstock.server.loading import begun
 from penstock.wire.flight.failures import error_from
 
 if TYPE_CHECKING:
@@ -246,18 +245,11 @@ class Bulk:
             return ours
 
     def _start(self) -> None:
-        """Start a child.  `subprocess` does not run our code between fork and exec, so threads do no harm."""
         self._bury()
         ours, theirs = socket.socketpair()
         try:
-            command = [sys.executable, "-m", "penstock.server.bulk.child", str(theirs.fileno()), self._data]
-            self._process = subprocess.Popen(
-                [*command, str(self._memory), str(NICENESS), str(self._budget)],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno()],
-                env=environment(),
-            )
+            words = (self._data, str(self._memory), str(NICENESS), str(self._budget))
+            self._process = begun("penstock.server.bulk.child", [theirs], *words)
         except BaseException:
             ours.close()
             raise

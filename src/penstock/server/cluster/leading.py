@@ -36,7 +36,7 @@ from penstock.server.cluster.log_sending import Hold
 from penstock.server.cluster.process import LOST, ONE, THREE, TWO, boottime, packets
 from penstock.server.cluster.registers import MANUAL, changed, register_at
 from penstock.server.doors.door_process import begin_no_more
-from penstock.server.loading import POOL
+from penstock.server.loading import POOL, begun, environment
 
 if TYPE_CHECKING:
     from penstock.config.settings import Settings
@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from penstock.server.cluster.shared_archive import SharedArchive
     from penstock.server.engine import Engine
 
-_ITS_OWN = {"OPENBLAS_NUM_THREADS": "1"}
 BEAT_S = 0.1
 LOOK_S = 0.05
 HAND_OVER_S = 3.0
@@ -114,20 +113,12 @@ class Cluster:
         return await self._called
 
     def _start(self) -> None:
-        """`subprocess` runs no code of ours between fork and exec, so threads do no harm.
-
-        It needs next to nothing of Arrow, whose own pool would take 4 MiB all the same.
-        """
         self._sock, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         mine = os.pidfd_open(os.getpid())
         try:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "penstock.server.cluster.process", str(theirs.fileno()), str(mine)],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno(), mine],
-                env={POOL: "system", **os.environ, **_ITS_OWN, "PYTHONPATH": os.pathsep.join(sys.path)},
-            )
+            # it needs next to nothing of Arrow, whose own pool would take 4 MiB all the same
+            env = {POOL: "system", **environment()}
+            self._process = begun("penstock.server.cluster.process", (theirs, mine), env=env)
         finally:
             theirs.close()
             os.close(mine)

@@ -40,7 +40,7 @@ from penstock.server.cluster.member import Member
 from penstock.server.cluster.membership import Terms
 from penstock.server.cluster.registers import MANUAL, Kept, Register, register_at
 from penstock.server.cluster.speech import STRANGERS_MOST, Peer, Tls
-from penstock.server.loading import end_with_parent
+from penstock.server.loading import beside_a_server, end_with_parent
 
 if TYPE_CHECKING:
     from penstock.replication.register import Member as Listed
@@ -137,9 +137,7 @@ def packets(sock: socket.socket) -> Iterator[tuple[bytes, bytes]]:
 def main() -> None:
     """Take part until the server's socket ends; never returns."""
     end_with_parent()
-    for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(name, signal.SIG_IGN)  # they reach the server too, and its end is ours
-    logging.basicConfig(format="%(asctime)s %(name)s %(levelname)s %(message)s")
+    beside_a_server()
     sock = socket.socket(fileno=int(sys.argv[1]))
     asked = orjson.loads(sock.recv(1 << 16))
     sock.setblocking(False)

@@ -21,7 +21,6 @@ import os
 import resource
 import socket
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -34,7 +33,7 @@ import orjson
 
 from penstock.errors import Unavailable
 from penstock.server.doors.line import Broken, Ended, Kind, Line, plain
-from penstock.server.loading import environment
+from penstock.server.loading import begun
 
 logger = logging.getLogger("penstock.doors")
 
@@ -68,20 +67,13 @@ class Spawned(NamedTuple):
 def spawned(module: str, memory: list[int]) -> Spawned:
     """A door's process, which loads what it needs and waits to be told more.  OSError when it cannot be started.
 
-    memory: bytes that it may decompress, and may have in all.  `subprocess` runs no code of ours between fork and exec.
+    memory: bytes that it may decompress, and may have in all.
     """
     control, its_control = socket.socketpair()
     lines, its_lines = socket.socketpair()
-    fds = its_control.fileno(), its_lines.fileno()
     try:
         with its_control, its_lines:
-            process = subprocess.Popen(
-                [sys.executable, "-m", module, *map(str, fds), orjson.dumps(memory).decode()],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                pass_fds=fds,
-                env=environment(),
-            )
+            process = begun(module, (its_control, its_lines), orjson.dumps(memory).decode())
     except BaseException:
         control.close()
         lines.close()

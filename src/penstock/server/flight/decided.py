@@ -32,11 +32,12 @@ from penstock.core.sow.index import Numbers
 from penstock.core.sow.keyed import number_of_key
 from penstock.core.state.pending import DecidedPart, DecidedState
 from penstock.errors import DiskFull, InvalidArgument, LogBroken, LogDamaged, PreconditionFailed, Refused
+from penstock.records.compute import cut
 from penstock.records.dataclass import dataclass
 from penstock.records.entries import Publishes
 from penstock.records.message_bodies import listed
 from penstock.server.flight.publish import to_publishes
-from penstock.server.flight.stage_files import check, discard, path_of, pieces, rows_of
+from penstock.server.flight.stage_files import check, discard, path_of, rows_of
 from penstock.server.judging import breathe
 from penstock.wire.flight.codec import Upload, read_upload
 from penstock.wire.flight.commands import ORDER
@@ -174,7 +175,7 @@ def _missing(disk: Disk, state: DecidedState, most: int) -> Iterator[tuple[Decid
         if left <= 0:
             continue
         for batch in rows_of(disk, part.stage, start):
-            for small in pieces(batch, most):
+            for small in cut(batch, most):
                 yield part, small
                 left -= small.num_rows
         if left:

@@ -26,6 +26,7 @@ import pyarrow as pa
 from penstock.errors import NotFound
 from penstock.history.history import Batches, History, Past, limited
 from penstock.records.chunks import Chunk
+from penstock.records.compute import lsns_of
 from penstock.records.dataclass import dataclass
 from penstock.wire.flight.codec import constant, present
 from penstock.wire.flight.commands import CONTENT_DEFAULT, MESSAGES, PLAN_DEFAULT, Plan, QueueContent, select
@@ -112,13 +113,6 @@ def _complete(rows: Batches, schema: pa.Schema, log: Past, history: History, com
             f"stream {command.stream!r} batch {command.batch}: the log holds {found} of {wanted} messages; "
             "retention has passed the others"
         )
-
-
-def lsns_of(chunk: Chunk) -> npt.NDArray[np.int64]:
-    """A chunk as an array; one that is packed already is not copied."""
-    if isinstance(chunk, range):
-        return np.arange(chunk.start, chunk.stop, dtype=np.int64)
-    return np.frombuffer(chunk, dtype=np.int64)
 
 
 NEEDED = ("body", "properties", "topic", "lsn", "time")

@@ -22,10 +22,10 @@ from penstock.core.queue.places import AVAILABLE
 from penstock.core.sow.select import order_of
 from penstock.errors import LogBroken
 from penstock.history.history import Batches, History, Past
+from penstock.records.compute import lsns_of
 from penstock.records.dataclass import dataclass
 from penstock.server.flight.gatekeeper import sow_of_queue
 from penstock.server.flight.handover import Piece
-from penstock.server.flight.queue_rows import lsns_of
 from penstock.server.views.record_query import Counts, Query, keys_of, run
 from penstock.wire.flight.codec import constant, present, text_column
 from penstock.wire.flight.commands import RECORDS, RECORDS_DEFAULT, Sow, select

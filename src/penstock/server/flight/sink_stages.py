@@ -26,6 +26,7 @@ import pyarrow as pa
 from penstock.core.publishing.published import TraitsMemo
 from penstock.core.state.pending import DecidedPart
 from penstock.errors import DiskFull, InvalidArgument, NotFound, Unavailable
+from penstock.records.compute import cut
 from penstock.records.entries import Publishes
 from penstock.records.message_bodies import listed
 from penstock.records.rights import ADMINISTRATOR
@@ -42,7 +43,6 @@ from penstock.server.flight.stage_files import (
     discard,
     info_of,
     path_of,
-    pieces,
     rows_of,
 )
 from penstock.server.user_shares import Share, Shares
@@ -254,7 +254,7 @@ class Stages:
         """The bodies of these stages' rows, in portions.  LogDamaged as `uploads`."""
         for stem, info in found:
             check(self._disk, stem, info.bytes, info.crc)
-            for batch in chain.from_iterable(pieces(whole, PORTION) for whole in rows_of(self._disk, stem)):
+            for batch in chain.from_iterable(cut(whole, PORTION) for whole in rows_of(self._disk, stem)):
                 with self.intake.holding(batch.nbytes):
                     yield listed(self._read(batch, info).bodies)
 

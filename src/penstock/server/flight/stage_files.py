@@ -27,6 +27,7 @@ import pyarrow as pa
 from crc32c import crc32c
 
 from penstock.errors import DiskFull, LogDamaged
+from penstock.records.compute import cut
 from penstock.records.dataclass import dataclass
 
 if TYPE_CHECKING:
@@ -94,7 +95,7 @@ class StageWriter:
 
     def add(self, batch: pa.RecordBatch) -> None:
         with _told():
-            for piece in pieces(batch.replace_schema_metadata(self._schema.metadata), PIECE):
+            for piece in cut(batch.replace_schema_metadata(self._schema.metadata), PIECE):
                 self._stream.write_batch(piece)
         self._rows += batch.num_rows
 
@@ -188,20 +189,10 @@ def rows_of(disk: Disk, stem: str, skip: int = 0) -> Iterator[pa.RecordBatch]:
                 if skip >= batch.num_rows:
                     skip -= batch.num_rows
                     continue
-                yield from pieces(batch.slice(skip), PIECE)
+                yield from cut(batch.slice(skip), PIECE)
                 skip = 0
         except (pa.ArrowException, OSError) as error:
             raise LogDamaged(f"{path} is not what was written: {error}") from error
-
-
-def pieces(batch: pa.RecordBatch, most: int) -> Iterator[pa.RecordBatch]:
-    """The rows of a batch in slices of at most `most` bytes, or one row."""
-    if batch.nbytes <= most or batch.num_rows < 2:
-        yield batch
-        return
-    half = batch.num_rows // 2
-    yield from pieces(batch.slice(0, half), most)
-    yield from pieces(batch.slice(half), most)
 
 
 class _Sink(io.RawIOBase):

@@ -8,12 +8,11 @@ from __future__ import annotations
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
 
 from penstock.errors import PreconditionFailed, Unavailable
-from penstock.server.loading import environment
+from penstock.server.loading import begun, environment
 
 IDLE_S = 60.0
 """How long a warm child waits for a statement."""
@@ -27,15 +26,8 @@ class Child:
     def __init__(self) -> None:
         ours, theirs = socket.socketpair()
         with theirs:
-            theirs.set_inheritable(True)
             try:
-                self._process = subprocess.Popen(
-                    [sys.executable, "-m", "penstock.server.sql.sql_child", str(theirs.fileno())],
-                    pass_fds=[theirs.fileno()],
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.DEVNULL,
-                    env=_environment(),
-                )
+                self._process = begun("penstock.server.sql.sql_child", [theirs], env=_environment())
             except OSError as error:
                 ours.close()
                 raise Unavailable(f"no process for a statement can be started: {error.strerror}") from None

@@ -22,6 +22,7 @@ import orjson
 import pyarrow as pa
 
 from penstock.errors import InvalidArgument, PenstockError, ResourceExhausted, Unavailable
+from penstock.records.compute import cut
 from penstock.records.dataclass import dataclass
 from penstock.records.message_types import JSON as JSON_BODIES
 from penstock.records.message_types import MessageType
@@ -46,7 +47,6 @@ from penstock.server.sql.value_types import (
     UNSIGNED,
     Fields,
     Shape,
-    cut,
     pieces,
     quoted,
     selection,

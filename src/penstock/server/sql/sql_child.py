@@ -14,10 +14,8 @@ the system bounds the memory of this process, and what goes beyond fails where i
 
 from __future__ import annotations
 
-import logging
 import os
 import resource
-import signal
 import socket
 import sys
 from collections.abc import Iterator
@@ -28,6 +26,7 @@ import pyarrow as pa
 
 from penstock.server.allocator import give_back, keep_close
 from penstock.server.bulk import requests
+from penstock.server.loading import beside_a_server
 from penstock.server.sql.duckdb_engine import Bounds, Engine, told
 from penstock.server.sql.statement import COMPLETE, TABLES_MAX, Use
 
@@ -61,8 +60,7 @@ def private_bytes() -> int:
 
 def main() -> None:
     """Answer statements, one after another, until the socket ends; never returns."""
-    for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(name, signal.SIG_IGN)  # they reach the server too, and its end is ours
+    beside_a_server()
     os.nice(5)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     keep_close(0)
@@ -165,5 +163,4 @@ def table(stream: socket.socket) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
 
 
 if __name__ == "__main__":
-    logging.basicConfig(format="%(asctime)s %(name)s %(levelname)s %(message)s")
     main()

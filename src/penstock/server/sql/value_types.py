@@ -27,6 +27,7 @@ from penstock.errors import InvalidArgument
 from penstock.expr.batches import PROPERTIES as HEADER
 from penstock.expr.bodies import body_type
 from penstock.expr.bodies.body_type import BodyType, Whole
+from penstock.records.compute import cut
 from penstock.records.message_types import JSON, MessageType
 from penstock.records.properties import EMPTY, decode
 
@@ -98,16 +99,6 @@ def selection(names: list[str], kinds: list[Any]) -> str | None:
 def quoted(name: str) -> str:
     """A name as SQL quotes it."""
     return '"' + name.replace('"', '""') + '"'
-
-
-def cut(batch: pa.RecordBatch, most: int) -> Iterator[pa.RecordBatch]:
-    """A batch in pieces of so many bytes at most, or of one row."""
-    rows = batch.num_rows
-    if rows <= 1 or batch.nbytes <= most:
-        yield batch
-    else:
-        yield from cut(batch.slice(0, rows // 2), most)
-        yield from cut(batch.slice(rows // 2), most)
 
 
 def pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
