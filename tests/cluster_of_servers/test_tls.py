@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import socket
 import ssl
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -51,9 +52,16 @@ ca = "{files.ca}"
             with pytest.raises(TimeoutError):
                 stranger.recv(32)  # without TLS the first word is the other side's
         context = ssl.create_default_context(cafile=files.ca)
-        assert told(leader.stream, context) == b"", "one without a certificate is told nothing"
+        for _ in range(40):  # more than there is room for at once
+            assert told(leader.stream, context) == b"", "one without a certificate is told nothing"
         context.load_cert_chain(files.certificate, files.key)
-        assert len(told(leader.stream, context)) == 32
+        assert len(told(leader.stream, context)) == 32, "and one with a certificate is spoken to afterwards"
+        with ExitStack() as silent:
+            for _ in range(40):
+                silent.enter_context(socket.create_connection(("127.0.0.1", leader.stream), 30))
+            assert len(told(leader.stream, context)) == 32, "silent strangers give way"
+        lines = [one for one in leader.output.read_text().splitlines() if "was sent away" in one]
+        assert 0 < len(lines) < 20, "the same word about the same host is told once in a while"
         cluster.level()  # with `min_in_sync = 1` one that was late is not waited for, and may not lead
         leader.kill()
         [other] = [one for one in cluster.servers if one is not leader]

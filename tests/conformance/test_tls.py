@@ -336,7 +336,7 @@ def test_mutual_tls(tmp_path: Path) -> None:
         for bad in (None, ended, stranger):
             with pytest.raises(REFUSED):
                 server.amqps(server.context(bad), external=True)
-        server.hears("it showed no certificate, which tls.fail_if_no_peer_cert wants")
+        server.hears("it showed no certificate, and this port wants one (tls.fail_if_no_peer_cert)")
         server.hears("its certificate is not accepted: certificate has expired")
         server.hears("its certificate is not accepted: unable to get local issuer certificate")
         # HTTP

@@ -24,7 +24,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from math import inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from penstock.server.strangers import Complaints, Guard, Guards, Stranger, Terms
 
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     import asyncio
 
     from penstock.config.settings import Settings
-    from penstock.server.tls import Identity
     from penstock.server.tls_transport import TlsTransport
 
 
@@ -48,7 +47,15 @@ SHORT_FOR_S = 10.0
 GOODBYE_S = 5.0
 """For what a client that says nothing more has not read, and for its answer to the end of TLS."""
 
-Protocol = Callable[[Stranger], asyncio.BaseProtocol]
+
+class Identified(Protocol):
+    """What a handshake is made with."""
+
+    @property
+    def context(self) -> ssl.SSLContext: ...
+
+
+Serves = Callable[[Stranger], asyncio.BaseProtocol]
 """Makes the protocol of one connection, which takes over its stranger's `close` and says when it is known and gone."""
 
 
@@ -86,14 +93,14 @@ class Entry:
         self._exhausted_at = self._now()
         self.guards.press()
 
-    def listener(self, door: str, protocol: Protocol, identity: Callable[[], Identity] | None = None) -> Listener:
+    def listener(self, door: str, protocol: Serves, identity: Callable[[], Identified] | None = None) -> Listener:
         """One for a door of this name.  identity: what is shown in TLS's handshake; without it there is none."""
         return Listener(self, self.guards.of(door), protocol, identity)
 
 
 class Listener:
     def __init__(
-        self, entry: Entry, guard: Guard, protocol: Protocol, identity: Callable[[], Identity] | None = None
+        self, entry: Entry, guard: Guard, protocol: Serves, identity: Callable[[], Identified] | None = None
     ) -> None:
         self.refused = 0  # handshakes that failed
         self._entry = entry
@@ -227,7 +234,7 @@ REASONS = {
     "HTTPS_PROXY_REQUEST": "it asks for a proxy; this port is none",
     "UNSUPPORTED_PROTOCOL": "its TLS is older than tls.min_version",
     "NO_SHARED_CIPHER": "it has no cipher in common with this server",
-    "PEER_DID_NOT_RETURN_A_CERTIFICATE": "it showed no certificate, which tls.fail_if_no_peer_cert wants",
+    "PEER_DID_NOT_RETURN_A_CERTIFICATE": "it showed no certificate, and this port wants one (tls.fail_if_no_peer_cert)",
     "TLSV1_ALERT_UNKNOWN_CA": "it does not know the CA of this server's certificate",
     "TLSV1_ALERT_PROTOCOL_VERSION": "it wants another version of TLS",
     "SSLV3_ALERT_BAD_CERTIFICATE": "it does not accept this server's certificate",
@@ -296,7 +303,7 @@ def entry_of(settings: Settings, loop: asyncio.AbstractEventLoop) -> Entry:
     share = (resource.getrlimit(resource.RLIMIT_NOFILE)[0] - OWN) // 2 // max(1, len(settings.listen.doors()))
     sockets = min(section.sockets, max(LEAST, share))
     terms = Terms(section.time / 1e6, sockets, min(section.per_address, max(LEAST // 2, sockets // 2)))
-    return _entry(terms, loop)
+    return entry_for(terms, loop)
 
 
 def connections_most(doors: int = 0) -> int:
@@ -309,8 +316,9 @@ def connections_most(doors: int = 0) -> int:
 
 def patient(loop: asyncio.AbstractEventLoop) -> Entry:
     """`entry_of` for a broker in a test's own process: nobody is turned away for being slow."""
-    return _entry(replace(Terms(), time_s=inf), loop)
+    return entry_for(replace(Terms(), time_s=inf), loop)
 
 
-def _entry(terms: Terms, loop: asyncio.AbstractEventLoop) -> Entry:
+def entry_for(terms: Terms, loop: asyncio.AbstractEventLoop) -> Entry:
+    """How clients are taken that are bound so before their login."""
     return Entry(Guards(terms, Complaints(loop.time, loop.call_later), loop.time, loop.call_later), loop.time)

@@ -50,7 +50,7 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
         self._in, self._out = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._in, self._out, server_side=True)
         self._below: asyncio.Transport
-        self._above: asyncio.Protocol | None = None
+        self._above: asyncio.Protocol | asyncio.BufferedProtocol | None = None
         self._unsent = bytearray()  # what TLS does not take before it has read more
         self._closing = False
         self._deaf = False  # nothing of what comes is read any more
@@ -126,7 +126,7 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
             return
         self._send()
         assert self._protocol is not None
-        self._above, self._protocol = cast("asyncio.Protocol", self._protocol()), None
+        self._above, self._protocol = cast("asyncio.Protocol | asyncio.BufferedProtocol", self._protocol()), None
         self._above.connection_made(self)
         if not self.greeted.done():
             self.greeted.set_result(None)
@@ -138,8 +138,21 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
         if self._stopped or self._closing:
             self._rest = True
             return
-        pieces, size, over = list[bytes](), 0, False
         self._rest = False
+        above, over = self._above, False
+        try:
+            over = self._fill(above) if isinstance(above, asyncio.BufferedProtocol) else self._feed(above)
+        except ssl.SSLError:
+            self._fail()
+            return
+        if over:
+            self._heard_all()
+        else:
+            self._go_on_reading()
+
+    def _feed(self, above: asyncio.Protocol | None) -> bool:
+        """Hand over what was said; whether it was the last."""
+        pieces, size, over = list[bytes](), 0, False
         try:
             while size < self.max_size:
                 piece = self._tls.read(self.max_size - size)
@@ -152,18 +165,29 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
                 self._rest = bool(self._tls.pending() or self._in.pending)
         except ssl.SSLWantReadError:
             pass
-        except ssl.SSLZeroReturnError:
-            over = True
-        except ssl.SSLError:
-            self._fail()
-            return
+        self._go_on_writing()
+        if size and above is not None:
+            above.data_received(pieces[0] if len(pieces) == 1 else b"".join(pieces))
+        return over
+
+    def _fill(self, above: asyncio.BufferedProtocol) -> bool:
+        """The same where the protocol has a buffer."""
+        into, size, over = memoryview(above.get_buffer(-1)), 0, False
+        try:
+            while size < len(into):
+                count = cast("int", self._tls.read(len(into) - size, into[size:]))
+                if not count:
+                    over = True
+                    break
+                size += count
+            else:
+                self._rest = bool(self._tls.pending() or self._in.pending)
+        except ssl.SSLWantReadError:
+            pass
         self._go_on_writing()
         if size:
-            cast("asyncio.Protocol", self._above).data_received(pieces[0] if len(pieces) == 1 else b"".join(pieces))
-        if over:
-            self._heard_all()
-        else:
-            self._go_on_reading()
+            above.buffer_updated(size)
+        return over
 
     def _go_on_writing(self) -> None:
         """What TLS itself has to answer, and what it had not taken."""

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import errno
+from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
 
 from penstock.replication.messages import PIECE_MOST, Ack, Bye, Bytes, Message
-from penstock.server.cluster.speech import Peer
+from penstock.server.cluster.speech import Peer, Shown, Tls
+from tls_lab import Files
 
 
 class Listening:
@@ -160,3 +162,20 @@ def test_a_disk_that_fails_is_not_taken_for_a_connection_that_ended(at: str) -> 
         server.close()
 
     asyncio.run(run())
+
+
+def test_renewed_files_hold_from_the_next_handshake_on_and_bad_ones_do_not(tmp_path: Path) -> None:
+    files = Files(tmp_path)
+    tls = Tls(files.certificate, files.key, files.ca)
+    shown = Shown(tls)
+    first = shown.current().context
+    assert shown.current().context is first
+    files.sign_server()
+    second = shown.current().context
+    assert second is not first
+    Path(files.key).write_text("no key")
+    assert shown.current().context is second
+    Path(files.key).unlink()
+    assert shown.current().context is second
+    files.sign_server()
+    assert shown.current().context not in {first, second}

@@ -39,11 +39,17 @@ from penstock.server.cluster import folder
 from penstock.server.cluster.member import Member
 from penstock.server.cluster.membership import Terms
 from penstock.server.cluster.registers import MANUAL, Kept, Register, register_at
-from penstock.server.cluster.speech import STRANGERS_MOST, Peer, Tls
+from penstock.server.cluster.speech import PATIENCE_S, Peer, Shown, Tls
+from penstock.server.listening import bind, entry_for
 from penstock.server.loading import beside_a_server, end_with_parent
+from penstock.server.strangers import Stranger
+from penstock.server.strangers import Terms as Bounds
 
 if TYPE_CHECKING:
     from penstock.replication.register import Member as Listed
+
+STRANGERS = Bounds(PATIENCE_S, sockets=32, per_address=16)
+"""Of the stream's address."""
 
 
 def plain(member: Member) -> dict[str, object]:
@@ -162,7 +168,6 @@ class Process:
         self._pool = ThreadPoolExecutor(1, "penstock-register")
         self._register: Register = register_at(asked["register"], asked["data"], asked["lease"])
         self._reading = self._hands_over = False
-        self._strangers = 0
         self._over = asyncio.Event()
         self._disk = OsDisk(asked["data"])
         self._told_at = 0.0
@@ -186,8 +191,8 @@ class Process:
             loop.add_reader(syncer.fileno(), self._synced, syncer)
         host, port = asked["listen"]
         try:
-            context = None if self._tls is None else self._tls.server()
-            await loop.create_server(self._stranger, host, port, reuse_address=True, ssl=context)
+            shown = None if self._tls is None else Shown(self._tls).current
+            entry_for(STRANGERS, loop).listener("cluster", self._stranger, shown).open(bind(host, port))
         except OSError as error:
             raise Unavailable(f"cluster.listen: cannot bind {host}:{port}: {error.strerror}") from error
         loop.add_reader(self._sock, self._from_server)
@@ -215,19 +220,14 @@ class Process:
 
     # streams
 
-    def _stranger(self) -> Peer:
-        self._strangers += 1
-        peer = Peer(self._secret, self._member, self._known, self._gone, calls=False)
-        if self._strangers > STRANGERS_MOST:
-            self._loop.call_soon(peer.close)
+    def _stranger(self, stranger: Stranger) -> Peer:
+        def known(peer: Peer) -> None:
+            stranger.known()
+            self._member.taken(peer)
+
+        peer = Peer(self._secret, self._member, known, stranger.gone, calls=False, refused=stranger.tell)
+        stranger.close, stranger.doing = peer.abort, "it had not shown that it knows the cluster's secret"
         return peer
-
-    def _known(self, peer: Peer) -> None:
-        self._strangers -= 1
-        self._member.taken(peer)
-
-    def _gone(self) -> None:
-        self._strangers -= 1
 
     async def _call(
         self, address: str, taken: Callable[[Peer], None], failed: Callable[[], None], *, leads: bool

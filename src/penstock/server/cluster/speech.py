@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import logging
+import os
 import secrets
 import socket
 import ssl
@@ -37,13 +38,13 @@ JOINED = 1 << 14
 """Bytes of a message that are copied behind its head; more are given to the system where they are."""
 ROOM = 1 << 16
 """Bytes that a connection takes at once, before it has to take more."""
-STRANGERS_MOST = 32
 PATIENCE_S = 5.0
+"""For the other side to show that it has the secret."""
 _LENGTHS = struct.Struct("<II")
 
 
 class Tls(NamedTuple):
-    """Files, PEM.  They are read for each call that is made; the side that is called reads them when it starts."""
+    """Files, PEM, read for each call that is made."""
 
     certificate: str
     key: str
@@ -57,6 +58,13 @@ class Tls(NamedTuple):
         """For who calls: the certificate must be for the address that is called."""
         return self._filled(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
 
+    def stamp(self) -> tuple[object, ...]:
+        """Another one: the files are others."""
+        try:
+            return tuple((found.st_mtime_ns, found.st_ino, found.st_size) for found in map(os.stat, self))
+        except OSError as error:
+            return (error.filename,)
+
     def _filled(self, context: ssl.SSLContext) -> ssl.SSLContext:
         context.minimum_version = ssl.TLSVersion.TLSv1_3
         context.verify_mode = ssl.CERT_REQUIRED
@@ -66,6 +74,26 @@ class Tls(NamedTuple):
         except (OSError, ssl.SSLError) as error:
             raise SettingsError(f"cluster.certificate, key and ca cannot be used: {error}") from error
         return context
+
+
+class Shown:
+    """What the side that is called shows: new files from the next call on, if they can be used."""
+
+    def __init__(self, tls: Tls) -> None:
+        """SettingsError."""
+        self.tls = tls
+        self.context = tls.server()
+        self._stamp = tls.stamp()
+
+    def current(self) -> Shown:
+        """This, with what is in the files now."""
+        if (stamp := self.tls.stamp()) != self._stamp:
+            self._stamp = stamp
+            try:
+                self.context = self.tls.server()
+            except SettingsError as error:
+                logger.warning("%s; the old ones go on", error)
+        return self
 
 
 def _proof(secret: bytes, side: str, first: bytes, second: bytes) -> bytes:
@@ -92,10 +120,15 @@ class Peer(asyncio.BufferedProtocol):
         failed: Callable[[], None],
         *,
         calls: bool,
+        refused: Callable[[str], None] | None = None,
     ) -> None:
-        """calls: it is the follower's side.  failed: it ended before anything was known of it."""
+        """calls: it is the follower's side, which waits `PATIENCE_S`; who is called has a guard for that.
+
+        failed: it ended before anything was known of it.  refused: why, where the other side is to blame.
+        """
         self._secret, self._listener, self._known, self._failed = secret, listener, known, failed
         self._calls = calls
+        self._refused = refused
         self._ours = secrets.token_bytes(NONCE)
         self._theirs = b""
         self._buffer = bytearray(ROOM)
@@ -111,9 +144,10 @@ class Peer(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(HIGH_WATER)
-        if not self._calls:
+        if self._calls:
+            self._timer = asyncio.get_running_loop().call_later(PATIENCE_S, self.close)
+        else:
             self._transport.write(self._ours)
-        self._timer = asyncio.get_running_loop().call_later(PATIENCE_S, self.close)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         if self._closed:
@@ -178,6 +212,12 @@ class Peer(asyncio.BufferedProtocol):
             self._transport.write(start)
             self._transport.write(memoryview(body))  # of which no part is copied before it waits
 
+    def abort(self) -> None:
+        """End it at once."""
+        self._closed = True
+        if self._transport is not None:
+            self._transport.abort()
+
     def close(self) -> None:
         """What was given goes out; nothing more is heard."""
         self._closed = True
@@ -205,7 +245,10 @@ class Peer(asyncio.BufferedProtocol):
             if right:
                 self._transport.write(_proof(self._secret, "leader", self._theirs, self._ours))
         if not right:
-            logger.warning("%s does not know the cluster's secret", self._transport.get_extra_info("peername"))
+            if self._refused is not None:
+                self._refused("it does not know the cluster's secret")
+            else:
+                logger.warning("%s does not know the cluster's secret", self._transport.get_extra_info("peername"))
             self.close()
             return False
         self._shook = True
