@@ -105,6 +105,10 @@ PLANTED: dict[str, Plant] = {
 }
 
 
+SOONEST = {"a term that was given up is made again": (3, 1)}
+"""The shape in which it is found soonest, where it takes more than the first few schedules of all."""
+
+
 @pytest.mark.parametrize("fault", PLANTED)
 def test_each_rule_that_is_left_out_is_found(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     PLANTED[fault](monkeypatch)
@@ -112,7 +116,8 @@ def test_each_rule_that_is_left_out_is_found(fault: str, monkeypatch: pytest.Mon
         with pytest.raises((Broken, LogDamaged)):
             WRITTEN[fault]()
         return
-    found = (walk(range(at, at + 5), shape)[0] for at in range(0, 60, 5) for shape in SHAPES)
+    shapes = [SOONEST[fault]] if fault in SOONEST else SHAPES
+    found = (walk(range(at, at + 5), shape)[0] for at in range(0, 60, 5) for shape in shapes)
     assert any(one is not None for one in found)
 
 

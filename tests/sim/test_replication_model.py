@@ -115,5 +115,5 @@ PLANTED: dict[str, tuple[Rules, type[InSync]]] = {
 def test_each_rule_that_is_left_out_is_found(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     rules, insync = PLANTED[fault]
     _with(insync, monkeypatch)
-    found = (walk(rules, range(2000), shape)[0] for shape in SHAPES[:2])
+    found = (walk(rules, range(at, at + 100), shape)[0] for at in range(0, 2000, 100) for shape in SHAPES[:2])
     assert any(one is not None for one in found)
