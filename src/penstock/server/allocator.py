@@ -11,12 +11,14 @@ import ctypes
 import gc
 import os
 import resource
+import sys
 import time
 from collections.abc import Callable
 from functools import cache
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
-import pyarrow as pa
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _PAGE = resource.getpagesize()
 _MMAP_THRESHOLD, _ARENA_MAX = -3, -8
@@ -29,9 +31,16 @@ LARGE = 512 << 10
 """Larger blocks are then mapped by themselves, and go back to the system when they are freed."""
 
 
+HOLES = 32 << 20
+"""Bytes that a door grows by before it gives free memory back."""
+
 APART_S = 10.0
 REST = 500
 """Seconds between two full collections of cycles: so many, and so many times what the last one took."""
+
+GIVE_S = 2.0
+GIVE_MOST_S = 120.0
+"""Seconds between two givings back by who insists: after one that gave much, and after many that did not."""
 
 
 def _trim() -> Callable[[int], int] | None:
@@ -53,27 +62,51 @@ def give_back() -> None:
 class Tidy:
     """Gives free memory back whenever the process has grown by so much: a burst's holes are not left for the next.
 
-    Bodies of all sizes come and go; without this a server with a budget of 64 MiB holds 60 MiB more in holes.
+    Bodies of all sizes come and go; without this a server with a budget of 64 MiB holds 60 MiB more in holes, and
+    Flight's door 900 MiB after messages that were begun and not ended.
     """
 
-    def __init__(self, growth: int) -> None:
-        """growth: bytes that the process grows by before it gives back."""
+    def __init__(
+        self, growth: int, *, insists: bool = False, mono: Callable[[], float] = time.monotonic,
+        resident: Callable[[], int] | None = None,
+    ) -> None:  # fmt: skip
+        """growth: bytes that the process grows by before it gives back.
+
+        insists: as long as it is larger than it was it gives back again and again, less often where that brings little.
+        """
         self._growth = growth
-        self._low = resident_bytes()
+        self._insists = insists
+        self._mono = mono
+        self._resident = resident or resident_bytes
+        self._low = self._resident()
+        self._rest = GIVE_S
+        self._next = 0.0
 
     def due(self) -> bool:
         """Whether `run` is worth its while."""
-        now = resident_bytes()
+        now = self._resident()
         self._low = min(self._low, now)
-        return now > self._low + self._growth
+        return now > self._low + self._growth and self._mono() >= self._next
 
     def run(self) -> None:
         """Takes milliseconds, so not on the loop.  Any thread."""
+        before = self._resident()
         give_back()
-        pa.default_memory_pool().release_unused()
+        _give_arrows_back()
+        after = self._resident()
+        if self._insists:
+            self._rest = GIVE_S if before - after >= self._growth // 4 else min(2 * self._rest, GIVE_MOST_S)
+            self._next = self._mono() + self._rest
+        else:
+            self._low = after
+
+
+def _give_arrows_back() -> None:
+    arrow = sys.modules.get("pyarrow")  # some processes do without it
+    if arrow is not None:
+        arrow.default_memory_pool().release_unused()
         if (flights := _arrows_own()) is not None:
             flights.release_unused()
-        self._low = resident_bytes()
 
 
 class Cycles:
@@ -140,6 +173,8 @@ def with_pool_of_our_own(*, small: bool) -> None:
 
     small: where everybody allocates.  Otherwise jemalloc, where Arrow has it: it keeps large buffers out of the heap.
     """
+    import pyarrow as pa
+
     if not small and "jemalloc" in pa.supported_memory_backends():
         pa.set_memory_pool(pa.jemalloc_memory_pool())
     else:
@@ -151,6 +186,8 @@ def flight_is_bounded(most: int) -> bool:
 
     To be asked before clients are there: what it gives is taken from them for a moment.
     """
+    import pyarrow as pa
+
     pool = _arrows_own()
     if pool is None:
         return False
@@ -163,4 +200,6 @@ def flight_is_bounded(most: int) -> bool:
 
 def _arrows_own() -> pa.MemoryPool | None:
     """The pool that Arrow takes where nobody names one, if it is one that can have a bound."""
+    import pyarrow as pa
+
     return pa.mimalloc_memory_pool() if "mimalloc" in pa.supported_memory_backends() else None

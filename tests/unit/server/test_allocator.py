@@ -79,3 +79,35 @@ def test_a_long_collection_is_far_from_the_next() -> None:
     for expected in (True, False, True):
         size[0] += 10
         assert cycles.beat() is expected, "it took 0.2 s, and 500 times that is 100 s"
+
+
+def test_who_insists_gives_back_after_the_burst_too_and_rests_longer_where_that_brings_little() -> None:
+    """A look at the height of a burst finds nothing, and nothing grows when it is over."""
+    now, size = 0.0, 100 << 20
+    tidy = allocator.Tidy(32 << 20, insists=True, mono=lambda: now, resident=lambda: size)
+    assert not tidy.due()
+    size = 900 << 20  # in use
+    assert tidy.due()
+    tidy.run()
+    runs = list[float]()
+    while now < 1000:
+        now += 1
+        if tidy.due():
+            tidy.run()
+            runs.append(now)
+    apart = [after - before for before, after in zip([0.0, *runs], runs, strict=False)]
+    assert apart[:3] == [4, 8, 16]
+    assert max(apart) == allocator.GIVE_MOST_S
+    size = 110 << 20
+    assert not tidy.due()
+
+
+def test_who_does_not_insist_is_content_with_what_is_in_use() -> None:
+    size = 100 << 20
+    tidy = allocator.Tidy(32 << 20, mono=lambda: 0.0, resident=lambda: size)
+    size = 900 << 20
+    assert tidy.due()
+    tidy.run()
+    assert not tidy.due()
+    size += 33 << 20
+    assert tidy.due()

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import orjson
 
+from penstock.server.allocator import HOLES, Tidy
 from penstock.server.doors.line import Broken, Ended, Kind, Line, plain
 from penstock.server.listening import Entry, Listener
 from penstock.server.loading import begun_as_a_door
@@ -90,10 +91,13 @@ class Front(ABC):
 
     def _listen_to_core(self) -> None:
         """The thread."""
+        heap = Tidy(HOLES, insists=True)
         try:
             while True:
                 told = plain(self._control.receive(CONTROL).payload)
                 self.loop.call_soon_threadsafe(self._asked, told)
+                if _alone and told["do"] == "ping" and heap.due():
+                    heap.run()
         except (Ended, Broken):
             try:
                 self.loop.call_soon_threadsafe(self.over.set)

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from penstock.server import allocator
 from penstock.server.doors.line import Broken, Ended, Kind, Line, Lines, plain
 from penstock.server.flight.crowding import with_small_stacks, with_threads_of_arrow
 from penstock.server.loading import UNGUARDED, begun_as_a_door, do_without_pandas, with_bounded_pool
@@ -54,6 +55,7 @@ class Front:
         self._lines = Lines(lines)
         self._server: Server | None = None
         self._short = 0  # looks in a row that found no room
+        self._heap = allocator.Tidy(allocator.HOLES, insists=True)
 
     def run(self) -> None:
         """Until the server closes the socket."""
@@ -115,6 +117,8 @@ class Front:
             there, closed = self._server.strangers()
             answer = {"strangers": there, "closed": {f"{door} {why}": n for (door, why), n in closed.items()}}
         self._tell(answer)
+        if self._alone and self._heap.due():
+            self._heap.run()
 
     def _left(self, peers: list[tuple[str, int]]) -> None:
         for at in range(0, len(peers), LEFT_MOST):
@@ -145,8 +149,6 @@ def main() -> None:
     do_without_pandas()
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     with_bounded_pool(decoded)
-    from penstock.server import allocator
-
     allocator.keep_close(decoded)
     with_threads_of_arrow()
     try:
