@@ -108,6 +108,9 @@ class Publishes:
             }
         return out
 
+    def take_judged(self, before: Publishes) -> None:
+        """The same rows, made before, were judged: what was worked out of a body is known by the object that it is."""
+        self.judged, self.ahead, self.bodies = before.judged, before.ahead, before.bodies
 
     def stored_part(self, low: int, high: int) -> Publishes:
         """Rows low..high-1 of a batch that is stored as one of their own, for who reads them; it keeps nothing else."""

@@ -136,8 +136,7 @@ class Copier:
         before: its rows, if content filters judged them.
         """
         engine = self._engine
-        if not engine.has_room():
-            engine.on_room.append(partial(self._handover.again, partial(self._decide, query, chunk, before), taken))
+        if not self._handover.has_room(partial(self._decide, query, chunk, before), taken):
             return
         why = refusal(engine)
         if why is not None:
@@ -145,7 +144,7 @@ class Copier:
         publishes = chunk_publishes(engine, chunk)
         if len(before) == len(publishes):  # an exchange that came or went meanwhile: judge anew
             for rows, judged in zip(publishes, before, strict=True):
-                rows.judged, rows.ahead, rows.bodies = judged.judged, judged.ahead, judged.bodies
+                rows.take_judged(judged)
         again = partial(self._handover.again, partial(self._decide, query, chunk, publishes), taken)
         if not engine.judges.ready(publishes, again):
             return

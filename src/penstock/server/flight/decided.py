@@ -186,16 +186,21 @@ def _read(batch: pa.RecordBatch, topic: str | None) -> Upload:
     return read_upload(receive(batch, STAGED, _TAKEN), topic, _TAKEN)
 
 
+def staged_publishes(engine: Engine, stage: DecidedPart | StageInfo, upload: Upload) -> Publishes:
+    """Rows of a stage with their topics looked up; on the loop.  Raises NotFound for a missing exchange."""
+    publishes = to_publishes(engine, upload, stage.vhost, stage.exchange)
+    publishes.delta = stage.delta or None
+    if stage.delta:
+        publishes.bodies = listed(publishes.bodies)  # what is worked out about a body is known by its object
+    return publishes
+
+
 def chunk_publishes(engine: Engine, chunk: Chunk) -> list[Publishes]:
     """A chunk with its topics looked up, on the loop; without the rows whose exchange is gone."""
     out: list[Publishes] = []
     for part, upload in chunk.stretches:
         try:
-            publishes = to_publishes(engine, upload, part.vhost, part.exchange)
-            publishes.delta = part.delta or None
-            if part.delta:
-                publishes.bodies = listed(publishes.bodies)  # what is worked out about a body is known by its object
-            out.append(publishes)
+            out.append(staged_publishes(engine, part, upload))
         except Refused as refusal:
             logger.warning("%d rows of stage %s go nowhere: %s", len(upload), part.stage, refusal)
     return out

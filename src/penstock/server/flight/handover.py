@@ -157,6 +157,13 @@ class Handover:
         self._guarded(job, answer)
         self.engine.arm()
 
+    def has_room(self, job: Callable[[Answer[T]], None], answer: Answer[T]) -> bool:
+        """Whether the gathering commit takes more; if not, the job is run once more when it does."""
+        if self.engine.has_room():
+            return True
+        self.engine.on_room.append(partial(self.again, job, answer))
+        return False
+
     def keep(self, answer: Answer[T]) -> None:
         """An answer that waits for something: whoever waits for it is told when the server stops or the log breaks."""
         open_: set[Answer[T]] = self._open  # type: ignore[assignment]

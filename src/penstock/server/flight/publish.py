@@ -239,15 +239,14 @@ class Publishing:
                 return
             waiter.go_on = _nobody
             self._waiting.pop(waiter, None)
-        if not engine.has_room():
-            later = partial(self._decide, command, upload, keyed, sequence, before, waiter=waiter)
-            engine.on_room.append(partial(self._handover.again, later, answer))
+        later = partial(self._decide, command, upload, keyed, sequence, before, waiter=waiter)
+        if not self._handover.has_room(later, answer):
             return
         if (why := refusal(engine, new=True)) is not None:
             raise why
         batch = to_publishes(engine, upload, command.vhost, command.exchange)
-        if before is not None:  # what was worked out about its bodies is known by the objects that they are
-            batch.judged, batch.ahead, batch.bodies = before.judged, before.ahead, before.bodies
+        if before is not None:
+            batch.take_judged(before)
         batch.delta, batch.keyed = command.delta, keyed
         again = partial(
             self._handover.again,

@@ -17,11 +17,11 @@ from penstock.records.dataclass import dataclass
 from penstock.records.entries import Publishes
 from penstock.records.rights import LOGIN, WATCHES
 from penstock.server.flight.calls import Caller
-from penstock.server.flight.decided import Chunk, Dropping, alike, chunk_publishes, chunks_of, texts
+from penstock.server.flight.decided import Chunk, Dropping, alike, chunk_publishes, chunks_of, staged_publishes, texts
 from penstock.server.flight.gatekeeper import Action, Gatekeeper, Table
 from penstock.server.flight.handover import Answer
 from penstock.server.flight.publish import refusal
-from penstock.server.flight.sink_stages import Found, anybodys, parts_of, stage_publishes
+from penstock.server.flight.sink_stages import Found, anybodys, parts_of
 from penstock.server.flight.stage_files import path_of
 from penstock.server.flight.stream_actions import Reply, StreamActions
 from penstock.wire.fields import NUMBER_MOST, Fields
@@ -428,17 +428,15 @@ class SinkActions(StreamActions):
         before: the rows, if content filters judged them.
         """
         engine = self.engine
-        if not engine.has_room():
-            later = partial(self._handover.again, partial(self._commit, asked, uploads, before), answer)
-            engine.on_room.append(later)
+        if not self._handover.has_room(partial(self._commit, asked, uploads, before), answer):
             return
         why = refusal(engine, new=not asked.settle)
         if why is not None:
             raise why
         self._refuse_unkept(asked)
-        publishes = stage_publishes(engine, uploads)
+        publishes = [staged_publishes(engine, info, upload) for info, upload in uploads]
         for rows, judged in zip(publishes, before, strict=bool(before)):
-            rows.judged, rows.ahead, rows.bodies = judged.judged, judged.ahead, judged.bodies
+            rows.take_judged(judged)
         again = partial(self._handover.again, partial(self._commit, asked, uploads, publishes), answer)
         if not engine.judges.ready(publishes, again):
             return

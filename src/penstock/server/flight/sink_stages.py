@@ -27,14 +27,13 @@ from penstock.core.publishing.published import TraitsMemo
 from penstock.core.state.pending import DecidedPart
 from penstock.errors import DiskFull, InvalidArgument, NotFound, Unavailable
 from penstock.records.compute import cut
-from penstock.records.entries import Publishes
 from penstock.records.message_bodies import listed
 from penstock.records.rights import ADMINISTRATOR
 from penstock.server.access import Who
 from penstock.server.flight.arriving import Arriving
 from penstock.server.flight.calls import Caller, Intake
 from penstock.server.flight.decided import AT_ONCE, check_rising, lines, merged, plain
-from penstock.server.flight.publish import end_rows, to_publishes
+from penstock.server.flight.publish import end_rows
 from penstock.server.flight.stage_files import (
     FOLDER,
     StageInfo,
@@ -52,7 +51,6 @@ from penstock.wire.flight.received import STAGED, STAGED_IN_ORDER, Bounds, recei
 
 if TYPE_CHECKING:
     from penstock.ports import Clock, Disk
-    from penstock.server.engine import Engine
     from penstock.server.flight.gatekeeper import Gatekeeper
 
 logger = logging.getLogger("penstock.server")
@@ -391,15 +389,3 @@ def refuse_headers(upload: Upload, memo: TraitsMemo, rows: int) -> None:
         if why is not None:
             row = rows + (0 if isinstance(properties, bytes) else properties.index(head))
             raise InvalidArgument(f"stage: the headers of row {row} are refused: {why}")
-
-
-def stage_publishes(engine: Engine, uploads: Sequence[tuple[StageInfo, Upload]]) -> list[Publishes]:
-    """Uploads with their topics looked up; on the loop."""
-    out: list[Publishes] = []
-    for info, upload in uploads:
-        publishes = to_publishes(engine, upload, info.vhost, info.exchange)
-        publishes.delta = info.delta or None
-        if info.delta:
-            publishes.bodies = listed(publishes.bodies)  # what is worked out about a body is known by its object
-        out.append(publishes)
-    return out

@@ -119,9 +119,7 @@ class Transacting:
         engine = self._engine
         charge.check()
         charge.busy = True
-        if kept and not engine.has_room():
-            later = partial(self._begin, caller, command, kept, word, charge)
-            engine.on_room.append(partial(self._handover.again, later, answer))
+        if kept and not self._handover.has_room(partial(self._begin, caller, command, kept, word, charge), answer):
             return
         batches = [to_publishes(engine, upload, command.vhost, goal.exchange) for goal, upload in kept]
         starts = accumulate((len(upload) for _, upload in kept), initial=0)
