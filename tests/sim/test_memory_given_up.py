@@ -11,7 +11,7 @@ from collections.abc import Callable
 import pytest
 
 from penstock.log.simdisk import SimDisk
-from penstock.memory.relief import PATIENCE_US
+from penstock.memory import PATIENCE_US
 from penstock.server.amqp.holding import READ_ON
 from penstock.wire.amqp import methods as m
 from penstock.wire.amqp.frames import BODY, HEADER, METHOD, frame

@@ -7,10 +7,9 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Unpack, cast
 
+from penstock.client.arguments import QueueOptions, texts_checked
 from penstock.client.link import Link
-from penstock.client.queue_options import QueueOptions
 from penstock.client.showing import Facts, Listed
-from penstock.client.texts import texts_checked
 from penstock.client.urls import Address
 from penstock.errors import InvalidArgument
 from penstock.units import format_duration, span

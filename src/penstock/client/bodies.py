@@ -17,7 +17,7 @@ from typing import Any, TypeAlias, cast
 
 import orjson
 
-from penstock.client.texts import texts_checked
+from penstock.client.arguments import texts_checked
 from penstock.errors import InvalidArgument, InvalidBody
 from penstock.records.message_types import AVRO, BARE, PROTOBUF, packed
 

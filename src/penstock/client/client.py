@@ -24,6 +24,7 @@ from typing import Any, NamedTuple, Self, TypeAlias, TypeVar, cast
 import pyarrow as pa
 
 from penstock.client import tracing
+from penstock.client.arguments import texts_checked
 from penstock.client.bodies import plain, reader_of
 from penstock.client.consumer import Consumer
 from penstock.client.link import PATIENCE, Link, patience
@@ -40,7 +41,6 @@ from penstock.client.outgoing import (
 )
 from penstock.client.reading import Querying
 from penstock.client.results import RESULTS, Task, submitted
-from penstock.client.texts import texts_checked
 from penstock.client.transactions import Transaction
 from penstock.client.urls import parse_urls, reason_of
 from penstock.errors import InvalidArgument, NotLeading, PenstockError, Unavailable

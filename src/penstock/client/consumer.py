@@ -27,11 +27,11 @@ import orjson
 import pyarrow as pa
 
 from penstock.client import tracing
+from penstock.client.arguments import texts_checked
 from penstock.client.bodies import Reader, plain
 from penstock.client.exchange import GIVE_BACK_S, WAIT_S, End, Exchange, Past
 from penstock.client.link import Link, Outage, crowded
 from penstock.client.messages import B, Following, Message, Rows
-from penstock.client.texts import texts_checked
 from penstock.client.transactions import Opening
 from penstock.errors import InvalidBody, PenstockError, PreconditionFailed, Unavailable
 from penstock.units import Duration, span

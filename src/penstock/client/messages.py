@@ -21,9 +21,9 @@ import orjson
 import pyarrow as pa
 
 from penstock.client import tracing
+from penstock.client.arguments import texts_checked
 from penstock.client.bodies import Reader, plain
 from penstock.client.showing import facts
-from penstock.client.texts import texts_checked
 from penstock.errors import InvalidBody, PreconditionFailed, Refused
 from penstock.records.causes import death_reason
 from penstock.records.dataclass import dataclass

@@ -12,9 +12,9 @@ import orjson
 import pyarrow as pa
 
 from penstock.client.admin import Administration
+from penstock.client.arguments import texts_checked
 from penstock.client.link import translated
 from penstock.client.messages import Message, Rows
-from penstock.client.texts import texts_checked
 from penstock.errors import InvalidArgument
 from penstock.units import Duration, format_duration, moment, span
 from penstock.wire.flight.commands import RECORDS_DEFAULT, of_messages

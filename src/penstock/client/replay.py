@@ -27,9 +27,9 @@ from typing import Any, Self, cast
 
 import orjson
 
+from penstock.client.arguments import texts_checked
 from penstock.client.link import Link, Outage, translated
 from penstock.client.messages import Message, Rows
-from penstock.client.texts import texts_checked
 from penstock.errors import InvalidArgument, NotFound, PenstockError, Unavailable
 from penstock.units import Duration, span
 

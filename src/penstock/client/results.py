@@ -14,9 +14,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
+from penstock.client.arguments import texts_checked
 from penstock.client.messages import Message, Receipt
 from penstock.client.replay import Replay
-from penstock.client.texts import texts_checked
 from penstock.errors import NotFound, WorkFailed
 from penstock.units import Duration, span
 

@@ -24,10 +24,10 @@ import orjson
 import pyarrow as pa
 
 from penstock.client import tracing
+from penstock.client.arguments import texts_checked
 from penstock.client.link import failure
 from penstock.client.messages import Message, Receipt
 from penstock.client.outgoing import BATCH_BYTES, BATCH_ROWS, columns_of, is_mandatory, one_row
-from penstock.client.texts import texts_checked
 from penstock.client.urls import Address
 from penstock.errors import PreconditionFailed, Unavailable
 from penstock.units import Duration, span

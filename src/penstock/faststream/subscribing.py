@@ -26,7 +26,7 @@ from faststream.specification.asyncapi.utils import resolve_payloads
 from faststream.specification.schema import Message, Operation, SubscriberSpec
 
 from penstock.client import aio
-from penstock.client.queue_options import QueueOptions
+from penstock.client.arguments import QueueOptions
 from penstock.errors import NotFound, PenstockError
 from penstock.faststream.messages import Parser, PenstockMessage, ReplyPublisher
 from penstock.records.dataclass import dataclass

@@ -12,7 +12,7 @@ are; what is nowhere the loader brings.
     4  what others keep and can read again        decoded batches, pages of replays, bodies for deltas
     5  direct bodies above each list's minimum, from the back of the longest list
     6  the other arrivals that are durable
-    what is left waits for the log, for a connection to take it, or is being read (`penstock.memory.relief`)
+    what is left waits for the log, for a connection to take it, or is being read (`penstock.memory`)
 """
 
 from __future__ import annotations

@@ -66,13 +66,13 @@ compute: Any = _Compute()
 
 
 def cut(batch: pa.RecordBatch, most: int) -> Iterator[pa.RecordBatch]:
-    """A batch in slices of so many bytes at most, or of one row."""
+    """The rows of a batch in slices of so many bytes at most, or of one row."""
     rows = batch.num_rows
-    if rows <= 1 or batch.nbytes <= most:
-        yield batch
-    else:
+    if rows > 1 and batch.nbytes > most:
         yield from cut(batch.slice(0, rows // 2), most)
         yield from cut(batch.slice(rows // 2), most)
+    elif rows:
+        yield batch
 
 
 def lsns_of(chunk: Chunk) -> npt.NDArray[np.int64]:

@@ -13,10 +13,9 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from penstock.memory import ReadCold, merged
+from penstock.memory import ReadCold, Relief, merged
 from penstock.memory.caches import Caches
 from penstock.memory.loader import Loader
-from penstock.memory.relief import Relief
 from penstock.records.chunks import LSN_LIMIT, Chunk, Now, as_chunk
 from penstock.records.entries import Rows
 

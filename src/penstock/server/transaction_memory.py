@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from penstock.errors import MemoryShort
-from penstock.memory.relief import PATIENCE_US, Held
+from penstock.memory import PATIENCE_US, Held
 
 if TYPE_CHECKING:
     from penstock.server.runtime import Runtime
@@ -72,7 +72,7 @@ class Charges:
     """Those of all open transactions.
 
     Together they may have a quarter of the budget, those of one user half of that, but for his only one.  Where one was
-    refused, who stands still makes room for the next (`penstock.memory.relief`): of the user who has most, his largest.
+    refused, who stands still makes room for the next (`penstock.memory`): of the user who has most, his largest.
     """
 
     def __init__(self, runtime: Runtime) -> None:

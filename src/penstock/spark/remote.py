@@ -122,7 +122,7 @@ class Remote:
         writer, reader = self._connected().put(text, batches[0].schema)
         with translated():
             try:
-                for batch in filter(len, batches):
+                for batch in batches:
                     for part in cut(batch, MESSAGE_BYTES):
                         writer.write_batch(part)
                 rows = sum(batch.num_rows for batch in batches)

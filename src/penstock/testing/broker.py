@@ -18,7 +18,7 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, cast
 
-from penstock.client.texts import texts_checked
+from penstock.client.arguments import texts_checked
 from penstock.core.commands.transactions import Ending
 from penstock.core.commands.transactions import Transaction as Decided
 from penstock.core.effects import Verb

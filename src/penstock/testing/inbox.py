@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import orjson
 
-from penstock.client.texts import texts_checked
+from penstock.client.arguments import texts_checked
 from penstock.core.commands.subscription import STAYS
 from penstock.core.commands.subscription import Subscription as Wish
 from penstock.core.effects import Verb

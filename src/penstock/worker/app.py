@@ -20,7 +20,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
-from penstock.client.texts import texts_checked
+from penstock.client.arguments import texts_checked
 from penstock.errors import InvalidArgument
 from penstock.units import Duration, span
 from penstock.worker.running import Running

@@ -11,9 +11,9 @@ from pydantic import BaseModel
 from typing_extensions import TypedDict
 
 import penstock
+from penstock.client.arguments import QueueOptions
 from penstock.client.bodies import plain, reader_of
 from penstock.client.messages import Message, Rows
-from penstock.client.queue_options import QueueOptions
 from penstock.config.queue_settings import KEY_ALIASES, QUEUE_KEYS
 from penstock.config.queue_values import Kind
 from penstock.errors import InvalidArgument
@@ -92,7 +92,7 @@ def test_without_a_type_it_is_what_its_publisher_says() -> None:
 
 
 def test_every_setting_is_known_to_type_checkers() -> None:
-    """A new one is a line of `client/queue_options.py`."""
+    """A new one is a line of `client/arguments.py`."""
     hints = get_type_hints(QueueOptions)
     assert set(hints) == {*QUEUE_KEYS, *KEY_ALIASES}
     wanted: dict[Kind, object] = {

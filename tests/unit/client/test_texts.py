@@ -14,8 +14,8 @@ import penstock.client.aio
 from penstock import client
 from penstock.client import admin, bodies, consumer, messages, queue_contents, reading, replay, results, transactions
 from penstock.client.aio import stream
+from penstock.client.arguments import texts_checked
 from penstock.client.client import Client
-from penstock.client.texts import texts_checked
 from penstock.errors import InvalidArgument
 from penstock.testing import broker, inbox
 from penstock.worker.app import App

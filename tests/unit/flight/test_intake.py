@@ -16,6 +16,7 @@ from flight_house import FlightHouse
 from penstock.client.link import Link
 from penstock.client.urls import parse_url
 from penstock.core.broker import Core
+from penstock.records.compute import cut
 from penstock.records.kinds import Kind
 from penstock.server.engine import Engine
 from penstock.server.flight import decided
@@ -23,7 +24,6 @@ from penstock.server.flight.calls import SHARE, Intake
 from penstock.server.flight.copier import UNDER_WAY
 from penstock.server.flight.decided import GroupLimits
 from penstock.server.flight.door import FlightLimits
-from penstock.spark.record_batches import cut
 from penstock.spark.remote import MESSAGE_BYTES, Remote, Where
 from penstock.wire.flight.received import Bounds
 

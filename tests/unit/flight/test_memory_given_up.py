@@ -12,7 +12,7 @@ import pytest
 import penstock
 from flight_house import FlightHouse
 from penstock.errors import MemoryShort
-from penstock.memory.relief import PATIENCE_US
+from penstock.memory import PATIENCE_US
 from penstock.memory.slab import Piece
 from penstock.server.flight.downstream import Delivery, Downstream
 from penstock.server.flight.handover import Outlet

@@ -8,8 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from penstock.errors import MemoryShort
-from penstock.memory import Budget
-from penstock.memory.relief import LEAST, PATIENCE_US, Held, Relief
+from penstock.memory import LEAST, PATIENCE_US, Budget, Held, Relief
 
 MIB = 1 << 20
 SECOND = 1_000_000

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.log.simdisk import SimDisk
-from penstock.memory.relief import PATIENCE_US
+from penstock.memory import PATIENCE_US
 from penstock.wire.amqp.frames import frame
 from sim.serverkit import Client, Life, clock
 

@@ -24,14 +24,13 @@ from penstock.client import replay as blocking_replaying
 from penstock.client import results as blocking_results
 from penstock.client import tracing, transactions
 from penstock.client.aio.stream import Batch, Consumer, Message, Replay
+from penstock.client.arguments import QueueOptions, texts_checked
 from penstock.client.client import BACKLOG, CONNECT_TIMEOUT
 from penstock.client.link import PATIENCE
 from penstock.client.messages import UNTYPED, B, Receipt, Refusal, TableReceipt
-from penstock.client.queue_options import QueueOptions
 from penstock.client.reading import Result
 from penstock.client.replay import Bookmarks
 from penstock.client.results import RESULTS
-from penstock.client.texts import texts_checked
 from penstock.units import Duration
 
 __all__ = [

@@ -18,8 +18,8 @@ from typing import Any, Generic, Self, TypeVar
 import pyarrow as pa
 
 from penstock.client import consumer, messages, replay, tracing
+from penstock.client.arguments import texts_checked
 from penstock.client.messages import B, Following, Values
-from penstock.client.texts import texts_checked
 from penstock.errors import PenstockError, Unavailable
 from penstock.units import Duration
 

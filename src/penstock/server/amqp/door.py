@@ -12,7 +12,7 @@ import socket
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from penstock.memory.relief import Held
+from penstock.memory import Held
 from penstock.records.rights import MONITORING
 from penstock.server.amqp.connection import Connection
 from penstock.server.amqp.links import AmqpLink, Link
@@ -394,7 +394,7 @@ class AmqpDoor:
 
 
 def unread(sessions: Collection[Connection]) -> Iterator[Held]:
-    """What waits for clients that do not read, which is memory that publishers want, for `memory.relief`.
+    """What waits for clients that do not read, which is memory that publishers want, for `memory`.
 
     While there is room a client may leave unread what it likes.  Where memory is short and stays so, the link of one
     that has taken nothing meanwhile is cut: its messages go back to their queues, as when it dies.

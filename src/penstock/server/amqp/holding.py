@@ -8,7 +8,7 @@ a publish is refused.
 While a channel has a line, all that it publishes goes behind it, and so does the close of the channel; acks and other
 methods pass, for they make room.  A connection that consumes is read on and may have `HELD_MOST` bytes in lines: the
 channel that passes that is closed with 506.  Any other is not read any more once it has `READ_ON` of them.  A channel
-whose line stands still while memory is short is closed with 506, too (`penstock.memory.relief`).  Clients that
+whose line stands still while memory is short is closed with 506, too (`penstock.memory`).  Clients that
 announced `connection.blocked` are told when the first line begins and when the last one has ended.
 """
 
@@ -20,7 +20,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from penstock.errors import DiskFull
-from penstock.memory.relief import Held
+from penstock.memory import Held
 from penstock.server.amqp.incoming import HELD
 from penstock.server.gates import Waiter
 from penstock.wire.amqp import events, methods

@@ -12,7 +12,7 @@ body there is no room is not read, in a line for each user, until there is.
 
 So no user waits for another's bodies.  While others of his wait, who has begun has to go on: where no `SLOWEST` bytes
 came in `STILL_US`, though he is read, his channels with such bodies are closed with 506, the largest first; so they are
-while memory is short (`penstock.memory.relief`).  Who consumes is always read, as his acks make room, and so is who has
+while memory is short (`penstock.memory`).  Who consumes is always read, as his acks make room, and so is who has
 begun already: beyond `FREE` bytes they may have what there is up to twice the whole, and are refused it only while
 memory is short.
 """
@@ -25,7 +25,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from penstock.errors import MemoryShort
-from penstock.memory.relief import PATIENCE_US, Held
+from penstock.memory import PATIENCE_US, Held
 from penstock.wire.amqp import events, methods
 
 if TYPE_CHECKING:

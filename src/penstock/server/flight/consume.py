@@ -30,7 +30,7 @@ from penstock.core.effects import Verb
 from penstock.core.queue.settling.settle import extend
 from penstock.errors import InvalidArgument, LogBroken, NotFound, PenstockError, Unavailable
 from penstock.expr import Filter, compile_filter
-from penstock.memory.relief import Held
+from penstock.memory import Held
 from penstock.memory.slab import Piece
 from penstock.records.chunks import as_chunk
 from penstock.records.dataclass import dataclass

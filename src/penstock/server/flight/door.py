@@ -55,7 +55,7 @@ from penstock.wire.flight.received import Bounds
 from penstock.wire.flight.tickets import command, parse_exchange, parse_get, parse_put
 
 if TYPE_CHECKING:
-    from penstock.memory.relief import Held
+    from penstock.memory import Held
     from penstock.ports import Disk
     from penstock.server.bulk.process import Bulk
     from penstock.server.engine import Engine

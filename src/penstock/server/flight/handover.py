@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
 import pyarrow as pa
 
 from penstock.errors import LogBroken, PenstockError, Unavailable
-from penstock.memory.relief import Held
+from penstock.memory import Held
 
 if TYPE_CHECKING:
     from penstock.server.engine import Engine

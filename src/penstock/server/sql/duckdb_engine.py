@@ -145,8 +145,6 @@ def paged(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     rows = size = 0
     for batch in batches:
         for piece in cut(batch, PAGE_BYTES):
-            if not piece.num_rows:
-                continue
             if waiting and (size + piece.nbytes > PAGE_BYTES or rows + piece.num_rows > PAGE_ROWS):
                 yield joined(waiting)
                 waiting, rows, size = [], 0, 0
