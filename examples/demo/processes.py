@@ -34,8 +34,10 @@ _forked = multiprocessing.get_context("forkserver")
 _forked.set_forkserver_preload([
     "numpy", "orjson", "pika", "penstock.client.client", "penstock.spark.sessions", "pyarrow.compute", "pyarrow.csv",
     "pyarrow.feather", "pyarrow.flight", "pyarrow.parquet", "rich.progress", "rich.table", "matplotlib.pyplot",
+    "pandas",
 ])  # fmt: skip
-"""What publishers and workers load, and the demo itself, is loaded once, by the process that they are forked from."""
+"""What publishers and workers load, and the demo itself, is loaded once, by the process that they are forked from.
+Arrow loads pandas wherever it is installed."""
 
 
 class Failure(Exception):
