@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -109,6 +110,7 @@ SECTIONS = re.findall(r"^\| `(\w+)` \|", (ROOT / "docs/settings.md").read_text()
 """Keys of the settings file, which are written behind their sections."""
 
 
+@cache
 def names_in(file: Path) -> set[str]:
     """Whatever has a name in a file of Python."""
     found = set[str]()

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -69,19 +70,20 @@ def statements(node: ast.AST) -> Iterator[ast.AST]:
             yield from statements(one)
 
 
-def imports(tree: ast.Module, package: str) -> Iterator[tuple[int, str]]:
+@cache
+def imports(file: Path, package: str) -> list[tuple[int, str]]:
     """Line and absolute dotted name of every import in a file, those under TYPE_CHECKING and in functions included."""
-    for node in statements(tree):
+    found = list[tuple[int, str]]()
+    for node in statements(ast.parse(file.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
-            for alias in node.names:
-                yield node.lineno, alias.name
+            found += ((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             base = node.module or ""
             if node.level:
                 parts = package.split(".")
                 base = ".".join([*parts[: len(parts) - node.level + 1], *([base] if base else [])])
-            for alias in node.names:
-                yield node.lineno, f"{base}.{alias.name}"
+            found += ((node.lineno, f"{base}.{alias.name}") for alias in node.names)
+    return found
 
 
 def package_of(file: Path, source: Path) -> str:
@@ -102,7 +104,7 @@ def violations(source: Path) -> list[str]:
         parts = file.relative_to(source).with_suffix("").parts
         text = file.read_text(encoding="utf-8")
         lines = text.splitlines()
-        for line, name in imports(ast.parse(text), package_of(file, source)):
+        for line, name in imports(file, package_of(file, source)):
             top = name.split(".")[0]
             shown = f"{file.relative_to(source)}:{line}: {lines[line - 1].strip()}"
             if parts[0] != "penstock":
@@ -138,7 +140,7 @@ def circles(source: Path) -> list[str]:
     needs = {
         module: {
             one
-            for _, name in imports(ast.parse(file.read_text(encoding="utf-8")), package_of(file, source))
+            for _, name in imports(file, package_of(file, source))
             for one in ([name] if name in files else [name.rpartition(".")[0]])
             if one in files and one != module
         }
