@@ -25,7 +25,7 @@ from penstock.core.commands.subscription import STAYS, Stays, Subscription
 from penstock.core.commands.topology import PolicyCommands, TopologyCommands
 from penstock.core.commands.transactions import SinkCommands, TransactionCommands
 from penstock.core.effects import Question
-from penstock.core.publishing.preflight import Preflight
+from penstock.core.publishing import Preflight
 from penstock.core.publishing.published import USUAL, Published, Refusal, Terms
 from penstock.core.queue.dispatching.consumers import UNLIMITED, Consumer, Credit
 from penstock.core.queue.dispatching.joining import reopen, replace

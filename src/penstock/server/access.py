@@ -2,19 +2,34 @@
 
 What exists is not told by a refusal.  Rights are judged by names, before anything is looked up; a vhost that is not
 there is refused like one that is not the user's, but to who sees all of them.
+
+What one user may take: of each countable thing there is a whole, a share of it, and a few for administrators.
+
+    taken of a user  <= `share` of the whole      so one user never has all
+    taken by all     <= the whole                 but for administrators, who may have all of it
+    administrators   <= the whole and `kept`      so who has to see what is going on always gets in
+
+Counted is what is under way or held now; whoever takes gives back.  `THINGS` has all of them: what a login can take
+and is not there either costs nothing or is bounded by the session or the memory that it is part of.  Knows no door.
+Any thread.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Container, Generator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from penstock.errors import AccessRefused, NotFound
+from penstock.errors import AccessRefused, NotFound, Unavailable
 from penstock.records.dataclass import dataclass
-from penstock.records.rights import DRIVER, REPORTER, Level, Need, Right
+from penstock.records.rights import ADMINISTRATOR, DRIVER, REPORTER, Level, Need, Right
 
 if TYPE_CHECKING:
     from penstock.server.entitlements import Rights
+
 
 DEFAULT_VHOST = "/"
 
@@ -99,3 +114,145 @@ def _text(names: Mapping[str, object], key: str) -> str:
     """What is no text is no name; whoever carries the request out says so."""
     value = names.get(key)
     return value if isinstance(value, str) else ""
+
+
+LOOK_S = 0.1
+"""How often who waits for a place looks whether he still wants it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """The bound of one thing."""
+
+    things: str  # in a person's words
+    do: str
+    whole: int
+    share: float = 0.5  # of the whole, for one user
+    kept: int = 8  # beyond the whole, for administrators
+
+
+THINGS: Mapping[str, Terms] = {
+    # connections that have logged in, at AMQP and Flight; those of HTTP are strangers between two requests.  The whole
+    # is what descriptors there are, see `with_descriptors`; programs often share one user, hence three quarters
+    "connections": Terms("connections", "are open", 65_536, 0.75),
+    "http_requests": Terms("HTTP requests", "are in work", 256),
+    "event_streams": Terms("clients", "look on", 128, 0.25),
+    "flight_calls": Terms("Flight calls", "are under way", 256),
+    "flight_streams": Terms("Flight streams", "are open", 64),  # each has a thread
+    "flight_streams_still": Terms("Flight streams", "stand still", 256),  # threads that wait for clients
+    "early_calls": Terms("Flight calls", "wait for the start to end", 64),
+    "amqp_replays": Terms("AMQP consumers", "read topics from a bookmark on", 8192),
+    "sql_statements": Terms("SQL statements", "run", 2, kept=1),
+    "sql_waiting": Terms("SQL statements", "wait for a place", 32),
+    "holds": Terms("reads", "hold the log", 10_000),
+    "stages": Terms("stages", "wait for their commit", 100_000),
+    "stage_bytes": Terms("bytes of stages", "wait for their commit", 4 << 30, 0.75, 0),
+}
+
+
+class Share:
+    """One thing that users share, and how much of it each has."""
+
+    def __init__(self, terms: Terms) -> None:
+        self.refused = 0
+        self._terms = terms
+        self._by_user = Counter[str]()
+        self._free = threading.Condition(threading.RLock())  # who gives may be collected in the middle of anything
+        self.taken = 0
+        self.bound(terms.whole)
+
+    def bound(self, whole: int) -> None:
+        """Set how many there are in all."""
+        self.whole = whole
+        self.of_user = max(1, int(whole * self._terms.share))
+
+    def of(self, user: str) -> int:
+        """How many a user has."""
+        return self._by_user[user]
+
+    def largest(self) -> tuple[str, int] | None:
+        """The user who has most, and how many; None: nobody has any."""
+        with self._free:
+            return max(self._by_user.items(), key=lambda item: item[1], default=None)
+
+    def told(self) -> dict[str, object]:
+        """How it stands, for people."""
+        most = self.largest()
+        return {
+            "taken": self.taken,
+            "whole": self.whole,
+            "of_user": self.of_user,
+            "largest": None if most is None else {"user": most[0], "taken": most[1]},
+            "refused": self.refused,
+        }
+
+    def refusal(self, who: Who, size: int = 1) -> Unavailable | None:
+        """Why somebody may not have so many more."""
+        terms, whose, has, most = self._terms, "", self.taken, self.whole
+        if ADMINISTRATOR.holds(who.tags):
+            most += terms.kept
+        elif self._by_user[who.user] + size > self.of_user:
+            whose, has, most = f" of user {who.user!r}", self._by_user[who.user], self.of_user
+        if has + size <= most:
+            return None
+        return Unavailable(
+            f"{has} {terms.things}{whose} {terms.do}, and {most} are allowed: end some, or try again later"
+        )
+
+    def take(self, who: Who, size: int = 1) -> None:
+        """Take so many for a user.  Raises Unavailable."""
+        with self._free:
+            if (why := self.refusal(who, size)) is not None:
+                self.refused += 1
+                raise why
+            self.put(who.user, size)
+
+    def put(self, user: str, size: int = 1) -> None:
+        """Count so many for a user who has them already, without asking."""
+        with self._free:
+            self._set(user, size)
+
+    def give(self, user: str, size: int = 1) -> None:
+        """Give so many of a user's back: what fails before that is done has given nothing, and may be tried again."""
+        with self._free:
+            self._free.notify_all()  # they look when this has ended
+            self._set(user, -size)
+
+    def _set(self, user: str, more: int) -> None:
+        """Both counts or none of them, also where there is no memory for one."""
+        has, taken = self._by_user[user] + more, self.taken + more
+        if has:
+            self._by_user[user], self.taken = has, taken
+        else:
+            self.taken, _ = taken, self._by_user.pop(user, 0)
+
+    @contextmanager
+    def held(self, who: Who) -> Generator[None]:
+        """Take one for the time of a `with` block.  Raises Unavailable."""
+        self.take(who)
+        try:
+            yield
+        finally:
+            self.give(who.user)
+
+    def wait(self, who: Who, until: float, wanted: Callable[[], bool]) -> bool:
+        """Wait for one, until a time by `time.monotonic`; False: it is too late, or not wanted any more."""
+        with self._free:
+            while self.refusal(who) is not None:
+                if time.monotonic() >= until or not wanted():
+                    self.refused += 1
+                    return False
+                self._free.wait(LOOK_S)
+            self.put(who.user)
+            return True
+
+
+class Shares:
+    """The shares of a server, by name."""
+
+    def __init__(self, things: Mapping[str, Terms] = THINGS) -> None:
+        self.by_name = {name: Share(terms) for name, terms in things.items()}
+
+    def of(self, name: str) -> Share:
+        """The share of this name, one of those that the server began with."""
+        return self.by_name[name]

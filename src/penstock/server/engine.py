@@ -26,6 +26,7 @@ from penstock.memory import ReadCold
 from penstock.memory.caches import Caches
 from penstock.records.entries import Control, Entry, Group, Publishes
 from penstock.records.kinds import LAZY, Kind
+from penstock.server.access import Shares
 from penstock.server.actions import Acts
 from penstock.server.caching import Fetches, Present, Tending
 from penstock.server.gates import Gates, Rooms, receiver_of
@@ -40,7 +41,6 @@ from penstock.server.scanning import Backfills, Scans
 from penstock.server.stream_backlog import Walked
 from penstock.server.traces import Traces
 from penstock.server.transaction_memory import Charges
-from penstock.server.user_shares import Shares
 from penstock.server.views.views import Views
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import struct
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias, cast
 
@@ -204,7 +204,9 @@ class Notices:
                     if isinstance(part, Control) and part.kind in TOLD:
                         told.append(part)
         if told and self._runtime.broken is None:
-            known = [each for one in told for each in self._known(one)]  # a later turn may delete its queue
+            known = list[_Known]()
+            for one in told:
+                self._add_known(one, known)  # a later turn may delete its queue
             self._runtime.when_durable(told[-1].lsn, lambda: self._tell(known))
         self._went.clear()
         if self.attendance:
@@ -213,7 +215,7 @@ class Notices:
             for came, consumer in some:
                 self._consumer(came, consumer)
 
-    def _known(self, control: Control) -> Iterator[_Known]:
+    def _add_known(self, control: Control, known: list[_Known]) -> None:
         """A record, with the bindings that went with what it ends, as RabbitMQ tells them.
 
         All come before the end of what was bound, but those from an exchange after its own.
@@ -223,14 +225,12 @@ class Notices:
         if TOLD[control.kind].noun == "queue" and "vhost" not in header:
             queue = self._runtime.core.queue_by_id(QUEUE_ID.unpack_from(control.body)[0])
             about = None if queue is None else (queue.vhost, queue.name)
-        end, behind = ("exchange", control.name), list[Binding]()
+        end, behind = ("exchange", control.name), list[_Known]()
         for one in self._went.get(control.lsn, ()):
-            if control.kind is Kind.EXCHANGE_DELETE and (one.destination_type, one.destination) != end:
-                behind.append(one)
-            else:
-                yield _unbound(control, one)
-        yield control.kind, control.time, header, about
-        yield from (_unbound(control, one) for one in behind)
+            after = control.kind is Kind.EXCHANGE_DELETE and (one.destination_type, one.destination) != end
+            (behind if after else known).append(_unbound(control, one))
+        known.append((control.kind, control.time, header, about))
+        known += behind
 
     def _tell(self, known: Sequence[_Known]) -> None:
         counts = dict.fromkeys(MANY, 0)

@@ -11,13 +11,13 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from penstock.server.access import Shares
 from penstock.server.accounts import accounts_of
 from penstock.server.clock import SystemClock
 from penstock.server.counters import Counters
 from penstock.server.pools import Pools
 from penstock.server.progress import Progress
 from penstock.server.rounds import Pulse
-from penstock.server.user_shares import Shares
 from penstock.server.users import Users
 
 if TYPE_CHECKING:

@@ -297,8 +297,10 @@ class Users:
 
     def may_come_from(self, user: str, host: str) -> bool:
         """Whether a user of this name may log in from this host."""
-        token = self.accounts.tokens.get(user.removeprefix(PREFIX)) if self.is_token(user) else None
-        return (user if token is None else token.user) not in self._loopback_only or is_loopback(host)
+        if user.startswith(PREFIX) and self.is_token(user):
+            token = self.accounts.tokens.get(user.removeprefix(PREFIX))
+            user = user if token is None else token.user
+        return user not in self._loopback_only or is_loopback(host)
 
     def who(self, user: str) -> Who:
         """Somebody who has logged in, as rights are judged.  Any thread."""

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from penstock.core.audit_log import Audit
-from penstock.core.commands import history
+from penstock.core.commands import queues
 from penstock.core.effects import Fetch, Fetched, Verb
 from penstock.core.publishing.published import Published
 from penstock.core.state.durable import canonical
@@ -269,7 +269,7 @@ def test_a_history_that_is_read_in_parts_comes_whole(world: World, monkeypatch: 
         part = effect.chunk[:2]
         world.core.answered(world.now, Fetched(effect.token, world.read(part), part[-1]))
 
-    monkeypatch.setattr(history, "READ_AT_ONCE", 3)
+    monkeypatch.setattr(queues, "READ_AT_ONCE", 3)
     monkeypatch.setattr(world, "fetch", partly)
     queue = world.declare("q")
     bind(world, "amq.fanout", "q")

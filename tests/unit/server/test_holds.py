@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from penstock.errors import Unavailable
-from penstock.server.access import Who
+from penstock.server.access import Share, Shares, Terms, Who
 from penstock.server.upkeep.retention import HOLD_US, Holds
-from penstock.server.user_shares import Share, Shares, Terms
 from sim.serverkit import clock
 
 ANN, BOB = Who("ann"), Who("bob")

@@ -18,7 +18,7 @@ from penstock.core.queue.limits import Figures
 from penstock.server.access import Who
 from penstock.server.http import facts as real
 from penstock.server.http import overview
-from penstock.server.http.app import create_app
+from penstock.server.http.door import create_app
 from penstock.server.http.metrics import ACTIONS, QUEUES, TOPICS, VIEWS, Line, Metrics
 from penstock.server.http.reception import credentials
 from penstock.server.http.routes import RABBITMQ_VERSION
@@ -157,8 +157,14 @@ class Facts(real.Facts):
             ],
             topics=[
                 TOPICS.look(
-                    {"vhost": "/", "exchange": of, "name": "orders", "records": count,
-                     "index_bytes": 80 * count, "schema_failed": count // 5}
+                    {
+                        "vhost": "/",
+                        "exchange": of,
+                        "name": "orders",
+                        "records": count,
+                        "index_bytes": 80 * count,
+                        "schema_failed": count // 5,
+                    }
                 )
                 for of, count in (("", 10), ("x", 5))
             ],

@@ -16,7 +16,7 @@ from typing import Any, cast
 import numpy as np
 import pyarrow as pa
 
-from penstock.core.commands.returning import ReturningCommands
+from penstock.core.commands.transfers import TransferCommands
 from penstock.core.links.asking import Asking
 from penstock.core.links.ownership import Span
 from penstock.core.links.parcels import Heard, Parcel, Piece, Told, read
@@ -49,7 +49,7 @@ from penstock.records.kinds import ENDED, Kind
 from penstock.records.message_bodies import from_column
 
 
-class LinkingCommands(ReturningCommands):
+class LinkingCommands(TransferCommands):
     """Both ends of links.
 
     quiet   by site: what this log has behind the first LSN and up to the second came from there, and says nothing to it

@@ -338,7 +338,7 @@ class PolicyCommands(DeliveryCommands):
             if more and kind is Kind.POLICY_DELETE:
                 header["more"] = True  # queues that it ruled follow in other groups
             self._out.record(kind, name, header)
-        self._rule_some(now, first)
+        self._rule_each(now, first)
         self._out.end()
         if more:  # or just so many
             self._unruled.update(dict.fromkeys(every))
@@ -387,12 +387,15 @@ class PolicyCommands(DeliveryCommands):
 
     def _rule_some(self, now: Now, numbers: Iterable[int]) -> None:
         self._out.begin()
+        self._rule_each(now, numbers)
+        self._out.end()
+
+    def _rule_each(self, now: Now, numbers: Iterable[int]) -> None:
         for number in numbers:
             self._unruled.pop(number, None)
             queue = self._admin.by_id.get(number)
             if queue is not None:
                 self._rule_by_policies(now, queue)
-        self._out.end()
 
     def _rule_by_policies(self, now: Now, queue: Queue) -> None:
         present = ruling_of(queue.settings, queue.ruling)

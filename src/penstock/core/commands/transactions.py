@@ -19,8 +19,8 @@ from typing import NoReturn, TypeAlias
 from penstock.core.commands.common_parts import CoreParts
 from penstock.core.commands.deliveries import DeliveryCommands
 from penstock.core.effects import Question, Reply, Verb
+from penstock.core.publishing import Preflight, judged, refused_headers
 from penstock.core.publishing.dead_letters import Prepared
-from penstock.core.publishing.preflight import Preflight, judged, refused_headers
 from penstock.core.publishing.published import ADMITTED, Published, Refusal
 from penstock.core.queue.dispatching.consumers import Consumer
 from penstock.core.queue.order.runs import Run, sorted_chunk

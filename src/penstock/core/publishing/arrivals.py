@@ -162,7 +162,12 @@ class Arrivals:
         batch.routes, batch.wanted, batch.judged = plan.route, size * len(queues), None
         batch.transient = batch.plain != PERSISTENT
         first = self.store(batch, [(queue, None) for queue in queues] if plan.route == NO_ROUTE else ())
-        self.arrive_in_each(queues, now, batch)
+        chunk, rows = range(first, first + size), range(size)
+        if len(queues) == 1 and straight(queues[0], now, chunk, self._outbox):
+            queues[0].arrived += size
+            self._touched.add(queues[0])
+        elif queues:
+            self.arrive(now, batch, [(queue, chunk, rows) for queue in queues])
         return Published(first, first + size - 1, stored=size)
 
     def arrive(

@@ -10,12 +10,14 @@ Every message is in one of the states of `core.queue.whole`, or gone:
 A queue decides with the `now` it is handed, writes each durable change to the sink and asks for effects there.  It
 knows no exchange, no topic, no other queue but those that share credit with it, no body but those shown to filters.
 
-What others ask of it beside its commands is `surface`; `places` tells where each message stands.
+Beside its commands is what others ask: publishing, whether it refuses a message, has publishers wait or lets others
+give way, and which keys it knows; doors, who is at work.  `places` tells where each message stands.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from array import array
+from collections.abc import Mapping, Sequence
 
 from penstock.core.effects import Purpose, Sink, Token, Verb
 from penstock.core.queue import lasting, owning, stages
@@ -33,36 +35,35 @@ from penstock.core.queue.administering import (
     stay_paused,
     withdraw,
 )
+from penstock.core.queue.contents import Contents
+from penstock.core.queue.dedup import Window, told_of
 from penstock.core.queue.dispatching.attendance import looked as looked_first
-from penstock.core.queue.dispatching.attendance import set_aside
+from penstock.core.queue.dispatching.attendance import set_aside, unused
+from penstock.core.queue.dispatching.browsing import newest
 from penstock.core.queue.dispatching.consumers import Consumer
 from penstock.core.queue.dispatching.dispatch import dispatch
 from penstock.core.queue.dispatching.joining import pull, subscribe, unsubscribe
 from penstock.core.queue.due import offer_first
 from penstock.core.queue.flow import arrive, depart, is_due, next_deadline, plan, tick
 from penstock.core.queue.held import looked, reach
+from penstock.core.queue.limits import Limits
 from penstock.core.queue.order.ranking import rated
-from penstock.core.queue.order.runs import Run
+from penstock.core.queue.order.runs import NEVER, Run
 from penstock.core.queue.parts import NO_CREDIT
+from penstock.core.queue.settling import several
 from penstock.core.queue.settling.letters import Letter
 from penstock.core.queue.settling.settle import settle
-from penstock.core.queue.settling.several import (
-    Acked,
-    acknowledge,
-    acknowledge_each,
-    acknowledge_lone,
-    apart,
-    together,
-)
 from penstock.core.queue.stages import PLAIN, stages_of
 from penstock.core.queue.staging import Told
-from penstock.core.queue.surface import Surface
 from penstock.core.queue.whole import DISPATCH, LETTERS
 from penstock.records.causes import FORCED
 from penstock.records.chunks import LSN_LIMIT, Chunk, Now
+from penstock.records.queue_settings import Overflowing, QueueSettings
+
+_UNBOUNDED = Limits(QueueSettings())
 
 
-class Queue(Surface):
+class Queue(Contents):
     """One queue.  Commands take `now` first and the sink last; each leaves nothing undone that is due at `now`."""
 
     __slots__ = ()
@@ -160,15 +161,15 @@ class Queue(Surface):
             self.carry_on(now, sink)
         return affected
 
-    def settle_several(self, now: Now, settled: Sequence[Acked], sink: Sink) -> int:
+    def settle_several(self, now: Now, settled: Sequence[several.Acked], sink: Sink) -> int:
         """Deliveries of several consumers are done, one after the other; returns how many messages that affected."""
-        if acknowledge_lone(self, now, settled, sink):
+        if several.acknowledge_lone(self, now, settled, sink):
             return len(settled)
         if self.is_due(now):
             self.tick(now, sink)
-        if not together(self):
+        if not several.together(self):
             return sum([self.settle(now, chunks, Verb.ACK, sink, by=consumer) for consumer, chunks in settled])
-        affected = acknowledge(self, now, settled, sink)
+        affected = several.acknowledge(self, now, settled, sink)
         if self.targets.lists:
             self.carry_on(now, sink)
         return affected
@@ -177,9 +178,9 @@ class Queue(Surface):
         """The same of as many consumers as messages, each of which has done the one at its place; chunk: ascending."""
         if self.is_due(now):
             self.tick(now, sink)
-        if not together(self):
-            return self.settle_several(now, apart(consumers, chunk), sink)
-        affected = acknowledge_each(self, now, consumers, chunk, sink)
+        if not several.together(self):
+            return self.settle_several(now, several.apart(consumers, chunk), sink)
+        affected = several.acknowledge_each(self, now, consumers, chunk, sink)
         if self.targets.lists:
             self.carry_on(now, sink)
         return affected
@@ -292,6 +293,201 @@ class Queue(Surface):
         self.letters.hold(token.serial, rest, now.mono)
         self.agenda |= LETTERS
         self.counted().letters_refused += count
+
+    # -- limits
+
+    @property
+    def _bounds(self) -> Limits:
+        foreign = self.foreign
+        if self.limits is None or (foreign is not None and (foreign.open or foreign.coming is not None)):
+            return _UNBOUNDED  # it is let in, or is not this site's
+        return self.limits
+
+    @property
+    def overflow(self) -> Overflowing:
+        """What becomes of messages beyond its limits."""
+        return self._bounds.mode
+
+    @property
+    def limited(self) -> bool:
+        """Whether a limit or a last-value key can refuse or remove messages."""
+        return self.limits is not None or self.last_values is not None
+
+    @property
+    def rejects(self) -> bool:
+        """Whether it refuses messages beyond its limits."""
+        return self._bounds.mode.rejects
+
+    @property
+    def refuses(self) -> bool:
+        """Whether it tells the publisher so."""
+        return self._bounds.mode.rejects and not self._bounds.mode.drops_newest
+
+    @property
+    def drops_newest(self) -> bool:
+        """Whether it drops what it refuses, and tells nobody."""
+        return self._bounds.mode.drops_newest
+
+    @property
+    def blocks(self) -> bool:
+        """Whether publishers wait while it is full."""
+        return self._bounds.mode.blocks
+
+    @property
+    def buries(self) -> bool:
+        """Whether refused messages become dead letters."""
+        return self._bounds.mode.buries
+
+    def holds_up(self, size: int) -> bool:
+        """Whether a message of `size` bytes has to wait for room, and can ever have it."""
+        bounds = self._bounds
+        return bounds.mode.blocks and bounds.ever_fit(size) and not bounds.fit(self, size)
+
+    def ever_holds(self, count: int) -> bool:
+        """Whether `count` messages can be in it at once, though not all fit now."""
+        bounds = self._bounds
+        return count <= bounds.length and (self.ready > 0 or bounds.size == NEVER)
+
+    def gives_way(self, count: int, size: int) -> bool:
+        """Whether `count` newcomers of `size` bytes together can displace others, or have owners to be told."""
+        told = self.last_values is not None or (self.foreign is not None and self.foreign.coming is not None)
+        return told or (self.limits is not None and self.limits.yields(self, count, size))
+
+    @property
+    def newest(self) -> int:
+        """The LSN of the newest message that is ready; 0 when there is none."""
+        return newest(self)
+
+    @property
+    def limits_told(self) -> str:
+        """Its limits in words, for people."""
+        bounds = self._bounds
+        sizes = (("max_length", bounds.length), ("max_length_bytes", bounds.size))
+        return ", ".join(f"{name} is {value}" for name, value in sizes if value < NEVER)
+
+    @property
+    def keeps_what_it_has(self) -> bool:
+        """Whether nothing leaves it while messages without an end of their own come in."""
+        settings = self.settings
+        return (
+            not self.roster.all and not self.limited and self.onward is None and not settings.purge_on_no_consumers
+            and settings.expiration is None and settings.message_ttl is None
+        )  # fmt: skip
+
+    @property
+    def paused(self) -> bool:
+        """Whether it is paused.  (While the server drains it is `halted` without being paused.)"""
+        return self.paused_until > 0
+
+    @property
+    def awaited(self) -> tuple[str, ...]:
+        """Sites that have to tell what happened before anything is delivered."""
+        return self.behind
+
+    # -- what it wants to know of a message
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it has no stage that needs more of a message than its times."""
+        return self.plan is PLAIN
+
+    @property
+    def ranked_by(self) -> str | None:
+        """The expression that gives each newcomer its priority."""
+        return None if self.ranks is None else self.settings.rank_text
+
+    @property
+    def shared_by_keys(self) -> bool:
+        """Whether messages are dispatched by group or fairness keys."""
+        return self.shares is not None
+
+    @property
+    def replaces(self) -> bool:
+        """Whether a newcomer may replace a message of its key."""
+        return self.last_values is not None
+
+    @property
+    def deduplicates(self) -> bool:
+        """Whether keys keep messages out of it."""
+        return self.dedup is not None
+
+    @property
+    def duplicates(self) -> int:
+        """Duplicates that were kept out since the start."""
+        return 0 if self.dedup is None else self.dedup.duplicates
+
+    def knows_any(self, keys: Sequence[int]) -> bool:
+        """Whether any of these keys is remembered, even one that no longer keeps messages out."""
+        return self.dedup is not None and self.dedup.knows(keys)
+
+    def has_key(self, key: int) -> bool:
+        """Whether keys are unique, and a message with this key is in the queue in any state."""
+        return self.dedup is not None and self.dedup.has(self, key)
+
+    def had_key(self, key: int, time: int) -> bool:
+        """Whether it took a message with this key within the deduplication window."""
+        return self.dedup is not None and self.dedup.in_window(key, time, self.settings)
+
+    def take_keys(self, told: Sequence[tuple[int, int]], time: int) -> None:
+        """Remember the keys of messages that it takes: (LSN, key) of each."""
+        if self.dedup is not None:
+            self.dedup.take(self, told, time)
+
+    def spared(self, count: int) -> None:
+        """Count duplicates that were kept out."""
+        if self.dedup is not None:
+            self.dedup.duplicates += count
+
+    @property
+    def keys_told(self) -> Mapping[str, int]:
+        """What its statistics say of keys that keep messages out."""
+        return told_of(self.dedup)
+
+    @property
+    def window(self) -> Window | None:
+        """Keys within the deduplication window; None without a window."""
+        return None if self.dedup is None else self.dedup.window
+
+    def remember(self, pairs: array[int]) -> None:
+        """What the window had before the process started, as it was dumped."""
+        if self.dedup is not None and self.dedup.window is not None:
+            self.dedup.window = Window.loaded(pairs)
+
+    # -- messages that a pass over the log finds
+
+    expect_older = lasting.expect_older
+    take_older = lasting.take_older
+    put_in_order = lasting.put_in_order
+
+    # -- who is at work
+
+    @property
+    def shares_credit(self) -> bool:
+        """Whether a consumer shares its credit with consumers of other queues."""
+        return self.sharing > 0
+
+    @property
+    def consumers(self) -> Sequence[Consumer]:
+        """Open consumers that are pushed to, in order of subscription."""
+        return self.roster.all
+
+    @property
+    def filters_look(self) -> bool:
+        """Whether a filter is asked about messages at the moment."""
+        return bool(self.targets.asked)
+
+    @property
+    def waits_for_filters(self) -> bool:
+        """Whether consumers wait until their filters have looked at the messages that were there first."""
+        return self.attendance.looking
+
+    def spare(self, wall: int) -> int:
+        """Microseconds since the start in which consumers could have taken more."""
+        return self.attendance.spare + (max(wall + self.used_at, 0) if self.used_at < 0 else 0)
+
+    def is_unused(self, now: Now) -> bool:
+        """Whether it expires for want of use; if not yet, the next time to look is set."""
+        return self.attendance.expires <= now.mono and unused(self, now)
 
 
 def queue_of(consumer: Consumer) -> Queue:

@@ -197,6 +197,9 @@ class Stage:
         """After dispatching: pass on what came free by it.  Called for the last stage first."""
 
 
+_VERBS = ("returned", "readmit", "delayed", "left", "trim", "prepare", "release")
+
+
 class Plan:
     """The stages of a queue in order, and for each method the stages that override it."""
 
@@ -206,18 +209,14 @@ class Plan:
 
     def __init__(self, stages: tuple[Stage, ...]) -> None:
         self.stages = stages
-        self.returning = _with(stages, "returned")
-        self.readmitting = _with(stages, "readmit")
-        self.delaying = _with(stages, "delayed")
-        self.leaving = _with(stages, "left")
-        self.trimming = _with(stages, "trim")
-        self.preparing = _with(stages, "prepare")
-        self.releasing = _with(stages, "release")[::-1]
+        at: dict[str, list[Stage]] = {verb: [] for verb in _VERBS}
+        for stage in stages:
+            for verb in _VERBS:
+                if getattr(type(stage), verb) is not getattr(Stage, verb):
+                    at[verb].append(stage)
+        self.returning, self.readmitting, self.delaying, self.leaving, self.trimming, self.preparing, last = at.values()
+        self.releasing = last[::-1]
         self.keeps = bool(self.preparing or self.releasing)  # something may go on although nothing is offered
-
-
-def _with(stages: tuple[Stage, ...], verb: str) -> tuple[Stage, ...]:
-    return tuple([stage for stage in stages if getattr(type(stage), verb) is not getattr(Stage, verb)])
 
 
 @lru_cache

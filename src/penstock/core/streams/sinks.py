@@ -19,8 +19,7 @@ from typing import TypeAlias
 
 from penstock.core.effects import Effect
 from penstock.core.outbox import Outbox
-from penstock.core.publishing import Publisher
-from penstock.core.publishing.preflight import Preflight
+from penstock.core.publishing import Preflight, Publisher
 from penstock.core.publishing.published import Published, Terms
 from penstock.core.state.durable import DurableState
 from penstock.core.state.pending import DecidedPart, DecidedState, SinkMark, decided_copies

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
-from typing import TYPE_CHECKING, ClassVar, NamedTuple, TypeAlias, cast
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias, cast
 
 from penstock.core.queue.queue import Queue
 from penstock.core.topology.exchange_types import Headers, Index, index_of
@@ -128,27 +128,37 @@ class Views:
                 yield queue
 
 
-def _has_two_levels(queue: Queue) -> bool:
-    settings = queue.settings
-    return settings.type.levels and not (
-        _has_ranks(queue) or settings.target_queue_depth or settings.barrier_expression
-        or settings.group_key or settings.fairness_key
-    )  # fmt: skip
+MARKS = (
+    "rating",  # with priorities
+    "keying",  # what is kept out or replaced is so by an expression
+    "deduping",
+    "limited",  # with a limit, an initial owner, or where newcomers replace others
+    "rejecting",  # refuse newcomers for which there is no room
+    "dropping_newest",  # of the rejecting those that tell nobody
+    "blocking",  # of the rejecting those that hold their publishers up
+    "persisting",  # everything in them outlives the server
+    "leveling",  # have two levels once a high priority comes
+)
+"""What a publish asks of the queues that it reaches: in each router a set of the ids of those of which it holds."""
 
 
-def _has_ranks(queue: Queue) -> bool:
-    return bool(queue.settings.max_priority or queue.settings.priority_expression)
-
-
-class Mark:
-    """What a publish asks of the queues that it reaches: in each router a set of the ids of those of which it holds."""
-
-    def __init__(self, holds: Callable[[Queue], bool]) -> None:
-        self.holds = holds
-
-    if TYPE_CHECKING:
-
-        def __get__(self, router: Router, owner: type[Router]) -> set[int]: ...
+def marks_of(queue: Queue) -> tuple[object, ...]:
+    """Which of `MARKS` hold of a queue."""
+    settings, mode = queue.settings, queue.overflow
+    of_type, deduplicates, replaces = settings.type, queue.deduplicates, queue.replaces
+    ranks = settings.max_priority or settings.priority_expression
+    orders = ranks or settings.target_queue_depth or settings.barrier_expression or settings.group_key
+    return (
+        ranks,
+        replaces or (deduplicates and settings.dedup_key is not None),
+        deduplicates,
+        queue.limited or settings.initial_owner is not None,
+        mode.rejects,
+        mode.drops_newest,
+        mode.blocks,
+        of_type.persists,
+        of_type.levels and not (orders or settings.fairness_key),
+    )
 
 
 class _Reached:
@@ -165,19 +175,6 @@ class _Reached:
 class Router:
     """Finds the queues of a topic."""
 
-    rating = Mark(_has_ranks)  # with priorities
-    keying = Mark(lambda queue: queue.replaces or (queue.deduplicates and queue.settings.dedup_key is not None))
-    deduping = Mark(lambda queue: queue.deduplicates)
-    # with a limit, an initial owner, or where newcomers replace others
-    limited = Mark(lambda queue: queue.limited or queue.settings.initial_owner is not None)
-    rejecting = Mark(lambda queue: queue.rejects)  # refuse newcomers for which there is no room
-    dropping_newest = Mark(lambda queue: queue.drops_newest)  # of the rejecting those that tell nobody
-    blocking = Mark(lambda queue: queue.blocks)  # of the rejecting those that hold their publishers up
-    persisting = Mark(lambda queue: queue.settings.type.persists)  # everything in them outlives the server
-    leveling = Mark(_has_two_levels)  # once a high priority comes
-
-    _MARKS: ClassVar[Mapping[str, Mark]] = {name: one for name, one in vars().items() if isinstance(one, Mark)}
-
     def __init__(self, topology: Topology) -> None:
         self.topology = topology
         self.queues = Names()
@@ -187,9 +184,10 @@ class Router:
         self._patterns: dict[str, TopicPattern | None] = {}  # of declared topics, by name; None: it is none
         self._filters: dict[int, Filter] = {}
         self._barriers: dict[int, Filter] = {}
-        marks = {name: set[int]() for name in self._MARKS}
-        self._marks = [(ids, self._MARKS[name].holds) for name, ids in marks.items()]
-        vars(self).update(marks)
+        self.rating, self.keying, self.deduping = set[int](), set[int](), set[int]()
+        self.limited, self.rejecting, self.dropping_newest = set[int](), set[int](), set[int]()
+        self.blocking, self.persisting, self.leveling = set[int](), set[int](), set[int]()
+        self._marks: Sequence[set[int]] = [getattr(self, name) for name in MARKS]
         self.remembering = frozenset[str]()  # names of queues in which exchanges have the keys that came
         self.checked = topology.checked  # is empty where no schema is looked at
         self.typed = topology.typed  # is empty where all bodies are JSON
@@ -216,8 +214,8 @@ class Router:
                 views.literal[name] = (*views.literal.get(name, ()), queue)
             else:
                 views.patterns[queue] = pattern
-        for ids, belongs in self._marks:
-            if belongs(queue):
+        for ids, holds in zip(self._marks, marks_of(queue), strict=True):
+            if holds:
                 ids.add(queue.id)
         if queue.deduplicates and queue.exchange is not None:
             self.remembering |= {queue.name}
@@ -234,7 +232,7 @@ class Router:
         self.queues.remove(queue)
         self._filters.pop(queue.id, None)
         self._barriers.pop(queue.id, None)
-        for ids, _ in self._marks:
+        for ids in self._marks:
             ids.discard(queue.id)
         self.typed.discard(queue.id)
         name = settings.underlying_topic
@@ -362,7 +360,7 @@ class Router:
             return False
         if self.checked or self.typed or not (plan.queues or plan.keep):
             return False
-        return not any(queue.id in ids for queue in plan.queues for ids, _ in self._marks)
+        return not any(queue.id in ids for queue in plan.queues for ids in self._marks)
 
     def _gates(
         self, vhost: str, exchange: str, keys: Sequence[str], headers: Headers, reached: _Reached

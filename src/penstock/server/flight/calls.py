@@ -19,11 +19,10 @@ from weakref import WeakSet
 import pyarrow as pa
 
 from penstock.errors import AccessRefused, InvalidArgument, PenstockError
-from penstock.server.access import Who
+from penstock.server.access import Shares, Who
 from penstock.server.doors.line import Told
 from penstock.server.entitlements import Rights
 from penstock.server.flight.handover import Abandoned
-from penstock.server.user_shares import Shares
 from penstock.wire.flight.failures import encode_error, status_of
 
 # pyarrow's stubs leave the element types of arrays and fields open

@@ -36,13 +36,13 @@ from penstock.wire.flight.tickets import parse_get
 if TYPE_CHECKING:
     from penstock.history.history import Batches
     from penstock.history.view import View
+    from penstock.server.access import Shares
     from penstock.server.cluster.leading import Cluster
     from penstock.server.flight.call_streams import Answers, Sent
     from penstock.server.flight.calls import Caller
     from penstock.server.flight.entrance import Info
     from penstock.server.flight.handover import Piece
     from penstock.server.services import Server
-    from penstock.server.user_shares import Shares
 
 STREAMS = 16
 """Open at once: each has a thread, and a batch of the log in memory."""

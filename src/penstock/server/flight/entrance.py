@@ -27,7 +27,7 @@ import pyarrow as pa
 
 from penstock.errors import AccessRefused, Unavailable
 from penstock.records.tokens import PREFIX
-from penstock.server.access import Who
+from penstock.server.access import Share, Shares, Who
 from penstock.server.doors.door_process import DoorProcess, Spawned
 from penstock.server.doors.line import (
     AHEAD,
@@ -46,7 +46,6 @@ from penstock.server.flight.connections import Strangers
 from penstock.server.flight.handover import Abandoned, Piece
 from penstock.server.flight.senders import Peer
 from penstock.server.loading import of_a_door
-from penstock.server.user_shares import Share, Shares
 from penstock.version import __version__
 from penstock.wire.flight.failures import encode_error
 from penstock.wire.flight.received import Bounds

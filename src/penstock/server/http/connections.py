@@ -70,10 +70,11 @@ class StrictConnection(h11.Connection):
             raise self._wrong
         if self.their_state is h11.IDLE:
             return self._head()
-        if self.withheld:
-            return h11.NEED_DATA
-        if self._chunked and self.their_state is h11.SEND_BODY:
-            return self._piece()
+        if self.their_state is h11.SEND_BODY:
+            if self._body and not self.trusted:
+                return h11.NEED_DATA
+            if self._chunked:
+                return self._piece()
         event, _ = self._next()
         return event
 

@@ -25,13 +25,13 @@ import pyarrow as pa
 
 from penstock.errors import AccessRefused, InvalidArgument, PenstockError, ResourceExhausted, Unavailable
 from penstock.records.dataclass import dataclass
+from penstock.server.access import THINGS, Shares
 from penstock.server.bulk import requests
 from penstock.server.flight.handover import Abandoned
 from penstock.server.sql import FOLDER
 from penstock.server.sql.children import Child, Children
 from penstock.server.sql.statement import COMPLETE, Found, Statement, Use, find, missing, names
 from penstock.server.sql.value_types import PIECE_BYTES, ROW_BYTES_MOST
-from penstock.server.user_shares import THINGS, Shares
 from penstock.wire.flight.failures import error_from
 
 if TYPE_CHECKING:
