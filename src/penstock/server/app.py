@@ -41,12 +41,11 @@ from penstock.server.listening import connections_most, entry_of
 from penstock.server.loading import of_a_door
 from penstock.server.logins import Logins
 from penstock.server.opening import Recovered, apply_settings, declare_views, finishing_decided, make_room, open_core
-from penstock.server.pools import Pools
 from penstock.server.progress import Lines, Show
 from penstock.server.rounds import Pulse
 from penstock.server.scanning import warm_up
 from penstock.server.scratch_pages import Pager, Scratch
-from penstock.server.services import Say, Server, say_aloud
+from penstock.server.services import Pools, Say, Server, say_aloud
 from penstock.server.sql import FOLDER as STATEMENTS
 from penstock.server.upkeep.keeper import Keeper
 

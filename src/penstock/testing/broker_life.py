@@ -23,8 +23,8 @@ from penstock.server.bulk.process import Bulk
 from penstock.server.counters import Counters
 from penstock.server.listening import patient
 from penstock.server.logins import Logins
-from penstock.server.pools import Pools
 from penstock.server.rounds import Pulse
+from penstock.server.services import Pools
 from penstock.server.upkeep.keeper import Pace
 from penstock.server.users import Users
 from penstock.testing.instance import FakeClock, Instance

@@ -22,7 +22,7 @@ from penstock.server.flight.senders import FIRST_WINDOW, Holder, Living, Senders
 from waiting import eventually
 
 MINE = "penstock/server/"
-WITHOUT_MEMORY = ("calls.py", "remote_call.py", "senders.py", "user_shares.py", "entrance.py")
+WITHOUT_MEMORY = ("calls.py", "remote_call.py", "senders.py", "access.py", "entrance.py")
 TAKES_NOTHING = re.compile(r" *(with |try:|finally:|else:|return( \w+)?$)")
 """Lines that are run once more as a block is left, or that only name something."""
 

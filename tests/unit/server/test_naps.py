@@ -11,8 +11,8 @@ import pytest
 
 from penstock.log.log import Log
 from penstock.server import rounds
-from penstock.server.pools import Pools
 from penstock.server.rounds import GUEST_STAYS_US, GUEST_US, STARVED_US, Nap
+from penstock.server.services import Pools
 
 
 class Clock:

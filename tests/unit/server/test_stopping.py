@@ -20,7 +20,7 @@ from penstock.server import lifecycle
 from penstock.server.app import App
 from penstock.server.bulk.process import Bulk
 from penstock.server.clock import SystemClock
-from penstock.server.pools import Pools
+from penstock.server.services import Pools
 from penstock.testing.process import load
 from penstock.wire.amqp import methods as m
 from sim.serverkit import Client
