@@ -39,16 +39,13 @@ class Rounds(DefaultSelector):
         self.loop: asyncio.AbstractEventLoop | None = None  # whose rounds these are
         self._end: tuple[SelectorKey, int] | None = None
         self._waiting: list[Callable[[], None]] = []
+        self.at_end = self._waiting.append  # runs something once, when everything ready in this round has been heard
 
     def begin(self, loop: asyncio.AbstractEventLoop) -> None:
         """Set the loop that asks this selector."""
         self.loop = loop
         handle = asyncio.Handle(self._over, (), loop)
         self._end = SelectorKey(-1, -1, EVENT_READ, (handle, None)), EVENT_READ
-
-    def at_end(self, callback: Callable[[], None]) -> None:
-        """Run something once, when everything that was ready in this round has been heard."""
-        self._waiting.append(callback)
 
     def select(self, timeout: float | None = None) -> list[tuple[SelectorKey, int]]:
         """What is ready, and the round's end behind it."""
@@ -62,7 +59,8 @@ class Rounds(DefaultSelector):
         return ready
 
     def _over(self) -> None:
-        waiting, self._waiting = self._waiting, []
+        waiting = self._waiting[:]
+        self._waiting.clear()
         for callback in waiting:
             callback()
 

@@ -12,9 +12,9 @@ from choices import EFFORT, SEED
 from penstock.core.effects import Effect, Verb, delivered
 from penstock.core.outbox import Outbox
 from penstock.core.queue import flow
-from penstock.core.queue import queue as queues
 from penstock.core.queue.dispatching.consumers import Consumer
 from penstock.core.queue.queue import Queue
+from penstock.core.queue.settling import several
 from penstock.records.chunks import Chunk, Now
 from penstock.records.entries import Moves, singly
 from penstock.records.queue_settings import QueueSettings
@@ -120,7 +120,7 @@ def step(dice: random.Random, side: Side) -> tuple[str, tuple[Any, ...], dict[st
 @pytest.mark.parametrize("number", range(len(SETTINGS)))
 def test_the_short_way_and_the_long_one_write_the_same(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     dice = random.Random(SEED * 100 + number)
-    ways = [(flow, "straight"), (queues, "acknowledge_lone")]
+    ways = [(flow, "straight"), (several, "acknowledge_lone")]
     short, taken = {name: getattr(module, name) for module, name in ways}, 0
     for _ in range(3 * EFFORT):
         sides = quick, slow = Side(SETTINGS[number]), Side(SETTINGS[number])
