@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import h11
 import pytest
 
-from penstock.server.http.connections import LINES_MOST, StrictConnection
+from penstock.server.http.connections import LINES_MOST, PARAMETERS_MOST, StrictConnection
 
 HEAD = b"POST /api/x HTTP/1.1\r\nhost: a\r\n"
 CHUNKED = HEAD + b"transfer-encoding: chunked\r\n\r\n"
@@ -65,6 +65,7 @@ REFUSED: dict[str, tuple[bytes, int]] = {
     "a large head": (HEAD + b"x: " + b"y" * 5000 + b"\r\n\r\n", 431),
     "a large head without an end": (HEAD + b"x: " + b"y" * 5000, 431),
     "many headers": (HEAD + b"x: 1\r\n" * LINES_MOST + b"\r\n", 431),
+    "many parameters": (b"GET /?" + b"&" * PARAMETERS_MOST + b" HTTP/1.1\r\nhost: a\r\n\r\n", 414),
 }
 
 TAKEN: dict[str, tuple[bytes, bytes]] = {
@@ -76,6 +77,7 @@ TAKEN: dict[str, tuple[bytes, bytes]] = {
     "chunks in capitals": (HEAD + b"Transfer-Encoding: CHUNKED\r\n\r\nA\r\n0123456789\r\n0\r\n\r\n", b"0123456789"),
     "no chunk": (CHUNKED + b"0\r\n\r\n", b""),
     "1.0": (b"GET / HTTP/1.0\r\n\r\n", b""),
+    "as many parameters as may be": (b"GET /?a" + b"&a" * (PARAMETERS_MOST - 1) + b" HTTP/1.1\r\nhost: a\r\n\r\n", b""),
     "as many headers as may be": (HEAD + b"x: 1\r\n" * (LINES_MOST - 1) + b"\r\n", b""),
 }
 

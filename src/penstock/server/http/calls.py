@@ -54,7 +54,7 @@ PIECE = 64 << 10
 """Bytes of a body that one frame has at most."""
 
 HEADERS_MOST = 256
-"""Lines of a head; the door takes fewer."""
+"""Lines of a head, of which the door takes fewer, and parameters of a query, of which it takes as many."""
 
 WHY_MOST = 4096
 """Characters of why a body cannot be used."""
@@ -97,6 +97,8 @@ def call_of(payload: bytes) -> Call:
         raise Broken("a request with a method, version or scheme that there is not")
     if not _TARGET.fullmatch(call.path) or not _TARGET.fullmatch(call.query):
         raise Broken("a request for what is no path")
+    if call.query.count("&") >= HEADERS_MOST:
+        raise Broken("a query with more parameters than a door takes")
     return call
 
 

@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 LINES_MOST = 128
 """Lines of a request's head."""
 
+PARAMETERS_MOST = 256
+"""Of a request's query; each takes far more memory than its bytes."""
+
 _LINE = re.compile(rb"(?<!\r)\n|\r(?!\n|\Z)|\n[ \t]|\0")
 """A bare LF, a bare CR (not the last byte so far), a line that continues the one before, a zero byte."""
 
@@ -115,6 +118,8 @@ class StrictConnection(h11.Connection):
     def _judge(self, request: h11.Request, head: bytes) -> None:
         if request.http_version not in {b"1.0", b"1.1"}:
             self._refuse(f"HTTP/{request.http_version.decode()} is not spoken here, HTTP/1.1 is", 505)
+        if (parameters := request.target.count(b"&") + 1) > PARAMETERS_MOST:
+            self._refuse(f"the query has {parameters} parameters, {PARAMETERS_MOST} are allowed", 414)
         lengths = [line for line in head.split(b"\r\n") if line.lower().startswith(b"content-length:")]
         if len(lengths) > 1 or (lengths and b"," in lengths[0]):
             self._refuse("Content-Length is there twice")
