@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from collections.abc import Iterator
 from unittest import mock
 
 import numpy as np
@@ -14,6 +15,7 @@ import pyarrow as pa
 import pytest
 
 from choices import SEED
+from penstock.core.links.carried import Numbers
 from penstock.core.links.ownership import Claim
 from penstock.core.links.parcels import Parcel, read_ask
 from penstock.core.links.telling import Telling
@@ -118,6 +120,23 @@ class Anonymous(Fabric):
             sender.core.told_as = told  # type: ignore[method-assign]
 
 
+class Twice(Fabric):
+    """What a site has already is stored once more where it is brought again, by the link of another site."""
+
+    def run(self) -> None:
+        with mock.patch.object(Numbers, "unknown", lambda known, first, stop: [(first, stop)]):
+            super().run()
+
+
+class Shuffled(Fabric):
+    """What comes later is brought first."""
+
+    def batches(
+        self, sender: SiteWorld, after: int, bound: int, cut: int, most: int
+    ) -> Iterator[tuple[int, pa.RecordBatch]]:
+        yield from reversed(list(super().batches(sender, after, bound, cut, most)))
+
+
 class Hasty(Fabric):
     """An ask that nobody answered makes an owner."""
 
@@ -153,11 +172,14 @@ class Kept(Fabric):
             super().run()
 
 
-@pytest.mark.parametrize("fault", [Early, Leased, Forgetful, Looping, Anonymous, Hasty, Impatient, Borrowed, Kept])
+FAULTS = (Early, Leased, Forgetful, Looping, Anonymous, Twice, Shuffled, Hasty, Impatient, Borrowed, Kept)
+
+
+@pytest.mark.parametrize("fault", FAULTS)
 def test_a_planted_fault_is_found(fault: type[Fabric]) -> None:
     for seed in range(ENOUGH):
         try:
-            fault(seed, "ab", proxies=fault is Kept).run()
+            fault(seed, "abc" if fault is Twice else "ab", proxies=fault is Kept).run()
         except AssertionError:
             return
     raise AssertionError(f"nobody finds it in {ENOUGH} schedules: {fault.__doc__}")
