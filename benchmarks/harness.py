@@ -288,10 +288,10 @@ class Server:
 
     def log_bytes(self) -> int:
         """Bytes of log in the segment files, without the zeros of space that is only reserved."""
-        return sum(_written(path) for path in sorted((self.data / "log").iterdir()) if path.is_file())
+        return sum(filled(path) for path in sorted((self.data / "log").iterdir()) if path.is_file())
 
 
-def _written(path: Path) -> int:
+def filled(path: Path) -> int:
     """The size of a file up to its last byte that is not zero."""
     size = path.stat().st_size
     with path.open("rb") as file:
