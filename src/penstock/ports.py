@@ -7,6 +7,7 @@ A disk names files by short relative paths (`log/00000000000000000001.arrows`); 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
 from mmap import mmap
 from typing import Protocol
 
@@ -125,11 +126,14 @@ def replace_whole(disk: Disk, name: str, data: bytes, aside: str = "") -> None:
     part = f"{folder}/{short}" if folder else short
     if short in disk.list(folder):
         disk.remove(part)
-    file = disk.open(part, create=True)
-    try:
+    with closing(disk.open(part, create=True)) as file:
         file.pwrite(data, 0)
         file.sync()
-    finally:
-        file.close()
     disk.rename(part, name)
     disk.sync_folder(name.rpartition("/")[0])
+
+
+def read_whole(disk: Disk, name: str) -> bytes:
+    """All of a file.  OSError."""
+    with closing(disk.open(name, readonly=True)) as file:
+        return file.pread(file.size(), 0)

@@ -212,13 +212,13 @@ def test_many_rows_that_differ_are_decided_too_and_alike_ones_in_larger_chunks(t
 def summed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The sizes of the files whose sums were looked at."""
     sizes: list[int] = []
-    real = stage_files._sum_of
+    real = stage_files.file_sum
 
     def counted(file: File, size: int) -> int:
         sizes.append(size)
         return real(file, size)
 
-    monkeypatch.setattr(stage_files, "_sum_of", counted)
+    monkeypatch.setattr(stage_files, "file_sum", counted)
     return sizes
 
 

@@ -4,6 +4,7 @@ folder that none uses; and a data folder of its own from them.
 
 from __future__ import annotations
 
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, cast
@@ -63,15 +64,11 @@ def _backed_up_here(data: str, target: Path, copy: bool) -> dict[str, Any]:
     except DataFolderInUse as error:
         raise DataFolderInUse(f"{error}; leave --data away to back up the running server") from None
     try:
-        view = stand_alone(disk)
-        try:
-            with bar("bytes") as show:
-                request = Request(disk, view, _never, show)
-                place = archive_place(data)
-                archive = "" if place is None else str(place.absolute())
-                return run(request, str(target.absolute()), copy, "", show, archive)
-        finally:
-            view.close()
+        with closing(stand_alone(disk)) as view, bar("bytes") as show:
+            request = Request(disk, view, _never, show)
+            place = archive_place(data)
+            archive = "" if place is None else str(place.absolute())
+            return run(request, str(target.absolute()), copy, "", show, archive)
     finally:
         disk.unlock()
 

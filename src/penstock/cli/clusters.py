@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import closing
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -347,11 +348,8 @@ def _asked_until(url: str, member: str) -> dict[str, Any]:
     until = time.monotonic() + GIVE_UP_S
     while True:
         try:
-            client = connect(url)
-            try:
+            with closing(connect(url)) as client:
                 return client.action("cluster_switchover", member=member)
-            finally:
-                client.close()
         except (PreconditionFailed, Unavailable):
             if time.monotonic() > until:
                 raise

@@ -12,7 +12,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -87,11 +87,8 @@ def records(data: str, url: str | None, first: int, last: int | None) -> Iterato
         if archive is None:
             yield from rows(open_folder(data), first, LSN_LIMIT if last is None else last)
             return
-        view = stand_alone(open_folder(data), archive)
-        try:
+        with closing(stand_alone(open_folder(data), archive)) as view:
             yield from view.batches(first, LSN_LIMIT if last is None else last + 1)
-        finally:
-            view.close()
         return
     from penstock.client import connect
 
@@ -131,12 +128,8 @@ def audit(data: str | os.PathLike[str], progress: Progress | None = None, archiv
     """
     from penstock.server.bulk.checks import audit_view
 
-    view = evidence(data if isinstance(data, str) else os.fspath(data), archive)
-    try:
-        with bar("records", progress) as show:
-            return audit_view(view, show)
-    finally:
-        view.close()
+    with closing(evidence(os.fspath(data), archive)) as view, bar("records", progress) as show:
+        return audit_view(view, show)
 
 
 def _limit(option: str, text: str | None, parse: Callable[[str], int]) -> int | None:

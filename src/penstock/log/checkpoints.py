@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import re
 import struct
+from contextlib import closing
 from typing import Any, NamedTuple, cast
 
 import orjson
@@ -33,7 +34,7 @@ import pyarrow as pa
 from crc32c import crc32c
 
 from penstock.log.record_batches import cells
-from penstock.ports import Disk
+from penstock.ports import Disk, read_whole
 from penstock.records.entries import Control, Group
 from penstock.records.kinds import Kind
 
@@ -59,14 +60,11 @@ def write(disk: Disk, origin: int, lsn: int, state: bytes, vias: dict[str, list[
     crc = crc32c(state, crc32c(head + extra))
     name, fresh = f"{FOLDER}/{lsn:020d}.state", f"{FOLDER}/new"
     disk.mkdir(FOLDER)
-    file = disk.open(fresh, create="new" not in disk.list(FOLDER))
-    try:
+    with closing(disk.open(fresh, create="new" not in disk.list(FOLDER))) as file:
         file.truncate(0)
         file.pwrite(_HEAD.pack(_MAGIC, _VERSION, crc, origin, lsn, len(extra)) + extra, 0)
         file.pwrite(state, _HEAD.size + len(extra))
         file.sync()
-    finally:
-        file.close()
     disk.rename(fresh, name)
     disk.sync_folder(FOLDER)
     for old in [item for item in disk.list(FOLDER) if _NAME.match(item)][:-_KEPT]:
@@ -101,12 +99,7 @@ def newest(disk: Disk, origin: int, warnings: list[str]) -> Checkpoint | None:
                 warnings.append(f"{FOLDER}/{name} is no checkpoint; left alone")
             continue
         try:
-            file = disk.open(f"{FOLDER}/{name}", readonly=True)
-            try:
-                data = file.pread(file.size(), 0)
-            finally:
-                file.close()
-            return _read(data, int(match[1]), origin)
+            return _read(read_whole(disk, f"{FOLDER}/{name}"), int(match[1]), origin)
         except (OSError, ValueError) as error:
             warnings.append(f"{FOLDER}/{name} is not used: {error}")
     return None

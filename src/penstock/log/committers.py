@@ -17,6 +17,7 @@ import platform
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import closing
 from typing import Protocol, Self
 
 from penstock.log.disk import OsFile
@@ -215,15 +216,13 @@ class KernelSync:
             made = cls()
         except OSError:
             return None
-        probe = OsFile(os.memfd_create("penstock-sync-probe", os.MFD_CLOEXEC))
-        try:
-            made.begin(probe)
-            made.end()
-        except OSError:
-            made.close()
-            return None
-        finally:
-            probe.close()
+        with closing(OsFile(os.memfd_create("penstock-sync-probe", os.MFD_CLOEXEC))) as probe:
+            try:
+                made.begin(probe)
+                made.end()
+            except OSError:
+                made.close()
+                return None
         return made
 
     def fileno(self) -> int:

@@ -287,22 +287,17 @@ def firsts_of(disk: Disk) -> list[int]:
 
 
 def header_of(disk: Disk, first: int) -> tuple[SegmentHeader, int]:
-    file = disk.open(segment_name(first), readonly=True)
-    try:
+    with closing(disk.open(segment_name(first), readonly=True)) as file:
         return read_header(file)
-    finally:
-        file.close()
 
 
 def is_torn(disk: Disk, name: str) -> bool:
     """Whether a file never got its header."""
-    file = disk.open(name, readonly=True)
-    try:
-        read_header(file)
-    except NotASegment:
-        return file.size() <= HEADER_MOST
-    finally:
-        file.close()
+    with closing(disk.open(name, readonly=True)) as file:
+        try:
+            read_header(file)
+        except NotASegment:
+            return file.size() <= HEADER_MOST
     return False
 
 
@@ -350,13 +345,11 @@ def _cut_above(disk: Disk, lsn: int, recovery: Recovery) -> None:
 
 def _indexed(disk: Disk, first: int) -> Segment:
     """A file with the places of its batches; closed already."""
-    file = disk.open(segment_name(first), readonly=True)
-    try:
-        header, start = read_header(file)
-        segment = Segment(segment_name(first), header, start, file)
-        walk(segment, FrameReader(), [], check=False)
-        return segment
-    except NotASegment:
-        return Segment(segment_name(first), SegmentHeader(0, first, 0), 0, file)
-    finally:
-        file.close()
+    with closing(disk.open(segment_name(first), readonly=True)) as file:
+        try:
+            header, start = read_header(file)
+            segment = Segment(segment_name(first), header, start, file)
+            walk(segment, FrameReader(), [], check=False)
+            return segment
+        except NotASegment:
+            return Segment(segment_name(first), SegmentHeader(0, first, 0), 0, file)

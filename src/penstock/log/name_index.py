@@ -29,6 +29,7 @@ from array import array
 from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from itertools import accumulate
 from typing import Any, NamedTuple, TypeAlias, cast
 
@@ -43,7 +44,7 @@ from penstock.log.frame import Frame, FrameReader, NotAFrame, Window, sound
 from penstock.log.reader import damaged
 from penstock.log.record_batches import rows_of
 from penstock.log.segment import NotASegment, SegmentHeader, read_header, segment_name
-from penstock.ports import Disk, File
+from penstock.ports import Disk, File, read_whole
 from penstock.records.compute import compute
 from penstock.records.kinds import Kind
 
@@ -243,12 +244,9 @@ def _write(disk: Disk, header: SegmentHeader, batches: int, names: dict[str, arr
     data = _HEAD.pack(_MAGIC, _VERSION, crc, *said) + body
     disk.mkdir(FOLDER)
     fresh = f"{FOLDER}/new"
-    file = disk.open(fresh, create="new" not in disk.list(FOLDER))
-    try:
+    with closing(disk.open(fresh, create="new" not in disk.list(FOLDER))) as file:
         file.truncate(0)
         file.pwrite(data, 0)
-    finally:
-        file.close()
     disk.rename(fresh, index_name(header.first, header.generation))
     return len(data)
 
@@ -260,11 +258,7 @@ def _u4(values: Sequence[int]) -> bytes:
 def load(disk: Disk, header: SegmentHeader, batches: int) -> Names | None:
     """The index of a segment with so many batches; None when there is no sound one."""
     try:
-        file = disk.open(index_name(header.first, header.generation), readonly=True)
-        try:
-            data = file.pread(file.size(), 0)
-        finally:
-            file.close()
+        data = read_whole(disk, index_name(header.first, header.generation))
     except OSError:
         return None
     if len(data) < _HEAD.size:

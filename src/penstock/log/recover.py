@@ -29,6 +29,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from functools import partial
 from operator import attrgetter
 from typing import NamedTuple, cast
@@ -205,11 +206,8 @@ def is_older(disk: Disk, first: int, by: SegmentHeader, warnings: list[str]) -> 
     """
     name = segment_name(first)
     try:
-        file = disk.open(name, readonly=True)
-        try:
+        with closing(disk.open(name, readonly=True)) as file:
             header, _ = read_header(file)
-        finally:
-            file.close()
     except FileNotFoundError:
         raise
     except (NotASegment, OSError) as error:

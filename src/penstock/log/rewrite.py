@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -201,13 +201,10 @@ class _Rewriting:
 
     def _old(self) -> Iterator[RawBatch]:
         for one in self.order.olds:
-            source = Source(self.disk, segment_name(one.first))
-            try:
+            with closing(Source(self.disk, segment_name(one.first))) as source:
                 for raw in source.batches():
                     self.done += raw.frame.length
                     yield raw
-            finally:
-                source.close()
             if source.rows != one.rows:
                 raise LogDamaged(f"{source.name} has {source.rows} rows, not {one.rows}")
             self.rows_before += source.rows

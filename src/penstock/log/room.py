@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import errno
 import threading
+from contextlib import closing
 
 from penstock.ports import Disk, File
 
@@ -105,11 +106,8 @@ class Room:
             rest = self._reserve // NOT_LENT
             if not self.full or self._held <= rest:
                 return 0
-            file = self._disk.open(RESERVE)
-            try:
+            with closing(self._disk.open(RESERVE)) as file:
                 file.truncate(rest)
-            finally:
-                file.close()
             lent, self._held = self._held - rest, rest
             return lent
 
@@ -194,15 +192,12 @@ class Room:
         if not self._reserve or self._held >= self._reserve:
             return True
         try:
-            file = disk.open(RESERVE, create=RESERVE.rpartition("/")[2] not in disk.list("log"))
-            try:
+            with closing(disk.open(RESERVE, create=RESERVE.rpartition("/")[2] not in disk.list("log"))) as file:
                 at = min(file.size(), self._reserve)
                 while at < self._reserve:
                     file.pwrite(bytes(min(_STEP, self._reserve - at)), at)
                     at += min(_STEP, self._reserve - at)
                 self._held = self._reserve
-            finally:
-                file.close()
         except OSError as error:
             if not out_of_space(error):
                 raise

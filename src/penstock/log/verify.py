@@ -15,6 +15,7 @@ It reads what `recover` would believe and more: the sums of all batches, not onl
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import field
 from operator import attrgetter
 
@@ -185,16 +186,14 @@ class _Look:
         if last is not None and first <= last.last:
             is_older(self._disk, first, last, out.warnings)
             return None
-        file = self._disk.open(name, readonly=True)
-        try:
-            header, _ = read_header(file)
-        except NotASegment as error:
-            if newest and file.size() <= HEADER_MOST:
-                out.torn = name
-                return None
-            raise LogDamaged(f"{name} is no segment of this log: {error}") from error
-        finally:
-            file.close()
+        with closing(self._disk.open(name, readonly=True)) as file:
+            try:
+                header, _ = read_header(file)
+            except NotASegment as error:
+                if newest and file.size() <= HEADER_MOST:
+                    out.torn = name
+                    return None
+                raise LogDamaged(f"{name} is no segment of this log: {error}") from error
         if header.first != first:
             told = f"its schema says that it starts at LSN {header.first}"
             raise LogDamaged(f"{name} is a copy under another name: {told}")

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import orjson
 
 from penstock.errors import InvalidArgument, SettingsError, Unavailable
-from penstock.ports import Disk, replace_whole
+from penstock.ports import Disk, read_whole, replace_whole
 from penstock.records.dataclass import dataclass
 from penstock.records.password_hashes import ARGON2ID, FAST, SALT, SHA256
 
@@ -191,12 +191,7 @@ class Accounts:
         """What the folder has, in the place of what was here before.  SettingsError when that cannot be read."""
         if FILE not in disk.list():
             return
-        file = disk.open(FILE, readonly=True)
-        try:
-            data = file.pread(file.size(), 0)
-        finally:
-            file.close()
-        digest, _, text = data.partition(b"\n")
+        digest, _, text = read_whole(disk, FILE).partition(b"\n")
         if digest.decode("ascii", "replace") != hashlib.sha256(text).hexdigest():
             raise SettingsError(
                 f"{FILE} of the data folder is damaged: restore it from a copy, or remove it, and users, vhosts, "

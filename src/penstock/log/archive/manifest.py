@@ -29,7 +29,7 @@ import orjson
 from crc32c import crc32c
 
 from penstock.errors import LogDamaged
-from penstock.ports import Disk, replace_whole
+from penstock.ports import Disk, read_whole, replace_whole
 
 if TYPE_CHECKING:
     from penstock.log.catalog import SegmentInfo
@@ -175,8 +175,23 @@ class Manifest(NamedTuple):
             "vias": self.vias, "gone": self.gone, "pruned": self.pruned,
             "files": [part._asdict() for part in self.files],
         }  # fmt: skip
-        said = cast("dict[str, object]", orjson.loads(orjson.dumps(said)))
-        return orjson.dumps({**said, "check": _sum(said)}, option=orjson.OPT_INDENT_2)
+        return with_sum(orjson.loads(orjson.dumps(said)))
+
+
+def with_sum(said: dict[str, Any]) -> bytes:
+    """JSON for a person to read, with the sum of all that it says."""
+    return orjson.dumps({**said, "check": _sum(said)}, option=orjson.OPT_INDENT_2)
+
+
+def said_by(data: bytes, version: str) -> dict[str, Any]:
+    """The inverse.  ValueError where its sum differs, or it does not say this."""
+    try:
+        said = cast("dict[str, Any]", orjson.loads(data))
+        if said.pop("check") == _sum(said) and version in said:
+            return said
+    except (KeyError, AttributeError, TypeError):
+        pass
+    raise ValueError("it is not what was written")
 
 
 def _sum(said: dict[str, Any]) -> int:
@@ -186,20 +201,12 @@ def _sum(said: dict[str, Any]) -> int:
 def read(disk: Disk) -> Manifest | None:
     """The manifest of an archive's folder; None when it has none.  LogDamaged when it is not what was written."""
     try:
-        file = disk.open(NAME, readonly=True)
+        said = said_by(read_whole(disk, NAME), "version")
     except FileNotFoundError:
         return None
-    try:
-        data = file.pread(file.size(), 0)
-    finally:
-        file.close()
-    try:
-        said = cast("dict[str, Any]", orjson.loads(data))
-        if said.pop("check") != _sum(said):
-            raise ValueError
-        version = said["version"]
-    except (ValueError, KeyError, AttributeError, TypeError):
+    except ValueError:
         raise LogDamaged(f"the archive's {NAME} is not what was written; {AGAIN}") from None
+    version = said["version"]
     if version != VERSION:
         raise LogDamaged(f"the archive's {NAME} has version {version}, and this Penstock reads {VERSION}")
     return Manifest(

@@ -1,6 +1,6 @@
-"""Parquet files through the `Disk` port: what pyarrow writes to and reads from.
+"""Files of pyarrow's through the `Disk` port: what it writes to and reads from.
 
-What a file of an archive says of itself in its foot, so that a lost manifest can be made anew.
+What a Parquet file of an archive says of itself in its foot, so that a lost manifest can be made anew.
 
 Key `penstock` of the Parquet metadata, JSON: `origin` of the log, `path` in the archive, `vias`, and `claims`: for each
 stretch of LSNs that was archived in one go, of one day, [first, end, rows].  All files of a stretch say the same, and
@@ -46,7 +46,7 @@ class Sink(io.RawIOBase):
 
     def __init__(self, file: File) -> None:
         super().__init__()
-        self._file = file
+        self.file = file
         self.size = 0
         self.sum = 0  # CRC-32C
         self._lost = False
@@ -61,7 +61,7 @@ class Sink(io.RawIOBase):
         view = memoryview(data).cast("B")
         if self._lost:
             return len(view)
-        self._file.pwrite(view, self.size)
+        self.file.pwrite(view, self.size)
         self.sum = crc32c(view, self.sum)
         self.size += len(view)
         return len(view)
@@ -117,10 +117,10 @@ def foot_sum(file: File, size: int) -> int:
     return crc32c(file.pread(length, size - length)) if length <= size else 0
 
 
-def file_sum(file: File) -> int:
-    """CRC-32C of a whole file."""
+def file_sum(file: File, size: int | None = None) -> int:
+    """CRC-32C of a file, or of its first bytes, so many."""
     at = total = 0
-    while block := file.pread(BLOCK, at):
+    while block := file.pread(BLOCK if size is None else min(BLOCK, size - at), at):
         total = crc32c(block, total)
         at += len(block)
     return total

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import closing
 from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -86,30 +87,25 @@ def rebuilt(
 def _rows_of(disk: Disk, path: str) -> tuple[Footer, Ints, set[str | None]]:
     """What a file says of itself, the LSNs of all its rows, and names of its topics: two at least, if it has two."""
     lsns, names = [np.zeros(0, np.int64)], set[str | None]()
-    source = Source(disk.open(path, readonly=True))
-    try:
-        opened: Any = reader(source)
-        told = told_in(opened.metadata, path)
-        for group in range(opened.metadata.num_row_groups):
-            table = opened.read_row_group(group, use_threads=False)  # all columns: each page has a sum
-            for batch in table.combine_chunks().to_batches():
-                lsns.append(column(batch, "lsn", "<i8"))
-                if len(names) < 2:
-                    names |= set(batch.column("name").unique().to_pylist())
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise LogDamaged(f"the archive's file {path} cannot be read: {error}; put back a copy of it") from error
-    finally:
-        source.close()
+    with closing(Source(disk.open(path, readonly=True))) as source:
+        try:
+            opened: Any = reader(source)
+            told = told_in(opened.metadata, path)
+            for group in range(opened.metadata.num_row_groups):
+                table = opened.read_row_group(group, use_threads=False)  # all columns: each page has a sum
+                for batch in table.combine_chunks().to_batches():
+                    lsns.append(column(batch, "lsn", "<i8"))
+                    if len(names) < 2:
+                        names |= set(batch.column("name").unique().to_pylist())
+        except (pa.ArrowException, OSError, ValueError) as error:
+            raise LogDamaged(f"the archive's file {path} cannot be read: {error}; put back a copy of it") from error
     return told, np.concatenate(lsns), names
 
 
 def _read(disk: Disk, path: str, origins: Collection[int]) -> _Found:
     """A file, with all its rows."""
-    with_sum = disk.open(path, readonly=True)
-    try:
+    with closing(disk.open(path, readonly=True)) as with_sum:
         size, foot, whole = with_sum.size(), foot_sum(with_sum, with_sum.size()), file_sum(with_sum)
-    finally:
-        with_sum.close()
     told, every, names = _rows_of(disk, path)
     if told.origin not in origins:
         raise LogDamaged(
@@ -230,12 +226,9 @@ def _files(disk: Disk, manifest: Manifest, out: Checked, progress: Callable[[int
     for part in manifest.files:
         alone = Archive(disk, manifest._replace(files=(part,)))
         try:
-            with_sum = alone.file(part)
-            try:
+            with closing(alone.file(part)) as with_sum:
                 if file_sum(with_sum) != part.sum:
                     raise LogDamaged(f"the archive's file {part.path} is not what was written")
-            finally:
-                with_sum.close()
             last = rows = 0
             for batch in alone.batches(part.first, part.last + 1):
                 lsns = column(batch, "lsn", "<i8")

@@ -17,24 +17,22 @@ import errno
 import os
 import shutil
 import time
-from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
-from typing import Any, NamedTuple, cast
-
-import orjson
-from crc32c import crc32c
+from typing import NamedTuple
 
 from penstock.errors import DiskFull, InvalidArgument, LogDamaged
 from penstock.history.view import Place, View
 from penstock.log import checkpoints
 from penstock.log.archive import archive_disk
 from penstock.log.archive import manifest as archive
+from penstock.log.archive.parquet import file_sum
 from penstock.log.catalog import Segment
 from penstock.log.disk import OsDisk
 from penstock.log.reader import decode
 from penstock.log.segment import FOLDER, read_header
-from penstock.ports import Disk, File, replace_whole
+from penstock.ports import Disk, File, read_whole, replace_whole
 from penstock.server.accounts import FILE as ACCOUNTS
 from penstock.server.bulk.requests import Request
 from penstock.version import __version__
@@ -66,11 +64,7 @@ class Manifest(NamedTuple):
 
     def encode(self) -> bytes:
         said = {**self._asdict(), "format": FORMAT, "files": [one._asdict() for one in self.files]}
-        return orjson.dumps({**said, "check": _sum(said)}, option=orjson.OPT_INDENT_2)
-
-
-def _sum(said: dict[str, Any]) -> int:
-    return crc32c(orjson.dumps(said, option=orjson.OPT_SORT_KEYS))
+        return archive.with_sum(said)
 
 
 def read(disk: Disk) -> Manifest:
@@ -79,35 +73,17 @@ def read(disk: Disk) -> Manifest:
     InvalidArgument when there is none, or of a newer format; LogDamaged when it is not what was written.
     """
     try:
-        file = disk.open(NAME, readonly=True)
+        said = archive.said_by(read_whole(disk, NAME), "format")
     except FileNotFoundError:
         raise InvalidArgument(
             f"{disk!r} holds no complete backup: {NAME} is written last, and it is not there"
         ) from None
-    with closing(file):
-        data = file.pread(file.size(), 0)
-    try:
-        said = cast("dict[str, Any]", orjson.loads(data))
-        check = said.pop("check")
-        format_ = said["format"]
-    except (orjson.JSONDecodeError, KeyError, AttributeError, TypeError):
+    except ValueError:
         raise LogDamaged(f"{NAME} is not what was written") from None
-    if check != _sum(said):
-        raise LogDamaged(f"{NAME} is not what was written")
-    if format_ != FORMAT:
+    if (format_ := said.pop("format")) != FORMAT:
         raise InvalidArgument(f"the backup has format {format_}, and this Penstock reads {FORMAT}")
-    del said["format"]
     files = [Kept(**one) for one in said.pop("files")]
     return Manifest(files=files, **said)
-
-
-@contextmanager
-def closing(file: File) -> Generator[File]:
-    """Close it at the end."""
-    try:
-        yield file
-    finally:
-        file.close()
 
 
 def blocks(file: File, size: int) -> Iterator[bytes]:
@@ -362,10 +338,7 @@ class _Backup:
 
     def _kept(self, name: str) -> None:
         with closing(self._target.open(name, readonly=True)) as file:
-            size, crc = file.size(), 0
-            for block in blocks(file, size):
-                crc = crc32c(block, crc)
-        self._files.append(Kept(name, size, crc))
+            self._files.append(Kept(name, file.size(), file_sum(file)))
 
     def _step(self, size: int) -> None:
         self._done += size

@@ -15,6 +15,7 @@ import errno
 import os
 import shutil
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,7 +30,7 @@ from penstock.log.disk import OsDisk
 from penstock.log.encode import Encoder
 from penstock.log.segment import FOLDER, NotASegment, read_header
 from penstock.server.bulk import RESTORE_PART as PART
-from penstock.server.bulk.backup import ARCHIVE, NAME, Kept, Manifest, blocks, closing, read
+from penstock.server.bulk.backup import ARCHIVE, NAME, Kept, Manifest, blocks, read
 
 Progress = Callable[[int, int], object]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from contextlib import closing
 from typing import NamedTuple
 
 import orjson
@@ -33,20 +34,18 @@ def read(disk: Disk) -> Known | None:
     """What the folder says; None: it is of no member yet.  LogDamaged for what we did not write."""
     if NAME not in disk.list():
         return None
-    file = disk.open(NAME, readonly=True)
-    try:
-        fields = Fields(NAME, read_json(file.pread(_MOST, 0), NAME))
-        found = Known(
-            fields.optional_text("cluster") or "", fields.name("member"), fields.number("highest_term"),
-            fields.number("starts"), fields.flag("intact", default=True), fields.flag("listed"),
-            fields.count("numbers"),
-        )  # fmt: skip
-        fields.finish()
-        return found
-    except InvalidArgument as error:
-        raise LogDamaged(f"{NAME} is not as a member writes it: {error}") from None
-    finally:
-        file.close()
+    with closing(disk.open(NAME, readonly=True)) as file:
+        try:
+            fields = Fields(NAME, read_json(file.pread(_MOST, 0), NAME))
+            found = Known(
+                fields.optional_text("cluster") or "", fields.name("member"), fields.number("highest_term"),
+                fields.number("starts"), fields.flag("intact", default=True), fields.flag("listed"),
+                fields.count("numbers"),
+            )  # fmt: skip
+            fields.finish()
+            return found
+        except InvalidArgument as error:
+            raise LogDamaged(f"{NAME} is not as a member writes it: {error}") from None
 
 
 def write(disk: Disk, known: Known) -> None:
@@ -61,11 +60,8 @@ def read_rival(disk: Disk) -> bytes | None:
     """A copy of the register that went on without this member's, as it was kept."""
     if RIVAL not in disk.list():
         return None
-    file = disk.open(RIVAL, readonly=True)
-    try:
+    with closing(disk.open(RIVAL, readonly=True)) as file:
         return file.pread(BYTES_MOST, 0)
-    finally:
-        file.close()
 
 
 def write_rival(disk: Disk, data: bytes) -> None:

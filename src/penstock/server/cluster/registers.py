@@ -20,6 +20,7 @@ import os
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 from urllib.parse import urlsplit
@@ -179,16 +180,13 @@ class EtcdRegister:
         self._hosts.insert(0, host)
 
     def _call(self, host: str, path: str, asked: object) -> dict[str, Any]:
-        connection = http.client.HTTPConnection(host, timeout=self._timeout_s)
-        try:
+        with closing(http.client.HTTPConnection(host, timeout=self._timeout_s)) as connection:
             connection.request("POST", path, orjson.dumps(asked), {"content-type": "application/json"})
             answer = connection.getresponse()
             content = answer.read(8 * BYTES_MOST)
             if answer.status != 200:
                 raise http.client.HTTPException(f"status {answer.status}: {content[:200]!r}")
             return cast("dict[str, Any]", orjson.loads(content))
-        finally:
-            connection.close()
 
 
 TRIES = 50

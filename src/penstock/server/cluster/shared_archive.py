@@ -20,7 +20,7 @@ import os
 import re
 import secrets
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
@@ -113,14 +113,12 @@ class _Known(NamedTuple):
 def _read(disk: OsDisk) -> _Known | None:
     if ARCHIVE not in disk.list():
         return None
-    file = disk.open(ARCHIVE, readonly=True)
-    try:
-        fields = Fields(ARCHIVE, read_json(file.pread(_MOST, 0), ARCHIVE))
-        return _Known(fields.name("token"), fields.number("number"))
-    except InvalidArgument as error:
-        raise LogDamaged(f"{ARCHIVE} is not as a leader writes it: {error}") from None
-    finally:
-        file.close()
+    with closing(disk.open(ARCHIVE, readonly=True)) as file:
+        try:
+            fields = Fields(ARCHIVE, read_json(file.pread(_MOST, 0), ARCHIVE))
+            return _Known(fields.name("token"), fields.number("number"))
+        except InvalidArgument as error:
+            raise LogDamaged(f"{ARCHIVE} is not as a leader writes it: {error}") from None
 
 
 class SharedArchive:

@@ -17,7 +17,7 @@ from contextlib import closing, suppress
 from crc32c import crc32c
 
 from penstock.log import checkpoints
-from penstock.ports import Disk
+from penstock.ports import Disk, read_whole
 from penstock.replication.messages import PIECE_MOST, SIDE_MOST, STAGE, STAGES_MOST, File, Keep
 
 SIDE_PIECE = PIECE_MOST
@@ -183,9 +183,10 @@ class SideSending:
 
     def _changed(self, acked: int) -> Iterator[File] | None:
         disk = self._disk
-        if ACCOUNTS in disk.list() and (crc := crc32c(read_whole(disk, ACCOUNTS))) != self._accounts:
-            self._accounts = crc
-            return self._pieces(ACCOUNTS, 0)
+        with suppress(FileNotFoundError):
+            if (crc := crc32c(read_whole(disk, ACCOUNTS))) != self._accounts:
+                self._accounts = crc
+                return self._pieces(ACCOUNTS, 0)
         newest = max(checkpoints.lsns(disk), default=0)
         if self._checkpoint < newest <= acked:
             self._checkpoint = newest
@@ -220,10 +221,3 @@ def size_of(disk: Disk, name: str) -> int:
     with suppress(FileNotFoundError), closing(disk.open(name, readonly=True)) as file:
         return file.size()
     return 0
-
-
-def read_whole(disk: Disk, name: str) -> bytes:
-    """A file's content; nothing when it has just gone."""
-    with suppress(FileNotFoundError), closing(disk.open(name, readonly=True)) as file:
-        return file.pread(file.size(), 0)
-    return b""

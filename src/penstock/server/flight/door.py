@@ -12,7 +12,7 @@ import secrets
 import tempfile
 import threading
 from collections.abc import Callable, Container, Generator, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import field
 from typing import TYPE_CHECKING, cast
 
@@ -307,11 +307,8 @@ class FlightDoor:
     @contextmanager
     def _streaming(self, caller: Caller) -> Generator[Slot]:
         """The place of a call that is a stream, for as long as this lasts."""
-        slot = self._enter(caller)
-        try:
+        with closing(self._enter(caller)) as slot:
             yield slot
-        finally:
-            slot.close()
 
     @contextmanager
     def _call(self, caller: Caller) -> Generator[None]:

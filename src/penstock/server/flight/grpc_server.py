@@ -16,7 +16,7 @@ import time
 from base64 import b64decode
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
@@ -208,11 +208,8 @@ class Server:
         ahead: Callable[[Call], None] | None = None,
     ) -> Generator[Call]:
         """A call that the server has let in.  more: what it tells of itself.  ahead: as of `Call.begin`."""
-        call = self._begun(context, what, blob, more, ahead)
-        try:
+        with closing(self._begun(context, what, blob, more, ahead)) as call:
             yield call
-        finally:
-            call.close()
 
     def begun(self, context: Any, what: str, blob: bytes) -> Call:
         """The same, to be closed by whoever reads it."""
@@ -250,11 +247,8 @@ class Server:
     def _says(self, what: str, user: str, password: str) -> bool:
         """Whether the server finds a login wrong, or right; False where it does not answer."""
         try:
-            call = Call(self.lines, None)
-            try:
+            with closing(Call(self.lines, None)) as call:
                 return call.ask({"call": what, "user": user, "password": password}) == b"true"
-            finally:
-                call.close()
         except (Failed, Ended, Unavailable):
             return False
 

@@ -15,18 +15,17 @@ and which stages there are, is known elsewhere.
 
 from __future__ import annotations
 
-import io
 import struct
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import orjson
 import pyarrow as pa
-from crc32c import crc32c
 
 from penstock.errors import DiskFull, LogDamaged
+from penstock.log.archive.parquet import Sink, Source, file_sum
 from penstock.records.compute import cut
 from penstock.records.dataclass import dataclass
 
@@ -40,7 +39,6 @@ PIECE = 2 << 20
 _KEY = b"penstock.stage"
 _FOOT = struct.Struct("<8sQI")
 _MAGIC = b"PENSTAGE"
-_STEP = 1 << 20  # bytes read at a time for a sum
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +81,7 @@ class StageWriter:
         self._info = info
         self._rows = 0
         with _told():
-            self._sink = _Sink(disk.open(path, create=True))
+            self._sink = Sink(disk.open(path, create=True))
         told = {key: value for key, value in asdict(info).items() if key not in ("rows", "bytes", "crc")}
         self._schema = schema.remove_metadata().with_metadata({_KEY: orjson.dumps(told)})
         with _told():
@@ -91,7 +89,7 @@ class StageWriter:
 
     @property
     def bytes(self) -> int:
-        return self._sink.offset
+        return self._sink.size
 
     def add(self, batch: pa.RecordBatch) -> None:
         with _told():
@@ -104,13 +102,13 @@ class StageWriter:
         sink = self._sink
         with _told():
             self._stream.close()
-            crc = sink.crc
+            crc = sink.sum
             sink.write(_FOOT.pack(_MAGIC, self._rows, crc))
             sink.file.sync()
             sink.file.close()
             self._disk.rename(self._path, name)
             self._disk.sync_folder(FOLDER)
-        return replace(self._info, rows=self._rows, bytes=sink.offset, crc=crc)
+        return replace(self._info, rows=self._rows, bytes=sink.size, crc=crc)
 
     def abandon(self) -> None:
         self._sink.file.close()
@@ -136,16 +134,13 @@ def discard(disk: Disk, path: str) -> None:
 def info_of(disk: Disk, path: str) -> StageInfo | None:
     """What a file says it is; None when it is no whole stage.  Its rows are not looked at: see `check`."""
     try:
-        file = disk.open(path, readonly=True)
-        try:
+        with closing(disk.open(path, readonly=True)) as file:
             size = file.size()
             magic, rows, crc = _FOOT.unpack(file.pread(_FOOT.size, size - _FOOT.size) if size > _FOOT.size else b"")
             if magic != _MAGIC:
                 return None
-            said = orjson.loads((pa.ipc.open_stream(_Source(file)).schema.metadata or {})[_KEY])
+            said = orjson.loads((pa.ipc.open_stream(Source(file)).schema.metadata or {})[_KEY])
             return replace(StageInfo(**said), rows=rows, bytes=size, crc=crc)
-        finally:
-            file.close()
     except (OSError, struct.error, pa.ArrowException, KeyError, TypeError, orjson.JSONDecodeError):
         return None
 
@@ -156,7 +151,7 @@ def check(disk: Disk, stem: str, size: int, crc: int) -> None:
     with _opened(disk, path) as file:
         if file.size() != size:
             raise LogDamaged(f"{path} has {file.size()} bytes of {size}")
-        if _sum_of(file, size - _FOOT.size) != crc:
+        if file_sum(file, size - _FOOT.size) != crc:
             raise LogDamaged(f"{path} is not what was written: its sum differs")
 
 
@@ -173,19 +168,12 @@ def _opened(disk: Disk, path: str) -> Generator[File]:
         file.close()
 
 
-def _sum_of(file: File, size: int) -> int:
-    crc = 0
-    for offset in range(0, size, _STEP):
-        crc = crc32c(file.pread(min(_STEP, size - offset), offset), crc)
-    return crc
-
-
 def rows_of(disk: Disk, stem: str, skip: int = 0) -> Iterator[pa.RecordBatch]:
     """The rows of a stage after the first `skip`, in pieces.  LogDamaged when it is no Arrow stream."""
     path = path_of(stem)
     with _opened(disk, path) as file:
         try:
-            for batch in pa.ipc.open_stream(_Source(file)):
+            for batch in pa.ipc.open_stream(Source(file)):
                 if skip >= batch.num_rows:
                     skip -= batch.num_rows
                     continue
@@ -193,41 +181,3 @@ def rows_of(disk: Disk, stem: str, skip: int = 0) -> Iterator[pa.RecordBatch]:
                 skip = 0
         except (pa.ArrowException, OSError) as error:
             raise LogDamaged(f"{path} is not what was written: {error}") from error
-
-
-class _Sink(io.RawIOBase):
-    """A file of the disk port that Arrow can write to, with the sum of what was written."""
-
-    def __init__(self, file: File) -> None:
-        self.file = file
-        self.offset = 0
-        self.crc = 0
-
-    def writable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self.offset
-
-    def write(self, data: Any, /) -> int:
-        view = memoryview(data).cast("B")
-        self.file.pwrite(view, self.offset)
-        self.crc = crc32c(view, self.crc)
-        self.offset += len(view)
-        return len(view)
-
-
-class _Source(io.RawIOBase):
-    """A file of the disk port that Arrow can read from."""
-
-    def __init__(self, file: File) -> None:
-        self._file = file
-        self._offset = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def read(self, size: int = -1, /) -> bytes:
-        data = self._file.pread(size if size >= 0 else self._file.size() - self._offset, self._offset)
-        self._offset += len(data)
-        return data

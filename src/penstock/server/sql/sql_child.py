@@ -19,6 +19,7 @@ import resource
 import socket
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -98,12 +99,9 @@ def serve(sock: socket.socket, ceiling: Ceiling) -> None:
     if head is None:
         raise requests.Ended
     bounds = Bounds(head["memory"], head["spill"], Path(head["folder"]), head["threads"], head.get("by_disk", False))
-    engine = Engine(bounds)
-    try:
+    with closing(Engine(bounds)) as engine:
         ceiling.set(head["memory"])
         answer_to(sock, engine, head["sql"])
-    finally:
-        engine.close()
 
 
 def answer_to(sock: socket.socket, engine: Engine, sql: str) -> None:
