@@ -39,8 +39,8 @@ OWN = "its own suite, against a server"
 TOLD = {
     "`amq.rabbitmq.trace`": "what no queue takes is not told; connection, channel and user are empty where a message "
     "did not come by AMQP",
-    "`amq.rabbitmq.event`": "changes of users, vhosts, permissions, parameters and channels are not told, nor who made "
-    "a change; bindings that go with their exchange or queue are not told one by one",
+    "`amq.rabbitmq.event`": "channels, logins, and who made a change are not told; the exchanges that a vhost has "
+    "from the beginning are not told one by one, nor are limits told as parameters, too",
     "`/metrics/detailed`": "has the families that [http.md](http.md#metrics) names: figures of Erlang, of single "
     "connections and of single channels are not among them",
 }

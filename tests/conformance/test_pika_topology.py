@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -312,6 +312,69 @@ def _told(server: Managed, name: str) -> Mapping[str, Mapping[str, Any]]:
         if method.routing_key == "queue.deleted":
             return heard
     return heard
+
+
+ACCOUNTS: Sequence[tuple[str, str, object, Sequence[tuple[str, Mapping[str, Any]]]]] = (
+    ("PUT", "vhosts/v", {"description": "d", "tags": "a,b"},
+     [("vhost.created", {"name": "v", "description": "d", "tags": ["a", "b"]})]),
+    ("PUT", "vhosts/v", {"description": "other"}, [("vhost.updated", {"name": "v", "description": "other"})]),
+    ("PUT", "users/u", {"password": "p", "tags": "management"},
+     [("user.created", {"name": "u"}), ("user.tags.set", {"name": "u", "tags": ["management"]})]),
+    ("PUT", "users/u", {"password": "q", "tags": "management"}, [("user.password.changed", {"name": "u"})]),
+    ("PUT", "users/u", {"password": "q", "tags": "monitoring,x"},
+     [("user.password.changed", {"name": "u"}), ("user.tags.set", {"name": "u", "tags": ["monitoring", "x"]})]),
+    ("PUT", "permissions/v/u", {"configure": "a", "write": "b", "read": "c"},
+     [("permission.created", {"user": "u", "vhost": "v", "configure": "a", "write": "b", "read": "c"})]),
+    ("PUT", "permissions/v/u", {"configure": "a", "write": "b", "read": ""},
+     [("permission.created", {"user": "u", "vhost": "v", "configure": "a", "write": "b", "read": ""})]),
+    ("PUT", "topic-permissions/v/u", {"exchange": "amq.topic", "write": "b", "read": "c"},
+     [("topic.permission.created", {"user": "u", "vhost": "v", "exchange": "amq.topic", "write": "b", "read": "c"})]),
+    ("DELETE", "topic-permissions/v/u", None, [("topic.permission.deleted", {"user": "u", "vhost": "v"})]),
+    ("DELETE", "permissions/v/u", None, [("permission.deleted", {"user": "u", "vhost": "v"})]),
+    ("PUT", "vhost-limits/v/max-connections", {"value": 5},
+     [("vhost.limits.set", {"name": "limits", "max-connections": 5})]),
+    ("PUT", "user-limits/u/max-connections", {"value": 5},
+     [("user.limits.set", {"name": "limits", "username": "u", "max-connections": 5})]),
+    ("DELETE", "user-limits/u/max-connections", None,
+     [("user.limits.cleared", {"name": "limits", "username": "u"})]),
+    ("PUT", "global-parameters/g", {"value": {"a": 1}},
+     [("parameter.set", {"component": "global", "name": "g", "value": {"a": 1}})]),
+    ("PUT", "permissions/v/u", {"configure": "a", "write": "b", "read": "c"},
+     [("permission.created", {"user": "u", "vhost": "v"})]),
+    ("DELETE", "users/u", None, [("user.deleted", {"name": "u"})]),
+    ("PUT", "users/w", {"password": "p", "tags": ""}, [("user.created", {"name": "w"})]),
+    ("PUT", "permissions/v/w", {"configure": "a", "write": "b", "read": "c"},
+     [("permission.created", {"user": "w", "vhost": "v"})]),
+    ("DELETE", "vhosts/v", None,
+     [("permission.deleted", {"user": "w", "vhost": "v"}), ("vhost.deleted", {"name": "v"}),
+      ("vhost.limits.cleared", {"name": "limits"})]),
+    ("DELETE", "users/w", None, [("user.deleted", {"name": "w"})]),
+)  # fmt: skip
+"""What is asked over HTTP, and what RabbitMQ 3.10 was seen to tell of it, with who did it and its own exchanges."""
+
+
+def test_changes_of_users_and_vhosts_are_told_as_rabbitmq_tells_them(tmp_path: Path) -> None:
+    with Managed(tmp_path) as server:
+        channel = server.connect().channel()
+        queue = channel.queue_declare("", exclusive=True).method.queue
+        for noun in ("vhost", "user", "permission", "topic", "parameter"):
+            channel.queue_bind(queue, "amq.rabbitmq.event", f"{noun}.#")
+        tool = Tool(server)
+        for method, path, body, wanted in ACCOUNTS:
+            status, said = tool.ask(method, path, body)
+            assert status in {201, 204}, said
+            heard = list[tuple[str, Mapping[str, Any]]]()
+            for frame, properties, _ in channel.consume(queue, auto_ack=True, inactivity_timeout=30):
+                assert frame is not None, (path, heard)
+                heard.append((frame.routing_key, properties.headers))
+                if len(heard) == len(wanted):
+                    break
+            assert [name for name, _ in heard] == [name for name, _ in wanted], path
+            for (name, headers), (_, fields) in zip(heard, wanted, strict=True):
+                assert fields.items() <= headers.items(), name
+                assert not {key for key in headers if "password" in key or "hash" in key}
+        channel.cancel()
+        assert channel.queue_declare(queue, passive=True).method.message_count == 0
 
 
 def test_what_changes_is_told_by_the_names_of_rabbitmq(tmp_path: Path) -> None:

@@ -243,16 +243,18 @@ class Accounts:
             "global_parameters": [{"name": name, "value": value} for name, value in self.global_parameters.items()],
         }  # fmt: skip
 
-    async def change(self, work: Callable[[Accounts], T]) -> T:
+    async def change(
+        self, work: Callable[[Accounts], T], told: Callable[[bytes, bytes], object] | None = None
+    ) -> T:  # fmt: skip
         """The result of a change that is on disk now, and on others that must have it.
 
-        Raises what it raises, and Unavailable; nothing is changed.
+        Raises what it raises, and Unavailable; nothing is changed.  told: the states before and after, at the end.
         """
         async with self.changing:
             before = self.state()
             try:
                 result = work(self)
-                if self.state() != before:
+                if (after := self.state()) != before:
                     await self.save()
             except OSError as error:
                 self.restore(before)
@@ -264,6 +266,8 @@ class Accounts:
                 self.tell()
         if self.copied is not None:
             await self.copied()
+        if told is not None and after != before:
+            told(before, after)
         return result
 
     async def save(self) -> None:

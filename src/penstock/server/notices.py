@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import struct
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias, cast
 
@@ -30,7 +30,7 @@ from penstock.records import properties as header_codec
 from penstock.records.dataclass import dataclass
 from penstock.records.entries import Control, Group, Publishes, Topic
 from penstock.records.kinds import Kind
-from penstock.records.rights import MONITORING, Level
+from penstock.records.rights import ADMINISTRATOR, MONITORING, Level
 from penstock.server.follow import Source
 
 if TYPE_CHECKING:
@@ -273,6 +273,11 @@ class Notices:
         name = "connection.created" if opened else "connection.closed"
         self.feed.tell(name, self._runtime.clock.wall(), fields, vhost=session.vhost, user=session.user)
 
+    def accounts(self, events: Iterable[tuple[str, Mapping[str, object]]]) -> None:
+        """Users, vhosts and what they may do have changed."""
+        for name, fields in events:
+            self.feed.tell(name, self._runtime.clock.wall(), fields, level=ADMINISTRATOR)
+
 
 # -- records as events
 
@@ -377,6 +382,9 @@ AT_RABBITMQ = frozenset(
     for noun, verbs in {
         "queue": "created deleted", "exchange": "created deleted", "binding": "created deleted",
         "consumer": "created deleted", "connection": "created closed", "policy": "set cleared", "alarm": "set cleared",
+        "user": "created deleted", "user.password": "changed cleared", "user.tags": "set", "user.limits": "set cleared",
+        "vhost": "created updated deleted", "vhost.limits": "set cleared", "permission": "created deleted",
+        "topic.permission": "created deleted", "parameter": "set cleared",
     }.items()
     for verb in verbs.split()
 )  # fmt: skip

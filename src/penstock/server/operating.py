@@ -13,6 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.errors import LogBroken, NotFound, Refused, Unavailable
+from penstock.server.account_events import events_between
 from penstock.version import __version__
 
 if TYPE_CHECKING:
@@ -147,7 +148,10 @@ class Operating:
     async def change(self, work: Callable[[Accounts], T]) -> T:
         """The result of a change that is on disk now.  Raises what it raises, and Unavailable; nothing is changed."""
         self.refuse_early()
-        return await self.accounts.change(work)
+        return await self.accounts.change(work, self._changed)
+
+    def _changed(self, before: bytes, after: bytes) -> None:
+        self.server.engine.notices.accounts(events_between(before, after, self.accounts.fixed_vhosts))
 
     async def decide(self, work: Callable[[], T], *, wait: bool = True) -> T:
         """The result of a command, when its records are durable.  Raises what the core refuses, and LogBroken.
