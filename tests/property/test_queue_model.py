@@ -22,7 +22,7 @@ from penstock.core.queue.dispatching.foreseen import Foreseen
 from penstock.core.queue.order import main_order, returned, runs
 from penstock.core.queue.places import STATES
 from penstock.core.queue.queue import Queue
-from penstock.core.queue.settling import leases, letters, scattered
+from penstock.core.queue.settling import leases, letters
 from penstock.core.state.lsns import flat, spread
 from penstock.records.chunks import Now, as_chunk, pack_pairs, unpack_pairs
 from penstock.records.entries import Control, Publishes, Topic, singly
@@ -47,7 +47,6 @@ TINY: list[tuple[Any, str, int]] = [
     (returned, "JOINED", 3),
     (returned, "KINDS_MOST", 12),
     (leases, "GATHERED_MOST", 3),
-    (scattered, "DEAD_MOST", 1),
     (leases, "DEAD_MOST", 1),
     (granting, "PIECES_MOST", 1),
     (granting, "EACH_LEAST", 2),

@@ -1,7 +1,7 @@
 """What one consumer holds, and until when.
 
 Grants are runs in the order they were given.  While acks come in that order they only cut the front: nothing is kept
-per message.  The first ack out of order lets the runs be found by LSN too (`scattered`), until nothing is held.
+per message.  The first ack out of order lets the runs be found by LSN too (`Lanes`), until nothing is held.
 
 All leases of a queue are as long, so deadlines leave in the order of the grants; `in_order=False` is for the time after
 a change of the setting.
@@ -18,12 +18,14 @@ from itertools import pairwise
 import numpy as np
 
 from penstock.core.arena import Move
-from penstock.core.queue.order.runs import NEVER, SMALL, Run, sift, sorted_chunk, view
-from penstock.core.queue.settling.scattered import DEAD_MOST, Lanes, Lease
+from penstock.core.queue.order.runs import NEVER, SMALL, Lanes, Lease, Run, sift, sorted_chunk, view
 from penstock.records.chunks import Chunk
 
 SLOT = -1
 """The place of what is no longer in the queue: delivered at most once, it only fills the consumer's backlog."""
+
+DEAD_MOST = 64
+"""Empty runs are swept away when there are more than this, and more than living ones."""
 
 GATHERED_MOST = 2048
 """Messages that came in small grants are gathered in runs of up to so many."""
