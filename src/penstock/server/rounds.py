@@ -30,41 +30,6 @@ if TYPE_CHECKING:
     from penstock.server.runtime import Soon
 
 
-class Rounds(DefaultSelector):
-    """The selector of one loop, which marks the end of each round.  Belongs to the loop's thread."""
-
-    def __init__(self, pulse: Pulse) -> None:
-        super().__init__()
-        self._pulse = pulse
-        self.loop: asyncio.AbstractEventLoop | None = None  # whose rounds these are
-        self._end: tuple[SelectorKey, int] | None = None
-        self._waiting: list[Callable[[], None]] = []
-        self.at_end = self._waiting.append  # runs something once, when everything ready in this round has been heard
-
-    def begin(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Set the loop that asks this selector."""
-        self.loop = loop
-        handle = asyncio.Handle(self._over, (), loop)
-        self._end = SelectorKey(-1, -1, EVENT_READ, (handle, None)), EVENT_READ
-
-    def select(self, timeout: float | None = None) -> list[tuple[SelectorKey, int]]:
-        """What is ready, and the round's end behind it."""
-        looked = time.monotonic()
-        if self._waiting:
-            timeout = 0
-        ready = super().select(timeout)
-        self._pulse.turned(looked, time.monotonic(), timeout, bool(ready))
-        if (ready or self._waiting) and self._end is not None:
-            ready.append(self._end)
-        return ready
-
-    def _over(self) -> None:
-        waiting = self._waiting[:]
-        self._waiting.clear()
-        for callback in waiting:
-            callback()
-
-
 BOUNDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 """Upper ends of the buckets, in seconds; one more bucket has no end."""
 
@@ -82,20 +47,79 @@ class Pauses:
     counts: tuple[int, ...] = (0,) * (len(BOUNDS) + 1)  # turns by the bucket of their length, not summed up
 
 
-class Pulse:
-    """Measures the turns of the loop that `new_loop` makes.  Belongs to the thread of that loop."""
+class Rounds(DefaultSelector):
+    """The selector of one loop, which marks the end of each round and measures it.  Belongs to the loop's thread."""
 
     def __init__(self) -> None:
-        self._rounds: Rounds | None = None  # of the loop that was made
-        self._counts = [0] * (len(BOUNDS) + 1)
-        self._total = self._longest = self._longest_cpu = 0.0
+        super().__init__()
+        self.loop: asyncio.AbstractEventLoop | None = None  # whose rounds these are
+        self.counts = [0] * (len(BOUNDS) + 1)
+        self.total = self.longest = self.longest_cpu = 0.0
         self._woke = time.monotonic()
         self._cpu = time.thread_time()  # as of some moment, `LONG_S` before the turn or later
         self._cpu_read = self._woke
+        self._end: tuple[SelectorKey, int] | None = None
+        self._waiting: list[Callable[[], None]] = []
+        self.at_end = self._waiting.append  # runs something once, when everything ready in this round has been heard
+
+    def begin(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Set the loop that asks this selector."""
+        self.loop = loop
+        handle = asyncio.Handle(self._over, (), loop)
+        self._end = SelectorKey(-1, -1, EVENT_READ, (handle, None)), EVENT_READ
+
+    def select(self, timeout: float | None = None) -> list[tuple[SelectorKey, int]]:
+        """What is ready, and the round's end behind it.
+
+        A turn ends with this call and the next begins when it returns.  What was not meant to be sleep belongs to the
+        turn that begins: it waited for other threads then.
+        """
+        looked = time.monotonic()
+        if self._waiting:
+            timeout = 0
+        ready = super().select(timeout)
+        now = time.monotonic()
+        span = looked - self._woke
+        self.total += span
+        if span < LONG_S:
+            self.counts[span > BOUNDS[0]] += 1
+        else:
+            self._count_long(span, now)
+        if span > self.longest:
+            self.longest = span
+        self._woke = now
+        if timeout is not None and timeout <= 0:
+            self._woke = looked
+        elif timeout is not None and not ready:
+            self._woke = min(now, looked + timeout + BOUNDS[0])  # epoll sleeps whole milliseconds
+        if now - self._cpu_read > LONG_S:
+            self._cpu, self._cpu_read = time.thread_time(), now
+        if (ready or self._waiting) and self._end is not None:
+            ready.append(self._end)
+        return ready
+
+    def _count_long(self, span: float, now: float) -> None:
+        self.counts[bisect_left(BOUNDS, span)] += 1
+        cpu = time.thread_time()
+        self.longest_cpu = max(self.longest_cpu, cpu - self._cpu)
+        self._cpu, self._cpu_read = cpu, now
+
+    def _over(self) -> None:
+        waiting = self._waiting[:]
+        self._waiting.clear()
+        for callback in waiting:
+            callback()
+
+
+class Pulse:
+    """How long the turns of the loop are that `new_loop` makes.  Belongs to the thread of that loop."""
+
+    def __init__(self) -> None:
+        self._rounds: Rounds | None = None  # of the loop that was made
 
     def new_loop(self) -> asyncio.AbstractEventLoop:
         """An event loop whose turns are measured, and whose rounds have an end."""
-        rounds = self._rounds = Rounds(self)
+        rounds = self._rounds = Rounds()
         loop = asyncio.SelectorEventLoop(rounds)
         rounds.begin(loop)
         return loop
@@ -107,36 +131,13 @@ class Pulse:
 
     def pauses(self) -> Pauses:
         """What was measured since the last look."""
-        return Pauses(self._longest, self._longest_cpu, self._total, tuple(self._counts))
+        here = self._rounds
+        return Pauses() if here is None else Pauses(here.longest, here.longest_cpu, here.total, tuple(here.counts))
 
     def begin_anew(self) -> None:
         """Look for the longest pause from now on."""
-        self._longest = self._longest_cpu = 0.0
-
-    def turned(self, looked: float, now: float, timeout: float | None, found: bool) -> None:
-        """A turn ended when the loop began to look at its sockets, and it goes on now.
-
-        What was not meant to be sleep belongs to the turn that begins: it waited for other threads then.
-        timeout: how long it may have slept, None: for ever; found: something was there.
-        """
-        span = looked - self._woke
-        self._total += span
-        if span < LONG_S:
-            self._counts[span > BOUNDS[0]] += 1
-        else:
-            self._counts[bisect_left(BOUNDS, span)] += 1
-            cpu = time.thread_time()
-            self._longest_cpu = max(self._longest_cpu, cpu - self._cpu)
-            self._cpu, self._cpu_read = cpu, now
-        if span > self._longest:
-            self._longest = span
-        self._woke = now
-        if timeout is not None and timeout <= 0:
-            self._woke = looked
-        elif timeout is not None and not found:
-            self._woke = min(now, looked + timeout + BOUNDS[0])  # epoll sleeps whole milliseconds
-        if now - self._cpu_read > LONG_S:
-            self._cpu, self._cpu_read = time.thread_time(), now
+        if self._rounds is not None:
+            self._rounds.longest = self._rounds.longest_cpu = 0.0
 
 
 STARVED_US = 500

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
+from selectors import EVENT_READ, SelectorKey
+from types import SimpleNamespace
 
-from penstock.server.rounds import BOUNDS, Pulse
+import pytest
+
+from penstock.server import rounds
+from penstock.server.rounds import BOUNDS, Pauses, Pulse
 
 
 def _run(pulse: Pulse, spans: list[float]) -> None:
@@ -42,14 +47,37 @@ def test_what_was_longest_is_forgotten_and_what_was_counted_is_not() -> None:
     assert after.total == before.total > 0.0
 
 
-def test_sleep_beyond_what_was_meant_is_a_pause() -> None:
+def test_sleep_beyond_what_was_meant_is_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = [(SelectorKey(-1, -1, EVENT_READ, None), EVENT_READ)]
+    now, looks = [1.0], list[tuple[float, bool]]()  # each look: how long it took, whether something was there
+
+    def look(self: object, timeout: float | None) -> list[tuple[SelectorKey, int]]:
+        took, came = looks.pop()
+        now[0] += took
+        return list(found) if came else []
+
+    monkeypatch.setattr(rounds.DefaultSelector, "select", look)
+    monkeypatch.setattr(rounds, "time", SimpleNamespace(monotonic=lambda: now[0], thread_time=time.thread_time))
     pulse = Pulse()
-    start = time.monotonic()
-    pulse.turned(start, start + 0.5, 0.1, found=False)
-    pulse.turned(start + 0.5, start + 9.0, None, found=True)
+    loop = pulse.new_loop()
+    select = loop._selector.select  # type: ignore[attr-defined]
+
+    def turn(timeout: float | None, took: float, *, came: bool) -> None:
+        looks.append((took, came))
+        select(timeout)
+
+    turn(0.1, 0.5, came=False)
+    turn(None, 8.5, came=True)
     assert 0.35 < pulse.pauses().longest <= 0.4
     pulse.begin_anew()
-    pulse.turned(start + 9.0, start + 9.2, 0, found=False)
+    turn(0, 0.2, came=False)
     assert pulse.pauses().longest == 0.0
-    pulse.turned(start + 9.2, start + 9.2, 0, found=False)
+    turn(0, 0.0, came=False)
     assert pulse.pauses().longest > 0.19
+    loop.close()
+
+
+def test_who_made_no_loop_has_no_pauses() -> None:
+    pulse = Pulse()
+    pulse.begin_anew()
+    assert pulse.pauses() == Pauses()

@@ -359,7 +359,7 @@ class PolicyCommands(DeliveryCommands):
         every, concern, found = self._admin.by_id, self._changes.concern, list[int]()
         for number in islice(numbers, LOOKS):
             queue = every.get(number)
-            if queue is not None and concern(queue.vhost, queue.name, queue.settings, queue.ruling):
+            if queue is not None and concern(queue.declared.vhost, queue.name, queue.settings, queue.ruling):
                 found.append(number)
                 if len(found) == AT_ONCE:
                     break
