@@ -65,8 +65,9 @@ def test_changes_of_accounts_from_two_doors_come_one_after_another() -> None:
             if "bad" in self.vhosts:
                 raise OSError(28, "no room")
 
-    accounts = Kept()
-    server = SimpleNamespace(accounts=accounts)
+    accounts, told = Kept(), list[tuple[str, object]]()
+    notices = SimpleNamespace(accounts=told.extend)
+    server = SimpleNamespace(accounts=accounts, engine=SimpleNamespace(notices=notices))
     doors = [Operating(cast("Any", server)) for _ in range(2)]
 
     async def work() -> list[object]:
@@ -81,3 +82,4 @@ def test_changes_of_accounts_from_two_doors_come_one_after_another() -> None:
     assert isinstance(bad, Unavailable)
     assert good == {"vhost": "good", "new": True}
     assert list(accounts.vhosts) == ["/", "good"]
+    assert [(event, of["name"]) for event, of in cast("Any", told)] == [("vhost.created", "good")]

@@ -7,7 +7,8 @@ from collections.abc import Iterable
 import h11
 import pytest
 
-from penstock.server.http.connections import LINES_MOST, PARAMETERS_MOST, StrictConnection
+from penstock.server.http.calls import PARAMETERS_MOST
+from penstock.server.http.connections import LINES_MOST, StrictConnection
 
 HEAD = b"POST /api/x HTTP/1.1\r\nhost: a\r\n"
 CHUNKED = HEAD + b"transfer-encoding: chunked\r\n\r\n"

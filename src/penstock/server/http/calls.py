@@ -54,7 +54,10 @@ PIECE = 64 << 10
 """Bytes of a body that one frame has at most."""
 
 HEADERS_MOST = 256
-"""Lines of a head, of which the door takes fewer, and parameters of a query, of which it takes as many."""
+"""Lines of a head; the door takes fewer."""
+
+PARAMETERS_MOST = 1024
+"""Of a query; each takes far more memory than its bytes."""
 
 WHY_MOST = 4096
 """Characters of why a body cannot be used."""
@@ -97,7 +100,7 @@ def call_of(payload: bytes) -> Call:
         raise Broken("a request with a method, version or scheme that there is not")
     if not _TARGET.fullmatch(call.path) or not _TARGET.fullmatch(call.query):
         raise Broken("a request for what is no path")
-    if call.query.count("&") >= HEADERS_MOST:
+    if call.query.count("&") >= PARAMETERS_MOST:
         raise Broken("a query with more parameters than a door takes")
     return call
 

@@ -21,6 +21,7 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from penstock.errors import Unavailable
+from penstock.server.http.calls import PARAMETERS_MOST
 from penstock.server.listening import farewell
 
 if TYPE_CHECKING:
@@ -34,9 +35,6 @@ if TYPE_CHECKING:
 
 LINES_MOST = 128
 """Lines of a request's head."""
-
-PARAMETERS_MOST = 256
-"""Of a request's query; each takes far more memory than its bytes."""
 
 _LINE = re.compile(rb"(?<!\r)\n|\r(?!\n|\Z)|\n[ \t]|\0")
 """A bare LF, a bare CR (not the last byte so far), a line that continues the one before, a zero byte."""

@@ -1,0 +1,62 @@
+"""What a change of accounts is told as."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from penstock.server.account_events import events_between
+from penstock.server.accounts import Account, Accounts, Kept, Permission, TopicPermission
+
+ANN = Account("ann", Kept("one", "argon2id"), ("management",))
+
+
+def made() -> Accounts:
+    """A user, a vhost, and what one may do in the other."""
+    accounts = Accounts(users={"ann": ANN}, vhosts={"v": {"description": "d"}})
+    accounts.permissions["ann", "v"] = Permission("ann", "v", "a", "b", "c")
+    accounts.topic_permissions["ann", "v", "x"] = TopicPermission("ann", "v", "x", "b", "c")
+    accounts.vhost_limits["v"] = {"max-queues": 5}
+    return accounts
+
+
+@pytest.mark.parametrize(
+    ("act", "told"),
+    [
+        (lambda some: None, []),
+        (lambda some: some.forget_user("ann"), ["user.deleted ann"]),
+        (lambda some: some.forget_vhost("v"),
+         ["permission.deleted ann", "topic.permission.deleted ann", "vhost.deleted v", "vhost.limits.cleared limits"]),
+        (lambda some: some.vhosts["/"].update(tracing=True), ["vhost.updated /"]),
+        (lambda some: some.removed.add("guest"), ["user.deleted guest"]),
+        (lambda some: some.users.update(ann=Account("ann", Kept("", ""), ("management",))),
+         ["user.password.cleared ann"]),
+        (lambda some: some.users.update(bob=Account("bob", Kept("x", "y"), ("a", "b"))),
+         ["user.created bob", "user.tags.set bob"]),
+        (lambda some: some.vhost_limits["v"].clear(), ["vhost.limits.cleared limits"]),
+        (lambda some: some.global_parameters.update(g=None), ["parameter.set g"]),
+        (lambda some: some.tokens.clear(), []),
+    ],
+)  # fmt: skip
+def test_events(act: Callable[[Accounts], object], told: list[str]) -> None:
+    accounts = made()
+    before = accounts.state()
+    act(accounts)
+    events = events_between(before, accounts.state())
+    assert [f"{name} {fields.get('name', fields.get('user'))}" for name, fields in events] == told
+
+
+def test_what_is_described_no_longer_but_always_there_is_not_deleted() -> None:
+    accounts = made()
+    accounts.vhosts["/"] = {"tracing": True}
+    before = accounts.state()
+    accounts.vhosts["/"].clear()
+    assert events_between(before, accounts.state()) == [("vhost.updated", {"name": "/"})]
+
+
+def test_no_event_has_a_password() -> None:
+    events = events_between(Accounts().state(), made().state())
+    assert len(events) == 6
+    assert "one" not in str(events)
+    assert "argon2id" not in str(events)
