@@ -24,6 +24,7 @@ from penstock.server.cluster import log_sending
 from penstock.server.cluster import member as members
 from penstock.server.cluster.following import Following
 from penstock.server.cluster.member import Member
+from sim import members_machine
 from sim.members_faults import DARK, FULL, IDLING, LEADING, REVERTING, STAGING, TORN, directed, run
 from sim.members_links import SimLink
 from sim.members_walks import begun, walked
@@ -130,6 +131,17 @@ def test_a_leader_that_is_called_by_one_it_does_not_know_looks_at_the_register(m
         leader.member.taken(link)
         leader.member.heard(link, hello)
         assert looked == looks
+
+
+def test_who_begins_before_anybody_leads_follows_soon_however_long_the_lease(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It knows of nobody to follow, and looks again within a second, not with the next beat, here after 30."""
+    monkeypatch.setattr(members_machine, "TIMES", members_machine.TIMES._replace(lease=300_000_000))
+    world = World(1)
+    first, *others = world.hosts.values()
+    world.turns(others, 8)
+    assert world.value.leader is None
+    world.quiet(16)  # of a quarter of a second
+    assert first.log is not None
 
 
 def test_who_is_to_lead_next_has_the_newest_checkpoint_before_it_may(monkeypatch: pytest.MonkeyPatch) -> None:

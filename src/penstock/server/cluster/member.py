@@ -35,6 +35,9 @@ HANDS_OVER = "it hands over"
 AGAIN = 200_000
 """Microseconds after which a leader that could not be reached is called again."""
 
+SOON = 1_000_000
+"""Microseconds after which who follows nobody looks at the register again: with a long lease beats are far apart."""
+
 
 class Member(Followers):
     """One, from the start of its process to its end.  After `Outside.end` it does nothing."""
@@ -199,7 +202,7 @@ class Member(Followers):
             return
         now = self._out.now()
         every = self.terms.times.renew // 2
-        if not self.leads and now - self._read_at >= every:
+        if not self.leads and now - self._read_at >= (every if self.following is not None else min(every, SOON)):
             self._read_at = now
             self._out.read()
         if self.talks is not None:
