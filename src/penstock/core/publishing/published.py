@@ -489,6 +489,6 @@ def negated(properties: bytes) -> bytes:
     delay: FieldValue = headers.get(DELAY)
     if isinstance(delay, bool) or not isinstance(delay, int) or delay <= 0:
         return properties
-    headers[DELAY] = type(delay)(-delay)
+    headers[DELAY] = -int(delay)  # of a time, too, which could not be below zero
     header.headers = headers
     return header_codec.encode(header)

@@ -1,0 +1,65 @@
+"""A header that a message may have can be written anew by the server, later, when nobody can be refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from decimal import Decimal
+
+import pytest
+
+from penstock.core.publishing.dead_letters import Death, after_death
+from penstock.core.publishing.published import negated, read_traits
+from penstock.operations.moving import of_header
+from penstock.records import properties as header_codec
+from penstock.records.field_tables import NESTING_LIMIT, FieldValue, Timestamp
+from penstock.server.amqp.consumer_arguments import informed
+from unit.core.world import World, header
+
+DEATH = Death("q" * 255, "expired", "e" * 255, ("k" * 255, "c" * 1000), 7, "why" * 100)
+
+
+def nested(depth: int) -> FieldValue:
+    value: FieldValue = 1
+    for _ in range(depth):
+        value = {"in": value}
+    return value
+
+
+VALUES: tuple[FieldValue, ...] = (
+    Timestamp(5000), Timestamp(2**64 - 1), 5000, -(2**63), 2**63 - 1, Decimal(-(2**31)).scaleb(-255), float("nan"),
+    True, None, "", "5", b"\xff", [], [[Timestamp(1)]], {}, {"count": Timestamp(2**64 - 1)},
+    [{"count": 2**63 - 1, "queue": "q" * 255, "reason": "expired"}], nested(NESTING_LIMIT - 1),
+)  # fmt: skip
+NAMES = ("x-delay", "x-death", "x-first-death-queue", "x-last-death-reason", "CC", "x-delivery-count", "any")
+
+REWRITES: tuple[Callable[[bytes], object], ...] = (
+    negated,
+    of_header,
+    lambda data: after_death(data, DEATH, own=False),
+    lambda data: informed(data, bookmark="b", time=7, attempt=3, until=9, offset=4, fence=5),
+)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_whatever_a_message_says_can_be_written_anew(name: str) -> None:
+    for value in VALUES:
+        data = header(headers={name: value})
+        if read_traits(data).refusal is not None:
+            continue  # its publisher is told so
+        for rewrite in REWRITES:
+            rewrite(data)
+        again, _ = after_death(data, DEATH, own=False)
+        header_codec.decode(after_death(again, DEATH, own=True)[0])
+
+
+def test_a_delay_that_is_written_as_a_time_is_a_delay() -> None:
+    world = World()
+    queue = world.declare("q")
+    world.core.declare_exchange(world.now, "/", "d", "x-delayed-message", arguments={"x-delayed-type": "direct"})
+    world.core.bind(world.now, "/", "d", "q", "queue", "k")
+    world.turn()
+    world.publish("k", b"x", exchange="d", properties=header(headers={"x-delay": Timestamp(5000)}))
+    world.advance(5)
+    assert world.contents(queue) == [b"x"]
+    (chunk,) = queue.chunks("ready")
+    assert world.headers(chunk[0])["x-delay"] == -5000
