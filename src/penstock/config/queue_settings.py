@@ -13,7 +13,7 @@ from dataclasses import fields
 from typing import cast, get_args
 
 from penstock.config.exclusions import refuse_impossible
-from penstock.config.queue_values import TEN_YEARS_US, Kind, QueueKey, Style, read_value
+from penstock.config.queue_values import NAME_MOST, TEN_YEARS_US, Kind, QueueKey, Style, read_value
 from penstock.records.declared_types import QUEUE_TYPES
 from penstock.records.message_types import MESSAGE_TYPES, SCHEMA_TYPES
 from penstock.records.queue_settings import (
@@ -52,11 +52,13 @@ QUEUE_KEYS: Mapping[str, QueueKey] = {
             "exchange",
             Kind.TEXT,
             "The exchange whose keys `underlying_topic` matches; empty: the default one.  It may be declared later.",
+            high=NAME_MOST,
         ),
         QueueKey(
             "default_publish_target",
             Kind.TEXT,
             "Where a publish to the queue's own name goes when it shows another topic.",
+            high=NAME_MOST,
         ),
         QueueKey(
             "filter",
@@ -139,18 +141,21 @@ QUEUE_KEYS: Mapping[str, QueueKey] = {
             "Where expired and rejected messages go.",
             rabbitmq=True,
             crash="A message is in its queue or a dead letter: never both, never neither.",
+            high=NAME_MOST,
         ),
         QueueKey(
             "dead_letter_routing_key",
             Kind.TEXT,
             "Their routing key; without it they keep their own.  Needs dead_letter_exchange.",
             rabbitmq=True,
+            high=NAME_MOST,
         ),
         QueueKey(
             "expiry_address",
             Kind.TEXT,
             "Where expired messages go instead, a key of the default exchange; empty: nowhere, and rejected ones still "
             "go to dead_letter_exchange.",
+            high=NAME_MOST,
         ),
         _choice(
             "deliver",

@@ -33,6 +33,9 @@ TEN_YEARS_US = 315_360_000_000_000
 
 COUNT_MAX = 2**53 - 1
 
+NAME_MOST = 255
+"""Bytes of an exchange's name, or of a routing key: no client could say a longer one."""
+
 
 class Kind(Enum):
     """How a value is read."""
@@ -109,6 +112,13 @@ def _message_type(value: object, style: Style, spelled: str) -> str:
     text = _text(value, spelled)
     if why := wrong_type(text):
         raise BadValue(spelled, why)
+    return text
+
+
+def _short_text(value: object, most: int, spelled: str) -> str:
+    text = _text(value, spelled)
+    if (size := len(text.encode(errors="replace"))) > most:
+        raise BadValue(spelled, f"{_shown(text)} has {size} bytes, {most} are allowed")
     return text
 
 
@@ -367,7 +377,7 @@ class _Form:
 
 
 _FORMS: Mapping[Kind, _Form] = {
-    Kind.TEXT: _Form(lambda key, value, style, at: _text(value, at)),
+    Kind.TEXT: _Form(lambda key, value, style, at: _short_text(value, key.high, at)),
     Kind.CHOICE: _Form(lambda key, value, style, at: _choice(key, value, at)),
     Kind.BODIES: _Form(lambda key, value, style, at: _message_type(value, style, at)),
     Kind.COUNT: _Form(lambda key, value, style, at: _count(value, key.low, key.high, at)),

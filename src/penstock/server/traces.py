@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.core.publishing.published import PREFIX
 from penstock.core.topology.topology import TRACE
+from penstock.errors import InvalidArgument
 from penstock.records import properties as header_codec
 from penstock.records.entries import Group, Publishes, Topic
 from penstock.records.message_bodies import listed
 from penstock.server.gates import receiver_of
+from penstock.wire.amqp.pieces import fitting
 
 if TYPE_CHECKING:
     from penstock.core.commands.deliveries import Delivery
@@ -119,8 +121,12 @@ class Traces:
             "vhost": topic.vhost,
             **more,
         }
-        header = header_codec.encode(header_codec.Properties(headers=table))
-        self._pending.append(_Trace(Topic(topic.vhost, TRACE, key), header, body))
+        try:
+            header = header_codec.encode(header_codec.Properties(headers=table))
+        except InvalidArgument:  # its headers nest as deep as any may, and two tables deeper there is no place for them
+            del said["headers"]
+            header = header_codec.encode(header_codec.Properties(headers=table))
+        self._pending.append(_Trace(Topic(topic.vhost, TRACE, fitting(key)), header, body))
 
     def _publish(self) -> None:
         runtime, some = self._runtime, self._pending

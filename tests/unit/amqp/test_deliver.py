@@ -129,3 +129,16 @@ def test_return() -> None:
     assert isinstance(method, spec.Basic.Return)
     assert (method.reply_code, method.reply_text) == (312, "NO_ROUTE")
     assert (method.exchange, method.routing_key, body) == ("ex", "nowhere", b"")
+
+
+@pytest.mark.parametrize("name", ["k" * 263, "é" * 128, "\U0001f41d" * 64])
+def test_names_that_are_longer_than_amqp_can_say_are_told_by_their_beginning(name: str) -> None:
+    """A key that no client brought may be: of a dead letter, or of a trace."""
+    topic, told = Topic("/", name, name), name.encode()[:255].decode(errors="ignore")
+    encoder = DeliveryEncoder(3, "tag", 4096)
+    for data in (encoder.encode(1, False, topic, EMPTY, [b"x"]), encoder.one(1, Contents(3, 4096).head(False, topic),
+                 EMPTY, b"x"), encode_each([encoder], 1, [topic], [EMPTY], [b"x"])):  # fmt: skip
+        assert deliveries(b"".join(data)) == [(1, False, told, told, None, b"x")]
+    [(method, _, body)] = read(b"".join(get_ok(3, 1, False, topic, 0, EMPTY, b"x", 4096)))
+    assert isinstance(method, spec.Basic.GetOk)
+    assert (method.exchange, method.routing_key, body) == (told, told, b"x")

@@ -187,3 +187,14 @@ def test_what_the_plugin_against_duplicates_says() -> None:
     assert not queue_settings({"x-message-deduplication": False}, "q").unique
     with pytest.raises(PreconditionFailed, match="'yes' is not true or false"):
         queue_settings({"x-message-deduplication": "yes"}, "q")
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["dead-letter-exchange", "dead-letter-routing-key", "exchange", "default-publish-target", "expiry-address"],
+)
+def test_a_name_or_key_that_no_client_could_say_is_refused(name: str) -> None:
+    asked: dict[str, object] = {"x-dead-letter-exchange": "", "x-underlying-topic": "t"}
+    assert queue_settings({**asked, f"x-{name}": "\u00e9" * 127 + "e"})
+    with pytest.raises(PreconditionFailed, match="has 256 bytes, 255 are allowed"):
+        queue_settings({**asked, f"x-{name}": "\u00e9" * 128})

@@ -10,6 +10,7 @@ import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
 from http_lab import Http
+from penstock.records.field_tables import NESTING_LIMIT
 from scenario import amqp
 from waiting import eventually
 
@@ -93,6 +94,29 @@ def test_messages_of_other_doors_and_many_at_once_are_told(http: Http, channel: 
     assert [(key, body) for key, _, body in (next_of(channel) for _ in range(5))] == [
         ("deliver.jobs", body) for body in inbox
     ]
+
+
+def test_a_name_as_long_as_any_is_told_as_far_as_a_key_can_say_it(http: Http, channel: BlockingChannel) -> None:
+    trace(http)
+    name = "q" * 255
+    channel.queue_declare(name, durable=True)
+    channel.basic_publish("", name, b"x", mandatory=True)
+    assert next_of(channel)[2] == b"x"
+    channel.basic_get(name, auto_ack=True)
+    key, headers, body = next_of(channel)
+    assert (key, headers["routing_keys"], body) == (f"deliver.{name}"[:255], [name], b"x")
+
+
+def test_headers_that_nest_as_deep_as_any_may_are_not_told(http: Http, channel: BlockingChannel) -> None:
+    trace(http)
+    deep: dict[str, Any] = {}
+    for _ in range(NESTING_LIMIT - 1):
+        deep = {"in": deep}
+    channel.basic_publish("", "jobs", b"x", pika.BasicProperties(headers=deep, message_id="m"), mandatory=True)
+    _, headers, body = next_of(channel)
+    assert (headers["properties"], body) == ({"message_id": "m"}, b"x")
+    channel.basic_get("jobs", auto_ack=True)
+    assert next_of(channel)[0] == "deliver.jobs"
 
 
 def test_nothing_is_told_before_it_is_on_nor_after_it_is_off_nor_traces(http: Http, channel: BlockingChannel) -> None:

@@ -16,7 +16,17 @@ from penstock.records.entries import Topic
 from penstock.records.remembered import Memo
 from penstock.wire.amqp.frames import BASIC, BODY, END, HEADER, METHOD, OVERHEAD, frame, reply_text
 from penstock.wire.amqp.methods import BasicGetOk, BasicReturn
-from penstock.wire.amqp.pieces import behind, behind_tag, content, front_of, named, pack_body, pack_head, pack_tag
+from penstock.wire.amqp.pieces import (
+    behind,
+    behind_tag,
+    content,
+    fitting,
+    front_of,
+    named,
+    pack_body,
+    pack_head,
+    pack_tag,
+)
 
 _MIDDLES_MOST = 2048
 """Remembered for one channel."""
@@ -256,7 +266,7 @@ def get_ok(
     frame_max: int,
 ) -> list[bytes]:
     """basic.get-ok with its message."""
-    method = BasicGetOk(tag, redelivered, topic.exchange, topic.name, message_count)
+    method = BasicGetOk(tag, redelivered, fitting(topic.exchange), fitting(topic.name), message_count)
     return [frame(METHOD, channel, method.encode()), *content(channel, properties, body, frame_max)]
 
 

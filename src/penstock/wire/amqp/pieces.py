@@ -9,7 +9,7 @@ import struct
 from collections.abc import Sequence
 
 from penstock.records.field_tables import encode_short_string
-from penstock.wire.amqp.frames import BASIC, BODY, END, HEADER, METHOD, OVERHEAD, pack_border
+from penstock.wire.amqp.frames import BASIC, BODY, END, HEADER, METHOD, OVERHEAD, TEXT_MOST, pack_border
 from penstock.wire.amqp.methods import BasicDeliver
 
 pack_tag = struct.Struct(">Q").pack
@@ -24,9 +24,19 @@ def named(consumer_tag: str) -> bytes:
     return BasicDeliver.ID.to_bytes(4, "big") + encode_short_string(consumer_tag, "consumer tag")
 
 
+def fitting(name: str) -> str:
+    """An exchange or a key as a delivery can say it: of one that is longer than AMQP allows its beginning.
+
+    A client brings none that is, but a dead letter's key is what its queue says, and a trace's begins with a word.
+    """
+    if len(name) * 4 <= TEXT_MOST:
+        return name
+    return name.encode()[:TEXT_MOST].decode(errors="ignore")
+
+
 def behind(redelivered: bool, exchange: str, key: str) -> bytes:
     """What stands behind the tag in the method frame, with its end mark."""
-    return bytes((redelivered,)) + encode_short_string(exchange) + encode_short_string(key) + END
+    return bytes((redelivered,)) + encode_short_string(fitting(exchange)) + encode_short_string(fitting(key)) + END
 
 
 def front_of(channel: int, name: bytes, size: int) -> bytes:
