@@ -117,11 +117,7 @@ class Contents(Administration):
         for portion in _portions(count, None if dry else rate):
             after = total.pop("next", None)
             told = self.action(what, queue=queue, to=to, filter=filter, count=portion(total), after=after, dry=dry)
-            for name in ("moved", "matched"):
-                total[name] += cast("int", told[name])
-            for name in ("targets", "strays"):
-                for key, number in cast("dict[str, int]", told[name]).items():
-                    total[name][key] = total[name].get(key, 0) + number
+            add_moved(total, told)
             total["next"] = told["next"]
             if progress is not None:
                 progress(total["moved"])
@@ -322,6 +318,15 @@ def chunks(reader: Any, told: Callable[[bytes], object] | None = None) -> Iterat
                 yield chunk.data
     finally:
         reader.cancel()  # does nothing to a stream that has ended
+
+
+def add_moved(total: dict[str, Any], told: Mapping[str, Any]) -> None:
+    """What one portion came to, on top of those before it."""
+    for name in ("moved", "matched"):
+        total[name] += told[name]
+    for name in ("targets", "strays"):
+        for key, number in cast("dict[str, int]", told[name]).items():
+            total[name][key] = total[name].get(key, 0) + number
 
 
 def messages_of(batches: Iterator[pa.RecordBatch]) -> Iterator[Message]:

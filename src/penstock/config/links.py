@@ -7,7 +7,7 @@ from urllib.parse import unquote, urlsplit
 
 from pydantic import Field, SecretStr, StrictBool, field_validator, model_validator
 
-from penstock.config.sections import Duration, Name, Section
+from penstock.config.sections import Duration, Name, Section, refuse_half
 from penstock.errors import InvalidArgument
 from penstock.records.message_types import JSON, MESSAGE_TYPES, typed, wrong_type
 from penstock.records.regular_expressions import topic_pattern
@@ -154,9 +154,7 @@ class LinkSection(Section):
     def _credentials(self) -> Self:
         if self.password is not None and self.password_file is not None:
             raise ValueError("a link has either a password or a password_file")
-        if (self.certificate is None) != (self.key is None):
-            there, absent = ("certificate", "key") if self.key is None else ("key", "certificate")
-            raise ValueError(f"{there} is there and {absent} is missing: one goes with the other")
+        refuse_half(self.certificate, self.key)
         with_tls = [one for one in self.targets if one.tls]
         for name in ("ca", "certificate", "key"):
             if getattr(self, name) is not None and not with_tls:

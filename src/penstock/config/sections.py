@@ -152,6 +152,13 @@ DOORS = ("amqps", "https", "flight_tls")
 """Keys of `[listen]` that need it."""
 
 
+def refuse_half(certificate: str | None, key: str | None) -> None:
+    """ValueError for one without the other."""
+    if (certificate is None) != (key is None):
+        there, absent = ("certificate", "key") if key is None else ("key", "certificate")
+        raise ValueError(f"{there} is there and {absent} is missing: one goes with the other")
+
+
 class TlsSection(Section):
     """`[tls]`"""
 
@@ -174,9 +181,7 @@ class TlsSection(Section):
 
     @model_validator(mode="after")
     def _together(self) -> Self:
-        if (self.certificate is None) != (self.key is None):
-            there, absent = ("certificate", "key") if self.key is None else ("key", "certificate")
-            raise ValueError(f"{there} is there and {absent} is missing: one goes with the other")
+        refuse_half(self.certificate, self.key)
         if self.verify == "peer" and self.ca is None:
             raise ValueError('verify = "peer" needs ca: the file of the CA certificates to check clients by')
         for name, given in (

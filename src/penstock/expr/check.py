@@ -53,6 +53,15 @@ class Checked:
         """The answer for a message never changes."""
         return self.changing is None
 
+    def refuse_changing(self, text: str, where: str) -> None:
+        """ExpressionError where the answer changes with time, `where` ("a barrier") it has to stay the same."""
+        if self.changing is not None:
+            raise ExpressionError(
+                f"{self.changing.name} cannot be used in {where}: its answer changes with time",
+                text=text,
+                place=self.changing.place,
+            )
+
     @property
     def metered(self) -> bool:
         """Is it dear enough that its work on arrays must be counted?"""

@@ -16,7 +16,7 @@ from functools import lru_cache
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
-from penstock.errors import ExpressionError, InvalidArgument
+from penstock.errors import InvalidArgument
 from penstock.expr.batches import Table
 from penstock.expr.bodies import body_type
 from penstock.expr.check import Checked, check
@@ -60,7 +60,7 @@ class _Compiled(Generic[Answer]):
     """What filters and values have in common.  Made by `compile_filter` and `compile_value` only."""
 
     __slots__ = (
-        "__weakref__", "_changing", "_metered", "_needs", "_program", "_same", "cost", "deterministic",
+        "__weakref__", "_checked", "_metered", "_needs", "_program", "_same", "cost", "deterministic",
         "message_type", "text", "tree", "us_a_byte",
     )  # fmt: skip
 
@@ -69,7 +69,7 @@ class _Compiled(Generic[Answer]):
         self.tree: Node = checked.tree
         self.message_type: MessageType = message_type_of(checked.tree)  # what it reads bodies as
         self.deterministic = checked.deterministic
-        self._changing = checked.changing
+        self._checked = checked
         self._metered = checked.metered
         self.cost = checked.cost
         self.us_a_byte = checked.us_a_byte
@@ -90,12 +90,7 @@ class _Compiled(Generic[Answer]):
 
         Raises ExpressionError with the place of the function.
         """
-        if self._changing is not None:
-            raise ExpressionError(
-                f"{self._changing.name} cannot be used in {where}: its answer changes with time",
-                text=self.text,
-                place=self._changing.place,
-            )
+        self._checked.refuse_changing(self.text, where)
 
     @property
     def needs(self) -> frozenset[str]:

@@ -150,12 +150,7 @@ def compiled(tree: Node, text: str, where: str, *, output: bool = False) -> RunP
     ExpressionError when it cannot be used, or when its answer changes with time, `where` ("a view") it must not.
     """
     checked = check(tree, text)
-    if checked.changing is not None:
-        raise ExpressionError(
-            f"{checked.changing.name} cannot be used in {where}: its answer changes with time",
-            text=text,
-            place=checked.changing.place,
-        )
+    checked.refuse_changing(text, where)
     return compile_parsed(checked.tree, checked.metered and not output, "value")
 
 

@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -41,12 +41,41 @@ if TYPE_CHECKING:
 
 Groups = npt.NDArray[np.int64]
 
+T = TypeVar("T")
+
 OPEN_MAX = 256
 """Files that stay open between requests, with their indexes."""
 
 
 class Moved(Exception):
     """A listed file is not there any more, or is another one: list again."""
+
+
+LISTINGS = 40
+
+PAUSE_S = 0.05
+"""Between two listings that were out of date: a file that is being replaced gets its name meanwhile."""
+
+
+def listed_again(look: Callable[[], T]) -> T:
+    """What a look at a fresh listing of the log gives; again when a file was replaced or deleted before it was opened.
+
+    Raises what `look` raises, and LogDamaged for a file that after two seconds is not what the server takes it for.
+    """
+    rest, moved = threading.Event(), ""
+    for turn in range(LISTINGS):
+        if turn > 1:
+            rest.wait(PAUSE_S)  # nobody sets it
+        try:
+            return look()
+        except Moved as error:
+            moved = str(error)
+    raise lasting(moved)
+
+
+def lasting(moved: str) -> LogDamaged:
+    """For a file that is so in every listing."""
+    return LogDamaged(f"{moved} is not the file that the server has: it was replaced, deleted or damaged")
 
 
 class Place(NamedTuple):

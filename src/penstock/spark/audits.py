@@ -35,6 +35,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.client import connect
+from penstock.client.queue_contents import add_moved
 from penstock.core.audit_histories import Part, Report, Share, shares, verdict
 from penstock.core.audit_log import Audit
 from penstock.core.state.durable import DurableState
@@ -359,11 +360,7 @@ def redrive(
     with connect(url) as client:
         for start in range(0, len(lsns), STEP):
             told = client.action("redrive", queue=queue, lsns=lsns[start : start + STEP], dry=dry_run)
-            for name in ("moved", "matched"):
-                total[name] += cast("int", told[name])
-            for name in ("targets", "strays"):
-                for key, number in cast("dict[str, int]", told[name]).items():
-                    total[name][key] = total[name].get(key, 0) + number
+            add_moved(total, told)
             if progress is not None:
                 progress(total["moved"])
     return total

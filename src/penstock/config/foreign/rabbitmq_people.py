@@ -11,16 +11,10 @@ from typing import NamedTuple, TypeVar, cast
 
 from penstock.config.foreign.converted import Book, Place, Verdict
 from penstock.config.queue_values import argument_name
+from penstock.records.password_hashes import FAST, SHA256
 
 ALL = ".*"
 TAGS = ("administrator", "policymaker", "monitoring", "management", "impersonator")
-_HASHING = {
-    "rabbit_password_hashing_sha256": "sha256",
-    "rabbit_password_hashing_sha512": "sha512",
-    "rabbit_password_hashing_md5": "md5",
-}
-
-
 USER_LIMITS = {"max-connections": "max_connections", "max-channels": "max_channels"}
 VHOST_LIMITS = {"max-connections": "max_connections", "max-queues": "max_queues"}
 
@@ -69,8 +63,8 @@ def user_table(book: Book, values: Mapping[str, object], place: Place) -> dict[s
         book.remark(Verdict.DIFFERS, place, "has no password, so nobody can log in as this user; it is left out")
         return None
     table["password_hash"] = digest
-    hashing = values.get("hashing_algorithm", "rabbit_password_hashing_sha256")
-    how = _HASHING.get(hashing) if isinstance(hashing, str) else None
+    hashing = values.get("hashing_algorithm", SHA256)
+    how = FAST.get(hashing) if isinstance(hashing, str) else None
     if how is None:
         book.remark(Verdict.REFUSED, place, f"passwords hashed by {hashing!r}")
         return None

@@ -26,8 +26,8 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import pyarrow as pa
 
-from penstock.errors import LogDamaged, PenstockError, Unavailable
-from penstock.history.view import Moved, Showing, listing
+from penstock.errors import PenstockError, Unavailable
+from penstock.history.view import LISTINGS, PAUSE_S, Moved, Showing, lasting, listed_again, listing
 from penstock.server.bulk import requests
 from penstock.server.loading import begun
 from penstock.wire.flight.failures import error_from
@@ -49,11 +49,6 @@ MEMORY = 2 << 30
 NICENESS = 5
 JOBS_AT_ONCE = 4
 END_S = 2.0
-
-TRIES = 40
-
-PAUSE_S = 0.05
-"""Between two listings that were out of date: a file that is being replaced gets its name meanwhile."""
 
 Progress = Callable[[int, int], object]
 """(done, in all)."""
@@ -340,14 +335,14 @@ async def asked_of(ask: Callable[[], Awaitable[T]]) -> T:
     As `on_log`, on the loop.
     """
     moved = ""
-    for turn in range(TRIES):
+    for turn in range(LISTINGS):
         if turn > 1:
             await asyncio.sleep(PAUSE_S)
         try:
             return await ask()
         except Moved as error:
             moved = str(error)
-    raise LogDamaged(f"{moved} is not the file that the server has: it was replaced, deleted or damaged")
+    raise lasting(moved)
 
 
 def on_log(
@@ -357,20 +352,8 @@ def on_log(
     end: int = 1 << 62,
     archive: Showing | None = None,
 ) -> T:
-    """What `ask` gives for a listing of the log; asked again when a file was replaced or deleted before it was opened.
-
-    Raises what `ask` raises, and LogDamaged for a file that after two seconds is not what the server takes it for.
-    """
-    moved = ""
-    rest = threading.Event()  # never set
-    for turn in range(TRIES):
-        if turn > 1:
-            rest.wait(PAUSE_S)
-        try:
-            return ask(listing(log, start, end, archive).plain())
-        except Moved as error:
-            moved = str(error)
-    raise LogDamaged(f"{moved} is not the file that the server has: it was replaced, deleted or damaged")
+    """What `ask` gives for a listing of the log; asked again as `listed_again` says."""
+    return listed_again(lambda: ask(listing(log, start, end, archive).plain()))
 
 
 def batches_of(

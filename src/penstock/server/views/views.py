@@ -265,9 +265,7 @@ class Views:
 
         ExpressionError for what cannot be computed, InvalidArgument for a name that is taken.
         """
-        key = (definition.vhost, definition.name)
-        if self.shown(*key) is not None:
-            raise InvalidArgument(f"there is a view or conflated topic '{definition.name}' already")
+        key = self._free(definition)
         live = Live(definition, self.when_current)
         self._views[key] = live
         self._begin()
@@ -282,6 +280,13 @@ class Views:
             live.sides.append(side)
             self._gather_from(side)
         return live
+
+    def _free(self, definition: Definition | ConflatedDefinition) -> tuple[str, str]:
+        """Its name.  InvalidArgument where that is taken."""
+        key = (definition.vhost, definition.name)
+        if self.shown(*key) is not None:
+            raise InvalidArgument(f"there is a view or conflated topic '{definition.name}' already")
+        return key
 
     def add_unnamed(self, definition: Definition) -> Live:
         """A view for one subscriber, who drops it.  Errors as `add`."""
@@ -300,9 +305,7 @@ class Views:
 
     def add_conflated(self, definition: ConflatedDefinition) -> ConflatedTopic:
         """A conflated topic more.  Its source may come later.  Errors as `add`."""
-        key = (definition.vhost, definition.name)
-        if self.shown(*key) is not None:
-            raise InvalidArgument(f"there is a view or conflated topic '{definition.name}' already")
+        key = self._free(definition)
         topic = self._conflated[key] = ConflatedTopic(self.alarms, definition)
         self._begin()
         self._follow(topic)

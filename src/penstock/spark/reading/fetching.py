@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import os
 import socket
-import threading
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import Any, cast
@@ -26,7 +25,7 @@ from pyspark.sql.datasource import InputPartition
 
 from penstock.errors import LogDamaged, NotFound, PreconditionFailed
 from penstock.history.history import History
-from penstock.history.view import Folder, Listing, Moved, View
+from penstock.history.view import Folder, Listing, View, listed_again
 from penstock.log.disk import OsDisk
 from penstock.records.message_types import needed_of
 from penstock.spark.executor import keep_freed, spare_modules, task_of
@@ -273,11 +272,6 @@ def _at(
         skip = 0
 
 
-TRIES = 40
-PAUSE_S = 0.05
-"""Between two listings that were out of date: a file that is being replaced gets its name meanwhile."""
-
-
 class NotHere(Exception):
     """This task cannot read the files, or may not; the text says why."""
 
@@ -293,11 +287,8 @@ def located(server: Remote, **fields: object) -> tuple[View, str | None]:
 
     Raises NotHere, LogDamaged for files that are not what they must be, and what the server refuses.
     """
-    rest = threading.Event()  # never set
-    moved = ""
-    for turn in range(TRIES):
-        if turn > 1:
-            rest.wait(PAUSE_S)
+
+    def look() -> tuple[View, str | None]:
         told: dict[str, Any] = server.act("locate", **fields)
         path = told["folder"]
         if path is None:
@@ -309,11 +300,10 @@ def located(server: Remote, **fields: object) -> tuple[View, str | None]:
             raise NotHere(f"{socket.gethostname()} has no archive in {archived[0]}")
         try:
             return folder_of(path).view(Listing.of(told["log"])), told["filter"]
-        except Moved as error:
-            moved = str(error)
         except OSError as error:
             raise NotHere(f"{socket.gethostname()}: {error}") from error
-    raise LogDamaged(f"{moved} is not the file that the server has: it was replaced, deleted or damaged")
+
+    return listed_again(look)
 
 
 def file_records(server: Remote, start: int, end: int, columns: list[str]) -> Iterator[pa.RecordBatch]:
