@@ -300,31 +300,32 @@ class PolicyCommands(DeliveryCommands):
         if not self._unruled:
             changes.clear()
         records = list[tuple[Kind, str, dict[str, object]]]()
-        vhosts = set[str]()
+        said = list[Policy]()  # what was said of exchanges, or is now
         for old in drop:
             changes.note(old)
             policies.delete(old.key)
             records.append((Kind.POLICY_DELETE, old.name, {"vhost": old.vhost, "operator": old.operator}))
-            vhosts.add(old.vhost)
+            said.append(old)
         for gone in forget:
             changes.note(gone)
             policies.delete_address(gone.key)
             records.append((Kind.ADDRESS_SETTING, gone.pattern, {"vhost": gone.vhost, "literal": gone.literal}))
-            vhosts.add(gone.vhost)
         for one in put:
             changes.note(one)
             if isinstance(one, Policy):
                 if (former := policies.all.get(one.key)) is not None:
                     changes.note(former)
+                    said.append(former)
+                said.append(one)
                 policies.put(one)
                 records.append((Kind.POLICY, one.name, dump_policy(one)))
             else:
                 policies.put_address(one)
                 records.append((Kind.ADDRESS_SETTING, one.pattern, dump_address(one)))
-            vhosts.add(one.vhost)
         if not records:
             return
-        exchanges = self._admin.rules_of_exchanges(sorted(vhosts))
+        vhosts = {one.vhost for one in said if one.alternate_exchange is not None}
+        exchanges = self._admin.rules_of_exchanges(sorted(vhosts)) if vhosts else {}
         if exchanges:
             records[-1][2]["exchanges"] = dump_exchanges(exchanges)
             policies.rule_exchanges(exchanges)

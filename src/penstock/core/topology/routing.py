@@ -221,9 +221,9 @@ class Router:
             self.remembering |= {queue.name}
         if settings.message_type != JSON:
             self.typed.add(queue.id)
-        if (text := settings.reading("filter")) is not None:
+        if settings.filter and (text := settings.reading("filter")) is not None:
             self._filters[queue.id] = compile_filter(text)
-        if (text := settings.reading("barrier_expression")) is not None:
+        if settings.barrier_expression and (text := settings.reading("barrier_expression")) is not None:
             self._barriers[queue.id] = compile_filter(text)
 
     def remove(self, queue: Queue) -> None:
