@@ -10,9 +10,10 @@ import pytest
 import forked
 from choices import EFFORT
 from cluster_of_servers.house import PATIENCE_S, Cluster, Publisher, Server, drain
+from penstock.records.kinds import FORMAT
 from waiting import eventually
 
-FORMAT = 'FORMAT = 1\n"""Of the log'
+HERE = f'FORMAT = {FORMAT}\n"""Of the log'
 
 
 def newer_version(folder: Path) -> list[str]:
@@ -21,8 +22,8 @@ def newer_version(folder: Path) -> list[str]:
     shutil.copytree(forked.SOURCE / "penstock", newer / "penstock", ignore=shutil.ignore_patterns("__pycache__"))
     where = newer / "penstock/records/kinds.py"
     text = where.read_text()
-    assert FORMAT in text
-    where.write_text(text.replace(FORMAT, FORMAT.replace("1", "2")))
+    assert HERE in text
+    where.write_text(text.replace(HERE, HERE.replace(str(FORMAT), str(FORMAT + 1))))
     return ["-c", f"import sys; sys.path.insert(0, {str(newer)!r})\nfrom penstock.cli.main import main\nmain()"]
 
 
@@ -52,17 +53,17 @@ def test_members_are_upgraded_one_after_the_other(tmp_path: Path) -> None:
         publisher.more(20)
         start_as(first, older)
         cluster.level()
-        assert cluster.status()["format"] == 1, "the older version can be had back until then"
+        assert cluster.status()["format"] == FORMAT, "the older version can be had back until then"
         done = forked.penstock("cluster", "finalize", "--url", cluster.url)
-        assert "p1 reads 1" in done.stderr
+        assert f"p1 reads {FORMAT}" in done.stderr
         first.stop()
         start_as(first, newer)
         cluster.level()
         assert forked.penstock("cluster", "finalize", "--url", cluster.url).returncode == 0
-        assert cluster.status()["format"] == 2
+        assert cluster.status()["format"] == FORMAT + 1
         first.stop()
         start_as(first, older)
         assert first.process is not None
         assert first.process.wait(PATIENCE_S) == 6
-        assert "the cluster's log is of format 2, and this version reads formats up to 1" in first.said()
+        assert f"log is of format {FORMAT + 1}, and this version reads formats up to {FORMAT}" in first.said()
         assert publisher.confirmed <= set(drain(second))

@@ -8,10 +8,9 @@ then `a, b` pairs of signed 64-bit little-endian integers, each pair meaning "th
 
 To add a kind: take the number above the highest, never one that is left out, and write its row.  Every reader that the
 row names has to know the kind, and no other may; what has to be synced, who waits for it, and what becomes of the
-messages of its pairs everybody reads from the row.  Its `since` is the next `FORMAT`: a cluster, of which a member may
-still be older, has no such record before `penstock cluster finalize`, and a command that would write one asks
-`Outbox.check_format` first.  If an existing kind changes its meaning, add real old bytes to the
-tests.
+messages of its pairs everybody reads from the row.  `FORMAT` rises by one and is its `since`: a cluster, of which a
+member may still be older, has no such record before `penstock cluster finalize`, and a command that would write one
+asks `Outbox.check_format` first.  If an existing kind changes its meaning, add real old bytes to the tests.
 """
 
 from __future__ import annotations

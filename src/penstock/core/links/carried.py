@@ -28,7 +28,7 @@ _LOOKS_AT, _CUTS = 512, 256
 
 
 class Numbered(NamedTuple):
-    """Messages that stand here from `lsn` on, published at a site (`core.links.identity`), with adjacent sequences."""
+    """Messages that stand here from `lsn` on, published at a site (`core.links.sharing`), with adjacent sequences."""
 
     publisher: str
     peer: int

@@ -19,8 +19,8 @@ runs alone.  All integers are little-endian.  Whoever stores these bytes adds th
 
 VERSION rises when an older Penstock would read these bytes wrongly or lose what they say: a part in another form, or a
 new key of the JSON that changes what others mean.  A key that may be absent, with the default that it had before,
-needs none; old bytes of each version are kept among the tests.  Members of a cluster may be older: a version rises
-with the `FORMAT` of the log (`records.kinds`), and until `cluster finalize` the older one is written.
+needs none; old bytes of each version are kept among the tests.  Members of a cluster may be older: whoever raises it
+raises `FORMAT` of the log (`records.kinds`), too, and has `encode` write the older one until `cluster finalize`.
 """
 
 from __future__ import annotations

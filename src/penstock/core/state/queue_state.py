@@ -59,7 +59,7 @@ letter                          1: the server wrote it as a dead letter, so the 
 barrier                         1: it waits for all before it and holds back all after it
 key                             by what a newer message replaces it (`core.queue.last_values`)
 dedup                           its key, while no other message with it may enter (`core.queue.dedup`)
-owner                           the number of the site that may lease it; 0: this one (`core.links.identity`)
+owner                           the number of the site that may lease it; 0: this one (`core.links.sharing`)
 claim                           how that came about (`core.queue.foreign`); 0: it was published there
 rank                            its priority (`core.queue.order.ranks`); 0: not known, worked out before it is delivered
 """
