@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shlex
+import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,6 +14,7 @@ from typing import Any
 
 import pytest
 
+import forked
 import penstock.spark
 from live_server import LiveServer
 from penstock.client.consumer import Consumer
@@ -50,6 +55,16 @@ def run(programs: Sequence[str], names: dict[str, Any], name: str = "spark.md") 
         for program in programs:
             exec(compile(program, f"docs/{name}", "exec"), names)
     return names
+
+
+def command(line: str, url: str) -> subprocess.CompletedProcess[str]:
+    """A line of a shell; what is one command of ours is forked."""
+    words = shlex.split(line, comments=True)
+    if words[0] == "penstock" and "|" not in words:
+        return forked.penstock(*words[1:], env={"PENSTOCK_URL": url}, seconds=120)
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    environment = {**os.environ, "PENSTOCK_URL": url, "PATH": path}
+    return subprocess.run(["sh", "-c", line], capture_output=True, text=True, timeout=120, env=environment)
 
 
 @contextmanager

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-import forked
-from page_lab import blocks, page, run
+from page_lab import blocks, command, page, run
 from penstock import connect
 from penstock.testing.process import ServerProcess
 
@@ -90,16 +87,6 @@ COMMANDS = {"cli.md": 13, "limits.md": 5, "backup.md": 5}
 """Pages whose commands are run as they stand, and how many these are."""
 ASKS = ("connection close",)
 """What asks before it does something, and ends with 2 where nobody is there to ask."""
-
-
-def command(line: str, url: str) -> subprocess.CompletedProcess[str]:
-    """A line of a shell; what is one command of ours is forked."""
-    words = shlex.split(line, comments=True)
-    if words[0] == "penstock" and "|" not in words:
-        return forked.penstock(*words[1:], env={"PENSTOCK_URL": url}, seconds=120)
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    environment = {**os.environ, "PENSTOCK_URL": url, "PATH": path}
-    return subprocess.run(["sh", "-c", line], capture_output=True, text=True, timeout=120, env=environment)
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import cast
 
 import pytest
 
+from forked import ran
+from page_lab import command
 from penstock import connect
 from penstock.records.kinds import Kind
 from penstock.testing.process import ServerProcess
@@ -49,15 +48,15 @@ def test_there_is_code_to_run() -> None:
     assert len(BLOCKS) >= 2
 
 
-def test_every_block_runs(server: ServerProcess, tmp_path: Path) -> None:
+def test_every_block_runs(server: ServerProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     with connect(server.flight_url) as client:
         client.declare("invoices")
-    environment = {**os.environ, **light_java(), "PENSTOCK_URL": server.flight_url}
+    environment = {**light_java(), "PENSTOCK_URL": server.flight_url}
+    program = tmp_path / "program.py"
     for number, block in enumerate(BLOCKS):
-        code = of_here(block, server) + (WAIT if "writeStream" in block else "")
-        done = subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, timeout=600, cwd=tmp_path, env=environment
-        )
+        program.write_text(of_here(block, server) + (WAIT if "writeStream" in block else ""))
+        done = ran(str(program), env=environment, seconds=600)
         assert done.returncode == 0, f"block {number}:\n{done.stderr}"
         assert done.stdout.strip(), f"block {number} prints what it received"
     with connect(server.flight_url) as client:
@@ -68,7 +67,7 @@ def test_every_block_runs(server: ServerProcess, tmp_path: Path) -> None:
     assert Kind.PUBLISH_TRANSIENT not in kinds  # it says that the message is on disk
 
 
-def test_the_first_message_and_what_is_asked_of_it(server: ServerProcess, tmp_path: Path) -> None:
+def test_the_first_message_and_what_is_asked_of_it(server: ServerProcess) -> None:
     first, asked, _make = SHELL
     install, serve, *commands = first.splitlines()
     assert install.startswith("pip install ")
@@ -76,20 +75,14 @@ def test_the_first_message_and_what_is_asked_of_it(server: ServerProcess, tmp_pa
     assert len(commands) == 3
     with connect(server.flight_url) as client:
         client.declare("to-ship")
-    environment = {
-        **os.environ, "PENSTOCK_URL": server.flight_url,
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-    }  # fmt: skip
     number = re.compile(r"(?<=message show )\d+")
     said: list[str] = []
     for line in [*commands, *asked.splitlines()]:
         with connect(server.flight_url) as client:
             [message, *_] = client.replay("hello", "EPOCH") if said[1:] else [None]
-        command = number.sub(str(message.lsn if message else 0), line).replace("./data", str(server.data))
-        done = subprocess.run(
-            ["sh", "-c", command], capture_output=True, text=True, timeout=60, cwd=tmp_path, env=environment
-        )
-        assert done.returncode == 0, f"{command}:\n{done.stderr}"
+        real = number.sub(str(message.lsn if message else 0), line).replace("./data", str(server.data))
+        done = command(real, server.flight_url)
+        assert done.returncode == 0, f"{real}:\n{done.stderr}"
         said.append(done.stdout)
     declared, published, consumed, explained, story, audited = said
     assert "hello" in declared
