@@ -26,7 +26,7 @@ from pika.exceptions import AMQPError
 from fault_proxy import Network, Way
 from forked import Forked, can_fork, of_the_product, penstock
 from penstock.replication.register import decode
-from penstock.server.cluster.process import LOST
+from penstock.server.cluster.packets import LOST
 from penstock.server.cluster.registers import register_at
 from ports import free_ports
 from waiting import eventually

@@ -138,6 +138,13 @@ def test_a_door_of_amqp_is_there_without_arrow_and_numpy() -> None:
     assert unwanted(loaded, ("pyarrow", "numpy", "pydantic", "cryptography", "penstock.core", "penstock.log")) == []
 
 
+def test_a_server_that_waits_beside_its_member_loads_nothing_of_that() -> None:
+    loaded = said("import sys, penstock.server.cluster.leading; print(*sys.modules)")
+    assert "penstock.server.cluster.packets" in loaded
+    names = ("penstock.log.replica", *(f"penstock.server.cluster.{one}" for one in ("member", "process", "speech")))
+    assert unwanted(loaded, names) == []
+
+
 def test_a_replay_in_the_child_loads_the_reader_of_the_log_and_no_more(tmp_path: Path) -> None:
     writer = Writer(tmp_path)
     writer.write(30)

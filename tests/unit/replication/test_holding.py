@@ -15,7 +15,7 @@ from penstock.log.catalog import SegmentInfo
 from penstock.server.cluster import leading
 from penstock.server.cluster.leading import Cluster
 from penstock.server.cluster.log_sending import Hold
-from penstock.server.cluster.process import THREE
+from penstock.server.cluster.packets import THREE
 from penstock.server.upkeep.retention import Retirement
 
 LOG = [SegmentInfo(f"{n}", 100 * n, 100 * n + 99, 100, 1, 1000, closed=True) for n in range(10)]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from penstock.replication.messages import PIECE_MOST, Ack, Bye, Bytes, Message
-from penstock.server.cluster.speech import Peer, Shown, Tls
+from penstock.server.cluster.speech import ROOM, Peer, Shown, Tls
 from tls_lab import Files
 
 
@@ -117,6 +117,7 @@ def test_messages_of_all_sizes_come_as_they_were_sent() -> None:
         wires[1].deliver(peers[0])
         wires[0].deliver(peers[1])
         assert [side.messages for side in sides] == sent
+        assert max(len(peer._buffer) for peer in peers) < PIECE_MOST + 2 * ROOM, "of one message"
         for peer in peers:
             peer.close()
 

@@ -33,7 +33,7 @@ from penstock.replication.messages import ARCHIVE, SIDE_FILE, STAGE
 from penstock.replication.register import decode
 from penstock.server.accounts import FILE as ACCOUNTS
 from penstock.server.cluster.log_sending import Hold
-from penstock.server.cluster.process import LOST, ONE, THREE, TWO, boottime, packets
+from penstock.server.cluster.packets import LOST, ONE, THREE, TWO, boottime, packets
 from penstock.server.cluster.registers import MANUAL, changed, register_at
 from penstock.server.doors.door_process import begin_no_more
 from penstock.server.loading import POOL, begun, environment

@@ -3,10 +3,6 @@
 The stream and the beats live here, so that no client's flood stops a confirm and no busy core a beat.  While this
 member follows, the server beside it waits with nothing but HTTP open; when it is to lead, this lets the folder go and
 says so, and then reads what the server writes there.
-
-    server -> W written, Y synced, M moves, B booted, H hand over, X broken     (packets, see `leading`)
-              K a file beside the log counts, D it counts no longer, A a term that somebody has made
-    server <- T take over, C committed, F files are everywhere, L may lead until, E end, P what is known, for people
 """
 
 from __future__ import annotations
@@ -17,10 +13,9 @@ import os
 import secrets
 import signal
 import socket
-import struct
 import sys
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -38,6 +33,7 @@ from penstock.replication.register import ClusterState, decode
 from penstock.server.cluster import folder
 from penstock.server.cluster.member import Member
 from penstock.server.cluster.membership import Terms
+from penstock.server.cluster.packets import LOST, ONE, THREE, TWO, boottime, packets
 from penstock.server.cluster.registers import MANUAL, Kept, Register, register_at
 from penstock.server.cluster.speech import PATIENCE_S, Peer, Shown, Tls
 from penstock.server.listening import bind, entry_for
@@ -114,30 +110,6 @@ TICK_S = 0.05
 TELL_S = 0.1
 HANDING_OVER_S = 20.0
 """A server that has handed over is gone within so much, or hangs."""
-
-LOST = 6
-"""Exit status of a process that may not lead any more."""
-
-ONE, TWO, THREE = struct.Struct("<q"), struct.Struct("<2q"), struct.Struct("<3q")
-
-
-def boottime() -> int:
-    """Microseconds on the clock that counts on while the machine is suspended."""
-    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1000
-
-
-def packets(sock: socket.socket) -> Iterator[tuple[bytes, bytes]]:
-    """What has come on a socket that does not block: kind and content, both empty where the other side has gone."""
-    while True:
-        try:
-            packet = sock.recv(1 << 16)
-        except BlockingIOError:
-            return
-        except OSError:
-            packet = b""
-        yield packet[:1], packet[1:]
-        if not packet:
-            return
 
 
 def main() -> None:

@@ -287,7 +287,7 @@ class Peer(asyncio.BufferedProtocol):
             return
         came = memoryview(buffer)[at : self._end]
         if size > len(buffer):
-            self._buffer = bytearray(2 * size)
+            self._buffer = bytearray(size + ROOM)
         memoryview(self._buffer)[: len(came)] = came  # which minds that one may lie over the other
         self._begin, self._end = 0, len(came)
 
