@@ -26,6 +26,7 @@ from penstock.core.queue.order.runs import NEVER
 from penstock.core.queue.queue import queue_of
 from penstock.core.state.durable import Binding
 from penstock.core.topology.topology import EVENTS
+from penstock.errors import InvalidArgument
 from penstock.records import properties as header_codec
 from penstock.records.dataclass import dataclass
 from penstock.records.entries import Control, Group, Publishes, Topic
@@ -441,8 +442,12 @@ def _as_header(one: Happened) -> bytes:
     if "source_name" in renamed:
         renamed["source_kind"] = "exchange"
     fields = {**one.fields, **renamed, "timestamp_in_ms": one.time // 1000}
-    return header_codec.encode(
-        header_codec.Properties(
-            headers=cast("Table", fields), delivery_mode=header_codec.PERSISTENT, timestamp=one.time // 1_000_000
-        )
+    properties = header_codec.Properties(
+        headers=cast("Table", fields), delivery_mode=header_codec.PERSISTENT, timestamp=one.time // 1_000_000
     )
+    try:
+        return header_codec.encode(properties)
+    except InvalidArgument:  # a definition may say what AMQP has no form for: a name of 256 bytes
+        told = {key: value if isinstance(value, str) else orjson.dumps(value).decode() for key, value in fields.items()}
+        properties.headers = cast("Table", told)
+        return header_codec.encode(properties)
