@@ -44,6 +44,7 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
         super().__init__()
         self.max_size = READ_MOST  # bytes that are handed over at once
         self.greeted: asyncio.Future[None] = asyncio.get_running_loop().create_future()  # the handshake is over
+        self.greeted.add_done_callback(_seen)
         self._protocol: Callable[[], asyncio.BaseProtocol] | None = protocol
         self._buffer = buffer
         self._goodbye_s = goodbye
@@ -316,3 +317,9 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
     def can_write_eof(self) -> bool:
         """asyncio's: with TLS the end of one side is the end of both."""
         return False
+
+
+def _seen(greeted: asyncio.Future[None]) -> None:
+    """Where nobody waits for a handshake any more its end is no error of the loop's."""
+    if not greeted.cancelled():
+        greeted.exception()

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from penstock.replication.messages import Hello
 from penstock.replication.register import ClusterState, Member
-from penstock.replication.terms import first_base
+from penstock.replication.terms import LANES, first_base
 from penstock.server.cluster.membership import listing
 
 STATE = (
@@ -64,3 +64,21 @@ def test_one_whose_copy_is_of_another_term_or_of_the_same_made_by_another_proces
 def test_one_that_was_removed_does_not_come_back() -> None:
     state = STATE.without_member("b")
     assert told(B, state) == ("b was removed from the cluster", None)
+
+
+def test_one_that_no_register_could_tell_of_is_sent_away_and_changes_nothing() -> None:
+    """A leader whose copy cannot be read back would never lead again."""
+    new = B._replace(member="c", name="c", address="c:1")
+    for broken in (
+        new._replace(name=""), new._replace(address=""), new._replace(address="a" * 513), new._replace(name="n" * 256),
+        new._replace(process="p" * 256),
+        new._replace(numbers=LANES),
+    ):  # fmt: skip
+        why, wanted = told(broken, here="ab")
+        assert why.startswith("it cannot be listed: "), broken
+        assert wanted is None
+    assert told(new, here="ab")[0] == "it is being listed"
+    long = new._replace(name="\0" * 255, address="\0" * 512, process="\0" * 255)
+    _, state = told(long, here="ab")
+    assert state is not None
+    assert told(long._replace(member="d"), state, "abc")[0].startswith("it cannot be listed: ")

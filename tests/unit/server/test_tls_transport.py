@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import ssl
 from collections.abc import Callable
 from pathlib import Path
@@ -301,6 +302,19 @@ async def test_a_peer_that_leaves_in_its_handshake_is_no_error_of_tls(contexts: 
     with pytest.raises(ConnectionResetError):
         await one.transport.greeted
     assert one.socket.closed
+
+
+async def test_a_handshake_that_nobody_waits_for_ends_without_a_word_to_the_loop(contexts: Contexts) -> None:
+    """A process of a cluster ends with whatever its loop is told of."""
+    told = list[dict[str, Any]]()
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+    for error in (None, TimeoutError("the network was away")):
+        tls = TlsTransport(contexts[0], Door, BUFFER, GOODBYE_S)
+        tls.connection_made(Socket())
+        tls.connection_lost(error)
+        del tls
+    gc.collect()
+    assert not told
 
 
 async def test_what_is_no_tls_ends_a_connection(contexts: Contexts) -> None:

@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Set as AbstractSet
 from typing import NamedTuple, Protocol
 
+from penstock.errors import InvalidArgument
 from penstock.records.kinds import FORMAT
 from penstock.replication.insync import Times
 from penstock.replication.messages import Hello
-from penstock.replication.register import ClusterState, Member
+from penstock.replication.register import ClusterState, Member, decode
 from penstock.server.cluster.folder import Known
 
 
@@ -128,4 +129,9 @@ def listing(hello: Hello, state: ClusterState, here: AbstractSet[str]) -> tuple[
     if there is None and (away := state.members.keys() - here):
         names = ", ".join(sorted(state.members[one].name for one in away))
         return f"a new member is taken when all others are here: {names} is away, or to be removed", None
-    return "it is being listed", known.with_member(hello.member, says)
+    try:
+        wanted = known.with_member(hello.member, says)
+        decode(wanted.encode())  # what cannot be read back would end every member, this one first
+    except InvalidArgument as error:
+        return f"it cannot be listed: {error}", None
+    return "it is being listed", wanted

@@ -35,7 +35,7 @@ from penstock.server.cluster.member import Member
 from penstock.server.cluster.membership import Terms
 from penstock.server.cluster.packets import LOST, ONE, THREE, TWO, boottime, packets
 from penstock.server.cluster.registers import MANUAL, Kept, Register, register_at
-from penstock.server.cluster.speech import PATIENCE_S, Peer, Shown, Tls
+from penstock.server.cluster.speech import PATIENCE_S, Peer, Shown, Tls, reach
 from penstock.server.listening import bind, entry_for
 from penstock.server.loading import beside_a_server, end_with_parent
 from penstock.server.strangers import Stranger
@@ -209,13 +209,11 @@ class Process:
         def made() -> Peer:
             return Peer(self._secret, self._member, taken, failed, calls=True)
 
-        host, _, port = address.rpartition(":")
-        context = None if self._tls is None else self._tls.client()
         try:
-            await asyncio.wait_for(self._loop.create_connection(made, host.strip("[]"), int(port), ssl=context), 2.0)
-        except (OSError, TimeoutError) as error:
+            await reach(made, address, self._tls)
+        except Unavailable as error:
             if leads:
-                self._member.trouble = f"the leader at {address} cannot be reached: {error}"
+                self._member.trouble = f"the leader at {error}"
             failed()
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
@@ -267,11 +265,10 @@ class Process:
         self._begin(self._swap(version, value, own))
 
     async def _swap(self, version: int, value: ClusterState, own: bool) -> None:
-        data = value.encode()
         outcome: Outcome
         try:
-            outcome = await self._loop.run_in_executor(self._pool, self._register.swap, version, data)
-        except (Unavailable, OSError) as error:
+            outcome = await self._loop.run_in_executor(self._pool, self._register.swap, version, value.encode())
+        except (InvalidArgument, Unavailable, OSError) as error:  # the first: it has outgrown what a register takes
             self._member.trouble = str(error)
             outcome = "unknown"
         self._member.swapped(outcome, value, own=own)

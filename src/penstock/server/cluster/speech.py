@@ -25,7 +25,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import NamedTuple, Protocol, cast
 
-from penstock.errors import ProtocolError, SettingsError
+from penstock.errors import ProtocolError, SettingsError, Unavailable
 from penstock.replication.messages import PIECE_MOST, Here, Look, Message, decode, encode
 
 logger = logging.getLogger("penstock.cluster")
@@ -290,6 +290,20 @@ class Peer(asyncio.BufferedProtocol):
             self._buffer = bytearray(size + ROOM)
         memoryview(self._buffer)[: len(came)] = came  # which minds that one may lie over the other
         self._begin, self._end = 0, len(came)
+
+
+CALL_S = 2.0
+
+
+async def reach(made: Callable[[], Peer], address: str, tls: Tls | None) -> None:
+    """Connect to a member.  Unavailable says why not: an address is what others have told, files are what is there."""
+    host, _, port = address.rpartition(":")
+    loop = asyncio.get_running_loop()
+    try:
+        context = None if tls is None else tls.client()
+        await asyncio.wait_for(loop.create_connection(made, host.strip("[]"), int(port), ssl=context), CALL_S)
+    except (OSError, TimeoutError, ValueError, OverflowError, SettingsError) as error:
+        raise Unavailable(f"{address} cannot be reached: {error}") from error
 
 
 class Answer(NamedTuple):
