@@ -205,6 +205,10 @@ def decode_table(data: bytes) -> Table:
     return table
 
 
+NO_FIELDS = b"\0\0\0\0"
+"""A table without fields."""
+
+
 def encode_table(table: Mapping[str, object]) -> bytes:
     """A table with its size field.
 

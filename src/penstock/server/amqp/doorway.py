@@ -11,7 +11,7 @@ Knows no rule; whether a client may do what it asks is decided by its session.
 from __future__ import annotations
 
 from base64 import b64decode
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import starmap
 from sys import intern
 from typing import TYPE_CHECKING, Any
@@ -31,7 +31,6 @@ from penstock.wire.amqp.pieces import behind
 
 if TYPE_CHECKING:
     from penstock.records.entries import Topic
-    from penstock.records.field_tables import FieldValue
     from penstock.server.amqp.connection import Connection
     from penstock.server.amqp.door import AmqpDoor
     from penstock.server.tls import Peer
@@ -51,7 +50,7 @@ class Doorway:
         self._fars = dict[int, Far]()
         self._last = 0  # number of the newest session
         self._classes = HeaderClasses()
-        self._programs = Remembered[bytes, "tuple[Mapping[str, FieldValue], frozenset[str]]"](PROGRAMS_MOST)
+        self._programs = Remembered[bytes, "tuple[bytes, frozenset[str]]"](PROGRAMS_MOST)
         self._cutter = way.Cutter(way.up_most(door.limits.frame_max, door.limits.max_message_size))
         self._out = list[bytes]()
         self.confirms: way.Rows | None = None  # the last of what goes out is one of these, or neither
@@ -308,7 +307,7 @@ class Doorway:
     def _login(self, far: Far, frame: Frame) -> None:
         self._must_be(far, Stage.FRESH)
         told, rest = head_of(memoryview(frame.payload))
-        far.client_properties, far.client_capabilities = self._properties(bytes(rest))
+        far.told, far.client_capabilities = self._properties(bytes(rest))
         far.mechanism = intern(text(told, "mechanism"))
         far.stage = Stage.ASKED
         self._take(far, events.LoginAsked(far.mechanism, intern(text(told, "user")), text(told, "password")))
@@ -319,8 +318,8 @@ class Doorway:
         heard, far.derived = far.derived, None
         heard(frame.payload)
 
-    def _properties(self, table: bytes) -> tuple[Mapping[str, FieldValue], frozenset[str]]:
-        """What clients say of themselves; those that say the same share it."""
+    def _properties(self, table: bytes) -> tuple[bytes, frozenset[str]]:
+        """What clients say of themselves, as it is kept; those that say the same share it."""
         known = self._programs.get(table)
         if known is not None:
             return known
@@ -330,7 +329,7 @@ class Doorway:
             raise way.broken(error) from None
         if end != len(table):
             raise Broken("bytes behind a table")
-        told = found, client_capabilities(found)
+        told = table, client_capabilities(found)
         if len(table) <= PROGRAM_MOST:
             self._programs.keep(table, told)
         return told

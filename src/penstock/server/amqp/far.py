@@ -6,10 +6,11 @@ any more is dropped there, where that is known.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import IntEnum
 from typing import TYPE_CHECKING, Protocol
 
+from penstock.records.field_tables import NO_FIELDS, decode_table
 from penstock.server.amqp import way
 from penstock.server.amqp.links import SEND_MOST
 from penstock.server.amqp.way import Down
@@ -80,14 +81,13 @@ class Far:
     """One client at a door."""
 
     __slots__ = (
-        "_held", "_marked", "_over", "_way", "blocked", "channel_max", "client_capabilities", "client_properties",
-        "connection", "derived", "frame_max", "heartbeat", "largest", "mechanism", "number", "opened", "partial_size",
-        "sent",
-        "sent_at", "slow", "stage", "targets", "unsent", "waiting", "writes",
+        "_held", "_marked", "_over", "_way", "blocked", "channel_max", "client_capabilities", "connection", "derived",
+        "frame_max", "heartbeat", "largest", "mechanism", "number", "opened", "partial_size", "sent", "sent_at", "slow",
+        "stage", "targets", "told", "unsent", "waiting", "writes",
     )  # fmt: skip
 
     def __init__(self, doorway: Out, number: int, limits: Limits) -> None:
-        self.client_properties: Mapping[str, FieldValue] = {}
+        self.told = NO_FIELDS  # what the client says of itself, a table
         self.client_capabilities: frozenset[str] = frozenset()
         self.mechanism = ""
         self.frame_max = limits.frame_max
@@ -111,6 +111,11 @@ class Far:
         self.number = number
         self._way = doorway
         self._over = False
+
+    @property
+    def client_properties(self) -> dict[str, FieldValue]:
+        """What the client says of itself."""
+        return decode_table(self.told)
 
     # -- what it is told
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Protocol
 import orjson
 
 from penstock.errors import InvalidArgument
-from penstock.records.field_tables import encode_table
 from penstock.server.amqp import way
 from penstock.server.amqp.way import Up
 from penstock.server.doors.line import with_head
@@ -278,8 +277,7 @@ class Hosted:
             case events.LoginAsked():
                 self.password = event.password
                 told: dict[str, object] = {"mechanism": event.mechanism, "user": event.user, "password": event.password}
-                table = encode_table(self.machine.client_properties)
-                self._tell(Up.LOGIN, b"".join(with_head(told, table)))
+                self._tell(Up.LOGIN, b"".join(with_head(told, self.machine.told)))
             case events.OpenAsked():
                 machine = self.machine
                 wanted: dict[str, object] = {

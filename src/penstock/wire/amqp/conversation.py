@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from enum import Enum
 
 from penstock.errors import ProtocolError
-from penstock.records.field_tables import FieldValue, read_table
+from penstock.records.field_tables import NO_FIELDS, FieldValue, decode_table, read_table
 from penstock.records.properties import peeked
 from penstock.wire.amqp import methods as m
 from penstock.wire.amqp.events import Target
@@ -132,7 +132,7 @@ class Conversation:
         self.frame_max = self.limits.frame_max  # as negotiated, once OpenAsked was seen
         self.channel_max = self.limits.channel_max
         self.heartbeat = 0  # seconds, as negotiated; 0: none
-        self.client_properties: dict[str, FieldValue] = {}
+        self.told = NO_FIELDS  # what the client says of itself, a table; as values it would take twenty times the room
         self.client_capabilities: frozenset[str] = frozenset()
         self.partial_size = 0  # bytes of bodies announced and not yet complete
         self.begun = 0  # how many bodies were announced
@@ -146,6 +146,11 @@ class Conversation:
         self._contents: dict[int, Content] = {}
 
     # what the shell reads
+
+    @property
+    def client_properties(self) -> dict[str, FieldValue]:
+        """What the client says of itself."""
+        return decode_table(self.told)
 
     @property
     def unread(self) -> bool:
@@ -355,11 +360,11 @@ def credentials(start: ConnectionStartOk, *, external: bool = False) -> tuple[st
 
 
 def client_capabilities(properties: dict[str, FieldValue]) -> frozenset[str]:
-    """The capabilities a client announces as true."""
+    """Of the capabilities that there are those which a client announces as true."""
     table = properties.get("capabilities")
     if not isinstance(table, dict):
         return frozenset()
-    return frozenset(name for name, value in table.items() if value is True)
+    return frozenset([name for name in _CAPABILITIES if table.get(name) is True])
 
 
 def check_tune(tuned: ConnectionTuneOk, limits: Limits) -> None:

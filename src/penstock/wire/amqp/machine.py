@@ -18,6 +18,7 @@ from __future__ import annotations
 import struct
 
 from penstock.errors import ProtocolError
+from penstock.records.field_tables import encode_table
 from penstock.wire.amqp import methods as m
 from penstock.wire.amqp.conversation import (
     EXTERNAL,
@@ -263,7 +264,7 @@ class ServerConnection(Conversation):
         if isinstance(method, m.ConnectionClose):
             self._closed_by_peer(method)
         elif isinstance(method, m.ConnectionStartOk) and self.phase is Phase.STARTING:
-            self.client_properties = method.client_properties
+            self.told = encode_table(method.client_properties)
             self.client_capabilities = client_capabilities(method.client_properties)
             self.mechanism = method.mechanism
             user, password = credentials(method, external=self._external)
