@@ -13,8 +13,8 @@ without a last frame means that the other process is gone.
 A read gives Arrow batches, a job gives plain values.  A job is a function of a lower floor, named by its place and
 loaded when first asked for:
 
-* `on_disk`: `function(disk, **values)`; it sees the data folder and nothing else (merging, compaction);
-* `on_log`:  `function(request, **values)`; the server lists the log with the request, and `request.view` reads it.
+* `disk`: `function(disk, **values)`; it sees the data folder and nothing else (merging, compaction);
+* `log`:  `function(request, **values)`; the server lists the log with the request, and `request.view` reads it.
 
 A function that has a parameter `progress` is given one, to be called with (done, in all); it raises when nobody waits
 any more, and that is how a job is cancelled.  Values and results are what JSON holds, and bytes at the top level.
@@ -208,33 +208,23 @@ class Job(NamedTuple):
     """Where a job's function is, and what it takes first."""
 
     place: str  # module:function
-    takes: Literal["disk", "log"]
-
-
-def on_disk(place: str) -> Job:
-    """`module:function` that takes the disk."""
-    return Job(place, "disk")
-
-
-def on_log(place: str) -> Job:
-    """`module:function` that takes the request."""
-    return Job(place, "log")
+    takes: Literal["disk", "log"]  # the disk, or the request
 
 
 JOBS: dict[str, Job] = {
-    "verify": on_log("penstock.server.bulk.checks:verify"),
-    "audit": on_log("penstock.server.bulk.checks:audit"),
-    "backup": on_log("penstock.server.bulk.backup:run"),
-    "measured": on_log("penstock.server.bulk.reads:measured"),
-    "matching": on_log("penstock.server.bulk.reads:matching"),
-    "rewrite": on_disk("penstock.log.rewrite:run"),
-    "index": on_disk("penstock.log.rewrite:index"),
-    "archive": on_log("penstock.server.bulk.checks:run"),
-    "archive_merge": on_disk("penstock.server.bulk.checks:merge"),
-    "archive_check": on_log("penstock.server.bulk.checks:check"),
-    "judge": on_disk("penstock.server.judging:judge_there"),
-    "make": on_disk("penstock.server.judging:make_there"),
-    "ping": on_disk("penstock.server.bulk.requests:ping"),
+    "verify": Job("penstock.server.bulk.checks:verify", "log"),
+    "audit": Job("penstock.server.bulk.checks:audit", "log"),
+    "backup": Job("penstock.server.bulk.backup:run", "log"),
+    "measured": Job("penstock.server.bulk.reads:measured", "log"),
+    "matching": Job("penstock.server.bulk.reads:matching", "log"),
+    "rewrite": Job("penstock.log.rewrite:run", "disk"),
+    "index": Job("penstock.log.rewrite:index", "disk"),
+    "archive": Job("penstock.server.bulk.checks:run", "log"),
+    "archive_merge": Job("penstock.server.bulk.checks:merge", "disk"),
+    "archive_check": Job("penstock.server.bulk.checks:check", "log"),
+    "judge": Job("penstock.server.judging:judge_there", "disk"),
+    "make": Job("penstock.server.judging:make_there", "disk"),
+    "ping": Job("penstock.server.bulk.requests:ping", "disk"),
 }
 
 READS: dict[str, str] = {

@@ -23,6 +23,7 @@ import socket
 import subprocess
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
@@ -32,7 +33,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from penstock.errors import Unavailable
-from penstock.server.doors.line import Broken, Ended, Kind, Line, plain
+from penstock.server.doors.line import Broken, Ended, Kind, Line, number, plain
 from penstock.server.loading import begun
 
 logger = logging.getLogger("penstock.doors")
@@ -401,6 +402,29 @@ class DoorProcess:
         finally:
             line.close()
             self._lines.discard(line)
+
+
+COUNTS_MOST = 64
+"""Numbers that a door tells of one thing."""
+
+
+def strangers_of(told: Answer) -> tuple[dict[str, int], Counter[tuple[str, str]]]:
+    """How many wait for their login, by listener, and how many were closed before it, by listener and reason.
+
+    Broken for what is none.
+    """
+    closed = Counter[tuple[str, str]]()
+    for what, count in _counts(told.get("closed")).items():
+        door, _, why = what.partition(" ")
+        closed[door, why] = count
+    return _counts(told["strangers"]), closed
+
+
+def _counts(told: object) -> dict[str, int]:
+    """Numbers by name."""
+    if not isinstance(told, dict) or len(told) > COUNTS_MOST:
+        raise Broken("figures that are none")
+    return {str(name): number(told, name) for name in told}
 
 
 def figures_of(pid: int | None) -> tuple[float, int]:

@@ -18,12 +18,10 @@ from collections import Counter
 from collections.abc import Coroutine, Mapping
 from dataclasses import asdict
 from functools import partial
-from itertools import islice
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from penstock.errors import Unavailable
-from penstock.server.doors.door_process import DoorProcess
-from penstock.server.doors.line import Broken, number
+from penstock.server.doors.door_process import DoorProcess, strangers_of
 from penstock.server.listening import bind
 
 if TYPE_CHECKING:
@@ -31,7 +29,6 @@ if TYPE_CHECKING:
     from penstock.server.strangers import Terms
     from penstock.server.tls import Identity
 
-FIGURES_MOST = 64
 
 ANOTHER_S = 15.0
 """For a door that does what it is asked for at the start: it may end, and another one has to load what it needs."""
@@ -185,11 +182,7 @@ class Doors(ABC):
 
     def _heard(self, name: str, told: Mapping[str, Any]) -> None:
         if "strangers" in told:
-            closed = Counter[tuple[str, str]]()
-            for what, count in _counts(told.get("closed")).items():
-                door, _, why = what.partition(" ")
-                closed[door, why] = count
-            self._strangers[name], self._closed[name] = _counts(told["strangers"]), closed
+            self._strangers[name], self._closed[name] = strangers_of(told)
 
     def _lost(self, name: str) -> None:
         self._strangers.pop(name, None)
@@ -207,14 +200,6 @@ def _ask(process: DoorProcess, wish: dict[str, object], sockets: list[socket.soc
                 if not process.wanted or time.monotonic() > until:
                     raise OSError(0, str(error)) from None
                 time.sleep(LOOK_S)
-
-
-def _counts(told: object) -> dict[str, int]:
-    """Numbers by name.  Broken for anything else."""
-    if not isinstance(told, dict):
-        raise Broken("figures that are none")
-    some = cast("dict[str, Any]", told)
-    return {name: number(some, name) for name in islice(some, FIGURES_MOST)}
 
 
 def _shown(identity: Identity) -> dict[str, object]:

@@ -28,7 +28,7 @@ import pyarrow as pa
 from penstock.errors import AccessRefused, Unavailable
 from penstock.records.tokens import PREFIX
 from penstock.server.access import Share, Shares, Who
-from penstock.server.doors.door_process import DoorProcess, Spawned
+from penstock.server.doors.door_process import DoorProcess, Spawned, strangers_of
 from penstock.server.doors.line import (
     AHEAD,
     Broken,
@@ -60,9 +60,6 @@ LOOK_S = 0.2
 
 WHY_MOST = 1000
 """Characters of what the door says that an operator reads."""
-
-COUNTS_MOST = 64
-"""Figures that the door tells at a time."""
 
 logger = logging.getLogger("penstock.flight")
 
@@ -261,11 +258,7 @@ class Entrance:
         if "left" in told:
             self.connections.left(_peers(told["left"]))
         if "strangers" in told:
-            there, closed = _counts(told["strangers"]), Counter[tuple[str, str]]()
-            for what, count in _counts(told.get("closed")).items():
-                door, _, why = what.partition(" ")
-                closed[door, why] = count
-            self.connections.heard(there, closed)
+            self.connections.heard(*strangers_of(told))
         if "warning" in told:
             logger.warning("%s", text(dict(told), "warning")[:WHY_MOST])
 
@@ -381,13 +374,6 @@ def packed(infos: list[Info]) -> bytes:
         place = schemas.setdefault(one.schema.serialize().to_pybytes(), len(schemas))
         rows.append([place, one.path, one.ticket.decode(), one.rows])
     return orjson.dumps({"schemas": [b64encode(one).decode() for one in schemas], "infos": rows})
-
-
-def _counts(told: object) -> dict[str, int]:
-    """Numbers by name.  Broken for anything else."""
-    if not isinstance(told, dict) or len(told) > COUNTS_MOST:
-        raise Broken("figures that are none")
-    return {str(name): number(told, name) for name in told}
 
 
 def _peers(told: object) -> list[Peer]:
