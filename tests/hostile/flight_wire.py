@@ -51,8 +51,8 @@ def flight_data(header: bytes = b"", body: bytes = b"", metadata: bytes = b"", d
 
 
 def action(kind: bytes, body: bytes) -> bytes:
-    """An Action."""
-    return field(1, kind) + field(2, body)
+    """An Action.  One of two gigabytes is copied once."""
+    return b"".join((field(1, kind), varint(2 << 3 | 2), varint(len(body)), body))
 
 
 def ticket(data: bytes) -> bytes:
