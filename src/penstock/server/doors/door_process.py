@@ -28,7 +28,7 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import orjson
 
@@ -422,9 +422,10 @@ def strangers_of(told: Answer) -> tuple[dict[str, int], Counter[tuple[str, str]]
 
 def _counts(told: object) -> dict[str, int]:
     """Numbers by name."""
-    if not isinstance(told, dict) or len(told) > COUNTS_MOST:
+    some = cast("dict[str, Any]", told) if isinstance(told, dict) else None
+    if some is None or len(some) > COUNTS_MOST:
         raise Broken("figures that are none")
-    return {str(name): number(told, name) for name in told}
+    return {name: number(some, name) for name in some}
 
 
 def figures_of(pid: int | None) -> tuple[float, int]:
