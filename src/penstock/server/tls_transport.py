@@ -66,7 +66,7 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
         """asyncio's: the handshake begins with the peer's first bytes."""
         self._below = cast("asyncio.Transport", transport)
 
-    def get_buffer(self, _: int) -> memoryview:
+    def get_buffer(self, sizehint: int) -> memoryview:
         """asyncio's: for one read; while little is wanted at a time little is read."""
         return self._buffer[: max(self.max_size, RECORD)]
 
