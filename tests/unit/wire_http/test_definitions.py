@@ -309,3 +309,16 @@ def test_the_same_in_a_file(tmp_path: Path) -> None:
     }  # fmt: skip
     assert queues["feed"].settings.expiration == 7 * 86_400 * 1_000_000
     assert queues["jobs"].arguments == OF_OTHER_TYPES["queues"][0]["arguments"]
+
+
+def test_what_a_server_exported_is_served_as_a_file(http: Http, tmp_path: Path) -> None:
+    fill(http)
+    file = tmp_path / "definitions.json"
+    exported = http.get("definitions")
+    for one in exported["queues"]:
+        one["arguments"].pop("x-other", None)  # with a null, which settings do not have
+    file.write_text(json.dumps(exported))
+    assert [one.text for one in read_foreign(file).remarks if one.verdict is Verdict.REFUSED] == []
+    with Broker(config=file) as broker:
+        assert Http(broker, "ann").get("whoami")["tags"] == ["management"]
+        assert Http(broker, "ann").get("queues/late/a")["policy"] == "p"

@@ -11,10 +11,11 @@ from typing import NamedTuple, TypeVar, cast
 
 from penstock.config.foreign.converted import Book, Place, Verdict
 from penstock.config.queue_values import argument_name
-from penstock.records.password_hashes import FAST, SHA256
+from penstock.records.password_hashes import IN_SETTINGS, SHA256
 
 ALL = ".*"
 TAGS = ("administrator", "policymaker", "monitoring", "management", "impersonator")
+_IN_SETTINGS = {theirs: ours for ours, theirs in IN_SETTINGS.items()}
 USER_LIMITS = {"max-connections": "max_connections", "max-channels": "max_channels"}
 VHOST_LIMITS = {"max-connections": "max_connections", "max-queues": "max_queues"}
 
@@ -64,7 +65,7 @@ def user_table(book: Book, values: Mapping[str, object], place: Place) -> dict[s
         return None
     table["password_hash"] = digest
     hashing = values.get("hashing_algorithm", SHA256)
-    how = FAST.get(hashing) if isinstance(hashing, str) else None
+    how = _IN_SETTINGS.get(hashing) if isinstance(hashing, str) else None
     if how is None:
         book.remark(Verdict.REFUSED, place, f"passwords hashed by {hashing!r}")
         return None
