@@ -34,12 +34,15 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
             with urllib.request.urlopen(f"http://{server.ready['http']}/cli/rabbitmqadmin", timeout=20) as answer:
                 (folder / "rabbitmqadmin").write_bytes(answer.read())
         host, _, port = server.ready["http"].rpartition(":")
+        (folder / "servers.conf").write_text(f"[here]\nhostname = {host}\nport = {port}\nssl = False\n")
 
-        def run(*words: str, status: int = 0) -> str:
-            command = [sys.executable, str(folder / "rabbitmqadmin"), "-H", host, "-P", port, *words]
-            made = subprocess.run(command, capture_output=True, text=True, cwd=folder, check=False, timeout=60)
-            assert made.returncode == status, made.stdout + made.stderr
-            return made.stdout + made.stderr
+        def run(*words: str, status: int = 0, given: bytes = b"", where: bool = True) -> str:
+            at = ["-H", host, "-P", port] if where else []
+            command = [sys.executable, str(folder / "rabbitmqadmin"), *at, *words]
+            made = subprocess.run(command, capture_output=True, input=given, cwd=folder, check=False, timeout=60)
+            told = (made.stdout + made.stderr).decode()
+            assert made.returncode == status, told
+            return told
 
         yield run
 
@@ -67,6 +70,42 @@ def test_a_day_with_it(run: Run) -> None:
     assert {one["name"] for one in json.loads(run("-f", "raw_json", "list", "queues"))} == {"jobs", "feed"}
     run("purge", "queue", "name=jobs")
     assert "rabbitmq_version" in run("show", "overview")
+
+
+def test_people_and_limits_name_their_vhost(run: Run) -> None:
+    run("declare", "vhost", "name=parcels")
+    run("declare", "user", "name=shop", "password=secret", "tags=monitoring")
+    run("declare", "permission", "vhost=parcels", "user=shop", "configure=^s", "write=.*", "read=.*")
+    run("declare", "vhost_limit", "vhost=parcels", "name=max-queues", "value=1")
+    rights = json.loads(run("-f", "raw_json", "list", "permissions"))
+    assert [one["configure"] for one in rights if (one["user"], one["vhost"]) == ("shop", "parcels")] == ["^s"]
+    assert "max-queues" in run("list", "vhost_limits")
+    run("-u", "shop", "-p", "secret", "-V", "parcels", "declare", "queue", "name=sent")
+    assert json.loads(run("-f", "raw_json", "-R", "-S", "name", "list", "vhosts", "name")) == [
+        {"name": "parcels"},
+        {"name": "/"},
+    ]
+    run("delete", "vhost_limit", "vhost=parcels", "name=max-queues")
+    run("delete", "permission", "vhost=parcels", "user=shop")
+    run("delete", "user", "name=shop")
+    run("delete", "vhost", "name=parcels")
+
+
+def test_bytes_come_and_go_as_they_are(run: Run, tmp_path: Path) -> None:
+    run("declare", "queue", "name=blobs")
+    run("publish", "routing_key=blobs", given=b"\xff\x00\xfe")
+    run("get", "queue=blobs", "ackmode=ack_requeue_false", f"payload_file={tmp_path / 'one'}")
+    assert (tmp_path / "one").read_bytes() == b"\xff\x00\xfe"
+    run("delete", "queue", "name=blobs")
+
+
+def test_a_file_or_an_address_names_the_server(run: Run) -> None:
+    run("declare", "queue", "name=sent")
+    assert "name: sent" in run("-c", "servers.conf", "-N", "here", "-f", "long", "list", "queues", "name", where=False)
+    assert "Access refused" in run("-U", "http://nobody:wrong@localhost", "list", "queues", status=1)
+    assert "declare permission " in run("help", "subcommands", where=False)
+    assert "hostname = " in run("help", "config", where=False)
+    run("delete", "queue", "name=sent")
 
 
 @pytest.mark.parametrize("run", ["ours"], indirect=True)
