@@ -79,14 +79,14 @@ def test_the_first_message_and_what_is_asked_of_it(server: ServerProcess) -> Non
     said: list[str] = []
     for line in [*commands, *asked.splitlines()]:
         with connect(server.flight_url) as client:
-            [message, *_] = client.replay("hello", "EPOCH") if said[1:] else [None]
+            [message, *_] = client.replay("first", "EPOCH") if said[1:] else [None]
         real = number.sub(str(message.lsn if message else 0), line).replace("./data", str(server.data))
         done = command(real, server.flight_url)
         assert done.returncode == 0, f"{real}:\n{done.stderr}"
         said.append(done.stdout)
     declared, published, consumed, explained, story, audited = said
-    assert "hello" in declared
-    assert "1 message published to hello" in published
+    assert "first" in declared
+    assert "1 message published to first" in published
     assert consumed == '{"id": 1, "total": 9.5}\n'
     assert "it has no consumer" in explained
     assert all(word in story for word in ("published", "leased", "settled"))

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import re
 import runpy
+import subprocess
+import sys
 import threading
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,13 +19,23 @@ PAGE = Path(__file__).resolve().parents[3] / "docs" / "workers.md"
 
 
 def test_the_example_and_its_test_run(tmp_path: Path) -> None:
-    module, *_, test = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    (tmp_path / "shop.py").write_text(module)
-    names: dict[str, Any] = runpy.run_path(str(tmp_path / "shop.py"), {"testing": testing}, "shop")
-    app: penstock.App = names["app"]
-    assert [worker.queue for worker in app.workers] == ["to-ship", "to-bill"]
-    exec(test, names)
-    names["test_orders_are_billed"]()
+    module, around, *_, test = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    (tmp_path / "shop.py").write_text(module + around)
+    (tmp_path / "test_shop.py").write_text(test)
+    alone = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_shop.py"]
+    made = subprocess.run(alone, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120)
+    assert made.returncode == 0, made.stdout + made.stderr
+
+
+def test_its_queues_are_those_of_the_first_page(tmp_path: Path) -> None:
+    """Whoever read the pages before has them, with the same settings."""
+    declared = re.findall(r"^penstock queue declare (\S+)((?: --set \S+)*)", PAGE.read_text(), re.MULTILINE)
+    first, *_ = re.findall(r"```python\n(.*?)```", PAGE.with_name("queues.md").read_text(), re.DOTALL)
+    with testing.Broker({}) as broker, penstock.connect(broker.flight_url) as client:
+        exec(first.replace("penstock://localhost", broker.flight_url), {})
+        for name, settings in declared:
+            client.declare(name, **dict(one.split("=", 1) for one in settings.split() if "=" in one))
+        assert {name for name, _ in declared} == {"to-ship", "to-bill", "bills", "to-note"}
 
 
 def test_what_surrounds_the_work_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
