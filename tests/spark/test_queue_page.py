@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tomllib
-from pathlib import Path
 from typing import Any
 
 from page_lab import blocks, run, sections
@@ -12,11 +11,11 @@ from spark_lab import Lab
 SECTION = sections("spark.md")["Streams, queue mode"]
 
 
-def test_the_examples_run_and_do_what_they_say(lab: Lab, tmp_path: Path) -> None:
+def test_the_examples_run_and_do_what_they_say(lab: Lab) -> None:
     [settings] = blocks(SECTION, "toml")
     for one in tomllib.loads(settings)["queue"]:
         lab.declare(one.pop("name"), **one)
-    names: dict[str, Any] = {"url": lab.house.url, "checkpoint": str(tmp_path)}
+    names: dict[str, Any] = {"url": lab.house.url}
     programs = blocks(SECTION, "python")
     assert len(programs) == 3
     run(programs, names)
