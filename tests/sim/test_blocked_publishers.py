@@ -65,6 +65,20 @@ def test_a_publisher_waits_for_room_and_is_confirmed_when_its_message_is_stored(
     assert life.door.holding.bytes == 0
 
 
+def test_a_queue_with_a_name_as_long_as_any_holds_its_publishers_up() -> None:
+    """The reason has room for 255 bytes, and the name of the queue alone may have as many."""
+    life, name = life_of(), "q" * 255
+    life.declare(name, **{"x-overflow": "block", "x-max-length": 1})
+    client = told(life.client(confirm=True))
+    client.publish(name, b"1", b"2")
+    life.run()
+    reason = client.take(m.ConnectionBlocked).reason
+    assert reason.startswith("queue 'qqq")
+    assert reason.endswith("q' in vhost '/' is full")
+    assert take(life, name) == [b"1"]
+    assert life.contents(name) == [b"2"]
+
+
 def test_without_confirms_they_wait_too_and_nothing_is_lost() -> None:
     life = life_of()
     client = life.client()

@@ -24,6 +24,7 @@ from penstock.memory import Held
 from penstock.server.amqp.incoming import HELD
 from penstock.server.gates import Waiter
 from penstock.wire.amqp import events, methods
+from penstock.wire.amqp.frames import reply_text
 
 if TYPE_CHECKING:
     from penstock.errors import MemoryShort
@@ -129,7 +130,7 @@ class Holding:
         if held is None:
             held = self.held[session] = Waiting()
             if "connection.blocked" in session.machine.client_capabilities:
-                session.send(0, methods.ConnectionBlocked(reason))
+                session.send(0, methods.ConnectionBlocked(reply_text(0, reason)))  # it may name what has a long name
                 held.told = True
         return held
 
