@@ -20,6 +20,8 @@ from datetime import UTC, datetime
 from decimal import Decimal, DecimalException
 from typing import Any, TypeAlias
 
+import orjson
+
 from penstock.errors import InvalidArgument, ProtocolError
 
 FRAME_ERROR = 501
@@ -331,3 +333,12 @@ def _encode_decimal(value: Decimal, path: str) -> bytes:
         return _pack_decimal(b"D", scale, int(value.scaleb(scale)))
     except (struct.error, DecimalException) as error:
         raise InvalidArgument(f"field {path!r}: {value} needs more than 32 bits or 255 decimals") from error
+
+
+def as_json(value: object) -> bytes:
+    """JSON of what may hold values of tables: bytes become text with what is no UTF-8 replaced."""
+    return orjson.dumps(value, default=_plain, option=orjson.OPT_NON_STR_KEYS)
+
+
+def _plain(value: object) -> object:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)

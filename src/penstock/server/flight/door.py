@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from penstock.errors import InvalidArgument, Unavailable
 from penstock.records.dataclass import dataclass
+from penstock.records.field_tables import as_json
 from penstock.server.bulk.log_upkeep import Upkeep
 from penstock.server.bulk.relay import Relay
 from penstock.server.flight.call_streams import Answers, FromDoor, Sent
@@ -260,7 +261,7 @@ class FlightDoor:
     def act(self, caller: Caller, name: str, body: bytes) -> bytes:
         """DoAction: one JSON object for one JSON object."""
         with self._call(caller):
-            return orjson.dumps(self.actions.run(caller, name, body))
+            return as_json(self.actions.run(caller, name, body))
 
     def known(self, caller: Caller) -> list[tuple[str, str]]:
         """ListActions: name and sentence of all of them, whatever the user may do."""

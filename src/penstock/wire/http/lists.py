@@ -11,7 +11,6 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from heapq import merge
 from typing import TypeVar, cast
 
-import orjson
 from starlette.responses import Response, StreamingResponse
 
 from penstock.errors import (
@@ -28,6 +27,7 @@ from penstock.errors import (
     SettingsError,
     Unavailable,
 )
+from penstock.records.field_tables import as_json
 from penstock.records.regular_expressions import PatternError, compile_pattern, to_bytes
 
 T = TypeVar("T")
@@ -43,15 +43,11 @@ SLICE = 256
 
 def json_response(value: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     """JSON; bytes become text with what is no UTF-8 replaced."""
-    return json_bytes(orjson.dumps(value, default=_plain, option=orjson.OPT_NON_STR_KEYS), status, headers)
+    return json_bytes(as_json(value), status, headers)
 
 
 def json_bytes(content: bytes, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     return Response(content, status, {**HEADERS, **(headers or {})}, media_type="application/json")
-
-
-def _plain(value: object) -> object:
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
 
 
 def created(location: str | None = None) -> Response:
