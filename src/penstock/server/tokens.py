@@ -190,8 +190,8 @@ class Scoped(Rights):
         """By its name; one that is there needs any of the three, and one that shows a topic the right to read that."""
         if present is None or not any(self._within(vhost, kind, name) for kind in self._patterns):
             self._ask(vhost, "configure", "queue", name)
-        if present is None and settings.underlying_topic is not None:
-            self._ask(vhost, "read", "topic", settings.underlying_topic)
+        if present is None and (settings.underlying_topic is not None or settings.exchange):
+            self._ask(vhost, "read", "topic", settings.underlying_topic or name)
         if present is None and settings.dead_letter_exchange is not None:
             self._ask(vhost, "write", "exchange", settings.dead_letter_exchange or "amq.default")
         if self._inner is not None:

@@ -147,12 +147,10 @@ class Permitted(Rights):
 
     def publish(self, core: Core, vhost: str, exchange: str, key: str) -> Filter | None:
         """Everything, where the exchange may be written to; through a queue also that of the topic it shows."""
-        queue = core.find_queue(vhost, key) if not exchange else None
-        shows = queue is not None and queue.settings.underlying_topic not in {None, key}
-        for one in dict.fromkeys((exchange, queue.settings.exchange if queue is not None and shows else exchange)):
+        for one, name in dict.fromkeys(((exchange, key), core.target_of(vhost, exchange, key))):
             if not self._allows(vhost, "write", one):
                 raise refused("write", f"exchange '{one or 'amq.default'}' in vhost '{vhost}'", self.user)
-        self._ask_key(core, vhost, "write", exchange, key)
+            self._ask_key(core, vhost, "write", one, name)
         return None
 
     def binds(self, core: Core, vhost: str, source: str, key: str) -> None:
@@ -181,9 +179,9 @@ class Permitted(Rights):
         if present is not None and any(self._allows(vhost, kind, name) for kind in KINDS):
             return
         needs: list[Need] = [("configure", "queue", name)]
-        if settings.underlying_topic not in {None, name}:
+        topic = settings.underlying_topic or name
+        if settings.exchange or topic != name:  # else it sees its own name in the default exchange, as every queue does
             needs.append(("read", "exchange", settings.exchange))
-            topic = settings.underlying_topic or ""
             if not self._allows_key(vhost, "read", settings.exchange, topic):
                 what = f"topic '{topic}' of exchange '{settings.exchange}' in vhost '{vhost}'"
                 raise refused("read", what, self.user)

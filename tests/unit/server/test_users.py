@@ -9,9 +9,11 @@ import pytest
 from pydantic import SecretStr
 
 from penstock.config.settings import GUEST, User
-from penstock.errors import SettingsError
+from penstock.errors import AccessRefused, SettingsError
+from penstock.records.queue_settings import QueueSettings
 from penstock.server.accounts import Account, Accounts, Kept, Permission, TopicPermission
-from penstock.server.users import Users
+from penstock.server.users import Permitted, Users
+from unit.core.world import World
 
 
 def test_a_password_is_the_first_line_of_its_file(tmp_path: Path) -> None:
@@ -93,3 +95,36 @@ def test_a_change_is_answered_when_other_disks_have_it_too() -> None:
 
 async def _waited(event: asyncio.Event) -> None:
     await event.wait()
+
+
+NARROW = Permitted(
+    "ann",
+    [Permission("ann", "/", "^mine", r"^(mine|amq\.default|open)", r"^(mine|open)")],
+    [TopicPermission("ann", "/", "open", r"^a\.", ".*")],
+)
+
+
+@pytest.mark.parametrize("shown", [None, "mine", "theirs"])
+def test_a_queue_that_takes_from_an_exchange_is_declared_by_who_may_read_that(shown: str | None) -> None:
+    """Also where it shows its own name, which is as a binding is."""
+    closed = QueueSettings(exchange="closed", underlying_topic=shown)
+    with pytest.raises(AccessRefused, match="access to exchange 'closed' .* to read"):
+        NARROW.declare("/", "mine", closed, None)
+    NARROW.declare("/", "mine", QueueSettings(exchange="open", underlying_topic=shown), None)
+    NARROW.declare("/", "mine", QueueSettings(), None)
+
+
+def test_a_publish_through_a_queue_asks_for_what_it_really_goes_to() -> None:
+    world = World()
+    for exchange in ("open", "closed"):
+        world.core.declare_exchange(world.now, "/", exchange, "topic")
+    world.declare("mine.a", exchange="open", underlying_topic="a.x")
+    world.declare("mine.b", exchange="open", underlying_topic="b.x")
+    world.declare("mine.c", exchange="closed", underlying_topic="mine.c")
+    world.declare("mine.d", exchange="closed", underlying_topic="a.x")
+    NARROW.publish(world.core, "/", "", "mine.a")
+    with pytest.raises(AccessRefused, match="access to topic 'b.x' of exchange 'open' .* to write"):
+        NARROW.publish(world.core, "/", "", "mine.b")
+    for name in ("mine.c", "mine.d"):
+        with pytest.raises(AccessRefused, match="access to exchange 'closed' .* to write"):
+            NARROW.publish(world.core, "/", "", name)

@@ -130,6 +130,10 @@ class TopologyCommands(SowCommands):
         plan = self._router.plan(vhost, exchange, (key,), None)
         return bool(plan.queues) or plan.keep or plan.by_headers
 
+    def target_of(self, vhost: str, exchange: str, key: str) -> tuple[str, str]:
+        """The exchange and key that a publish really goes to: a queue's name may stand for what the queue shows."""
+        return self._router.target_of(vhost, exchange, key)
+
     def message_type(self, vhost: str, exchange: str, key: str) -> MessageType:
         """What the bodies of a topic are."""
         return self._router.message_type(vhost, exchange, key)
