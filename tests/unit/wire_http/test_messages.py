@@ -246,3 +246,15 @@ def test_a_request_is_answered_over_http(http: Http) -> None:
         assert body == b"!"
         channel.cancel()
     assert not http.publish(address, "late")
+
+
+def test_who_publishes_with_further_keys_may_publish_by_each_of_them(http: Http) -> None:
+    http.do("PUT", "users/ann", {"password": "ann", "tags": "management"}, 201)
+    http.do("PUT", "permissions/%2F/ann", {"configure": "", "write": ".*", "read": ""}, 201)
+    http.do("PUT", "topic-permissions/%2F/ann", {"exchange": "amq.topic", "write": "^a", "read": ""}, 201)
+    ann = Http(http.broker, "ann")
+    assert not ann.publish("a.1", "x", "amq.topic", headers={"CC": ["a.2"], "BCC": ["a.3"]})
+    for name in ("CC", "BCC"):
+        body = {"routing_key": "a.1", "payload": "x", "payload_encoding": "string",
+                "properties": {"headers": {name: ["a.2", "b"]}}}  # fmt: skip
+        assert "topic 'b'" in ann.refused("POST", "exchanges/%2F/amq.topic/publish", body, 401)

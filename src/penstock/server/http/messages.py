@@ -15,6 +15,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from penstock.core.effects import Verb
+from penstock.core.publishing.published import read_traits
 from penstock.core.queue import refusing
 from penstock.core.queue.places import AVAILABLE, leased
 from penstock.errors import AccessRefused, DiskFull, Draining, InvalidArgument, NotFound
@@ -128,10 +129,13 @@ class Messages(Commands):
         if self.core.draining:
             raise Draining("the server drains: it takes no new messages")
         rights = self.rights(user)
-        right = None if rights is None else rights.publish(engine.core, vhost, exchange, key)
+        for one in (key, *read_traits(header).keys):  # those of CC and BCC, too
+            right = None if rights is None else rights.publish(engine.core, vhost, exchange, one)
+            if right is not None and not right.matches([body], [header])[0]:
+                raise AccessRefused(
+                    f"this message to '{one}' in vhost '{vhost}' is not one that user '{user}' may write"
+                )
         topic = engine.core.topic(vhost, exchange, key)
-        if right is not None and not right.matches([body], [header])[0]:
-            raise AccessRefused(f"this message to '{key}' in vhost '{vhost}' is not one that user '{user}' may write")
         batch = Publishes(topic, header, [body])
         while not await self._judged(batch):
             batch.topics = engine.core.topic(vhost, exchange, key)
