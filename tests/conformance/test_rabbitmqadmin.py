@@ -91,6 +91,7 @@ def test_people_and_limits_name_their_vhost(run: Run) -> None:
     run("delete", "vhost", "name=parcels")
 
 
+@pytest.mark.parametrize("run", ["ours"], indirect=True)  # theirs reads standard input as UTF-8
 def test_bytes_come_and_go_as_they_are(run: Run, tmp_path: Path) -> None:
     run("declare", "queue", "name=blobs")
     run("publish", "routing_key=blobs", given=b"\xff\x00\xfe")
