@@ -80,11 +80,15 @@ def _of_users(old: Fields, new: Fields) -> Iterator[Event]:
             yield "user.tags.set", {**name, "tags": one["tags"]}
 
 
+def _limits(kept: Mapping[tuple[Any, ...], Fields], key: tuple[Any, ...]) -> Fields:
+    return cast("Fields", kept[key]["value"]) if key in kept else {}
+
+
 def _of_values(old: Fields, new: Fields) -> Iterator[Event]:
     for kind, (noun, whose) in _VALUES.items():
         before, after = _by(old, kind, ("name",)), _by(new, kind, ("name",))
         for key in sorted(before.keys() | after.keys()):
-            was, limits = (some[key]["value"] if key in some else {} for some in (before, after))
+            was, limits = _limits(before, key), _limits(after, key)
             if was != limits:
                 yield f"{noun}.{'set' if limits else 'cleared'}", {"name": "limits", whose: key[0], **limits}
     before, after = (_by(some, "global_parameters", ("name",)) for some in (old, new))
