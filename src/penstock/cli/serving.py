@@ -7,6 +7,7 @@ the whole of a move.
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Iterator, Sequence
 from enum import Enum
@@ -85,6 +86,7 @@ def serve(
     from penstock.cli.child_process import line, relax_collector
     from penstock.errors import SettingsError
 
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # who has renewed certificates may say so before there is a server
     relax_collector()
     settings = read_settings(
         config,
