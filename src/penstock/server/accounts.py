@@ -22,7 +22,7 @@ import hmac
 import secrets
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import asdict, field
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
 import orjson
 
@@ -303,6 +303,19 @@ class Accounts:
         self.vhosts.update({name: {} for name in self.fixed_vhosts})
         self._read(cast("dict[str, list[dict[str, object]]]", orjson.loads(state)))
 
+    def take_back(self, before: bytes, after: bytes) -> None:
+        """Undo what one change made of one state the other; what others have changed since stays."""
+        old, new, now = (cast("_Sections", orjson.loads(state)) for state in (before, after, self.state()))
+        for section, rows in now.items():
+            was, made = _by_key(old[section]), _by_key(new[section])
+            kept = _by_key(rows)
+            for key in [key for key in {**was, **made} if was.get(key) != made.get(key) == kept.get(key)]:
+                kept.pop(key, None)
+                if key in was:
+                    kept[key] = was[key]
+            now[section] = list(kept.values())
+        self.restore(orjson.dumps(now))
+
     def bound(self, core: Core) -> None:
         """Keep what the core knows of vhosts as it is here: how many queues, and of which type those that name none."""
 
@@ -404,3 +417,13 @@ def _smaller(one: Mapping[str, Mapping[str, int]], other: Mapping[str, Mapping[s
             mine = out.setdefault(thing, {})
             mine.update({name: min(value, mine.get(name, value)) for name, value in values.items() if value >= 0})
     return {thing: values for thing, values in out.items() if values}
+
+
+_Sections: TypeAlias = "dict[str, list[dict[str, object]]]"
+
+_KEY = ("id", "name", "user", "vhost", "exchange")
+
+
+def _by_key(rows: list[dict[str, object]]) -> dict[tuple[object, ...], dict[str, object]]:
+    """Rows of one section of a state by what tells them apart."""
+    return {tuple(row[part] for part in _KEY if part in row): row for row in rows}

@@ -13,6 +13,11 @@ from pika.exceptions import ChannelClosedByBroker
 from http_lab import Http
 from penstock.config.foreign import read_foreign
 from penstock.config.foreign.converted import Verdict
+from penstock.operations.vhosts import DELETE_POLICY
+from penstock.records.password_hashes import SHA256
+from penstock.server.access import NOBODY
+from penstock.server.accounts import Account, Accounts, Kept
+from penstock.server.http.definitions import Definitions, Taking, Undo
 from penstock.testing import Broker
 from sim.serverkit import Life, SimDisk, clock
 
@@ -322,3 +327,56 @@ def test_what_a_server_exported_is_served_as_a_file(http: Http, tmp_path: Path) 
     with Broker(config=file) as broker:
         assert Http(broker, "ann").get("whoami")["tags"] == ["management"]
         assert Http(broker, "ann").get("queues/late/a")["policy"] == "p"
+
+
+@pytest.mark.parametrize(
+    ("section", "fields"),
+    [
+        ("vhosts", {"name": "new", "default_queue_type": ["quorum"]}),
+        ("vhosts", {"name": "new", "default_queue_type": {}}),
+        ("global_parameters", {"name": "deep", "value": json.loads("[" * 300 + "]" * 300)}),
+    ],
+)
+def test_values_of_odd_types_are_refused(http: Http, section: str, fields: dict[str, object]) -> None:
+    before = http.get("definitions")
+    assert f"{section}[0]: " in http.refused("POST", "definitions", {section: [fields]})
+    if section == "vhosts":
+        http.refused("PUT", "vhosts/new", {"default_queue_type": fields["default_queue_type"]})
+    assert http.get("definitions") == before
+
+
+def test_a_document_that_is_refused_takes_back_what_it_made_and_nothing_else(
+    http: Http, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What others changed meanwhile stays: a user who was removed does not come back."""
+    for name in ("ann", "bob", "cid"):
+        http.do("PUT", f"users/{name}", {"password": name, "tags": ""}, 201)
+    make = Taking.make
+
+    async def meanwhile(self: Taking, undo: Undo) -> None:
+        house: Definitions = self._house
+
+        def work(there: Accounts) -> None:
+            there.forget_user("ann")
+            there.users["bob"] = Account("bob", Kept("", SHA256), ("policymaker",))
+            there.vhosts["other"] = {}
+
+        await house.change(work)
+        try:
+            await make(self, undo)
+        finally:  # somebody else has deleted what is to be undone
+            await house.operate(DELETE_POLICY, NOBODY, {"policy": "p", "vhost": "/", "operator": False})
+
+    monkeypatch.setattr(Taking, "make", meanwhile)
+    body = {
+        "users": [{"name": name, "password": "x", "tags": "monitoring"} for name in ("bob", "cid", "dan")],
+        "vhosts": [{"name": "new"}],
+        "policies": [{"name": "p", "vhost": "/", "pattern": "", "definition": {"max-length": 9}}],
+        "exchanges": [{"name": "first", "vhost": "/", "type": "fanout"}],
+        "bindings": [{"source": "first", "destination": "none", "destination_type": "queue", "routing_key": ""}],
+    }
+    assert "'none'" in http.refused("POST", "definitions", body, 404)
+    users = {one["name"]: one["tags"] for one in http.get("users")}
+    assert users == {"guest": ["administrator"], "bob": ["policymaker"], "cid": []}
+    assert {one["name"] for one in http.get("vhosts")} == {"/", "shop", "other"}
+    http.do("GET", "exchanges/%2F/first", status=404)

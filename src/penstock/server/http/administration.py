@@ -149,7 +149,7 @@ def description_of(fields: Lenient) -> dict[str, object]:
         if not isinstance(tags, list) or not all(isinstance(one, str) for one in tags):  # pyright: ignore[reportUnknownVariableType]
             raise InvalidArgument("tags is neither a list of texts nor a text with commas")
         found["tags"] = tags
-    if fields.values.get("default_queue_type") not in {None, "", "undefined"}:
+    if fields.values.get("default_queue_type") not in (None, "", "undefined"):
         found["default_queue_type"] = fields.choice("default_queue_type", tuple(QUEUE_TYPES))
     if "tracing" in fields.values:
         found["tracing"] = fields.flag("tracing")

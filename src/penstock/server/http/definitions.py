@@ -170,16 +170,23 @@ class Definitions(Commands):
         self.refuse_full()
         taking = Taking(self, sections, vhost)
         await taking.look()
-        accounts = self.change
-        before = self.accounts.state()
         undo: Undo = []
+
+        def administer(accounts: Accounts) -> None:
+            before = accounts.state()
+            taking.administer(accounts)
+            after = accounts.state()
+            undo.append(lambda: self.change(lambda there: there.take_back(before, after)))
+
         try:
-            await accounts(taking.administer)
+            await self.change(administer)
             await taking.make(undo)
-        except PenstockError:
+        except Exception:
             for one in reversed(undo):
-                await one()
-            await accounts(lambda there: there.restore(before))
+                try:
+                    await one()
+                except PenstockError as error:  # somebody else has changed it meanwhile: the others are undone still
+                    logger.warning("definitions: what was made is not undone: %s", error)
             raise
         for warning in taking.warnings[:LOGGED]:
             logger.warning("definitions: %s", warning)
@@ -307,6 +314,7 @@ class Taking:
 
     def _global(self, one: Lenient) -> None:
         short(one.text("name"), "the name of a value")
+        one.shallow("value", one.values.get("value"))
 
     def _policy(self, one: Lenient) -> None:
         policy_of(one.text("name"), self._where(one), operator=False, **policy_fields(one))
