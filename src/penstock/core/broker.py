@@ -31,6 +31,7 @@ from penstock.core.queue.dispatching.consumers import UNLIMITED, Consumer, Credi
 from penstock.core.queue.dispatching.joining import reopen, replace
 from penstock.core.queue.queue import Queue, queue_of
 from penstock.core.state.durable import Reign
+from penstock.core.state.lsns import Ints
 from penstock.core.topology.register import no_exchange
 from penstock.errors import AccessRefused, InvalidArgument, NotFound
 from penstock.expr import Filter, TopicPattern
@@ -268,6 +269,10 @@ class Core(
     def dead_lettered(self) -> Mapping[str, int]:
         """Messages that became a dead letter since the start of this process, by AMQP's reason."""
         return self._letters.counts
+
+    def letters_among(self, lsns: Ints) -> Ints:
+        """Those of ascending LSNs that this server wrote as dead letters."""
+        return lsns[self._letters.letters.among(lsns)]
 
     @property
     def dead_letters_refused(self) -> int:

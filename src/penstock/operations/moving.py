@@ -3,13 +3,15 @@
 Rows are read and filtered off the loop, the loop takes a few hundred messages a step.  One call does a bounded part and
 says where it ended, so that who asks sets the pace; a step is atomic, and what comes between is harmless.
 
-The origin of a dead letter is read from its header (`x-death`).
+The origin of a dead letter is read from its header (`x-death`), which a publisher may write as well: it is believed of
+what this server wrote, moved, or heard from another site.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import field
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -70,17 +72,45 @@ def of_header(properties: bytes) -> tuple[Origin | None, bytes]:
 
 def of_record(log: Kept, lsn: int) -> Origin | None:
     """The origin that the record tells which ended the cause of this message; None when it is no dead letter."""
-    batch = next(log.batches(lsn, log.durable + 1), None)
-    if batch is None:
-        return None
-    table = whole(batch)
-    some = pick(table, numbers(table, "kind") == int(Kind.EXPIRE), ["name", "properties"])
-    for name, header in zip(texts(some, "name"), blobs(some, "properties"), strict=True):
-        told = cast("dict[str, object]", unwrap(orjson.loads(header))) if header else {}
+    for name, told in _ends(log, lsn):
         for cause, new in cast("list[tuple[int, int]]", told.get("dead") or ()):
             if new == lsn:
                 return _of_cause(log, cause, name)
     return None
+
+
+def is_vouched(log: Kept, lsn: int) -> bool:
+    """Whether a message has its header from others than a publisher here.
+
+    It came over a link, or it was moved, and what it was before is a dead letter, or is forgotten.
+    """
+    known = _group(log, lsn)
+    if known is None:
+        return False
+    for body in blobs(pick(known, numbers(known, "kind") == int(Kind.CARRIED), ["body"]), "body"):
+        if any(here <= lsn < here + count for here, _, count in struct.iter_unpack("<3q", body)):
+            return True
+    for _, told in _ends(log, lsn):
+        if any(new == lsn for _, new in cast("list[tuple[int, int]]", told.get("dead") or ())):
+            return True
+        for cause, new in cast("list[tuple[int, int]]", told.get("sent") or ()):
+            if new == lsn:
+                return cause < log.first_lsn or is_vouched(log, cause)
+    return False
+
+
+def _group(log: Kept, lsn: int) -> Any:
+    """The records that were written with this message, as `whole` gives them."""
+    batch = next(log.batches(lsn, log.durable + 1), None)
+    return None if batch is None else whole(batch)
+
+
+def _ends(log: Kept, lsn: int) -> Iterator[tuple[str, dict[str, object]]]:
+    """Queue and header of those of them that say what messages became."""
+    if (table := _group(log, lsn)) is not None:
+        some = pick(table, numbers(table, "kind") == int(Kind.EXPIRE), ["name", "properties"])
+        for name, header in zip(texts(some, "name"), blobs(some, "properties"), strict=True):
+            yield name, cast("dict[str, object]", unwrap(orjson.loads(header))) if header else {}
 
 
 def _of_cause(log: Kept, cause: int, queue: str) -> Origin | None:
@@ -159,13 +189,14 @@ def move(house: Reading, wanted: Wanted) -> Done:
         queue = house.call(lambda: core.queue(wanted.vhost, wanted.queue), durable=False)
         rows = history.matching(rows, typed(wanted.filter, queue.settings.message_type), wanted.vhost)
     last = int(asked[-1]) if len(asked) else wanted.after
+    letters = set[int](house.call(lambda: core.letters_among(asked), durable=False).tolist())
     known = house.call(lambda: {one.name for one in core.queues() if one.vhost == wanted.vhost}, durable=False)
     for batch in rows:
         for start in range(0, batch.num_rows, STEP_ROWS):
             if house.gone():
                 return done
             part = batch.slice(start, min(STEP_ROWS, wanted.count - done.matched))
-            for target, some in _by_target(house.log, wanted, part, known, done).items():
+            for target, some in _by_target(house.log, wanted, part, known, letters, done).items():
                 done.matched += len(some.lsns)
                 if wanted.dry:
                     done.targets[target] = done.targets.get(target, 0) + len(some.lsns)
@@ -205,7 +236,9 @@ class _Some:
     transient: list[bool] = field(default_factory=list[bool])
 
 
-def _by_target(log: Log, wanted: Wanted, rows: pa.RecordBatch, known: set[str], done: Done) -> dict[str, _Some]:
+def _by_target(
+    log: Log, wanted: Wanted, rows: pa.RecordBatch, known: set[str], letters: set[int], done: Done
+) -> dict[str, _Some]:
     out = dict[str, _Some]()
     columns = [rows.column(name).to_pylist() for name in ("lsn", "kind", "name", "via", "properties", "body")]
     ends = rows.column("expires_at").cast(pa.int64()).to_pylist()
@@ -214,8 +247,11 @@ def _by_target(log: Log, wanted: Wanted, rows: pa.RecordBatch, known: set[str], 
         exchange = "" if via in (None, NO_VIA) else log.vias.known[via][1]
         header, origin, why = properties or b"\0\0", Origin(wanted.to or "", exchange, name or ""), ""
         if wanted.to is None:
-            told, header = of_header(header)
-            found = told or of_record(log, lsn)
+            found, clean = of_header(header)
+            if found is not None and (lsn in letters or is_vouched(log, lsn)):
+                header = clean
+            else:
+                found = of_record(log, lsn)
             why, origin = _stray(found, wanted.queue, known), found or origin
         if why:
             done.strays[why] = done.strays.get(why, 0) + 1

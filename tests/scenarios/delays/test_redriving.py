@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 import penstock
@@ -166,3 +168,32 @@ def test_by_the_sdk_in_portions() -> None:
         assert seen[0] == 10
         assert client.queue("dead")["ready"] == 5
         assert client.move("dead", "b", count=2)["moved"] == 2
+
+
+DEATHS: dict[str, Any] = {
+    "x-death": [{"count": 1, "queue": "b", "reason": "rejected", "exchange": "", "routing-keys": ["b"]}]
+}
+
+
+@pytest.mark.parametrize("first", ["dead", "a"])
+def test_what_a_publisher_says_of_deaths_leads_nowhere(first: str) -> None:
+    """Who may write to a queue of dead letters does not choose which queue gets them."""
+    with house() as broker:
+        broker.publish("dead" if first == "dead" else "t", "forged", headers=DEATHS)
+        die(broker, "b", "b", "1")
+        if first != "dead":
+            broker.move("a", "dead")
+        for _ in range(2):
+            assert broker.redrive("dead", dry_run=True)["targets"] == {"b": 1}
+            assert broker.redrive("dead", dry_run=True)["strays"] == {"nothing says where it came from": 1}
+            broker.restart()
+
+
+def test_a_letter_that_was_moved_goes_back_to_where_it_died() -> None:
+    with broker_of({"name": "b", **DEAD}, {"name": "dead"}, {"name": "aside"}, {"name": "far"}) as broker:
+        die(broker, "b", "b", "1", "2")
+        assert broker.move("dead", "aside")["moved"] == 2
+        assert broker.move("aside", "far")["moved"] == 2
+        broker.restart()
+        assert broker.redrive("far")["targets"] == {"b": 2}
+        assert bodies(broker.subscribe("b", max_backlog=2).take()) == [b"1", b"2"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from penstock.operations.vhosts import DELETE_POLICY
 from penstock.records.password_hashes import SHA256
 from penstock.server.access import NOBODY
 from penstock.server.accounts import Account, Accounts, Kept
-from penstock.server.http.definitions import Definitions, Taking, Undo
+from penstock.server.http.definitions import Definitions, Sections, Taking, Undo
 from penstock.testing import Broker
 from sim.serverkit import Life, SimDisk, clock
 
@@ -351,10 +352,14 @@ def test_a_document_that_is_refused_takes_back_what_it_made_and_nothing_else(
     """What others changed meanwhile stays: a user who was removed does not come back."""
     for name in ("ann", "bob", "cid"):
         http.do("PUT", f"users/{name}", {"password": name, "tags": ""}, 201)
-    make = Taking.make
+    take, make, asked = Definitions.take, Taking.make, list[Definitions]()
+
+    async def taken(self: Definitions, sections: Sections, vhost: str | None) -> Sequence[str]:
+        asked.append(self)
+        return await take(self, sections, vhost)
 
     async def meanwhile(self: Taking, undo: Undo) -> None:
-        house: Definitions = self._house
+        [house] = asked
 
         def work(there: Accounts) -> None:
             there.forget_user("ann")
@@ -367,6 +372,7 @@ def test_a_document_that_is_refused_takes_back_what_it_made_and_nothing_else(
         finally:  # somebody else has deleted what is to be undone
             await house.operate(DELETE_POLICY, NOBODY, {"policy": "p", "vhost": "/", "operator": False})
 
+    monkeypatch.setattr(Definitions, "take", taken)
     monkeypatch.setattr(Taking, "make", meanwhile)
     body = {
         "users": [{"name": name, "password": "x", "tags": "monitoring"} for name in ("bob", "cid", "dan")],
