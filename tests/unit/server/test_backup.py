@@ -15,6 +15,7 @@ from penstock.errors import InvalidArgument, LogDamaged, PenstockError
 from penstock.history.history import History
 from penstock.history.view import Folder, listing, stand_alone
 from penstock.log import checkpoints
+from penstock.log.archive import manifest as archive
 from penstock.log.disk import OsDisk
 from penstock.log.log import Log
 from penstock.log.rewrite import Old, Order, rewrite
@@ -255,3 +256,32 @@ def test_a_backup_of_a_newer_format_is_refused(backup: Path, tmp_path: Path, mon
     monkeypatch.undo()
     with pytest.raises(InvalidArgument, match="format 2"):
         restore(backup, tmp_path / "restored", quiet)
+
+
+@pytest.mark.parametrize("name", ["../evil", "{place}", "checkpoints/../../evil", "log/./evil", "", "log/evil\0", 7])
+def test_a_backup_names_no_file_outside_of_it(backup: Path, tmp_path: Path, name: object) -> None:
+    """Whoever gives one away may write its manifest anew, with the sum."""
+    place = tmp_path / "outside" / "evil"
+    place.parent.mkdir()
+    name = name.format(place=place) if isinstance(name, str) else name
+    said = backups.read(OsDisk(backup))
+    (backup / "evil").write_bytes(b"")
+    more = backups.Kept(name, 0, 0)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    (backup / backups.NAME).write_bytes(said._replace(files=[more, *said.files]).encode())
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(LogDamaged, match="is no path of a file below its folder"):
+        restore(backup, tmp_path / "to" / "data", quiet)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize("path", ["../log/precious", "/precious", "", "messages/../../precious"])
+def test_an_archive_names_no_file_outside_of_it(tmp_path: Path, path: str) -> None:
+    disk = OsDisk(tmp_path / "archive")
+    file = archive.Part("messages/topic=q/date=2026-01-01/1.parquet", "q", 1, 2, 2, 9, 0, 0)
+    for said in (archive.Manifest(7, gone=(path,)), archive.Manifest(7, files=(file._replace(path=path),))):
+        archive.commit(disk, said)
+        with pytest.raises(LogDamaged, match="is no path of a file below its folder"):
+            archive.read(disk)
+    said = archive.Manifest(7, files=(file,), gone=("messages/topic=q/date=2026-01-01/0.parquet",))
+    archive.commit(disk, said)
+    assert archive.read(disk) == said

@@ -194,6 +194,13 @@ def said_by(data: bytes, version: str) -> dict[str, Any]:
     raise ValueError("it is not what was written")
 
 
+def below(path: object) -> str:
+    """The path of a file below a folder.  ValueError for any other: a stranger may have written it, and its sum."""
+    if not isinstance(path, str) or "\0" in path or {"", ".", ".."}.intersection(path.split("/")):
+        raise ValueError(f"{str(path)[:200]!r} is no path of a file below its folder")
+    return path
+
+
 def _sum(said: dict[str, Any]) -> int:
     return crc32c(orjson.dumps(said, option=orjson.OPT_SORT_KEYS))
 
@@ -209,11 +216,14 @@ def read(disk: Disk) -> Manifest | None:
     version = said["version"]
     if version != VERSION:
         raise LogDamaged(f"the archive's {NAME} has version {version}, and this Penstock reads {VERSION}")
-    return Manifest(
-        said["origin"], said["number"], tuple((a, b) for a, b in said["spans"]),
-        tuple(Part(**one) for one in said["files"]), tuple(said["gone"]), said["vias"],
-        said.get("pruned", 0),
-    )  # fmt: skip
+    try:
+        files, gone = tuple(Part(**one) for one in said["files"]), tuple(map(below, said["gone"]))
+        for part in files:
+            below(part.path)
+        spans = tuple((a, b) for a, b in said["spans"])
+        return Manifest(said["origin"], said["number"], spans, files, gone, said["vias"], said.get("pruned", 0))
+    except (KeyError, TypeError, ValueError) as error:
+        raise LogDamaged(f"the archive's {NAME} is none: {error}; {AGAIN}") from None
 
 
 def commit(disk: Disk, manifest: Manifest, lead: str = "") -> None:

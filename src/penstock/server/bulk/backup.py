@@ -82,8 +82,13 @@ def read(disk: Disk) -> Manifest:
         raise LogDamaged(f"{NAME} is not what was written") from None
     if (format_ := said.pop("format")) != FORMAT:
         raise InvalidArgument(f"the backup has format {format_}, and this Penstock reads {FORMAT}")
-    files = [Kept(**one) for one in said.pop("files")]
-    return Manifest(files=files, **said)
+    try:
+        files = [Kept(**one) for one in said.pop("files")]
+        for one in files:
+            archive.below(one.name)
+        return Manifest(files=files, **said)
+    except (KeyError, TypeError, ValueError) as error:
+        raise LogDamaged(f"{NAME} is none of a backup: {error}") from None
 
 
 def blocks(file: File, size: int) -> Iterator[bytes]:
