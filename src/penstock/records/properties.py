@@ -113,7 +113,11 @@ def decode(data: bytes) -> Properties:
 
 def _short(data: bytes, pos: int) -> tuple[str, int]:
     end = pos + 1 + data[pos]
-    return data[pos + 1 : end].decode("utf-8", "replace"), end  # by name these would cost a fifth more
+    raw = data[pos + 1 : end]
+    try:
+        return raw.decode(), end
+    except UnicodeDecodeError:  # what is replaced grows, and has to have a form when the header is written anew
+        return raw.decode("utf-8", "replace").encode()[:255].decode("utf-8", "ignore"), end
 
 
 def _octet(data: bytes, pos: int) -> tuple[int, int]:

@@ -113,6 +113,8 @@ class Traces:
             self._runtime.call_soon(self._publish)
         message = header_codec.decode(properties)
         said = {name: value for name in _NAMES if (value := getattr(message, name)) is not None}
+        if said.get("timestamp", 0) >= 2**63:  # no number of a table, and a time that clients fail at
+            said["timestamp"] = str(said["timestamp"])
         table: Table = {
             "exchange_name": topic.exchange,
             "routing_keys": [topic.name, *_carbon(message.headers)],
@@ -124,7 +126,7 @@ class Traces:
         try:
             header = header_codec.encode(header_codec.Properties(headers=table))
         except InvalidArgument:  # its headers nest as deep as any may, and two tables deeper there is no place for them
-            del said["headers"]
+            said.pop("headers", None)
             header = header_codec.encode(header_codec.Properties(headers=table))
         self._pending.append(_Trace(Topic(topic.vhost, TRACE, fitting(key)), header, body))
 

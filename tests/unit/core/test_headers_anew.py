@@ -63,3 +63,13 @@ def test_a_delay_that_is_written_as_a_time_is_a_delay() -> None:
     assert world.contents(queue) == [b"x"]
     (chunk,) = queue.chunks("ready")
     assert world.headers(chunk[0])["x-delay"] == -5000
+
+
+@pytest.mark.parametrize("flags", [0x8000, 0x4000, 0x0400, 0x0200, 0x0100, 0x0080, 0x0020, 0x0010, 0x0008, 0x0004])
+def test_a_property_that_is_no_text_can_be_written_anew(flags: int) -> None:
+    """Nobody may publish it, but logs of older servers may hold it."""
+    for size in range(252, 256):
+        data = flags.to_bytes(2, "big") + bytes((size,)) + b"\xff" * size
+        assert header_codec.decode(header_codec.encode(header_codec.decode(data))) == header_codec.decode(data)
+        for rewrite in REWRITES:
+            rewrite(data)

@@ -119,6 +119,14 @@ def test_headers_that_nest_as_deep_as_any_may_are_not_told(http: Http, channel: 
     assert next_of(channel)[0] == "deliver.jobs"
 
 
+def test_a_timestamp_beyond_the_numbers_of_a_table_is_told_as_text(http: Http, channel: BlockingChannel) -> None:
+    trace(http)
+    for timestamp, told in ((2**63 - 1, 2**63 - 1), (2**63, str(2**63)), (2**64 - 1, str(2**64 - 1))):
+        channel.basic_publish("", "jobs", b"x", pika.BasicProperties(timestamp=timestamp), mandatory=True)
+        key, headers, body = next_of(channel)
+        assert (key, headers["properties"], body) == ("publish.", {"timestamp": told}, b"x")
+
+
 def test_nothing_is_told_before_it_is_on_nor_after_it_is_off_nor_traces(http: Http, channel: BlockingChannel) -> None:
     channel.basic_publish("", "jobs", b"before", mandatory=True)
     trace(http)
