@@ -25,6 +25,7 @@ import orjson
 from penstock.core.queue.order.runs import NEVER
 from penstock.core.queue.queue import queue_of
 from penstock.core.state.durable import Binding
+from penstock.core.state.encoding import unwrap
 from penstock.core.topology.topology import EVENTS
 from penstock.errors import InvalidArgument
 from penstock.records import properties as header_codec
@@ -342,7 +343,8 @@ def _policy(event: str) -> Notice:
     def name(header: Header) -> str:
         return f"{'operator_policy' if header.get('operator') else 'policy'}.{event}"
 
-    return Notice(name, "policy", _some("pattern", "priority", "apply_to", "definition"))
+    told = _some("pattern", "priority", "apply_to", "definition")
+    return Notice(name, "policy", lambda header: cast("Header", unwrap(told(header))))
 
 
 _NAMED = _some("type", "exchange", "operator")
