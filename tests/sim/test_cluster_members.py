@@ -32,7 +32,7 @@ from sim.members_world import Mood, World
 
 EFFORT = int(os.environ.get("PENSTOCK_EFFORT", "1"))
 STEPS = 1500
-RANDOM, CHAINS, CHAIN = 20, 60, 5
+RANDOM, CHAINS, CHAIN = 20, 130, 5
 """For each shape: random schedules, and chains of directed ones, each of which begins with all members in sync.  Five
 chains find each rule that is left out; `make soak-members` has no end."""
 FEW = 10
@@ -75,7 +75,7 @@ def test_nothing_confirmed_is_lost_in_disasters_that_follow_each_other(shape: tu
     assert broken is None
     assert seen["disasters"] == CHAINS * CHAIN * EFFORT
     assert min(seen["toppled"], seen["black-outs"], seen["terms"], seen["confirmed"]) > CHAINS, seen
-    assert min(seen["reverts"], seen["decided"], seen["rewritten"], seen["retired"]) > CHAINS // 26, seen
+    assert min(seen["reverts"], seen["decided"], seen["rewritten"], seen["retired"]) > 5, seen
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
@@ -93,7 +93,7 @@ def test_what_a_log_claims_is_there_after_a_power_cut(shape: tuple[int, int]) ->
 
 
 def test_so_many_schedules_are_tried() -> None:
-    assert len(SHAPES) * (RANDOM + CHAINS * CHAIN) >= 900
+    assert len(SHAPES) * (RANDOM + CHAINS * CHAIN) >= 2000
 
 
 def test_one_that_counts_is_dropped_before_it_is_emptied() -> None:
