@@ -167,8 +167,9 @@ class Scoped(Rights):
         return None if self._inner is None else self._inner.fields(vhost, exchange, name)
 
     def publish(self, core: Core, vhost: str, exchange: str, key: str) -> Filter | None:
-        """By the key, which is the name of a topic or a queue."""
-        self._ask(vhost, "write", "topic", key)
+        """By the key, which is the name of a topic or a queue; through a queue also by that of the topic it goes to."""
+        for name in dict.fromkeys((key, core.target_of(vhost, exchange, key)[1])):
+            self._ask(vhost, "write", "topic", name)
         return None if self._inner is None else self._inner.publish(core, vhost, exchange, key)
 
     def configure(self, what: str, vhost: str = "/", needs: Iterable[Need] = ()) -> None:

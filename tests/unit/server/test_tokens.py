@@ -22,6 +22,7 @@ from penstock.server.accounts import Account, Accounts, Kept, Permission, hash_p
 from penstock.server.logins import GOOD, Logins
 from penstock.server.tokens import ALL, OF_USER, is_of
 from penstock.server.users import Users
+from unit.core.world import World
 
 THERE = "10.0.0.7"
 SECRET = Kept(hash_password("secret"), "rabbit_password_hashing_sha256")
@@ -268,3 +269,20 @@ def test_a_user_whose_name_looks_like_a_tokens_is_a_user() -> None:
 @pytest.mark.parametrize("text", ["", "penstock_", "penstock_abc.def", "x" * 5000, "penstock_ÄÄÄÄÄÄÄÄÄÄÄÄ." + "a" * 43])
 def test_what_is_no_token_is_none(text: str) -> None:
     assert login_of(text) is None
+
+
+def test_a_publish_through_a_queue_asks_for_the_topic_that_it_goes_to() -> None:
+    """Else who may declare a queue of some name, and read a topic, wrote to that."""
+    world = World()
+    world.declare("mine.a", underlying_topic="theirs")
+    world.declare("mine.b", underlying_topic="mine.topic")
+    world.declare("mine.c", underlying_topic="theirs.*", default_publish_target="theirs.1")
+    lab = Lab()
+    name, _ = lab.issue(configure="^mine.*", write="^mine.*", read=ALL)
+    rights = lab.users.who(name).rights
+    assert rights is not None
+    for key in ("mine.b", "mine.none"):
+        assert rights.publish(world.core, "/", "", key) is None
+    for key in ("mine.a", "mine.c"):
+        with pytest.raises(AccessRefused, match="topic 'theirs"):
+            rights.publish(world.core, "/", "", key)
