@@ -195,5 +195,7 @@ class Scoped(Rights):
             self._ask(vhost, "read", "topic", settings.underlying_topic or name)
         if present is None and settings.dead_letter_exchange is not None:
             self._ask(vhost, "write", "exchange", settings.dead_letter_exchange or "amq.default")
+        if present is None and settings.expiry_address:
+            self._ask(vhost, "write", "topic", settings.expiry_address)
         if self._inner is not None:
             self._inner.declare(vhost, name, settings, present)

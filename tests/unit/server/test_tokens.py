@@ -15,6 +15,7 @@ from penstock.config.vhost_sections import EntitlementSection
 from penstock.errors import AccessRefused, NotFound, PenstockError, PreconditionFailed
 from penstock.log.simdisk import SimDisk
 from penstock.operations import people
+from penstock.records.queue_settings import QueueSettings
 from penstock.records.rights import DRIVER
 from penstock.records.tokens import login_of
 from penstock.server.access import Who
@@ -286,3 +287,14 @@ def test_a_publish_through_a_queue_asks_for_the_topic_that_it_goes_to() -> None:
     for key in ("mine.a", "mine.c"):
         with pytest.raises(AccessRefused, match="topic 'theirs"):
             rights.publish(world.core, "/", "", key)
+
+
+def test_a_queue_whose_expired_messages_go_elsewhere_is_declared_with_a_token_for_writing_there() -> None:
+    lab = Lab()
+    name, _ = lab.issue(configure="mine.*", write="mine.*", read="mine.*")
+    rights = lab.users.who(name).rights
+    assert rights is not None
+    for address in (None, "", "mine.expired"):
+        rights.declare("/", "mine.a", QueueSettings(expiry_address=address), None)
+    with pytest.raises(AccessRefused, match="topic 'theirs'"):
+        rights.declare("/", "mine.a", QueueSettings(expiry_address="theirs"), None)
