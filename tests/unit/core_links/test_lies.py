@@ -145,6 +145,23 @@ def test_each_field_of_a_parcel_may_be_a_lie(sites: tuple[Linked, Linked, Linked
     assert longest[0] < SPEED_S, longest
 
 
+def test_messages_of_a_liar_that_expired_before_there_were_clocks_are_refused(sites: tuple[Linked, ...]) -> None:
+    """Among others that expire later memory said something else of them than the log."""
+    a, _, _ = sites
+    place = CARRIED.names.index("expires_at")
+    for at, moment in enumerate((0, 1, 2**52, 2**53, 2**62, 2**63 - 1, -1, -(2**63)), 10):
+        times = pa.array([moment] * 2, CARRIED.field(place).type)
+        batch = rows(at * 100, at * 100 + 1).set_column(place, CARRIED.field(place), times)
+        said = Parcel(at * 100 + 9, (Piece((22,), "/", "", (), 2, at * 100),), batch)
+        if moment < 0:
+            with pytest.raises(ValueError, match="expire before 1970"):
+                a.core.hear(a.now, "b", said.head, batch)
+        else:
+            a.core.hear(a.now, "b", said.head, batch)
+        a.turn()
+        a.advance(1)
+
+
 def test_each_field_of_an_ask_and_an_offer_may_be_a_lie(sites: tuple[Linked, Linked, Linked]) -> None:
     a, _, _ = sites
     for _, words in lies(Ask("/", "q", ((11, 1, 3), (22, 5, 6)), ("c",)).words):
