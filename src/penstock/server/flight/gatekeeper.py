@@ -289,8 +289,11 @@ class Gatekeeper:
             if state.asked:
                 vhost = str(state.asked.get("vhost"))
                 self._enter(caller, vhost)
+                exchange = str(state.asked.get("exchange", ""))
                 if state.asked.get("topic") is not None:
-                    rights.read_topic(vhost, str(state.asked.get("exchange", "")), str(state.asked["topic"]))
+                    rights.read_topic(vhost, exchange, str(state.asked["topic"]))
+                elif "pattern" in state.asked and all(one is False for _, one in rights.topic_rights(vhost, exchange)):
+                    raise refused("read", f"topics of exchange '{exchange}' in vhost '{vhost}'", rights.user)
         except AccessRefused:
             raise NotFound(f"no stream '{stream}'") from None
 
