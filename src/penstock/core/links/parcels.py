@@ -242,7 +242,7 @@ def _check(rows: pa.RecordBatch) -> None:
             raise ValueError(f"a parcel of a link has nulls in the column {name}")
     if cast("int", rows.column("time").view(pa.int64()).to_numpy().min()) < 0:
         raise ValueError("a parcel of a link has times before 1970")
-    ends = rows.column("expires_at")
+    ends = cast("Any", rows.column("expires_at"))
     if ends.null_count < len(ends) and ends.view(pa.int64()).fill_null(0).to_numpy().min() < 0:
         raise ValueError("a parcel of a link has messages that expire before 1970")
 
