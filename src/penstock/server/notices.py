@@ -344,7 +344,11 @@ def _policy(event: str) -> Notice:
         return f"{'operator_policy' if header.get('operator') else 'policy'}.{event}"
 
     told = _some("pattern", "priority", "apply_to", "definition")
-    return Notice(name, "policy", lambda header: cast("Header", unwrap(told(header))))
+
+    def fields(header: Header) -> Header:
+        return cast("Header", unwrap(told(header)))
+
+    return Notice(name, "policy", fields)
 
 
 _NAMED = _some("type", "exchange", "operator")

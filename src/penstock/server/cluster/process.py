@@ -348,7 +348,7 @@ class Process:
                 self._hands_over = True
                 member.hand_over(content.decode())
             else:
-                member.broken(content.decode())
+                member.broken(content.decode(errors="replace"))  # it may be cut within a character
 
 
 if __name__ == "__main__":
