@@ -12,7 +12,7 @@ what this server wrote, moved, or heard from another site.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import field
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -247,11 +247,7 @@ def _by_target(
         exchange = "" if via in (None, NO_VIA) else log.vias.known[via][1]
         header, origin, why = properties or b"\0\0", Origin(wanted.to or "", exchange, name or ""), ""
         if wanted.to is None:
-            found, clean = of_header(header)
-            if found is not None and (lsn in letters or is_vouched(log, lsn)):
-                header = clean
-            else:
-                found = of_record(log, lsn)
+            found, header = _died(log, lsn, header, letters)
             why, origin = _stray(found, wanted.queue, known), found or origin
         if why:
             done.strays[why] = done.strays.get(why, 0) + 1
@@ -265,6 +261,14 @@ def _by_target(
         some.expires_at.append(end or 0)
         some.transient.append(kind == int(Kind.PUBLISH_TRANSIENT))
     return out
+
+
+def _died(log: Log, lsn: int, header: bytes, letters: Container[int]) -> tuple[Origin | None, bytes]:
+    """Where a message died first, and its header without that; None: nothing says so that is believed."""
+    found, clean = of_header(header)
+    if found is not None and (lsn in letters or is_vouched(log, lsn)):
+        return found, clean
+    return of_record(log, lsn), header
 
 
 def _stray(origin: Origin | None, queue: str, known: set[str]) -> str:

@@ -36,7 +36,7 @@ from penstock.records.chunks import Now
 from penstock.records.entries import Publishes
 from penstock.records.kinds import Kind
 from penstock.records.message_types import JSON, MESSAGE_TYPE, MessageType
-from penstock.records.queue_settings import NAMES, AddressSetting, Policy, QueueSettings, ruling_of
+from penstock.records.queue_settings import NAMES, AddressSetting, ExchangeRule, Policy, QueueSettings, ruling_of
 from penstock.records.sow_settings import JSON_SCHEMA, SCHEMA, with_versions, wrong
 
 
@@ -292,6 +292,15 @@ class PolicyCommands(DeliveryCommands):
             [one for key, one in present.addresses.items() if key not in closest],
         )
 
+    def _ruled_anew(self, said: Iterable[Policy]) -> Mapping[tuple[str, str], ExchangeRule | None]:
+        """Exchanges for which another rule is in force, by what policies say or said of them."""
+        vhosts = {one.vhost for one in said if one.alternate_exchange is not None}
+        exchanges = self._admin.rules_of_exchanges(sorted(vhosts)) if vhosts else {}
+        if exchanges:
+            self._topology.policies.rule_exchanges(exchanges)
+            self._topology.version += 1
+        return exchanges
+
     def _change(
         self,
         now: Now,
@@ -328,12 +337,8 @@ class PolicyCommands(DeliveryCommands):
                 records.append((Kind.ADDRESS_SETTING, one.pattern, dump_address(one)))
         if not records:
             return
-        vhosts = {one.vhost for one in said if one.alternate_exchange is not None}
-        exchanges = self._admin.rules_of_exchanges(sorted(vhosts)) if vhosts else {}
-        if exchanges:
+        if exchanges := self._ruled_anew(said):
             records[-1][2]["exchanges"] = dump_exchanges(exchanges)
-            policies.rule_exchanges(exchanges)
-            self._topology.version += 1
         every = self._admin.by_id
         numbers = iter(every)
         first = self._concerned(numbers)
