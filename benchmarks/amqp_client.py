@@ -270,6 +270,9 @@ class Link:
     login: ClassVar[tuple[str, str]] = ("guest", "guest")
     """As whom every new connection logs in."""
 
+    heartbeat: ClassVar[int] = 0
+    """Seconds that every new connection asks for; 0: none.  Who asks for them sends them."""
+
     def __init__(self, address: tuple[str, int]) -> None:
         user, password = self.login
         plain = socket.create_connection(address, timeout=SILENCE_S)
@@ -285,7 +288,7 @@ class Link:
         self.sock.sendall(method((10, 11), client + _short("PLAIN") + plain + _short("en_US"), 0))
         limits = self._answer((10, 30))
         channels, frames, _ = struct.unpack(">HIH", limits)
-        self.sock.sendall(method((10, 31), struct.pack(">HIH", channels, frames, 0), 0))
+        self.sock.sendall(method((10, 31), struct.pack(">HIH", channels, frames, self.heartbeat), 0))
         self.sock.sendall(method((10, 40), _short("/") + b"\0\0", 0))
         self._answer((10, 41))
         self.call((20, 10), b"\0", (20, 11))

@@ -40,6 +40,7 @@ SHORT = {
     "flight": ["--repeat", "1"],
     "sites": ["--messages", "100000", "--repeat", "1"],
     "doors": ["--repeat", "1"],
+    "connections": ["--messages", "2000"],
     "memory": ["--messages", "1000000"],
     "depth": ["--messages", "200000"],
     "restart": ["--messages", "1000000"],

@@ -87,6 +87,15 @@ def test_doors_that_end_are_measured_on_a_real_server(tmp_path: Path) -> None:
     assert 0 < of_core < of_all
 
 
+def test_connections_at_rest_are_measured_on_a_real_server(tmp_path: Path) -> None:
+    done = ran(str(FOLDER / "bench_connections.py"), "--quick", "--folder", str(tmp_path), seconds=600)
+    assert done.returncode == 0, done.stderr
+    figures = {json.loads(line)["what"]: json.loads(line)["value"] for line in done.stdout.splitlines()}
+    assert len(figures) == 8
+    assert figures["50 connections at rest: in its door"] > 0
+    assert figures["50 connections at rest: one more is open after"] > 0
+
+
 def test_many_clients_are_measured_on_every_peer_that_is_installed(tmp_path: Path) -> None:
     """Each is started, does all the loads, and is gone; who is not installed is named."""
     page = tmp_path / "page.md"
