@@ -351,21 +351,21 @@ class Doorway:
 
     def _channel(self, far: Far, frame: Frame) -> None:
         self._open(frame.session)
-        if frame.channel == 0 or len(far.opened) >= far.channel_max:
-            raise Broken(f"channel {frame.channel} beside {len(far.opened)} of {far.channel_max}")
-        if frame.channel in far.opened:
+        if frame.channel == 0 or far.opened.bit_count() >= far.channel_max:
+            raise Broken(f"channel {frame.channel} beside {far.opened.bit_count()} of {far.channel_max}")
+        if far.opened >> frame.channel & 1:
             raise Broken(f"channel {frame.channel} is open")
-        far.opened.add(frame.channel)
+        far.opened |= 1 << frame.channel
         self._take(far, events.ChannelOpened(frame.channel))
 
     def _channel_failed(self, far: Far, frame: Frame) -> None:
         self._open(frame.session)
-        far.opened.discard(frame.channel)
+        far.opened &= ~(1 << frame.channel)
         self._take(far, events.ChannelFailed(frame.channel, frame.number & 0xFFFF, way.text_of(frame)))
 
     def _channel_closed(self, far: Far, frame: Frame) -> None:
         self._open(frame.session)
-        far.opened.discard(frame.channel)
+        far.opened &= ~(1 << frame.channel)
         self._take(far, events.ChannelClosed(frame.channel, frame.number & 0xFFFF, way.text_of(frame)))
 
     def _failed(self, far: Far, frame: Frame) -> None:

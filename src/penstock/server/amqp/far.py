@@ -93,7 +93,7 @@ class Far:
         self.frame_max = limits.frame_max
         self.channel_max = limits.channel_max
         self.heartbeat = 0
-        self.opened = set[int]()  # channels, as the door says; what it said of them may wait to be acted on
+        self.opened = 0  # a bit for each channel, as the door says; what it said of them may wait to be acted on
         self.partial_size = 0  # bytes of bodies begun, as the door says
         self.largest = 0  # the channel with the most of them
         self.stage = Stage.FRESH
