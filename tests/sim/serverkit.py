@@ -93,8 +93,10 @@ class Client:
         peer: str = "127.0.0.1:5000",
         heartbeat: int = 0,
         door: Beside | None = None,
+        frame_max: int = 131_072,
     ) -> None:
         """door: where it comes in; without one where all do."""
+        self.frame_max = frame_max
         self.life = life
         self.door = life.beside if door is None else door
         self.closed = False  # the server closed the link
@@ -116,7 +118,7 @@ class Client:
         else:
             self.mouth = self.door.host.connect(self, peer, "", None, None)  # type: ignore[arg-type]
         if login:
-            tune = m.ConnectionTuneOk(channel_max=2047, frame_max=131_072, heartbeat=heartbeat)
+            tune = m.ConnectionTuneOk(channel_max=2047, frame_max=frame_max, heartbeat=heartbeat)
             for part in (*HANDSHAKE[:2], frame(METHOD, 0, tune.encode()), HANDSHAKE[3]):
                 self.send(part)
                 life.turn()
@@ -144,6 +146,7 @@ class Client:
             if kind == ord("A") or len(self._kept) < size + 8:
                 break
             assert self._kept[7 + size] == 0xCE
+            assert size + 8 <= self.frame_max, f"a frame of {size + 8} bytes"
             payload, self._kept = self._kept[7 : 7 + size], self._kept[8 + size :]
             self._frame(kind, channel, payload)
 

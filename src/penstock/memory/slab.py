@@ -66,6 +66,17 @@ class Piece(NamedTuple):
             self.size // len(self.bodies),
         )
 
+    def rows(self, keep: Sequence[int]) -> Piece:
+        """Some of the rows, which are in memory."""
+        assert self.bodies is not None
+        return Piece(
+            as_chunk([self.chunk[row] for row in keep]),
+            [self.topics[row] for row in keep] if isinstance(self.topics, list) else self.topics,
+            [self.properties[row] for row in keep] if isinstance(self.properties, list) else self.properties,
+            [self.bodies[row] for row in keep],
+            self.size * len(keep) // len(self.bodies),
+        )
+
 
 MISSING_TOPIC = Topic("", "", "")
 

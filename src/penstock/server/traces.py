@@ -18,7 +18,8 @@ from penstock.records import properties as header_codec
 from penstock.records.entries import Group, Publishes, Topic
 from penstock.records.message_bodies import listed
 from penstock.server.gates import receiver_of
-from penstock.wire.amqp.pieces import fitting
+from penstock.wire.amqp.frames import Limits
+from penstock.wire.amqp.pieces import fitting, properties_most
 
 if TYPE_CHECKING:
     from penstock.core.commands.deliveries import Delivery
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
 
 PENDING_MOST = 100_000
 """Traces that wait for the end of a turn; what comes beyond is not told."""
+
+HEADER_MOST = properties_most(Limits().frame_max)
+"""Bytes of a trace's header beyond which the message's own headers are left out: a frame that every client takes."""
 
 _NAMES = (
     "content_type", "content_encoding", "headers", "delivery_mode", "priority", "correlation_id", "reply_to",
@@ -126,7 +130,10 @@ class Traces:
         try:
             header = header_codec.encode(header_codec.Properties(headers=table))
         except InvalidArgument:  # its headers nest as deep as any may, and two tables deeper there is no place for them
+            header = b""
+        if not 0 < len(header) <= HEADER_MOST:
             said.pop("headers", None)
+            table["routing_keys"] = [topic.name]  # CC is one of its headers
             header = header_codec.encode(header_codec.Properties(headers=table))
         self._pending.append(_Trace(Topic(topic.vhost, TRACE, fitting(key)), header, body))
 

@@ -13,11 +13,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from penstock.core.effects import Verb
-from penstock.errors import LogBroken, NotFound, PreconditionFailed
-from penstock.memory.slab import Piece
+from penstock.errors import LogBroken, NotFound, PreconditionFailed, ProtocolError
 from penstock.records.chunks import Chunk, Now, as_chunk
 from penstock.records.entries import fence_of
 from penstock.server.amqp.consumer_arguments import Values, informed
+from penstock.server.amqp.header_sizes import header_too_large, too_large
 from penstock.server.amqp.tags import Tags
 from penstock.server.amqp.transaction import Answers
 from penstock.server.gates import Receiver
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from penstock.core.queue.dispatching.consumers import Consumer, Credit
     from penstock.core.queue.queue import Queue
     from penstock.expr import Filter
+    from penstock.memory.slab import Piece
     from penstock.records.entries import Topic
     from penstock.server.amqp.session import Session
     from penstock.server.amqp.transaction import Answer, Open
@@ -225,13 +226,16 @@ class Channel(Receiver):
             piece = self._sieved(effect.consumer, piece)
             if not len(piece.chunk):
                 return
+        properties = piece.properties
+        if self.informed or effect.attempt > 1:
+            properties = self._told(effect, piece)
+        if too_large(properties, self.session.machine.frame_max) is not None:
+            self._not_sendable(effect, piece, properties)
+            return
         if effect.attempt > 1 and self.tags.count:
             self.tags.supersede(effect.consumer, piece.chunk)
         first = self.tags.give(effect.consumer, piece.chunk, not effect.consumer.no_ack)
         assert piece.bodies is not None
-        properties = piece.properties
-        if self.informed or effect.attempt > 1:
-            properties = self._told(effect, piece)
         frames = encoder.encode(first, effect.redelivered, piece.topics, properties, piece.bodies)
         self.session.outgoing.deliver(self.number, frames, piece.size)
         counters, count = self.session.counters, len(piece.chunk)
@@ -246,7 +250,10 @@ class Channel(Receiver):
         """Send one row, as `deliver` would."""
         consumer = effect.consumer
         encoder = self.encoders.get(consumer)
-        if encoder is None or effect.attempt > 1 or self.unannounced or self.values or self.informed or not self.open:
+        if (
+            encoder is None or effect.attempt > 1 or self.unannounced or self.values or self.informed or not self.open
+            or len(properties) > encoder.properties_most
+        ):  # fmt: skip
             super().deliver_one(effect, topic, properties, body)
             return
         no_ack, again, counters = consumer.no_ack, effect.redelivered, self._counters
@@ -258,6 +265,32 @@ class Channel(Receiver):
             counters.delivered_consume_manual_ack += 1
         if again:
             counters.redelivered += 1
+
+    def _not_sendable(self, effect: Delivery, piece: Piece, properties: bytes | list[bytes]) -> None:
+        """Headers that no frame of the connection carries: their deliveries have failed, and the channel ends.
+
+        The other rows are sent.  Those go back to the queue, for others, with larger frames, or until their limit.
+        """
+        frame_max = self.session.machine.frame_max
+        fits = [too_large(self._row_of(properties, row), frame_max) is None for row in range(len(piece.chunk))]
+        if any(fits):
+            self.deliver(effect, piece.rows([row for row, one in enumerate(fits) if one]))
+        rows = [row for row, one in enumerate(fits) if not one]
+        where = f"message {piece.chunk[rows[0]]} of queue '{effect.queue.name}' in vhost '{effect.queue.vhost}'"
+        error = header_too_large(where, len(self._row_of(properties, rows[0])), frame_max)
+        chunk = as_chunk([piece.chunk[row] for row in rows])
+        self.session.engine.call_soon(partial(self._end_for, error, effect.consumer, chunk))
+
+    @staticmethod
+    def _row_of(properties: bytes | list[bytes], row: int) -> bytes:
+        return properties if isinstance(properties, bytes) else properties[row]
+
+    def _end_for(self, error: ProtocolError, consumer: Consumer, chunk: Chunk) -> None:
+        if self.open:
+            if not consumer.no_ack:
+                self.session.settling.settle([(consumer, chunk)], Verb.CANCEL)
+            self.session.fail_channel(self.number, error, methods.BasicDeliver)
+            self.session.engine.arm()
 
     def _joined(self, consumer: Consumer) -> DeliveryEncoder | None:
         """The encoder of a consumer that joined a queue after its subscription began; None: it is over."""
@@ -281,14 +314,7 @@ class Channel(Receiver):
         kept = set(keep)
         passed = as_chunk([lsn for row, lsn in enumerate(piece.chunk) if row not in kept])
         self.session.engine.call_soon(partial(self._passed_over, consumer, passed))
-        topics = piece.topics
-        return Piece(
-            as_chunk([piece.chunk[row] for row in keep]),
-            [topics[row] for row in keep] if isinstance(topics, list) else topics,
-            [some[row] for row in keep] if isinstance(some, list) else some,
-            [bodies[row] for row in keep],
-            piece.size * len(keep) // len(bodies),
-        )
+        return piece.rows(keep)
 
     def _passed_over(self, consumer: Consumer, chunk: Chunk) -> None:
         """A reader did not ask for these: they fill its credit no longer."""
@@ -324,10 +350,15 @@ class Channel(Receiver):
             counters.delivered_get_auto_ack += 1
         else:
             counters.delivered_get_manual_ack += 1
-        first = self.tags.give(effect.consumer, piece.chunk, not effect.consumer.no_ack)
-        assert piece.bodies is not None
         properties = self._told(effect, piece) if effect.attempt > 1 else piece.properties
         answer = self.getting[effect.consumer].popleft()
+        if too_large(properties, self.session.machine.frame_max) is not None:
+            answer.method, answer.lasts = None, False
+            self.answers.ready(answer)
+            self._not_sendable(effect, piece, properties)
+            return
+        first = self.tags.give(effect.consumer, piece.chunk, not effect.consumer.no_ack)
+        assert piece.bodies is not None
         frames = get_ok(
             self.number,
             first,
@@ -352,7 +383,10 @@ class Channel(Receiver):
         consumers, bodies = effect.consumers, piece.bodies
         assert bodies is not None
         encoders = [encoder for encoder in map(self.encoders.get, consumers) if encoder is not None]
-        if len(encoders) < len(consumers) or self.unannounced or self.informed:
+        if (
+            len(encoders) < len(consumers) or self.unannounced or self.informed
+            or too_large(piece.properties, self.session.machine.frame_max) is not None
+        ):  # fmt: skip
             super().deliver_each(effect, piece)
             return
         first = self.tags.give_each(consumers, piece.chunk)

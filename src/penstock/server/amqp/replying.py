@@ -15,8 +15,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from penstock.core.topology.routing import REPLY_PREFIX, REPLY_TO
-from penstock.errors import InvalidArgument, PreconditionFailed
+from penstock.errors import InvalidArgument, PreconditionFailed, ProtocolError
 from penstock.records.properties import with_reply_to
+from penstock.server.amqp.header_sizes import header_too_large, too_large
 from penstock.server.amqp.links import SEND_MOST
 from penstock.wire.amqp import methods as m
 
@@ -56,11 +57,19 @@ class Replies:
             session.counters.unroutable_dropped += 1
         elif self._early is not None:
             self._early.append(reply)
+        elif len(reply.properties) > self._encoder.properties_most:
+            error = header_too_large("a reply", len(reply.properties), session.machine.frame_max)
+            session.counters.unroutable_dropped += 1
+            session.engine.call_soon(partial(self._fail, error))
         else:
             tag = self._channel.tags.spend()
             frames = self._encoder.encode(tag, False, (reply.topic,), (reply.properties,), (reply.body,))
             outgoing.deliver(self._channel.number, frames, len(reply.body) + len(reply.properties))
             session.counters.delivered_consume_auto_ack += 1
+
+    def _fail(self, error: ProtocolError) -> None:
+        if self._open and self._channel.open:
+            self._session.fail_channel(self._channel.number, error, m.BasicDeliver)
 
     def announce(self) -> None:
         """The client knows the tag now."""
@@ -108,4 +117,7 @@ def asking(channel: Channel, header: bytes) -> bytes | None:
     changed = with_reply_to(header, REPLY_TO, "" if replies is None else replies.address)
     if changed is not None and replies is None:
         raise PreconditionFailed("fast reply consumer does not exist")
+    if changed is not None and too_large(changed, frame_max := channel.session.machine.frame_max) is not None:
+        what = "a request with the address of its replies"
+        raise PreconditionFailed(str(header_too_large(what, len(changed), frame_max)))
     return changed

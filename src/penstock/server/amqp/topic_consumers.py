@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, cast
 from penstock.core.sow.select import SelectList, narrowed_select, parse_select
 from penstock.errors import InvalidArgument, LogBroken, NotFound, PenstockError, ProtocolError
 from penstock.server.amqp.consumer_arguments import BOOKMARK, STAMP, count_of, flag, informed, text_of
+from penstock.server.amqp.header_sizes import header_too_large, too_large
 from penstock.server.follow import ENDLESS
 from penstock.server.judging import asked_by
 from penstock.server.replaying.log_source import Asked
@@ -95,7 +96,6 @@ class Following:
 
     def _deliver(self, page: Page, bodies: list[bytes]) -> None:
         session, count = self._session, len(page)
-        first = self._channel.tags.skip(count)
         properties = page.properties
         if self._info or self._timed:
             origin = session.engine.log.origin
@@ -107,7 +107,16 @@ class Following:
                 )
                 for row in range(count)
             ]
-        frames = self._encoder.encode(first, False, page.topics, properties, bodies)
+        topics, frame_max = page.topics, session.machine.frame_max
+        large = too_large(properties, frame_max) if count else None
+        if large is not None:
+            lsn, size = page.lsns[large], len(properties if isinstance(properties, bytes) else properties[large])
+            session.engine.call_soon(partial(self._fail, header_too_large(f"message {lsn}", size, frame_max)))
+            count, bodies = large, bodies[:large]
+            topics = topics[:large] if isinstance(topics, list) else topics
+            properties = properties[:large] if isinstance(properties, list) else properties
+        first = self._channel.tags.skip(count)
+        frames = self._encoder.encode(first, False, topics, properties, bodies)
         session.outgoing.deliver(self._channel.number, frames, page.size)
         session.counters.delivered_consume_auto_ack += count
 

@@ -26,6 +26,7 @@ from penstock.wire.amqp.pieces import (
     pack_body,
     pack_head,
     pack_tag,
+    properties_most,
 )
 
 _MIDDLES_MOST = 2048
@@ -110,13 +111,17 @@ class Contents:
 class DeliveryEncoder:
     """Deliveries of one consumer on one channel."""
 
-    __slots__ = ("befores", "channel", "consumer_tag", "contents", "front", "front_size", "name", "payload_max")
+    __slots__ = (
+        "befores", "channel", "consumer_tag", "contents", "front", "front_size", "name", "payload_max",
+        "properties_most",
+    )  # fmt: skip
 
     def __init__(self, channel: int, consumer_tag: str, frame_max: int, contents: Contents | None = None) -> None:
         """contents: of the channel; None: its own."""
         self.channel = channel
         self.consumer_tag = consumer_tag
         self.payload_max = frame_max - OVERHEAD
+        self.properties_most = properties_most(frame_max)
         self.contents = contents or Contents(channel, frame_max)
         self.name = named(consumer_tag)
         # by the size of what follows the tag in the method frame, what stands before it

@@ -19,6 +19,11 @@ pack_body = struct.Struct(">BBHI").pack
 """End mark of the header frame, border of the body frame."""
 
 
+def properties_most(frame_max: int) -> int:
+    """Bytes of properties that a header frame carries: of all that a content has they alone cannot be cut."""
+    return frame_max - OVERHEAD - 12
+
+
 def named(consumer_tag: str) -> bytes:
     """What a delivery says of its consumer: with `front_of` what stands before its tag."""
     return BasicDeliver.ID.to_bytes(4, "big") + encode_short_string(consumer_tag, "consumer tag")
