@@ -24,7 +24,7 @@ from penstock.core.commands.transactions import Transaction as Decided
 from penstock.core.effects import Verb
 from penstock.core.queue.explaining import Reason
 from penstock.errors import Fenced, InvalidArgument, NotFound, PreconditionFailed
-from penstock.operations.acts import OPERATIONS
+from penstock.operations import OPERATIONS
 from penstock.operations.messages import VERBS, known
 from penstock.operations.story import Event, Record
 from penstock.operations.story import tell as tell_story

@@ -18,7 +18,7 @@ from penstock.cli import main as tree
 from penstock.client import Client
 from penstock.client.admin import OF_A_VHOST
 from penstock.errors import AccessRefused, NotFound, Unavailable
-from penstock.operations.acts import OPERATIONS
+from penstock.operations import OPERATIONS
 from penstock.operations.operation import Answer, House, Operation, Path
 from penstock.records.rights import LOGIN, USES
 from penstock.server.access import Who, judge

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
-from penstock.operations.acts import OPERATIONS
+from penstock.operations import OPERATIONS
 from penstock.server.flight.gatekeeper import Action, Awaiting, Table
 from penstock.server.flight.handover import Aside
 from penstock.server.operating import Operating

@@ -28,7 +28,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from penstock.errors import PenstockError
-from penstock.operations.acts import OPERATIONS
+from penstock.operations import OPERATIONS
 from penstock.records.rights import ADMINISTRATOR, LOGIN, MANAGEMENT, MONITORS
 from penstock.server.access import NOBODY, Who, judge
 from penstock.server.http import overview, topology
