@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from penstock.log.log import Log
     from penstock.records.chunks import Now
     from penstock.replication.register import ClusterState
+    from penstock.server.access import Who
     from penstock.server.accounts import Accounts
     from penstock.server.users import Users
 
@@ -110,8 +111,8 @@ class House(Protocol):
         """Where the doors are, by their names in the settings."""
         ...
 
-    def overview(self) -> Mapping[str, object]:
-        """The server as a whole, from the counters that `/metrics` has."""
+    async def overview(self, who: Who) -> Mapping[str, object]:
+        """The server as a whole, from the counters that `/metrics` has; what somebody sees of them."""
         ...
 
     def renew(self, user: str) -> None:
@@ -203,10 +204,11 @@ Answer: TypeAlias = Mapping[str, object]
 
 Body: TypeAlias = Mapping[str, Any]
 
-Manner: TypeAlias = Literal["look", "decide", "change", "list", "read"]
+Manner: TypeAlias = Literal["look", "sum", "decide", "change", "list", "read"]
 """How a function is carried out; all but the last run on the loop, with a `House`.
 
 look      it changes nothing and answers at once
+sum       a coroutine, which changes nothing; others have their turn in between
 decide    the core writes records: refused while the log is broken, answered when they are durable
 change    a coroutine, which returns when what it changed is kept
 list      it gives items one by one, as dicts; others have their turn in between

@@ -68,10 +68,10 @@ def drain(house: House, who: Who, undo: bool, look: bool) -> Answer:
     }
 
 
-def overview(house: House, who: Who) -> Answer:
+async def overview(house: House, who: Who) -> Answer:
     """Health, memory, log, and what went through; where the doors are for who may know."""
     addresses = {"addresses": house.addresses()} if MONITORING.holds(who.tags) else {}
-    return {**house.overview(), **addresses}
+    return {**(await house.overview(who)), **addresses}
 
 
 _HERE = "RabbitMQ has no such path, and of ours the overview and the metrics say the same"
@@ -91,7 +91,7 @@ DRAIN = Operation(
     ADMINISTERS, (flag("undo"), flag("look")), sdk="drain", cli="drain", missing=_HERE,
 )  # fmt: skip
 OVERVIEW = Operation(
-    "overview", overview, "look", "health, connections, memory and log, and what went through", LOGIN,
+    "overview", overview, "sum", "health, connections, memory and log, and what went through", LOGIN,
     sdk="overview", cli="top", missing=_HERE,
 )  # fmt: skip
 

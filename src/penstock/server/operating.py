@@ -13,6 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.errors import LogBroken, NotFound, Refused, Unavailable
+from penstock.records.rights import MONITORING
 from penstock.server.account_events import events_between
 from penstock.version import __version__
 
@@ -195,7 +196,7 @@ class Operating:
         match operation.manner:
             case "decide":
                 return await self.decide(done)
-            case "change":
+            case "change" | "sum":
                 return await done()
             case "look" | "list":
                 return done()
@@ -281,14 +282,21 @@ class Operating:
         """Where the doors are, by their names in the settings."""
         return dict(self.server.addresses)
 
-    def overview(self) -> Mapping[str, object]:
-        """The server as a whole, from the counters that `/metrics` has."""
+    async def overview(self, who: Who) -> Mapping[str, object]:
+        """The server as a whole, from the counters that `/metrics` has; what somebody sees of them."""
         from penstock.server.figures import processes  # not loaded before somebody looks
         from penstock.server.http.facts import Facts
+        from penstock.server.sums import Seen
 
         facts = Facts(self.server, __version__)
         metrics = facts.metrics()
-        figures = {name: metrics[of] for name, of in FIGURES.items()}
+        figures: dict[str, object] = {name: metrics[of] for name, of in FIGURES.items()}
+        if not MONITORING.holds(who.tags):
+            seen = Seen(self.server, who)
+            sums, (connections, channels) = await seen.queues(), seen.connections()
+            figures |= {"connections": connections, "channels": channels}
+            figures |= {name: getattr(sums, name) for name in ("published", "delivered", "acknowledged")}
+            del figures["confirmed"], figures["redelivered"]
         there = [one._asdict() for one in processes(self.server)]
         more = {"processes": there, "memory_gave_way": metrics.gave_way}
         return {**facts.health(), "version": metrics.version, **figures, **more}

@@ -300,7 +300,7 @@ class Watch:
         self._lettering = bool(reasons)
         if reasons:
             fields = {"count": sum(reasons.values()), "reasons": reasons, "seconds": round(now - self._lettered, 3)}
-            self._tell("dead_letters", fields)
+            self._tell("dead_letters", fields, level=MONITORING)
         self._letters, self._lettered = dict(counts), now
 
     def _look_at_pipelines(self) -> None:

@@ -131,6 +131,11 @@ class Reached(Exception):
     """A function decides."""
 
 
+async def nothing(who: Who) -> dict[str, object]:
+    """What a server shows that is asked for nothing else."""
+    return {}
+
+
 class Core:
     """Nothing is there, and nothing may be decided."""
 
@@ -160,7 +165,7 @@ def test_an_operation_is_refused_without_its_right_and_granted_with_it(users: Us
             users=users,
             now=lambda: None,
             connections=lambda user: [],
-            overview=dict,
+            overview=nothing,
             addresses=dict,
         ),
     )

@@ -22,6 +22,7 @@ from penstock.server.http.door import create_app
 from penstock.server.http.metrics import ACTIONS, QUEUES, TOPICS, VIEWS, Line, Metrics
 from penstock.server.http.reception import credentials
 from penstock.server.http.routes import RABBITMQ_VERSION
+from penstock.server.sums import Seen
 from penstock.server.users import Users
 
 
@@ -202,8 +203,8 @@ class Facts(real.Facts):
     def exchange_types(self) -> Sequence[str]:
         return ["direct"]
 
-    def exchange_count(self) -> int:
-        return 14
+    def seen(self, who: Who) -> Seen:
+        return cast("Seen", SimpleNamespace(exchanges=lambda: 14))
 
 
 class Client:

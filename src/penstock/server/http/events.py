@@ -15,6 +15,7 @@ from penstock.server.allocator import resident_bytes
 from penstock.server.follow import Asking
 from penstock.server.http.routes import Row as Path
 from penstock.server.notices import Missed, RingSource
+from penstock.server.sums import Seen
 from penstock.server.watch import Watch
 from penstock.wire.http.events import TYPE, EventStream, Told, Wanted, read_wanted
 from penstock.wire.http.lists import HEADERS
@@ -254,7 +255,7 @@ class Place:
 
     def _totals(self, rows: Sequence[Row] | None, count: int) -> Mapping[str, object]:
         totals = self._watch.census.totals(rows)
-        sessions = self._server.amqp.sessions
+        connections, channels = Seen(self._server, self._server.users.who(self.user)).connections()
         return {
             "queues": count,
             "messages": totals["messages"],
@@ -262,8 +263,8 @@ class Place:
             "messages_unacknowledged": totals["leased"],
             "messages_delayed": totals["delayed"],
             "consumers": totals["consumers"],
-            "connections": sum(one.opened for one in sessions),
-            "channels": sum(len(one.channels) for one in sessions),
+            "connections": connections,
+            "channels": channels,
             **{name: totals[name] for name in ("publish_rate", "deliver_rate", "ack_rate")},
         }
 

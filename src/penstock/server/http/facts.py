@@ -45,6 +45,7 @@ from penstock.server.http.metrics import (
     Metrics,
 )
 from penstock.server.rounds import BOUNDS
+from penstock.server.sums import Seen
 
 if TYPE_CHECKING:
     from penstock.core.broker import Core
@@ -440,8 +441,8 @@ class Facts:
         """Types that an exchange may have."""
         return EXCHANGE_TYPES
 
-    def exchange_count(self) -> int:
-        return len(PREDECLARED) * len(self.vhosts) + len(self._server.engine.core.topology.exchanges)
+    def seen(self, who: Who) -> Seen:
+        return Seen(self._server, who)
 
     def exchanges(self) -> Sequence[tuple[str, str, str, int]]:
         """Vhost, name and type of each, and how many bindings begin there."""

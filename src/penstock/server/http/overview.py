@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from penstock.server.http.facts import Facts
     from penstock.server.http.messages import Messages
     from penstock.server.http.metrics import Metrics
+    from penstock.server.sums import Seen
 
 
 async def all_metrics(facts: Facts) -> Metrics:
@@ -66,11 +67,9 @@ class _Overview:
         self._facts = facts
 
     async def overview(self, ask: Ask) -> Response:
-        """Totals; addresses and the settings in force are for those who see everything."""
-        numbers = await all_metrics(self._facts)
-        messages, ready, leased = (
-            QUEUES.total(numbers.queues, f"rabbitmq_queue_messages{which}") for which in ("", "_ready", "_unacked")
-        )
+        """Totals of what the user sees; addresses and the settings in force are for those who see everything."""
+        everything, seen = ask.may(MONITORING), self._facts.seen(ask.who)
+        numbers = await all_metrics(self._facts) if everything else self._facts.metrics()
         answer: dict[str, object] = {
             "product_name": "Penstock",
             "product_version": numbers.version,
@@ -80,12 +79,24 @@ class _Overview:
             "cluster_name": numbers.cluster or numbers.node,
             "node": numbers.node,
             "exchange_types": self._exchange_types(),
+            **(self._whole(numbers, seen) if everything else await self._part(seen)),
+        }
+        if everything:
+            answer |= {"listeners": list(self._facts.listeners()), "penstock": dict(self._facts.overview())}
+        return json_response(only_columns(answer, ask.query))
+
+    def _whole(self, numbers: Metrics, seen: Seen) -> dict[str, object]:
+        """Totals of the server."""
+        messages, ready, leased = (
+            QUEUES.total(numbers.queues, f"rabbitmq_queue_messages{which}") for which in ("", "_ready", "_unacked")
+        )
+        return {
             "object_totals": {
                 "connections": numbers["rabbitmq_connections"],
                 "channels": numbers["rabbitmq_channels"],
                 "consumers": numbers["rabbitmq_consumers"],
                 "queues": len(numbers.queues),
-                "exchanges": self._facts.exchange_count(),
+                "exchanges": seen.exchanges(),
             },
             "queue_totals": {
                 "messages": messages,
@@ -108,9 +119,30 @@ class _Overview:
                 "channel_closed": numbers["rabbitmq_channels_closed"],
             },
         }
-        if ask.may(MONITORING):
-            answer |= {"listeners": list(self._facts.listeners()), "penstock": dict(self._facts.overview())}
-        return json_response(only_columns(answer, ask.query))
+
+    async def _part(self, seen: Seen) -> dict[str, object]:
+        """Totals of what somebody sees who does not see everything."""
+        connections, channels = seen.connections()
+        sums = await seen.queues()
+        return {
+            "object_totals": {
+                "connections": connections,
+                "channels": channels,
+                "consumers": sums.consumers,
+                "queues": sums.queues,
+                "exchanges": seen.exchanges(),
+            },
+            "queue_totals": {
+                "messages": sums.ready + sums.leased + sums.delayed,
+                "messages_ready": sums.ready,
+                "messages_unacknowledged": sums.leased,
+            },
+            "message_stats": {
+                "publish": sums.published,
+                "deliver_get": sums.delivered,
+                "ack": sums.acknowledged,
+            },
+        }
 
     def _exchange_types(self) -> list[dict[str, object]]:
         return [{"name": name, "description": "", "enabled": True} for name in self._facts.exchange_types()]
