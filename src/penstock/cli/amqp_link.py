@@ -10,7 +10,6 @@ import socket
 import ssl
 from collections import deque
 from collections.abc import Mapping
-from types import TracebackType
 from typing import NamedTuple, Self, TypeVar
 from urllib.parse import unquote, urlsplit
 
@@ -106,7 +105,7 @@ class Link:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _dial(self) -> socket.socket:

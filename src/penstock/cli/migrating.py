@@ -26,7 +26,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from hashlib import blake2b
 from pathlib import Path
-from types import TracebackType
 from typing import IO, TYPE_CHECKING, Annotated, Any, NamedTuple, Self, cast
 from urllib.parse import urlsplit
 
@@ -157,7 +156,7 @@ class Journal:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self._file.close()
 
     def queue(self, broker: str, vhost: str, queue: str) -> Carried:

@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from functools import partial
 from itertools import chain
-from types import TracebackType
 from typing import Any, NamedTuple, Self, TypeAlias, TypeVar, cast
 
 import pyarrow as pa
@@ -439,7 +438,5 @@ class Client(Querying):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()

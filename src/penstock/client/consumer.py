@@ -20,7 +20,6 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
-from types import TracebackType
 from typing import Any, Generic, Protocol, Self, cast
 
 import orjson
@@ -156,9 +155,7 @@ class Batch(Generic[B]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         """Ack what is left, or retry it after an exception; release it when the process is told to stop."""
         if error is None:
             self.ack()
@@ -465,7 +462,5 @@ class Consumer(Generic[B]):
         self._entered = True
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()

@@ -22,7 +22,6 @@ from collections import deque
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self, cast
 
 import orjson
@@ -309,9 +308,7 @@ class Replay:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if kind is None and self._last is not None and self._done is not None:
             self._done(self._last.bookmark)
         self.close()

@@ -17,7 +17,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from datetime import datetime
-from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar, cast
 
 import orjson
@@ -237,9 +236,7 @@ class Transaction:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         """Commit, unless it is over; forget it after an exception."""
         if not self._over:
             if error is None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import threading
 from datetime import timedelta
-from types import TracebackType
 from typing import Any, Self
 
 from penstock.client import connect
@@ -60,9 +59,7 @@ class Token:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _renew(self) -> None:

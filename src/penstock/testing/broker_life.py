@@ -10,7 +10,6 @@ import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from itertools import count
-from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self, TypeVar, cast
 from urllib.parse import quote
 
@@ -180,9 +179,7 @@ class Running:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     # -- for the parts of the broker

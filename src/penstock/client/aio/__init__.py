@@ -15,7 +15,6 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Itera
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import islice
-from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack
 
 from penstock.client import client as blocking
@@ -267,9 +266,7 @@ class Client:
         await self.blocking()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     def __await__(self) -> Generator[Any, None, Self]:
@@ -353,9 +350,7 @@ class Transaction:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         """Commit, unless that was done; forget it after an exception."""
         if error is None and self._inner is None:
             await self.commit()

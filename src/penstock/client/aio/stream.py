@@ -146,9 +146,7 @@ class Batch(Generic[B]):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         """Ack what is left, or retry it after an exception; release it when the task is cancelled."""
         await self._run(partial(self._inner.__exit__, kind, error, trace))
 
@@ -245,9 +243,7 @@ class Stream(ABC, Generic[Blocking, Found, Item]):
         await self._open()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
 
