@@ -26,7 +26,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from itertools import pairwise
 from typing import Any, ClassVar, NamedTuple, cast
 
 import numpy as np
@@ -69,6 +68,7 @@ from penstock.core.state.lsns import (
     groups,
     numbers,
     packed_integers,
+    parts_beyond,
     pick,
     spread,
     texts,
@@ -209,18 +209,10 @@ class Audit:
             ]
         )
         self._held, self._rows = [], 0
-        lsns = numbers(table, "lsn")
-        if self._skip and lsns[0] <= self._skip:
-            start = int(np.searchsorted(lsns, self._skip, side="right"))
-            table, lsns, batch = table.slice(start), lsns[start:], batch[start:]
-            if not len(lsns):
-                return
-        kinds = numbers(table, "kind")
-        cuts = np.flatnonzero(kinds == int(Kind.RECOVERED)).tolist()
-        for start, stop in pairwise([0, *cuts, len(lsns)]):
-            if stop > start:  # what happened before older messages came does not concern them
-                one = slice(start, stop)
-                self._look_at(table.slice(start, stop - start), batch[one], lsns[one], kinds[one])
+        lsns, kinds = numbers(table, "lsn"), numbers(table, "kind")
+        for start, stop in parts_beyond(self._skip, lsns, kinds):
+            one = slice(start, stop)
+            self._look_at(table.slice(start, stop - start), batch[one], lsns[one], kinds[one])
 
     def _look_at(self, table: pa.Table, batch: Ints, lsns: Ints, kinds: Ints) -> None:
         publishes = np.isin(kinds, [int(kind) for kind in PUBLISHES])

@@ -19,6 +19,7 @@ import pyarrow as pa
 from penstock.core.queue.order.runs import NEVER
 from penstock.core.state.encoding import unwrap
 from penstock.core.state.lsns import Ints, blobs, numbers, packed_integers, pick, texts, whole
+from penstock.history import spans
 from penstock.records.causes import ENDS, ended, told
 from penstock.records.chunks import unpack_pairs
 from penstock.records.dataclass import dataclass
@@ -310,22 +311,11 @@ _PAIRED = np.array([int(kind) for kind in _NAMING])
 _ALWAYS = np.array([int(kind) for kind in Teller.TELLS.keys() - _NAMING - PUBLISHES])
 
 
-class Kept(Protocol):
+class Kept(spans.Kept, Protocol):
     """The log, as far as it is read here."""
 
     @property
-    def origin(self) -> int: ...
-
-    @property
-    def durable(self) -> int: ...
-
-    @property
-    def first_lsn(self) -> int: ...
-
-    @property
     def vias(self) -> Any: ...
-
-    def batches(self, a: int, b: int, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]: ...
 
 
 def _read_on(log: Kept, teller: Teller, gone: Callable[[], bool], anew: bool) -> int:

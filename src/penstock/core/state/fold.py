@@ -16,7 +16,6 @@ the settings of that moment.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from itertools import pairwise
 from typing import NamedTuple, cast
 
 import numpy as np
@@ -37,6 +36,7 @@ from penstock.core.state.lsns import (
     merged,
     numbers,
     packed_integers,
+    parts_beyond,
     pick,
     texts,
     whole,
@@ -111,19 +111,11 @@ class Fold:
         table = whole(rows)
         if not table.num_rows:
             return
-        lsns = numbers(table, "lsn")
-        if int(lsns[0]) <= self._last_lsn:
-            start = int(np.searchsorted(lsns, self._last_lsn, side="right"))
-            table, lsns = table.slice(start), lsns[start:]
-            if not len(lsns):
-                return
-        kinds = numbers(table, "kind")
-        cuts = np.flatnonzero(kinds == int(Kind.RECOVERED)).tolist()
-        for start, stop in pairwise([0, *cuts, len(lsns)]):
-            if stop > start:  # what was removed before older messages came does not concern them
-                self._feed(table.slice(start, stop - start) if cuts else table, kinds[start:stop], lsns[start:stop])
-        self._last_lsn = int(lsns[-1])
-        self._records += len(lsns)
+        lsns, kinds = numbers(table, "lsn"), numbers(table, "kind")
+        for start, stop in parts_beyond(self._last_lsn, lsns, kinds):
+            self._feed(table.slice(start, stop - start), kinds[start:stop], lsns[start:stop])
+            self._records += stop - start
+        self._last_lsn = max(self._last_lsn, int(lsns[-1]))
 
     def _feed(self, table: pa.Table, kinds: Ints, lsns: Ints) -> None:
         publishes = (kinds == int(Kind.PUBLISH)) | (kinds == int(Kind.PUBLISH_TRANSIENT))

@@ -11,7 +11,8 @@ States and queues share the arithmetic.  Every place that touches an untyped Arr
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import pairwise
 from operator import attrgetter
 from typing import Any, cast
 
@@ -20,6 +21,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.records.chunks import LSN_LIMIT, Chunk, Longs
+from penstock.records.kinds import Kind
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -247,6 +249,13 @@ def numbers(table: pa.Table, name: str, null: int = 0) -> Ints:
         column = column.fill_null(null)
     parts = [chunk.to_numpy(zero_copy_only=False).astype(np.int64, copy=False) for chunk in column.chunks]
     return cast(Ints, parts[0] if len(parts) == 1 else np.concatenate(parts))
+
+
+def parts_beyond(known: int, lsns: Ints, kinds: Ints) -> Iterator[tuple[int, int]]:
+    """Rows beyond an LSN, as [start, stop), cut where older messages came: what was before does not concern these."""
+    first = int(np.searchsorted(lsns, known, side="right"))
+    cuts = (first + np.flatnonzero(kinds[first:] == int(Kind.RECOVERED))).tolist()
+    return ((start, stop) for start, stop in pairwise([first, *cuts, len(lsns)]) if stop > start)
 
 
 def texts(table: pa.Table, name: str) -> list[str]:
