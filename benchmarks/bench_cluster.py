@@ -11,10 +11,12 @@ takeover      the leader is killed with all of `--messages` waiting: from the en
 hand over     the leader is stopped: until the other one serves
 memory        of a follower: its server, which waits, and the process that copies
 
-Servers are two processes each, all on this machine: with fewer than four cores they have none of their own, and the
-client takes its part, too.  Figures of the disk are those of one disk that has both copies.  Memory for what is
-written is in use before, as after some minutes of any server: the first use of a page of a virtual machine can take
-5 us of whoever writes to it, which is 0.3 us a message of each copy, and were the larger part of what is measured.
+Servers are two processes each, all on this machine.  With `--own-core` the process that decides, of the server alone
+as of the leader, has a core of its own while rates and CPU are measured, and all others, the client among them, share
+the rest; without it, with fewer than four cores, nobody has one of his own.  Figures of the disk are those of one disk
+that has both copies.  Memory for what is written is in use before, as after some minutes of any server: the first use
+of a page of a virtual machine can take 5 us of whoever writes to it, which is 0.3 us a message of each copy, and were
+the larger part of what is measured.
 """
 
 from __future__ import annotations
@@ -23,13 +25,27 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterable
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import NamedTuple
 
 import pyarrow as pa
-from harness import ROOT, Server, Usage, Wrong, compile_sources, emit, filled, memory, parse, parser, usage, work_folder
+from harness import (
+    ROOT,
+    Server,
+    Usage,
+    Wrong,
+    compile_sources,
+    emit,
+    filled,
+    memory,
+    parse,
+    parser,
+    tree,
+    usage,
+    work_folder,
+)  # fmt: skip
 
 import penstock
 
@@ -96,7 +112,7 @@ def used(server: house.Server) -> Usage:
 
 
 @contextmanager
-def cluster(folder: Path, members: int) -> Iterator[house.Cluster]:
+def cluster(folder: Path, members: int) -> Generator[house.Cluster]:
     """One in which all are in sync."""
     with house.Cluster(folder, members, section=SECTION, flight=True, environ=OWN) as made:
         made.leader(PATIENCE_S)
@@ -114,6 +130,13 @@ def have_memory(size: int) -> None:
         os.close(file)
 
 
+def on_cores(pids: Iterable[int], cores: Iterable[int]) -> None:
+    """Have all threads of these processes run on these cores alone."""
+    for pid in pids:
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            os.sched_setaffinity(int(thread), cores)
+
+
 class Cost(NamedTuple):
     """Of messages that were published."""
 
@@ -129,13 +152,29 @@ def cost(url: str, count: int, *used: Callable[[], Usage]) -> Cost:
     return Cost(rate, tuple((one().cpu_s - was) / count * 1e6 for one, was in zip(used, before, strict=True)))
 
 
+@contextmanager
+def apart(alone: Server, made: house.Cluster) -> Generator[None]:
+    """Whoever decides has the first core while this lasts, all others have the rest."""
+    every = sorted(os.sched_getaffinity(0))
+    if len(every) < 2:
+        raise Wrong("a core of its own needs a second one for the others")
+    deciding = [alone.pid, made.leader().processes()[0]]
+    servers = [*tree(alone.pid), *(pid for one in made.servers for pid in one.processes())]
+    on_cores([os.getpid(), *(pid for pid in servers if pid not in deciding)], every[1:])
+    on_cores(deciding, every[:1])
+    try:
+        yield
+    finally:
+        on_cores([os.getpid(), *(pid for one in made.servers for pid in one.processes())], every)
+
+
 class Run:
     """One run of all of it; each figure under its name."""
 
-    def __init__(self, folder: Path, messages: int, count: int) -> None:
+    def __init__(self, folder: Path, messages: int, count: int, *, own_core: bool) -> None:
         self.found = dict[str, float]()
         with cluster(folder / "cluster", 2) as made:
-            with Server(folder / "alone", flight=True) as alone:
+            with Server(folder / "alone", flight=True) as alone, apart(alone, made) if own_core else nullcontext():
                 self._costs(alone, made, messages, count)
             self._catch_up(made)
             self._change(made)
@@ -196,12 +235,17 @@ class Run:
 
 def main() -> None:
     """Some runs, and the median of each figure beside its budget."""
-    given = parse(parser(__doc__ or "", messages=1_000_000, repeat=3, quick=20_000))
+    options = parser(__doc__ or "", messages=1_000_000, repeat=3, quick=20_000)
+    options.add_argument("--own-core", action="store_true", help="a core for the process that decides alone")
+    given = parse(options)
     compile_sources(ROOT / "src")
     count = 20 if given.quick else CONFIRMS
     with work_folder(given.folder) as folder:
-        runs = [Run(folder / str(number), given.messages, count).found for number in range(given.repeat)]
-    settings = {"messages": given.messages, "body": BODY, "members": 2, "lease": LEASE_S}
+        runs = [
+            Run(folder / str(number), given.messages, count, own_core=given.own_core).found
+            for number in range(given.repeat)
+        ]
+    settings = {"messages": given.messages, "body": BODY, "members": 2, "lease": LEASE_S, "own_core": given.own_core}
 
     def told(name: str) -> list[float]:
         return [one[name] for one in runs]
