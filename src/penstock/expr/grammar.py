@@ -16,7 +16,7 @@ import re
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Literal as OneOf
-from typing import NoReturn, cast
+from typing import NoReturn, TypedDict, cast
 
 from lark import Lark, Token, Transformer
 from lark.exceptions import UnexpectedCharacters, UnexpectedInput, UnexpectedToken
@@ -243,6 +243,11 @@ def _unescape(token: Token) -> tuple[str, bool]:
     return values.from_bytes(b"".join(out)), False
 
 
+class _Standing(TypedDict):
+    place: int
+    depth: int
+
+
 class _Builder(Transformer[Token, Node]):
     """One method a rule; each gets what the rule's parts became, tokens included."""
 
@@ -250,33 +255,37 @@ class _Builder(Transformer[Token, Node]):
         super().__init__()
         self._kind: MessageType = kind
 
-    def _level(self, place: int, *below: Node) -> int:
+    def _at(self, place: int, *below: Node) -> _Standing:
         depth = 1 + max((node.depth for node in below), default=0)
         if depth > DEPTH_LIMIT:
             raise _Failed(
                 f"the expression is nested more than {DEPTH_LIMIT} levels deep (each + or * of a chain is one)", place
             )
-        return depth
+        return {"place": place, "depth": depth}
 
     def _negated(self, node: Node, parts: Sequence[object]) -> Node:
         """`node`, or its negation when a NOT stands among the parts of its rule."""
         word = next((part for part in parts if isinstance(part, Token) and part.type == "NOT"), None)
-        return Not(node, _place(word), self._level(node.place, node)) if word is not None else node
+        if word is None:
+            return node
+        where = self._at(node.place, node)
+        where["place"] = _place(word)
+        return Not(node, **where)
 
     def start(self, parts: list[Node]) -> Node:
         return parts[0]
 
     def or_expr(self, parts: list[Node | Token]) -> Node:
         items = tuple(part for part in parts if not isinstance(part, Token))
-        return Or(items, items[0].place, self._level(items[0].place, *items))
+        return Or(items, **self._at(items[0].place, *items))
 
     def and_expr(self, parts: list[Node | Token]) -> Node:
         items = tuple(part for part in parts if not isinstance(part, Token))
-        return And(items, items[0].place, self._level(items[0].place, *items))
+        return And(items, **self._at(items[0].place, *items))
 
     def negation(self, parts: tuple[Token, Node]) -> Node:
         word, operand = parts
-        return Not(operand, _place(word), self._level(_place(word), operand))
+        return Not(operand, **self._at(_place(word), operand))
 
     def compare_sign(self, parts: list[Token]) -> Token:
         return parts[0]
@@ -284,70 +293,66 @@ class _Builder(Transformer[Token, Node]):
     def comparison(self, parts: tuple[Node, Token, Node]) -> Node:
         left, sign, right = parts
         operator = cast("CompareOperator", _SAME_OPERATOR.get(str(sign), str(sign)))
-        return Compare(operator, left, right, _place(sign), self._level(_place(sign), left, right))
+        return Compare(operator, left, right, **self._at(_place(sign), left, right))
 
     def between(self, parts: list[Node | Token]) -> Node:
         operand, low, high = (part for part in parts if not isinstance(part, Token))
-        place = operand.place
-        return self._negated(Between(operand, low, high, place, self._level(place, operand, low, high)), parts)
+        return self._negated(Between(operand, low, high, **self._at(operand.place, operand, low, high)), parts)
 
     def operands(self, parts: list[Node]) -> tuple[Node, ...]:
         return tuple(parts)
 
     def membership(self, parts: list[object]) -> Node:
         operand, items = cast("Node", parts[0]), cast("tuple[Node, ...]", parts[-1])
-        place = operand.place
-        return self._negated(In(operand, items, place, self._level(place, operand, *items)), parts)
+        return self._negated(In(operand, items, **self._at(operand.place, operand, *items)), parts)
 
     def like(self, parts: list[object]) -> Node:
         operand, token = cast("Node", parts[0]), cast("Token", parts[-1])
         value, raw = _unescape(token)
-        pattern = Literal(value, _place(token), 1, raw)
-        return self._negated(Like(operand, pattern, operand.place, self._level(operand.place, operand, pattern)), parts)
+        pattern = Literal(value, raw, place=_place(token))
+        return self._negated(Like(operand, pattern, **self._at(operand.place, operand, pattern)), parts)
 
     def affix(self, parts: list[object]) -> Node:
         operand, items = cast("Node", parts[0]), cast("tuple[Node, ...]", parts[-1])
         word = cast("Token", parts[-3])
         end: OneOf["BEGINS", "ENDS"] = "BEGINS" if word.type == "BEGINS" else "ENDS"
-        return self._negated(
-            Affix(end, operand, items, operand.place, self._level(operand.place, operand, *items)), parts
-        )
+        return self._negated(Affix(end, operand, items, **self._at(operand.place, operand, *items)), parts)
 
     def is_test(self, parts: list[object]) -> Node:
         operand, word = cast("Node", parts[0]), cast("Token", parts[-1])
         what: OneOf["NULL", "NAN"] = "NULL" if word.type == "NULL" else "NAN"
-        return self._negated(Is(what, operand, operand.place, self._level(operand.place, operand)), parts)
+        return self._negated(Is(what, operand, **self._at(operand.place, operand)), parts)
 
     def arithmetic(self, parts: tuple[Node, Token, Node]) -> Node:
         left, sign, right = parts
         operator = cast("ArithmeticOperator", "%" if sign.type == "MOD" else str(sign))
-        return Arithmetic(operator, left, right, _place(sign), self._level(_place(sign), left, right))
+        return Arithmetic(operator, left, right, **self._at(_place(sign), left, right))
 
     def sign(self, parts: tuple[Token, Node]) -> Node:
         sign, operand = parts
         if isinstance(operand, Literal) and isinstance(operand.value, int | float):
             value = numbers.negate(operand.value) if sign.type == "MINUS" else operand.value
-            return Literal(value, _place(sign))
-        return Sign("-" if sign.type == "MINUS" else "+", operand, _place(sign), self._level(_place(sign), operand))
+            return Literal(value, place=_place(sign))
+        return Sign("-" if sign.type == "MINUS" else "+", operand, **self._at(_place(sign), operand))
 
     def number(self, parts: list[Token]) -> Node:
         value = values.parse_number(str(parts[0]))
         if value is None or value == float("inf"):
             raise _Failed(f"the number {_shown(str(parts[0]))} is too large", _place(parts[0]))
-        return Literal(value, _place(parts[0]))
+        return Literal(value, place=_place(parts[0]))
 
     def string(self, parts: list[Token]) -> Node:
         value, raw = _unescape(parts[0])
-        return Literal(value, _place(parts[0]), 1, raw)
+        return Literal(value, raw, place=_place(parts[0]))
 
     def constant(self, parts: list[Token]) -> Node:
         known: dict[str, Scalar] = {"NULL": None, "TRUE": True, "FALSE": False}
-        return Literal(known[parts[0].type], _place(parts[0]))
+        return Literal(known[parts[0].type], place=_place(parts[0]))
 
     def call(self, parts: list[object]) -> Node:
         name = cast("Token", parts[0])
         arguments = cast("tuple[Node, ...]", parts[1]) if len(parts) > 1 else ()
-        return Call(name.upper(), arguments, _place(name), self._level(_place(name), *arguments))
+        return Call(name.upper(), arguments, **self._at(_place(name), *arguments))
 
     def field(self, parts: list[Token]) -> Node:
         token = parts[0]
@@ -375,8 +380,8 @@ def _field(steps: list[Step], place: int, kind: MessageType) -> Field:
         if len(steps) < 2 or not isinstance(steps[1], str):
             _refuse(f"a name must follow /{first}/", place)
         source: Source = "headers" if first == "@headers" else "properties"
-        return Field(source, tuple(steps[1:]), place)
-    return Field("body", tuple(steps), place, message_type=kind)
+        return Field(source, tuple(steps[1:]), place=place)
+    return Field("body", tuple(steps), kind, place=place)
 
 
 def _refuse(message: str, place: int) -> NoReturn:

@@ -32,145 +32,125 @@ ArithmeticOperator = OneOf["+", "-", "*", "/", "%"]
 
 
 @dataclass(frozen=True, slots=True)
-class Literal:
+class Placed:
+    """What every node has: its place in the text, and the levels in it."""
+
+    place: int = field(default=0, compare=False, kw_only=True)
+    depth: int = field(default=1, compare=False, kw_only=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Literal(Placed):
     """A number, a string, NULL, TRUE or FALSE."""
 
     value: Scalar
-    place: int = field(default=0, compare=False)
-    depth: int = field(default=1, compare=False)
     raw: bool = field(default=False, compare=False)  # a raw string: offsets in the value are offsets in the text
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
+class Field(Placed):
     """A place in the message.  Steps: a str is a name, an int a subscript counted from 0; at least one step."""
 
     source: Source
     steps: tuple[Step, ...]
-    place: int = field(default=0, compare=False)
-    depth: int = field(default=1, compare=False)
     message_type: MessageType = JSON  # what the body is read as
 
 
 @dataclass(frozen=True, slots=True)
-class Sign:
+class Sign(Placed):
     """`-x` or `+x`."""
 
     operator: OneOf["-", "+"]
     operand: Node
-    place: int = field(default=0, compare=False)
-    depth: int = field(default=1, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
-class Arithmetic:
+class Arithmetic(Placed):
     """`left operator right`; MOD is written `%` here."""
 
     operator: ArithmeticOperator
     left: Node
     right: Node
-    place: int = field(default=0, compare=False)
-    depth: int = field(default=1, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
-class Compare:
+class Compare(Placed):
     """`left operator right`; `==` is written `=` here, and `<>` is `!=`."""
 
     operator: CompareOperator
     left: Node
     right: Node
-    place: int = field(default=0, compare=False)
-    depth: int = field(default=1, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
-class And:
+class And(Placed):
     """All of two or more."""
 
     items: tuple[Node, ...]
-    place: int = field(default=0, compare=False)
-    depth: int = field(default=1, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
-class Or:
+class Or(Placed):
     """Any of two or more."""
 
     items: tuple[Node, ...]
-    place: int = field(default=0, compare=False)
-    depth: int = field(default=1, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
-class Not:
+class Not(Placed):
     """Kleene's negation: NOT NULL is NULL."""
 
     operand: Node
-    place: int = field(default=0, compare=False)
-    depth: int = field(default=1, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
-class Between:
+class Between(Placed):
     """`operand >= low AND operand <= high`."""
 
     operand: Node
     low: Node
     high: Node
-    place: int = field(default=0, compare=False)
-    depth: int = field(default=1, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
-class In:
+class In(Placed):
     """`operand = items[0] OR operand = items[1] ...`; at least one item."""
 
     operand: Node
     items: tuple[Node, ...]
-    place: int = field(default=0, compare=False)
-    depth: int = field(default=1, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
-class Like:
+class Like(Placed):
     """Does the regular expression match anywhere in the operand's text?"""
 
     operand: Node
     pattern: Literal
-    place: int = field(default=0, compare=False)
-    depth: int = field(default=1, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
-class Affix:
+class Affix(Placed):
     """`BEGINS WITH (...)` or `ENDS WITH (...)`: any of the items may be the beginning or end."""
 
     end: OneOf["BEGINS", "ENDS"]
     operand: Node
     items: tuple[Node, ...]
-    place: int = field(default=0, compare=False)
-    depth: int = field(default=1, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
-class Is:
+class Is(Placed):
     """`IS NULL` or `IS NAN`; never NULL itself."""
 
     what: OneOf["NULL", "NAN"]
     operand: Node
-    place: int = field(default=0, compare=False)
-    depth: int = field(default=1, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class Call(Placed):
     """`name(arguments)`; the name is in upper case."""
 
     name: str
     arguments: tuple[Node, ...]
-    place: int = field(default=0, compare=False)
-    depth: int = field(default=1, compare=False)
 
 
 Condition: TypeAlias = Compare | And | Or | Not | Between | In | Like | Affix | Is

@@ -124,7 +124,7 @@ def split(projection: Projection, find: Callable[[Gather], str], grouped: Callab
     aggregated = any(isinstance(node, Call) and node.name in AGGREGATES for node in walk_tree(projection.tree))
 
     def named(name: str, at: Node) -> Node:
-        return Field("body", (name,), at.place)
+        return Field("body", (name,), place=at.place)
 
     def part(node: Node) -> Node | None:
         own = grouped(node)
@@ -253,7 +253,7 @@ def parse_joins(joins: Sequence[str], where: str) -> Joined:
     def side(node: Node, whole: str) -> tuple[int, Field]:
         if not isinstance(node, Field) or node.source != "body" or len(node.steps) < 2:
             raise ExpressionError("a join is [topic]./field = [topic]./field", text=whole, place=0)
-        return int(str(node.steps[0])), Field("body", node.steps[1:], node.place)
+        return int(str(node.steps[0])), Field("body", node.steps[1:], place=node.place)
 
     for whole in joins:
         names = [match[2] for match in _QUALIFIED.finditer(whole) if match[2]]
