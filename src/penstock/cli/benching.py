@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.cli.output import DEFAULT_URL, Json, Url, bar, connect, counted, family, write_json, write_table
+from penstock.cli.output import Told, bar, counted, family, served, write_table
 from penstock.cli.queues import Yes, confirmed, read_setting
 from penstock.errors import Refused, Unavailable
 
@@ -30,6 +30,9 @@ app = family("bench", "Put load on a server, and measure it.")
 
 STAMP = struct.Struct("<q")
 """What a body begins with: when it was sent, in nanoseconds of this machine's clock."""
+
+FILLED_BATCH = 10_000
+"""Messages that are published at once while a queue is filled."""
 
 UNUSED = "1h"
 """A queue of a bench that was killed goes after so long."""
@@ -45,29 +48,29 @@ Setting = Annotated[
 ]
 
 
-@app.command()
+@served(app)
 def publish(
+    client: Client,
     count: Annotated[int, typer.Option("--count", min=1, help="How many messages.")] = 100_000,
     size: Size = 100,
     batch: Batch = 1000,
     queue: Annotated[str | None, typer.Option("--queue", help="Into this queue, where they stay.")] = None,
     setting: Setting = None,
-    url: Url = DEFAULT_URL,
-    json: Json = False,
-) -> None:
+) -> Told:
     """Publish batches one after another, each confirmed when it is on disk.
 
     Example: penstock bench publish --count 1000000 --batch 10000
     """
-    with connect(url) as client, own_queue(client, setting, given=queue) as name, bar("publishing") as moved:
+    with own_queue(client, setting, given=queue) as name, bar("publishing") as moved:
         began = time.perf_counter()
         confirms = send(client, name, count, size, batch, moved)
         seconds = time.perf_counter() - began
-    tell(figures("publish", count, size, seconds, confirm=confirms), as_json=json)
+    return figures("publish", count, size, seconds, confirm=confirms), _show
 
 
-@app.command()
+@served(app)
 def consume(
+    client: Client,
     count: Annotated[int, typer.Option("--count", min=1, help="How many messages.")] = 100_000,
     size: Size = 100,
     backlog: Backlog = 1000,
@@ -76,77 +79,62 @@ def consume(
     ] = None,
     setting: Setting = None,
     yes: Yes = False,
-    url: Url = DEFAULT_URL,
-    json: Json = False,
-) -> None:
+) -> Told:
     """Take messages and acknowledge each.  They are published before the clock runs, unless a --queue has them.
 
     Example: penstock bench consume --count 1000000 --backlog 5000
     """
-    with connect(url) as client:
-        if queue is not None:
-            ready = int(client.queue(queue)["ready"])
-            count = min(count, ready)
-            question = f"queue {queue} has {counted(ready, 'ready message')}: take and acknowledge {count:,} of them?"
-            if not count or not confirmed(question, yes):
-                return
-        with own_queue(client, setting, given=queue) as name:
-            if queue is None:
-                with bar("filling") as moved:
-                    send(client, name, count, size, 10_000, moved)
-            with bar("consuming") as moved:
-                began = time.perf_counter()
-                taken = sum(len(message.body) for message in take(client, name, count, backlog, moved))
-                seconds = time.perf_counter() - began
-    tell(figures("consume", count, taken / count, seconds), as_json=json)
+    if queue is not None:
+        ready = int(client.queue(queue)["ready"])
+        count = min(count, ready)
+        question = f"queue {queue} has {counted(ready, 'ready message')}: take and acknowledge {count:,} of them?"
+        if not count or not confirmed(question, yes):
+            return None
+    with own_queue(client, setting, given=queue) as name:
+        if queue is None:
+            with bar("filling") as moved:
+                send(client, name, count, size, 10_000, moved)
+        with bar("consuming") as moved:
+            began = time.perf_counter()
+            taken = sum(len(message.body) for message in take(client, name, count, backlog, moved))
+            seconds = time.perf_counter() - began
+    return figures("consume", count, taken / count, seconds), _show
 
 
-@app.command()
+@served(app)
 def both(
+    client: Client,
     count: Annotated[int, typer.Option("--count", min=1, help="How many messages.")] = 100_000,
     size: Size = 100,
     batch: Batch = 1000,
     backlog: Backlog = 1000,
     setting: Setting = None,
-    url: Url = DEFAULT_URL,
-    json: Json = False,
-) -> None:
+) -> Told:
     """Publish and consume at once.  Delivered is from before a batch is sent until a message of it is here.
 
     Example: penstock bench both --batch 100 --json
     """
-    with (
-        connect(url) as client,
-        ThreadPoolExecutor(1) as pool,
-        own_queue(client, setting) as name,
-        bar("both") as moved,
-    ):
+    with ThreadPoolExecutor(1) as pool, own_queue(client, setting) as name, bar("both") as moved:
         began = time.perf_counter()
         sending = pool.submit(send, client, name, count, size, batch)
         delays = [age(message.body) for message in take(client, name, count, backlog, moved)]
         seconds = time.perf_counter() - began
         confirms = sending.result()
-    tell(figures("both", count, size, seconds, confirm=confirms, delivered=delays), as_json=json)
+    return figures("both", count, size, seconds, confirm=confirms, delivered=delays), _show
 
 
-@app.command()
+@served(app)
 def ping(
+    client: Client,
     count: Annotated[int, typer.Option("--count", min=1, help="How many messages.")] = 1000,
     size: Size = 100,
     setting: Setting = None,
-    url: Url = DEFAULT_URL,
-    json: Json = False,
-) -> None:
+) -> Told:
     """Publish one message at a time: how long until it is confirmed, and until a waiting consumer has it.
 
     Example: penstock bench ping --count 5000
     """
-    with (
-        connect(url) as client,
-        ThreadPoolExecutor(1) as pool,
-        own_queue(client, setting) as name,
-        bar("ping") as moved,
-    ):
+    with ThreadPoolExecutor(1) as pool, own_queue(client, setting) as name, bar("ping") as moved:
         came: SimpleQueue[float] = SimpleQueue()
 
         def receive() -> None:
@@ -167,7 +155,7 @@ def ping(
                 moved(done, count)
         seconds = time.perf_counter() - began
         receiving.result()
-    tell(figures("ping", count, size, seconds, confirm=confirms[1:], delivered=delays[1:]), as_json=json)
+    return figures("ping", count, size, seconds, confirm=confirms[1:], delivered=delays[1:]), _show
 
 
 # -- work
@@ -280,11 +268,8 @@ def share(ordered: Sequence[float], part: float) -> float:
     return round(ordered[max(rank - 1, 0)] * 1e3, 3)
 
 
-def tell(found: dict[str, Any], *, as_json: bool) -> None:
+def _show(found: dict[str, Any]) -> None:
     """Figures, and times where there are any."""
-    if as_json:
-        write_json(found)
-        return
     row = (
         found["bench"], f"{found['messages']:,}", found["bytes"], f"{found['seconds']:.2f}",
         f"{found['per_second']:,.0f}",
@@ -296,35 +281,29 @@ def tell(found: dict[str, Any], *, as_json: bool) -> None:
         write_table(("", "p50", "p99", "max"), rows)
 
 
-FILLED_BATCH = 10_000
-"""Messages that are published at once while it is filled."""
-
-
-@app.command()
+@served(app)
 def deep(
+    client: Client,
     count: Annotated[int, typer.Option("--count", min=1, help="How many messages deep.")] = 1_000_000,
     size: Size = 100,
     backlog: Backlog = 5000,
     setting: Setting = None,
-    url: Url = DEFAULT_URL,
-    json: Json = False,
-) -> None:
+) -> Told:
     """Fill a queue, and only then take everything: first delivery, speed both ways, memory of the server.
 
     Example: penstock bench deep --count 5000000 --size 1000
     """
-    with connect(url) as client:
-        memory = {"before": resident(client)}
-        with own_queue(client, setting) as name:
-            with bar("filling") as moved:
-                began = time.perf_counter()
-                send(client, name, count, size, FILLED_BATCH, moved)
-                filled = time.perf_counter() - began
-            memory["full"] = resident(client)
-            with bar("draining") as moved:
-                first, drained = emptied(client, name, count, backlog, moved)
-            memory["drained"] = resident(client)
-    tell_deep(deep_figures(count, size, filled, first, drained, memory), as_json=json)
+    memory = {"before": resident(client)}
+    with own_queue(client, setting) as name:
+        with bar("filling") as moved:
+            began = time.perf_counter()
+            send(client, name, count, size, FILLED_BATCH, moved)
+            filled = time.perf_counter() - began
+        memory["full"] = resident(client)
+        with bar("draining") as moved:
+            first, drained = emptied(client, name, count, backlog, moved)
+        memory["drained"] = resident(client)
+    return deep_figures(count, size, filled, first, drained, memory), _show_deep
 
 
 def emptied(
@@ -360,11 +339,8 @@ def deep_figures(
     }
 
 
-def tell_deep(found: dict[str, Any], *, as_json: bool) -> None:
+def _show_deep(found: dict[str, Any]) -> None:
     """Figures of a deep queue; memory as the server's process has it."""
-    if as_json:
-        write_json(found)
-        return
     row = (
         found["bench"], f"{found['messages']:,}", found["bytes"], f"{found['fill_per_second']:,.0f}",
         f"{found['first_delivery_ms']:.1f} ms", f"{found['drain_per_second']:,.0f}",

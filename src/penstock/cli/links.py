@@ -8,15 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from penstock.cli.output import (
-    DEFAULT_URL,
-    Json,
     Told,
-    Url,
-    connect,
     family,
     note,
     served,
-    write_json,
     write_table,
 )
 from penstock.errors import InvalidArgument
@@ -29,19 +24,18 @@ app = family("link", "Other sites that queues are shared with: how far they are,
 Named = Annotated[str, typer.Argument(metavar="LINK", help="Its name: that of the other site.")]
 
 
-@app.command("status")
-def status(url: Url = DEFAULT_URL, json: Json = False) -> None:
+@served(app, "status")
+def status(client: Client) -> Told:
     """Show the links that lead away and those that come: state, what the other side does not have yet, what went over.
 
     Messages are those since this server started, of a link that comes since it was made.
 
     Example: penstock link status
     """
-    with connect(url) as client:
-        found = client.links()
-    if json:
-        write_json(found)
-        return
+    return client.links(), _show
+
+
+def _show(found: list[dict[str, Any]]) -> None:
     if not found:
         note("no [[link]] leads from here, and none comes")
         return
