@@ -131,6 +131,9 @@ def span(value: Duration, what: str) -> int:
     return micros
 
 
+LATEST = 253_402_300_799_999_999
+"""The last microsecond of the year 9999: later ones are no dates to Python and Spark, which read the log."""
+
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 

@@ -31,6 +31,7 @@ from penstock.operations.operation import NAMED, QUEUE_PATH, RABBITMQ, Answer, O
 from penstock.records.dataclass import dataclass
 from penstock.records.queue_settings import ruling_of, time_of
 from penstock.records.rights import SEES, TENDS, USES, sees, uses
+from penstock.units import LATEST
 from penstock.wire.fields import VHOST, count, flag, name, table
 from penstock.wire.flight.bookmarks import format_bookmark
 
@@ -214,7 +215,7 @@ PURGE = Operation(
 )  # fmt: skip
 PAUSE = Operation(
     "pause", pause, "decide", "queue, until or wait (microseconds): deliver nothing before; without them, for good",
-    TENDS, (_QUEUE, VHOST, count("until", 1, 1 << 61), count("wait", 1, 1 << 61)), sdk="pause", cli="queue pause",
+    TENDS, (_QUEUE, VHOST, count("until", 1, LATEST), count("wait", 1, LATEST)), sdk="pause", cli="queue pause",
 )  # fmt: skip
 RESUME = Operation(
     "resume", resume, "decide", "queue: deliver again", TENDS, (_QUEUE, VHOST), sdk="resume", cli="queue resume",

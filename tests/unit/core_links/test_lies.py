@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -24,8 +25,12 @@ from penstock.core.state.durable import canonical
 from penstock.errors import PenstockError
 from penstock.records.chunks import LSN_LIMIT
 from penstock.records.schema import CARRIED
+from penstock.units import LATEST
 from unit.core.world import DURABLE, START
 from unit.core_links.test_linking import Linked
+
+TEN_YEARS = 315_360_000_000_000
+"""The longest that a queue's setting may be, in microseconds."""
 
 OTHERS: tuple[object, ...] = (
     None, True, -1, 0, 1, 2**31, LSN_LIMIT - 1, LSN_LIMIT, 2**63, 2**64 - 1, 1.5, 1e300, "", "q", "a", "é" * 40_000, [],
@@ -145,16 +150,21 @@ def test_each_field_of_a_parcel_may_be_a_lie(sites: tuple[Linked, Linked, Linked
     assert longest[0] < SPEED_S, longest
 
 
-def test_messages_of_a_liar_that_expired_before_there_were_clocks_are_refused(sites: tuple[Linked, ...]) -> None:
-    """Among others that expire later memory said something else of them than the log."""
+@pytest.mark.parametrize("column", ["time", "expires_at", "not_before"])
+def test_times_of_a_liar_that_are_no_dates_are_refused(sites: tuple[Linked, ...], column: str) -> None:
+    """Of messages that expired before 1970 memory said something else of them than the log; what lies near 2^63 is no
+    time that something can be counted from.
+    """
     a, _, _ = sites
-    place = CARRIED.names.index("expires_at")
-    for at, moment in enumerate((0, 1, 2**52, 2**53, 2**62, 2**63 - 1, -1, -(2**63)), 10):
+    a.core.alter_queue(a.now, a.q(), replace(a.q().settings, expiration=TEN_YEARS, message_ttl=TEN_YEARS))
+    place = CARRIED.names.index(column)
+    moments = (0, 1, 2**52, 2**53, LATEST, LATEST + 1, 2**61, 2**62, 2**63 - 1, -1, -(2**63))
+    for at, moment in enumerate(moments, 10):
         times = pa.array([moment] * 2, CARRIED.field(place).type)
         batch = rows(at * 100, at * 100 + 1).set_column(place, CARRIED.field(place), times)
         said = Parcel(at * 100 + 9, (Piece((22,), "/", "", (), 2, at * 100),), batch)
-        if moment < 0:
-            with pytest.raises(ValueError, match="expire before 1970"):
+        if not 0 <= moment <= LATEST:
+            with pytest.raises(ValueError, match=rf"{column} is {moment} us since 1970, not in the years 1970 to 9999"):
                 a.core.hear(a.now, "b", said.head, batch)
         else:
             a.core.hear(a.now, "b", said.head, batch)

@@ -269,7 +269,7 @@ def test_a_backup_names_no_file_outside_of_it(backup: Path, tmp_path: Path, name
     more = backups.Kept(name, 0, 0)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     (backup / backups.NAME).write_bytes(said._replace(files=[more, *said.files]).encode())
     before = sorted(tmp_path.rglob("*"))
-    with pytest.raises(LogDamaged, match="is no path of a file below its folder"):
+    with pytest.raises(LogDamaged, match="not the path of a file below its folder"):
         restore(backup, tmp_path / "to" / "data", quiet)
     assert sorted(tmp_path.rglob("*")) == before
 
@@ -280,7 +280,7 @@ def test_an_archive_names_no_file_outside_of_it(tmp_path: Path, path: str) -> No
     file = archive.Part("messages/topic=q/date=2026-01-01/1.parquet", "q", 1, 2, 2, 9, 0, 0)
     for said in (archive.Manifest(7, gone=(path,)), archive.Manifest(7, files=(file._replace(path=path),))):
         archive.commit(disk, said)
-        with pytest.raises(LogDamaged, match="is no path of a file below its folder"):
+        with pytest.raises(LogDamaged, match="not the path of a file below its folder"):
             archive.read(disk)
     said = archive.Manifest(7, files=(file,), gone=("messages/topic=q/date=2026-01-01/0.parquet",))
     archive.commit(disk, said)

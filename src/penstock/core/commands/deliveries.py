@@ -49,6 +49,7 @@ from penstock.expr import Filter, Matcher
 from penstock.records.chunks import Chunk, Now, as_chunk
 from penstock.records.entries import Publishes, Topic
 from penstock.records.kinds import Kind
+from penstock.units import LATEST
 
 Delivery: TypeAlias = Deliver[Consumer, Queue]
 Deliveries: TypeAlias = DeliverEach[Consumer, Queue]
@@ -298,10 +299,6 @@ class DeliveryCommands(QueueCommands):
         return [queue for queue in queues if queue is not None]
 
 
-LATEST = 1 << 61
-"""Microseconds since the epoch: a time beyond this is a mistake."""
-
-
 class InterventionCommands(QueueCommands):
     """Halting queues; withdrawing, rescheduling and moving what waits in them."""
 
@@ -346,7 +343,7 @@ class InterventionCommands(QueueCommands):
     ) -> list[tuple[Queue, int]]:
         """Delay messages until `when` (microseconds since the epoch; the past is now) in the queues where they wait."""
         if not 0 < when <= LATEST:
-            raise InvalidArgument(f"{when} is no time in microseconds since the epoch")
+            raise InvalidArgument(f"{when} us since 1970 is not in the years 1970 to 9999")
         return self._each(now, queues, wanted, when, by)
 
     def _each(

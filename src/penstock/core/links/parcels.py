@@ -19,6 +19,7 @@ import pyarrow as pa
 from penstock.core.links.ownership import WHYS, Claim
 from penstock.records.chunks import LSN_LIMIT
 from penstock.records.schema import CARRIED
+from penstock.units import LATEST
 
 TWINS = "twins"
 """Stands where a claim stands in what was told."""
@@ -240,11 +241,14 @@ def _check(rows: pa.RecordBatch) -> None:
     for name in ("lsn", "name", "time", "properties", "body"):
         if rows.column(name).null_count:
             raise ValueError(f"a parcel of a link has nulls in the column {name}")
-    if cast("int", rows.column("time").view(pa.int64()).to_numpy().min()) < 0:
-        raise ValueError("a parcel of a link has times before 1970")
-    ends = cast("Any", rows.column("expires_at"))
-    if ends.null_count < len(ends) and ends.view(pa.int64()).fill_null(0).to_numpy().min() < 0:
-        raise ValueError("a parcel of a link has messages that expire before 1970")
+    for name in ("time", "expires_at", "not_before"):
+        times = cast("Any", rows.column(name))
+        if times.null_count < len(times):
+            numbers = times.view(pa.int64()).drop_null().to_numpy()
+            for end in (int(numbers.min()), int(numbers.max())):
+                if not 0 <= end <= LATEST:
+                    wrong = f"{name} is {end} us since 1970, not in the years 1970 to 9999"
+                    raise ValueError(f"a parcel of a link cannot be read: {wrong}")
 
 
 def _check_order(rows: pa.RecordBatch, pieces: Sequence[Piece]) -> None:

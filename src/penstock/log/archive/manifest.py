@@ -23,12 +23,12 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, NamedTuple
 
 import orjson
-from crc32c import crc32c
 
 from penstock.errors import LogDamaged
+from penstock.log.archive.told import LSN_MOST, NUMBER_MOST, SUM_MOST, Told, said_by, with_sum
 from penstock.ports import Disk, read_whole, replace_whole
 
 if TYPE_CHECKING:
@@ -178,33 +178,6 @@ class Manifest(NamedTuple):
         return with_sum(orjson.loads(orjson.dumps(said)))
 
 
-def with_sum(said: dict[str, Any]) -> bytes:
-    """JSON for a person to read, with the sum of all that it says."""
-    return orjson.dumps({**said, "check": _sum(said)}, option=orjson.OPT_INDENT_2)
-
-
-def said_by(data: bytes, version: str) -> dict[str, Any]:
-    """The inverse.  ValueError where its sum differs, or it does not say this."""
-    try:
-        said = cast("dict[str, Any]", orjson.loads(data))
-        if said.pop("check") == _sum(said) and version in said:
-            return said
-    except (KeyError, AttributeError, TypeError):
-        pass
-    raise ValueError("it is not what was written")
-
-
-def below(path: object) -> str:
-    """The path of a file below a folder.  ValueError for any other: a stranger may have written it, and its sum."""
-    if not isinstance(path, str) or "\0" in path or {"", ".", ".."}.intersection(path.split("/")):
-        raise ValueError(f"{str(path)[:200]!r} is no path of a file below its folder")
-    return path
-
-
-def _sum(said: dict[str, Any]) -> int:
-    return crc32c(orjson.dumps(said, option=orjson.OPT_SORT_KEYS))
-
-
 def read(disk: Disk) -> Manifest | None:
     """The manifest of an archive's folder; None when it has none.  LogDamaged when it is not what was written."""
     try:
@@ -215,15 +188,33 @@ def read(disk: Disk) -> Manifest | None:
         raise LogDamaged(f"the archive's {NAME} is not what was written; {AGAIN}") from None
     version = said["version"]
     if version != VERSION:
-        raise LogDamaged(f"the archive's {NAME} has version {version}, and this Penstock reads {VERSION}")
+        raise LogDamaged(f"the archive's {NAME} has version {repr(version)[:60]}, and this Penstock reads {VERSION}")
     try:
-        files, gone = tuple(Part(**one) for one in said["files"]), tuple(map(below, said["gone"]))
-        for part in files:
-            below(part.path)
-        spans = tuple((a, b) for a, b in said["spans"])
-        return Manifest(said["origin"], said["number"], spans, files, gone, said["vias"], said.get("pruned", 0))
-    except (KeyError, TypeError, ValueError) as error:
+        return _manifest(Told(said))
+    except ValueError as error:
         raise LogDamaged(f"the archive's {NAME} is none: {error}; {AGAIN}") from None
+
+
+def _manifest(told: Told) -> Manifest:
+    """What it says.  ValueError for what none says."""
+    told.take("version")
+    found = Manifest(
+        told.number("origin", 0, NUMBER_MOST), told.number("number", 0, NUMBER_MOST), told.spans("spans"),
+        tuple(map(_part, told.objects("files"))), told.paths("gone"), told.lists_of_texts("vias"),
+        told.number("pruned", 0, LSN_MOST, 0),
+    )  # fmt: skip
+    told.finish()
+    return found
+
+
+def _part(told: Told) -> Part:
+    path, topic, first = told.path("path"), told.text_or_none("topic"), told.number("first", 1)
+    found = Part(
+        path, topic, first, told.number("last", first), told.number("rows"), told.number("bytes", 0, NUMBER_MOST),
+        told.number("foot", 0, SUM_MOST), told.number("sum", 0, SUM_MOST),
+    )  # fmt: skip
+    told.finish()
+    return found
 
 
 def commit(disk: Disk, manifest: Manifest, lead: str = "") -> None:

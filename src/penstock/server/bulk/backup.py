@@ -25,7 +25,7 @@ from typing import NamedTuple
 from penstock.errors import DiskFull, InvalidArgument, LogDamaged
 from penstock.history.view import Place, View
 from penstock.log import checkpoints
-from penstock.log.archive import archive_disk
+from penstock.log.archive import archive_disk, told
 from penstock.log.archive import manifest as archive
 from penstock.log.archive.parquet import file_sum
 from penstock.log.catalog import Segment
@@ -35,6 +35,7 @@ from penstock.log.segment import FOLDER, read_header
 from penstock.ports import Disk, File, read_whole, replace_whole
 from penstock.server.accounts import FILE as ACCOUNTS
 from penstock.server.bulk.requests import Request
+from penstock.units import LATEST
 from penstock.version import __version__
 
 NAME = "backup.json"
@@ -64,7 +65,7 @@ class Manifest(NamedTuple):
 
     def encode(self) -> bytes:
         said = {**self._asdict(), "format": FORMAT, "files": [one._asdict() for one in self.files]}
-        return archive.with_sum(said)
+        return told.with_sum(said)
 
 
 def read(disk: Disk) -> Manifest:
@@ -73,7 +74,7 @@ def read(disk: Disk) -> Manifest:
     InvalidArgument when there is none, or of a newer format; LogDamaged when it is not what was written.
     """
     try:
-        said = archive.said_by(read_whole(disk, NAME), "format")
+        said = told.said_by(read_whole(disk, NAME), "format")
     except FileNotFoundError:
         raise InvalidArgument(
             f"{disk!r} holds no complete backup: {NAME} is written last, and it is not there"
@@ -83,12 +84,26 @@ def read(disk: Disk) -> Manifest:
     if (format_ := said.pop("format")) != FORMAT:
         raise InvalidArgument(f"the backup has format {format_}, and this Penstock reads {FORMAT}")
     try:
-        files = [Kept(**one) for one in said.pop("files")]
-        for one in files:
-            archive.below(one.name)
-        return Manifest(files=files, **said)
-    except (KeyError, TypeError, ValueError) as error:
+        return _manifest(told.Told(said))
+    except ValueError as error:
         raise LogDamaged(f"{NAME} is none of a backup: {error}") from None
+
+
+def _manifest(said: told.Told) -> Manifest:
+    """What it says.  ValueError for what none says."""
+    found = Manifest(
+        said.number("origin", 0, told.NUMBER_MOST), said.number("first"), said.number("last"), said.number("rows"),
+        said.number("time", 0, LATEST), said.text("server"), said.text("version"),
+        [_kept(one) for one in said.objects("files")],
+    )  # fmt: skip
+    said.finish()
+    return found
+
+
+def _kept(said: told.Told) -> Kept:
+    found = Kept(said.path("name"), said.number("bytes", 0, told.NUMBER_MOST), said.number("crc32c", 0, told.SUM_MOST))
+    said.finish()
+    return found
 
 
 def blocks(file: File, size: int) -> Iterator[bytes]:

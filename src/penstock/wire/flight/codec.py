@@ -27,6 +27,7 @@ from penstock.records.entries import Topic
 from penstock.records.message_bodies import Bodies, data_bytes, from_column
 from penstock.records.properties import PERSISTENT, Properties, decode, encode
 from penstock.records.remembered import Remembered
+from penstock.units import LATEST
 from penstock.wire.fields import NAME_LIMIT
 from penstock.wire.flight.commands import HEADERS, TEXT_COLUMNS
 from penstock.wire.flight.received import Bounds, Received, check_bodies, columns_of
@@ -288,10 +289,6 @@ def _topics(
         if len(name.encode()) > NAME_LIMIT:
             raise InvalidArgument(f"{what}: topic {name[:40]!r}... is longer than {NAME_LIMIT} bytes")
     return names, None if len(names) == 1 else cast("list[int]", encoded.indices.to_pylist())
-
-
-LATEST = 253_402_300_799_999_999
-"""The last microsecond of the year 9999: later ones are no dates to Python and Spark, which read the log."""
 
 
 def _times(name: str, columns: Mapping[str, pa.Array[Any]], what: str) -> list[int] | None:

@@ -24,8 +24,8 @@ from penstock.errors import InvalidArgument, ProtocolError
 from penstock.records.compute import compute, one_value
 from penstock.records.properties import peek, plain_mode_of_all
 from penstock.records.schema import CARRIED
+from penstock.units import LATEST
 from penstock.wire.fields import LSN_MAX, NAME_LIMIT, Fields, read_json
-from penstock.wire.flight.codec import LATEST
 from penstock.wire.flight.received import Bounds, Layout, Received, check_bodies, columns_of
 from penstock.wire.flight.tickets import origin_of, sites_of, told_sites
 
