@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
+from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -123,6 +125,58 @@ def test_messages_of_all_sizes_come_as_they_were_sent() -> None:
 
     for seed in range(5):
         asyncio.run(run(seed))
+
+
+class Telling(Hearing):
+    def __init__(self) -> None:
+        super().__init__()
+        self.came = asyncio.Queue[Message]()
+
+    def heard(self, link: Peer, message: Any) -> None:
+        super().heard(link, message)
+        self.came.put_nowait(self.messages[-1])
+
+
+def test_a_piece_goes_out_with_its_head_and_what_finds_no_room_follows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a real connection: one call where there is room; else what waits keeps its place."""
+    calls = list[tuple[int, int]]()  # bytes given at once, and taken
+    writev = os.writev
+
+    def counted(descriptor: int, pieces: Sequence[bytes]) -> int:
+        calls.append((sum(map(len, pieces)), taken := writev(descriptor, pieces)))
+        return taken
+
+    async def run() -> None:
+        loop, hearing, known = asyncio.get_running_loop(), Telling(), asyncio.Queue[Peer]()
+        server = await loop.create_server(
+            lambda: Peer(b"secret", Hearing(), known.put_nowait, lambda: None, calls=False), "127.0.0.1", 0
+        )
+        port = server.sockets[0].getsockname()[1]
+        reading, follower = await loop.create_connection(
+            lambda: Peer(b"secret", hearing, lambda _: None, lambda: None, calls=True), "127.0.0.1", port
+        )
+        leader = await known.get()
+        reading.pause_reading()
+        rng, sent = Random(3), list[Message]()
+        for n in range(40):
+            size = rng.choice((1, 20_000, 300_000, PIECE_MOST))
+            sent.append(Bytes(n, 1, n, rng.randbytes(size)))
+            leader.send(sent[-1])
+        assert leader.full
+        reading.resume_reading()
+        assert [await hearing.came.get() for _ in sent] == sent
+        calls.clear()
+        leader.send(Bytes(41, 1, 0, bytes(20_000)))
+        await hearing.came.get()
+        leader.close()
+        follower.close()
+        server.close()
+
+    monkeypatch.setattr(os, "writev", counted)
+    asyncio.run(run())
+    assert len(calls) == 1
+    given, taken = calls[0]
+    assert given == taken > 20_000
 
 
 class OnABrokenDisk(Hearing):
