@@ -258,8 +258,9 @@ MEANINGS: Mapping[Kind, Meaning] = {
         'queue and exact pairs at `origin`; {"origin", "verb", "by", "until"}: an ack of what is absent', ("fold",)
     ),
     Kind.STREAM: Meaning(
-        'name: stream; {"queue", "epoch", "mode", "floor", "time"?, "asked"?, "abandon_after"?, "pipeline"?}: opened, '
-        "or fenced anew; asked: what log mode reads, from the next batch on; times in microseconds; pipeline: whose",
+        'name: stream; {"queue", "epoch", "mode", "floor", "time"?, "asked"?, "abandon_after"?, "pipeline"?, '
+        '"owner"?}: opened, or fenced anew; asked: what log mode reads, from the next batch on; times in microseconds; '
+        "pipeline, owner: whose",
         ("fold", "audit", "events"),
         "synced",
     ),

@@ -1,4 +1,4 @@
-"""Durable readers of several topics: who may read none of them finds none."""
+"""Durable readers of several topics: who may read none of them finds none, and each belongs to who opened it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import pytest
 import penstock
 from http_lab import Http
 from penstock.errors import AccessRefused, NotFound
+from penstock.testing import Broker
 from scenario import broker_of
 
 
@@ -24,3 +25,58 @@ def test_who_may_read_no_topic_neither_takes_over_nor_forgets_a_stream_of_a_patt
             with pytest.raises(NotFound, match="no stream 's'"):
                 poor.action("stream_release", with_vhost=False, stream="s", drop=True)
             assert reader.action("stream_open", stream="s", pattern=".*")["epoch"] == 2
+
+
+USERS = (("ann", ""), ("bob", ""), ("eve", "administrator"))
+
+
+def test_a_stream_of_a_pattern_belongs_to_who_opened_it() -> None:
+    """Who reads other topics of the pattern, or all of them, neither takes it over nor settles it nor forgets it."""
+    with broker_of({"name": "q"}) as broker:
+        http = Http(broker)
+        for name, tags in USERS:
+            http.do("PUT", f"users/{name}", {"password": name, "tags": tags}, 201)
+            http.do("PUT", f"permissions/%2F/{name}", {"configure": ".*", "write": ".*", "read": ".*"}, 201)
+        ann, bob, eve = (client_of(broker, name) for name, _ in USERS)
+        assert ann.action("stream_open", stream="s", pattern=".*")["epoch"] == 1
+        with pytest.raises(AccessRefused, match="stream 's'"):
+            bob.action("stream_open", stream="s", pattern=".*")
+        for action, fields in OF_A_STREAM.items():
+            with pytest.raises(NotFound, match="no stream 's'"):
+                bob.action(action, with_vhost=False, stream="s", **fields)
+        with pytest.raises(NotFound, match="no stream 's'"):
+            bob.action("sink_commit", with_vhost=False, query="k", batch=1, stages=[], settle=SETTLE)
+        assert ann.action("stream_begin", with_vhost=False, stream="s", bookmark="EPOCH")
+        assert ann.action("stream_open", stream="s", pattern=".*")["epoch"] == 2
+        assert eve.action("stream_open", stream="s", pattern=".*")["epoch"] == 3
+        for client in (ann, bob, eve):
+            client.close()
+        broker.restart()
+        ann, bob = client_of(broker, "ann"), client_of(broker, "bob")
+        with pytest.raises(AccessRefused, match="stream 's'"):
+            bob.action("stream_open", stream="s", pattern=".*")
+        assert ann.action("stream_open", stream="s", pattern=".*")["epoch"] == 4
+        bob.action("stream_open", stream="t", topic="q")
+        assert ann.action("stream_open", stream="t", topic="q")["epoch"] == 2  # of one topic: who may read it
+        Http(broker).do("DELETE", "users/ann")
+        assert bob.action("stream_open", stream="s", pattern=".*")["epoch"] == 5  # whose it was has gone
+        bob.action("stream_release", with_vhost=False, stream="s", drop=True)
+        for client in (ann, bob):
+            client.close()
+
+
+def client_of(broker: Broker, user: str) -> penstock.Client:
+    return penstock.connect(broker.flight_url.replace("guest:guest", f"{user}:{user}"))
+
+
+SETTLE = {"stream": "s", "epoch": 1, "batch": 0}
+OF_A_STREAM: dict[str, dict[str, object]] = {
+    "stream_begin": {"bookmark": "EPOCH"},
+    "plan_range": {"start": 1},
+    "range_parts": {"start": 1, "end": 2, "parts": 1},
+    "stream_lag": {},
+    "stream_release": {"drop": True},
+    "plan": {"start": 0},
+    "stream_resume": {"batch": 1},
+    "settle": {"batch": 0},
+}

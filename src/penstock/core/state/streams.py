@@ -100,6 +100,7 @@ class StreamState:
     counted: array[int] = field(default_factory=lambda: array("q"))  # mode changes: flat pairs its reader has counted
     doubt: Doubt = field(default_factory=Doubt)  # queue mode: of the batch that is planned and not settled
     pipeline: str = ""  # whose it is; empty: nobody has said
+    owner: str = ""  # the user whose it is: of a reader of several topics, who opened it; empty: nobody's
 
     @property
     def holds_from(self) -> int | None:
@@ -154,6 +155,7 @@ class StreamState:
             self.asked = asked
         self.abandon_after = numbers.get("abandon_after", self.abandon_after)
         self.pipeline = str(header.get("pipeline", self.pipeline))
+        self.owner = str(header.get("owner", self.owner))
         self.released, self.abandoned = 0, False
         if header.get("anew"):
             self._count_anew()
@@ -236,6 +238,7 @@ class StreamState:
             "asked": self.asked, "before": [[last, asked] for last, asked in self.before], "said": self.said,
             "abandon_after": self.abandon_after, "read": self.read, "released": self.released,
             "abandoned": self.abandoned, "counted": self.counted.tolist(), "pipeline": self.pipeline,
+            "owner": self.owner,
         }  # fmt: skip
         return {
             "queue": self.queue, "epoch": self.epoch, "mode": self.mode, "floor": self.floor, "planned": self.planned,
@@ -257,6 +260,7 @@ class StreamState:
             numbers.get("abandon_after", 0), numbers.get("read", 0), numbers.get("released", 0),
             bool(data.get("abandoned")), counted=array("q", cast("list[int]", data.get("counted", []))),
             doubt=load_doubt(data.get("doubt")), pipeline=str(data.get("pipeline", "")),
+            owner=str(data.get("owner", "")),
         )  # fmt: skip
 
     _FOLDS: ClassVar[Mapping[Kind, Callable[..., None]]] = {

@@ -253,13 +253,14 @@ class Streams(StreamTable):
         abandon_after: int | None = None,
         anew: bool = False,
         pipeline: str | None = None,
+        owner: str | None = None,
     ) -> Opened:
         """A reader starts: a new epoch, older ones are refused from now on.  `queue` is None in log mode.
 
         asked: in log mode what is read, as far as it was said.
         abandon_after: microseconds, 0 for never; None: as it is.
         anew: in mode changes nothing is counted yet.
-        pipeline: whose stream it is; None: as it is.
+        pipeline: whose stream it is; None: as it is.  owner: the same of a user.
         Errors: PreconditionFailed when the stream reads another queue, another topic or in another mode.
         """
         _refuse_mode(name, queue, mode)
@@ -276,7 +277,8 @@ class Streams(StreamTable):
             "queue": number, "epoch": state.epoch + 1, "mode": mode, "floor": state.floor, "time": now.wall
         }  # fmt: skip
         said = {
-            "anew": anew or None, "asked": asked or None, "abandon_after": abandon_after, "pipeline": pipeline
+            "anew": anew or None, "asked": asked or None, "abandon_after": abandon_after, "pipeline": pipeline,
+            "owner": None if state.owner == owner else owner,
         }  # fmt: skip
         header |= {key: value for key, value in said.items() if value is not None}
         self.write(Kind.STREAM, name, state, header)

@@ -257,9 +257,13 @@ class Gatekeeper:
                     f"query '{query}' belongs to another user: '{caller.user}' may commit for it with the tag "
                     "'administrator', or when that user is gone"
                 )
-            return before if before and self._people(before).there else caller.user
+            return self.owner_after(caller, before)
 
         return after
+
+    def owner_after(self, caller: Caller, before: str) -> str:
+        """Whose something is that the caller goes on with: it stays whose it is, unless nobody has it any more."""
+        return before if before and self._people(before).there else caller.user
 
     def sow_delete(self, caller: Caller, rights: Rights, body: Body) -> None:
         """A user removes what he may publish, all of it; of a commit it is a part, with a vhost of its own."""
@@ -271,6 +275,8 @@ class Gatekeeper:
 
     def _stream_of(self, caller: Caller, rights: Rights, stream: str) -> None:
         """A stream of a queue takes all of it; one of a topic reads what of the topic the user may read.
+
+        What one of several topics has read, others may not read: so it belongs to who opened it.
 
         NotFound for one that the user may not read, as for one that is not there.
         """
@@ -292,7 +298,10 @@ class Gatekeeper:
                 exchange = str(state.asked.get("exchange", ""))
                 if state.asked.get("topic") is not None:
                     rights.read_topic(vhost, exchange, str(state.asked["topic"]))
-                elif "pattern" in state.asked and all(one is False for _, one in rights.topic_rights(vhost, exchange)):
+                elif "pattern" in state.asked and (
+                    not self.owns(caller, state.owner)
+                    or all(one is False for _, one in rights.topic_rights(vhost, exchange))
+                ):
                     raise refused("read", f"topics of exchange '{exchange}' in vhost '{vhost}'", rights.user)
         except AccessRefused:
             raise NotFound(f"no stream '{stream}'") from None

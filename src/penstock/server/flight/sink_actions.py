@@ -95,8 +95,7 @@ Brought: TypeAlias = "tuple[Asked, list[Found]]"
 
 class SinkActions(StreamActions):
     def __init__(self, handover: Handover, stages: Stages, copier: Copier, gate: Gatekeeper) -> None:
-        super().__init__(handover)
-        self.gate = gate
+        super().__init__(handover, gate)
         self.stages = stages
         self.copier = copier
         self.sink_table: Table = {

@@ -51,8 +51,9 @@ ROWS_DEFAULT = 10_000
 class StreamActions:
     """Streams; and how any action runs on the loop."""
 
-    def __init__(self, handover: Handover) -> None:
+    def __init__(self, handover: Handover, gate: Gatekeeper) -> None:
         self.engine = handover.engine
+        self.gate = gate
         self._handover = handover
         self.siblings = Siblings(handover.engine)
         self.stream_table: Table = {
@@ -114,10 +115,13 @@ class StreamActions:
         def work() -> Reply:
             core = self.engine.core
             source = core.queue(vhost, queue) if queue is not None and mode != "changes" else None
-            now = self.engine.now()
+            now, state = self.engine.now(), core.streams.states.get(stream)
+            owner = None
+            if asked is not None and "pattern" in asked:
+                owner = self.gate.owner_after(caller, "" if state is None else state.owner)
             opened = core.streams.open(
                 now, stream, source, instance, mode, anew=anew, asked=asked, abandon_after=abandon_after,
-                pipeline=pipeline,
+                pipeline=pipeline, owner=owner,
             )  # fmt: skip
             return {
                 "stream": stream,
