@@ -20,10 +20,10 @@ from typing import NamedTuple, TypeAlias, cast
 import numpy as np
 import pyarrow as pa
 
-from penstock.core.audit_histories import NONE, AuditedQueue, Bools, Events, Find, Op
+from penstock.core.audit_histories import NONE, AuditedQueue, Events, Find, Op
 from penstock.core.state.durable import DurableState
 from penstock.core.state.encoding import load
-from penstock.core.state.lsns import Ints, blobs, ints, pick
+from penstock.core.state.lsns import Bools, Ints, blobs, ints, pick
 from penstock.core.state.pending import DecidedState, decided_copies, decided_of
 from penstock.core.state.streams import StreamState
 from penstock.records.dataclass import dataclass

@@ -23,13 +23,11 @@ from itertools import pairwise
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
-from penstock.core.state.lsns import Ints, expand
+from penstock.core.state.lsns import Bools, Ints, expand
 from penstock.records.chunks import LSN_LIMIT
 from penstock.records.dataclass import dataclass
 
-Bools: TypeAlias = npt.NDArray[np.bool_]
 NONE: Ints = np.zeros(0, dtype=np.int64)
 
 
@@ -121,9 +119,11 @@ class AuditedQueue:
         """Messages that came although newer ones are here."""
         nothing = np.zeros(len(lsns), dtype=np.int64)
         self.take(lsns, nothing, state, until, nothing)
-        order = np.argsort(self.lsns, kind="stable")
-        self.lsns, self.attempts, self.state = self.lsns[order], self.attempts[order], self.state[order]
-        self.until, self.transient = self.until[order], self.transient[order]
+        self._pick(np.argsort(self.lsns, kind="stable"))
+
+    def _pick(self, these: Ints | Bools) -> None:
+        self.lsns, self.attempts, self.state = self.lsns[these], self.attempts[these], self.state[these]
+        self.until, self.transient = self.until[these], self.transient[these]
 
     def close(self, boots: Ints, find: Find) -> None:
         """Bring the window's events to the messages.  `boots`: LSNs of the window's BOOT records."""
@@ -138,9 +138,7 @@ class AuditedQueue:
             self.counts["deleted with the queue"] += size - int(gone.sum())
             gone[:] = True
         if gone.any():
-            kept = ~gone
-            self.lsns, self.attempts, self.state = self.lsns[kept], self.attempts[kept], self.state[kept]
-            self.until, self.transient = self.until[kept], self.transient[kept]
+            self._pick(~gone)
             if self.owned:
                 lowest = int(self.lsns[0]) if len(self.lsns) else LSN_LIMIT
                 self.owned = [one for one in self.owned if one[2] > lowest]

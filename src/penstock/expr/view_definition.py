@@ -61,11 +61,8 @@ class Gather:
 
 def _parse_projection(text: str | Sequence[str]) -> tuple[Projection, ...]:
     """The fields of a `select`.  ExpressionError for what cannot stand."""
-    pieces = list(_pieces(text)) if isinstance(text, str) else [piece for one in text for piece in _pieces(one)]
-    if sum(len(piece.encode("utf-8", "surrogatepass")) for piece in pieces) > _SELECT_BYTES_MAX:
-        raise ExpressionError(f"the projection has more than {_SELECT_BYTES_MAX} bytes", text=pieces[0], place=0)
     out: list[Projection] = []
-    for piece in pieces:
+    for piece in _all_pieces(text, "projection"):
         if out and out[-1].hints and re.fullmatch(r"\w+", piece):
             out[-1] = replace(out[-1], hints=(*out[-1].hints, piece))
         else:
@@ -102,9 +99,7 @@ def _refuse_overlaps(projections: list[Projection]) -> None:
 
 def parse_grouping(text: str | Sequence[str]) -> tuple[Node, ...]:
     """The expressions of a `group_by`; none for one group of everything."""
-    pieces = list(_pieces(text)) if isinstance(text, str) else [piece for one in text for piece in _pieces(one)]
-    if sum(len(piece.encode("utf-8", "surrogatepass")) for piece in pieces) > _SELECT_BYTES_MAX:
-        raise ExpressionError(f"the grouping has more than {_SELECT_BYTES_MAX} bytes", text=pieces[0], place=0)
+    pieces = _all_pieces(text, "grouping")
     trees = tuple(map(parse, pieces))
     for tree, piece in zip(trees, pieces, strict=True):
         found = next((node for node in walk_tree(tree) if isinstance(node, Call) and node.name in AGGREGATES), None)
@@ -187,6 +182,14 @@ def _replaced(node: Node, part: Callable[[Node], Node | None]) -> Node:
         elif one.name in ("operand", "left", "right", "low", "high"):
             changes[one.name] = _replaced(cast("Node", value), part)
     return replace(node, **changes) if changes else node
+
+
+def _all_pieces(text: str | Sequence[str], what: str) -> list[str]:
+    """ExpressionError for more than may be kept."""
+    pieces = list(_pieces(text)) if isinstance(text, str) else [piece for one in text for piece in _pieces(one)]
+    if sum(len(piece.encode("utf-8", "surrogatepass")) for piece in pieces) > _SELECT_BYTES_MAX:
+        raise ExpressionError(f"the {what} has more than {_SELECT_BYTES_MAX} bytes", text=pieces[0], place=0)
+    return pieces
 
 
 def _pieces(text: str) -> Iterator[str]:
