@@ -14,7 +14,8 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Literal, NamedTuple, TypeAlias, get_args
+from operator import itemgetter
+from typing import ClassVar, Generic, Literal, NamedTuple, Self, TypeAlias, TypeVar, get_args
 
 from penstock.records.chunks import LSN_LIMIT
 
@@ -228,45 +229,72 @@ class Name(NamedTuple):
     origin: int
 
 
-class Foretold:
-    """By name."""
+K = TypeVar("K", bound=tuple[object, ...])
+
+
+class ClaimsOf(Generic[K]):
+    """Claims to messages that are not here, by whose they are."""
 
     __slots__ = ("_claims",)
 
-    def __init__(self, rows: Iterable[tuple[Name, int, int, Claim]] = ()) -> None:
-        self._claims = dict[Name, Claims]()
-        for name, first, stop, claim in rows:  # all of them, however many it had
-            self._claims.setdefault(name, Claims("")).put(first, stop, claim)
+    def __init__(self, rows: Iterable[tuple[K, int, int, Claim]] = ()) -> None:
+        self._claims = dict[K, Claims]()
+        self._put(rows)
 
-    def __iter__(self) -> Iterator[tuple[Name, int, int, Claim]]:
-        for name, claims in sorted(self._claims.items()):
+    def _put(self, rows: Iterable[tuple[K, int, int, Claim]]) -> None:
+        """All of them, however many it had."""
+        for key, first, stop, claim in rows:
+            self._claims.setdefault(key, Claims("")).put(first, stop, claim)
+
+    def rows(self) -> Iterator[tuple[K, int, int, Claim]]:
+        """All of them, in order."""
+        for key, claims in sorted(self._claims.items(), key=itemgetter(0)):
             for first, stop, claim in claims.spans():
-                yield name, first, stop, claim
+                yield key, first, stop, claim
 
     def __bool__(self) -> bool:
         return bool(self._claims)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Foretold) and list(self) == list(other)
+        return isinstance(other, type(self)) and list(self.rows()) == list(other.rows())
 
     __hash__ = None  # type: ignore[assignment]
 
-    def copy(self) -> Foretold:
+    def copy(self) -> Self:
         """The same, of which one may go on without the other."""
-        return Foretold(self)
+        made = type(self)()
+        made._put(self.rows())
+        return made
+
+
+class Bounded(ClaimsOf[K]):
+    """The same of so many spans as `MOST`; of more all is forgotten."""
+
+    __slots__ = ()
+
+    MOST: ClassVar[int]
+
+    def __iter__(self) -> Iterator[tuple[K, int, int, Claim]]:
+        return self.rows()
+
+    def add(self, key: K, spans: Iterable[Span], claim: Claim) -> None:
+        """Remember it."""
+        if sum(map(len, self._claims.values())) >= self.MOST:
+            self._claims.clear()
+        self._put((key, *span, claim) for span in spans)
+
+
+class Foretold(Bounded[Name]):
+    """By name."""
+
+    __slots__ = ()
+
+    MOST = FORETOLD_MOST
 
     def new(self, name: Name, spans: Iterable[Span], claim: Claim) -> list[Span]:
         """Those of which something is said that holds against what was known."""
         known = self._claims.get(name)
         return [span for span in spans if known is None or not known.has(*span, claim)]
-
-    def add(self, name: Name, spans: Iterable[Span], claim: Claim) -> None:
-        """Remember it."""
-        if sum(map(len, self._claims.values())) >= FORETOLD_MOST:
-            self._claims.clear()
-        claims = self._claims.setdefault(name, Claims(""))
-        for span in spans:
-            claims.put(*span, claim)
 
     def came(self, origin: int, first: int, stop: int) -> None:
         """Messages of an origin have come, to whatever queues there are."""

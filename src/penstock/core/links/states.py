@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, cast
 
-from penstock.core.links.ownership import Claim, Claims, Span, holds_against
+from penstock.core.links.ownership import Bounded, Claim, Claims, ClaimsOf, Span, holds_against
 from penstock.errors import QueueFull
 from penstock.records.dataclass import dataclass
 from penstock.records.queue_settings import QueueSettings
@@ -127,40 +127,12 @@ class Place(NamedTuple):
     heir: str
 
 
-class Returned:
+class Returned(Bounded[Place]):
     """What this site was given and could not take, and whose it said then that it is: of each heir once."""
 
-    __slots__ = ("_claims",)
+    __slots__ = ()
 
-    def __init__(self, rows: Iterable[tuple[Place, int, int, Claim]] = ()) -> None:
-        self._claims = dict[Place, Claims]()
-        for place, first, stop, claim in rows:  # all of them, however many it had
-            self._claims.setdefault(place, Claims("")).put(first, stop, claim)
-
-    def __iter__(self) -> Iterator[tuple[Place, int, int, Claim]]:
-        for place, claims in sorted(self._claims.items()):
-            for first, stop, claim in claims.spans():
-                yield place, first, stop, claim
-
-    def __bool__(self) -> bool:
-        return bool(self._claims)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Returned) and list(self) == list(other)
-
-    __hash__ = None  # type: ignore[assignment]
-
-    def copy(self) -> Returned:
-        """The same, of which one may go on without the other."""
-        return Returned(self)
-
-    def add(self, place: Place, spans: Iterable[Span], claim: Claim) -> None:
-        """They went to an heir."""
-        if sum(map(len, self._claims.values())) >= RETURNED_MOST:
-            self._claims.clear()
-        claims = self._claims.setdefault(place, Claims(""))
-        for span in spans:
-            claims.put(*span, claim)
+    MOST = RETURNED_MOST
 
     def but(self, place: Place, spans: Iterable[Span], claim: Claim | None = None) -> list[Span]:
         """Those that did not go to an heir, or to none if that is empty; claim: or before this was claimed."""
@@ -187,32 +159,16 @@ EARLY_MOST = 20_000
 """Spans of messages of one queue and one origin of which claims are remembered."""
 
 
-class Early:
+class Early(ClaimsOf[tuple[int, int]]):
     """Claims that are remembered until their messages come."""
 
-    __slots__ = ("_claims",)
+    __slots__ = ()
 
     def __init__(self, claims: Iterable[EarlyClaim] = ()) -> None:
-        self._claims = dict[tuple[int, int], Claims]()
-        for one in claims:  # all of them, however many it had
-            self._claims.setdefault((one.queue, one.origin), Claims("")).put(one.first, one.stop, one.claim)
+        super().__init__(((one.queue, one.origin), one.first, one.stop, one.claim) for one in claims)
 
     def __iter__(self) -> Iterator[EarlyClaim]:
-        for (queue, origin), claims in sorted(self._claims.items()):
-            for first, stop, claim in claims.spans():
-                yield EarlyClaim(queue, origin, first, stop, claim)
-
-    def __bool__(self) -> bool:
-        return bool(self._claims)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Early) and list(self) == list(other)
-
-    __hash__ = None  # type: ignore[assignment]
-
-    def copy(self) -> Early:
-        """The same, of which one may go on without the other."""
-        return Early(self)
+        return (EarlyClaim(*key, first, stop, claim) for key, first, stop, claim in self.rows())
 
     def add(self, one: EarlyClaim) -> bool:
         """Remember it; whether it holds against what was known.
