@@ -10,9 +10,9 @@ Confirms are gathered, too: one a channel and commit.
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol
 
-from penstock.core.publishing.published import Published
+from penstock.core.publishing.published import Published, common
 from penstock.errors import DiskFull, Draining, Refused
 from penstock.records.entries import Publishes
 from penstock.server.amqp.holding import DiskAlarm, Holding
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from penstock.server.engine import Engine
     from penstock.wire.amqp.events import Event, Target
 
-T = TypeVar("T")
 
 FEW = 16
 """Messages of one read that are gathered; more are worth a batch of their own."""
@@ -144,8 +143,8 @@ class Gathering:
             mode = modes.pop() if len(modes) == 1 else -1
             if self._together():
                 alone = len(rows) == 1
-                topic = topics[0] if alone else _common(topics)
-                header = properties[0] if alone else _common(properties)
+                topic = topics[0] if alone else common(topics)
+                header = properties[0] if alone else common(properties)
                 self._publish(now, rows, Publishes(topic, header, bodies, size=size, plain=mode))
             else:
                 for (intake, channel, target), header, body in zip(rows, properties, bodies, strict=True):
@@ -261,8 +260,3 @@ class Publishers:
         for channel, sequence in confirms.items():
             if channel.open:
                 channel.session.outgoing.confirm_up_to(channel.number, sequence)
-
-
-def _common(values: list[T]) -> T | list[T]:
-    """One value where all rows have the same."""
-    return values[0] if values.count(values[0]) == len(values) else values

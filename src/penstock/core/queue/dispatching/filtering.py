@@ -361,7 +361,7 @@ class Targets:
                 targets.walked = main.last() if not len(chunk) else others
             return False
         if chunk[-1] > others:
-            chunk = chunk[: _count_to(chunk, others)]
+            chunk = chunk[: bisect_right(chunk, others)]
         self._scan(group, chunk, sink, last=last)
         return True
 
@@ -444,7 +444,7 @@ class Targets:
         if look.piece is not None and look.source is not None:
             self._looked_again(look, look.piece, look.source, found, upto)
             return
-        self._looked_at(look, _count_to(look.chunk, upto))
+        self._looked_at(look, bisect_right(look.chunk, upto))
         for targets, lsns in zip(look.lists, found, strict=True):
             targets.busy = targets.new = False
             if self.lists.get(targets.filter.text) is not targets:
@@ -467,8 +467,3 @@ class Targets:
                 self.recall(targets, as_chunk(mine), piece.place)
         source.cut(piece, upto)
         self._go_on()
-
-
-def _count_to(chunk: Chunk, lsn: int) -> int:
-    """How many of an ascending chunk are not above `lsn`."""
-    return bisect_right(chunk, lsn)
