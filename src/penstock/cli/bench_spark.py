@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.cli.benching import Size, app, own_queue, send
+from penstock.cli.benching import Count, Size, app, own_queue, send
 from penstock.cli.output import DEFAULT_URL, Json, Url, bar, connect, write_json, write_table
 from penstock.errors import NotFound, Refused, SettingsError
 
@@ -36,7 +36,7 @@ MISSING = "bench spark needs pyspark, which is not installed: pip install 'penst
 
 @app.command()
 def spark(
-    count: Annotated[int, typer.Option("--count", min=1, help="How many messages.")] = 1_000_000,
+    count: Count = 1_000_000,
     size: Size = 100,
     master: Annotated[str, typer.Option("--master", help="Where Spark runs.")] = "local[*]",
     url: Url = DEFAULT_URL,

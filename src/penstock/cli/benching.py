@@ -40,6 +40,7 @@ UNUSED = "1h"
 IDLE_S = 30.0
 """A bench that gets nothing for so long gives up."""
 
+Count = Annotated[int, typer.Option("--count", min=1, help="How many messages.")]
 Size = Annotated[int, typer.Option("--size", min=STAMP.size, help="Bytes of a body.")]
 Batch = Annotated[int, typer.Option("--batch", min=1, max=10_000, help="Messages that are sent and confirmed at once.")]
 Backlog = Annotated[int, typer.Option("--backlog", min=1, help="Messages that are unsettled at once.")]
@@ -51,7 +52,7 @@ Setting = Annotated[
 @served(app)
 def publish(
     client: Client,
-    count: Annotated[int, typer.Option("--count", min=1, help="How many messages.")] = 100_000,
+    count: Count = 100_000,
     size: Size = 100,
     batch: Batch = 1000,
     queue: Annotated[str | None, typer.Option("--queue", help="Into this queue, where they stay.")] = None,
@@ -71,7 +72,7 @@ def publish(
 @served(app)
 def consume(
     client: Client,
-    count: Annotated[int, typer.Option("--count", min=1, help="How many messages.")] = 100_000,
+    count: Count = 100_000,
     size: Size = 100,
     backlog: Backlog = 1000,
     queue: Annotated[
@@ -104,7 +105,7 @@ def consume(
 @served(app)
 def both(
     client: Client,
-    count: Annotated[int, typer.Option("--count", min=1, help="How many messages.")] = 100_000,
+    count: Count = 100_000,
     size: Size = 100,
     batch: Batch = 1000,
     backlog: Backlog = 1000,
@@ -126,7 +127,7 @@ def both(
 @served(app)
 def ping(
     client: Client,
-    count: Annotated[int, typer.Option("--count", min=1, help="How many messages.")] = 1000,
+    count: Count = 1000,
     size: Size = 100,
     setting: Setting = None,
 ) -> Told:

@@ -88,8 +88,7 @@ def examine_cluster(settings: Settings) -> Iterator[Finding]:
         yield Finding("cluster", "bad", str(error), "something else is kept there: give another place")
         return
     if state.manual and (rival := rival_of(OsDisk(settings.server.data), state)) is not None:
-        leader = "nobody" if rival.leader is None else rival.members[rival.leader].name
-        found = f"two: {leader} leads term {rival.term}, of which this member has nothing"
+        found = f"two: {rival.leader_name} leads term {rival.term}, of which this member has nothing"
         yield Finding("leaders", "bad", found, "`penstock cluster promote` with --lose sets one of them aside")
     yield from _members(settings, section, state)
 
@@ -199,10 +198,9 @@ def status(config: ConfigFile = None, json: Json = False) -> None:
     ]
     write_table(("name", "member", "role", "in sync", "address"), rows, title=f"{state.cluster}, term {state.term}")
     if rival is not None:
-        leader = "nobody" if rival.leader is None else rival.members[rival.leader].name
         note(
-            f"TWO LEADERS: {leader} leads term {rival.term}, of which this member knows nothing; neither leads on "
-            "until `penstock cluster promote` with --lose has said which is set aside"
+            f"TWO LEADERS: {rival.leader_name} leads term {rival.term}, of which this member knows nothing; neither "
+            "leads on until `penstock cluster promote` with --lose has said which is set aside"
         )
 
 

@@ -43,6 +43,8 @@ if TYPE_CHECKING:
     from penstock.client import Client, Message, TableReceipt
 
 
+Raw = Annotated[bool, typer.Option("--raw", help="Bodies as they are, also those of a type such as Avro.")]
+
 BATCH_ROWS = 10_000
 
 FORMATS = {

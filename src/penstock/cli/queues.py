@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from penstock.cli.messages import as_it_is, reader, reasons, until_or_for, when_of
+from penstock.cli.messages import Raw, as_it_is, reader, reasons, until_or_for, when_of
 from penstock.cli.messages import show as show_message
 from penstock.cli.output import (
     DEFAULT_URL,
@@ -192,7 +192,7 @@ def read_setting(text: str) -> tuple[str, object]:
 def peek(
     name: Name,
     count: Annotated[int, typer.Option("--count", min=1, help="How many, from the oldest.")] = 10,
-    raw: Annotated[bool, typer.Option("--raw", help="Bodies as they are, also those of a type such as Avro.")] = False,
+    raw: Raw = False,
     url: Url = DEFAULT_URL,
     json: Json = False,
 ) -> None:

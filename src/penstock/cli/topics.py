@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol, cast
 
 import typer
 
-from penstock.cli.messages import as_it_is, reader
+from penstock.cli.messages import Raw, as_it_is, reader
 from penstock.cli.messages import show as show_message
 from penstock.cli.output import (
     DEFAULT_URL,
@@ -41,6 +41,11 @@ if TYPE_CHECKING:
 
 app = family("topic", "List and show declared topics and views.")
 
+OfExchange = Annotated[str, typer.Option("--exchange", help="Its exchange, if it is not the default one.")]
+Shown = Annotated[
+    str | None, typer.Option("--fields", help="Fields of a JSON body to show: '-/,+/id', or all but '-/notes'.")
+]
+
 COLUMNS = ("topic", "kind", "exchange", "key", "expiration", "records")
 
 
@@ -59,7 +64,7 @@ def list_(client: Client) -> Told:
 def show(
     client: Client,
     name: Annotated[str, typer.Argument(help="The topic or view.")],
-    exchange: Annotated[str, typer.Option(help="Its exchange, if it is not the default one.")] = "",
+    exchange: OfExchange = "",
 ) -> Told:
     """Show one topic or view: its key, its records, and what became of them since the server started.
 
@@ -75,7 +80,7 @@ def schema(
     register: Annotated[
         str | None, typer.Option(help="The next version, such as 'id bigint, total double', for readers.")
     ] = None,
-    exchange: Annotated[str, typer.Option(help="Its exchange, if it is not the default one.")] = "",
+    exchange: OfExchange = "",
 ) -> Told:
     """Show the versions of a topic's schema, or register the next one.
 
@@ -136,10 +141,8 @@ def sow(
         str | None, typer.Option("--select", help="Gather: '/region, SUM(/total) AS /total'; with --group-by.")
     ] = None,
     group_by: Annotated[str | None, typer.Option("--group-by", help="One row for each of these, as '/region'.")] = None,
-    exchange: Annotated[str, typer.Option(help="Its exchange, if it is not the default one.")] = "",
-    fields: Annotated[
-        str | None, typer.Option("--fields", help="Fields of a JSON body to show: '-/,+/id', or all but '-/notes'.")
-    ] = None,
+    exchange: OfExchange = "",
+    fields: Shown = None,
     stats: Annotated[
         bool, typer.Option("--stats", help="Say at the end how many were compared, matched and shown.")
     ] = False,
@@ -147,7 +150,7 @@ def sow(
         bool, typer.Option("--delete", help="Remove the records that match; says how many first.")
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
-    raw: Annotated[bool, typer.Option("--raw", help="Bodies as they are, also those of a type such as Avro.")] = False,
+    raw: Raw = False,
     url: Url = DEFAULT_URL,
     json: Json = False,
 ) -> None:
@@ -363,9 +366,7 @@ def replay(
     not_found: Annotated[
         str, typer.Option("--bookmark-not-found", help="What an unknown bookmark is: epoch, now or fail.")
     ] = "now",
-    fields: Annotated[
-        str | None, typer.Option("--fields", help="Fields of a JSON body to show: '-/,+/id', or all but '-/notes'.")
-    ] = None,
+    fields: Shown = None,
     url: Url = DEFAULT_URL,
     json: Json = False,
 ) -> None:

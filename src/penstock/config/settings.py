@@ -52,6 +52,7 @@ from penstock.config.vhost_sections import (
 from penstock.errors import InvalidArgument
 from penstock.records.event_actions import Action
 from penstock.records.password_hashes import IN_SETTINGS, check_hash
+from penstock.records.rights import Tag
 
 FOREVER = "forever"
 """A retention that keeps everything."""
@@ -224,7 +225,7 @@ class User(Section):
     hashing: Literal["sha256", "sha512", "md5", "argon2id"] = Field(
         default="sha256", description="How password_hash was made."
     )
-    tags: tuple[Literal["administrator", "policymaker", "monitoring", "management", "impersonator"], ...] = Field(
+    tags: tuple[Tag, ...] = Field(
         default=(),
         description='What else the user may do: "administrator" reads records of all kinds, has the whole log '
         'backed up, verified and compacted, and administers users, vhosts and limits over HTTP; "monitoring" sees '

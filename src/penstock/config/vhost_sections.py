@@ -35,8 +35,9 @@ from penstock.errors import InvalidArgument
 from penstock.records.address_settings import wrong_pattern
 from penstock.records.declared_types import ExchangeType, TypeName
 from penstock.records.message_types import JSON, MESSAGE_TYPE, MESSAGE_TYPES, SCHEMA_TYPES, wrong_type
-from penstock.records.queue_settings import AddressSetting, Policy, QueueSettings
+from penstock.records.queue_settings import AddressSetting, ApplyTo, Policy, QueueSettings
 from penstock.records.regular_expressions import PatternError, compile_pattern, topic_pattern
+from penstock.records.rights import Tag
 from penstock.records.sow_settings import JSON_SCHEMA, JSON_SCHEMA_CHECK, wrong
 from penstock.units import parse_duration
 
@@ -80,9 +81,7 @@ class EntitlementSection(Section):
     """`[[entitlement]]`.  Without any, whoever may log in may do everything; with one, what none allows is refused."""
 
     user: Name | None = Field(default=None, description="A name or a pattern of names; everybody without.")
-    tag: Literal["administrator", "policymaker", "monitoring", "management", "impersonator"] | None = Field(
-        default=None, description="Only users with this tag."
-    )
+    tag: Tag | None = Field(default=None, description="Only users with this tag.")
     topic: Name | None = Field(default=None, description="A topic's name, or a pattern of names.")
     queue: Name | None = Field(
         default=None, description="Or a queue's, or a pattern.  Without either: all topics and queues of the vhost."
@@ -249,9 +248,7 @@ class PolicySection(Section):
     priority: StrictInt = Field(
         default=0, description="Of those that match the highest rules alone; of equal ones the name that comes first."
     )
-    apply_to: Literal["queues", "classic_queues", "quorum_queues", "streams", "exchanges", "all"] = Field(
-        default="all", description="What it is for."
-    )
+    apply_to: ApplyTo = Field(default="all", description="What it is for.")
 
     def policy(self) -> Policy:
         """As the core takes it.  Raises InvalidArgument."""

@@ -20,7 +20,7 @@ from dataclasses import field, fields
 from datetime import datetime
 from functools import lru_cache
 from operator import attrgetter
-from typing import Literal, NamedTuple, TypeAlias, cast
+from typing import Literal, NamedTuple, TypeAlias, cast, get_args
 
 from penstock.records.dataclass import dataclass
 from penstock.records.declared_types import QUEUE_TYPES, QueueType, TypeName
@@ -166,7 +166,7 @@ LEVELS = "\0levels:"
 
 
 ApplyTo: TypeAlias = Literal["queues", "classic_queues", "quorum_queues", "streams", "exchanges", "all"]
-APPLY_TO: tuple[ApplyTo, ...] = ("queues", "classic_queues", "quorum_queues", "streams", "exchanges", "all")
+APPLY_TO: tuple[ApplyTo, ...] = get_args(ApplyTo)
 
 Origin: TypeAlias = Literal["command", "file"]
 """Who set it: somebody while the server ran, or the settings file, with which it goes."""

@@ -12,9 +12,12 @@ Source: RabbitMQ, access control and the tags of its management plugin.
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeAlias
 
 from penstock.records.dataclass import dataclass
+
+Tag: TypeAlias = Literal["administrator", "policymaker", "monitoring", "management", "impersonator"]
+"""Tags of RabbitMQ, which a settings file may give."""
 
 TAGS = ("management", "policymaker", "monitoring", "administrator")
 """Tags that mean something; a user may have others."""

@@ -99,6 +99,11 @@ class ClusterState:
     over: Runs = ()  # the same: terms that are over, and of which `terms` tells nothing, or nothing any more
 
     @property
+    def leader_name(self) -> str:
+        """Of who leads, for people."""
+        return "nobody" if self.leader is None else self.members[self.leader].name
+
+    @property
     def manual(self) -> bool:
         """Whether each member has a copy of its own, and a person says who leads."""
         return self.base > 0
@@ -263,8 +268,9 @@ class ClusterState:
             why.append(f"{name} is not in sync: what it lacks of what was confirmed would be lost; in sync: {there}")
             upto = self.committed
         if rival is not None:
-            leader = "nobody" if rival.leader is None else rival.members[rival.leader].name
-            why.append(f"{leader} leads term {rival.term}, of which {name} has nothing: it would be set aside")
+            why.append(
+                f"{rival.leader_name} leads term {rival.term}, of which {name} has nothing: it would be set aside"
+            )
             upto = max(upto, rival.committed)
         if why and lose != upto:
             raise PreconditionFailed(

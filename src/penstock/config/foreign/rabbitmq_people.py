@@ -7,14 +7,15 @@ or a stream loses by there being one instance is said.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple, TypeVar, cast
+from typing import NamedTuple, TypeVar, cast, get_args
 
 from penstock.config.foreign.converted import Book, Place, Verdict
 from penstock.config.queue_values import argument_name
 from penstock.records.password_hashes import IN_SETTINGS, SHA256
+from penstock.records.rights import Tag
 
 ALL = ".*"
-TAGS = ("administrator", "policymaker", "monitoring", "management", "impersonator")
+TAGS = get_args(Tag)
 _IN_SETTINGS = {theirs: ours for ours, theirs in IN_SETTINGS.items()}
 USER_LIMITS = {"max-connections": "max_connections", "max-channels": "max_channels"}
 VHOST_LIMITS = {"max-connections": "max_connections", "max-queues": "max_queues"}
