@@ -4,7 +4,7 @@ Rows are read and filtered off the loop, the loop takes a few hundred messages a
 says where it ended, so that who asks sets the pace; a step is atomic, and what comes between is harmless.
 
 The origin of a dead letter is read from its header (`x-death`), which a publisher may write as well: it is believed of
-what this server wrote, moved, or heard from another site.
+what this server wrote, moved, or heard from another site that wrote it.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
@@ -82,13 +82,16 @@ def of_record(log: Kept, lsn: int) -> Origin | None:
 def is_vouched(log: Kept, lsn: int) -> bool:
     """Whether a message has its header from others than a publisher here.
 
-    It came over a link, or it was moved, and what it was before is a dead letter, or is forgotten.
+    A site of a link wrote it as a dead letter, or it was moved, and what it was before is a dead letter, or is forgotten.
     """
     known = _group(log, lsn)
     if known is None:
         return False
-    for body in blobs(pick(known, numbers(known, "kind") == int(Kind.CARRIED), ["body"]), "body"):
-        if any(here <= lsn < here + count for here, _, count in struct.iter_unpack("<3q", body)):
+    carried = pick(known, numbers(known, "kind") == int(Kind.CARRIED), ["properties", "body"])
+    for header, body in zip(blobs(carried, "properties"), blobs(carried, "body"), strict=True):
+        if orjson.loads(header).get("letters") and any(
+            here <= lsn < here + count for here, _, count in struct.iter_unpack("<3q", body)
+        ):
             return True
     for _, told in _ends(log, lsn):
         if any(new == lsn for _, new in cast("list[tuple[int, int]]", told.get("dead") or ())):

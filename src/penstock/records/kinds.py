@@ -397,9 +397,10 @@ MEANINGS: Mapping[Kind, Meaning] = {
         "synced",
     ),
     Kind.CARRIED: Meaning(
-        'name: a site; {"peer", "path": [origin, ...], "times"?: [LSN here, microseconds, ...]}; body: packed triples '
-        "of 64-bit integers: first LSN here, first LSN there, count: these rows of the same group were published at "
-        "that site, and have passed these; times: when, from each of these LSNs on",
+        'name: a site; {"peer", "path": [origin, ...], "times"?: [LSN here, microseconds, ...], "letters"?}; body: '
+        "packed triples of 64-bit integers: first LSN here, first LSN there, count: these rows of the same group were "
+        "published at that site, and have passed these; times: when, from each of these LSNs on; letters: a site wrote "
+        "them as dead letters",
         ("fold", "links"),
     ),
     Kind.OWN: Meaning(

@@ -248,7 +248,7 @@ class LinkingCommands(TransferCommands):
                     batch, there = self._batch(piece, some, now.wall)
                     numbers = [one for one in parcel.numbers if one.origin == piece.path[0]]
                     owners = self._owners(batch, site, origin, int(there[0]), piece.at)
-                    self.carry(now, piece.path, batch, there, owners, numbers)
+                    self.carry(now, piece.path, batch, there, owners, numbers, letters=piece.letters)
             at += piece.rows
 
     def _parted(self, rows: pa.RecordBatch, site: str) -> Iterator[pa.RecordBatch]:

@@ -99,19 +99,15 @@ class LinkCommands(QueueCommands):
         queue.newcomers_of(claim, self.peers)
 
     def carry(
-        self,
-        now: Now,
-        path: Sequence[int],
-        batch: Publishes,
-        there: Sequence[int],
-        owners: Mapping[Queue, str],
-        numbers_told: Sequence[NumbersThere] = (),
-    ) -> int:
+        self, now: Now, path: Sequence[int], batch: Publishes, there: Sequence[int], owners: Mapping[Queue, str],
+        numbers_told: Sequence[NumbersThere] = (), *, letters: bool = False,
+    ) -> int:  # fmt: skip
         """Store messages that another site published; how many were not here.
 
         path     the origins that they have passed, the first is where they were published
         there    their LSNs there, ascending, row by row
         owners   of each queue that is shared, the site that may lease them first
+        letters  a site wrote them as dead letters: what their headers say of deaths is believed here, too
         Nobody here is given what another owns, not even for a moment.  Acks that came before them are applied.
         """
         if self.origin in path or not len(there):
@@ -141,6 +137,9 @@ class LinkCommands(QueueCommands):
             if batch.sent_at is not None:
                 sent = ints(batch.sent_at)
                 header["times"] = _changes(published.positions, np.delete(sent, sorted(lost)) if lost else sent)
+            if letters:
+                header["letters"] = True
+                self._letters.vouch(range(here, here + count) for here, _, count in runs)
             self._out.record(Kind.CARRIED, site, header, body)
         self._number_carried(peer, runs, numbers_told)
         early = dict[int, list[tuple[list[Span], Claim]]]()  # by queue

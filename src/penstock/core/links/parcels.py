@@ -31,6 +31,7 @@ class Piece(NamedTuple):
     path      the origins that they have passed, the first is where they were published, the last who sends them
     blind     further routing keys, which nobody is shown
     at        where the first one stands in the log of who sends them; queues that begin there part pieces; 0: not told
+    letters   a site wrote them as dead letters, no publisher did: what their headers say of deaths is so
     """
 
     path: tuple[int, ...]
@@ -39,6 +40,7 @@ class Piece(NamedTuple):
     blind: tuple[str, ...]
     rows: int
     at: int = 0
+    letters: bool = False
 
 
 class Told(NamedTuple):
@@ -85,7 +87,7 @@ class Parcel(NamedTuple):
         """All but the rows, as bytes."""
         table: dict[str, object] = {"upto": self.upto}
         if self.pieces:
-            table["pieces"] = [list(piece) for piece in self.pieces]
+            table["pieces"] = [list(piece if piece.letters else piece[:-1]) for piece in self.pieces]
         if self.told:
             table["told"] = [_plain(one) for one in self.told]
         if self.numbers:
@@ -283,7 +285,10 @@ def _origin(value: object) -> int:
     return value
 
 
-def _piece(path: Sequence[object], vhost: str, exchange: str, blind: Sequence[str], rows: int, at: int = 0) -> Piece:
+def _piece(
+    path: Sequence[object], vhost: str, exchange: str, blind: Sequence[str], rows: int, at: int = 0,
+    letters: object = False,
+) -> Piece:  # fmt: skip
     origins = tuple(map(_origin, path)) if isinstance(path, list) else ()
     if not 0 < len(origins) <= PATH_MOST or len(set(origins)) != len(origins):
         raise ValueError(f"{_shown(path)} is no path of up to {PATH_MOST} origins, each once")
@@ -292,7 +297,9 @@ def _piece(path: Sequence[object], vhost: str, exchange: str, blind: Sequence[st
     keys = tuple(map(_text, blind))
     if told_blind(keys) != keys:
         raise ValueError(f"a message has {len(keys)} further routing keys: {BLIND_MOST} of {BLIND_BYTES} bytes may be")
-    return Piece(origins, _text(vhost), _text(exchange), keys, _number(rows, 1), _number(at))
+    if not isinstance(letters, bool):
+        raise TypeError(f"{_shown(letters)} does not say whether they are dead letters")
+    return Piece(origins, _text(vhost), _text(exchange), keys, _number(rows, 1), _number(at), letters)
 
 
 def _numbers(publisher: str, origin: object, sequence: int, lsn: int, count: int) -> Numbers:

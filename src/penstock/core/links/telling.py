@@ -220,7 +220,7 @@ class Telling:
             messages = _rows(batch, np.flatnonzero((kinds <= Kind.PUBLISH_TRANSIENT) & new))
         pieces, rows = list[Piece](), None
         if messages.num_rows:
-            pieces, rows = self._messages(messages, list(_ways(records)), cuts)
+            pieces, rows = self._messages(messages, list(_ways(records)), cuts, _letters(records))
         told = chain(self._settled(records), self._claims(records))  # what is gone nobody is given, whoever owns it
         numbers = tuple(self._numbers(records)) if pieces else ()
         offers = tuple(self._offers([lsn for lsn in cuts if lsn > self._offered], records))
@@ -236,9 +236,12 @@ class Telling:
     # -- messages
 
     def _messages(
-        self, rows: pa.RecordBatch, ways: list[_Way], begun: Sequence[int]
+        self, rows: pa.RecordBatch, ways: list[_Way], begun: Sequence[int], letters: Sequence[range]
     ) -> tuple[list[Piece], pa.RecordBatch | None]:
-        """Which of these messages go on: those rows.  begun: LSNs at which queues begin or end."""
+        """Which of these messages go on: those rows.
+
+        begun: LSNs at which queues begin or end.  letters: LSNs of dead letters.
+        """
         here: npt.NDArray[np.int64] = rows.column("lsn").to_numpy()
         own: tuple[int, ...] = (self._home.origin,)
         parts, there = _parted(here, ways, own) if ways else ([(0, len(here), own)], here)
@@ -262,7 +265,7 @@ class Telling:
             out = pa.RecordBatch.from_arrays(list(columns.values()), names=CARRIED.names)
         if count < len(goes):
             out = out.take(np.flatnonzero(goes))
-        return list(self._pieces(goes, parts, topics, here, begun)), out
+        return list(self._pieces(goes, parts, topics, here, begun, _marked(here, letters))), out
 
     def _goes_on(self, path: tuple[int, ...]) -> bool:
         peers = self._home.peers
@@ -298,9 +301,12 @@ class Telling:
     def _pieces(
         self, goes: npt.NDArray[np.bool_], parts: Sequence[tuple[int, int, tuple[int, ...]]],
         topics: Sequence[_Topics], here: npt.NDArray[np.int64], begun: Sequence[int],
+        letters: npt.NDArray[np.bool_] | None,
     ) -> Iterator[Piece]:  # fmt: skip
-        """What goes on, cut where the way or the exchange changes, or a queue begins."""
+        """What goes on, cut where the way or the exchange changes, a queue begins, or dead letters do."""
         ends = {end for part in parts for end in part[:2]} | {end for one in topics for end in one[:2]}
+        if letters is not None:
+            ends.update((np.flatnonzero(np.diff(letters)) + 1).tolist())
         cuts = sorted(ends.union(np.searchsorted(here, begun).tolist()) if begun else ends)
         ways, places = iter(parts), iter(topics)
         way, place = next(ways), next(places)
@@ -312,7 +318,15 @@ class Telling:
             if count := int(np.count_nonzero(goes[low:high])):
                 path = way[2] if way[2][-1] == self._home.origin else (*way[2], self._home.origin)
                 vhost, exchange, blind = self._home.via_of(place.via)
-                yield Piece(path, vhost, exchange, told_blind(blind) if blind else (), count, int(here[low]))
+                yield Piece(
+                    path,
+                    vhost,
+                    exchange,
+                    told_blind(blind) if blind else (),
+                    count,
+                    int(here[low]),
+                    letters is not None and bool(letters[low]),
+                )
 
     # -- what happened to messages
 
@@ -402,6 +416,31 @@ def _ways(records: Sequence[_Record]) -> Iterator[_Way]:
             path, times = tuple(cast("list[int]", said["path"])), tuple(cast("list[int]", said.get("times", ())))
             for here, there, count in np.frombuffer(body, dtype="<i8").reshape(-1, 3).tolist():
                 yield _Way(here, here + count, there, path, times)
+
+
+def _letters(records: Sequence[_Record]) -> list[range]:
+    """LSNs of messages of a batch that this site, or one whose they are, wrote as dead letters."""
+    out = list[range]()
+    for _, kind, _, header, body in records:
+        if kind == Kind.EXPIRE and header:
+            said = load(header)
+            new = [new for _, new in cast("list[tuple[int, int]]", said.get("dead") or ())]
+            out += [range(lsn, lsn + 1) for lsn in (*new, *cast("list[int]", said.get("refused") or ()))]
+        elif kind == Kind.CARRIED and load(header).get("letters"):
+            runs = np.frombuffer(body, dtype="<i8").reshape(-1, 3).tolist()
+            out += [range(here, here + count) for here, _, count in runs]
+    return out
+
+
+def _marked(here: npt.NDArray[np.int64], letters: Sequence[range]) -> npt.NDArray[np.bool_] | None:
+    """Which of the LSNs are among them; None: none is."""
+    if not letters:
+        return None
+    out = np.zeros(len(here), dtype=np.bool_)
+    for some in letters:
+        low, high = np.searchsorted(here, (some.start, some.stop)).tolist()
+        out[low:high] = True
+    return out
 
 
 def _times_of(column: pa.Array[Any], lsns: npt.NDArray[np.int64], ways: Sequence[_Way]) -> pa.Array[Any]:

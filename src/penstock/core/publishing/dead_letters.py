@@ -6,7 +6,7 @@ not.  Letters of letters come about in later turns, when their bodies have been 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import field
 from typing import TypeAlias, cast
 
@@ -366,7 +366,11 @@ class DeadLetters:
                 self._hops.add(lsn, lsn + 1, hops)
         if one.onward:
             return list(zip(causes, lsns, strict=True))
-        self.letters.part()
-        for part in (lsns,) if isinstance(lsns, range) else (range(lsn, lsn + 1) for lsn in lsns):
-            self.letters.add(part.start, part.stop)
+        self.vouch((lsns,) if isinstance(lsns, range) else (range(lsn, lsn + 1) for lsn in lsns))
         return list(zip(causes, lsns, strict=True))
+
+    def vouch(self, spans: Iterable[range]) -> None:
+        """What was published last, and stands there, are dead letters that a site wrote."""
+        self.letters.part()
+        for span in spans:
+            self.letters.add(span.start, span.stop)

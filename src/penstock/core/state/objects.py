@@ -174,6 +174,8 @@ class Objects:
             self.sent += zip(times[::2], [*times[2::2], row.lsn], times[1::2], strict=True)
         for here, there, count in np.frombuffer(row.body, dtype="<i8").reshape(-1, 3).tolist():
             numbers.add(there, here, count)
+            if told.get("letters"):
+                self.letters += range(here, here + count)
             if self._state.early:
                 self._state.early.came(self._state.peers[peer].origin, there, there + count)
             if self._state.foretold:
