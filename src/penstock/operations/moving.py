@@ -82,16 +82,15 @@ def of_record(log: Kept, lsn: int) -> Origin | None:
 def is_vouched(log: Kept, lsn: int) -> bool:
     """Whether a message has its header from others than a publisher here.
 
-    A site of a link wrote it as a dead letter, or it was moved, and what it was before is a dead letter, or is forgotten.
+    A site of a link wrote it as a dead letter, or it was moved: what it was before is a dead letter, or is forgotten.
     """
     known = _group(log, lsn)
     if known is None:
         return False
     carried = pick(known, numbers(known, "kind") == int(Kind.CARRIED), ["properties", "body"])
     for header, body in zip(blobs(carried, "properties"), blobs(carried, "body"), strict=True):
-        if orjson.loads(header).get("letters") and any(
-            here <= lsn < here + count for here, _, count in struct.iter_unpack("<3q", body)
-        ):
+        runs = struct.iter_unpack("<3q", body) if orjson.loads(header).get("letters") else ()
+        if any(here <= lsn < here + count for here, _, count in runs):
             return True
     for _, told in _ends(log, lsn):
         if any(new == lsn for _, new in cast("list[tuple[int, int]]", told.get("dead") or ())):

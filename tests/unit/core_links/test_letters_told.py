@@ -1,4 +1,4 @@
-"""Deaths that a header tells of are believed at every site where a site wrote them, and nowhere where a publisher did."""
+"""Deaths that a header tells of are believed at every site if a site wrote them, and at none if a publisher did."""
 
 from __future__ import annotations
 
