@@ -410,7 +410,7 @@ MEANINGS: Mapping[Kind, Meaning] = {
     ),
     Kind.LINK: Meaning(
         'name: site; {"peer", "heard"?, "acked"?, "paused"?, "downgraded"?, "forgot"?, "floor"?}: what is so now of '
-        "the links between it and this one (`core.links.states`); forgot: where its messages stand here is known no "
+        "the links between it and this one (`core.links.sharing`); forgot: where its messages stand here is known no "
         'longer of those below this LSN.  Or {"peer", "ended"}: every site was told of the queues that ended up to '
         'there; nothing is said of this one.  Or {"peer", "passed"}: what it published with a lower LSN has gone by '
         "where nothing took it",

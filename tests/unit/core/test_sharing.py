@@ -10,8 +10,7 @@ from penstock.config.queue_arguments import read_policy
 from penstock.core.audit_log import Audit
 from penstock.core.effects import Verb
 from penstock.core.links.ownership import Claim, Grant
-from penstock.core.links.sharing import Site
-from penstock.core.links.states import LinkState
+from penstock.core.links.sharing import LinkState, Site
 from penstock.core.queue.explaining import explain_message, explain_queue
 from penstock.core.state.durable import canonical
 from penstock.errors import PreconditionFailed

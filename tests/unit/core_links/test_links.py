@@ -10,9 +10,21 @@ import pytest
 from choices import SEED
 from penstock.core.links.asking import AGAIN_FIRST, BESIDES_MOST, BESIDES_SPANS, PATIENCE_LEAST, Ask, Asking, Waiting
 from penstock.core.links.carried import Numbers, may_go_on
-from penstock.core.links.ownership import Claim, Claims, Grant, grants, holds_against, proxied
+from penstock.core.links.ownership import (
+    EARLY_MOST,
+    RETURNED_MOST,
+    Claim,
+    Claims,
+    Early,
+    EarlyClaim,
+    Grant,
+    Place,
+    Returned,
+    grants,
+    holds_against,
+    proxied,
+)
 from penstock.core.links.sharing import Offer, Site, disagreements, first_owner, identity_of
-from penstock.core.links.states import EARLY_MOST, RETURNED_MOST, Early, EarlyClaim, Place, Returned
 from penstock.core.state.durable import DurableState
 from penstock.errors import QueueFull
 from penstock.records.queue_settings import QueueSettings

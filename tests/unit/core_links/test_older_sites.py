@@ -17,15 +17,17 @@ from penstock.core.effects import Verb
 from penstock.core.links.sharing import (
     ENDED_MOST,
     Ended,
+    Gone,
     Identity,
     Lacking,
+    LinkState,
     Sharing,
     dump_ends,
     load_ends,
+    load_gone,
     load_offer,
     says_end,
 )
-from penstock.core.links.states import Gone, LinkState, load_gone
 from penstock.core.sizes import Sizes
 from penstock.core.state.durable import DurableState, canonical
 from penstock.core.state.objects import Objects

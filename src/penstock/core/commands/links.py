@@ -18,11 +18,10 @@ import numpy as np
 from penstock.core.commands.queues import QueueCommands
 from penstock.core.effects import Verb
 from penstock.core.links.carried import Numbered, Numbers, Twin
-from penstock.core.links.ownership import Claim, Grant, Span, grants, proxied
+from penstock.core.links.ownership import Claim, EarlyClaim, Grant, Span, grants, proxied
 from penstock.core.links.parcels import Numbers as NumbersThere
 from penstock.core.links.parcels import joined
-from penstock.core.links.sharing import HERE, Peers, Sharing, Site, first_owner
-from penstock.core.links.states import EarlyClaim, LinkState
+from penstock.core.links.sharing import HERE, LinkState, Peers, Sharing, Site, first_owner
 from penstock.core.links.telling import Carried
 from penstock.core.publishing.published import Terms
 from penstock.core.queue.order.runs import packed

@@ -33,10 +33,9 @@ from penstock.core.commands.links import LinkCommands, merged_spans
 from penstock.core.effects import Verb
 from penstock.core.links.asking import Asking, Waiting, Wanted
 from penstock.core.links.carried import Twin
-from penstock.core.links.ownership import NOBODY, Claim, Name, Span, done_by, is_done, is_twin
+from penstock.core.links.ownership import NOBODY, Claim, Name, Place, Span, done_by, is_done, is_twin
 from penstock.core.links.parcels import ASKED_MOST, HANDED_ON_MOST, Ask, Asked, Piece, Told, joined, read_ask
 from penstock.core.links.sharing import HERE, Identity, Lacking, identity_of
-from penstock.core.links.states import Place
 from penstock.core.queue.dispatching.consumers import Consumer
 from penstock.core.queue.order.runs import packed
 from penstock.core.queue.queue import Queue

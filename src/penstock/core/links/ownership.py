@@ -7,7 +7,7 @@ which only proxied transfer brings about: a grant of the owner holds against a p
 
 What sites tell of messages that have not come, for queues that are not here, is for the next one of the name: another
 site's link may bring them yet, and by then the queue may be declared.  Whoever has a queue remembers the same by its
-id: claims as `Early`, settles as deferred acks.
+id: claims as `Early`, settles as deferred acks.  What went back is remembered, too, of each heir once (`Returned`).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from operator import itemgetter
 from typing import ClassVar, Generic, Literal, NamedTuple, Self, TypeAlias, TypeVar, get_args
 
+from penstock.errors import QueueFull
 from penstock.records.chunks import LSN_LIMIT
 
 Why: TypeAlias = Literal["first", "transfer", "yielded", "proxied"]
@@ -330,3 +331,102 @@ class Foretold(Bounded[Name]):
             out += [(name.origin, *one) for one in said]
             self._remove(name, [one[:2] for one in said])
         return out
+
+
+RETURNED_MOST = 20_000
+"""Spans of which it is remembered that they went back; of more it is forgotten, and told once more."""
+
+
+class Place(NamedTuple):
+    """Messages of an origin, in a queue that is known by its name, and whom this site has given them to."""
+
+    vhost: str
+    queue: str
+    origin: int
+    heir: str
+
+
+class Returned(Bounded[Place]):
+    """What this site was given and could not take, and whose it said then that it is: of each heir once."""
+
+    __slots__ = ()
+
+    MOST = RETURNED_MOST
+
+    def but(self, place: Place, spans: Iterable[Span], claim: Claim | None = None) -> list[Span]:
+        """Those that did not go to an heir, or to none if that is empty; claim: or before this was claimed."""
+        left = list(spans)
+        for one, known in self._claims.items() if self._claims else ():
+            if one[:3] == place[:3] and place.heir in (one.heir, ""):
+                left = [some for span in left for some in _but(known, *span, claim)]
+        return left
+
+
+def _but(known: Claims, first: int, stop: int, claim: Claim | None) -> Iterator[Span]:
+    """Those of [first, stop) that nothing is known of; or nothing that holds against a claim."""
+    for low, high, before in known.spans(first, stop):
+        if first < low:
+            yield first, low
+        if claim is not None and holds_against(claim, before):
+            yield low, high
+        first = high
+    if first < stop:
+        yield first, stop
+
+
+class EarlyClaim(NamedTuple):
+    """A claim to messages [first, stop) of an origin, for a queue of this id, before they have come."""
+
+    queue: int
+    origin: int
+    first: int
+    stop: int
+    claim: Claim
+
+
+EARLY_MOST = 20_000
+"""Spans of messages of one queue and one origin of which claims are remembered."""
+
+
+class Early(ClaimsOf[tuple[int, int]]):
+    """Claims that are remembered until their messages come."""
+
+    __slots__ = ()
+
+    def __init__(self, claims: Iterable[EarlyClaim] = ()) -> None:
+        super().__init__(((one.queue, one.origin), one.first, one.stop, one.claim) for one in claims)
+
+    def __iter__(self) -> Iterator[EarlyClaim]:
+        return (EarlyClaim(*key, first, stop, claim) for key, first, stop, claim in self.rows())
+
+    def add(self, one: EarlyClaim) -> bool:
+        """Remember it; whether it holds against what was known.
+
+        Errors: QueueFull where that would be more than is remembered.
+        """
+        claims = self._claims.setdefault((one.queue, one.origin), Claims(""))
+        if len(claims) >= EARLY_MOST and not claims.has(one.first, one.stop, one.claim):
+            raise QueueFull(
+                f"of a queue {len(claims)} claims to messages that have not come are remembered; one more would be "
+                f"beyond {EARLY_MOST}"
+            )
+        return bool(claims.put(one.first, one.stop, one.claim))
+
+    def came(self, origin: int, first: int, stop: int, queue: int | None = None) -> list[EarlyClaim]:
+        """Messages of an origin have come, or are settled: what was remembered of them, which is forgotten.
+
+        queue: for one queue alone.
+        """
+        out = list[EarlyClaim]()
+        for key in [key for key in self._claims if key[1] == origin and queue in (None, key[0])]:
+            claims = self._claims[key]
+            out += [EarlyClaim(*key, low, high, claim) for low, high, claim in claims.spans(first, stop)]
+            claims.remove(first, stop)
+            if not claims:
+                del self._claims[key]
+        return out
+
+    def queue_gone(self, queue: int) -> None:
+        """There is no such queue any more."""
+        for key in [key for key in self._claims if key[0] == queue]:
+            del self._claims[key]

@@ -35,9 +35,8 @@ import orjson
 
 from penstock.core.acted import Acted
 from penstock.core.links.carried import Numbered, Numbers, Sequences
-from penstock.core.links.ownership import Claim, Foretold, Name
-from penstock.core.links.sharing import Site
-from penstock.core.links.states import Departed, Early, EarlyClaim, LinkState, Place, Returned, load_gone
+from penstock.core.links.ownership import Claim, Early, EarlyClaim, Foretold, Name, Place, Returned
+from penstock.core.links.sharing import Departed, LinkState, Site, load_gone
 from penstock.core.sizes import Sizes
 from penstock.core.sow.holding import SowState
 from penstock.core.state import pending
