@@ -22,7 +22,7 @@ from penstock.records.rights import LOGIN, SEES, Thing, uses
 from penstock.server.http.routes import DEFAULT_NAME, Ask, Row, exchange_name
 from penstock.units import parse_duration
 from penstock.wire.fields import Lenient, short
-from penstock.wire.http.lists import chosen_of, created, done, gathered, json_response, made, not_found, only_columns
+from penstock.wire.http.lists import chosen_of, created, done, gathered, json_response, not_found, only_columns
 
 if TYPE_CHECKING:
     from starlette.responses import Response
@@ -193,11 +193,15 @@ def of_super_streams(house: Operating) -> Sequence[Row]:
     """Streams that are parts of one: an exchange, and what is bound to it."""
 
     async def declare(ask: Ask) -> Response:
-        """As RabbitMQ does: `partitions` with the keys 0, 1, 2 ..., or one for each of `binding-keys`."""
+        """As RabbitMQ does: `partitions` with the keys 0, 1, 2 ..., or one for each of `binding-keys`.
+
+        The answer names them, in their order, which RabbitMQ's does not: who declares by numbers learns what to read.
+        """
         fields = (await ask.fields()).only("partitions", "binding-keys", "arguments", "type")
         vhost, name, who = ask.names["vhost"], ask.names["name"], ask.who
         keys, arguments = _partitions(fields), {"x-queue-type": "stream", **fields.table("arguments")}
         kind = fields.choice("type", ("direct", "x-super-stream"), "direct")
+        partitions = {short(f"{name}-{key}", "the name of a partition"): key for key in keys}
         asked: dict[str, object] = {
             "vhost": vhost,
             "exchange": name,
@@ -207,13 +211,14 @@ def of_super_streams(house: Operating) -> Sequence[Row]:
         }
         asked |= {"internal": False, "arguments": {"x-super-stream": True}}
         answer = await house.operate(DECLARE_EXCHANGE, who, asked)
-        for place, key in enumerate(keys):
-            part = short(f"{name}-{key}", "the name of a partition")
+        for place, (part, key) in enumerate(partitions.items()):
             terms = {"vhost": vhost, "queue": part, "durable": True, "auto_delete": False, "arguments": arguments}
             await house.operate(queues.DECLARE_BY_ARGUMENTS, who, terms)
             bound = {"vhost": vhost, "exchange": name, "queue": part, "destination": None, "key": key}
             await house.operate(BIND, who, {**bound, "arguments": {PARTITION_ORDER: place}})
-        return made(bool(answer["new"]))
+        parts = [{"name": part, "routing_key": key} for part, key in partitions.items()]
+        told = {"name": name, "vhost": vhost, "type": kind, "partitions": parts}
+        return json_response(told, 201 if answer["new"] else 200)
 
     path, body = "/api/stream/super-streams/{vhost}/{name}", "partitions binding-keys arguments type"
     right = uses(("configure", "exchange", "name"))
