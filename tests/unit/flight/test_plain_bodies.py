@@ -11,8 +11,9 @@ import pytest
 
 from choices import SEED
 from penstock.spark.reading import bodies as reading
+from penstock.spark.reading.batch_text import BLOCK
 from penstock.spark.reading.bodies import BodyParser
-from penstock.spark.reading.like_bodies import BLOCK, LikeBodies
+from penstock.spark.reading.like_bodies import LikeBodies
 from penstock.spark.reading.plain_bodies import BODY_MOST, PlainBodies, is_plain
 
 COLUMNS: dict[str, Any] = {

@@ -16,6 +16,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import field as field_of
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
 
 import numpy as np
@@ -25,16 +26,11 @@ import pyarrow as pa
 
 from penstock.records.compute import compute
 from penstock.records.dataclass import dataclass
-from penstock.spark.reading.json_types import FLOAT_ENDS
+from penstock.spark.reading.bare_values import BareValues
+from penstock.spark.reading.batch_text import BLOCK, Eights, Places, SecondLook, Text
 
 if TYPE_CHECKING:
     from penstock.spark.record_batches import Column
-
-Places: TypeAlias = "npt.NDArray[np.int64]"
-"""Of bytes in the bodies of a batch, one for each of its rows or of some."""
-
-Eights: TypeAlias = "npt.NDArray[np.uint64]"
-"""Eight bytes each."""
 
 SHAPES_MOST = 4
 SHARE_LEAST = 16
@@ -43,22 +39,7 @@ SHARE_LEAST = 16
 VALUES_MOST = 64
 """Of a shape."""
 
-LONG = 400
-"""Bytes of a body on average from which on looking at each of them costs more than it gains."""
-
-BLOCK = 64
-"""Bytes that are got at once: what is written before a value, or its end, and the first eight of the value."""
-
 TEXT, BARE = "text", "number, null, true or false"
-
-EVERY = np.uint64(0x0101010101010101)
-HIGH = np.uint64(0x8080808080808080)
-ONE, EIGHT, TEN, HUNDRED, MYRIAD = map(np.uint64, (1, 8, 10, 100, 10_000))
-ZEROS, SIX, UPPER = np.uint64(0x3030303030303030), np.uint64(0x0606060606060606), np.uint64(0xF0F0F0F0F0F0F0F0)
-POWERS = 10.0 ** np.arange(8)
-PAIRS, FOURS = np.uint64(0x00FF00FF00FF00FF), np.uint64(0x0000FFFF0000FFFF)
-MINUS, ZERO = b"-0"
-NULL, TRUE, FALS = (int.from_bytes(one, "little") for one in (b"null", b"true", b"fals"))
 
 
 class Field(Protocol):
@@ -67,10 +48,6 @@ class Field(Protocol):
     name: str
     kind: Any
     needed: bool
-
-
-class SecondLook(pa.ArrowInvalid):
-    """This batch is for another reader."""
 
 
 @dataclass
@@ -91,8 +68,15 @@ class Shape:
     after: bytes = b""  # what is written behind the last value
     names: list[str] = field_of(default_factory=list[str])  # of its fields
 
+    @cached_property
+    def like(self) -> re.Pattern[bytes]:
+        """Of bodies that have it, and of some that are no JSON."""
+        pieces = (re.escape(one.before) + _VALUES[one.kind] for one in self.pieces)
+        return re.compile(b"".join([*pieces, re.escape(self.after)]))
 
-_TOKEN = re.compile(rb'("[^"]*"\s*:)|("[^"]*")|([-0-9tfn][-+.0-9a-zA-Z]*)|([\[{])|([\]}])|[,\s]+')
+
+_VALUES = {TEXT: rb'[^"]*', BARE: rb"[-0-9tfn][-+.0-9a-zA-Z]*"}
+_TOKEN = re.compile(rb'("[^"]*"\s*:)|("[^"]*")|(%s)|([\[{])|([\]}])|[,\s]+' % _VALUES[BARE])
 
 
 def shape_of(body: bytes) -> Shape:
@@ -101,7 +85,7 @@ def shape_of(body: bytes) -> Shape:
     if body[:1] != b"{" or len(found.pieces) > VALUES_MOST or len(set(found.names)) < len(found.names):
         raise SecondLook
     for piece, after in zip(found.pieces, [*(piece.before for piece in found.pieces[1:]), found.after], strict=False):
-        piece.ends = b'"' if piece.kind == TEXT else bytes({*b",}", after[0]})
+        piece.ends = b'"' if piece.kind == TEXT else bytes({*b",", after[0]})
     return found
 
 
@@ -127,90 +111,12 @@ def _values_of(body: bytes) -> Shape:
     return found
 
 
-class Text:
-    """The bodies of a batch, one behind the other."""
-
-    def __init__(self, bodies: Column) -> None:
-        """SecondLook where they are too long."""
-        given: Any = bodies
-        _, offsets, data = given.buffers()
-        ends = np.frombuffer(offsets, np.int32, len(given) + 1, given.offset * 4)
-        first, size = int(ends[0]), int(ends[-1] - ends[0])
-        if size > LONG * len(given):
-            raise SecondLook
-        if first + size + BLOCK <= data.size:  # what is read behind the last body is there: the next one, mostly
-            self.letters, self.buffer, first = np.frombuffer(data, np.uint8), data, 0
-        else:
-            self.letters = np.zeros(size + BLOCK, np.uint8)
-            self.letters[:size] = np.frombuffer(data, np.uint8, size, first)
-            self.buffer = pa.py_buffer(cast("Any", self.letters))
-        self.starts, self.stops = ends[:-1].astype(np.int64) - first, ends[1:].astype(np.int64) - first
-        self.eights = self._each(8).view("<u8")
-
-    def _each(self, size: int) -> npt.NDArray[Any]:
-        """So many bytes from each place on, as one thing: to get many at once costs no more than to get one."""
-        return np.ndarray((len(self.letters) - size + 1,), f"V{size}", self.letters.data, 0, (1,))
-
-    def body(self, row: int) -> bytes:
-        """The body of a row, as it came."""
-        return self.letters[self.starts[row] : self.stops[row]].tobytes()
-
-    def slices(self, starts: Places, ends: Places) -> Any:
-        """What stands between these places, which rise, as texts."""
-        count = len(starts)
-        edges = np.empty(2 * count + 1, np.int32)
-        edges[:-1:2], edges[1::2], edges[-1] = starts, ends, ends[-1]
-        parts = cast("Any", [None, pa.py_buffer(cast("Any", edges)), self.buffer])
-        whole: Any = pa.Array.from_buffers(pa.string(), 2 * count, parts)
-        return whole.take(pa.array(np.arange(0, 2 * count, 2)))
-
-    def words(self, places: Places, count: int) -> list[Eights]:
-        """So many numbers of eight bytes from each of these places on, the lowest byte of each the first."""
-        if count == 1:
-            return [self.eights[places]]
-        there = self._each(8 * count)[places].view("<u8").reshape(-1, count)
-        return [there[:, word] for word in range(count)]
-
-    def next(self, places: Places, wanted: bytes, stops: Places, there: Eights) -> Places:
-        """The first places of one of these bytes, from here on; `stops` where none comes before.
-
-        there: the eight bytes that stand at the places.
-        """
-        hits = _hits(there, wanted)
-        found = places + _bytes_before(hits)
-        rest = np.flatnonzero(hits == 0)
-        while len(rest := rest[found[rest] < stops[rest]]):
-            hits = _hits(self.eights[found[rest]], wanted)
-            found[rest] += _bytes_before(hits)
-            rest = rest[hits == 0]
-        return cast("Places", np.minimum(found, stops))
-
-
-def _hits(there: Eights, wanted: bytes) -> Eights:
-    """In each of these numbers one bit, the highest of its byte, for the first of these bytes; zero: none is there."""
-    found: Any = None
-    for byte in wanted:
-        zero = there ^ (EVERY * np.uint64(byte))
-        hit = (zero - EVERY) & ~zero & HIGH  # its lowest bit is the highest one of the first byte that is zero
-        found = hit if found is None else found | hit
-    return cast("Eights", found)
-
-
-def _bytes_before(hits: Eights) -> npt.NDArray[np.uint8]:
-    """How many bytes stand before the first hit; eight where there is none."""
-    return cast("npt.NDArray[np.uint8]", np.bitwise_count((hits - ONE) & ~hits) >> 3)
-
-
-def _first_bytes(count: Any) -> Any:
-    """A number whose lowest bytes, so many, are all ones."""
-    return (ONE << (count << 3).astype(np.uint64)) - ONE
-
-
 class LikeBodies:
     """The reader of one part."""
 
     def __init__(self, fields: Sequence[Field]) -> None:
         self._fields = fields
+        self._shapes = list[Shape]()  # of the bodies before, the last first
 
     @classmethod
     def of(cls, fields: Sequence[Field]) -> LikeBodies | None:
@@ -225,12 +131,19 @@ class LikeBodies:
         while len(left):
             if len(found) == SHAPES_MOST:
                 raise SecondLook
-            rows, values = _Rows(text, left).read(shape_of(text.body(int(left[0]))), self._fields)
+            rows, values = _Rows(text, left).read(self._shape(text.body(int(left[0]))), self._fields)
             if len(rows) * SHARE_LEAST < len(left):
                 raise SecondLook
             found.append((rows, values))
             left = np.setdiff1d(left, rows, assume_unique=True) if len(rows) < len(left) else left[:0]
         return {field.name: _joined(found, place) for place, field in enumerate(self._fields)}
+
+    def _shape(self, body: bytes) -> Shape:
+        for shape in self._shapes:
+            if shape.like.fullmatch(body):
+                return shape
+        self._shapes = [shape_of(body), *self._shapes[: SHAPES_MOST - 1]]
+        return self._shapes[0]
 
 
 def _whole(column: Any, field: Field) -> Any:
@@ -258,8 +171,9 @@ class _Rows:
     def __init__(self, text: Text, rows: Places) -> None:
         self._text = text
         self._rows = rows
-        self._stops = text.stops[rows]
-        self._at = text.starts[rows]
+        every = len(rows) == len(text.stops)
+        self._stops = text.stops if every else text.stops[rows]
+        self._at = text.starts if every else text.starts[rows]
         self._spans = list[_Span]()
 
     def read(self, shape: Shape, fields: Sequence[Field]) -> tuple[Places, list[Any]]:
@@ -270,7 +184,7 @@ class _Rows:
         for piece, span in zip(shape.pieces, self._spans, strict=True):
             field = None if piece.name is None else wanted.get(piece.name)
             if piece.kind == BARE:
-                column = _Bare(self._text, *span).column(None if field is None else field.kind)
+                column = BareValues(self._text, *span).column(None if field is None else field.kind)
             else:
                 column = None if field is None else _of_texts(self._text.slices(*span[:2]), field.kind)
             if field is not None:
@@ -283,20 +197,30 @@ class _Rows:
         return self._rows, [made[field.name] for field in fields]
 
     def _follow(self, shape: Shape) -> None:
-        """Find the values of each row; those that are not like the shape are left out."""
+        """Find the values of each row; those that are not like the shape are left out.
+
+        A row may be followed into the next one, and is then behind its own end in the end.
+        """
         for piece in shape.pieces:
             there = self._pass(piece.before)
             ends = self._text.next(self._at, piece.ends, self._stops, there)
             self._spans.append((self._at, ends, there))
             self._at = ends
-            self._keep(ends < self._stops)
-        self._pass(shape.after)
-        self._keep(self._at == self._stops)
+        if len(shape.after) <= 8:
+            gap = 64 - 8 * len(shape.after)
+            alike = self._text.eights[self._at] << np.uint64(gap) == np.uint64(
+                int.from_bytes(shape.after, "little") << gap
+            )
+            self._keep(alike & (self._at + len(shape.after) == self._stops))
+        else:
+            self._pass(shape.after)
+            self._keep(self._at == self._stops)
 
     def _pass(self, written: bytes) -> Eights:
         """Go on behind what is written, in those rows where it is; the eight bytes that follow."""
         first, last = written[: -(BLOCK - 8)], written[-(BLOCK - 8) :]
-        self._keep(self._at + len(written) <= self._stops)
+        if first:
+            self._keep(self._at + len(written) <= self._stops)
         for start in range(0, len(first), BLOCK - 8):
             self._pass_block(first[start : start + BLOCK - 8])
         return self._pass_block(last)
@@ -304,151 +228,32 @@ class _Rows:
     def _pass_block(self, written: bytes) -> Eights:
         full, rest = divmod(len(written), 8)
         words = self._text.words(self._at, full + 1 + (rest > 0))
-        alike = np.ones(len(self._at), bool)
+        behind, wrong = words[full], None
         for place in range(full):
-            alike &= words[place] == np.uint64(int.from_bytes(written[8 * place : 8 * place + 8], "little"))
-        behind = words[full]
+            other = words[place] ^ np.uint64(int.from_bytes(written[8 * place : 8 * place + 8], "little"))
+            wrong = other if wrong is None else np.bitwise_or(wrong, other, out=wrong)
         if rest:
-            tail, bits = written[8 * full :], np.uint64(8 * rest)
-            alike &= behind & np.uint64((1 << 8 * rest) - 1) == np.uint64(int.from_bytes(tail, "little"))
-            behind = (behind >> bits) | (words[full + 1] << (np.uint64(64) - bits))
+            bits, gap = np.uint64(8 * rest), np.uint64(64 - 8 * rest)
+            after = words[full + 1] << gap
+            other = (behind << gap) ^ np.uint64(int.from_bytes(written[8 * full :], "little") << int(gap))
+            wrong = other if wrong is None else np.bitwise_or(wrong, other, out=wrong)
+            after |= behind >> bits
+            behind = after
         self._at = self._at + len(written)
-        return behind if self._keep(alike) else behind[alike]
+        if wrong is None or not wrong.any():
+            return behind
+        alike = wrong == 0
+        self._keep(alike)
+        return cast("Eights", behind[alike])
 
-    def _keep(self, which: npt.NDArray[np.bool_]) -> bool:
-        """Leave out the other rows; whether there are none."""
+    def _keep(self, which: npt.NDArray[np.bool_]) -> None:
+        """Leave out the other rows."""
         if which.all():
-            return True
+            return
         self._rows, self._stops, self._at = self._rows[which], self._stops[which], self._at[which]
         self._spans = [(starts[which], ends[which], there[which]) for starts, ends, there in self._spans]
         if not len(self._rows):
             raise SecondLook
-        return False
-
-
-class _Bare:
-    """Values that are not texts."""
-
-    def __init__(self, text: Text, starts: Places, ends: Places, eights: Eights) -> None:
-        self._text, self._starts, self._ends = text, starts, ends
-        self._sizes = ends - starts
-        self._eights = np.ascontiguousarray(eights)
-        self._letters = self._eights.view(np.uint8).reshape(-1, 8)
-        if not self._sizes.all():
-            raise SecondLook
-
-    def column(self, kind: Any) -> Any:
-        """As a column of this type; None: they are looked at and no more.  Raises where one is something else."""
-        first = self._letters[:, 0]
-        digits = (first - ZERO < 10) | (first == MINUS)
-        if digits.all():
-            return self._numbers(kind)
-        numbers: Any = None
-        if digits.any():
-            numbers = _Bare(self._text, self._starts[digits], self._ends[digits], self._eights[digits]).column(kind)
-        nulls, flags = self._words(~digits)
-        if kind is None:
-            return None
-        if pa.types.is_boolean(kind):
-            if digits.any():
-                raise SecondLook
-            return pa.array(flags, mask=nulls)
-        if not nulls[~digits].all():
-            raise SecondLook
-        if numbers is None:
-            return cast("Any", pa.nulls(len(first), kind))
-        return numbers.take(pa.array(np.cumsum(digits) - 1, mask=~digits))
-
-    def _words(self, which: npt.NDArray[np.bool_]) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
-        """Which are null, and which are true.  SecondLook where one of these is no word at all."""
-        there, sizes = self._eights & np.uint64((1 << 32) - 1), self._sizes
-        nulls, flags = ((there == np.uint64(word)) & (sizes == 4) for word in (NULL, TRUE))
-        wrong = (there == np.uint64(FALS)) & (sizes == 5) & (self._letters[:, 4] == ord("e"))
-        if not (nulls | flags | wrong)[which].all():
-            raise SecondLook
-        return nulls, flags
-
-    def _numbers(self, kind: Any) -> Any:
-        """All are written as numbers are in JSON, as far as Arrow does not see to it."""
-        types: Any = pa.types
-        whole = kind is not None and types.is_integer(kind)
-        if int(self._sizes.max()) <= 8 and (found := self._short(whole=whole)) is not None:
-            if whole:
-                shorts: Any = pa.array(found)
-                return shorts.cast(kind)
-            return None if kind is None else _floats(pa.array(found), found, kind)
-        self._refuse_odd(whole=whole)
-        texts = self._text.slices(self._starts, self._ends)
-        if whole:
-            return texts.cast(kind)
-        if compute.any(compute.match_substring(texts, ".e", ignore_case=True)).as_py():
-            raise SecondLook
-        doubles = texts.cast(pa.float64())
-        values = doubles.to_numpy()
-        if not np.isfinite(values).all():
-            raise SecondLook
-        return None if kind is None else _floats(doubles, values, kind)
-
-    def _short(self, *, whole: bool) -> npt.NDArray[Any] | None:
-        """Numbers of up to eight letters, all at once; None where one has a sign or something else.
-
-        whole: as they are, without a fraction; else as doubles, which are exact: a whole number through a power of ten.
-        """
-        there, sizes = self._eights & _first_bytes(self._sizes), self._sizes
-        zeros = self._letters[:, 0] == ZERO
-        fraction: Any = None
-        if not whole:
-            dots = _bytes_before(_hits(there, b"."))
-            if (dots < 8).any():
-                has = dots < 8
-                fraction = np.where(has, sizes - 1 - dots, 0)
-                if (has & ((dots == 0) | (fraction == 0))).any():
-                    raise SecondLook
-                before = _first_bytes(dots)
-                there = (there & before) | ((there >> EIGHT) & ~before)
-                sizes = sizes - has
-                zeros &= dots != 1
-        if zeros.any() and (zeros & (self._sizes > 1)).any():
-            raise SecondLook
-        gap = ((8 - sizes) << 3).astype(np.uint64)
-        there = (there << gap) ^ ZEROS  # a digit is 0 to 9 then; what is before the first one is made 0 below
-        there &= ~((ONE << gap) - ONE)
-        if ((there | (there + SIX)) & UPPER).any():
-            return None
-        there = (there * TEN + (there >> EIGHT)) & PAIRS
-        there = (there * HUNDRED + (there >> np.uint64(16))) & FOURS
-        there = (there * MYRIAD + (there >> np.uint64(32))) & np.uint64(0xFFFFFFFF)
-        if whole:
-            return cast("npt.NDArray[Any]", there.astype(np.int64))
-        return cast("npt.NDArray[Any]", there.astype(np.float64) if fraction is None else there / POWERS[fraction])
-
-    def _refuse_odd(self, *, whole: bool) -> None:
-        """SecondLook for what Arrow takes and JSON does not: 01, 1., 1.e5, 0x1."""
-        first, second = self._letters[:, 0], self._letters[:, 1]
-        sizes = self._sizes
-        minus = first == MINUS
-        if minus.any():
-            first, second = np.where(minus, second, first), np.where(minus, self._letters[:, 2], second)
-            sizes = sizes - minus
-        zeros = (first == ZERO) & (sizes > 1)
-        after = second[zeros]
-        if (
-            (first - ZERO > 9).any()
-            or (self._text.letters[self._ends - 1] - ZERO > 9).any()
-            or (len(after) and (whole or (after - ZERO < 10).any() or (after | 0x20 == ord("x")).any()))
-        ):
-            raise SecondLook
-
-
-def _floats(column: Any, values: npt.NDArray[np.float64], kind: Any) -> Any:
-    types: Any = pa.types
-    if not types.is_floating(kind) or (np.signbit(values) & (values == 0)).any():
-        raise SecondLook  # a minus before a zero is lost where it is read as a whole number
-    if types.is_float64(kind):
-        return column
-    if (np.abs(values) >= FLOAT_ENDS).any():
-        raise SecondLook
-    return pa.array(values.astype(np.float32))
 
 
 def _is_made(kind: Any) -> bool:
