@@ -165,6 +165,8 @@ class Cluster:
         """Of a member that follows: where to go instead."""
         name, address = self._leader()
         where = f"{name} leads, whose stream is at {address}" if name else "nobody leads now"
+        if "members" not in self.known:  # its member has not seen the register yet
+            where = "it has not heard yet who leads"
         return NotLeading(f"this server follows: {where}")
 
     def copy(self) -> Copy | None:

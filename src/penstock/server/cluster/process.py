@@ -187,8 +187,12 @@ class Process:
         for kind in list(self._late):
             self._tell(kind, self._late.pop(kind))
         if time.monotonic() - self._told_at >= TELL_S:
-            self._told_at = time.monotonic()
-            self._tell(b"P", orjson.dumps(plain(self._member)))
+            self._tell_how_it_is()
+
+    def _tell_how_it_is(self) -> None:
+        """What the server says of this member, and of who leads."""
+        self._told_at = time.monotonic()
+        self._tell(b"P", orjson.dumps(plain(self._member)))
 
     # streams
 
@@ -258,7 +262,10 @@ class Process:
         except InvalidArgument as error:
             self._member.trouble = str(error)
             return
+        before = self._member.state
         self._member.register_read(kept.version, state)
+        if before is None or (before.leader, before.term) != (state.leader, state.term):
+            self._tell_how_it_is()
 
     def swap(self, version: int, value: ClusterState, *, own: bool) -> None:
         """In the register's thread."""

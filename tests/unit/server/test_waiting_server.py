@@ -1,0 +1,61 @@
+"""What a server that waits says of who leads: what its member has heard, or that it has heard nothing yet."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import orjson
+import pytest
+
+from penstock.config.settings import Settings
+from penstock.replication.register import ClusterState, Member
+from penstock.server.cluster import process
+from penstock.server.cluster.leading import Cluster
+from penstock.server.cluster.process import Process
+from penstock.server.cluster.registers import Kept
+
+HEARD = {"b": {"name": "two", "address": "10.0.0.2:5681", "reads": 1}}
+
+
+@pytest.mark.parametrize(
+    ("known", "told"),
+    [
+        ({}, "it has not heard yet who leads"),
+        ({"trouble": "the register cannot be reached"}, "it has not heard yet who leads"),
+        ({"members": HEARD, "leader": None}, "nobody leads now"),
+        ({"members": HEARD, "leader": "b"}, "two leads, whose stream is at 10.0.0.2:5681"),
+    ],
+)
+def test_who_leads(known: dict[str, Any], told: str) -> None:
+    cluster_of = {"registry": "file:/nowhere", "listen": "127.0.0.1:7000", "secret": "s" * 32}
+    settings = Settings.model_validate({"server": {"name": "one"}, "cluster": cluster_of})
+    waiting = Cluster(settings, lambda line: None, lambda: 0.0)
+    waiting.known |= known
+    assert str(waiting.refusal()) == f"this server follows: {told}"
+
+
+async def test_the_server_is_told_at_once_when_another_leads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not with the next word about how the member is: who asks meanwhile would hear of the one before, or of nobody."""
+    told = list[tuple[bytes, object]]()
+    nobody = ClusterState("c", 7, members={"b": Member("two", "10.0.0.2:5681", 1)})
+    leads = replace(nobody, leader="b", term=3, in_sync=frozenset("b"))
+    states = iter([nobody, nobody, leads, replace(leads, beat=9), replace(leads, term=4)])
+    member: Any = SimpleNamespace(state=None)
+    member.register_read = lambda version, state: setattr(member, "state", state)
+    monkeypatch.setattr(process, "plain", lambda one: {"leader": one.state.leader, "term": one.state.term})
+    world: Any = object.__new__(Process)
+    world._member, world._reading, world._told_at = member, False, 0.0
+    world._loop = asyncio.get_running_loop()
+    world._register = SimpleNamespace(read=lambda: Kept(1, next(states).encode()))
+    world._tell = lambda kind, content: told.append((kind, orjson.loads(content)))
+    with ThreadPoolExecutor(1) as world._pool:
+        for _ in range(5):
+            await world._read()
+            assert not hasattr(member, "trouble"), member.trouble
+    assert told == [
+        (b"P", {"leader": None, "term": 0}), (b"P", {"leader": "b", "term": 3}), (b"P", {"leader": "b", "term": 4}),
+    ]  # fmt: skip
