@@ -55,13 +55,21 @@ class Piece(NamedTuple):
     bodies: list[bytes] | None
     size: int = 0
 
+    def topic_of(self, row: int) -> Topic:
+        """The topic of one row."""
+        return self.topics[row] if isinstance(self.topics, list) else self.topics
+
+    def properties_of(self, row: int) -> bytes:
+        """The header of one row."""
+        return self.properties[row] if isinstance(self.properties, list) else self.properties
+
     def row(self, row: int) -> Piece:
         """One of the rows, which are in memory."""
         assert self.bodies is not None
         return Piece(
             self.chunk[row : row + 1],
-            self.topics[row] if isinstance(self.topics, list) else self.topics,
-            self.properties[row] if isinstance(self.properties, list) else self.properties,
+            self.topic_of(row),
+            self.properties_of(row),
             [self.bodies[row]],
             self.size // len(self.bodies),
         )

@@ -88,10 +88,10 @@ class Traces:
         consumer = effect.consumer
         connection, _, channel = consumer.client.rpartition("/")
         for row, body in enumerate(piece.bodies or ()):
-            topic = piece.topics[row] if isinstance(piece.topics, list) else piece.topics
+            topic = piece.topic_of(row)
             if not self._hears(topic):
                 continue
-            properties = piece.properties[row] if isinstance(piece.properties, list) else piece.properties
+            properties = piece.properties_of(row)
             more: Table = {
                 "redelivered": int(effect.redelivered),
                 "connection": connection or consumer.client,

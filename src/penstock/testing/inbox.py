@@ -226,7 +226,7 @@ class Subscription(Receiver):
         bodies: Sequence[bytes] = piece.bodies or ()
         queue = effect.queue
         for row, (lsn, body) in enumerate(zip(piece.chunk, bodies, strict=True)):
-            topic = piece.topics[row] if isinstance(piece.topics, list) else piece.topics
+            topic = piece.topic_of(row)
             self._attempts[queue.id, lsn] = effect.attempt
             self._inbox.append(
                 Message(
@@ -235,7 +235,7 @@ class Subscription(Receiver):
                     queue_id=queue.id,
                     topic=written(topic),
                     body=body,
-                    properties=piece.properties[row] if isinstance(piece.properties, list) else piece.properties,
+                    properties=piece.properties_of(row),
                     lsn=lsn,
                     bookmark=format_bookmark(origin, lsn),
                     attempt=effect.attempt,

@@ -158,7 +158,7 @@ class Publisher:
         for row in range(skip, len(batch.bodies)) if kinds else ():
             topic = batch.topic_of(row)
             if (kind := kinds.get(topic)) is not None:
-                data = batch.properties if isinstance(batch.properties, bytes) else batch.properties[row]
+                data = batch.properties_of(row)
                 told = header_tables(data)[1].get("content_type")
                 if (said := contradicts(told, kind)) is not None:
                     out[row] = InvalidArgument(

@@ -249,8 +249,8 @@ class Getter(Receiver):
             counters.redelivered += len(piece.bodies)
         self.chunks.append(piece.chunk)
         for row, body in enumerate(piece.bodies):
-            topic = piece.topics[row] if isinstance(piece.topics, list) else piece.topics
-            header = piece.properties[row] if isinstance(piece.properties, list) else piece.properties
+            topic = piece.topic_of(row)
+            header = piece.properties_of(row)
             behind = len(piece.bodies) - 1 - row
             self.got.append(Got(topic.exchange, topic.name, header, body, effect.redelivered, left + behind))
             self.bytes += len(body)
