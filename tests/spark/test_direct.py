@@ -103,6 +103,16 @@ class Place:
         for start in range(0, len(ids), 250):
             self.client.publish_table(topic, table.slice(start, 250))
 
+    def fill(self) -> None:
+        """What each test finds, whichever ran before it."""
+        headers = pa.array([[("n", str(i))] for i in range(1500)], pa.map_(pa.string(), pa.string()))
+        self.publish("orders", range(1500), headers=headers)
+        self.publish("other", range(300))
+        self.publish("orders", range(1500, 3000))
+        self.wait_for_upkeep()  # files as they were written, and such as were rewritten
+        for one in PEOPLE:
+            self.client.publish("people", one)
+
     def wait_for_upkeep(self) -> None:
         """Until some segments are rewritten and compressed: nobody reads yet, so nothing holds them."""
         until = time.monotonic() + 60
@@ -116,6 +126,12 @@ class Place:
                 message.ack()
 
 
+PEOPLE = (
+    {"id": 1, "name": "Ada", "address": {"city": "Oslo"}, "tags": ["a", "b"]}, {"id": 2, "name": "Bo", "tags": []},
+    {"id": 1, "name": "Ada", "address": {"city": "Bergen", "zip": "5003"}}, {"id": 3, "name": 7.5, "tags": "none"},
+)  # fmt: skip
+
+
 @pytest.fixture(scope="module")
 def place(spark: Any) -> Iterator[Place]:
     folder = Path(tempfile.mkdtemp(prefix="penstock-test-direct-"))
@@ -123,17 +139,14 @@ def place(spark: Any) -> Iterator[Place]:
     with LiveServer(folder, [str(folder / "penstock.toml")], flight=True) as server:
         url = f"penstock://guest:guest@{server.ready['flight']}"
         with penstock.connect(url) as client:
-            yield Place(spark, server, url.replace("guest:guest@", ""), client)
+            place = Place(spark, server, url.replace("guest:guest@", ""), client)
+            place.fill()
+            yield place
     shutil.rmtree(folder)
 
 
 def test_files_and_flight_give_the_same_rows(place: Place) -> None:
-    headers = pa.array([[("n", str(i))] for i in range(1500)], pa.map_(pa.string(), pa.string()))
-    place.publish("orders", range(1500), headers=headers)
-    place.publish("other", range(300))
-    place.publish("orders", range(1500, 3000))
     assert len(place.client.action("segments")["segments"]) > 4
-    place.wait_for_upkeep()  # files as they were written, and such as were rewritten
     rows = place.both(topic="orders")
     assert [json.loads(row.body)["id"] for row in rows] == list(range(3000))
     assert (rows[7].headers, rows[7].topic) == ({"n": "7"}, "orders")
@@ -196,10 +209,6 @@ def test_files_that_are_not_here_are_not_needed(place: Place, spark: Any) -> Non
 
 
 def test_views_and_records(place: Place) -> None:
-    place.client.publish("people", {"id": 1, "name": "Ada", "address": {"city": "Oslo"}, "tags": ["a", "b"]})
-    place.client.publish("people", {"id": 2, "name": "Bo", "tags": []})
-    place.client.publish("people", {"id": 1, "name": "Ada", "address": {"city": "Bergen", "zip": "5003"}})
-    place.client.publish("people", {"id": 3, "name": 7.5, "tags": "none"})
     people = place.read(view="people")
     assert [json.loads(row.body)["id"] for row in people.orderBy("lsn").collect()] == [2, 1, 3]
     assert people.columns == ["sow_key", "lsn", "bookmark", "topic", "time", "headers", "body"]
