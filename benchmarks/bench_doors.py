@@ -9,8 +9,8 @@ faults   killed; stopped (SIGSTOP); out of memory (a limit, and clients that nee
          seconds: p99 of the other doors' probes meanwhile beside their p99 before, and when the door is back
 beside   small Flight publishes beside a saturated AMQP door: how many, and how much of its rate AMQP keeps
 cost     CPU a message of all processes and of the core alone, with many clients that have one message in flight; what
-         that means for a machine of eight cores, which is worked out and not measured; a lone message by turns with
-         `doors = 0`
+         that means for a machine of eight cores, which is worked out and not measured; one client that pipelines, and
+         a lone message, by turns with `doors = 0`
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from collections.abc import Callable, Iterator
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 
-from amqp_client import Link
-from bench_amqp import Place, Saturated, confirm_one, small_flight_publishes, uniform
+from amqp_client import Consumer, Link, Publisher, drive
+from bench_amqp import PREFETCH, WINDOW, Place, Saturated, confirm_one, small_flight_publishes, uniform
 from crowd import allow_many
 from crowd_amqp import AmqpDoor
 from crowd_loads import Outcome, load, run
 from flight_client import Door, rows
-from harness import Server, Usage, Wrong, cpu_of, emit, parse, parser, percentile, tree, work_folder
+from harness import Server, Span, Usage, Wrong, cpu_of, emit, parse, parser, percentile, tree, work_folder
 
 DOORS = ("amqp", "flight", "http")
 PAUSE_S = 0.01
@@ -334,6 +334,10 @@ CROWDS: dict[str, tuple[float | None, float, float | None]] = {
 """Microseconds of CPU a message that all processes and the core may take, and messages a second on eight cores."""
 PROJECTED_DOORS = 4
 """As many as `doors = "auto"` has on eight cores."""
+PIPELINED_MOST, PIPELINED_CORE_MOST = 1.5, 0.9
+"""Of what one pipelining client costs with `doors = 0`: what all processes may take, and the core alone."""
+PIPELINED = 300_000
+"""Messages of such a client."""
 LONE_MORE_US = {"confirmed": 100.0, "delivered": 60.0}
 """Microseconds that a message alone may take longer through a door of its own."""
 
@@ -366,8 +370,38 @@ def _crowded(folder: Path, mode: str, doors: int, seconds: float) -> tuple[Outco
     return outcome, parted.core()
 
 
+def _pipelined(folder: Path, doors: int, messages: int) -> tuple[float, float]:
+    """Microseconds a message of all processes and of the core; the client publishes and consumes as fast as it can."""
+    with Server(folder, environ={"PENSTOCK_SERVER__DOORS": str(doors)}) as server:
+        parted, address = Parted(server), server.address("amqp")
+        place = uniform(address, "pipelined")
+        with contextlib.closing(Link(address)) as sending, contextlib.closing(Link(address)) as taking:
+            consumer = Consumer(taking, place.workload, messages, place.name, prefetch=PREFETCH, ack_every=100)
+            with Span(parted) as span:
+                drive(Publisher(sending, place.workload, messages, WINDOW), consumer)
+                consumer.finish()
+        server.stop()
+    all_ = span.server_s / messages * 1e6
+    return all_, all_ * parted.core()
+
+
+def pipelined(folder: Path, given: argparse.Namespace) -> None:
+    """One client that pipelines, by turns without a door and with one."""
+    messages = 20_000 if given.quick else PIPELINED
+    alone, all_, core = list[float](), list[float](), list[float]()
+    for turn in range(given.repeat):
+        alone.append(_pipelined(folder / f"pipelined-0-{turn}", 0, messages)[0])
+        both, own = _pipelined(folder / f"pipelined-1-{turn}", 1, messages)
+        all_.append(both / alone[-1])
+        core.append(own / alone[-1])
+    settings: dict[str, object] = {"messages": messages, "us_with_doors_0": [round(one, 2) for one in alone]}
+    what = "one pipelining client, doors = 1"
+    emit(f"{what}: CPU of all processes", all_, "of doors = 0", budget=PIPELINED_MOST, settings=settings)
+    emit(f"{what}: CPU of the core", core, "of doors = 0", budget=PIPELINED_CORE_MOST, settings=settings)
+
+
 def cost(folder: Path, given: argparse.Namespace) -> None:
-    """CPU of all processes and of the core; a lone message."""
+    """CPU of all processes and of the core; one client that pipelines; a lone message."""
     allow_many()
     seconds = 0.3 if given.quick else 5.0
     for named, (of_all, of_core, projected) in [*CROWDS.items()][: 1 if given.quick else None]:
@@ -385,6 +419,7 @@ def cost(folder: Path, given: argparse.Namespace) -> None:
             most = [min(1e6 / one, 1e6 * PROJECTED_DOORS / (two - one)) for one, two in zip(core, all_, strict=True)]
             what = f"{mode}, {PROJECTED_DOORS} doors on eight cores, projected from that"
             emit(what, most, "msgs/s", budget=projected, sense="at least", settings=settings)
+    pipelined(folder, given)
     more: dict[str, list[float]] = {what: [] for what in LONE_MORE_US}
     for turn in range(given.repeat):
         alone = [_crowded(folder / f"one-{doors}-{turn}", "one", doors, seconds)[0] for doors in (0, 1)]

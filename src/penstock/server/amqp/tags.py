@@ -109,7 +109,7 @@ def _living(part: Chunk, gone: bytearray) -> Chunk:
 class Tags:
     """Outstanding deliveries of a channel: `count` of them; `next` is the tag of the next delivery."""
 
-    __slots__ = ("_blocks", "_firsts", "_idle", "_joined", "_skipped", "_start", "count", "next")
+    __slots__ = ("_blocks", "_firsts", "_idle", "_joined", "_lone", "_skipped", "_start", "_tag", "count", "next")
 
     def __init__(self) -> None:
         self.next = 1
@@ -120,6 +120,8 @@ class Tags:
         self._idle = 0  # empty blocks after the start
         self._joined: array[int] | None = None  # the chunk of the last block, if it was made here
         self._skipped = False  # some tags name what nobody settles
+        self._lone: tuple[Consumer, Chunk] | None = None  # all that is outstanding, one message; then no block has it
+        self._tag = 0  # of that
 
     def give(self, consumer: Consumer, chunk: Chunk, outstanding: bool) -> int:
         """The first of `len(chunk)` new tags; they stay outstanding unless the consumer does not ack."""
@@ -127,12 +129,24 @@ class Tags:
         n = len(chunk)
         self.next = first + n
         if outstanding:
+            if n == 1 and not self.count:  # as with a prefetch of 1
+                self.count, self._tag, self._lone = 1, first, (consumer, chunk)
+                return first
+            self._place()
             self.count += n
             if n >= SMALL or not self._blocks or not self._join(self._blocks[-1], first, consumer, chunk):
                 self._blocks.append(_Block(first, consumer, chunk))
                 self._firsts.append(first)
                 self._joined = None
         return first
+
+    def _place(self) -> None:
+        """What is outstanding alone is a block, as it is wherever more than one may be asked for."""
+        if self._lone is not None:
+            (consumer, chunk), self._lone = self._lone, None
+            self._blocks.append(_Block(self._tag, consumer, chunk))
+            self._firsts.append(self._tag)
+            self._joined = None
 
     def spend(self) -> int:
         """The tag of a delivery that nobody settles: it is as that of a consumer that does not ack."""
@@ -141,6 +155,7 @@ class Tags:
 
     def give_each(self, consumers: Sequence[Consumer], chunk: Chunk) -> int:
         """The first of `len(chunk)` new tags, outstanding, each of the consumer at its place; all are of one queue."""
+        self._place()
         first = self.next
         n = len(chunk)
         self.next = first + n
@@ -167,6 +182,7 @@ class Tags:
 
         Settling one of those has no effect and is no mistake, for its lease ended by itself.
         """
+        self._place()
         low, high = chunk[0], chunk[-1]
         found = False
         for at in range(self._start, len(self._blocks)):
@@ -227,6 +243,7 @@ class Tags:
 
         Returns chunks with their owners in tag order.
         """
+        self._place()
         if self._skipped:
             if high >= self.next:
                 raise UnknownTag(high)
@@ -252,12 +269,10 @@ class Tags:
 
     def settle_one(self, tag: int) -> tuple[Consumer, Chunk] | None:
         """As `settle` of one tag that is outstanding; None, with nothing changed: it is not."""
-        if self.count == 1:
-            block = self._blocks[-1]
-            if block.left == 1 == len(block.chunk) and block.first == tag:  # the only one, as with a prefetch of 1
-                self.count = 0
-                self._blocks, self._firsts, self._start, self._idle, self._joined = [], [], 0, 0, None
-                return block.owner[0] if isinstance(block.owner, list) else block.owner, block.chunk
+        lone = self._lone
+        if lone is not None and tag == self._tag:
+            self.count, self._lone = 0, None
+            return lone
         try:
             settled = self.settle(tag, tag)
         except UnknownTag:
@@ -268,6 +283,7 @@ class Tags:
 
     def lend(self, low: int, high: int) -> Lent:
         """As `settle`, in a way that `take_back` can undo."""
+        self._place()
         if self._skipped:
             if high >= self.next:
                 raise UnknownTag(high)
@@ -285,6 +301,7 @@ class Tags:
 
     def take_back(self, lent: Lent) -> None:
         """What was lent is outstanding again, under its old tags."""
+        self._place()
         fresh: list[_Block] = []
         for tags, consumer, chunk in lent:
             start = 0

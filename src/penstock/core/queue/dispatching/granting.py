@@ -124,7 +124,7 @@ def grant_each(queue: Contents, now: Now, sink: Sink, consumers: Sequence[Consum
         pairs[1::2] = range(chunk.start + 1, chunk.stop + 1) if isinstance(chunk, range) else [lsn + 1 for lsn in chunk]
         header = b'{"attempt":1,"to":[%s1]]}' % names
         sink.record(Kind.GRANT, queue.name, header, struct.pack(f"<{1 + 2 * count}q", queue.id, *pairs))
-    terms = terms_of(now.mono, deadline)
+    terms = first_terms(now.mono, deadline)
     for consumer, lsn in zip(consumers, chunk, strict=True):
         leases = consumer.leases
         if leases.count == 1:
@@ -134,10 +134,10 @@ def grant_each(queue: Contents, now: Now, sink: Sink, consumers: Sequence[Consum
         if consumer.timeout:
             watch(queue, now.mono + consumer.timeout)
     holder = consumers[0].holder
-    if count < EACH_LEAST and count <= 2:
+    if count < EACH_LEAST:
         for consumer, lsn in zip(consumers, chunk, strict=True):
             sink.effect(Deliver(consumer, queue, range(lsn, lsn + 1), 1, False, 0, until))
-    elif count >= EACH_LEAST and not [one for one in consumers if one.holder is not holder]:
+    elif not [one for one in consumers if one.holder is not holder]:
         sink.effect(DeliverEach(consumers, queue, chunk, until))
     else:
         _send_to_holders(queue, zip(consumers, chunk, strict=True), until, sink)
@@ -158,6 +158,17 @@ def terms_of(mono: int, deadline: int) -> Run:
     terms = Run(range(0), True, ONCE, 0, deadline)
     terms.granted = mono
     return terms
+
+
+def first_terms(mono: int, deadline: int) -> Run:
+    """The same, made once for all that are given at one moment: nothing changes it."""
+    terms = _LAST[0]
+    if terms.granted != mono or terms.deadline != deadline:
+        terms = _LAST[0] = terms_of(mono, deadline)
+    return terms
+
+
+_LAST = [terms_of(0, 0)]
 
 
 def _lease(queue: Contents, now: Now, sink: Sink, shares: Sequence[Share]) -> None:
@@ -294,7 +305,7 @@ def _lease_each(
     queue: Contents, sink: Sink, alone: Sequence[tuple[Consumer, Run]], mono: int, deadline: int, until: int
 ) -> None:
     """The first delivery of one message to each of these."""
-    terms = terms_of(mono, deadline)
+    terms = first_terms(mono, deadline)
     for consumer, run in alone:
         consumer.leases.count += 1
         consumer.leases.add_lone(run.chunk[0], terms)

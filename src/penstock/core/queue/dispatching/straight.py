@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from penstock.core.effects import Deliver, Sink
 from penstock.core.queue.dispatching.attendance import watch
 from penstock.core.queue.dispatching.dispatch import HALF_FROM, in_turn
-from penstock.core.queue.dispatching.granting import first_header, grant_each, one_each, terms_of
+from penstock.core.queue.dispatching.granting import first_header, first_terms, grant_each
 from penstock.core.queue.stages import PLAIN, is_quiet
 from penstock.records.chunks import Chunk, Now
 from penstock.records.kinds import Kind
@@ -75,9 +75,7 @@ def _give_one(queue: Contents, now: Now, chunk: Chunk, sink: Sink) -> bool:
         return False
     roster.turn = one.serial
     mono, leases, lsn = now.mono, one.leases, chunk[0]
-    terms = _LAST[0]
-    if terms.granted != mono:
-        terms = _LAST[0] = terms_of(mono, 0)
+    terms = first_terms(mono, 0)
     leases.count += 1
     if leases.count == 1:
         leases.lone, leases.terms = lsn, terms  # as `add_lone` does
@@ -100,7 +98,7 @@ def _give_each(queue: Contents, now: Now, chunk: Chunk, sink: Sink) -> bool:
     if count > (len(level) if len(level) < HALF_FROM else len(level) // 2):
         return False
     several = in_turn(level, queue.roster.turn, count)
-    if len(several) < count or not one_each(queue, several, chunk):
+    if len(several) < count or [one for one in several if one.no_ack]:
         return False
     for one in several:
         one.leases.count += 1
@@ -129,7 +127,3 @@ def _next(roster: Roster) -> Consumer | None:
 
 def _serial_of(consumer: Consumer) -> int:
     return consumer.serial
-
-
-_LAST = [terms_of(0, 0)]
-"""What first deliveries of one moment have in common: nothing changes it."""
