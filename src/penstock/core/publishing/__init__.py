@@ -265,7 +265,7 @@ class Publisher:
             fill_times(batch, self.traits.each(batch), self._outbox.time)
         out: dict[int, Queue] = {}
         terms = Terms(trusted=trusted, carbon=carbon, banned=banned)
-        for queue, rows in self._takers(batch, 0, terms, lambda queue: queue.refuses):
+        for queue, rows in self._takers(batch, 0, terms, lambda queue: queue.nacks):
             refusing.settled(queue, now, self._outbox, len(rows))
             for row in reckoning.refused(queue, now, batch, rows):
                 out.setdefault(row, queue)

@@ -319,7 +319,7 @@ class Queue(Contents):
         return self._bounds.mode.rejects
 
     @property
-    def refuses(self) -> bool:
+    def nacks(self) -> bool:
         """Whether it tells the publisher so."""
         return self._bounds.mode.rejects and not self._bounds.mode.drops_newest
 
