@@ -34,7 +34,7 @@ KNOWN: tuple[Known, ...] = (
     Known(
         "scenarios/letters/test_dead_letters.py::test_purging_deleting_and_expiring_a_queue_dead_letters_nothing",
         "it promises that nothing comes, and no change of one place makes it come; `drop_all` or `delete` fail it "
-        "when what they drop has to give way (`give_way`) first",
+        "when what they drop has to give way (`evict`) first",
     ),
     Known("unit/expr/test_cases.py::test_every_function_has_a_case", _TABLE),
     Known("unit/expr/test_page.py::test_each_function_is_in_the_table_and_each_row_is_a_function", _TABLE),

@@ -28,7 +28,7 @@ from penstock.records.queue_settings import (
     WithoutSubscribers,
 )
 
-_GIVES_WAY = [mode.gives_way for mode in MODES.values()]
+_VICTIMS = [mode.victim for mode in MODES.values()]
 
 
 def _duration(name: str, sentence: str, low: int = 0, *, rabbitmq: bool = False, crash: str = "") -> QueueKey:
@@ -382,7 +382,7 @@ QUEUE_KEYS: Mapping[str, QueueKey] = {
         ),
         _choice(
             "overflow",
-            f"What gives way at a limit: {', '.join(_GIVES_WAY[:-1])}, or {_GIVES_WAY[-1]}.",
+            f"What gives way at a limit: {', '.join(_VICTIMS[:-1])}, or {_VICTIMS[-1]}.",
             *MODES,
             crash=(
                 "What was refused, and answered so, is not there. What `block` held up is stored or nowhere; its "

@@ -40,7 +40,7 @@ Overflow = Literal["drop-head", "reject-publish", "reject-publish-dlx", "drop-ne
 class Overflowing(NamedTuple):
     """What becomes of messages for which there is no room."""
 
-    gives_way: str = "nothing"  # in a person's words
+    victim: str = "nothing"  # in a person's words
     drops_head: bool = False  # what stands at the head gives way
     rejects: bool = False  # newcomers are refused
     drops_newest: bool = False  # and nobody is told

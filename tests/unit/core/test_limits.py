@@ -31,7 +31,7 @@ def test_every_mode_says_what_gives_way() -> None:
     assert modes == MODES.keys()
     guide = (Path(__file__).resolve().parents[3] / "docs/limits.md").read_text()
     assert {mode for mode in modes if f"\n| `{mode}`" not in guide} == set()
-    assert all(one.gives_way and one.drops_head != one.rejects for one in MODES.values())
+    assert all(one.victim and one.drops_head != one.rejects for one in MODES.values())
 
 
 def test_drop_head_keeps_the_newest() -> None:

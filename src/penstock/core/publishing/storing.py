@@ -326,7 +326,7 @@ class Storing:
     def _makes_room(self, batch: Publishes, takers: Sequence[tuple[Queue, int]]) -> bool:
         """Whether something may give way to these newcomers in some queue: then it does so in one group with them."""
         size = batch.size or size_of(batch.bodies)
-        return any(queue.gives_way(count, size) for queue, count in takers)
+        return any(queue.may_evict(count, size) for queue, count in takers)
 
     def put_into(self, now: Now, queue: Queue, batch: Publishes) -> int:
         """Store the server's own rows and let them arrive in this one queue, whatever is routed where; the first LSN.

@@ -267,7 +267,7 @@ class Contents(QueueParts):
         reasons = reason.split(",")
         return wants(self.actions, reasons)
 
-    def give_way(self, runs: Sequence[Run], reason: str, sink: Sink) -> None:
+    def evict(self, runs: Sequence[Run], reason: str, sink: Sink) -> None:
         """Log that these gave way to others; they are out of their places already."""
         if not runs:
             return

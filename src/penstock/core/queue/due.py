@@ -146,7 +146,7 @@ def enter_scheduled(queue: Contents, now: Now, sink: Sink) -> None:
         parts = [_by_key(chunk, stay, over) for chunk in reversed(chunks)]
     late = [Run(outside, False) for outside, _ in reversed(parts) if len(outside)]
     _log_due(queue, late, sink)
-    queue.give_way(late, REPLACED, sink)
+    queue.evict(late, REPLACED, sink)
     for run in [Run(inside, False) for _, inside in parts if len(inside)]:
         lsn = _log_due(queue, [run], sink)
         run.place = HEAD + lsn if queue.ranks is None else 0

@@ -143,11 +143,11 @@ class Groups:
 
     def leave(self, lsn: int) -> int:
         """A message that was not in a line is gone; who is to be offered in its stead, or 0."""
-        successor = self.give_way(lsn)
+        successor = self.step_aside(lsn)
         self.keys.drop(lsn, self.keys.of(lsn))
         return successor
 
-    def give_way(self, lsn: int) -> int:
+    def step_aside(self, lsn: int) -> int:
         """A message that was not in a line does not stand for its key any more; who does so instead, if it is ready."""
         key = self.keys.of(lsn)
         if key != NO_KEY:

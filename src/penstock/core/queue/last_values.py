@@ -148,7 +148,7 @@ class LastValues:
         if self._replaced:
             gone = as_chunk(sorted(set(self._replaced)))
             self._replaced.clear()
-            queue.give_way(queue.extract(gone), REPLACED, sink)
+            queue.evict(queue.extract(gone), REPLACED, sink)
 
     def come_due(self, queue: Whole, chunks: Sequence[Chunk], over: frozenset[int], ring: int, sink: Sink) -> set[int]:
         """Of scheduled messages that are due, in order of time, those that a ring of this size lets in.
@@ -169,7 +169,7 @@ class LastValues:
                         gone += queue.extract(range(old, old + 1))
                 if lsn not in over and queue.ready + len(inside) < ring:
                     inside.add(lsn)
-        queue.give_way(gone, REPLACED, sink)
+        queue.evict(gone, REPLACED, sink)
         return inside
 
     def outdated(self, queue: Whole, runs: Sequence[Run]) -> tuple[list[Run], list[Run]]:

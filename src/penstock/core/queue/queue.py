@@ -348,7 +348,7 @@ class Queue(Contents):
         bounds = self._bounds
         return count <= bounds.length and (self.ready > 0 or bounds.size == NEVER)
 
-    def gives_way(self, count: int, size: int) -> bool:
+    def may_evict(self, count: int, size: int) -> bool:
         """Whether `count` newcomers of `size` bytes together can displace others, or have owners to be told."""
         told = self.last_values is not None or (self.foreign is not None and self.foreign.coming is not None)
         return told or (self.limits is not None and self.limits.yields(self, count, size))

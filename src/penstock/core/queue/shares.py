@@ -250,7 +250,7 @@ class Shares:
                 elif groups is None:
                     continue
                 elif run.tally == FRESH:
-                    if successor := groups.give_way(lsn):
+                    if successor := groups.step_aside(lsn):
                         freed.append(successor)
                 elif not groups.stands(lsn):
                     key = groups.keys.of(lsn)

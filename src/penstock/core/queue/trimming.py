@@ -145,13 +145,13 @@ def trim(queue: Contents, sink: Sink, most: int = STEP_MOST) -> None:
     left = most - max(count, 0)
     while queue.weight > limits.size and left > 0:
         if queue.shares is not None:
-            queue.give_way(runs, MAXLEN, sink)  # whoever stood behind one of them may be the next
+            queue.evict(runs, MAXLEN, sink)  # whoever stood behind one of them may be the next
             runs = []
         runs += take_yielding(queue, count := _count_of_bytes(queue, queue.weight - limits.size, left))
         left -= count
     if limits.exceeded(queue):
         queue.agenda |= TRIM
-    queue.give_way(runs, MAXLEN, sink)
+    queue.evict(runs, MAXLEN, sink)
 
 
 def _unknown(queue: Contents, sink: Sink) -> bool:
@@ -172,7 +172,7 @@ def _have_room(queue: Contents) -> bool:
 def replace(queue: Contents, count: int, sink: Sink) -> None:
     """So many arrivals stay where the ring has no room for them: as many others go from the head."""
     if count > 0:
-        queue.give_way(take_yielding(queue, count), REPLACED, sink)
+        queue.evict(take_yielding(queue, count), REPLACED, sink)
 
 
 def returning(queue: Contents, runs: list[Run], sink: Sink) -> list[Run]:
@@ -186,13 +186,13 @@ def returning(queue: Contents, runs: list[Run], sink: Sink) -> list[Run]:
     count = sum([len(run.chunk) for run in runs])
     if count > room and queue.last_values is not None:
         old, runs = queue.last_values.outdated(queue, runs)
-        queue.give_way(old, REPLACED, sink)  # and nobody gives way to them
+        queue.evict(old, REPLACED, sink)  # and nobody gives way to them
         count = sum([len(run.chunk) for run in runs])
     excess = count - room
     if excess <= 0:
         return runs
     if excess >= count:
-        queue.give_way(runs, REPLACED, sink)
+        queue.evict(runs, REPLACED, sink)
         return []
     lsns = np.concatenate([view(run.chunk) for run in runs])
     places = np.concatenate([view(run.chunk) if not run.place else np.full(len(run.chunk), run.where) for run in runs])
@@ -205,7 +205,7 @@ def returning(queue: Contents, runs: list[Run], sink: Sink) -> list[Run]:
             gone.append(run.part(run.chunk[:at], True))
         if at < len(run.chunk):
             kept.append(run.part(run.chunk[at:], True))
-    queue.give_way(gone, REPLACED, sink)
+    queue.evict(gone, REPLACED, sink)
     return kept
 
 

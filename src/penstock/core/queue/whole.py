@@ -171,7 +171,7 @@ class Whole(Protocol):
         """Let consumers have this, which counts as ready already."""
         ...
 
-    def give_way(self, runs: Sequence[Run], reason: str, sink: Sink, /) -> None:
+    def evict(self, runs: Sequence[Run], reason: str, sink: Sink, /) -> None:
         """These gave way; they are counted in no state any more when this is called."""
         ...
 
