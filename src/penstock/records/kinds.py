@@ -154,7 +154,7 @@ _TOPOLOGY: tuple[Reader, ...] = ("fold", "events")
 _MOVES: tuple[Reader, ...] = ("fold", "audit", "story", "views")
 _TOLD: tuple[Reader, ...] = (*_MOVES, "links")
 _BATCHES: tuple[Reader, ...] = ("fold", "audit", "story")
-_SINKS: tuple[Reader, ...] = ("fold", "audit")
+_AUDITED: tuple[Reader, ...] = ("fold", "audit")
 
 MEANINGS: Mapping[Kind, Meaning] = {
     Kind.PUBLISH: Meaning(
@@ -175,7 +175,7 @@ MEANINGS: Mapping[Kind, Meaning] = {
     Kind.BASE: Meaning(
         '{"part", "parts", "floor"}; body: a slice of the encoded durable state as of `floor`', (), "synced"
     ),
-    Kind.PUBLISHERS: Meaning("{publisher: highest sequence} of one commit", _SINKS),
+    Kind.PUBLISHERS: Meaning("{publisher: highest sequence} of one commit", _AUDITED),
     Kind.VIA: Meaning(
         '{"vhost", "exchange", "bcc"?}; via: the id of these; bcc: further keys of the messages that name it',
         ("fold",),
@@ -283,20 +283,20 @@ MEANINGS: Mapping[Kind, Meaning] = {
     Kind.SINK_COMMIT: Meaning(
         'name: query; {"batch", "rows", "name"?, "once"?, "user"?}: the rows of the same group are that batch\'s '
         "output; name: for people; once: the query has this one batch; user: whose it is",
-        _SINKS,
+        _AUDITED,
         "synced",
     ),
     Kind.DECIDED: Meaning(
         'name: query; {"batch", "parts", "settle"?, "name"?, "once"?, "user"?}: a commit too large for one group.  Of '
         "each part [stage, rows, bytes, CRC-32C, topic or null, exchange, vhost, whether deltas?]; settle: [stream, "
         "batch], done in this group",
-        _SINKS,
+        _AUDITED,
         "synced",
     ),
     Kind.CHUNK: Meaning(
         'name: query; {"batch", "chunk", "rows"}: the messages of the same group are the next chunk (from 1) of the '
         "decided batch; with it the first `rows` rows of all its parts, in order, are copied",
-        _SINKS,
+        _AUDITED,
         "synced",
     ),
     Kind.UNDEFER: Meaning(
@@ -313,7 +313,7 @@ MEANINGS: Mapping[Kind, Meaning] = {
         "lazy",
     ),
     Kind.PUBLISHERS_GONE: Meaning(
-        '{"publishers": [name, ...]}: nothing came of them for `publisher_expiration`', _SINKS
+        '{"publishers": [name, ...]}: nothing came of them for `publisher_expiration`', _AUDITED
     ),
     Kind.ACTED: Meaning(
         'name: an action; {"floor", "cause"?, "since"?}; exact pairs: it has done what these messages of the record '
@@ -372,7 +372,7 @@ MEANINGS: Mapping[Kind, Meaning] = {
         ("fold",),
     ),
     Kind.STREAM_TRY: Meaning(
-        'name: stream; {"batch", "epoch", "tries"}: so many readers have failed to settle the batch', _SINKS, "synced"
+        'name: stream; {"batch", "epoch", "tries"}: so many readers have failed to settle the batch', _AUDITED, "synced"
     ),
     Kind.STREAM_NARROW: Meaning(
         'name: stream; {"batch", "epoch", "revision", "level"?: [rows, more], "poison"?: 1}; queue and pairs: these '
@@ -385,7 +385,7 @@ MEANINGS: Mapping[Kind, Meaning] = {
         'name: stream; {"start", "said", "time"}: log mode begins at this LSN, which `said` names', ("fold",), "synced"
     ),
     Kind.STREAM_READ: Meaning('name: stream; {"time"}: somebody reads it still', ("fold",), "lazy"),
-    Kind.SINK_FORGET: Meaning('{"queries": [id, ...]}: what they have committed is known no longer', _SINKS),
+    Kind.SINK_FORGET: Meaning('{"queries": [id, ...]}: what they have committed is known no longer', _AUDITED),
     Kind.LINEAGE: Meaning(
         'name: query; {"batch", "of"?, "outputs"?, "chunk"?}: the SINK_COMMIT, DECIDED or CHUNK of the same group was '
         'made of what `of` says ({"pipeline"?, "inputs"?, "tables"?, ...}, as the sink was told), and its messages are '
