@@ -315,7 +315,7 @@ class Core(
             return Published(0, self._out.last_lsn, refused=[(row, refuse) for row in range(size)])
         if not size:
             return Published(0, self._out.last_lsn)
-        now = self._out.at(now)
+        now = self._out.at(now, True)
         if self._unruled:
             self._rule_takers(now, batch)
         if mandatory:
@@ -362,7 +362,7 @@ class Core(
         None: nobody does; of rows that are left more is known once these are published.  Without this a publish to a
         full queue is refused as one of `reject-publish`.
         """
-        return self._publisher.let_in(self._at(now), batch)
+        return self._publisher.let_in(self._at(now, True), batch)
 
     def holds_up(self, queue: Queue, size: int) -> bool:
         """Whether a queue still has a message of so many bytes wait for room."""

@@ -6,7 +6,7 @@ queue nor a disk.  Entries written between `begin` and `end` form one `Group`, w
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Generic, TypeVar
 
 from penstock.core.state.encoding import dump
@@ -31,9 +31,13 @@ class Outbox(Generic[E]):
     """Journal, effects and the next LSN.  `E` is the union of effects."""
 
     __slots__ = (
+        "_asked",
+        "_at",
+        "_began",
         "_group",
         "_nesting",
         "_run",
+        "_weighs",
         "effects",
         "format",
         "journal",
@@ -53,6 +57,10 @@ class Outbox(Generic[E]):
         self._group: Group | None = None
         self._nesting = 0
         self._run: Moves | None = None  # in the journal, outside of groups: the next record is added if its LSN is next
+        self._asked: Now = Now(0, 0)  # when the last command was to decide
+        self._at: Now = self._asked  # when it did
+        self._began = next_lsn  # what it would have given out first
+        self._weighs = False  # it changes nothing before that
 
     def write_as(self, format: int) -> None:
         """Other members read this log: write nothing that needs a newer format than this."""
@@ -72,12 +80,33 @@ class Outbox(Generic[E]):
         """The last LSN given out; the one before the first when none was."""
         return self.next_lsn - 1
 
-    def at(self, now: Now) -> Now:
-        """Start of a command: the instant to decide at.  Record times never decrease, and decisions follow them."""
+    def at(self, now: Now, weighs: bool = False) -> Now:
+        """Start of a command: the instant to decide at.  Record times never decrease, and decisions follow them.
+
+        What the command does by other commands it does at the same instant, which is the same object.
+        weighs: it changes nothing before it has written its first record.
+        """
+        if now is not self._asked and now is not self._at:
+            self._asked, self._began, self._weighs = now, self.next_lsn, weighs
         if now.wall >= self.time:
             self.time = now.wall
-            return now
-        return Now(self.time, now.mono)
+        else:
+            now = Now(self.time, now.mono)
+        self._at = now
+        return now
+
+    def whole_after(self, instants: Iterable[object]) -> bool:
+        """Whether what failed has changed nothing; a group that a command had begun is forgotten then.
+
+        instants: those that the failed calls were handed.  The last command was among them if one is its own; it had
+        changed nothing if it has written nothing, and is one that weighs first.
+        """
+        if not any(one is self._asked or one is self._at for one in instants):
+            return self._nesting == 0
+        if not self._weighs or self.next_lsn != self._began:
+            return False
+        self._nesting, self._group = 0, None
+        return True
 
     def begin(self) -> None:
         """Open a group; nested calls join the outermost."""

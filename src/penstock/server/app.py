@@ -35,6 +35,7 @@ from penstock.server.bulk.process import Bulk
 from penstock.server.clock import Alarm
 from penstock.server.doors.door_process import spawned
 from penstock.server.engine import Engine
+from penstock.server.faults import Chore
 from penstock.server.gates import scattered
 from penstock.server.lifecycle import Starting, Stopping, amqp_limits, doors_of
 from penstock.server.listening import connections_most, entry_of
@@ -119,6 +120,7 @@ class App(Server):
         self.alarm: Alarm | None = None
         self._show = show or Lines(say)
         self._opened: Log | None = None
+        self._chores = list[Chore]()
         self._beat_timer: asyncio.TimerHandle | None = None
         self._tidy_timer: asyncio.TimerHandle | None = None
         self._warm_timer: asyncio.TimerHandle | None = None
@@ -181,7 +183,9 @@ class App(Server):
         starting.end()
         self.engine.tending.fill_heads()
         loop.set_exception_handler(self._stop_for)
-        self.alarm = Alarm(self.engine.next_deadline, self.engine.tick, self.clock, loop.call_later)
+        self._make_chores()
+        tick = Chore(self.engine.faults, self.clock, self.engine.tick)
+        self.alarm = Alarm(self.engine.next_deadline, tick.run, self.clock, loop.call_later)
         self.engine.on_turn = self.alarm.look_soon
         if settings.link:
             self.link().start()
@@ -231,6 +235,8 @@ class App(Server):
             acting=pools.off(pools.acting),
             at_work=pools.at_work,
         )
+        self.pools.faults = self.engine.faults
+        self.engine.faults.on_fatal.append(self._fail)
         self.engine.acts.steps.say = self.say
         self.engine.acts.steps.allow_execute = self.settings.server.allow_execute
         self.log.on_durable = self.engine.durable
@@ -353,15 +359,19 @@ class App(Server):
         self.pools.hand_over(self.pools.reading, partial(self.log.read, lsns, ahead, most, around=True), done)
 
     def _stop_for(self, loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
-        """Stop after a bug: memory can no longer be trusted, the log can; a restart replays it."""
+        """Stop after a bug that no border has caught: memory is not trusted then, the log is; a restart replays it."""
         error = context.get("exception")
         if isinstance(error, Exception) and not isinstance(error, ConnectionError):
-            if self.failure is None:
-                self.failure = error
-                logger.critical("stopped by a bug: %s", context.get("message"), exc_info=error)
-                self.stopping.set()
+            self.engine.faults.give_up(error)
         else:
             loop.default_exception_handler(context)
+
+    def _fail(self, error: BaseException) -> None:
+        if self.failure is None:
+            self.failure = error
+            logger.critical("stopped by a bug", exc_info=error)
+            error.__traceback__ = None  # told; see `Faults.contain`
+            self.stopping.set()
 
     def link(self) -> Links:
         """This server's links; where it has none of its own, those that others make to it."""
@@ -377,15 +387,19 @@ class App(Server):
 
     # -- timers
 
-    def _beat(self) -> None:
-        self.engine.tending.beat()
-        self.amqp.beat()
-        self.flight.beat()
-        self.bulk.beat()
-        self.keeper.beat()
+    def _make_chores(self) -> None:
+        """What is done once a second: each by itself, whatever becomes of the others."""
+        beats = [
+            self.engine.tending.beat, self.amqp.beat, self.flight.beat, self.bulk.beat, self.keeper.beat,
+            self.pager.beat,
+        ]  # fmt: skip
         if self.engine.archive is not None:
-            self.engine.archive.beat()
-        self.pager.beat()
+            beats.append(self.engine.archive.beat)
+        self._chores = [Chore(self.engine.faults, self.clock, beat) for beat in beats]
+
+    def _beat(self) -> None:
+        for chore in self._chores:
+            chore.run()
         self._beat_timer = self.loop.call_later(1.0, self._beat)
 
     def _tidy(self) -> None:

@@ -29,6 +29,7 @@ from penstock.records.kinds import LAZY, Kind
 from penstock.server.access import Shares
 from penstock.server.actions import Acts
 from penstock.server.caching import Fetches, Present, Tending
+from penstock.server.faults import asker_behind, asker_of
 from penstock.server.gates import Gates, Rooms, receiver_of
 from penstock.server.judging import Judges
 from penstock.server.notices import EventExchange, Notices
@@ -36,7 +37,7 @@ from penstock.server.pipelines import PipelineReports
 from penstock.server.recovering import Recoveries
 from penstock.server.replaying import Replays
 from penstock.server.rounds import Nap
-from penstock.server.runtime import Runtime, run_once
+from penstock.server.runtime import Runtime
 from penstock.server.scanning import Backfills, Scans
 from penstock.server.stream_backlog import Walked
 from penstock.server.traces import Traces
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from penstock.core.commands.deliveries import Deliveries, Delivery
     from penstock.log.log import Log
     from penstock.ports import Clock
+    from penstock.server.faults import Asker
     from penstock.server.judging import Ask
     from penstock.server.runtime import Copies, Off, Soon
     from penstock.server.upkeep.archive import Archiving
@@ -105,6 +107,7 @@ class Engine(Runtime):
         self._nap = Nap(clock, log)
         self.announce_guest = self._nap.announce_guest
         self._ended = False
+        self.faults.on_fatal.append(self._no_turns)
         self._urged = 0  # the log was told to hurry with everything up to this LSN
         self._performers: Mapping[type[e.Effect], Callable[[Any], None]] = {
             e.Deliver: self._deliver,
@@ -176,38 +179,48 @@ class Engine(Runtime):
 
     def finish_turn(self) -> None:
         """Step 2 of a turn.  Sends early leases before the records are encoded."""
+        self._armed = False
         if self._ended:
+            self.flush()  # what was said before
             return
         if self.rooms.lines:
             self.rooms.look()
-        self._armed = False
         for decide in self.before_turn:
             decide()
-        core = self.core
+        core, faults = self.core, self.faults
         journal = core.take_journal()
         last, urgent, tells = 0, False, False
         if journal:
+            faults.behind = True  # until the log has it; what is told to some between is theirs
             last = last_of(journal[-1])
             urgent, tells = self._note(journal, last)
+            faults.behind = False
         performers = self._performers
         grant = None if self.acts.delivers else self.gates.grant
         for effect in core.take_effects():
-            if grant is not None and isinstance(effect, e.Deliver):  # nearly all
-                grant(effect)
-            else:
-                performers[type(effect)](effect)
+            try:
+                if grant is not None and isinstance(effect, e.Deliver):  # nearly all
+                    grant(effect)
+                else:
+                    performers[type(effect)](effect)
+            except Exception as error:  # noqa: BLE001 - the border of each
+                faults.contain(error, _on_behalf_of(effect))
+        faults.behind = True
         if tells or self.notices.attendance:
             self.notices.gather(journal)
         if core.traced:
             self.traces.gather(journal)
         if journal:
             self.acts.ledger.seen = last
+        faults.behind = False
         gates = self.gates
         if gates.fences:
             gates.end_turn()
         if self.on_flush:
             self.flush()  # first: the writer takes the interpreter as soon as it has something
+        faults.behind = True
         self._write(journal, last, urgent=urgent or self._awaited > self._urged)
+        faults.behind = False
         if not self.loader.idle:
             self.loader.step()
         if self.on_flush:
@@ -278,6 +291,10 @@ class Engine(Runtime):
         if self.acts.publishes:
             self.acts.look(journal)
 
+    def _no_turns(self, _: BaseException) -> None:
+        """Something is half changed: nothing is decided, logged or delivered any more."""
+        self._ended = True
+
     def end(self, *, last_turn: bool) -> None:
         """End: with a last turn, or after a bug without one.  Nothing is decided, read, logged or told any more."""
         if last_turn:
@@ -321,7 +338,11 @@ class Engine(Runtime):
         self.bodies.set_durable(lsn)
         waiters = self._waiters
         while waiters and waiters[0][0] <= lsn:
-            waiters.popleft()[1]()
+            _, callback = waiters.popleft()
+            try:
+                callback()
+            except Exception as error:  # noqa: BLE001 - the border of each who waits
+                self.faults.contain(error, asker_behind(callback))
         if self.gates.late:
             self.gates.durable(lsn)
         if self.bodies.arrivals.loose:
@@ -331,11 +352,11 @@ class Engine(Runtime):
         if self.views.active:
             self.views.committed(lsn)
         if self.on_commit:
-            run_once(self.on_commit)
+            self.run_once(self.on_commit)
         if self.on_room:
             self.look_for_room()
         for hook in self.on_durable:
-            hook()
+            self.faults.run(hook)
         if self.on_flush:
             self.flush()
 
@@ -349,8 +370,8 @@ class Engine(Runtime):
         for hook in self.on_broken:
             hook(reason)
         self.gates.break_down()
-        run_once(self.on_commit)  # who paused for the log need not wait for it any more
-        run_once(self.on_room)
+        self.run_once(self.on_commit)  # who paused for the log need not wait for it any more
+        self.run_once(self.on_room)
         self.flush()
         self.arm()
 
@@ -360,6 +381,12 @@ class Engine(Runtime):
         if len(lost):
             for queue in self.core.queues():
                 queue.forget(lost)
+
+
+def _on_behalf_of(effect: e.Effect) -> Asker | None:
+    """Who waits for an effect, where it says so."""
+    consumer = getattr(effect, "consumer", None) or next(iter(getattr(effect, "consumers", ())), None)
+    return None if consumer is None else asker_of(consumer.holder)
 
 
 def _nobody(_: object) -> None:

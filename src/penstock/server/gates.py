@@ -16,6 +16,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Protocol, cast
 
@@ -25,6 +26,7 @@ from penstock.memory.arrived_batches import PIECE_MOST
 from penstock.memory.slab import Piece, piece_of
 from penstock.records.chunks import Chunk, as_chunk
 from penstock.records.dataclass import dataclass
+from penstock.server.faults import asker_of
 
 if TYPE_CHECKING:
     from penstock.core.commands.deliveries import Deliveries, Delivery
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from penstock.core.queue.queue import Queue
     from penstock.memory.shelf import TargetList
     from penstock.records.entries import Topic
+    from penstock.server.faults import Asker
     from penstock.server.runtime import Runtime
 
 
@@ -52,6 +55,11 @@ class Receiver(Protocol):
     def gate(self) -> object:
         """Deliveries of one gate keep their order, also when some are read from disk."""
         ...
+
+    @property
+    def asker(self) -> Asker | None:
+        """Who is ended when something of it fails."""
+        return None
 
     @property
     def user(self) -> str:
@@ -159,17 +167,20 @@ class Gates:
             if self.late:
                 self.late.append(fence)
             else:
-                self._pass_on(fence)
+                self._runtime.faults.run(partial(self._pass_on, fence), _on_behalf_of(fence))
 
     def durable(self, lsn: int) -> None:
         """Everything up to an LSN is durable: what waited for it goes."""
         late = self.late
         while late and (isinstance(late[0], Fence) or late[0].after <= lsn):
             item = late.popleft()
-            if isinstance(item, Fence):
-                self._pass_on(item)
-            else:
-                self.deliver_again(item, item.chunk)
+            try:
+                if isinstance(item, Fence):
+                    self._pass_on(item)
+                else:
+                    self.deliver_again(item, item.chunk)
+            except Exception as error:  # noqa: BLE001 - the border of each
+                self._runtime.faults.contain(error, _on_behalf_of(item))
 
     def break_down(self) -> None:
         """Nothing more will be durable: late deliveries are sent all the same, but those of at-most-once queues."""
@@ -179,6 +190,11 @@ class Gates:
                 self._pass_on(item)
             elif not at_most_once(item):
                 self.deliver_again(item, item.chunk)
+
+    def drop(self, gate: object) -> None:
+        """Nothing that waits behind a gate is sent: who takes it is ended."""
+        self._gates.pop(gate, None)
+        self._full.discard(gate)
 
     def forget(self) -> None:
         """Nothing that waits is sent any more."""
@@ -356,6 +372,10 @@ class Gates:
             self._runtime.loader.look_after(self._list_of(queue, targets))
 
 
+def _on_behalf_of(item: Delivery | Fence) -> Asker | None:
+    return asker_of(item.gate if isinstance(item, Fence) else item.consumer.holder)
+
+
 def at_most_once(effect: Delivery) -> bool:
     return effect.queue.settings.semantics == "at-most-once"
 
@@ -439,7 +459,7 @@ class Rooms:
             waiter.queue = None
             self._going = waiter
             try:
-                waiter.go_on()
+                self._runtime.faults.run(waiter.go_on)
             finally:
                 self._going = None
             if self._first(queue) is waiter and not self._waits(queue, waiter.size):

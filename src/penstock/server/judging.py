@@ -27,6 +27,7 @@ from penstock.expr.filter import bound
 from penstock.expr.json_schema import BodyCheck
 from penstock.records.entries import Publishes, Topic
 from penstock.records.message_bodies import listed
+from penstock.server.faults import asker_behind
 
 if TYPE_CHECKING:
     from penstock.core.effects import Made, Question
@@ -275,13 +276,16 @@ class Judges:
         waiting = self._runtime.bodies.partial
         waiting.add(size)
 
-        def done(answers: list[list[Answer]]) -> None:
+        def done(answers: list[list[Answer]] | Exception) -> None:
             waiting.add(-size)
+            if isinstance(answers, Exception):
+                self._runtime.faults.contain(answers, asker_behind(then))
+                return
             for (batch, questions), of_batch in zip(asked, answers, strict=True):
                 note(batch, questions, of_batch)
-            then()
+            self._runtime.faults.run(then)
 
-        work = partial(_answers, asked, self.ask)
+        work = partial(_answers_or_fault, asked, self.ask)
         if self.off is None:
             done(work())
         else:
@@ -303,6 +307,16 @@ def _answers(asked: Sequence[tuple[Publishes, Sequence[Question]]], ask: Ask | N
         bodies = listed(batch.bodies)
         out.append([_passed(batch, bodies, question, ask) for question in questions])
     return out
+
+
+def _answers_or_fault(
+    asked: Sequence[tuple[Publishes, Sequence[Question]]], ask: Ask | None
+) -> list[list[Answer]] | Exception:
+    """The same; what nobody expected is whoever's who waits for the answers."""
+    try:
+        return _answers(asked, ask)
+    except Exception as error:  # noqa: BLE001 - told on the loop
+        return error
 
 
 def _passed(batch: Publishes, bodies: Sequence[bytes], question: Question, ask: Ask | None) -> Answer:

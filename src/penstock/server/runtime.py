@@ -18,6 +18,7 @@ from penstock.memory.caches import Caches
 from penstock.memory.loader import Loader
 from penstock.records.chunks import LSN_LIMIT, Chunk, Now, as_chunk
 from penstock.records.entries import Rows
+from penstock.server.faults import Faults, asker_behind
 
 if TYPE_CHECKING:
     from penstock.core.broker import Core
@@ -83,8 +84,9 @@ class Runtime(ABC):
         self.bodies = bodies
         self.loader = Loader(bodies, read_cold)
         self.clock = clock
+        self.faults = Faults(core, clock)
         self.relief = Relief(bodies, clock.mono)
-        self.call_soon = call_soon
+        self._call_soon = call_soon
         self._at_round_end = at_round_end or call_soon
         self.read_cold = read_cold
         self.past: Spread = log  # what can be read back: the log, and its archive where there is one
@@ -117,6 +119,10 @@ class Runtime(ABC):
 
     # -- time and turns
 
+    def call_soon(self, work: Callable[[], None]) -> object:
+        """Have something run soon, on the loop; what fails ends who asked."""
+        return self._call_soon(partial(self.faults.run, work))
+
     def now(self) -> Now:
         """The instant for commands of this turn."""
         return Now(self.clock.wall(), self.clock.mono())
@@ -141,7 +147,10 @@ class Runtime(ABC):
         while self.on_flush:  # confirms that are flushed make their sessions dirty
             flushes, self.on_flush = self.on_flush, []
             for flush in flushes:
-                flush()
+                try:
+                    flush()
+                except Exception as error:  # noqa: BLE001 - the border of each
+                    self.faults.contain(error, asker_behind(flush))
 
     # -- durability
 
@@ -206,7 +215,12 @@ class Runtime(ABC):
     def look_for_room(self) -> None:
         """Wake publishers that wait for room, if there is some."""
         if self.on_room and self.has_room():
-            run_once(self.on_room)
+            self.run_once(self.on_room)
+
+    def run_once(self, hooks: list[Callable[[], None]]) -> None:
+        """Run what waits, and forget it; what is added meanwhile waits for the next time."""
+        run, hooks[:] = hooks[:], []
+        self.faults.run_each(run)
 
     # -- what retention asks
 
@@ -233,13 +247,6 @@ class Runtime(ABC):
     def reading_files(self) -> int:
         """The lowest LSN that a registered reader may still need from the file that has it now."""
         return _lowest(self.readers)
-
-
-def run_once(hooks: list[Callable[[], None]]) -> None:
-    """Run what waits, and forget it; what is added meanwhile waits for the next time."""
-    run, hooks[:] = hooks[:], []
-    for hook in run:
-        hook()
 
 
 def _lowest(readers: Sequence[Lowest]) -> int:

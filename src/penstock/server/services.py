@@ -26,6 +26,7 @@ from penstock.server.access import Shares
 from penstock.server.accounts import accounts_of
 from penstock.server.clock import SystemClock
 from penstock.server.counters import Counters
+from penstock.server.faults import asker_behind
 from penstock.server.progress import Progress
 from penstock.server.rounds import Pulse
 from penstock.server.users import Users
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from penstock.server.cluster.leading import Cluster
     from penstock.server.doors.door_process import Spawned
     from penstock.server.engine import Engine
+    from penstock.server.faults import Faults
     from penstock.server.flight.door import FlightDoor
     from penstock.server.http.doorway import HttpDoors
     from penstock.server.links.links import Links
@@ -74,6 +76,7 @@ class Pools:
         self.replaying = make(2, "penstock-replay")
         self.querying = make(128, "penstock-query")  # SQL over HTTP: those that run (`sql.at_once`) and those that wait
         self.closed = False
+        self.faults: Faults | None = None  # what is done with exceptions; without, the loop has them
         self._at_work = 0
 
     def at_work(self) -> int:
@@ -107,7 +110,12 @@ class Pools:
             elif error is not None:
                 raise error
             return
-        done(finished.result())
+        try:
+            done(finished.result())
+        except Exception as error:
+            if self.faults is None:
+                raise
+            self.faults.contain(error, asker_behind(done))
 
     def close(self) -> None:
         """Take nothing more, and let no result reach the loop."""

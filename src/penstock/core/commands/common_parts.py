@@ -322,6 +322,7 @@ class CoreParts:
         )
         # what these do needs nothing of the other parts
         self.take_journal, self.take_effects = self._out.take_journal, self._out.take_effects
+        self.whole_after = self._out.whole_after
         self.watch_queues, self.changed_queues = self._timers.watch, self._timers.changed
         self.declare_exchange, self.delete_exchange = self._admin.declare_exchange, self._admin.delete_exchange
         self.unbind = self._admin.unbind

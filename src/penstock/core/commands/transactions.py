@@ -109,7 +109,7 @@ class TransactionCommands(DeliveryCommands):
 
     def lay_out(self, now: Now, transaction: Transaction, rows: Mapping[Queue, Rows]) -> None:
         """Prepare the dead letters from what was read."""
-        now = self._at(now)
+        now = self._at(now, not transaction.endings)
         transaction.graves.clear()
         for i, ending in enumerate(transaction.endings):
             if self._has_letters(ending) and ending.queue in rows:
@@ -130,7 +130,7 @@ class TransactionCommands(DeliveryCommands):
         mandatory ones that nobody wants, naming them; Fenced for deliveries with an attempt that are no longer held,
         naming them.
         """
-        now = self._at(now)
+        now = self._at(now, not transaction.endings)
         batch, endings = transaction.batch, transaction.endings
         for queue in {ending.queue: None for ending in endings}:
             if self._lives(queue) and queue.is_due(now):

@@ -135,7 +135,7 @@ class Admin(Register):
                 ("non-durable", not durable), ("exclusive-owner", exclusive_to is not None),
                 ("auto-delete", auto_delete),
             ))  # fmt: skip
-        now = self._outbox.at(now)
+        now = self._outbox.at(now, True)
         names = told(settings) if given is None else frozenset(given)
         in_force, ruling = self.ruled(vhost, name, arguments, settings, names)
         header = {
@@ -261,7 +261,7 @@ class Admin(Register):
             ), arguments, existing.arguments)  # fmt: skip
             return
         _check_new_exchange(vhost, name, kind, arguments)
-        now = self._outbox.at(now)
+        now = self._outbox.at(now, True)
         self._outbox.begin()
         header = {
             "vhost": vhost,
@@ -381,7 +381,7 @@ class Admin(Register):
         check_binding(exchange, key, arguments)
         if self._topology.has(binding):
             return False
-        now = self._outbox.at(now)
+        now = self._outbox.at(now, True)
         self._outbox.record(Kind.BIND, destination, binding_header(binding, arguments))
         self._topology.bind(binding)
         return True

@@ -73,8 +73,8 @@ class Interning:
             if self.full:
                 return NO_ROUTE
             number = self._next_route
-            self._add_route(queues, number)
             self._outbox.record(Kind.ROUTE, body=struct.pack(f"<{len(queues)}q", *queues), route=number)
+            self._add_route(queues, number)
         return number
 
     def queues_of(self, number: int) -> tuple[int, ...]:
@@ -119,11 +119,11 @@ class Interning:
         number = self._vias.get((vhost, exchange, blind))
         if number is None:
             number = self._next_via
-            self._add_via(number, vhost, exchange, blind)
             header: dict[str, object] = {"vhost": vhost, "exchange": exchange}
             if blind:
                 header["bcc"] = blind
             self._outbox.record(Kind.VIA, exchange, header, via=number)
+            self._add_via(number, vhost, exchange, blind)
         return number
 
     def _add_via(self, number: int, vhost: str, exchange: str, blind: tuple[str, ...]) -> None:

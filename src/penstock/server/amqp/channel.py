@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from penstock.records.entries import Topic
     from penstock.server.amqp.session import Session
     from penstock.server.amqp.transaction import Answer, Open
+    from penstock.server.faults import Asker
 
 
 class Reader(Protocol):
@@ -126,6 +127,10 @@ class Channel(Receiver):
         self.answers = Answers(session, number)
         self.getting: dict[Consumer, deque[Answer]] = _NONE  # basic.gets whose message is on its way
         self.unannounced: dict[Consumer, list[tuple[Delivery, Piece]]] = _NONE  # consume-ok waits: what came before it
+
+    @property
+    def asker(self) -> Asker:
+        return self.session
 
     @property
     def user(self) -> str:

@@ -7,6 +7,7 @@ know: `reading` does where they come to this process, and a door's process other
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, cast
@@ -34,6 +35,7 @@ from penstock.server.amqp.intake import Intake
 from penstock.server.amqp.publishers import FEW
 from penstock.server.amqp.session import Session
 from penstock.server.amqp.tags import Settled, UnknownTag
+from penstock.server.faults import TOLD
 from penstock.wire.amqp import events, methods
 
 if TYPE_CHECKING:
@@ -47,6 +49,9 @@ if TYPE_CHECKING:
     from penstock.server.entitlements import Rights
     from penstock.server.logins import Logins
     from penstock.server.tls import Peer
+
+
+logger = logging.getLogger("penstock.server")
 
 
 class Reception(Protocol):
@@ -191,12 +196,18 @@ class Connection(Session):
 
     def pause_writing(self) -> None:
         """The peer does not read: its consumers get nothing until it does."""
+        self.engine.faults.run(self._pause, self)
+
+    def resume_writing(self) -> None:
+        """The peer reads again."""
+        self.engine.faults.run(self._resume, self)
+
+    def _pause(self) -> None:
         self.outgoing.blocked = True
         for channel in self.channels.values():
             channel.silence()
 
-    def resume_writing(self) -> None:
-        """The peer reads again."""
+    def _resume(self) -> None:
         self.outgoing.blocked = False
         self.outgoing.count_unsent()
         self.go_on_delivering()
@@ -405,9 +416,23 @@ class Connection(Session):
         self.incoming.pass_over()
         self.link.end_writing()
 
+    def end_by_fault(self) -> None:
+        """541, and what it had goes back, as when its link breaks: what cannot be delivered counts as tried."""
+        try:
+            self.machine.fail_connection(541, TOLD)
+        except Exception as error:  # noqa: BLE001 - the machine may be what is wrong: then it hears nothing
+            logger.warning("%s is cut off: %r", self.peer, error)
+            self.link.abort()
+        if not self.closing:
+            self._close_all(lost=True)
+        self.engine.faults.evict(self)
+        self.engine.gates.drop(self)
+        self.outgoing.speak()
+        self.engine.arm()
+
     def connection_lost(self) -> None:
         """The link is gone; leases return, exclusive queues end."""
-        self.incoming.end()
+        self.engine.faults.run(self.incoming.end, self)
         if not self.closed:
             self.closed = True
             self.outgoing.end()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from penstock.memory import Held
@@ -72,24 +73,28 @@ class Reading(Connection):
 
     def receive(self, data: bytes) -> int:
         """Handle what one read brought; microseconds that this took."""
-        incoming, machine = self.incoming, self.reader
-        if machine.finished:
-            return 0  # it has not heard our last word yet
-        if ACK_FRAME <= len(data) <= SMALL and self._small(data):
+        try:
+            incoming, machine = self.incoming, self.reader
+            if machine.finished:
+                return 0  # it has not heard our last word yet
+            if ACK_FRAME <= len(data) <= SMALL and self._small(data):
+                return 0
+            began = incoming.begin(len(data))
+            published = incoming.take(machine.receive(data))
+            while machine.unread and not self.closing:
+                published |= incoming.take(machine.receive(b""))
+            size = machine.partial_size
+            if size != self._counted_size or (size and machine.begun != self._counted_bodies):
+                self._counted_bodies = machine.begun
+                self.count_begun()
+            self.outgoing.mark_dirty()
+            if published and not self.closing:
+                incoming.pace(len(data), self._unconfirmed)
+            self.engine.arm()
+            return self.engine.clock.mono() - began
+        except Exception as error:  # noqa: BLE001 - the border of one connection
+            self.engine.faults.contain(error, self)
             return 0
-        began = incoming.begin(len(data))
-        published = incoming.take(machine.receive(data))
-        while machine.unread and not self.closing:
-            published |= incoming.take(machine.receive(b""))
-        size = machine.partial_size
-        if size != self._counted_size or (size and machine.begun != self._counted_bodies):
-            self._counted_bodies = machine.begun
-            self.count_begun()
-        self.outgoing.mark_dirty()
-        if published and not self.closing:
-            incoming.pace(len(data), self._unconfirmed)
-        self.engine.arm()
-        return self.engine.clock.mono() - began
 
     def _small(self, data: bytes) -> bool:
         """Gather a read that is one plain message, or some acks, or both, as most clients send it; False: it is as any.
@@ -298,8 +303,11 @@ class AmqpDoor:
         derived = None if session.stranger is None else session.stranger.derive
 
         async def ask() -> None:
-            found = await self.logins.ask("amqp", user, event.password, host, derived and self._soon(derived))
-            self._answer_login(session, user, found, loop.time() - began)
+            try:
+                found = await self.logins.ask("amqp", user, event.password, host, derived and self._soon(derived))
+                self._answer_login(session, user, found, loop.time() - began)
+            except Exception as error:  # noqa: BLE001 - the border of one login
+                self.engine.faults.contain(error, session)
             self.engine.arm()
 
         task = loop.create_task(ask())
@@ -332,7 +340,8 @@ class AmqpDoor:
                 session.outgoing.mark_dirty()
                 self.engine.arm()
 
-        asyncio.get_running_loop().call_later(self.logins.delay_s - took_s, refuse)
+        late = partial(self.engine.faults.run, refuse, session)
+        asyncio.get_running_loop().call_later(self.logins.delay_s - took_s, late)
 
     def open_vhost(self, session: Connection, vhost: str) -> None:
         """connection.open: let it in, or close it with the reason."""

@@ -190,7 +190,14 @@ class Doorway:
             elif kind == Up.FIGURES:
                 self._figures(frame)
             else:
-                self._of[kind](self._far(frame.session), frame)
+                far = self._far(frame.session)
+                try:
+                    self._of[kind](far, frame)
+                except Broken:
+                    if not far.faulty:
+                        raise
+                except Exception as error:  # noqa: BLE001 - the border of each client
+                    self._fault(error, far)
         if self._charged:
             self.count_waiting()
         self._engine.arm()
@@ -227,14 +234,26 @@ class Doorway:
             if far is None or far.stage < opened:
                 raise Broken(f"session {session} has messages and is not open")
             if place >= len(far.targets):
+                if far.faulty:
+                    continue
                 raise Broken(f"target {place} of {len(far.targets)}")
-            mode = mode_of(header)
-            if mode < 0:
-                _well_formed(header)
-            target = far.targets[place]
-            if not far.connection.gather(target, header, body, mode):
-                self._take(far, events.PublishRun(target.channel, target, header, [body], plain=mode, told=1))
+            try:
+                mode = mode_of(header)
+                if mode < 0:
+                    _well_formed(header)
+                target = far.targets[place]
+                if not far.connection.gather(target, header, body, mode):
+                    self._take(far, events.PublishRun(target.channel, target, header, [body], plain=mode, told=1))
+            except Broken:
+                raise
+            except Exception as error:  # noqa: BLE001 - the border of each client
+                self._fault(error, far)
         self._make_room(sessions)
+
+    def _fault(self, error: Exception, far: Far) -> None:
+        """A client's session is ended; what its door has said before it knows may rest on what was not heard."""
+        self._engine.faults.contain(error, far.connection)
+        far.faulty = True
 
     def _make_room(self, sessions: Iterable[int]) -> None:
         """Read nothing more of these while the log, or the memory, has no room."""
@@ -276,8 +295,11 @@ class Doorway:
             far = fars.get(session)
             if far is None or far.stage < opened:
                 raise Broken(f"session {session} has acks and is not open")
-            if not 0 < low == high or not far.connection.acknowledge(channel, low):
-                self._take(far, events.AckRun(channel, [(low, high)]))
+            try:
+                if not 0 < low == high or not far.connection.acknowledge(channel, low):
+                    self._take(far, events.AckRun(channel, [(low, high)]))
+            except Exception as error:  # noqa: BLE001 - the border of each client
+                self._fault(error, far)
 
     def _figures(self, frame: Frame) -> None:
         for one in starmap(way.Figure, way.rows_of(frame, way.FIGURES)):

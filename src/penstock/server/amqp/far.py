@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from penstock.records.password_hashes import Slow
     from penstock.records.remembered import Remembered
     from penstock.server.amqp.connection import Connection
+    from penstock.server.faults import Asker
     from penstock.wire.amqp.deliver import DeliveryEncoder
     from penstock.wire.amqp.events import Target
     from penstock.wire.amqp.frames import Limits, Method
@@ -82,8 +83,8 @@ class Far:
 
     __slots__ = (
         "_held", "_marked", "_over", "_way", "blocked", "channel_max", "client_capabilities", "connection", "derived",
-        "frame_max", "heartbeat", "largest", "mechanism", "number", "opened", "partial_size", "sent", "sent_at", "slow",
-        "stage", "targets", "told", "unsent", "waiting", "writes",
+        "faulty", "frame_max", "heartbeat", "largest", "mechanism", "number", "opened", "partial_size", "sent",
+        "sent_at", "slow", "stage", "targets", "told", "unsent", "waiting", "writes",
     )  # fmt: skip
 
     def __init__(self, doorway: Out, number: int, limits: Limits) -> None:
@@ -100,6 +101,7 @@ class Far:
         self.targets: Sequence[Target] = ()
         self.connection: Connection
         self.derived: Callable[[bytes | None], None] | None = None  # who waits for a digest
+        self.faulty = False  # its session was ended by a fault
         self._held = False
         # what goes out
         self.blocked = False  # the peer does not read, or its door does not
@@ -116,6 +118,11 @@ class Far:
     def client_properties(self) -> dict[str, FieldValue]:
         """What the client says of itself."""
         return decode_table(self.told)
+
+    @property
+    def asker(self) -> Asker:
+        """Its session."""
+        return self.connection
 
     # -- what it is told
 
@@ -250,6 +257,9 @@ class Far:
 
     def mark_dirty(self) -> None:
         """It leaves at the end of the turn in any case."""
+
+    def speak(self) -> None:
+        """The same."""
 
     def take_machine_output(self) -> None:
         """It is in its order."""

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from penstock.errors import MemoryShort
 from penstock.memory import PATIENCE_US, Held
+from penstock.server.faults import asker_of
 from penstock.wire.amqp import events, methods
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from penstock.server.amqp.links import Link
     from penstock.server.amqp.port import Client
     from penstock.server.engine import Engine
+    from penstock.server.faults import Asker
     from penstock.server.runtime import Runtime
 
 
@@ -84,6 +86,11 @@ class Incoming:
         self.held: deque[events.Event] | None = None  # what came while messages are being judged
         self._methods = 0  # since the others had their turn
         self._breathing = False  # held for that reason
+
+    @property
+    def asker(self) -> Asker | None:
+        """The session."""
+        return asker_of(self._actor)
 
     def begin(self, size: int) -> int:
         """A read of so many bytes came: now, in microseconds on the monotonic clock."""

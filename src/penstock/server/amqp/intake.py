@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from penstock.server.amqp.publishers import Publishers
     from penstock.server.amqp.session import Session
     from penstock.server.entitlements import Rights
+    from penstock.server.faults import Asker
 
 
 USER_ID = 0x10
@@ -61,6 +62,11 @@ class Intake:
         self.topology = -1  # the version under which the topics of targets were found
         self._targets: list[Target] = []
         self._judge: Entitled | None = None  # where entitlements are configured
+
+    @property
+    def asker(self) -> Asker:
+        """The session."""
+        return self.session
 
     def take(self, channel: Channel, run: events.PublishRun, judged: Judged | None = None) -> None:
         """Publish a run, or what of it can be published.  Nothing after a close of its channel or connection.

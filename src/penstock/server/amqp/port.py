@@ -123,6 +123,10 @@ class Sending(Protocol):
         """See that it leaves at the end of the turn."""
         ...
 
+    def speak(self) -> None:
+        """The same, whatever became of it before."""
+        ...
+
     def count_unsent(self) -> None:
         """Charge what waits to the budget."""
         ...

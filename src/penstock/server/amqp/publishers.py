@@ -12,23 +12,27 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
+from penstock.core.effects import Verb
 from penstock.core.publishing.published import Published, common
+from penstock.core.queue.queue import queue_of
 from penstock.errors import DiskFull, Draining, Refused
 from penstock.records.entries import Publishes
 from penstock.server.amqp.holding import DiskAlarm, Holding
 from penstock.server.amqp.incoming import Begun
+from penstock.server.faults import asker_of
 from penstock.wire.amqp.events import PublishRun
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from penstock.core.queue.dispatching.consumers import Consumer, Serving
-    from penstock.records.chunks import Chunk, Now
+    from penstock.records.chunks import Chunk
     from penstock.records.entries import Topic
     from penstock.server.amqp.channel import Channel
     from penstock.server.amqp.incoming import Incoming
     from penstock.server.counters import Counters
     from penstock.server.engine import Engine
+    from penstock.server.faults import Asker
     from penstock.wire.amqp.events import Event, Target
 
 
@@ -48,6 +52,11 @@ class Session(Protocol):
 
     acked: int
     """The number of the last batch behind whose messages it acknowledges."""
+
+    @property
+    def asker(self) -> Asker:
+        """Who is ended for what fails."""
+        ...
 
     @property
     def counters(self) -> Counters:
@@ -128,11 +137,11 @@ class Gathering:
             self.begun = False
             if not self._acks:
                 return
-        now = self._engine.now()  # one for all, which is one value of the log's column
         if self._acks:
             acks, self._acks = self._acks, []
-            self._settle(now, acks)
+            self._settle(acks)
         if self._rows:
+            now = self._engine.now()  # one for all, which is one value of the log's column
             rows, topics, properties, bodies = self._rows, self._topics, self._properties, self._bodies
             modes, size, behind = self._modes, self._size, self._acks_behind
             self._rows, self._topics, self._properties, self._bodies, self._modes = [], [], [], [], set()
@@ -141,17 +150,24 @@ class Gathering:
             self._size = 0
             self._round += 1
             mode = modes.pop() if len(modes) == 1 else -1
+            published: Published | None = None
             if self._together():
                 alone = len(rows) == 1
                 topic = topics[0] if alone else common(topics)
                 header = properties[0] if alone else common(properties)
-                self._publish(now, rows, Publishes(topic, header, bodies, size=size, plain=mode))
-            else:
+                batch = Publishes(topic, header, bodies, size=size, plain=mode)
+                try:
+                    published = self._core.publish(now, batch)
+                except Exception as error:  # noqa: BLE001 - whose message it is shows when each is decided alone
+                    self._engine.faults.check_whole(error)
+                else:
+                    self._tell(rows, batch, published)
+            if published is None:
                 for (intake, channel, target), header, body in zip(rows, properties, bodies, strict=True):
                     run = PublishRun(channel.number, target, header, [body], plain=mode, told=1)
-                    intake.take_alone(channel, run)
+                    self._engine.faults.run(partial(intake.take_alone, channel, run), intake.asker)
             if behind:
-                self._settle(now, behind)
+                self._settle(behind)
 
     def decide_before(self, incoming: Incoming, event: Event) -> bool:
         """Decide what came before an event; whether that has it wait, since messages of its connection are judged."""
@@ -172,7 +188,7 @@ class Gathering:
 
     # -- acks
 
-    def _settle(self, now: Now, acks: Sequence[tuple[Consumer, Chunk]]) -> None:
+    def _settle(self, acks: Sequence[tuple[Consumer, Chunk]]) -> None:
         by_queue: dict[Serving, list[tuple[Consumer, tuple[Chunk]]]] = {}
         for consumer, chunk in acks:
             queue = consumer.queue
@@ -180,14 +196,22 @@ class Gathering:
                 by_queue[queue].append((consumer, (chunk,)))
             else:
                 by_queue[queue] = [(consumer, (chunk,))]
-        self._core.settle_round(now, by_queue)
+        engine = self._engine
+        try:
+            self._core.settle_round(engine.now(), by_queue)
+        except Exception as error:  # noqa: BLE001 - as with messages
+            engine.faults.check_whole(error)
+            for consumer, chunk in acks:
+                settle = partial(self._core.settle, engine.now(), queue_of(consumer), [chunk], Verb.ACK, by=consumer)
+                engine.faults.run(settle, asker_of(consumer.holder))
 
     # -- publishes
 
-    def _publish(self, now: Now, rows: Sequence[tuple[Session, Channel, Target]], batch: Publishes) -> None:
-        """Publish the rows of several channels, each of which is told of its own."""
+    def _tell(
+        self, rows: Sequence[tuple[Session, Channel, Target]], batch: Publishes, published: Published
+    ) -> None:  # fmt: skip
+        """Rows of several channels are published, each of which is told of its own."""
         engine, counters = self._engine, rows[0][0].counters
-        published = self._core.publish(now, batch)
         counters.routed += published.stored
         apart: dict[int, Published] = {}
         if published.unroutable or published.refused:
@@ -197,7 +221,7 @@ class Gathering:
         for row, (intake, channel, target) in enumerate(rows):
             if apart and row in apart:
                 run = PublishRun(channel.number, target, batch.properties_of(row), [bytes(batch.bodies[row])])
-                intake.tell(channel, run, apart[row])
+                engine.faults.run(partial(intake.tell, channel, run, apart[row]), intake.asker)
             elif channel.confirming:
                 channel.published += 1
                 channel.unconfirmed += 1
@@ -259,4 +283,7 @@ class Publishers:
         confirms, self._confirms = self._confirms, {}
         for channel, sequence in confirms.items():
             if channel.open:
-                channel.session.outgoing.confirm_up_to(channel.number, sequence)
+                try:
+                    channel.session.outgoing.confirm_up_to(channel.number, sequence)
+                except Exception as error:  # noqa: BLE001 - the border of each
+                    self.engine.faults.contain(error, channel.asker)

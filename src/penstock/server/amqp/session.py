@@ -22,6 +22,7 @@ from penstock.errors import PenstockError, PreconditionFailed, ProtocolError
 from penstock.server.amqp.incoming import Incoming
 from penstock.server.amqp.links import SEND_FREE, SEND_MOST
 from penstock.server.amqp.tags import Owner, Settled, singly
+from penstock.server.faults import asker_behind
 from penstock.wire.amqp import events, methods
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from penstock.server.counters import Counters
     from penstock.server.engine import Engine
     from penstock.server.entitlements import Rights
+    from penstock.server.faults import Asker
     from penstock.server.logins import Logins
     from penstock.server.runtime import Runtime
     from penstock.server.tls import Peer
@@ -76,6 +78,11 @@ class Outgoing:
         self._charged = 0  # bytes waiting for the peer that count against the budget
 
     @property
+    def asker(self) -> Asker | None:
+        """The session."""
+        return asker_behind(self._on_end)
+
+    @property
     def full(self) -> bool:
         """Whether as much waits for the peer as may."""
         return (self.blocked or self.unsent > SEND_MOST) and not self._over
@@ -85,6 +92,11 @@ class Outgoing:
         if not self._dirty:
             self._dirty = True
             self._runtime.on_flush.append(self.flush)
+
+    def speak(self) -> None:
+        """The same, whatever became of it before."""
+        self._dirty = False
+        self.mark_dirty()
 
     def deliver(self, channel: int, pieces: Sequence[bytes], size: int) -> None:
         """Encoded deliveries with about so many bytes of messages."""
@@ -186,10 +198,11 @@ EACH_WEIGHT = 16
 class Settling:
     """What one connection has settled and the core does not know yet."""
 
-    __slots__ = ("_engine", "_left")
+    __slots__ = ("_engine", "_left", "asker")
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, asker: Asker) -> None:
         self._engine = engine
+        self.asker = asker
         self._left: deque[tuple[Settled, Verb]] | None = None  # an empty deque is large
 
     def settle(self, settled: Settled, verb: Verb) -> None:
@@ -318,8 +331,21 @@ class Session(ABC):
         self.closing_at = 0  # when we gave it up, or said our last word
         self.outgoing = outgoing
         self.incoming = Incoming(engine, link, self)
-        self.settling = Settling(engine)
+        self.settling = Settling(engine, self)
         self.began_after = 0  # the last LSN when the present method came
+
+    # -- faults
+
+    kind = "amqp"
+
+    @property
+    def asker(self) -> Asker:
+        """It is ended for what fails on its behalf."""
+        return self
+
+    @abstractmethod
+    def end_by_fault(self) -> None:
+        """541, and what it had goes back."""
 
     # -- events
 

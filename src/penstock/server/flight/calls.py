@@ -8,7 +8,6 @@ yet.
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator
@@ -22,6 +21,7 @@ from penstock.errors import AccessRefused, InvalidArgument, PenstockError
 from penstock.server.access import Shares, Who
 from penstock.server.doors.line import Told
 from penstock.server.entitlements import Rights
+from penstock.server.faults import reports
 from penstock.server.flight.handover import Abandoned
 from penstock.wire.flight.failures import encode_error, status_of
 
@@ -82,8 +82,6 @@ class Intake:
         finally:
             self.add(-size)
 
-
-logger = logging.getLogger("penstock.flight")
 
 ABANDONED_SHARE = 4
 """Abandoned streams there may be for each one allowed; their threads wait for clients that do not move."""
@@ -274,7 +272,7 @@ def told_of(error: BaseException) -> Told:
     if isinstance(error, pa.ArrowInvalid | pa.ArrowTypeError | pa.ArrowKeyError | pa.ArrowNotImplementedError):
         error = InvalidArgument(f"the Arrow stream cannot be read: {str(error)[:300]}")
     if not isinstance(error, PenstockError):
-        logger.error("a Flight call failed", exc_info=error)
+        reports.tell(error, "flight")
         return "internal", "internal error; the server's log has the details", b""
     return status_of(error), *encode_error(error)
 

@@ -35,6 +35,7 @@ from penstock.memory.slab import Piece
 from penstock.records.chunks import as_chunk
 from penstock.records.dataclass import dataclass
 from penstock.server.entitlements import narrowed
+from penstock.server.faults import TOLD
 from penstock.server.flight.calls import Caller, Slot
 from penstock.server.flight.downstream import QUEUED_HIGH, Delivery, Downstream
 from penstock.server.gates import Receiver
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from penstock.core.commands.deliveries import Delivery as Granted
     from penstock.core.queue.dispatching.consumers import Consumer
     from penstock.core.queue.queue import Queue
+    from penstock.server.faults import Asker
     from penstock.server.flight.arriving import Arriving
     from penstock.server.flight.handover import Handover
 
@@ -209,6 +211,20 @@ class Exchange(Receiver):
     def gate(self) -> object:
         """Cold reads hold back this stream alone."""
         return self
+
+    # -- faults
+
+    kind = "flight"
+
+    @property
+    def asker(self) -> Asker:
+        return self
+
+    def end_by_fault(self) -> None:
+        """The client is told, and what it had goes back."""
+        self.end(PenstockError(TOLD))
+        self.engine.faults.evict(self)
+        self.engine.gates.drop(self)
 
     @property
     def queued(self) -> int:

@@ -24,6 +24,7 @@ import pyarrow as pa
 
 from penstock.errors import LogBroken, PenstockError, Unavailable
 from penstock.memory import Held
+from penstock.server.faults import Told
 
 if TYPE_CHECKING:
     from penstock.server.engine import Engine
@@ -208,7 +209,7 @@ class Handover:
         try:
             while waiting:
                 self.jobs += 1
-                waiting.popleft()()
+                self.engine.faults.run(waiting.popleft(), Told("flight"))
         finally:
             if waiting:  # a job failed: the others still get their turn
                 self._pending = True
@@ -224,10 +225,10 @@ class Handover:
         except PenstockError as error:
             self.forget(answer)
             answer.fail(error)
-        except BaseException as error:  # the waiting thread must not hang on our mistake
+        except Exception as error:  # noqa: BLE001 - the border of each; its thread must not hang on our mistake
             self.forget(answer)
             answer.fail(error)
-            raise
+            self.engine.faults.contain(error, Told("flight"))
 
     def _broken(self, reason: str) -> None:
         self._fail_open(LogBroken(f"the log is broken: {reason}; whether this was stored is unknown"))

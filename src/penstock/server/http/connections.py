@@ -7,7 +7,6 @@ of its door (`front`).
 from __future__ import annotations
 
 import asyncio
-import logging
 import re
 import sys
 from collections.abc import Callable
@@ -21,6 +20,7 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from penstock.errors import Unavailable
+from penstock.server.faults import reports
 from penstock.server.http.calls import PARAMETERS_MOST
 from penstock.server.listening import farewell
 
@@ -144,8 +144,6 @@ class StrictConnection(h11.Connection):
         raise self._wrong
 
 
-logger = logging.getLogger("penstock.server.http")
-
 DATED_S = 1.0
 """For so long an answer says the same time of day."""
 
@@ -255,8 +253,8 @@ class HttpLink(H11Protocol):
             self.transport.abort()
         except MemoryError:  # not of this connection alone
             raise
-        except Exception as error:  # the border of one connection: nothing else is touched behind it
-            logger.error("a connection of %s ended by a bug", self._stranger.host, exc_info=error)
+        except Exception as error:  # noqa: BLE001 - the border of one connection: nothing else is touched behind it
+            reports.tell(error, "http")
             self.transport.abort()
 
 

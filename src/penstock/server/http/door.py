@@ -31,6 +31,8 @@ from penstock.errors import PenstockError
 from penstock.operations import OPERATIONS
 from penstock.records.rights import ADMINISTRATOR, LOGIN, MANAGEMENT, MONITORS
 from penstock.server.access import NOBODY, Who, judge
+from penstock.server.doors.line import Broken, Ended
+from penstock.server.faults import TOLD, Told, reports
 from penstock.server.http import overview, topology
 from penstock.server.http.administration import of_links, of_people, of_pipelines, of_policies, of_vhosts
 from penstock.server.http.definitions import Definitions
@@ -67,8 +69,14 @@ METHODS = ("GET", "PUT", "POST", "DELETE", "OPTIONS", "HEAD")
 _HEALTHY = frozenset({"ok", "draining", "recovering", "following", "degraded"})
 
 
+Contain: TypeAlias = "Callable[[Exception], None]"
+
 Probe: TypeAlias = "Callable[[Request, Who], Awaitable[Response]]"
 """What answers a request of somebody; of nobody where none is asked for."""
+
+
+def _told(error: Exception) -> None:
+    reports.tell(error, "http")
 
 
 class Visitor(Protocol):
@@ -83,9 +91,15 @@ class Visitor(Protocol):
 class Application:
     """ASGI's, behind the reception: each request has `login` in its scope.  For the loop's thread."""
 
-    def __init__(self, facts: Facts, rows: Sequence[Row] = (), kept_s: float = KEPT_S) -> None:
-        """rows: paths beside those that the facts answer.  kept_s: how long metrics that were rendered are good."""
+    def __init__(
+        self, facts: Facts, rows: Sequence[Row] = (), kept_s: float = KEPT_S, contain: Contain | None = None
+    ) -> None:
+        """rows: paths beside those that the facts answer.  kept_s: how long metrics that were rendered are good.
+
+        contain: raises a fault again that may be answered with 500 only in a server that ends.
+        """
         self._facts = facts
+        self._contain = contain or _told
         self._room = Room()  # where this process reads bodies
         own = (*overview.rows(facts), *topology.rows(facts), *topology.consumer_rows(facts))
         self.table = Table(facts.vhosts, (*own, *rows))
@@ -104,6 +118,11 @@ class Application:
                 answer = refusal(400, "bad_request", str(error))
             except PenstockError as error:
                 answer = of_error(error)
+            except (Ended, Broken):  # of the door that took the request
+                raise
+            except Exception as error:  # noqa: BLE001 - the border of one request
+                self._contain(error)
+                answer = refusal(500, "internal_error", TOLD)
             await answer(scope, receive, send)
 
     async def _answered(self, request: Request, visitor: Visitor | None, stack: ExitStack) -> Response:
@@ -345,7 +364,8 @@ class HttpDoor:
         """
         facts = Facts(server, version, progress)
         self._events = Events(server, facts)
-        self.application = Application(facts, rows_of(server, facts, self._events), kept_s)
+        self._server = server
+        self.application = Application(facts, rows_of(server, facts, self._events), kept_s, self._contain)
         trusted = server.settings.server.trusted_proxies
         self.app = Reception(self.application, self.application.open, trusted)
         self._head_most = server.settings.before_login.bytes
@@ -354,6 +374,12 @@ class HttpDoor:
         self._here: HttpServer | None = None
         self._listeners: list[Listener] = []
         self._began = False
+
+    def _contain(self, error: Exception) -> None:
+        if self._server.serving:
+            self._server.engine.faults.contain(error, Told("http"))
+        else:
+            _told(error)
 
     async def listen(self, host: str, port: int) -> tuple[str, int]:
         """Bind and serve; returns the address that was bound."""

@@ -7,7 +7,6 @@ decided here alone.  It can see what its clients may see, and no more.
 from __future__ import annotations
 
 import asyncio
-import logging
 import socket
 from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
@@ -21,6 +20,7 @@ from penstock.errors import InvalidArgument
 from penstock.server import loading
 from penstock.server.doors.doors import Doors
 from penstock.server.doors.line import Broken, Ended, Kind
+from penstock.server.faults import reports
 from penstock.server.http.calls import (
     PIECE,
     WHY_MOST,
@@ -41,8 +41,6 @@ if TYPE_CHECKING:
     from penstock.records.password_hashes import Slow
     from penstock.server.doors.door_process import Spawned
     from penstock.server.strangers import Terms
-
-logger = logging.getLogger("penstock.server.http")
 
 MODULE = "penstock.server.http.front"
 
@@ -131,8 +129,8 @@ class HttpDoors(Doors):
             await app(request.scope(), request.receive, request.send)
         except (Ended, Broken):
             raise
-        except Exception as error:  # the border of one request: nothing else is touched behind it
-            logger.error("a request ended by a bug: %s", request.call.path, exc_info=error)
+        except Exception as error:  # noqa: BLE001 - the border of one request: nothing else is touched behind it
+            reports.tell(error, "http")
             if request.started:
                 raise Ended from None
             await request.send({"type": "http.response.start", "status": 500, "headers": []})

@@ -223,6 +223,8 @@ WHOLE = Things(
         Figure("penstock_bulk_requests", "server.bulk.requests", "Requests given to the bulk process"),
         Figure("penstock_bulk_starts", "server.bulk.starts", "Starts of the bulk process, which ends when idle"),
         Figure("penstock_archive_failures", "archive_failures", "Steps of the archive that failed and are tried again"),
+        Figure("penstock_internal_errors", "engine.faults.total",
+               "Faults that ended what was asked for, and nothing else; each is in the log with its traceback once"),
         Figure("penstock_bulk_deaths", "server.bulk.deaths", "Ends of the bulk process that nobody asked for"),
         Figure("penstock_upkeep_delayed_seconds", "delayed", "Time that publishers waited for upkeep of the log"),
         Figure("penstock_file_backed_refused", "server.scratch.refused", "Times that such a file could not grow"),

@@ -20,6 +20,7 @@ from penstock.expr import TopicPattern
 from penstock.records.chunks import LSN_LIMIT
 from penstock.records.event_actions import LINK, DowngradeStep
 from penstock.records.message_types import typed
+from penstock.server.faults import Told
 from penstock.server.links.receiving import Incoming
 from penstock.server.links.sending import Outgoing, hello_words
 
@@ -244,7 +245,7 @@ class Links:
         def due() -> None:
             self._timers.discard(timer)
             if not self._over:
-                work()
+                self.engine.faults.run(work, Told("link"))
 
         timer = self._loop.call_later(seconds, due)
         self._timers.add(timer)

@@ -29,6 +29,7 @@ from penstock.log.archive import Shown, archive_disk
 from penstock.log.archive.manifest import AGAIN, Manifest, Part, Pruned, Run, commit, prunable, read, runs, tidy
 from penstock.log.archive.repairing import has_files
 from penstock.server.bulk.process import asked_of
+from penstock.server.faults import reports
 
 if TYPE_CHECKING:
     from penstock.config.settings import ArchiveSection
@@ -214,6 +215,9 @@ class Archiving:
             if not self.stopping:
                 self._failure(error)
         except (OSError, PenstockError) as error:
+            self._failure(error)
+        except Exception as error:  # noqa: BLE001 - the border of one step: files that nobody else writes
+            reports.tell(error, "upkeep")
             self._failure(error)
 
     def _failure(self, error: Exception) -> None:

@@ -20,6 +20,7 @@ from penstock.config.settings import FOREVER
 from penstock.errors import LogBroken, PenstockError, Unavailable
 from penstock.log.catalog import SegmentInfo
 from penstock.log.rewrite_plan import Aims
+from penstock.server.faults import Chore
 from penstock.server.rounds import nap
 from penstock.server.upkeep.compaction import Compaction, Elsewhere
 from penstock.server.upkeep.retention import SHARE, Retirement, in_words, ruling, unsaid
@@ -169,6 +170,7 @@ class Keeper:
         self._seen = self._bytes  # bytes written as of the last beat
         self._untidy = False
         self._tidying: asyncio.Future[None] | None = None
+        self._chore = Chore(runtime.faults, runtime.clock, self.beat)
 
     @property
     def rule(self) -> str:
@@ -205,6 +207,8 @@ class Keeper:
         outgrown = self._outgrown()
         self.pace.set(0 if runtime.broken is not None or self.stopping else self._lag_us())
         if runtime.broken is not None or self.stopping or (self._running is not None and not self._running.done()):
+            return
+        if self._chore.rests:
             return
         # before checkpoints: under a load that makes one due each beat, too
         if self._beats >= RETENTION_BEATS or outgrown or self._may_get_out():
@@ -266,6 +270,10 @@ class Keeper:
                 logger.warning("upkeep of the log: %s", error)
         except (OSError, PenstockError) as error:
             logger.warning("upkeep of the log: %s", error)
+        except Exception as error:  # noqa: BLE001 - the border of one step
+            self._chore.failed(error)
+        else:
+            self._chore.succeeded()
 
     async def checkpoint(self) -> None:
         """Take the state now; write it once the disk has everything it stands for."""

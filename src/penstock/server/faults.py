@@ -1,0 +1,267 @@
+"""Faults: exceptions that nobody expected.  Who asked for what failed is ended; the server goes on.
+
+One rule says how far a fault reaches.  It is asked wherever several parties are served one after the other:
+
+    nothing is half changed   who asked is ended and told so, the others go on, the log and a counter tell of it
+    something may be          the server ends, and a start believes the log
+
+Half changed is the state in two cases.  A command of the core was under way and had decided something
+(`Outbox.whole_after`), or what was decided is with the engine and not yet with the log (`behind`).  Nothing more is
+logged then.  Who asked is told by the traceback: the innermost object in it that is, or has, an `asker`; where it names
+none, whoever catches the fault says on whose behalf it was.  So nothing is noted while all goes well.
+
+Work that comes again and again is an asker, too: a `Chore` that failed is put off, longer each time.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from threading import Lock
+from traceback import walk_tb
+from types import FrameType, MethodType
+from typing import TYPE_CHECKING, Protocol, cast
+
+from penstock.records.chunks import Now
+from penstock.records.remembered import Remembered
+
+if TYPE_CHECKING:
+    from penstock.core.broker import Core
+    from penstock.ports import Clock
+
+logger = logging.getLogger("penstock.server")
+
+AGAIN_S = 60.0
+"""A fault at the same place is told of so often at most; those between are counted."""
+
+SITES_MOST = 512
+
+REST_LEAST_US, REST_MOST_US = 1_000_000, 60_000_000
+"""How long work is put off that has failed: longer each time that it fails again."""
+
+TOLD = "an internal error: the log of the server tells more"
+"""What whoever is ended for a fault hears."""
+
+
+class Reports:
+    """What the log and the counters of a process tell of faults.  Any thread."""
+
+    def __init__(self) -> None:
+        self.counts = Counter[str]()  # by what who asked had come by
+        self._lock = Lock()
+        self._sites: Remembered[tuple[str, int, str], list[float]] = Remembered(SITES_MOST)  # -> told at, since then
+
+    def tell(self, error: BaseException, kind: str) -> None:
+        """Once of each: the first at its place with the traceback, then how many there were.
+
+        Whoever brings one may bring thousands.
+        """
+        if getattr(error, "told", False):
+            return
+        error.told = True  # type: ignore[attr-defined]  # it passes more borders than one
+        place, line = _place(error)
+        name, now = type(error).__name__, time.monotonic()
+        more = 0
+        with self._lock:
+            self.counts[kind] += 1
+            known = self._sites.get((place, line, name))
+            if known is None:
+                self._sites.keep((place, line, name), [now, 0])
+            elif now - known[0] < AGAIN_S:
+                known[1] += 1
+                return
+            else:
+                more, known[:] = int(known[1]) + 1, (now, 0)
+        if known is None:
+            logger.error("a fault ended what was asked for (%s)", kind, exc_info=error)
+        else:
+            logger.error("%d more faults (%s) at %s:%d: %s", more, kind, place, line, name)
+
+
+reports = Reports()
+
+
+class Asker(Protocol):
+    """Somebody who can be ended alone."""
+
+    @property
+    def kind(self) -> str:
+        """What it came by: a door, or `upkeep`."""
+        ...
+
+    def end_by_fault(self) -> object:
+        """What it has asked for failed: it is told, and gives back what it has."""
+        ...
+
+
+class Faults:
+    """The rule, for one engine.  Belongs to the loop's thread."""
+
+    def __init__(self, core: Core, clock: Clock) -> None:
+        self.behind = False  # what was decided has left the core and is not with the log
+        self.fatal: BaseException | None = None  # why nothing in memory is believed any more
+        self.ended = 0  # how often somebody was ended
+        self.on_fatal: list[Callable[[BaseException], None]] = []
+        self._core = core
+        self._clock = clock
+
+    @property
+    def total(self) -> int:
+        """How many there were in this process."""
+        return reports.counts.total()
+
+    def contain(self, error: Exception, asker: Asker | None = None) -> None:
+        """End who asked.  Where that is nobody, or something is half changed, the server ends, and this raises.
+
+        asker: on whose behalf it was, as far as the traceback does not say.
+        """
+        found = _asker_in(error) or asker
+        if found is None:
+            self.give_up(error)
+            raise error
+        self.check_whole(error)
+        self.ended += 1
+        reports.tell(error, found.kind)
+        # The frames that were looked at have it among their locals now, and buffers: a circle that only the collector
+        # of garbage would undo, which ends the process where it clears a view before what was made of that.
+        error.__traceback__ = None
+        try:
+            found.end_by_fault()
+        except Exception as second:
+            self.give_up(second)  # what it had may not have come back
+            raise
+
+    def check_whole(self, error: Exception) -> None:
+        """Of what was asked for several together: raise this again where something is half changed.
+
+        Where nothing is, each of them is to be tried alone, and whose fault it was shows then.
+        """
+        if not self._whole(error):
+            self.give_up(error)
+            raise error
+
+    def give_up(self, error: BaseException) -> None:
+        """Memory is not believed any more."""
+        if self.fatal is None:
+            self.fatal = error
+            for hook in self.on_fatal:
+                hook(error)
+
+    def run(self, work: Callable[[], object], asker: Asker | None = None) -> None:
+        """Do it; what fails ends who asked."""
+        try:
+            work()
+        except Exception as error:  # noqa: BLE001 - the border
+            self.contain(error, asker or asker_behind(work))
+
+    def run_each(self, works: Iterable[Callable[[], object]]) -> None:
+        """Do each, also when one fails."""
+        for work in works:
+            self.run(work)
+
+    # -- how far it reaches
+
+    def _whole(self, error: BaseException) -> bool:
+        if self.behind or self.fatal is not None or isinstance(error, MemoryError):
+            return False
+        instants, logs = list[object](), False
+        for frame in _frames(error):
+            name = str(frame.f_globals.get("__name__", ""))
+            if name.startswith("penstock.core."):
+                instants.append(frame.f_locals.get("now"))
+            elif name.startswith("penstock.log."):
+                logs = not name.endswith(".reader")
+        return not logs and self._core.whole_after(instants)
+
+    def evict(self, asker: Asker) -> None:
+        """Whoever is ended takes nothing any more, also by what was begun when it failed."""
+        core = self._core
+        for queue in list(core.queues()):
+            some = dict.fromkeys((*queue.consumers, *queue.holders()))
+            for consumer in [one for one in some if asker_of(one.holder) is asker]:
+                core.unsubscribe(Now(self._clock.wall(), self._clock.mono()), consumer, requeue=True, lost=True)
+
+
+class Chore:
+    """Work that is done again and again, whatever became of it the last time."""
+
+    kind = "upkeep"
+
+    def __init__(self, faults: Faults, clock: Clock, work: Callable[[], object]) -> None:
+        self.failures = 0  # one after the other
+        self._faults = faults
+        self._clock = clock
+        self._work = work
+        self._until = 0  # mono microseconds
+
+    @property
+    def rests(self) -> bool:
+        """Whether it is put off."""
+        return bool(self.failures) and self._clock.mono() < self._until
+
+    def run(self) -> None:
+        """Do it, unless it is put off."""
+        if self.rests:
+            return
+        failures = self.failures
+        try:
+            self._work()
+        except Exception as error:  # noqa: BLE001 - the border
+            self._faults.contain(error, self)
+        if self.failures == failures:
+            self.failures = 0
+
+    def failed(self, error: Exception) -> None:
+        """What it has begun failed later."""
+        self._faults.contain(error, self)
+
+    def succeeded(self) -> None:
+        """What it has begun came to its end."""
+        self.failures = 0
+
+    def end_by_fault(self) -> None:
+        """It is put off."""
+        self.failures += 1
+        rest = min(REST_MOST_US, REST_LEAST_US << min(self.failures - 1, 10))
+        self._until = self._clock.mono() + rest
+
+
+class Told:
+    """Who hears of a fault by whoever catches it: a call, a request."""
+
+    def __init__(self, kind: str, tell: Callable[[], object] = bool) -> None:
+        self.kind = kind
+        self.end_by_fault = tell
+
+
+def asker_behind(work: object) -> Asker | None:
+    """Who waits for a call: of a method its object, also below `partial`."""
+    while isinstance(work, partial):
+        work = cast("partial[object]", work).func
+    return asker_of(work.__self__) if isinstance(work, MethodType) else None
+
+
+def asker_of(thing: object) -> Asker | None:
+    """Whom a thing belongs to, if it says so."""
+    return cast("Asker | None", getattr(thing, "asker", None))
+
+
+def _asker_in(error: BaseException) -> Asker | None:
+    for frame in reversed(list(_frames(error))):
+        if (found := asker_of(frame.f_locals.get("self"))) is not None:
+            return found
+    return None
+
+
+def _frames(error: BaseException) -> Iterator[FrameType]:
+    return (frame for frame, _ in walk_tb(error.__traceback__))
+
+
+def _place(error: BaseException) -> tuple[str, int]:
+    place = "", 0
+    for frame, line in walk_tb(error.__traceback__):
+        place = frame.f_code.co_filename, line
+    return place

@@ -1,0 +1,304 @@
+"""A fault at any call of what a client asks for: it alone is ended, or the server ends and a start has all.
+
+The fault is an exception that is raised as some function of ours is entered: the first, the second, and so on, over all
+that an act of a client leads to.  Whatever it hits, one of two things is true afterwards.  Either nothing was half
+changed: then the client is ended with 541 or cut off, the others go on, leases are back, and memory is what a start
+would make of the log.  Or the server has ended, and a start finds all that was confirmed and all that was declared.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping
+from itertools import chain, count
+from types import FrameType
+
+import pytest
+
+from penstock.core.queue.dispatching.consumers import Consumer
+from penstock.core.state.durable import canonical
+from penstock.log.simdisk import SimDisk
+from penstock.server.amqp.channel import Channel
+from penstock.server.amqp.session import Session
+from penstock.wire.amqp import methods as m
+from sim.serverkit import Client, Life, clock, message, state_of
+
+STRIDE = int(os.environ.get("PENSTOCK_FAULT_STRIDE", "23"))
+"""A fault is planted at the first call of an act, and at every so many after another one; 1: at every call."""
+
+EVERYWHERE = ("penstock.core", "penstock.server", "penstock.wire", "penstock.records", "penstock.memory")
+
+
+class Planted(Exception):
+    """The fault."""
+
+
+class Plant:
+    """Raises at a call."""
+
+    def __init__(self, at: int) -> None:
+        self.calls, self.at = 0, at
+        self.hit = ""
+
+    def __call__(self, frame: FrameType, event: str, argument: object) -> None:
+        if event != "call" or not str(frame.f_globals.get("__name__", "")).startswith(EVERYWHERE):
+            return
+        if frame.f_code.co_filename.endswith("faults.py") or not served(frame):
+            return
+        self.calls += 1
+        if self.calls == self.at:
+            self.hit = f"{frame.f_globals['__name__']}:{frame.f_code.co_qualname}"
+            raise Planted(self.hit)
+
+    def over(self, work: Callable[[], object]) -> None:
+        """Do it with the fault planted."""
+        sys.setprofile(self)
+        try:
+            work()
+        finally:
+            sys.setprofile(None)
+
+
+def served(frame: FrameType | None) -> bool:
+    """Whether it is the server that calls, and not a client of a test, which uses the same codecs."""
+    while frame is not None:
+        name = str(frame.f_globals.get("__name__", ""))
+        if name.endswith(("serverkit", ".front", ".hosted")):
+            return False  # a door that is a process has a loop of its own
+        if name.startswith("penstock.server"):
+            return True
+        frame = frame.f_back
+    return False
+
+
+class Scene:
+    """Two who get on with their work, and one who asks for something."""
+
+    def __init__(self, *, apart: bool) -> None:
+        self.clock = clock()
+        self.life = Life(SimDisk(), self.clock, apart=apart)
+        self.life.declare("work", "dead")
+        asks = self.life.client()
+        asks.method(m.QueueDeclare(queue="lettered", durable=True, arguments={
+            "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead",
+        }))  # fmt: skip
+        asks.method(m.ExchangeDeclare(exchange="fan", type="fanout", durable=True))
+        asks.method(m.QueueBind(queue="work", exchange="fan", routing_key=""))
+        self.life.run()
+        asks.lose()
+        self.life.run()
+        self.publisher = self.life.client(confirm=True)
+        self.publisher.publish("work", b"1", b"2", b"3", b"4")
+        self.publisher.publish("lettered", b"5", b"6")
+        self.life.run()
+        self.both = False  # the publisher is in the act, too
+        assert self.publisher.confirms()[-1][1] == 6
+        self.asker = self.life.client(confirm=True)
+        self.consumer = self.life.client(prefetch=1)
+        self.consumer.consume("work", "other")
+        self.life.run()
+        self.consumer.take(m.BasicConsumeOk)
+        assert self.consumer.bodies() == [b"1"]
+
+
+Act = Callable[[Scene], None]
+
+
+def publish(scene: Scene) -> None:
+    scene.asker.publish("work", b"x")
+
+
+def publish_some(scene: Scene) -> None:
+    scene.asker.publish("work", *[b"x"] * 30)
+
+
+def publish_to_all(scene: Scene) -> None:
+    scene.asker.publish("", b"x", exchange="fan")
+
+
+def publish_to_nobody(scene: Scene) -> None:
+    scene.asker.publish("none", b"x", mandatory=True)
+
+
+def publish_beside_others(scene: Scene) -> None:
+    scene.asker.publish("work", b"x")
+    scene.publisher.publish("work", b"y")
+    scene.both = True
+
+
+def declare(scene: Scene) -> None:
+    scene.asker.method(m.QueueDeclare(queue="new", durable=True))
+
+
+def declare_own(scene: Scene) -> None:
+    scene.asker.method(m.QueueDeclare(queue="own", exclusive=True))
+
+
+def declare_exchange(scene: Scene) -> None:
+    scene.asker.method(m.ExchangeDeclare(exchange="e", type="topic", durable=True))
+
+
+def bind(scene: Scene) -> None:
+    scene.asker.method(m.QueueBind(queue="lettered", exchange="fan", routing_key="k"))
+
+
+def unbind(scene: Scene) -> None:
+    scene.asker.method(m.QueueUnbind(queue="work", exchange="fan", routing_key=""))
+
+
+def delete(scene: Scene) -> None:
+    scene.asker.method(m.QueueDelete(queue="lettered"))
+
+
+def purge(scene: Scene) -> None:
+    scene.asker.method(m.QueuePurge(queue="lettered"))
+
+
+def consume(scene: Scene) -> None:
+    scene.asker.consume("lettered", "mine")
+
+
+def get(scene: Scene) -> None:
+    scene.asker.method(m.BasicGet(queue="lettered"))
+
+
+def leased(scene: Scene) -> None:
+    scene.asker.consume("lettered", "mine")
+    scene.life.run()
+
+
+def ack(scene: Scene) -> None:
+    scene.asker.ack(1)
+
+
+def nack(scene: Scene) -> None:
+    scene.asker.method(m.BasicNack(1, requeue=True))
+
+
+def reject(scene: Scene) -> None:
+    scene.asker.method(m.BasicReject(1, requeue=False))
+
+
+def cancel(scene: Scene) -> None:
+    scene.asker.method(m.BasicCancel("mine"))
+
+
+def close_channel(scene: Scene) -> None:
+    scene.asker.method(m.ChannelClose(200, "", 0, 0))
+
+
+def transacted(scene: Scene) -> None:
+    scene.asker.method(m.ChannelOpen(), 2)
+    scene.asker.method(m.TxSelect(), 2)
+    scene.life.run()
+
+
+def commit(scene: Scene) -> None:
+    scene.asker.send(message(b"x", "work", channel=2) + message(b"y", "lettered", channel=2))
+    scene.asker.method(m.TxCommit(), 2)
+
+
+ACTS: Mapping[str, tuple[Act | None, Act]] = {
+    one.__name__: (None, one)
+    for one in (
+        publish, publish_some, publish_to_all, publish_to_nobody, publish_beside_others, declare, declare_own,
+        declare_exchange, bind, unbind, delete, purge, consume, get,
+    )
+} | {one.__name__: (leased, one) for one in (ack, nack, reject, cancel, close_channel)} | {
+    "commit": (transacted, commit)
+}  # fmt: skip
+
+
+def ended(client: Client) -> bool:
+    """Whether the server has ended it: with 541, or its link was cut."""
+    closes = [one for one in client.got if isinstance(one, m.ConnectionClose)]
+    return client.closed or any(one.reply_code == 541 for one in closes)
+
+
+def planted(name: str, at: int, *, apart: bool = False) -> tuple[str, bool] | None:
+    """Play an act with a fault at a call: what it hit, and whether the server went on.  None: there is no such call."""
+    before, act = ACTS[name]
+    scene, plant = Scene(apart=apart), Plant(at)
+    life, faults = scene.life, scene.life.engine.faults
+    if before is not None:
+        before(scene)
+    life.run()
+    scene.asker.take_all()
+
+    def whole() -> None:
+        act(scene)
+        life.run()
+
+    try:
+        plant.over(whole)
+    except Planted as error:
+        faults.give_up(error)  # as whoever has the loop does with what reaches it
+        error.__traceback__ = None  # as a process that ends: nothing collects what its frames had
+    if not plant.hit:
+        return None
+    if faults.fatal is None:
+        goes_on(scene, plant.hit)
+    else:
+        restarts(scene, plant.hit)
+    return plant.hit, faults.fatal is None
+
+
+def goes_on(scene: Scene, hit: str) -> None:
+    life = scene.life
+    life.run()
+    faults = life.engine.faults
+    if ended(scene.publisher) and scene.both:
+        assert not ended(scene.asker), hit
+        scene.publisher = life.client(confirm=True)
+    elif faults.ended:
+        assert ended(scene.asker), f"{hit}: the asker goes on"
+    scene.publisher.take_all()
+    scene.publisher.publish("work", b"after")
+    life.run()
+    assert scene.publisher.confirms(), f"{hit}: the publisher waits for ever"
+    assert not ended(scene.publisher), hit
+    assert not ended(scene.consumer), hit
+    scene.consumer.ack(1)
+    life.run()
+    assert scene.consumer.bodies(), f"{hit}: the consumer waits for ever"
+    scene.asker.lose()
+    life.run()
+    for queue in life.core.queues():
+        queue.check()
+        assert all(session_of(one) is scene.consumer.session for one in queue.holders()), f"{hit}: leases"
+        assert all(session_of(one) is scene.consumer.session for one in queue.consumers), f"{hit}: consumers"
+    life.engine.finish_turn()
+    life.log.flush()
+    live = canonical(life.core.durable_state())
+    life.kill()
+    assert canonical(state_of(life.disk, scene.clock)) == live, f"{hit}: memory is not what the log says"
+
+
+def session_of(consumer: Consumer) -> Session:
+    assert isinstance(consumer.holder, Channel)
+    return consumer.holder.session
+
+
+def restarts(scene: Scene, hit: str) -> None:
+    scene.life.kill()
+    again = Life(scene.life.disk, scene.clock, apart=False)
+    names = {one.name for one in again.core.queues()}
+    assert {"work", "dead"} <= names, hit
+    for queue in again.core.queues():
+        queue.check()
+    bodies = [body for name in sorted(names) for body in again.contents(name)]
+    for body in (b"1", b"2", b"3", b"4"):
+        assert body in bodies, f"{hit}: {body!r} was confirmed and is gone"
+    again.kill()
+
+
+@pytest.mark.parametrize("apart", [False, True], ids=["here", "at a door"])
+@pytest.mark.parametrize("name", sorted(ACTS))
+def test_a_fault_at_any_call_ends_who_asked_or_the_server(name: str, apart: bool) -> None:
+    went_on = False
+    for at in chain([1], count(2 + sorted(ACTS).index(name) % STRIDE, STRIDE)):
+        if (found := planted(name, at, apart=apart)) is None:
+            break
+        went_on |= found[1]
+    assert went_on, "no fault was contained"
