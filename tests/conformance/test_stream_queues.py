@@ -262,8 +262,10 @@ def test_a_super_stream_is_streams_behind_an_exchange(tmp_path: Path) -> None:
     with Managed(tmp_path) as server:
         tool = Tool(server)
         path, aged = "stream/super-streams/%2F/invoices", {"arguments": {"x-max-age": "1D"}}
-        assert tool.ask("PUT", path, {"partitions": 3, **aged}) == (201, None)
-        assert tool.ask("PUT", path, {"partitions": 3, **aged}) == (204, None)
+        parts = [{"name": f"invoices-{part}", "routing_key": str(part)} for part in range(3)]
+        told = {"name": "invoices", "vhost": "/", "type": "direct", "partitions": parts}
+        assert tool.ask("PUT", path, {"partitions": 3, **aged}) == (201, told)
+        assert tool.ask("PUT", path, {"partitions": 3, **aged}) == (200, told)
         assert tool.get("exchanges/%2F/invoices")["arguments"] == {"x-super-stream": True}
         channel = server.connect().channel()
         channel.confirm_delivery()
