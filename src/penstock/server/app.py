@@ -403,7 +403,7 @@ class App(Server):
         self._beat_timer = self.loop.call_later(1.0, self._beat)
 
     def _tidy(self) -> None:
-        self._cycles.beat()
+        self._cycles.beat(self.engine.bodies.budget.used)
         if self._tidying is None or self._tidying.done():
             self._tidying = self.pools.reading.submit(self._tidiness.run) if self._tidiness.due() else None
         self._tidy_timer = self.loop.call_later(TIDY_S, self._tidy)
