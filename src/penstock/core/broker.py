@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from penstock.core.commands.common_parts import Arenas
 from penstock.core.commands.deliveries import AnswerCommands, DeliveryCommands, InterventionCommands
 from penstock.core.commands.life import Life
 from penstock.core.commands.linking import LinkingCommands
@@ -265,6 +266,61 @@ class Core(
         for queue in self._admin.by_id.values() if self.peers.here else ():
             self._say_owner(now, queue)
 
+    # -- time
+
+    def tick(self, now: Now) -> None:
+        """Leases and delays that end, expiry, unused queues, publishers and streams that nobody hears of, policies."""
+        now = self._at(now)
+        for number in self._timers.due(now):
+            queue = self._admin.by_id.get(number)
+            if queue is None:
+                continue
+            if queue.is_unused(now) and not self.streams.reads(number):
+                self._end_queue(now, queue)
+                continue
+            queue.tick(now, self._out)
+            self._touch(queue)
+        if self._publisher.keyed is not None:
+            self._keyed.tick(now)
+        self._publisher.publishers.tick(now)
+        for name in self.streams.keeping.overdue(now):
+            self.streams.release(now, name, abandoned=True)
+        if self._deferred.due <= now.wall:
+            self._deferred.expire(now, self._admin.by_id, self._out)
+        if self._unruled:
+            self._rule_some(now, self._concerned(self._next_unruled()))
+
+    def next_deadline(self) -> tuple[int | None, int | None]:
+        """When to `tick` next: (wall, monotonic) microseconds, None for never; 0 is at once."""
+        wall, mono = self._timers.next()
+        if self._unruled:
+            return 0, mono
+        dues = [self._publisher.publishers.due()] if self._publisher.publishers.heard else []
+        if self.streams.states:
+            dues.append(self.streams.keeping.due())
+        if self._publisher.keyed is not None:
+            dues.append(self._keyed.sows.due())
+        if self._deferred.by_queue:
+            dues.append(self._deferred.due)
+        for due in dues:
+            if due is not None and (wall is None or due < wall):
+                wall = due
+        return wall, mono
+
+    def page(self, arenas: Arenas, most: int) -> bool:
+        """Move state out of the heap that was there at the last look already: so many arrays at most.
+
+        Whether there was more to do than that: then the next call goes on.  Asked once a second.
+        """
+        paging = self._paging
+        if not paging.wanted:
+            return False
+        if paging.version != self._topology.version:
+            paging.begin(self._topology.version, self._admin.by_id.values(), self._keyed.sows)
+        return paging.look(arenas, most, self._out.next_lsn)
+
+    # -- letters
+
     @property
     def dead_lettered(self) -> Mapping[str, int]:
         """Messages that became a dead letter since the start of this process, by AMQP's reason."""
@@ -278,6 +334,8 @@ class Core(
     def dead_letters_refused(self) -> int:
         """How often a target had no room for a dead letter, which then waits."""
         return self._letters.without_place
+
+    # -- publishing
 
     def topic(self, vhost: str, exchange: str, key: str) -> Topic:
         """The interned topic that a client's publish goes to.

@@ -61,28 +61,6 @@ def _spread(values: list[Any], counts: list[int]) -> list[Any]:
     return out
 
 
-Row: TypeAlias = "tuple[int, int, str, int, int, int, bytes, bytes]"
-"""LSN, kind, name, via, route, time, properties and body."""
-
-
-def lone_row(entry: Entry) -> Row | None:
-    """An entry that is one row, without times of its own, without priority; None: it is not."""
-    if isinstance(entry, Control):
-        return (
-            entry.lsn, int(entry.kind), entry.name, entry.via, entry.route, entry.time, entry.header, entry.body,
-        )  # fmt: skip
-    if not isinstance(entry, Publishes) or len(entry.bodies) != 1 or entry.expires_at or entry.not_before:
-        return None
-    topic, header, bodies, route = entry.topics, entry.properties, entry.bodies, entry.routes
-    if (
-        entry.priority or isinstance(topic, list) or not isinstance(header, bytes)
-        or not isinstance(bodies, list) or isinstance(route, list) or isinstance(entry.transient, list)
-    ):  # fmt: skip
-        return None
-    kind = TRANSIENT if entry.transient else PUBLISH
-    return entry.first, kind, topic.name, topic.via, route, entry.time, header, bodies[0]
-
-
 class Columns:
     """The values of a batch, column by column: for each part one value, or a list with one for each of its rows."""
 

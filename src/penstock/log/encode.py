@@ -93,6 +93,28 @@ def _plain_message(batch: pa.RecordBatch, lsn: int, durable: int, offset: int) -
     return message
 
 
+Row: TypeAlias = "tuple[int, int, str, int, int, int, bytes, bytes]"
+"""LSN, kind, name, via, route, time, properties and body."""
+
+
+def lone_row(entry: Entry) -> Row | None:
+    """An entry that is one row, without times of its own, without priority; None: it is not."""
+    if isinstance(entry, Control):
+        return (
+            entry.lsn, int(entry.kind), entry.name, entry.via, entry.route, entry.time, entry.header, entry.body,
+        )  # fmt: skip
+    if not isinstance(entry, Publishes) or len(entry.bodies) != 1 or entry.expires_at or entry.not_before:
+        return None
+    topic, header, bodies, route = entry.topics, entry.properties, entry.bodies, entry.routes
+    if (
+        entry.priority or isinstance(topic, list) or not isinstance(header, bytes)
+        or not isinstance(bodies, list) or isinstance(route, list) or isinstance(entry.transient, list)
+    ):  # fmt: skip
+        return None
+    kind = TRANSIENT if entry.transient else PUBLISH
+    return entry.first, kind, topic.name, topic.via, route, entry.time, header, bodies[0]
+
+
 def samples() -> list[list[Entry]]:
     """Batches that use every way a column can be made; the template is believed if these come back equal."""
     plain, other = Topic("/", "", "orders"), Topic("/", "flow", "größe", 7)
@@ -147,7 +169,7 @@ class Encoder:
 
         OverflowError when names, properties or bodies together pass 2 GiB, the reach of Arrow's 32-bit offsets.
         """
-        if len(entries) == 1 and self.uses_template and (row := columns.lone_row(entries[0])) is not None:
+        if len(entries) == 1 and self.uses_template and (row := lone_row(entries[0])) is not None:
             lsn = row[0]
             size, head, rest = self._lone(row, durable, offset)
             return Encoded(lsn, lsn, 1, size, head, rest)
@@ -172,7 +194,7 @@ class Encoder:
         nothing = [b""] * (self.layout.n_buffers - 1)
         return self._assemble(nothing, [], 0, [0] * (2 * self.layout.n_nodes), 0, lsn, durable, offset)[1]
 
-    def _lone(self, row: columns.Row, durable: int, offset: int) -> _Message:
+    def _lone(self, row: Row, durable: int, offset: int) -> _Message:
         """What `_message` makes of one row without times and priority."""
         lsn, kind, text, via, route, time, header, body = row
         name = text.encode()

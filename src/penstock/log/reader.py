@@ -184,20 +184,15 @@ class Reader:
         self._kept = OrderedDict[tuple[Segment, int], _Decoded]()
         self._written = OrderedDict[tuple[Segment, int], bytearray]()  # the newest, as they lie in the file
         self._written_bytes = 0
-        self._bytes = 0  # of memory that decoded batches take
+        self.bytes = 0  # of memory that both take
         self._lock = threading.Lock()
         self.damage = Damage()
-
-    @property
-    def bytes(self) -> int:
-        """Of memory that the batches that are kept take."""
-        return self._bytes + self._written_bytes
 
     def keep(self, segment: Segment, number: int, data: bytearray) -> None:
         """A batch that the catalog lists since now, as it was written: it is read from here, if that is soon."""
         with self._lock:
             self._written[segment, number] = data
-            self._written_bytes += len(data)
+            self._count_written(len(data))
             self._let_go(WRITTEN_MOST)
 
     def keep_none(self) -> None:
@@ -207,7 +202,11 @@ class Reader:
 
     def _let_go(self, most: int) -> None:
         while self._written_bytes > most:
-            self._written_bytes -= len(self._written.popitem(last=False)[1])
+            self._count_written(-len(self._written.popitem(last=False)[1]))
+
+    def _count_written(self, size: int) -> None:
+        self._written_bytes += size
+        self.bytes += size
 
     def at_hand(self, lsns: Sequence[int] | Chunk) -> bool:
         """Whether `read` would find everything decoded, and so not touch the disk."""
@@ -265,8 +264,8 @@ class Reader:
             return before - self.bytes
 
     def _trim(self, most: int) -> None:
-        while self._bytes > most and len(self._kept) > 1:
-            self._bytes -= self._kept.popitem(last=False)[1].size
+        while self.bytes - self._written_bytes > most and len(self._kept) > 1:
+            self.bytes -= self._kept.popitem(last=False)[1].size
 
     def _read_ahead(self, segment: Segment, number: int, size: int) -> None:
         room = self._budget // 2
@@ -327,9 +326,9 @@ class Reader:
         with self._lock:
             segment.gone = True
             for key in [key for key in self._kept if key[0] is segment]:
-                self._bytes -= self._kept.pop(key).size
+                self.bytes -= self._kept.pop(key).size
             for key in [key for key in self._written if key[0] is segment]:
-                self._written_bytes -= len(self._written.pop(key))
+                self._count_written(-len(self._written.pop(key)))
 
     def _decode(self, segment: Segment, number: int) -> _Decoded:
         key = (segment, number)
@@ -340,7 +339,7 @@ class Reader:
                 return decoded
             written = self._written.pop(key, None)
             if written is not None:
-                self._written_bytes -= len(written)
+                self._count_written(-len(written))
         try:
             if written is None:
                 data = segment.file.pread(segment.lengths[number], segment.offsets[number])
@@ -363,7 +362,7 @@ class Reader:
         with self._lock:
             if key not in self._kept and not segment.gone:
                 self._kept[key] = decoded
-                self._bytes += decoded.size
+                self.bytes += decoded.size
                 self._trim(self._budget)
         return decoded
 

@@ -18,14 +18,31 @@ from collections.abc import Callable, Iterator, Sequence
 
 from penstock.memory import Budget
 from penstock.memory.shelf import SHARE_MOST, HeadQueueCache, Line, PendingCache, TargetArea
-from penstock.memory.slab import BATCH_OVERHEAD, Piece, Slab, batch_cost, missing
+from penstock.memory.slab import HEADER_OVERHEAD, HEADER_SHARE, ROW_OVERHEAD, Piece, Slab, missing
 from penstock.records.chunks import Chunk, as_chunk, united
 from penstock.records.entries import Publishes, Topic
 from penstock.records.kinds import NO_ROUTE
-from penstock.records.message_bodies import listed
+from penstock.records.message_bodies import WIDTH, listed, size_of
 
 PIECE_MOST = 256 << 10
 """Bytes of a piece for one consumer, about: it may have no room for the next.  A row alone may have more."""
+
+
+BATCH_OVERHEAD = 416
+"""Bytes of a batch beside its rows: the object, its lists, its numbers and its place among the arrivals."""
+
+
+def batch_cost(batch: Publishes) -> int:
+    """Bytes that a batch counts for.  Measures it if nobody has."""
+    rows, properties = len(batch.bodies), batch.properties
+    if not batch.size:
+        headers = sum(map(len, properties)) if isinstance(properties, list) else len(properties) * rows
+        batch.size = size_of(batch.bodies) + headers
+    several = isinstance(properties, list)
+    size = batch.size + BATCH_OVERHEAD + (HEADER_OVERHEAD * rows if several else 0)
+    if isinstance(batch.bodies, list):
+        return size + ROW_OVERHEAD * rows
+    return size + WIDTH * rows + (HEADER_SHARE * rows if several else 0)
 
 
 class Arrivals:

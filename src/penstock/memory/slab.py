@@ -30,9 +30,6 @@ HEADER_OVERHEAD = 33
 TIME_COST = 40
 """Bytes of a time, a deadline or a priority in a list: the number and its slot."""
 
-BATCH_OVERHEAD = 416
-"""Bytes of a batch beside its rows: the object, its lists, its numbers and its place among the arrivals."""
-
 FEW = 24
 """Rows that are found one by one as fast as by numpy."""
 
@@ -98,19 +95,6 @@ def piece_of(rows: Rows, chunk: Chunk) -> Piece:
     """Rows read from the log as one piece."""
     size = sum(map(len, rows.bodies)) + ROW_OVERHEAD * len(rows.bodies)
     return Piece(chunk, _one_or_all(rows.topics), _one_or_all(rows.properties), rows.bodies, size)
-
-
-def batch_cost(batch: Publishes) -> int:
-    """Bytes that a batch counts for.  Measures it if nobody has."""
-    rows, properties = len(batch.bodies), batch.properties
-    if not batch.size:
-        headers = sum(map(len, properties)) if isinstance(properties, list) else len(properties) * rows
-        batch.size = size_of(batch.bodies) + headers
-    several = isinstance(properties, list)
-    size = batch.size + BATCH_OVERHEAD + (HEADER_OVERHEAD * rows if several else 0)
-    if isinstance(batch.bodies, list):
-        return size + ROW_OVERHEAD * rows
-    return size + WIDTH * rows + (HEADER_SHARE * rows if several else 0)
 
 
 class Slab:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.log import columns
+from penstock.log import columns, encode
 from penstock.log.encode import Encoder, arrow_batch, samples
 from penstock.log.frame import FrameReader, Layout, NotAFrame, sound
 from penstock.records.entries import Control, Entry, Group, Publishes, Topic
@@ -102,7 +102,7 @@ def single_rows(draw: st.DrawFn) -> Entry:
 def test_a_row_alone_is_put_together_as_among_others(entry: Entry, offset: int) -> None:
     made = ENCODER.encode([entry], 12, offset)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(columns, "lone_row", lambda _: None)
+        patch.setattr(encode, "lone_row", lambda _: None)
         same = ENCODER.encode([entry], 12, offset)
     assert (made.first, made.last, made.rows, made.size) == (same.first, same.last, same.rows, same.size)
     assert bytes(made.data) == bytes(same.data)

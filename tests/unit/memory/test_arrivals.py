@@ -8,8 +8,8 @@ import tracemalloc
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from penstock.memory.arrived_batches import Arrivals
-from penstock.memory.slab import BATCH_OVERHEAD, HEADER_OVERHEAD, ROW_OVERHEAD, batch_cost
+from penstock.memory.arrived_batches import BATCH_OVERHEAD, Arrivals, batch_cost
+from penstock.memory.slab import HEADER_OVERHEAD, ROW_OVERHEAD
 from penstock.records.chunks import Chunk, as_chunk
 from penstock.records.entries import Publishes, Topic
 from penstock.records.message_bodies import PackedBodies

@@ -7,8 +7,9 @@ import sys
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.memory.arrived_batches import batch_cost
 from penstock.memory.caches import Caches
-from penstock.memory.slab import Slab, batch_cost
+from penstock.memory.slab import Slab
 from penstock.records.chunks import as_chunk
 from penstock.records.entries import Publishes, Topic
 from penstock.records.message_bodies import FEW, PackedBodies, held_by, listed, picked

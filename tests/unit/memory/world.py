@@ -11,10 +11,10 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from penstock.memory.arrived_batches import batch_cost
 from penstock.memory.caches import Caches
 from penstock.memory.loader import READ_LEAST, Loader
 from penstock.memory.shelf import Shelf, TargetList
-from penstock.memory.slab import batch_cost
 from penstock.records.chunks import Chunk, as_chunk
 from penstock.records.entries import Publishes, Rows, Topic
 

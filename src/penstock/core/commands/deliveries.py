@@ -254,45 +254,6 @@ class DeliveryCommands(QueueCommands):
         self._sweeps.begin(queue, filter, verb, client, answer, self._out)
         self._touch(queue)
 
-    # -- time
-
-    def tick(self, now: Now) -> None:
-        """Leases and delays that end, expiry, unused queues, publishers and streams that nobody hears of."""
-        now = self._at(now)
-        for number in self._timers.due(now):
-            queue = self._admin.by_id.get(number)
-            if queue is None:
-                continue
-            if queue.is_unused(now) and not self.streams.reads(number):
-                self._end_queue(now, queue)
-                continue
-            queue.tick(now, self._out)
-            self._touch(queue)
-        if self._publisher.keyed is not None:
-            self._keyed.tick(now)
-        self._publisher.publishers.tick(now)
-        for name in self.streams.keeping.overdue(now):
-            self.streams.release(now, name, abandoned=True)
-        if self._deferred.due <= now.wall:
-            self._deferred.expire(now, self._admin.by_id, self._out)
-
-    def next_deadline(self) -> tuple[int | None, int | None]:
-        """When to `tick` next: (wall, monotonic) microseconds, None for never; 0 is at once."""
-        wall, mono = self._timers.next()
-        if self._unruled:
-            return 0, mono
-        dues = [self._publisher.publishers.due()] if self._publisher.publishers.heard else []
-        if self.streams.states:
-            dues.append(self.streams.keeping.due())
-        if self._publisher.keyed is not None:
-            dues.append(self._keyed.sows.due())
-        if self._deferred.by_queue:
-            dues.append(self._deferred.due)
-        for due in dues:
-            if due is not None and (wall is None or due < wall):
-                wall = due
-        return wall, mono
-
     def takers(self, route: int) -> list[Queue]:
         """The existing queues that a row's route names."""
         queues = [self._admin.by_id.get(number) for number in self._interning.queues_of(route)]

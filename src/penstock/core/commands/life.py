@@ -24,7 +24,7 @@ from typing import ClassVar, NamedTuple, Self
 import numpy as np
 
 from penstock.core.acted import OWN
-from penstock.core.commands.common_parts import Arenas, CoreParts
+from penstock.core.commands.common_parts import CoreParts
 from penstock.core.effects import Found, Pass, Purpose, Recover, Recovered, Token
 from penstock.core.queue.dispatching.attendance import note_use
 from penstock.core.queue.expiry import deadlines
@@ -399,18 +399,6 @@ class Life(RecoveryCommands):
         self._out.next_lsn = first + parts
         self._out.journal.append(build(first, self._out.time))
         return first + parts - 1
-
-    def page(self, arenas: Arenas, most: int) -> bool:
-        """Move state out of the heap that was there at the last look already: so many arrays at most.
-
-        Whether there was more to do than that: then the next call goes on.  Asked once a second.
-        """
-        paging = self._paging
-        if not paging.wanted:
-            return False
-        if paging.version != self._topology.version:
-            paging.begin(self._topology.version, self._admin.by_id.values(), self._keyed.sows)
-        return paging.look(arenas, most, self._out.next_lsn)
 
     # -- the parts that have more of a field than its value: an index, a bound, what is due
 

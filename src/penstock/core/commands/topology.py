@@ -355,11 +355,6 @@ class PolicyCommands(DeliveryCommands):
 
     # -- in portions
 
-    def tick(self, now: Now) -> None:
-        super().tick(now)
-        if self._unruled:
-            self._rule_some(self._at(now), self._concerned(self._next_unruled()))
-
     def _next_unruled(self) -> Iterator[int]:
         while self._unruled:
             yield self._unruled.popitem()[0]
