@@ -44,6 +44,7 @@ class Worker:
     client: str = ""
     paused: bool = False
     closed: bool = False
+    silent: bool = False  # it let a lease end, and has said nothing since
     held: list[int] = field(default_factory=list[int])  # in order of grant
     slots: list[int] = field(default_factory=list[int])
     mixed: Callable[[], bool] = field(default=lambda: False)  # it holds what another filter let in
@@ -253,8 +254,8 @@ class Model:
         if found is None:
             return False
         message, wanting = found
-        top = max(w.priority for w in wanting)
-        self.give(now, self.pick([w for w in wanting if w.priority == top]), message)
+        top = max((not w.silent, w.priority) for w in wanting)
+        self.give(now, self.pick([w for w in wanting if (not w.silent, w.priority) == top]), message)
         return True
 
     def pick(self, ws: list[Worker]) -> Worker:
@@ -394,6 +395,7 @@ class Model:
                 overdue = timeout and self.messages[lsn].granted + timeout <= now
                 if overdue or 0 < self.messages[lsn].lease_end <= now:
                     w.held.remove(lsn)
+                    w.silent = w.silent or not (w.passive or w.closed)
                     self.give_back(now, self.messages[lsn], failed=True, by=w)
         due = [m for m in self.messages.values() if m.state == "delayed" and m.due <= now]
         for m in sorted(due, key=lambda m: (m.due, m.lsn)):
@@ -417,6 +419,8 @@ class Model:
 
     def settle(self, now: int, lsns: list[int], verb: str, by: Worker | None, client: str, delay: int | None) -> int:
         affected = 0
+        if by is not None and not by.closed:
+            by.silent = False
         for lsn in sorted(lsns):
             if by is not None and lsn in by.slots:
                 by.slots.remove(lsn)

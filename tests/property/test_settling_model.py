@@ -115,6 +115,7 @@ class SettlingMachine(QueueMachine):
         if not chosen:
             return
         assert extend(self.queue, consumer, as_chunk(chosen), self.clock + span) == len(chosen)
+        worker.silent = worker.silent and worker.closed
         for lsn in chosen:
             message = self.model.messages[lsn]
             if message.lease_end:

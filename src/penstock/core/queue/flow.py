@@ -330,6 +330,7 @@ def end_leases(queue: Contents, now: Now, sink: Sink) -> None:
             most -= sum(len(run.chunk) for run in runs)
             queue.counted(now.mono).expired_leases += sum(len(run.chunk) for run in runs)
             queue.freed(consumer, runs)
+            queue.roster.rank(consumer, silent=True)
             give_back(queue, now, runs, sink, cause="lease", failed=True)
         deadline = consumer.leases.next_deadline(in_order)
         if deadline:

@@ -154,6 +154,7 @@ def look(queue: Contents, now: Now, sink: Sink) -> None:
         runs = consumer.leases.granted_until(now.mono - timeout)
         queue.counted(now.mono).expired_leases += sum(len(run.chunk) for run in runs)
         queue.freed(consumer, runs)
+        queue.roster.rank(consumer, silent=True)
         give_back(queue, now, runs, sink, cause="timeout", failed=True)
     watch_again(queue)
 

@@ -82,8 +82,8 @@ class Consumer:
 
     __slots__ = (
         "_timeout", "choked", "client", "closed", "exclusive", "fenced", "filter", "first_grant", "heads", "holder",
-        "leases", "leaving", "limit", "max_backlog", "mixed", "named", "no_ack", "on_overdue", "passive", "priority",
-        "queue", "read", "reported", "serial", "shared", "standby", "tag", "targets", "timeout",
+        "leases", "leaving", "level", "limit", "max_backlog", "mixed", "named", "no_ack", "on_overdue", "passive",
+        "priority", "queue", "read", "reported", "serial", "shared", "silent", "standby", "tag", "targets", "timeout",
     )  # fmt: skip
 
     def __init__(
@@ -119,6 +119,8 @@ class Consumer:
         self.max_backlog = max_backlog
         self.shared = shared
         self.priority = priority
+        self.level = priority  # by which it is served; below all others while it is silent
+        self.silent = False  # a delivery to it ended by time, and it has settled nothing since (`roster`)
         self.passive = passive
         self.choked = choked  # its connection takes no bytes now
         self._timeout = timeout
@@ -198,7 +200,7 @@ STRETCH = 64
 """Consumers that are looked at in one go, at most."""
 
 Rank = tuple[int, int]
-"""Consumers in order: (priority, highest first, as a negative number; order of subscription)."""
+"""Consumers in order: (level, highest first, as a negative number; order of subscription)."""
 
 
 class Takers:
@@ -225,7 +227,7 @@ class Takers:
 
     def add(self, consumer: Consumer) -> None:
         """It may have room: it is looked at in its turn."""
-        rank = (-consumer.priority, consumer.serial)
+        rank = (-consumer.level, consumer.serial)
         if rank not in self._by_rank:
             self._by_rank[rank] = consumer
             place = bisect_left(self._ranks, rank)
@@ -239,7 +241,7 @@ class Takers:
 
     def remove(self, consumer: Consumer) -> None:
         """It is gone, or has no room."""
-        rank = (-consumer.priority, consumer.serial)
+        rank = (-consumer.level, consumer.serial)
         if rank in self._by_rank:
             self._drop(bisect_left(self._ranks, rank))
 
@@ -327,7 +329,7 @@ class Takers:
     def served(self, consumer: Consumer) -> None:
         """It holds more than before."""
         if self._heap is not None:
-            heappush(self._heap, (-consumer.priority, ratio(consumer), consumer.serial))
+            heappush(self._heap, (-consumer.level, ratio(consumer), consumer.serial))
 
     def _lightest(self) -> Consumer | None:
         heap = self._heap

@@ -1,8 +1,9 @@
 """Ready messages to consumers: who gets which, in what order, and who the next when several could take it.
 
 The definition: again and again, the oldest ready message that some consumer with room wants goes to one of those that
-want it, of the highest consumer priority, picked by the fairness model.  Without filters a whole slice is dealt at
-once; with filters `matched` looks at those that match.  Where consumers share credit it goes message by message.
+want it, of the highest consumer priority (whoever let a lease end is behind all others: `roster`), picked by the
+fairness model.  Without filters a whole slice is dealt at once; with filters `matched` looks at those that match.
+Where consumers share credit it goes message by message.
 
     fast            the first found with room, in order of subscription
     round-robin     the next in rotation with room
@@ -422,7 +423,7 @@ def _wanting(queue: Contents, order: Sequence[Consumer]) -> tuple[Key, list[Cons
     if oldest is None:
         return None
     wanting = [consumer for consumer in free if heads[consumer.targets] == oldest]
-    return oldest, [consumer for consumer in wanting if consumer.priority == wanting[0].priority]
+    return oldest, [consumer for consumer in wanting if consumer.level == wanting[0].level]
 
 
 def _count_at_once(consumer: Consumer, count: int) -> int:

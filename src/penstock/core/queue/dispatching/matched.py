@@ -144,7 +144,7 @@ def _next(wanting: list[_Group], model: FairnessModel, turn: int) -> tuple[Consu
             second = ratio(consumer)
         elif model == "round-robin":
             second = float(consumer.serial <= turn)
-        rank = (-consumer.priority, second, consumer.serial)
+        rank = (-consumer.level, second, consumer.serial)
         if best is None or rank < best[0]:
             best = rank, consumer, group
     return (None, None) if best is None else (best[1], best[2])
@@ -224,4 +224,4 @@ def _matches(queue: Contents, targets: TargetList, key: Key, limit: Key, most: i
 
 
 def _rank(consumer: Consumer) -> tuple[int, int]:
-    return -consumer.priority, consumer.serial
+    return -consumer.level, consumer.serial

@@ -1,4 +1,9 @@
-"""On which terms consumers come to a queue, those that are pushed to, and what is remembered of who attends to it."""
+"""On which terms consumers come to a queue, those that are pushed to, and what is remembered of who attends to it.
+
+A consumer that hangs has room again whenever its leases have ended, and more of it than those that work: each model of
+fairness but the rotation would give it the same messages again, for ever.  So who let one end is served behind all
+others, whatever its priority, until it settles or extends something.  With nobody else it gets them as before.
+"""
 
 from __future__ import annotations
 
@@ -29,16 +34,21 @@ class Terms(TypedDict, total=False):
     on_overdue: Callable[[int], None] | None  # told that time when it is over, ends it; None: what is overdue goes back
 
 
+LAST = 1 << 64
+"""By so much the level of a silent consumer is lower: priorities of clients are numbers of 64 bits at most."""
+
+
 class Roster:
     """The consumers of a queue that are pushed to, by priority and order of subscription."""
 
-    __slots__ = ("all", "in_order", "levels", "place", "plain", "turn")
+    __slots__ = ("all", "in_order", "levels", "place", "plain", "silent", "turn")
 
     def __init__(self) -> None:
         self.all: list[Consumer] = []
         self.in_order = True  # their serials ascend: none of them had left and came back
         self.plain: list[Consumer] = []  # those without a filter
         self.levels: list[list[Consumer]] = []  # highest priority first
+        self.silent = 0  # how many are served behind all others
         self.turn = 0  # serial of the one that was served last
         self.place = 0  # where it may stand, if all have one priority
 
@@ -46,6 +56,7 @@ class Roster:
         """A new subscription, the last of its priority."""
         self.in_order = not self.all or (self.in_order and self.all[-1].serial < consumer.serial)
         self.all.append(consumer)
+        self.silent += consumer.silent
         if consumer.targets is None:
             self.plain.append(consumer)
         self._sort()
@@ -53,6 +64,7 @@ class Roster:
     def remove(self, consumer: Consumer) -> None:
         """A subscription has ended, and is pushed to no more."""
         self.all.remove(consumer)
+        self.silent -= consumer.silent
         if consumer.targets is None:
             self.plain.remove(consumer)
         self._sort()
@@ -61,9 +73,23 @@ class Roster:
         """A subscription has got a filter, or lost it."""
         self.plain = [consumer for consumer in self.all if consumer.targets is None]
 
+    def rank(self, consumer: Consumer, *, silent: bool) -> None:
+        """A delivery to it ended by time: it is served behind all others; or it has said something since."""
+        if consumer.silent == silent or consumer.passive or consumer.closed:
+            return
+        targets = consumer.targets
+        if targets is not None:
+            targets.takers.remove(consumer)
+        consumer.silent = silent
+        consumer.level = consumer.priority - LAST if silent else consumer.priority
+        self.silent += 1 if silent else -1
+        self._sort()
+        if targets is not None:
+            targets.wake(consumer)
+
     def _sort(self) -> None:
-        priorities = sorted({consumer.priority for consumer in self.all}, reverse=True)
-        self.levels = [[c for c in self.all if c.priority == priority] for priority in priorities]
+        levels = sorted({consumer.level for consumer in self.all}, reverse=True)
+        self.levels = [[c for c in self.all if c.level == level] for level in levels]
 
 
 class Attendance:

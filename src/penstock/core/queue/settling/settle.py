@@ -59,6 +59,8 @@ def settle(
     runs, stale, affected = _held(queue, by, chunks)
     if by is not None:
         client = client or by.client
+        if by.silent:
+            queue.roster.rank(by, silent=False)
     if stale:
         elsewhere = 0
         if verb in (Verb.ACK, Verb.EXPIRE) or by is None:
@@ -268,6 +270,7 @@ def extend(queue: Contents, consumer: Consumer, chunk: Chunk, deadline: int) -> 
     """
     count = consumer.leases.extend(chunk, deadline)
     if count:
+        queue.roster.rank(consumer, silent=False)
         queue.leases_in_order = False
     return count
 

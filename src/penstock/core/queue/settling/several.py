@@ -38,6 +38,8 @@ def acknowledge_lone(queue: Contents, now: Now, settled: Sequence[Acked], sink: 
     """What `acknowledge` does of these; False: that is not all there is to do, and nothing is done."""
     if queue.main.count or queue.returned.count or queue.sharing or queue.free_credit or queue.declared.actions:
         return False
+    if queue.roster.silent:
+        return False
     done: list[tuple[int, str]] = []
     terms = None
     for consumer, chunks in settled:
@@ -68,7 +70,8 @@ def acknowledge_lone(queue: Contents, now: Now, settled: Sequence[Acked], sink: 
 def together(queue: Contents) -> bool:
     """Whether nothing can be granted, moved or told between the acks of two consumers."""
     return not (
-        queue.ready or queue.sharing or queue.free_credit or queue.actions or stages_of(queue).keeps
+        queue.ready or queue.sharing or queue.free_credit or queue.actions or queue.roster.silent
+        or stages_of(queue).keeps
     )  # fmt: skip
 
 
