@@ -291,7 +291,7 @@ class WholeMachine(OrderedMachine, SettlingMachine):
             model.find(self.clock, found)
         if not self.passing:
             self.passing = None
-            lasting.put_in_order(queue, self.sink.last_lsn, self.sink)
+            lasting.put_in_order(queue, self.sink.last_lsn)
             model.pass_ends(self.clock)
         queue.agenda |= DISPATCH
         queue.tick(self.now, self.sink)

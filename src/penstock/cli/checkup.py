@@ -127,14 +127,14 @@ def disk(folder: Path) -> Iterator[Finding]:
         yield Finding("disk sync", "good", found)
 
 
-def sync_times_ms(folder: Path, count: int = SYNCS) -> list[float]:
-    """Milliseconds of `count` syncs of 4 KiB each into a file of this folder, sorted."""
+def sync_times_ms(folder: Path) -> list[float]:
+    """Milliseconds of `SYNCS` syncs of 4 KiB each into a file of this folder, sorted."""
     block = os.urandom(4096)
     took: list[float] = []
     with tempfile.NamedTemporaryFile(dir=folder, prefix=".penstock-doctor-") as file:
-        os.pwrite(file.fileno(), bytes(4096 * count), 0)
+        os.pwrite(file.fileno(), bytes(4096 * SYNCS), 0)
         os.fsync(file.fileno())
-        for turn in range(count):
+        for turn in range(SYNCS):
             os.pwrite(file.fileno(), block, 4096 * turn)
             start = time.perf_counter()
             os.fdatasync(file.fileno())

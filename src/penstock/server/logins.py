@@ -191,7 +191,7 @@ class Logins:
         begun = self._begun(door, user, password, host, derive)
         if isinstance(begun, Verdict):
             return begun
-        return self._judged(door, user, password, host, await asyncio.shield(asyncio.wrap_future(begun)))
+        return self._judged(door, user, host, await asyncio.shield(asyncio.wrap_future(begun)))
 
     def _begun(
         self, door: str, user: str, password: str, host: str, derive: Derive | None = None
@@ -213,7 +213,7 @@ class Logins:
     def wait(self, door: str, user: str, password: str, host: str) -> Verdict:
         """`ask`, for a thread that may wait."""
         begun = self._begun(door, user, password, host)
-        return begun if isinstance(begun, Verdict) else self._judged(door, user, password, host, begun.result())
+        return begun if isinstance(begun, Verdict) else self._judged(door, user, host, begun.result())
 
     def check(self, user: str, password: str, host: str) -> bool:
         """Whether somebody is let in over Flight, whose threads may wait."""
@@ -300,7 +300,7 @@ class Logins:
             if not done.cancelled() and done.exception() is None and done.result():
                 self._remember(user, secret, kept)
 
-    def _judged(self, door: str, user: str, password: str, host: str, right: bool) -> Verdict:
+    def _judged(self, door: str, user: str, host: str, right: bool) -> Verdict:
         if right and (kept := self.users.kept(user)) is not None and kept.slow:
             return GOOD
         return self._refuse(door, user, host, WRONG)

@@ -25,7 +25,7 @@ import orjson
 from penstock.core.queue.order.runs import NEVER
 from penstock.core.queue.queue import queue_of
 from penstock.core.state.durable import Binding
-from penstock.core.state.encoding import unwrap
+from penstock.core.state.encoding import as_table
 from penstock.core.topology.topology import EVENTS
 from penstock.errors import InvalidArgument
 from penstock.records import properties as header_codec
@@ -343,10 +343,11 @@ def _policy(event: str) -> Notice:
     def name(header: Header) -> str:
         return f"{'operator_policy' if header.get('operator') else 'policy'}.{event}"
 
-    told = _some("pattern", "priority", "apply_to", "definition")
+    told = _some("pattern", "priority", "apply_to")
 
     def fields(header: Header) -> Header:
-        return cast("Header", unwrap(told(header)))
+        definition = header.get("definition")
+        return {**told(header), "definition": as_table(definition)} if definition is not None else told(header)
 
     return Notice(name, "policy", fields)
 

@@ -63,7 +63,7 @@ def test_records_of_what_came_back_behind_a_barrier_leave_out_what_was_found_bet
     lsns = array("q", [101, 110])
     bench.queue.arrive(bench.now, lsns, bench.sink)
     found(bench, 90, barriers=(90,))
-    lasting.put_in_order(bench.queue, 119, bench.sink)
+    lasting.put_in_order(bench.queue, 119)
     bench.queue.unsubscribe(bench.now, worker, bench.sink, requeue=True)
     found(bench, 105)
     bench.log()
@@ -80,7 +80,7 @@ def test_a_barrier_does_not_wait_for_what_is_leased_behind_it(semantics: str) ->
     assert bench.sent(worker) == [101, 110]
     bench.sink.next_lsn = 120
     found(bench, 90, 95, 105, barriers=(95, 105))
-    lasting.put_in_order(bench.queue, 119, bench.sink)
+    lasting.put_in_order(bench.queue, 119)
     bench.settle(range(110, 111), by=worker)
     assert bench.sent(worker) == [90]
     bench.settle(range(90, 91), by=worker)

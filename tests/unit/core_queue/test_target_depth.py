@@ -35,7 +35,7 @@ def test_after_a_pass_what_is_leased_counts_as_active() -> None:
     assert (queue.leased, queue.ready, inactive(queue)) == (1, 1, [102, 103])
     queue.older = lasting.Older()
     lasting.take_older(queue, np.array([50, 60], dtype=np.int64), None, None, ())
-    lasting.put_in_order(queue, 200, sink)
+    lasting.put_in_order(queue, 200)
     assert queue.leased + queue.ready == 2
     assert inactive(queue) == [60, 101, 102, 103]
     queue.check()

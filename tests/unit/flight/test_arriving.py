@@ -69,7 +69,7 @@ def test_a_batch_is_held_until_the_next_one_or_its_release() -> None:
     stream = arriving(chunk(BATCH), chunk(BATCH.slice(0, 1)), chunk(None), intake=intake)
     held = []
     for received, _ in stream.each(PUBLISHED):
-        held.append(intake.bytes)
+        held.append(intake.whole)
         if received is not None and len(received) == 1:
             stream.release()
     assert held == [BATCH.nbytes, BATCH.slice(0, 1).nbytes, 0]

@@ -35,11 +35,11 @@ def test_it_counts_for_a_share_of_the_budget_and_no_more() -> None:
     intake = Intake(8 * MIB)
     intake.add(MIB)
     with intake.holding(MIB):
-        assert intake.counted == 2 * MIB
+        assert intake.bytes == 2 * MIB
         with intake.holding(80 * MIB):
-            assert intake.counted == 8 * MIB // SHARE
+            assert intake.bytes == 8 * MIB // SHARE
     intake.add(-MIB)
-    assert intake.counted == intake.bytes == 0
+    assert intake.bytes == intake.whole == 0
 
 
 def test_no_change_is_lost_among_threads() -> None:
@@ -55,7 +55,7 @@ def test_no_change_is_lost_among_threads() -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert intake.bytes == 80_000
+    assert intake.whole == 80_000
 
 
 @pytest.mark.parametrize("memory", [512 * MIB, 1 << 40])

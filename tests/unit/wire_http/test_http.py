@@ -18,9 +18,9 @@ from penstock.core.queue.limits import Figures
 from penstock.server.access import Who
 from penstock.server.http import facts as real
 from penstock.server.http import overview
-from penstock.server.http.door import create_app
+from penstock.server.http.door import KEPT_S, Application
 from penstock.server.http.metrics import ACTIONS, QUEUES, TOPICS, VIEWS, Line, Metrics
-from penstock.server.http.reception import credentials
+from penstock.server.http.reception import Reception, credentials
 from penstock.server.http.routes import RABBITMQ_VERSION
 from penstock.server.sums import Seen
 from penstock.server.users import Users
@@ -207,11 +207,17 @@ class Facts(real.Facts):
         return cast("Seen", SimpleNamespace(exchanges=lambda: 14))
 
 
+def created(facts: Facts, kept_s: float = KEPT_S) -> Reception:
+    """The application behind its reception."""
+    app = Application(facts, kept_s=kept_s)
+    return Reception(app, app.open)
+
+
 class Client:
     """Asks the application without a socket."""
 
     def __init__(self, facts: Facts, auth: tuple[str, str] | None) -> None:
-        self._transport = httpx.ASGITransport(create_app(facts, kept_s=0.0), client=("127.0.0.1", 1))
+        self._transport = httpx.ASGITransport(created(facts, kept_s=0.0), client=("127.0.0.1", 1))
         self._auth = auth
 
     def ask(self, method: str, path: str) -> httpx.Response:
@@ -430,7 +436,7 @@ async def test_who_scrapes_within_a_second_gets_what_was_rendered_and_one_is_ren
 ) -> None:
     """However many ask, and who has no login asks for sums alone."""
     facts, running, most = Facts(), 0, 0
-    app = create_app(facts)
+    app = created(facts)
 
     async def counted(_: object) -> Metrics:
         nonlocal running, most
@@ -452,7 +458,7 @@ async def test_who_scrapes_within_a_second_gets_what_was_rendered_and_one_is_ren
         monkeypatch.setattr(Facts, "standing", "management")
         assert (await client.get("/metrics/per-object", auth=login)).status_code == 401
         monkeypatch.setattr(Facts, "opened", True)
-        opened = httpx.ASGITransport(app=create_app(facts))
+        opened = httpx.ASGITransport(app=created(facts))
     async with httpx.AsyncClient(transport=opened, base_url="http://here") as client:
         assert (await client.get("/metrics/per-object")).status_code == 200
 

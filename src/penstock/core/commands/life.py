@@ -89,7 +89,7 @@ class RecoveryCommands(CoreParts):
         self._out.end()
         reviewed, passing = self._passes[queue.id] = go_on(reviewed, passing, upto)
         if passing is None:
-            queue.put_in_order(self._out.last_lsn, self._out)
+            queue.put_in_order(self._out.last_lsn)
         queue.go_on(now, self._out)
         self._touch(queue)
 
@@ -172,7 +172,7 @@ class RecoveryCommands(CoreParts):
             queue.expect_older()
             self._out.effect(Recover(Token(queue.id, 0, Purpose.PASS)))
         else:
-            queue.put_in_order(self._out.last_lsn, self._out)
+            queue.put_in_order(self._out.last_lsn)
 
 
 _GONE = object()

@@ -465,7 +465,7 @@ class QueueCommands(RecoveryCommands):
         )  # fmt: skip
         self._take(now, queue, found, None)
         if self._passes.get(queue.id, ((), None))[1] is None:
-            queue.put_in_order(self._out.last_lsn, self._out)
+            queue.put_in_order(self._out.last_lsn)
         queue.go_on(now, self._out)
         self._touch(queue)
 

@@ -93,7 +93,7 @@ class SowCommands(CoreParts):
         if lsns is not None:
             get = sow.index.get
             numbers = [number for number, lsn in zip(numbers, lsns, strict=True) if get(number) == lsn]
-        return self._keyed.drop(now, sow, numbers, "deleted", by)
+        return self._keyed.drop(sow, numbers, "deleted", by)
 
     def _sow_declared(self, lsn: int, name: tuple[str, str, str], settings: Mapping[str, object]) -> None:
         sow = self._keyed.sows.declared(lsn, name, settings)

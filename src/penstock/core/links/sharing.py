@@ -105,9 +105,10 @@ HERE = 0
 class Peers:
     """Sites by number and by name."""
 
-    __slots__ = ("_numbers", "sites")
+    __slots__ = ("_numbers", "here", "sites")
 
     def __init__(self) -> None:
+        self.here = ""  # this site's name; empty until it is told
         self.sites: dict[int, Site] = {}
         self._numbers: dict[str, int] = {}
 
@@ -122,12 +123,8 @@ class Peers:
             del self._numbers[before.name]
         self.sites[number] = site
         self._numbers[site.name] = number
-
-    @property
-    def here(self) -> str:
-        """This site's name; empty until it is told."""
-        site = self.sites.get(HERE)
-        return "" if site is None else site.name
+        if number == HERE:
+            self.here = site.name
 
     def next(self) -> int:
         """The number of the next site that is met."""

@@ -137,7 +137,7 @@ class Publisher:
         def store(some: Publishes, skipped: int) -> Published:
             return self._publish(now, some, skipped, terms._replace(numbered=True))
 
-        return self.keyed.publish(now, batch, skip, terms.trusted, store)
+        return self.keyed.publish(batch, skip, terms.trusted, store)
 
     def unfit(self, batch: Publishes, skip: int = 0) -> dict[int, Refusal]:
         """The rows whose content type or body is not what their topic says."""

@@ -20,7 +20,6 @@ from operator import attrgetter
 import numpy as np
 
 from penstock.core.arena import Move
-from penstock.core.effects import Sink
 from penstock.core.queue.columns import load_known, take_known
 from penstock.core.queue.contained import Contained
 from penstock.core.queue.contents import Contents
@@ -440,7 +439,7 @@ def _mix(queue: Contents, last: int) -> None:
         consumer.leases.loosen()
 
 
-def put_in_order(queue: Contents, last: int, sink: Sink) -> None:
+def put_in_order(queue: Contents, last: int) -> None:
     """The pass is over: what was found takes its place among what is ready or held.  `last`: the last LSN given."""
     older, queue.older = queue.older, None
     if older is None:

@@ -50,7 +50,7 @@ class Keyed(KeyedRows):
 
     # -- publishing
 
-    def publish(self, now: Now, batch: Publishes, skip: int, trusted: bool, store: Store) -> Published:
+    def publish(self, batch: Publishes, skip: int, trusted: bool, store: Store) -> Published:
         """Store a batch; rows of SOW topics become the present records of their keys."""
         if isinstance(batch.topics, Topic) and isinstance(batch.properties, bytes) and not skip:
             published = self._uniform(batch, batch.topics, batch.properties, trusted, store)
@@ -152,7 +152,7 @@ class Keyed(KeyedRows):
 
     # -- removal
 
-    def drop(self, now: Now, sow: Sow, numbers: Sequence[int], reason: str, by: str = "") -> int:
+    def drop(self, sow: Sow, numbers: Sequence[int], reason: str, by: str = "") -> int:
         """These keys have no record any more; how many had one."""
         there = [(number, lsn) for number in dict.fromkeys(numbers) if (lsn := sow.index.drop(number))]
         if not there:

@@ -17,12 +17,12 @@ from penstock.errors import LogBroken, NotFound, PreconditionFailed, ProtocolErr
 from penstock.records.chunks import Chunk, Now, as_chunk
 from penstock.records.entries import fence_of
 from penstock.server.amqp.consumer_arguments import Values, informed
-from penstock.server.amqp.header_sizes import header_too_large, too_large
 from penstock.server.amqp.tags import Tags
 from penstock.server.amqp.transaction import Answers
 from penstock.server.gates import Receiver
 from penstock.wire.amqp import methods
 from penstock.wire.amqp.deliver import Contents, DeliveryEncoder, encode_each, get_ok
+from penstock.wire.amqp.pieces import header_too_large, too_large
 from penstock.wire.flight.bookmarks import format_bookmark
 
 if TYPE_CHECKING:

@@ -209,7 +209,7 @@ def _consume_from_one(
 
 def cancel(session: Session, channel: Channel, method: m.BasicCancel) -> None:
     """basic.cancel: answered when what it was granted before has gone out."""
-    replying.cancel(session, channel, method.consumer_tag)
+    replying.cancel(channel, method.consumer_tag)
     consumer = channel.consumers.pop(method.consumer_tag, None)
     wish = channel.subscriptions.pop(method.consumer_tag, None)
     channel.filters.pop(method.consumer_tag, None)

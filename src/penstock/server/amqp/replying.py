@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING
 from penstock.core.topology.routing import REPLY_PREFIX, REPLY_TO
 from penstock.errors import InvalidArgument, PreconditionFailed, ProtocolError
 from penstock.records.properties import with_reply_to
-from penstock.server.amqp.header_sizes import header_too_large, too_large
 from penstock.server.amqp.links import SEND_MOST
 from penstock.wire.amqp import methods as m
+from penstock.wire.amqp.pieces import header_too_large, too_large
 
 if TYPE_CHECKING:
     from penstock.core.effects import Reply
@@ -99,7 +99,7 @@ def consume(session: Session, channel: Channel, tag: str, method: m.BasicConsume
         channel.reply(m.BasicConsumeOk(tag), then=partial(Replies.announce, replies))
 
 
-def cancel(session: Session, channel: Channel, tag: str) -> None:
+def cancel(channel: Channel, tag: str) -> None:
     """End the consumer of this tag, if it is one of replies."""
     if channel.replies is not None and channel.replies.tag == tag:
         channel.replies.close()

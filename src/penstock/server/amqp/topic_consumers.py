@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, cast
 from penstock.core.sow.select import SelectList, narrowed_select, parse_select
 from penstock.errors import InvalidArgument, LogBroken, NotFound, PenstockError, ProtocolError
 from penstock.server.amqp.consumer_arguments import BOOKMARK, STAMP, count_of, flag, informed, text_of
-from penstock.server.amqp.header_sizes import header_too_large, too_large
 from penstock.server.follow import ENDLESS
 from penstock.server.judging import asked_by
 from penstock.server.replaying.log_source import Asked
@@ -32,6 +31,7 @@ from penstock.server.replaying.selection import fields_of, select_of, selection_
 from penstock.server.views.record_query import sent
 from penstock.units import parse_duration
 from penstock.wire.amqp import methods as m
+from penstock.wire.amqp.pieces import header_too_large, too_large
 from penstock.wire.flight.bookmarks import format_bookmark
 
 if TYPE_CHECKING:

@@ -59,19 +59,16 @@ class Intake:
 
     def __init__(self, budget: int) -> None:
         """budget: bytes of `server.memory`, of which it counts a share."""
-        self.bytes = 0
+        self.whole = 0  # all that there are
+        self.bytes = 0  # those that count for the budget
         self._most = budget // SHARE
         self._lock = threading.Lock()
-
-    @property
-    def counted(self) -> int:
-        """Bytes that count for the budget, however many there are."""
-        return min(self.bytes, self._most)
 
     def add(self, size: int) -> None:
         """So many bytes more; a negative number gives them back."""
         with self._lock:
-            self.bytes += size
+            self.whole += size
+            self.bytes = min(self.whole, self._most)
 
     @contextmanager
     def holding(self, size: int) -> Generator[None]:

@@ -110,7 +110,7 @@ class FlightDoor:
         self.entrance = entrance or Entrance(people, shares=shares, bounds=self.limits.bounds)
         intake = Intake(engine.bodies.budget.limit)
         self.calls = Calls(intake, self.limits.streams, self.limits.stalled_s, shares)
-        engine.bodies.budget.watch("uploads", lambda: intake.counted)
+        engine.bodies.budget.hold("uploads", intake)
         self.stages = Stages(disk, engine.clock, self.limits.bounds, self.limits.stage_quota, intake, shares)
         self.copier = Copier(self.handover, self.stages, disk, self.limits.group)
         self.gate = Gatekeeper(self.handover, vhosts, people.who)

@@ -159,12 +159,6 @@ class Application:
         return await self._room.read(user, request.headers.get("content-length", ""), request.receive, wanted)
 
 
-def create_app(facts: Facts, rows: Sequence[Row] = (), kept_s: float = KEPT_S) -> Reception:
-    """The application behind its reception: for uvicorn, or for a test client.  As of `Application`."""
-    app = Application(facts, rows, kept_s)
-    return Reception(app, app.open)
-
-
 def _refused_login(*, tried: bool, wait_s: float) -> Response:
     if wait_s:
         seconds = max(1, math.ceil(wait_s))

@@ -15,7 +15,7 @@ import numpy as np
 from penstock.core.effects import Purpose, Scan, Sink, Token
 from penstock.core.queue.dispatching import filtering
 from penstock.core.queue.dispatching.consumers import Consumer, TargetList
-from penstock.core.queue.dispatching.filtering import TARGETS_MOST, Look, Matcher, Targets
+from penstock.core.queue.dispatching.filtering import Look, Matcher, Targets
 from penstock.core.queue.dispatching.recalled import Recalled
 from penstock.core.queue.order.main_order import Main
 from penstock.core.queue.order.priority import PriorityOrder
@@ -140,9 +140,9 @@ class PriorityTargets(Targets):
 
     __slots__ = ("_ranks", "_resting")
 
-    def __init__(self, queue: int, ranks: Ranks, most: int = TARGETS_MOST) -> None:
+    def __init__(self, queue: int, ranks: Ranks) -> None:
         self._ranks = ranks
-        super().__init__(queue, most)
+        super().__init__(queue)
         self._resting: list[PriorityLook] = []  # walks that were answered for a part
 
     def nothing_recalled(self) -> Recalled:
