@@ -184,7 +184,11 @@ def archive(
     if json:
         write_json(done)
         return
-    planned = cast("list[dict[str, Any]]", done["planned"])
+    _tell_archived(done, dry_run=dry_run)
+
+
+def _tell_archived(done: dict[str, Any], *, dry_run: bool) -> None:
+    planned: list[dict[str, Any]] = done["planned"]
     if dry_run:
         if not planned:
             write("nothing to do: every closed segment is archived")

@@ -173,6 +173,12 @@ class App(Server):
                 self.cluster.close()
             self.pools.abandon()
             raise
+        self._go_to_work(starting)
+        return Ready(os.getpid(), self.addresses, recovered.records, recovered.seconds)
+
+    def _go_to_work(self, starting: Starting) -> None:
+        """The doors are open: serve, and do from now on what is done again and again."""
+        settings, loop = self.settings, self.loop
         self.http = starting.http
         self.addresses = {name: starting.addresses[name] for name in settings.listen.doors()}
         self.serving = True
@@ -193,7 +199,6 @@ class App(Server):
         self._tidy()
         self.alarm.look_soon()
         self._warm_timer = loop.call_later(WARM_UP_S, self.pools.scanning.submit, load_first_uses)
-        return Ready(os.getpid(), self.addresses, recovered.records, recovered.seconds)
 
     async def _lead(self, starting: Starting, disk: OsDisk) -> None:
         """As a member of a cluster: follow until this server leads.

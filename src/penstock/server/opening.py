@@ -183,6 +183,19 @@ def apply_settings(
         [one.policy() for one in (*settings.policy, *settings.operator_policy)],
         [one.setting() for one in settings.address],
     )
+    _declare_exchanges(core, settings, now)
+    for index, topic in enumerate(settings.topics):
+        with _placed(settings, "topic", index, topic.name):
+            core.declare_topic(now(), topic.vhost, topic.exchange, topic.name, topic.declared())
+    for index, link in enumerate(settings.link):
+        with _placed(settings, "link", index, link.name):
+            _check_filters(link)
+    told = _declare_queues(core, settings, now, places)
+    _bind(core, settings, now)
+    return told
+
+
+def _declare_exchanges(core: Core, settings: Settings, now: Callable[[], Now]) -> None:
     for index, exchange in enumerate(settings.exchange):
         with _placed(settings, "exchange", index, exchange.name):
             core.declare_exchange(
@@ -196,12 +209,12 @@ def apply_settings(
                 arguments=dict(exchange.arguments),
                 passive=False,
             )
-    for index, topic in enumerate(settings.topics):
-        with _placed(settings, "topic", index, topic.name):
-            core.declare_topic(now(), topic.vhost, topic.exchange, topic.name, topic.declared())
-    for index, link in enumerate(settings.link):
-        with _placed(settings, "link", index, link.name):
-            _check_filters(link)
+
+
+def _declare_queues(
+    core: Core, settings: Settings, now: Callable[[], Now], places: Mapping[int, int]
+) -> list[str]:  # fmt: skip
+    """Declare those that are not there, alter those that are; of each whose recovery point moved, what left it."""
     told = list[str]()
     present_queues = {(queue.vhost, queue.name): queue for queue in core.queues()}
     for index, queue in enumerate(settings.queue):
@@ -224,6 +237,10 @@ def apply_settings(
                     given=queue.given,
                     server_named=queue.name.startswith(GENERATED),
                 )
+    return told
+
+
+def _bind(core: Core, settings: Settings, now: Callable[[], Now]) -> None:
     for index, binding in enumerate(settings.binding):
         with _placed(settings, "binding", index, f"{binding.source} -> {binding.destination}"):
             core.bind(
@@ -235,7 +252,6 @@ def apply_settings(
                 binding.key,
                 dict(binding.arguments),
             )
-    return told
 
 
 def _left_behind(queue: Queue, before: str, left: int, waiting: int) -> str:

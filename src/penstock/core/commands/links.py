@@ -141,22 +141,27 @@ class LinkCommands(QueueCommands):
                 self._letters.vouch(range(here, here + count) for here, _, count in runs)
             self._out.record(Kind.CARRIED, site, header, body)
         self._number_carried(peer, runs, numbers_told)
-        early = dict[int, list[tuple[list[Span], Claim]]]()  # by queue
         for here, lsn, count in runs:
             numbers.add(lsn, here, count)
-            if self.foretold:
-                self.foretold.came(path[0], lsn, lsn + count)
-            for one in self.early.came(path[0], lsn, lsn + count) if self.early else ():
-                early.setdefault(one.queue, []).append(([(one.first + here - lsn, one.stop + here - lsn)], one.claim))
-        for number, claimed in early.items():
-            if (found := self.queue_by_id(number)) is not None:
-                self.own_each(now, found, claimed)
+        self._claim_early(now, path[0], runs)
         for queue in owners:
             self._settle_deferred(now, queue, path[0], runs)
         self._out.end()
         for queue in owners:
             self._touch(queue)
         return sum(count for _, _, count in runs)
+
+    def _claim_early(self, now: Now, origin: int, runs: Sequence[tuple[int, int, int]]) -> None:
+        """Of messages that have come now others told before: who claimed them then owns them."""
+        early = dict[int, list[tuple[list[Span], Claim]]]()  # by queue
+        for here, lsn, count in runs:
+            if self.foretold:
+                self.foretold.came(origin, lsn, lsn + count)
+            for one in self.early.came(origin, lsn, lsn + count) if self.early else ():
+                early.setdefault(one.queue, []).append(([(one.first + here - lsn, one.stop + here - lsn)], one.claim))
+        for number, claimed in early.items():
+            if (found := self.queue_by_id(number)) is not None:
+                self.own_each(now, found, claimed)
 
     def _note_passed(self, peer: int, site: str, path: Sequence[int], lsn: int) -> None:
         """Nothing here took messages up to that LSN there: where no link tells how far it has told, it is noted."""

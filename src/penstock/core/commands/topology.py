@@ -309,6 +309,29 @@ class PolicyCommands(DeliveryCommands):
         forget: Iterable[AddressSetting],
     ) -> None:
         now = self._at(now)
+        records, said = self._taken_up(put, drop, forget)
+        if not records:
+            return
+        if exchanges := self._ruled_anew(said):
+            records[-1][2]["exchanges"] = dump_exchanges(exchanges)
+        every = self._admin.by_id
+        numbers = iter(every)
+        first = self._concerned(numbers)
+        more = len(first) == AT_ONCE or next(numbers, None) is not None
+        self._out.begin()
+        for kind, name, header in records:
+            if more and kind is Kind.POLICY_DELETE:
+                header["more"] = True  # queues that it ruled follow in other groups
+            self._out.record(kind, name, header)
+        self._rule_each(now, first)
+        self._out.end()
+        if more:  # or just so many
+            self._unruled.update(dict.fromkeys(every))
+
+    def _taken_up(
+        self, put: Iterable[Policy | AddressSetting], drop: Iterable[Policy], forget: Iterable[AddressSetting]
+    ) -> tuple[list[tuple[Kind, str, dict[str, object]]], list[Policy]]:
+        """Have a change stand among the policies of now; the records that say so, and what was or is said in it."""
         policies, changes = self._topology.policies, self._changes
         if not self._unruled:
             changes.clear()
@@ -335,23 +358,7 @@ class PolicyCommands(DeliveryCommands):
             else:
                 policies.put_address(one)
                 records.append((Kind.ADDRESS_SETTING, one.pattern, dump_address(one)))
-        if not records:
-            return
-        if exchanges := self._ruled_anew(said):
-            records[-1][2]["exchanges"] = dump_exchanges(exchanges)
-        every = self._admin.by_id
-        numbers = iter(every)
-        first = self._concerned(numbers)
-        more = len(first) == AT_ONCE or next(numbers, None) is not None
-        self._out.begin()
-        for kind, name, header in records:
-            if more and kind is Kind.POLICY_DELETE:
-                header["more"] = True  # queues that it ruled follow in other groups
-            self._out.record(kind, name, header)
-        self._rule_each(now, first)
-        self._out.end()
-        if more:  # or just so many
-            self._unruled.update(dict.fromkeys(every))
+        return records, said
 
     # -- in portions
 

@@ -144,7 +144,9 @@ def dump_settings(settings: QueueSettings) -> dict[str, object]:
     and every queue is in every checkpoint.
     """
     told = zip(_NAMES, _values(settings), strict=True)
-    return {key: plain(value) for key, value in told if key in _ALWAYS_TOLD or value != _RESTING[key]}
+    out = {key: value for key, value in told if key in _ALWAYS_TOLD or value != _RESTING[key]}
+    out["retry"] = plain(settings.retry)  # the one that is no plain value
+    return out
 
 
 def plain(value: object) -> object:

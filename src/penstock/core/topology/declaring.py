@@ -5,7 +5,7 @@ The queues that there are, and the words of refusals, stand in `register`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from penstock.core.action_rules import Rules
 from penstock.core.effects import Effect
@@ -124,26 +124,19 @@ class Admin(Register):
                     ("durable", durable, found.durable), ("auto_delete", auto_delete, found.auto_delete),
                 ), arguments, found.arguments, unknown)  # fmt: skip
             return found
-        if name.startswith("amq.") and not server_named:
-            raise AccessRefused(f"queue name '{name}' contains reserved prefix 'amq.*'")
-        if not name or len(name.encode()) > 255:
-            raise InvalidArgument(f"a queue name has 1 to 255 bytes, not {len(name.encode())}")
-        check_settings(vhost, name, settings)
-        self._refuse_other_type(vhost, name, settings)
-        if settings.type.lasting:
-            _refuse_passing(vhost, name, settings.queue_type, server_named, (
-                ("non-durable", not durable), ("exclusive-owner", exclusive_to is not None),
-                ("auto-delete", auto_delete),
-            ))  # fmt: skip
+        self._check_new_queue(vhost, name, settings, server_named, (
+            ("non-durable", not durable), ("exclusive-owner", exclusive_to is not None), ("auto-delete", auto_delete),
+        ))  # fmt: skip
         now = self._outbox.at(now, True)
         names = told(settings) if given is None else frozenset(given)
         in_force, ruling = self.ruled(vhost, name, arguments, settings, names)
+        table = wrap(arguments)
         header = {
             "vhost": vhost,
             "durable": durable,
             "exclusive": exclusive_to is not None,
             "auto_delete": auto_delete,
-            "arguments": wrap(arguments),
+            "arguments": table,
             "settings": dump_settings(settings),
         }
         if changed := dump_difference(in_force, settings):
@@ -151,11 +144,26 @@ class Admin(Register):
         if ruling is not None:
             header["ruling"] = dump_ruling(ruling, in_force)
         number = self._outbox.record(Kind.QUEUE_DECLARE, name, header)
-        table = as_table(wrap(arguments))
-        state = QueueState(number, vhost, name, in_force, durable, exclusive_to is not None, auto_delete, table)
+        kept_arguments = as_table(table)  # as a start finds them
+        state = QueueState(
+            number, vhost, name, in_force, durable, exclusive_to is not None, auto_delete, kept_arguments
+        )  # fmt: skip
         state.ruling = ruling
         self.created += 1
         return self.make(state, exclusive_to)
+
+    def _check_new_queue(
+        self, vhost: str, name: str, settings: QueueSettings, server_named: bool, passing: Sequence[tuple[str, bool]]
+    ) -> None:
+        """Whether there may be a queue of this name with these settings.  passing: what a lasting one may not be."""
+        if name.startswith("amq.") and not server_named:
+            raise AccessRefused(f"queue name '{name}' contains reserved prefix 'amq.*'")
+        if not name or len(name.encode()) > 255:
+            raise InvalidArgument(f"a queue name has 1 to 255 bytes, not {len(name.encode())}")
+        check_settings(vhost, name, settings)
+        self._refuse_other_type(vhost, name, settings)
+        if settings.type.lasting:
+            _refuse_passing(vhost, name, settings.queue_type, server_named, passing)
 
     def _refuse_other_type(self, vhost: str, name: str, settings: QueueSettings) -> None:
         """A queue and the topic that it shows by name say the same of their bodies."""
@@ -263,19 +271,16 @@ class Admin(Register):
         _check_new_exchange(vhost, name, kind, arguments)
         now = self._outbox.at(now, True)
         self._outbox.begin()
+        table = wrap(arguments)
         header = {
-            "vhost": vhost,
-            "type": kind,
-            "durable": durable,
-            "auto_delete": auto_delete,
-            "internal": internal,
-            "arguments": wrap(arguments),
-        }
+            "vhost": vhost, "type": kind, "durable": durable, "auto_delete": auto_delete, "internal": internal,
+            "arguments": table,
+        }  # fmt: skip
         rule = self._topology.policies.of_exchange(vhost, name)
         if rule is not None:
             header["exchanges"] = dump_exchanges({(vhost, name): rule})
         self._outbox.record(Kind.EXCHANGE_DECLARE, name, header)
-        exchange = ExchangeState(kind, durable, auto_delete, internal, as_table(wrap(arguments)))
+        exchange = ExchangeState(kind, durable, auto_delete, internal, as_table(table))
         self._topology.declare_exchange(vhost, name, exchange)
         for own in own_queues(kind, arguments):
             self.declare_queue(

@@ -152,6 +152,21 @@ def _look_up(session: Session, channel: Channel, time: int, begin: Callable[...,
         off(look, lambda first: session.incoming.go_on(partial(go_on, first)))
 
 
+def _refuse_terms(
+    queue: Queue, arguments: Mapping[str, object], *, together: bool, endless: bool, no_ack: bool
+) -> None:  # fmt: skip
+    """PreconditionFailed for what a queue of this type has no consumers with."""
+    for strange in queue.settings.type.unheard & arguments.keys():
+        what, kind = f"queue '{queue.name}' in vhost '{queue.vhost}'", queue.settings.type.name
+        raise PreconditionFailed(f"invalid arg '{strange}' for {what} of queue type rabbit_{kind}_queue")
+    if together:
+        refuse_unsupported(queue, "global qos")
+    if endless:
+        refuse_unsupported(queue, "no prefetch")
+    if no_ack:
+        refuse_unsupported(queue, "no ack")
+
+
 def _consume_from_one(
     session: Session, channel: Channel, name: str, tag: str, method: m.BasicConsume, *, filter: str | None,
     max_backlog: int | None, priority: int, first: int | None = None,
@@ -161,16 +176,8 @@ def _consume_from_one(
     timeout = count_of(arguments, "x-consumer-timeout", 0)
     narrow = consuming(session, name, filter)
     queue = channel.queue(name)
-    for strange in queue.settings.type.unheard & arguments.keys():
-        what, kind = f"queue '{queue.name}' in vhost '{queue.vhost}'", queue.settings.type.name
-        raise PreconditionFailed(f"invalid arg '{strange}' for {what} of queue type rabbit_{kind}_queue")
+    _refuse_terms(queue, arguments, together=channel.shared is not None, endless=not max_backlog, no_ack=method.no_ack)
     values = values_of(arguments) if queue.settings.type.offsets else None
-    if channel.shared is not None:
-        refuse_unsupported(queue, "global qos")
-    if not max_backlog:
-        refuse_unsupported(queue, "no prefetch")
-    if method.no_ack:
-        refuse_unsupported(queue, "no ack")
     if first is None:
         first = first_of(session, queue, arguments)
     before = max(first - 1, 0)
