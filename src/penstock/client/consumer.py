@@ -246,9 +246,29 @@ class Consumer(Generic[B]):
             elif not self._dropping:
                 if tracing.active is not None:
                     tracing.active.received(self._exchange.source, [item.value("headers", n) for n in range(len(item))])
-                self._here = map(partial(Message, item, consumer=self._exchange), range(len(item)))
-                return next(self._here, None)
+                self._here = self._messages(item)
+                for message in self._here:
+                    return message
         return None
+
+    def _messages(self, rows: Rows) -> Iterator[Message[B]]:
+        """Those of one batch."""
+        period = self._exchange.answers.lease_period
+        made: Iterator[Message[B]] = map(partial(Message, rows, consumer=self._exchange), range(len(rows)))
+        return self._leased(rows.came + period, made) if period else made
+
+    def _leased(self, sure_until: float, messages: Iterator[Message[B]]) -> Iterator[Message[B]]:
+        """But for those whose lease has ended while they waited here: the server has given them to somebody else.
+
+        Both clocks have to say so: time since they came, of a lease that began before, and the time of its end, which
+        may be later than was known and is told by the server's clock.
+        """
+        clock = time.monotonic
+        for message in messages:
+            if clock() < sure_until or (until := message.lease_until) is None or until.timestamp() > time.time():
+                yield message
+            else:
+                self._past.lapse()
 
     def take_batch(self, timeout: float | None = None) -> Batch[B] | None:
         """What came together, as one Arrow batch; None and errors as of `take`."""

@@ -49,11 +49,18 @@ class End:
 
 
 class Past:
-    """What became of the settles of one consumer that went over connections which are lost."""
+    """What became of settles of one consumer that went over connections which are lost, and of what waited too long."""
 
     def __init__(self) -> None:
         self.stale = 0  # had no effect
         self.unknown = 0  # of these the server had not said that they are durable
+        self.lapsed = 0  # messages whose lease ended before they were taken
+
+    def lapse(self) -> None:
+        """One more; the first time whoever reads the log is told what helps."""
+        self.lapsed += 1
+        told = "the lease of a message ended before it was taken, which goes to somebody else: a smaller backlog helps"
+        logger.log(logging.WARNING if self.lapsed == 1 else logging.DEBUG, told)
 
 
 class Answers:
@@ -77,6 +84,11 @@ class Answers:
     def leased(self) -> bool:
         """Whether what came and was not settled comes again when the connection is lost; False: it may be gone."""
         return self._terms is not None and bool(self._terms.get("leased"))
+
+    @property
+    def lease_period(self) -> float:
+        """Seconds after which a lease ends, as far as is known; 0: it does not."""
+        return 0.0 if self._terms is None else (self._terms.get("lease_period") or 0) / 1e6
 
     # -- the thread that reads
 
@@ -388,7 +400,7 @@ class Exchange:
                 if chunk.app_metadata is not None:
                     self._hear(chunk.app_metadata.to_pybytes())
                 if chunk.data is not None and chunk.data.num_rows:
-                    self.incoming.put(Rows(chunk.data, self._read_body))
+                    self.incoming.put(Rows(chunk.data, self._read_body, time.monotonic()))
         except StopIteration:
             if not self._closing:
                 error = Unavailable("the server ended the stream")

@@ -51,11 +51,12 @@ Following: TypeAlias = "tuple[str, object] | tuple[str, object, Mapping[str, obj
 class Rows:
     """The columns of one batch as lists, made when first asked for."""
 
-    __slots__ = ("_lists", "batch", "read")
+    __slots__ = ("_lists", "batch", "came", "read")
 
-    def __init__(self, batch: pa.RecordBatch, read: Reader = plain) -> None:
-        """read: what the values of its messages are."""
+    def __init__(self, batch: pa.RecordBatch, read: Reader = plain, came: float = 0.0) -> None:
+        """read: what the values of its messages are.  came: when it did, monotonic seconds."""
         self.read = read
+        self.came = came
         self.batch = batch
         self._lists = dict[str, list[Any]]()
 
@@ -73,7 +74,7 @@ class Rows:
 
     def after(self, first: int) -> Rows:
         """The rows from `first` on."""
-        return Rows(self.batch.slice(first), self.read)
+        return Rows(self.batch.slice(first), self.read, self.came)
 
     def unseen(self, first: int) -> pa.RecordBatch:
         """What gives the rows from `first` on back as nobody has seen them: columns of `SETTLE`."""

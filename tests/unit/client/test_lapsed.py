@@ -1,0 +1,116 @@
+"""What waits in a client until its lease has ended is somebody else's, and is not handed out."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Any, TypeAlias
+
+import pytest
+
+import penstock
+from penstock.client import consumer
+from penstock.client.client import Client
+from penstock.client.consumer import Consumer
+from penstock.testing import Broker
+
+
+class Clock:
+    """The time of a client whose clock is the broker's, `past` seconds later than it was."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.past = 0.0
+        self.skew = 0.0
+        self._broker = broker
+
+    def monotonic(self) -> float:
+        return time.monotonic() + self.past
+
+    def time(self) -> float:
+        return self._broker.now() + self.skew
+
+
+House: TypeAlias = "tuple[Broker, Clock, Client]"
+
+
+@contextmanager
+def house(monkeypatch: pytest.MonkeyPatch, lease: str | None = "30s") -> Generator[House]:
+    settings = {"name": "q"} if lease is None else {"name": "q", "lease_period": lease}
+    with Broker({"queue": [settings]}) as broker:
+        clock = Clock(broker)
+        monkeypatch.setattr(consumer, "time", clock)
+        with penstock.connect(broker.flight_url) as client:
+            for number in range(3):
+                broker.publish("q", b"%d" % number)
+            yield broker, clock, client
+
+
+def pass_time(broker: Broker, clock: Clock, seconds: float) -> None:
+    clock.past += seconds
+    broker.advance(seconds)
+
+
+def taken(consumer: Consumer[Any]) -> tuple[bytes, int]:
+    message = consumer.take(5.0)
+    assert message is not None
+    return message.body, message.attempt
+
+
+def test_what_waited_for_longer_than_its_lease_comes_anew_or_not_at_all(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with house(monkeypatch) as (broker, clock, client), client.consume("q", backlog=3) as slow:
+        held = slow.take(5.0)
+        assert held is not None
+        assert (held.body, held.attempt) == (b"0", 1)
+        slow.catch_up()
+        with client.consume("q", backlog=3) as other, caplog.at_level(logging.DEBUG, "penstock.client"):
+            assert other.effective_backlog == 3
+            pass_time(broker, clock, 31)
+            assert [taken(other) for _ in range(3)] == [(b"0", 2), (b"1", 2), (b"2", 2)]
+            assert slow.take(0.0) is None
+            told = [record.levelname for record in caplog.records if "lease of a message ended" in record.message]
+            assert told == ["WARNING", "DEBUG"]
+
+
+def test_with_nobody_else_it_is_handed_out_as_it_comes_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    with house(monkeypatch) as (broker, clock, client), client.consume("q", backlog=3) as slow:
+        assert taken(slow) == (b"0", 1)
+        slow.catch_up()
+        pass_time(broker, clock, 31)
+        assert [taken(slow) for _ in range(3)] == [(b"0", 2), (b"1", 2), (b"2", 2)]
+
+
+@pytest.mark.parametrize("skew", [-3600.0, 3600.0])
+def test_a_clock_that_is_wrong_takes_no_living_lease_away(monkeypatch: pytest.MonkeyPatch, skew: float) -> None:
+    with house(monkeypatch) as (broker, clock, client), client.consume("q", backlog=3) as slow:
+        clock.skew = skew
+        assert taken(slow) == (b"0", 1)
+        slow.catch_up()
+        pass_time(broker, clock, 29)
+        assert [taken(slow) for _ in range(2)] == [(b"1", 1), (b"2", 1)]
+
+
+def test_a_lease_that_is_longer_than_was_known_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    with house(monkeypatch) as (broker, clock, client), client.consume("q", backlog=3) as slow:
+        for _ in range(3):
+            message = slow.take(5.0)
+            assert message is not None
+            assert message.ack()
+        client.alter("q", lease_period="1h")
+        for number in range(3, 6):
+            broker.publish("q", b"%d" % number)
+        assert (taken(slow), slow.lease_period) == ((b"3", 1), 30.0)
+        slow.flush()
+        assert broker.stats("q")["leased"] == 3
+        pass_time(broker, clock, 31)
+        assert [taken(slow) for _ in range(2)] == [(b"4", 1), (b"5", 1)]
+
+
+def test_without_a_period_nothing_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    with house(monkeypatch, lease=None) as (broker, clock, client), client.consume("q", backlog=3) as slow:
+        assert taken(slow) == (b"0", 1)
+        pass_time(broker, clock, 86_400)
+        assert [taken(slow) for _ in range(2)] == [(b"1", 1), (b"2", 1)]
