@@ -303,12 +303,20 @@ def _subscription(consumer: Consumer) -> dict[str, object]:
     return {
         "client": consumer.client,
         "tag": consumer.tag,
-        "state": "blocked" if consumer.choked else "full" if consumer.room <= 0 else "open",
+        "state": _state(consumer),
         "backlog": consumer.outstanding,
         "max_backlog": None if consumer.limit >= UNLIMITED else consumer.limit,
         "filter": None if consumer.filter is None else consumer.filter.text,
         "priority": consumer.priority,
     }
+
+
+def _state(consumer: Consumer) -> str:
+    if consumer.choked:
+        return "blocked"
+    if consumer.room <= 0:
+        return "full"
+    return "silent" if consumer.silent else "open"
 
 
 def first_messages(queue: Queue, most: int) -> list[Standing]:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+import penstock
 from penstock.testing import Broker
 from scenario import Worker, amqp, bodies, broker_of
 
@@ -72,6 +73,23 @@ def test_with_nobody_else_it_gets_them_again(model: str) -> None:
             [message] = only.take()
             assert message.attempt == attempt
             broker.advance(30)
+
+
+def test_details_say_who_is_silent() -> None:
+    with queue("proportional") as broker, penstock.connect(broker.flight_url) as client:
+        hanging, other = (broker.subscribe("q", name=name, max_backlog=2) for name in ("hanging", "other"))
+        broker.publish("q", b"job")
+        [held] = hanging.take()
+
+        def states() -> dict[str, str]:
+            return {one["client"]: one["state"] for one in client.details("q")["subscriptions"]}
+
+        assert states() == {"hanging": "open", "other": "open"}
+        broker.advance(30)
+        assert states() == {"hanging": "silent", "other": "open"}
+        assert bodies(other.take()) == [b"job"]
+        held.ack()
+        assert states() == {"hanging": "open", "other": "open"}
 
 
 def test_two_that_hang_are_served_by_the_model_among_each_other() -> None:
