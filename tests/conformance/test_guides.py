@@ -21,6 +21,7 @@ PRINTS = {
         "1 {",
         "{'id': 1, 'region': 'north', 'total': 9.5}",
     ],
+    "delivery.md": ["analytics [1, 3]", "risk [1, 2]", "0"],
     "limits.md": ["three", "[1, 2, 4]"],
     "retries.md": ["1", "0", "{'id': 1} no such address", "{", "1"],
     "groups.md": ["duplicate", "a b", "1"],
