@@ -243,7 +243,12 @@ class Tags:
 
         Returns chunks with their owners in tag order.
         """
-        self._place()
+        lone = self._lone
+        if lone is not None:
+            if low == high == self._tag:
+                self.count, self._lone = 0, None
+                return [lone]
+            self._place()
         if self._skipped:
             if high >= self.next:
                 raise UnknownTag(high)

@@ -76,12 +76,13 @@ class Leases:
     def add(self, run: Run) -> None:
         """A new grant, the newest."""
         self.count += len(run.chunk)
+        runs = self.runs
         if self._lanes is not None:
             run = Lease(run)
             self._lanes.add(run)
-        elif len(run.chunk) < SMALL and self.runs and self._gather(self.runs[-1], run):
+        elif len(run.chunk) < SMALL and runs and self._gather(runs[-1], run):
             return
-        self.runs.append(run)
+        runs.append(run)
         self._gathering = None
 
     def _gather(self, last: Run, run: Run) -> bool:
