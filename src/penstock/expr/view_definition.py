@@ -353,61 +353,75 @@ def plan(definition: Definition) -> Plan:
 
     ExpressionError where an expression cannot stand, or changes with time.
     """
-    out = Plan()
-    group_by, select = definition.group_by, definition.select
+    planning = _Planning()
+    out, group_by, select = planning.out, definition.group_by, definition.select
     if definition.join:
         out.joined = parse_joins(definition.join, WHERE)
         sources = out.joined.sources
         group_by = tuple(qualified(one, sources) for one in group_by)
         select = tuple(qualified(one, sources) for one in select)
-    places: dict[Node, int] = {}
-
-    def place_of(tree: Node, text: str) -> int:
-        place = places.get(tree)
-        if place is None:
-            place = places[tree] = len(out.inputs)
-            out.inputs.append(compiled(tree, text, WHERE))
-        return place
-
-    trees = parse_grouping(group_by)
-    own: dict[Node, str] = {}
-    for tree, text in zip(trees, group_by, strict=False):
-        if place_of(tree, text) != len(own):
-            raise ExpressionError("the view groups by this twice", text=text, place=0)
-        own[tree] = f"g{len(own)}"
-    out.groups = len(own)
-    names: dict[Gather, str] = {}
-    made: dict[tuple[object, Node], int] = {}
+    planning.group(group_by)
     for projection in _parse_projection(select):
-
-        def find(gather: Gather, text: str = projection.text) -> str:
-            name = names.get(gather)
-            if name is not None:
-                return name
-            name = names[gather] = f"a{len(names)}"
-            place = place_of(gather.argument, text)
-            if gather.name in (LAST, "ANY"):
-                (out.last if gather.name == LAST else out.any).append((name, place))
-                return name
-            kind = STORES[gather.name][0]
-            store = made.get((kind, gather.argument))
-            if store is None:
-                store = made[kind, gather.argument] = len(out.stores)
-                out.stores.append((gather.name, place))
-            out.reads.append(Read(name, gather.name, store, gather.extra))
-            return name
-
-        tree = split(projection, find, own.get)
-        single = _single(tree)
-        run = None if single is not None else compiled(tree, projection.text, WHERE, output=True)
-        path = projection.path
-        if out.joined is not None and isinstance(projection.tree, Field) and projection.tree.steps == path:
-            path = path[1:]  # of `[topic]./field` without a name the field
-        out.columns.append(Column(path, single, run))
+        planning.show(projection)
     if definition.filter is not None:
         out.filter = compile_filter(definition.filter)
         out.filter.require_deterministic(WHERE)
     return out
+
+
+class _Planning:
+    """A plan as it grows: what it has of the messages, the groups and their stores is there once."""
+
+    def __init__(self) -> None:
+        self.out = Plan()
+        self._places: dict[Node, int] = {}  # of inputs
+        self._own: dict[Node, str] = {}  # group values
+        self._names: dict[Gather, str] = {}  # gathered values
+        self._stores: dict[tuple[object, Node], int] = {}
+
+    def _place_of(self, tree: Node, text: str) -> int:
+        place = self._places.get(tree)
+        if place is None:
+            place = self._places[tree] = len(self.out.inputs)
+            self.out.inputs.append(compiled(tree, text, WHERE))
+        return place
+
+    def group(self, group_by: tuple[str, ...]) -> None:
+        """Group by these, the first inputs."""
+        own = self._own
+        for tree, text in zip(parse_grouping(group_by), group_by, strict=False):
+            if self._place_of(tree, text) != len(own):
+                raise ExpressionError("the view groups by this twice", text=text, place=0)
+            own[tree] = f"g{len(own)}"
+        self.out.groups = len(own)
+
+    def show(self, projection: Projection) -> None:
+        """Show one more column."""
+        out, path = self.out, projection.path
+        tree = split(projection, lambda gather: self._gathered(gather, projection.text), self._own.get)
+        single = _single(tree)
+        run = None if single is not None else compiled(tree, projection.text, WHERE, output=True)
+        if out.joined is not None and isinstance(projection.tree, Field) and projection.tree.steps == path:
+            path = path[1:]  # of `[topic]./field` without a name the field
+        out.columns.append(Column(path, single, run))
+
+    def _gathered(self, gather: Gather, text: str) -> str:
+        """The name of a gathered value, and where it is kept."""
+        out, name = self.out, self._names.get(gather)
+        if name is not None:
+            return name
+        name = self._names[gather] = f"a{len(self._names)}"
+        place = self._place_of(gather.argument, text)
+        if gather.name in (LAST, "ANY"):
+            (out.last if gather.name == LAST else out.any).append((name, place))
+            return name
+        known = STORES[gather.name][0], gather.argument
+        store = self._stores.get(known)
+        if store is None:
+            store = self._stores[known] = len(out.stores)
+            out.stores.append((gather.name, place))
+        out.reads.append(Read(name, gather.name, store, gather.extra))
+        return name
 
 
 def _single(tree: Node) -> str | None:

@@ -195,16 +195,7 @@ class Engine(Runtime):
             last = last_of(journal[-1])
             urgent, tells = self._note(journal, last)
             faults.behind = False
-        performers = self._performers
-        grant = None if self.acts.delivers else self.gates.grant
-        for effect in core.take_effects():
-            try:
-                if grant is not None and isinstance(effect, e.Deliver):  # nearly all
-                    grant(effect)
-                else:
-                    performers[type(effect)](effect)
-            except Exception as error:  # noqa: BLE001 - the border of each
-                faults.contain(error, _on_behalf_of(effect))
+        self._perform(core.take_effects())
         faults.behind = True
         if tells or self.notices.attendance:
             self.notices.gather(journal)
@@ -228,6 +219,19 @@ class Engine(Runtime):
         if self.on_turn is not None:
             self.on_turn()
         self._nap.let_others_in()
+
+    def _perform(self, some: Sequence[e.Effect]) -> None:
+        """Do what was decided to be done; what fails ends who asked for it."""
+        performers = self._performers
+        grant = None if self.acts.delivers else self.gates.grant
+        for effect in some:
+            try:
+                if grant is not None and isinstance(effect, e.Deliver):  # nearly all
+                    grant(effect)
+                else:
+                    performers[type(effect)](effect)
+            except Exception as error:  # noqa: BLE001 - the border of each
+                self.faults.contain(error, _on_behalf_of(effect))
 
     def _write(self, journal: Sequence[Entry], last: int, *, urgent: bool) -> None:
         """Hand what a turn decided, up to an LSN, to the log.

@@ -179,9 +179,8 @@ class Following:
             self.follower.close()
 
 
-def consume(session: Session, channel: Channel, name: str, tag: str, method: m.BasicConsume) -> None:
-    """basic.consume with `x-bookmark`.  Raises what cannot be."""
-    arguments = cast("Mapping[str, object]", method.arguments)
+def _refuse_strange(arguments: Mapping[str, object]) -> None:
+    """Raises for what is not said to who reads a topic."""
     if flag(arguments, "x-live"):
         raise InvalidArgument(
             "consumer argument x-live: of a topic only what is durable is told; "
@@ -190,6 +189,12 @@ def consume(session: Session, channel: Channel, name: str, tag: str, method: m.B
     for key in arguments:
         if key not in KNOWN and key != "x-live":
             raise ProtocolError(f"consumer argument {key} does not go with {BOOKMARK}", reply_code=540)
+
+
+def consume(session: Session, channel: Channel, name: str, tag: str, method: m.BasicConsume) -> None:
+    """basic.consume with `x-bookmark`.  Raises what cannot be."""
+    arguments = cast("Mapping[str, object]", method.arguments)
+    _refuse_strange(arguments)
     text = partial(text_of, arguments)
     gap = text("x-rate-max-gap")
     queue = session.core.find_queue(session.vhost, name)

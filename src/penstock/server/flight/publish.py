@@ -13,7 +13,7 @@ upload with it, until there is some or the client goes.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, cast
@@ -255,23 +255,12 @@ class Publishing:
         )
         if not engine.judges.ready([batch], again, publisher=command.publisher, sequence=sequence):
             return
-        count = len(batch)
         if engine.core.blocking:
-            count, queue = engine.core.let_in(engine.now(), batch)
-            if not count:
-                assert queue is not None
-                if waiter is None or len(self._waiting) >= self._waiting_most:
-                    raise refusing.blocked(queue)
-                waiter.go_on = again
-                self._waiting[waiter] = answer
-                self._handover.keep(answer)
-                engine.rooms.wait(queue, int(lengths(batch.bodies)[0]), waiter)
+            some = self._let_in(batch, keyed, answer, again, waiter)
+            if some is None:
                 return
-            if count < len(batch):
-                some = batch.select(range(count))
-                some.delta, some.ahead = batch.delta, batch.ahead
-                some.keyed = None if keyed is None else (keyed[0], keyed[1][:count])
-                batch = some
+            batch = some
+        count = len(batch)
         if command.publisher is None:
             published = engine.core.publish(engine.now(), batch, mandatory=command.mandatory)
         else:
@@ -280,6 +269,33 @@ class Publishing:
                 mandatory=command.mandatory,
             )  # fmt: skip
         self._handover.when_persisted(published.last, answer, (published, count))
+
+    def _let_in(
+        self,
+        batch: Publishes,
+        keyed: tuple[int, list[int]] | None,
+        answer: Answer[tuple[Published, int]],
+        again: Callable[[], None],
+        waiter: Waiter | None,
+    ) -> Publishes | None:
+        """The first rows, as many as no queue holds up; None: there are none, and `again` is called later."""
+        engine = self.engine
+        count, queue = engine.core.let_in(engine.now(), batch)
+        if not count:
+            assert queue is not None
+            if waiter is None or len(self._waiting) >= self._waiting_most:
+                raise refusing.blocked(queue)
+            waiter.go_on = again
+            self._waiting[waiter] = answer
+            self._handover.keep(answer)
+            engine.rooms.wait(queue, int(lengths(batch.bodies)[0]), waiter)
+            return None
+        if count == len(batch):
+            return batch
+        some = batch.select(range(count))
+        some.delta, some.ahead = batch.delta, batch.ahead
+        some.keyed = None if keyed is None else (keyed[0], keyed[1][:count])
+        return some
 
 
 def _nobody() -> None:
