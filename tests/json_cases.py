@@ -227,7 +227,10 @@ def read(body: bytes) -> Any:
 def _number(text: str) -> Decimal:
     if math.isinf(float(text)):
         raise ValueError("beyond a double")
-    return Decimal(text) if text != "-0" else Decimal(0)
+    try:
+        return Decimal(text) if text != "-0" else Decimal(0)
+    except InvalidOperation:
+        raise ValueError("an exponent beyond all bounds") from None
 
 
 def _refused(text: str) -> None:
