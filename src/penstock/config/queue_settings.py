@@ -402,6 +402,9 @@ QUEUE_KEYS: Mapping[str, QueueKey] = {
 }
 """Every setting that has an effect in this version, in the order of `records.queue_settings.QueueSettings`."""
 
+FILTERS = ("filter", "barrier_expression")
+"""Those of which an empty text means none, as of the filter of a consumer; other expressions are refused."""
+
 KEY_ALIASES: Mapping[str, str] = {"expires": "queue_expires"}
 """Other names of settings, in the file, in Python and (in kebab case) as AMQP arguments."""
 
@@ -419,7 +422,8 @@ def read_queue_settings(
     """
     read: dict[str, object] = {}
     for name, value in values.items():
-        read[name] = read_value(QUEUE_KEYS[name], value, style, spell(name))
+        told = read_value(QUEUE_KEYS[name], value, style, spell(name))
+        read[name] = None if told == "" and name in FILTERS else told
     if base is None:
         if read.get("semantics") == "at-most-once":
             read.setdefault("fairness_model", "round-robin")

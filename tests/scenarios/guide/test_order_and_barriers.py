@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+import penstock
 from penstock.errors import ExpressionError, SettingsError
 from scenario import Worker, amqp, bodies, broker_of, get, publish, waiting
 
@@ -149,3 +150,19 @@ def test_an_ack_ahead_of_the_active_part_is_kept() -> None:
         broker.restart()
         broker.ack_filter("q", "/n < 5")
         assert bodies(broker.subscribe("q", filter="/n >= 1000", max_backlog=5).take()) == [b'{"n": 1001}']
+
+
+@pytest.mark.parametrize("door", ["client", "broker"])
+def test_an_empty_expression_is_none_and_lets_go_what_waits(door: str) -> None:
+    with broker_of({"name": "q", "barrier_expression": "/b = 1", "filter": "/n > 0"}) as broker:
+        worker = broker.subscribe("q", max_backlog=9)
+        for body in (b'{"n": 1}', b'{"n": 2, "b": 1}', b'{"n": 3}', b'{"n": 0}'):
+            broker.publish("q", body)
+        assert bodies(worker.take()) == [b'{"n": 1}']
+        if door == "client":
+            with penstock.connect(broker.flight_url) as client:
+                client.alter("q", barrier_expression="", filter="")
+        else:
+            broker.alter("q", barrier_expression="", filter="")
+        broker.publish("q", b'{"n": 0, "b": 1}')
+        assert bodies(worker.take()) == [b'{"n": 2, "b": 1}', b'{"n": 3}', b'{"n": 0, "b": 1}']
