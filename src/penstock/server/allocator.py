@@ -112,10 +112,10 @@ def _give_arrows_back() -> None:
 class Cycles:
     """Collects cycles of garbage when the process has grown by so much, as `settle_garbage` makes the collector rest.
 
-    A connection is one, with what it read last, and so is what an error was told with.  Without this they stay for as
-    long as the process lives: 36 MiB in three minutes of a siege.  A collection walks all that is alive, 75 ms with
-    2,000 connections, so the next one waits for `REST` times as long as the last one took, and what the accounts of
-    memory know is no reason for one: caches that fill are no garbage.
+    Connections that are over leave none; what an error was told with is one.  Without this such stay for as long as the
+    process lives.  A collection walks all that is alive, 75 ms with 2,000 connections, so the next one waits for `REST`
+    times as long as the last one took, and what the accounts of memory know is no reason for one: caches that fill are
+    no garbage.
     """
 
     def __init__(

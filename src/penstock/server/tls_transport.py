@@ -19,6 +19,8 @@ import ssl
 from collections.abc import Callable
 from typing import Any, cast
 
+from penstock.server.parting import parted
+
 READ_MOST = 256 << 10
 """Bytes of one read of a socket."""
 
@@ -111,6 +113,7 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
         if (above := self._above) is not None:
             self._above = None  # they are not each other's garbage
             above.connection_lost(exc)
+        parted(self._below)
 
     # -- TLS
 

@@ -6,6 +6,7 @@ Empty parts are shared by all queues, so an idle queue is small.  What moves bet
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from penstock.core.links.sharing import Peers
 from penstock.core.queue.barrier import Barriers
@@ -179,6 +180,11 @@ class QueueParts:
     def exclusive_to(self) -> object | None:
         """The connection that alone may use it."""
         return self.declared.exclusive_to
+
+    def disown(self) -> None:
+        """It is gone: plans of topics that nobody routes again still name it, and do not hold its connection."""
+        if self.declared.exclusive_to is not None:
+            self.declared = replace(self.declared, exclusive_to=None)
 
     @property
     def auto_delete(self) -> bool:

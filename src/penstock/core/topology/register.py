@@ -424,3 +424,4 @@ class Register:
                 del self.exclusive[queue.exclusive_to]
         self._interning.forget_queue(queue.id)
         self._topology.version += 1
+        queue.disown()

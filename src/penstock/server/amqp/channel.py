@@ -466,7 +466,12 @@ class Channel(Receiver):
         if self.replies is not None:
             self.replies.close()
             self.replies = None
-        self.consumers.clear()
-        self.getters.clear()
-        self.encoders.clear()
-        self.values.clear()
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """Of what leads back to it nothing stays, so that it is freed with whoever knows it."""
+        for some in (self.consumers, self.getters, self.encoders, self.values, self.getting, self.unannounced):
+            some.clear()
+        self.cancelled_consumers, self.tags, self.shared = (), _NO_TAGS, None
+        if self._contents is not None:
+            self._contents.forget()

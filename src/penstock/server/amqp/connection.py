@@ -441,6 +441,14 @@ class Connection(Session):
             if not self.closing:
                 self._close_all(lost=True)
             self._reception.forget(self)
+            self._part()
+
+    def _part(self) -> None:
+        """Nothing of it leads back to it any more: it is freed at once, and no cycle is left for the collector."""
+        self.incoming.part()
+        self.outgoing.part()
+        self.settling.part()
+        del self.intake  # asked only on behalf of open channels, of which there are none
 
     def close_by_server(self, code: int, text: str) -> None:
         """connection.close from us: an operator's word, or the server stops."""

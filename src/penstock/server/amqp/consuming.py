@@ -311,7 +311,7 @@ def _got(session: Session, channel: Channel, getter: Consumer, answer: Answer) -
 
     def delivered() -> None:
         """If it did not come by now, it was taken back on its way."""
-        if answer.method is not None:
+        if answer.method is not None and channel.open:
             channel.getting[getter].remove(answer)
             session.counters.get_empty += 1
             channel.answers.ready(answer)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from penstock.records.field_tables import NO_FIELDS, decode_table
 from penstock.server.amqp import way
+from penstock.server.amqp.incoming import GONE
 from penstock.server.amqp.links import SEND_MOST
 from penstock.server.amqp.way import Down
 
@@ -122,7 +123,7 @@ class Far:
     @property
     def asker(self) -> Asker:
         """Its session."""
-        return self.connection
+        return getattr(self, "connection", GONE)  # none once it has parted
 
     # -- what it is told
 
@@ -270,6 +271,10 @@ class Far:
     def end(self) -> None:
         """The client is gone: nothing is said to it any more."""
         self._over = True
+
+    def part(self) -> None:
+        """The session is over: it and this are not each other's garbage."""
+        del self.connection
 
     def mark(self) -> None:
         """Have the door say when it has all of this."""

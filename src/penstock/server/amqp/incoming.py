@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from penstock.errors import MemoryShort
 from penstock.memory import PATIENCE_US, Held
-from penstock.server.faults import asker_of
+from penstock.server.faults import Told, asker_of
 from penstock.wire.amqp import events, methods
 
 if TYPE_CHECKING:
@@ -65,6 +65,25 @@ class Actor(Protocol):
     def acted(self) -> None:
         """Events were acted on outside a read: see that the answers leave."""
         ...
+
+
+GONE = Told("amqp")
+"""Asks for what comes late, when the connection that it came of is over: there is nobody to end any more."""
+
+
+class _Gone:
+    """In place of one whose connection is over."""
+
+    closing = closed = True
+    asker = GONE
+
+    def act(self, event: events.Event) -> bool:
+        return False
+
+    def acted(self) -> None: ...
+
+
+_GONE = _Gone()
 
 
 class Incoming:
@@ -177,6 +196,10 @@ class Incoming:
         """The link is gone; what came before the end counts, but for what is being judged."""
         while self._breathing and not self._actor.closed and not self._actor.closing:
             self._breathed()
+
+    def part(self) -> None:
+        """The connection is over, and is not held by what comes late."""
+        self._actor = _GONE
 
     # -- reading
 

@@ -15,6 +15,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from penstock.server.listening import farewell
+from penstock.server.parting import parted
 
 if TYPE_CHECKING:
     from penstock.server.strangers import Stranger
@@ -174,6 +175,8 @@ class AmqpLink(asyncio.Protocol):
         """asyncio's: the link is gone."""
         self._stranger.gone()
         self.session.connection_lost()
+        del self.session  # they are not each other's garbage
+        parted(self.transport)
 
     def buffered(self) -> int:
         """Bytes that the kernel has not taken."""

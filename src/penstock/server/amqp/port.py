@@ -135,6 +135,10 @@ class Sending(Protocol):
         """The link is gone: nothing is written any more, and nothing waits."""
         ...
 
+    def part(self) -> None:
+        """The session is over, and is not held by what comes late."""
+        ...
+
 
 class Guarded(Protocol):
     """What whoever guards a door knows of a client until it has logged in."""

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from penstock.core.effects import Verb
 from penstock.core.queue.queue import queue_of
 from penstock.errors import PenstockError, PreconditionFailed, ProtocolError
-from penstock.server.amqp.incoming import Incoming
+from penstock.server.amqp.incoming import GONE, Incoming
 from penstock.server.amqp.links import SEND_FREE, SEND_MOST
 from penstock.server.amqp.tags import Owner, Settled, singly
 from penstock.server.faults import asker_behind
@@ -80,7 +80,7 @@ class Outgoing:
     @property
     def asker(self) -> Asker | None:
         """The session."""
-        return asker_behind(self._on_end)
+        return asker_behind(self._on_end) or GONE
 
     @property
     def full(self) -> bool:
@@ -185,6 +185,14 @@ class Outgoing:
         self._runtime.bodies.sending.add(-self._charged)
         self._charged = 0
 
+    def part(self) -> None:
+        """The session is over, and is not held by what comes late."""
+        self._on_room = self._on_end = _nothing
+
+
+def _nothing() -> None:
+    """There is nobody any more."""
+
 
 PORTION = 32_768
 """Messages in a portion, about; a range counts as few, however long."""
@@ -204,6 +212,10 @@ class Settling:
         self._engine = engine
         self.asker = asker
         self._left: deque[tuple[Settled, Verb]] | None = None  # an empty deque is large
+
+    def part(self) -> None:
+        """The session is over."""
+        self.asker = GONE
 
     def settle(self, settled: Settled, verb: Verb) -> None:
         """Settle chunks, those of one consumer together; of very much only the first part at once."""

@@ -23,6 +23,7 @@ import resource
 import threading
 import time
 from collections.abc import Callable
+from functools import cache
 from sys import getswitchinterval, setswitchinterval
 from typing import Any
 
@@ -64,8 +65,10 @@ FULL_SWITCH_S = 0.1
 """How long a thread may keep Python from the others while hundreds wait: each of them asks for it so often."""
 
 _PAGE = resource.getpagesize()
-_ATTRIBUTES = 256
+_Attributes = ctypes.c_char * 256
 """Bytes that are enough for a `pthread_attr_t`."""
+_Words = ctypes.c_char * 1024
+"""The same for what the kernel tells in one line.  A type that nobody keeps is made anew, and is a cycle of garbage."""
 
 
 def with_stacks(size: int) -> None:
@@ -74,12 +77,18 @@ def with_stacks(size: int) -> None:
     Python's lock is kept meanwhile.
     """
     try:
-        libc, attributes = ctypes.PyDLL(None), ctypes.create_string_buffer(_ATTRIBUTES)
+        libc, attributes = _libc(), _Attributes()
         libc.pthread_attr_init(attributes)
         libc.pthread_attr_setstacksize(attributes, ctypes.c_size_t(size))
         libc.pthread_setattr_default_np(attributes)
     except (OSError, AttributeError):  # not glibc
         pass
+
+
+@cache
+def _libc() -> ctypes.PyDLL:
+    """Once: each one is a cycle of garbage."""
+    return ctypes.PyDLL(None)
 
 
 def with_small_stacks() -> None:
@@ -203,9 +212,9 @@ class _Figure:
         self._file = -1
         if os.path.exists(path):  # on Linux; nobody asks elsewhere
             self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        self._pread = ctypes.PyDLL(None).pread
+        self._pread = _libc().pread
 
     def __call__(self) -> int:
-        buffer = ctypes.create_string_buffer(1024)
+        buffer = _Words()
         size = self._pread(self._file, buffer, len(buffer), ctypes.c_long(0))
         return int(buffer.raw[:size].rpartition(b")")[2].split()[self._place]) if size > 0 else 0

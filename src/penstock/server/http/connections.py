@@ -23,6 +23,7 @@ from penstock.errors import Unavailable
 from penstock.server.faults import reports
 from penstock.server.http.calls import PARAMETERS_MOST
 from penstock.server.listening import farewell
+from penstock.server.parting import parted
 
 if TYPE_CHECKING:
     from uvicorn.protocols.http.h11_impl import RequestResponseCycle
@@ -191,6 +192,11 @@ class HttpLink(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._stranger.gone()
         self._bounded(super().connection_lost, exc)
+        last = cast("Any", self)
+        last.cycle = last.scope = None  # they lead back here; no cycle is left for the collector
+        last.app_state = {}
+        self._unset_keepalive_if_required()
+        parted(self.transport)
 
     def data_received(self, data: bytes) -> None:
         stranger = self._stranger

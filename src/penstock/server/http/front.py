@@ -204,8 +204,9 @@ class _Relayed:
         try:
             await self._answered(body=body)
         finally:
-            if self._pump is not None:
-                self._pump.cancel()
+            pump, self._pump = self._pump, None  # what it ends with leads back here
+            if pump is not None:
+                pump.cancel()
 
     async def _answered(self, *, body: bool) -> None:
         line, send = self._line, self._send
