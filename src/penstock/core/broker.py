@@ -4,7 +4,7 @@
 
 Nothing here touches a clock, a disk or a socket.  LSNs are given and applied at once; the engine writes the journal and
 performs the effects that the journal's durability allows.  The commands stand by noun in `core.commands`; publishing,
-the busiest of them, and subscriptions, which lead to all queues, stand here.
+the busiest of them, subscriptions, which lead to all queues, and time, which concerns all parts, stand here.
 
 A subscription to a pattern has a consumer at each queue that matches, now or later, and one backlog for all of them.
 Replacing one changes its terms in one step: leases stay, and what is outstanding counts in the new backlog.

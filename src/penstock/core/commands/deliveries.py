@@ -1,4 +1,4 @@
-"""Commands about messages in queues: who consumes, what is granted and settled, what time or an administrator does.
+"""Commands about messages in queues: who consumes, what is granted and settled, what an administrator does.
 
 It knows queues and their consumers; what a delivery looks like on a wire is not known here.  Whoever may settle by name
 names messages by bookmarks or by a filter, wherever they are: bookmarks are origins and LSNs, and what a queue has not
