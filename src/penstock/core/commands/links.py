@@ -131,15 +131,11 @@ class LinkCommands(QueueCommands):
         runs = _runs(published.positions, lsns)
         if runs:
             self.carried[peer] = numbers
-            body = struct.pack(f"<{3 * len(runs)}q", *(value for run in runs for value in run))
             header: dict[str, object] = {"peer": peer, "path": list(path)}
             if batch.sent_at is not None:
                 sent = ints(batch.sent_at)
                 header["times"] = _changes(published.positions, np.delete(sent, sorted(lost)) if lost else sent)
-            if letters:
-                header["letters"] = True
-                self._letters.vouch(range(here, here + count) for here, _, count in runs)
-            self._out.record(Kind.CARRIED, site, header, body)
+            self._record_carried(site, header, runs, letters=letters)
         self._number_carried(peer, runs, numbers_told)
         for here, lsn, count in runs:
             numbers.add(lsn, here, count)
@@ -150,6 +146,16 @@ class LinkCommands(QueueCommands):
         for queue in owners:
             self._touch(queue)
         return sum(count for _, _, count in runs)
+
+    def _record_carried(
+        self, site: str, header: dict[str, object], runs: Sequence[tuple[int, int, int]], *, letters: bool
+    ) -> None:
+        """Write where messages of another site stand here.  letters: what they say of deaths is believed."""
+        if letters:
+            header["letters"] = True
+            self._letters.vouch(range(here, here + count) for here, _, count in runs)
+        body = struct.pack(f"<{3 * len(runs)}q", *(value for run in runs for value in run))
+        self._out.record(Kind.CARRIED, site, header, body)
 
     def _claim_early(self, now: Now, origin: int, runs: Sequence[tuple[int, int, int]]) -> None:
         """Of messages that have come now others told before: who claimed them then owns them."""
