@@ -20,6 +20,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import chain
 from typing import Any, Generic, Protocol, Self, cast
 
 import orjson
@@ -440,6 +441,10 @@ class Consumer(Generic[B]):
         if exchange.answers.failures:
             raise exchange.answers.failures[0]
 
+    def untake(self, message: Message[B]) -> None:
+        """The message that was taken last was not, for its caller had gone.  In the thread that takes."""
+        self._here = chain((message,), self._here)
+
     def give_back(self) -> None:
         """Give back what came and was not taken, uncounted, and be sent no more; what was taken stays.
 
@@ -455,7 +460,7 @@ class Consumer(Generic[B]):
         while not exchange.incoming.empty():
             items.append(exchange.incoming.get())
         unseen += [(item, 0) for item in items if isinstance(item, Rows)]
-        for rows, row in unseen:
+        for rows, row in reversed(unseen):  # the newest first: a ring that has room again keeps these
             exchange.unseen(rows, row)
         for item in items:
             if isinstance(item, End):

@@ -10,7 +10,6 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from functools import partial
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
@@ -20,7 +19,7 @@ import pyarrow as pa
 from penstock.client import consumer, messages, replay, tracing
 from penstock.client.arguments import texts_checked
 from penstock.client.messages import B, Following, Values
-from penstock.errors import PenstockError, Unavailable
+from penstock.errors import Unavailable
 from penstock.units import Duration
 
 
@@ -304,8 +303,7 @@ class Consumer(Stream[consumer.Consumer[B], messages.Message[B], Message[B]], Ge
 
         def close() -> None:
             if untaken is not None:  # it came for a caller that had gone
-                with suppress(PenstockError):
-                    untaken.holder.settle(untaken, "unseen", None, None)
+                opened.untake(untaken)
             opened.close()
 
         await asyncio.shield(asyncio.get_running_loop().run_in_executor(None, close))
