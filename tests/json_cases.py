@@ -224,13 +224,17 @@ def read(body: bytes) -> Any:
     return value
 
 
+NEARLY_ZERO = Decimal("1e-999999")
+"""A number whose exponent is beyond all bounds, which a double takes and a decimal does not."""
+
+
 def _number(text: str) -> Decimal:
     if math.isinf(float(text)):
         raise ValueError("beyond a double")
     try:
         return Decimal(text) if text != "-0" else Decimal(0)
-    except InvalidOperation:
-        raise ValueError("an exponent beyond all bounds") from None
+    except InvalidOperation:  # an exponent beyond all bounds; it is below zero, or it were no double
+        return -NEARLY_ZERO if text.startswith("-") else NEARLY_ZERO
 
 
 def _refused(text: str) -> None:
@@ -318,7 +322,7 @@ class Json:
 def _decimal(kind: Any, value: Any) -> Any:
     if isinstance(value, str) and re.fullmatch(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?", value):
         value = Decimal(value)
-    if not isinstance(value, Decimal):
+    if not isinstance(value, Decimal) or value.copy_abs() == NEARLY_ZERO:
         return BAD
     try:
         return Context(kind.precision, ROUND_HALF_UP).quantize(value, Decimal(1).scaleb(-kind.scale))
