@@ -111,3 +111,19 @@ def test_a_priority_of_the_one_that_hangs_does_not_matter_over_amqp() -> None:
         broker.advance(30)
         [(method, body)] = other.take(1)
         assert (body, method.redelivered, hanging.nothing()) == (b"job", True, True)
+
+
+def test_acks_of_several_at_once_bring_each_back() -> None:
+    with queue("fast") as broker, amqp(broker) as channel:
+        workers = [Worker(channel, "q", prefetch=1) for _ in range(3)]
+        for number in range(3):
+            broker.publish("q", f"{number}")
+        first = [worker.take(1)[0] for worker in workers]
+        broker.advance(30)  # all were silent, and got them again
+        again = [worker.take(1)[0] for worker in workers]
+        assert [body for _, body in first] == [body for _, body in again] == [b"0", b"1", b"2"]
+        channel.basic_ack(max(method.delivery_tag for method, _ in again), multiple=True)
+        channel.basic_qos(prefetch_count=1)  # the server has read it
+        with penstock.connect(broker.flight_url) as client:
+            assert {one["state"] for one in client.details("q")["subscriptions"]} == {"open"}
+        assert broker.stats("q")["queue_depth"] == 0

@@ -7,6 +7,7 @@ others, whatever its priority, until it settles or extends something.  With nobo
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections.abc import Callable
 from typing import Required, TypedDict
 
@@ -81,15 +82,35 @@ class Roster:
         if targets is not None:
             targets.takers.remove(consumer)
         consumer.silent = silent
-        consumer.level = consumer.priority - LAST if silent else consumer.priority
         self.silent += 1 if silent else -1
-        self._sort()
+        self._move(consumer, consumer.priority - LAST if silent else consumer.priority)
         if targets is not None:
             targets.wake(consumer)
+
+    def _move(self, consumer: Consumer, level: int) -> None:
+        """To another level.  Of ten thousand that let leases end at once each costs little."""
+        if not self.in_order:
+            consumer.level = level
+            self._sort()
+            return
+        levels = self.levels
+        place = next(place for place, members in enumerate(levels) if members[0].level == consumer.level)
+        del levels[place][bisect_left(levels[place], consumer.serial, key=_serial_of)]
+        if not levels[place]:
+            del levels[place]
+        consumer.level = level
+        place = next((place for place, members in enumerate(levels) if members[0].level <= level), len(levels))
+        if place == len(levels) or levels[place][0].level < level:
+            levels.insert(place, [])
+        insort(levels[place], consumer, key=_serial_of)
 
     def _sort(self) -> None:
         levels = sorted({consumer.level for consumer in self.all}, reverse=True)
         self.levels = [[c for c in self.all if c.level == level] for level in levels]
+
+
+def _serial_of(consumer: Consumer) -> int:
+    return consumer.serial
 
 
 class Attendance:

@@ -38,8 +38,6 @@ def acknowledge_lone(queue: Contents, now: Now, settled: Sequence[Acked], sink: 
     """What `acknowledge` does of these; False: that is not all there is to do, and nothing is done."""
     if queue.main.count or queue.returned.count or queue.sharing or queue.free_credit or queue.declared.actions:
         return False
-    if queue.roster.silent:
-        return False
     done: list[tuple[int, str]] = []
     terms = None
     for consumer, chunks in settled:
@@ -56,6 +54,8 @@ def acknowledge_lone(queue: Contents, now: Now, settled: Sequence[Acked], sink: 
     for consumer, _ in settled:
         leases = consumer.leases
         leases.count, leases.lone, leases.terms = 0, 0, None
+    if queue.roster.silent:
+        _spoke(queue, [consumer for consumer, _ in settled])
     queue.leased -= count
     queue.outstanding -= count
     if count == 1:
@@ -67,16 +67,23 @@ def acknowledge_lone(queue: Contents, now: Now, settled: Sequence[Acked], sink: 
     return True
 
 
+def _spoke(queue: Contents, consumers: Sequence[Consumer]) -> None:
+    """Those of them that were silent are served as others again."""
+    for consumer in consumers:
+        queue.roster.rank(consumer, silent=False)
+
+
 def together(queue: Contents) -> bool:
     """Whether nothing can be granted, moved or told between the acks of two consumers."""
     return not (
-        queue.ready or queue.sharing or queue.free_credit or queue.actions or queue.roster.silent
-        or stages_of(queue).keeps
+        queue.ready or queue.sharing or queue.free_credit or queue.actions or stages_of(queue).keeps
     )  # fmt: skip
 
 
 def acknowledge(queue: Contents, now: Now, settled: Sequence[Acked], sink: Sink) -> int:
     """Deliveries of these consumers are done; returns how many messages that affected.  The queue is `together`."""
+    if queue.roster.silent:
+        _spoke(queue, [consumer for consumer, _ in settled])
     affected = 0
     runs: list[Run] = []
     names: list[str] = []  # by whom each
@@ -120,6 +127,8 @@ def acknowledge_each(queue: Contents, now: Now, consumers: Sequence[Consumer], c
 
     Nearly always each holds just that message, alone, and one client has them all; what is not so goes the other way.
     """
+    if queue.roster.silent:
+        _spoke(queue, consumers)
     client = consumers[0].client
     if not client:
         return acknowledge(queue, now, apart(consumers, chunk), sink)
