@@ -1,5 +1,5 @@
-"""What `penstock doctor` looks at: Python, the disk's own sync time, ports, limits, memory, Java, forgotten streams and
-links to other sites; `clusters` has the rest of a cluster of servers.
+"""What `penstock doctor` looks at: Python, the disk's own sync time, ports, limits, memory, Java, internal errors,
+forgotten streams and links to other sites; `clusters` has the rest of a cluster of servers.
 
 Each finding is good, poor (it works, not well) or bad (it cannot serve).  Nothing is changed: the file written to time
 the disk is removed again, and no data folder is made.
@@ -81,7 +81,7 @@ def examine(settings: Settings) -> list[Finding]:
     findings += [files(), memory(settings.server.memory)]
     door = door_of(settings)
     if server is not None and not follows and door is not None and not door.listens.endswith(":0"):
-        findings.append(streams(settings, door))
+        findings += [internal_errors(settings, door), streams(settings, door)]
         if settings.link:
             findings += running_links(settings, door)
     findings += examine_links(settings)
@@ -321,13 +321,36 @@ def streams(settings: Settings, door: Door) -> Finding:
     return Finding("streams", "good", f"{len(found)}, none of a pipeline that is gone")
 
 
+def internal_errors(settings: Settings, door: Door) -> Finding:
+    """Whether the server that runs has made mistakes that ended who asked, or put work off."""
+    name = "internal errors"
+    try:
+        told = _told(settings, door, "health").get("internal_errors")
+    except PenstockError as error:
+        return Finding(name, "poor", "not known", f"the server does not tell: {error}")
+    if not told:
+        return Finding(name, "good", "none since the server started")
+    found = f"{told['count']} since {_moment(told['since'])}, the last {_moment(told['last'])}"
+    return Finding(name, "poor", found, "each place is in the server's log with its traceback, where a line begins with"
+                   " 'a fault ended what was asked for': a mistake of Penstock's, worth a report")  # fmt: skip
+
+
+def _moment(micros: int) -> str:
+    return datetime.fromtimestamp(micros / 1e6, UTC).isoformat(timespec="seconds")
+
+
 def _asked(settings: Settings, door: Door, action: str) -> Any:
     """What the server that runs answers, of the list that the action is called by."""
+    return _told(settings, door, action)[action]
+
+
+def _told(settings: Settings, door: Door, action: str) -> dict[str, Any]:
+    """What the server that runs answers."""
     from penstock.cli.driver_jobs import address_here, login
     from penstock.spark.remote import Remote, Where
 
     user, password = login(settings)
-    return Remote(Where(address_here(settings, door), user, password, ASK_S)).act(action)[action]
+    return Remote(Where(address_here(settings, door), user, password, ASK_S)).act(action)
 
 
 def running_links(settings: Settings, door: Door) -> Iterator[Finding]:
@@ -343,8 +366,7 @@ def running_links(settings: Settings, door: Door) -> Iterator[Finding]:
 
 
 def _running_link(one: Mapping[str, Any]) -> Finding:
-    since = datetime.fromtimestamp(one["since"] / 1e6, UTC).isoformat(timespec="seconds")
-    told, advice = f"{one['state']} since {since}, owes {one['lag_seconds']:.1f} s", list[str]()
+    told, advice = f"{one['state']} since {_moment(one['since'])}, owes {one['lag_seconds']:.1f} s", list[str]()
     if one["state"] == "paused":
         advice.append(f"the log is kept for it: penstock link resume {one['link']}")
     elif one["why"]:

@@ -51,6 +51,7 @@ class Reports:
 
     def __init__(self) -> None:
         self.counts = Counter[str]()  # by what who asked had come by
+        self.first_us = self.last_us = 0  # when the first and the last came, by the clock; 0: none did
         self._lock = Lock()
         self._sites: Remembered[tuple[str, int, str], list[float]] = Remembered(SITES_MOST)  # -> told at, since then
 
@@ -67,6 +68,8 @@ class Reports:
         more = 0
         with self._lock:
             self.counts[kind] += 1
+            self.last_us = time.time_ns() // 1000
+            self.first_us = self.first_us or self.last_us
             known = self._sites.get((place, line, name))
             if known is None:
                 self._sites.keep((place, line, name), [now, 0])
@@ -112,6 +115,12 @@ class Faults:
     def total(self) -> int:
         """How many there were in this process."""
         return reports.counts.total()
+
+    def remarks(self) -> dict[str, object]:
+        """Of health: how many there were, and when, in microseconds; nothing where there was none."""
+        if not self.total:
+            return {}
+        return {"internal_errors": {"count": self.total, "since": reports.first_us, "last": reports.last_us}}
 
     def contain(self, error: Exception, asker: Asker | None = None) -> None:
         """End who asked.  Where that is nobody, or something is half changed, the server ends, and this raises.

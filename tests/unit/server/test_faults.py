@@ -309,3 +309,14 @@ def test_times_of_a_chore_are_bounded() -> None:
         chore.run()
         life.clock.advance(faults_module.REST_MOST_US)
     assert chore.failures == 100
+
+
+def test_health_tells_how_many_there_were_and_since_when(life: Life, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(faults_module, "reports", Reports())
+    now = [1_000_000_000]
+    monkeypatch.setattr(faults_module.time, "time_ns", lambda: now[0])
+    assert life.engine.faults.remarks() == {}
+    for _ in range(3):
+        life.engine.faults.contain(raised(), Told("http"))
+        now[0] += 7_000_000_000
+    assert life.engine.faults.remarks() == {"internal_errors": {"count": 3, "since": 1_000_000, "last": 15_000_000}}

@@ -252,7 +252,7 @@ class Facts:
 
     def _remarks(self) -> dict[str, object]:
         """Of health, what is there now and then."""
-        engine, health = self._server.engine, dict[str, object]()
+        engine, health = self._server.engine, self._server.engine.faults.remarks()
         if engine.keeper is not None:
             health["retention"] = engine.keeper.rule
         if damaged := engine.log.damage.batches:
