@@ -5,12 +5,14 @@ The kit's client refuses every frame that is larger than was agreed, whatever it
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import pytest
 
 from penstock.core.topology.routing import REPLY_TO
 from penstock.records.properties import Properties, decode, encode
+from penstock.server.amqp import unsendable
 from penstock.server.traces import HEADER_MOST
 from penstock.wire.amqp import methods as m
 from penstock.wire.amqp.frames import FRAME_MAX_LEAST
@@ -104,6 +106,51 @@ def test_a_message_that_nobody_can_take_dies_of_its_attempts(life: Life, small: 
     assert small.got == []
     queue = life.core.queue("/", "limited")
     assert (queue.ready, queue.leased) == (0, 0)
+
+
+def try_again(life: Life, small: Client, queue: str, times: int) -> int:
+    """Consume so often, each time on a channel anew; how often that was ended."""
+    ended = 0
+    for number in range(2, 2 + times):
+        small.channel(number)
+        small.consume(queue, "c", channel=number)
+        life.run()
+        small.take(m.BasicConsumeOk)
+        for _ in small.got:
+            close_of(small)
+            small.method(m.ChannelCloseOk(), number)
+            ended += 1
+    return ended
+
+
+def test_without_a_limit_what_nobody_can_take_becomes_a_dead_letter_at_last(life: Life, small: Client) -> None:
+    life.declare("dead")
+    arguments: dict[str, Any] = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
+    life.declare("lettered", **arguments)
+    other = life.client()
+    other.publish("lettered", b"large", properties=header(FITS + 1))
+    life.run()
+    assert try_again(life, small, "lettered", unsendable.TRIES + 5) == unsendable.TRIES
+    assert life.contents("dead") == [b"large"]
+    assert life.core.queue("/", "lettered").ready == 0
+
+
+def test_without_a_limit_and_a_place_for_the_dead_it_stays_and_the_log_tells(
+    life: Life, small: Client, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(unsendable, "told", unsendable.Told())
+    publish(life, FITS + 1)
+    with caplog.at_level(logging.WARNING, "penstock.server"):
+        assert try_again(life, small, "q", unsendable.TRIES + 5) == unsendable.TRIES + 5
+        [line] = [one.getMessage() for one in caplog.records]
+        assert f"of queue 'q' in vhost '/' has {FITS + 1} bytes" in line
+        assert small.session.peer in line
+        caplog.clear()
+        life.advance(int(unsendable.AGAIN_S * 1e6))
+        try_again(life, small, "q", 1)
+        [line] = [one.getMessage() for one in caplog.records]
+        assert f"{unsendable.TRIES + 4} more" in line
+    assert life.ready("q") == 1
 
 
 @pytest.mark.parametrize("count", [1, 5])

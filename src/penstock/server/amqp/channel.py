@@ -16,6 +16,7 @@ from penstock.core.effects import Verb
 from penstock.errors import LogBroken, NotFound, PreconditionFailed, ProtocolError
 from penstock.records.chunks import Chunk, Now, as_chunk
 from penstock.records.entries import fence_of
+from penstock.server.amqp import unsendable
 from penstock.server.amqp.consumer_arguments import Values, informed
 from penstock.server.amqp.tags import Tags
 from penstock.server.amqp.transaction import Answers
@@ -274,7 +275,7 @@ class Channel(Receiver):
     def _not_sendable(self, effect: Delivery, piece: Piece, properties: bytes | list[bytes]) -> None:
         """Headers that no frame of the connection carries: their deliveries have failed, and the channel ends.
 
-        The other rows are sent.  Those go back to the queue, for others, with larger frames, or until their limit.
+        The other rows are sent.  What becomes of these is in `unsendable`.
         """
         frame_max = self.session.machine.frame_max
         fits = [too_large(self._row_of(properties, row), frame_max) is None for row in range(len(piece.chunk))]
@@ -284,16 +285,18 @@ class Channel(Receiver):
         where = f"message {piece.chunk[rows[0]]} of queue '{effect.queue.name}' in vhost '{effect.queue.vhost}'"
         error = header_too_large(where, len(self._row_of(properties, rows[0])), frame_max)
         chunk = as_chunk([piece.chunk[row] for row in rows])
-        self.session.engine.call_soon(partial(self._end_for, error, effect.consumer, chunk))
+        self.session.engine.call_soon(partial(self._end_for, error, effect, chunk))
 
     @staticmethod
     def _row_of(properties: bytes | list[bytes], row: int) -> bytes:
         return properties if isinstance(properties, bytes) else properties[row]
 
-    def _end_for(self, error: ProtocolError, consumer: Consumer, chunk: Chunk) -> None:
+    def _end_for(self, error: ProtocolError, effect: Delivery, chunk: Chunk) -> None:
         if self.open:
-            if not consumer.no_ack:
-                self.session.settling.settle([(consumer, chunk)], Verb.CANCEL)
+            unsendable.tell(self.session, effect.queue, error)
+            if not effect.consumer.no_ack:
+                self.silence()  # nothing of it is granted to this channel again
+                self.session.settling.settle([(effect.consumer, chunk)], unsendable.ending(effect))
             self.session.fail_channel(self.number, error, methods.BasicDeliver)
             self.session.engine.arm()
 
