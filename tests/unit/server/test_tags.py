@@ -31,6 +31,18 @@ def plain(settled: Settled) -> list[tuple[Any, int]]:
     return [(consumer, lsn) for consumer, chunk in singly(settled) for lsn in chunk]
 
 
+@pytest.mark.parametrize("count", [0, 1, 2, 100])
+def test_all_that_is_outstanding_is_taken_however_little_it_is(count: int) -> None:
+    tags = Tags()
+    for lsn in range(count):
+        tags.give(A, range(lsn, lsn + 1), True)
+    assert plain(tags.all()) == [(A, lsn) for lsn in range(count)]
+    assert tags.count == 0
+    assert tags.all() == []
+    assert tags.give(A, range(1000, 1001), True) == count + 1
+    assert plain(tags.all()) == [(A, 1000)]
+
+
 def test_acks_in_order_cut_the_front() -> None:
     tags = Tags()
     assert tags.give(A, range(10, 20), True) == 1

@@ -332,7 +332,7 @@ class Tags:
 
     def all(self) -> Settled:
         """Everything outstanding, oldest first; nothing is outstanding afterwards."""
-        return self._settle_up_to(0)
+        return self.settle(0, 0) if self.count else []
 
     def _settle_up_to(self, high: int) -> Settled:
         return self._take(self._start, 0, self._upper(high))
