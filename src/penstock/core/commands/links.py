@@ -10,14 +10,13 @@ import struct
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
 from penstock.core.commands.queues import QueueCommands
 from penstock.core.effects import Verb
-from penstock.core.links.carried import Numbered, Numbers, Twin
+from penstock.core.links.carried import Numbered, Numbers, Twin, adjacent, time_changes
 from penstock.core.links.ownership import Claim, EarlyClaim, Grant, Span, grants, proxied
 from penstock.core.links.parcels import Numbers as NumbersThere
 from penstock.core.links.parcels import joined
@@ -27,7 +26,7 @@ from penstock.core.publishing.published import Terms
 from penstock.core.queue.order.runs import packed
 from penstock.core.queue.owning import why_not_shared
 from penstock.core.queue.queue import Queue
-from penstock.core.state.lsns import Ints, flat, ints
+from penstock.core.state.lsns import flat, ints
 from penstock.errors import PreconditionFailed
 from penstock.records.chunks import Chunk, Now, pack_pairs
 from penstock.records.entries import Publishes
@@ -115,7 +114,7 @@ class LinkCommands(QueueCommands):
         peer, site = self._site_of(path[0])
         numbers = self.carried.get(peer) or Numbers((), self._link_state(peer).floor)
         lsns = np.asarray(there, dtype=np.int64)
-        new = _unknown(numbers, lsns)
+        new = numbers.unknown_rows(lsns)
         if not new:
             return 0
         if sum(map(len, new)) < len(lsns):
@@ -128,13 +127,13 @@ class LinkCommands(QueueCommands):
         if lost := published.lost():
             self._note_passed(peer, site, path, int(lsns[max(lost)]))
             lsns = np.delete(lsns, sorted(lost))
-        runs = _runs(published.positions, lsns)
+        runs = adjacent(published.positions, lsns)
         if runs:
             self.carried[peer] = numbers
             header: dict[str, object] = {"peer": peer, "path": list(path)}
             if batch.sent_at is not None:
                 sent = ints(batch.sent_at)
-                header["times"] = _changes(published.positions, np.delete(sent, sorted(lost)) if lost else sent)
+                header["times"] = time_changes(published.positions, np.delete(sent, sorted(lost)) if lost else sent)
             self._record_carried(site, header, runs, letters=letters)
         self._number_carried(peer, runs, numbers_told)
         for here, lsn, count in runs:
@@ -463,17 +462,6 @@ def merged_spans(spans: Iterable[Span]) -> list[Span]:
     return out
 
 
-def _unknown(numbers: Numbers, lsns: Ints) -> list[range]:
-    """Which of the ascending messages of another site are not here, as rows."""
-    out, cuts = list[range](), [0, len(lsns)]
-    if lsns[-1] - lsns[0] >= len(lsns):  # they do not follow one another
-        cuts = [0, *(np.flatnonzero(np.diff(lsns) != 1) + 1).tolist(), len(lsns)]
-    for low, high in pairwise(cuts):
-        first = int(lsns[low])
-        out += [range(low + a - first, low + b - first) for a, b in numbers.unknown(first, first + high - low)]
-    return out
-
-
 @contextmanager
 def _coming(owners: Mapping[Queue, str], peers: Peers) -> Generator[None]:
     """What comes to these queues meanwhile is these sites'."""
@@ -486,21 +474,3 @@ def _coming(owners: Mapping[Queue, str], peers: Peers) -> Generator[None]:
         for queue, claim in before.items():
             queue.open_to_all(False, peers)
             queue.newcomers_of(claim, peers)
-
-
-def _changes(lsns: Sequence[int], times: Ints) -> list[int]:
-    """From which LSN on which time is told, one after the other."""
-    changes = [0, *(np.flatnonzero(np.diff(times)) + 1).tolist()]
-    return [value for at in changes for value in (lsns[at], int(times[at]))]
-
-
-def _runs(here: Sequence[int], there: Ints) -> list[tuple[int, int, int]]:
-    """LSN here, LSN there, and how many, of messages that follow one another on both sides."""
-    if not len(there):
-        return []
-    if isinstance(here, range) and there[-1] - there[0] == len(there) - 1:  # ascending, each once
-        return [(here[0], int(there[0]), len(there))]
-    mine = np.asarray(here, dtype=np.int64)
-    cuts = np.flatnonzero((np.diff(mine) != 1) | (np.diff(there) != 1)) + 1
-    bounds = [0, *cuts.tolist(), len(there)]
-    return [(int(mine[low]), int(there[low]), high - low) for low, high in pairwise(bounds)]

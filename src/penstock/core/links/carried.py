@@ -13,12 +13,13 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 
 from penstock.core.queue.order.runs import packed
-from penstock.core.state.lsns import flat
+from penstock.core.state.lsns import Ints, flat
 from penstock.records.chunks import LSN_LIMIT, Chunk, pairs_of
 
 KEPT = 16_384
@@ -231,6 +232,34 @@ class Numbers:
         if low and self._runs[low - 1][0] + self._runs[low - 1][2] > first:
             low -= 1
         return self._runs[low : bisect_left(self._runs, (stop, 0, 0))]
+
+    def unknown_rows(self, lsns: Ints) -> list[range]:
+        """Which of the ascending messages of the other site are not here, as rows."""
+        out, cuts = list[range](), [0, len(lsns)]
+        if lsns[-1] - lsns[0] >= len(lsns):  # they do not follow one another
+            cuts = [0, *(np.flatnonzero(np.diff(lsns) != 1) + 1).tolist(), len(lsns)]
+        for low, high in pairwise(cuts):
+            first = int(lsns[low])
+            out += [range(low + a - first, low + b - first) for a, b in self.unknown(first, first + high - low)]
+        return out
+
+
+def time_changes(lsns: Sequence[int], times: Ints) -> list[int]:
+    """From which LSN on which time is told, one after the other."""
+    changes = [0, *(np.flatnonzero(np.diff(times)) + 1).tolist()]
+    return [value for at in changes for value in (lsns[at], int(times[at]))]
+
+
+def adjacent(here: Sequence[int], there: Ints) -> list[tuple[int, int, int]]:
+    """LSN here, LSN there, and how many, of messages that follow one another on both sides."""
+    if not len(there):
+        return []
+    if isinstance(here, range) and there[-1] - there[0] == len(there) - 1:  # ascending, each once
+        return [(here[0], int(there[0]), len(there))]
+    mine = np.asarray(here, dtype=np.int64)
+    cuts = np.flatnonzero((np.diff(mine) != 1) | (np.diff(there) != 1)) + 1
+    bounds = [0, *cuts.tolist(), len(there)]
+    return [(int(mine[low]), int(there[low]), high - low) for low, high in pairwise(bounds)]
 
 
 def translated(marks: Mapping[int, Chunk], brought: Mapping[int, Numbers], here: int) -> Mapping[int, Chunk]:
