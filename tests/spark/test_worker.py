@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import gc
 import platform
+import stat
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from importlib.machinery import ModuleSpec
+from pathlib import Path
 from types import ModuleType
 from typing import Any, cast
 
@@ -15,10 +18,12 @@ import pyarrow as pa
 import pytest
 
 from penstock.spark import executor
+from penstock.spark.daemon import end_quietly
 from penstock.spark.options import read_options
 from penstock.spark.reading import fetching
 from penstock.spark.reading.columns import Layout
 from penstock.spark.reading.parts import RowsPart
+from penstock.spark.sessions import local_sockets
 from penstock.spark.source import PenstockSource
 
 
@@ -77,6 +82,63 @@ def test_after_a_plan_the_modules_are_out_of_sight_too(monkeypatch: pytest.Monke
     assert gc.get_freeze_count() > 50_000
 
 
+def test_a_process_whose_session_has_ended_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    left = [False, True]
+
+    def worker(connection: object, authenticated: bool) -> int:
+        if left.pop(0):
+            raise BrokenPipeError(32, "Broken pipe")
+        return 7
+
+    main: Any = ModuleType("__main__")
+    main.__spec__, main.worker = ModuleSpec("pyspark.daemon", None), worker
+    monkeypatch.setitem(sys.modules, "__main__", main)
+    end_quietly()
+    quiet = main.worker
+    end_quietly()
+    assert main.worker is quiet, "it is told once"
+    assert [quiet(None, True), quiet(None, True)] == [7, 1]
+
+
+def test_a_process_of_another_program_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    main: Any = ModuleType("__main__")
+    main.worker = worker = object()
+    monkeypatch.setitem(sys.modules, "__main__", main)
+    end_quietly()
+    assert main.worker is worker
+
+
+def test_java_and_python_of_one_machine_talk_over_sockets_that_are_the_user_s_alone(tmp_path: Path) -> None:
+    """Who may connect may have code run.  The path of a socket is short: where the folder's is not, there is none."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as made:
+        told = local_sockets(Path(made))
+        folder = Path(told["spark.python.unix.domain.socket.dir"])
+        assert told["spark.python.unix.domain.socket.enabled"] == "true"
+        assert (folder.parent, stat.S_IMODE(folder.stat().st_mode)) == (Path(made), 0o700)
+        assert local_sockets(Path(made)) == told, "the folder of the session before is taken"
+    assert local_sockets(tmp_path / ("far" * 20)) == {}
+
+
+SOCKETS = """
+import sys, tempfile
+import penstock.spark
+
+with tempfile.TemporaryDirectory(dir="/tmp") as made:
+    spark = penstock.spark.session("local[1]", memory="512m", folder=made)
+
+    assert spark.conf.get("spark.python.unix.domain.socket.enabled") == "true"
+    assert spark.sparkContext.range(10).map(lambda n: n + 1).sum() == 55
+    made_by = spark.sparkContext.range(1).map(lambda n: sys.modules["__main__"].__spec__.name).collect()
+    assert made_by == ["penstock.spark.daemon"], made_by
+    spark.stop()
+"""
+
+
+def test_a_session_on_this_machine_is_one_of_these() -> None:
+    done = subprocess.run([sys.executable, "-c", SOCKETS], capture_output=True, text=True, check=False)
+    assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
+
+
 PLAN = """
 import sys
 from pyspark.sql.streaming import python_streaming_source_runner
@@ -104,6 +166,7 @@ import resource, sys
 import numpy as np
 from pyspark import TaskContext
 from penstock.spark import executor
+from penstock.spark.daemon import end_quietly
 
 TaskContext.get = lambda: object()
 assert executor.keep_freed()

@@ -18,6 +18,10 @@ from typing import Any
 
 from pyspark import TaskContext
 
+from penstock.spark.daemon import end_quietly
+
+end_quietly()  # whatever of ours Spark asks for in a process of its own, the source, a reader or a writer, loads this
+
 _known = 0  # modules when it was last done
 
 
@@ -33,6 +37,8 @@ def spare_modules() -> None:
     gc.collect()
     gc.freeze()
 
+
+LOOPS = frozenset({"pyspark.daemon", "penstock.spark.daemon"})
 
 TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # malloc.h of glibc
 KEPT_BYTES = 64 * 2**20
@@ -54,9 +60,9 @@ def keep_freed() -> bool:
 
 
 def _is_of_a_loop() -> bool:
-    """Whether this process was forked by `pyspark.daemon`."""
+    """Whether this process was forked by PySpark's daemon or ours."""
     main: Any = getattr(sys.modules["__main__"], "__spec__", None)
-    return (main is not None and main.name == "pyspark.daemon") or TaskContext.get() is not None
+    return (main is not None and main.name in LOOPS) or TaskContext.get() is not None
 
 
 def task_of() -> tuple[str, int] | None:

@@ -1,7 +1,11 @@
 """Spark sessions: their Java, one that is set up well for one machine, and how a session learns of the format.
 
-What a session needs on disk (links that make Python workers start faster, a quiet logging configuration, scratch files)
-lies in one folder that goes when the process ends.
+What a session needs on disk (links that make Python workers start faster, a quiet logging configuration, sockets,
+scratch files) lies in one folder that goes when the process ends.
+
+On one machine Java and its Python processes talk over Unix sockets.  Over TCP a task waits 40 ms before its first row:
+Java writes what the task is in two pieces, and keeps the second until it hears, as late as TCP may say so, that the
+first has come.
 
 Half of what a session costs until its first answer is the loading of classes.  Java maps an archive of them into memory
 instead (class data sharing).  It takes it only with the class path that the archive was made with, in which no folder
@@ -21,6 +25,7 @@ import atexit
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -88,6 +93,25 @@ appender.console.layout.pattern = %d{yyyy-MM-dd HH:mm:ss} %p %c{1}: %m%n
 """
 
 
+SOCKETS, SOCKETS_FOLDER = "spark.python.unix.domain.socket.enabled", "spark.python.unix.domain.socket.dir"
+
+FOLDER_MOST = 60
+"""Bytes of the path of a folder with sockets, whose own paths may have 107."""
+
+
+def local_sockets(scratch: Path) -> dict[str, str]:
+    """Settings of a session on this machine whose Python processes talk over Unix sockets; none where they cannot.
+
+    Who may connect may have code run, so their folder is the user's alone.
+    """
+    folder = scratch / "sockets"
+    if not hasattr(socket, "AF_UNIX") or len(os.fsencode(folder)) > FOLDER_MOST:
+        return {}
+    folder.mkdir(exist_ok=True)
+    folder.chmod(0o700)
+    return {SOCKETS: "true", SOCKETS_FOLDER: str(folder), "spark.python.daemon.module": "penstock.spark.daemon"}
+
+
 def defaults(master: str, memory: str) -> dict[str, str]:
     """Settings of a session; the caller's own win."""
     conf = {
@@ -127,6 +151,8 @@ def session(
     if folder is not None:  # else where Spark itself puts it, for who makes tables
         places["spark.sql.warehouse.dir"] = str(scratch / "warehouse")
     wanted = defaults(master, memory) | places | (conf or {})
+    if wanted["spark.master"].startswith("local"):
+        wanted = local_sockets(scratch) | wanted
     if archive := _archive(java, wanted):
         wanted[JAVA_OPTIONS] = f"{archive.options(_logging(scratch))} {wanted.get(JAVA_OPTIONS, '')}".rstrip()
         os.environ |= {"SPARK_HOME": str(archive.folder / "home"), "SPARK_CONF_DIR": str(archive.settings)}
