@@ -6,11 +6,13 @@ queue nor a disk.  Entries written between `begin` and `end` form one `Group`, w
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping
+from traceback import walk_tb
 from typing import Generic, TypeVar
 
 from penstock.core.state.encoding import dump
-from penstock.errors import PreconditionFailed
+from penstock.errors import PenstockError, PreconditionFailed
 from penstock.records.chunks import LSN_LIMIT, Now
 from penstock.records.entries import Control, Entry, Group, Moves, Publishes
 from penstock.records.kinds import FORMAT, MEANINGS, NO_ROUTE, NO_VIA, Kind, withheld
@@ -27,6 +29,13 @@ RUN_MOST = 1024
 """Records of a run."""
 
 
+def instants_of(error: BaseException) -> list[object]:
+    """Those that the calls of the core were handed which an exception has left."""
+    frames = [frame for frame, _ in walk_tb(error.__traceback__)]
+    own = [one for one in frames if str(one.f_globals.get("__name__", "")).startswith("penstock.core.")]
+    return [one.f_locals.get("now") for one in own]
+
+
 class Outbox(Generic[E]):
     """Journal, effects and the next LSN.  `E` is the union of effects."""
 
@@ -35,6 +44,7 @@ class Outbox(Generic[E]):
         "_at",
         "_began",
         "_group",
+        "_left_half",
         "_nesting",
         "_run",
         "_weighs",
@@ -61,6 +71,7 @@ class Outbox(Generic[E]):
         self._at: Now = self._asked  # when it did
         self._began = next_lsn  # what it would have given out first
         self._weighs = False  # it changes nothing before that
+        self._left_half = False  # an exception has left a command that may have changed something
 
     def write_as(self, format: int) -> None:
         """Other members read this log: write nothing that needs a newer format than this."""
@@ -87,6 +98,8 @@ class Outbox(Generic[E]):
         weighs: it changes nothing before it has written its first record.
         """
         if now is not self._asked and now is not self._at:
+            if (error := sys.exception()) is not None and not isinstance(error, PenstockError):
+                self._left_half = self._left_half or not self.whole_after(instants_of(error))
             self._asked, self._began, self._weighs = now, self.next_lsn, weighs
         if now.wall >= self.time:
             self.time = now.wall
@@ -99,8 +112,11 @@ class Outbox(Generic[E]):
         """Whether what failed has changed nothing; a group that a command had begun is forgotten then.
 
         instants: those that the failed calls were handed.  The last command was among them if one is its own; it had
-        changed nothing if it has written nothing, and is one that weighs first.
+        changed nothing if it has written nothing, and is one that weighs first.  Where a command before it was left so
+        by an exception on whose way out others were begun, that was judged as the first of these began.
         """
+        if self._left_half:
+            return False
         if not any(one is self._asked or one is self._at for one in instants):
             return self._nesting == 0
         if not self._weighs or self.next_lsn != self._began:

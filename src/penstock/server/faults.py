@@ -25,6 +25,7 @@ from traceback import walk_tb
 from types import FrameType, MethodType
 from typing import TYPE_CHECKING, Protocol, cast
 
+from penstock.core.outbox import instants_of
 from penstock.records.chunks import Now
 from penstock.records.remembered import Remembered
 
@@ -176,14 +177,12 @@ class Faults:
     def _whole(self, error: BaseException) -> bool:
         if self.behind or self.fatal is not None or isinstance(error, MemoryError):
             return False
-        instants, logs = list[object](), False
+        logs = False
         for frame in _frames(error):
             name = str(frame.f_globals.get("__name__", ""))
-            if name.startswith("penstock.core."):
-                instants.append(frame.f_locals.get("now"))
-            elif name.startswith("penstock.log."):
+            if name.startswith("penstock.log."):
                 logs = not name.endswith(".reader")
-        return not logs and self._core.whole_after(instants)
+        return not logs and self._core.whole_after(instants_of(error))
 
     def evict(self, asker: Asker) -> None:
         """Whoever is ended takes nothing any more, also by what was begun when it failed."""

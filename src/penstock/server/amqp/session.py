@@ -144,7 +144,7 @@ class Outgoing:
                 frames.append(data)
             data = b"".join(frames)
             frames.clear()
-        if data and not self._over:
+        if data and not (self._over or self._ended):  # behind the last word nothing is said
             self.sent_at = self._runtime.clock.mono()
             self.sent += len(data)
             self.writes += 1
