@@ -199,6 +199,31 @@ def test_a_call_that_fails_half_way_ends_the_server(life: Life, monkeypatch: pyt
     assert Life(life.disk, life.clock).ready("q") == 2
 
 
+def test_a_call_that_fails_half_way_ends_the_server_whatever_ran_on_the_way_out(
+    life: Life, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cleanup that is a command of its own, as the end of a consumer is, was taken for the one that had failed."""
+    publisher = life.client(confirm=True)
+    publisher.publish("q", b"1", b"2")
+    life.run()
+    queue = life.core.queue("/", "q")
+
+    def planted(*_: object) -> None:
+        raise Fault
+
+    def purges() -> None:
+        try:
+            life.core.purge_queue(life.engine.now(), queue)
+        finally:
+            monkeypatch.undo()
+            life.core.tick(life.engine.now())
+
+    monkeypatch.setattr(life.core, "_touch", planted)
+    with pytest.raises(Fault):
+        job_of(life, purges)
+    assert isinstance(life.engine.faults.fatal, Fault)
+
+
 # -- work that comes again
 
 

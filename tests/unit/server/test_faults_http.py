@@ -62,10 +62,10 @@ ACTS: Mapping[str, tuple[str, str, object]] = {
     "exchange": ("PUT", "/api/exchanges/%2F/e", {"type": "topic", "durable": True}),
     "bind": ("POST", "/api/bindings/%2F/e/amq.topic/q/gone", {"routing_key": "k"}),
     "policy": ("PUT", "/api/policies/%2F/p", POLICY),
-    "vhost": ("PUT", "/api/vhosts/v", {}),
+    "vhost": ("PUT", "/api/vhosts/v", dict[str, object]()),
     "user": ("PUT", "/api/users/u", {"password": "p", "tags": ""}),
     "permission": ("PUT", "/api/permissions/%2F/guest", PERMISSION),
-    "upload": ("POST", "/api/definitions", {"queues": [{"name": "d", "vhost": "/", "durable": True, "arguments": {}}]}),
+    "upload": ("POST", "/api/definitions", {"queues": [{"name": "d", "vhost": "/", "durable": True, "arguments": dict[str, object]()}]}),
 }
 
 
