@@ -89,4 +89,4 @@ def test_expressions_of_an_action_read_what_its_message_type_says(tmp_path: Path
     told = json.dumps(one)
     assert "[nvfix] /qty > 5" in told
     assert untyped("[nvfix] /qty")[0] == "nvfix"
-    assert "[nvfix] /qty\"" in told
+    assert '[nvfix] /qty"' in told

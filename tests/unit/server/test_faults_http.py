@@ -65,7 +65,11 @@ ACTS: Mapping[str, tuple[str, str, object]] = {
     "vhost": ("PUT", "/api/vhosts/v", dict[str, object]()),
     "user": ("PUT", "/api/users/u", {"password": "p", "tags": ""}),
     "permission": ("PUT", "/api/permissions/%2F/guest", PERMISSION),
-    "upload": ("POST", "/api/definitions", {"queues": [{"name": "d", "vhost": "/", "durable": True, "arguments": dict[str, object]()}]}),
+    "upload": (
+        "POST",
+        "/api/definitions",
+        {"queues": [{"name": "d", "vhost": "/", "durable": True, "arguments": dict[str, object]()}]},
+    ),
 }
 
 
