@@ -173,8 +173,7 @@ class LimitedModel(WholeModel):
         for w in self.workers:
             for lsn in list(w.held):
                 if over(self.messages[lsn]):
-                    w.held.remove(lsn)
-                    self.give_back(now, self.messages[lsn], failed=True, by=w)
+                    self.let_end(now, w, lsn)
             self.land()
 
 

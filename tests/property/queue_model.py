@@ -54,6 +54,12 @@ def matches(text: str, body: bytes) -> bool:
     return bool(body[0] & int(text))
 
 
+def first_served(workers: list[Worker]) -> list[Worker]:
+    """Those of them that come before all others: who let a lease end comes last, whatever its priority."""
+    top = max((not w.silent, w.priority) for w in workers)
+    return [w for w in workers if (not w.silent, w.priority) == top]
+
+
 class Model:
     looking: Callable[[], bool] = staticmethod(lambda: False)
     """Whether a filter has not answered yet for anything of what waited before it, or any for what came back."""
@@ -254,8 +260,7 @@ class Model:
         if found is None:
             return False
         message, wanting = found
-        top = max((not w.silent, w.priority) for w in wanting)
-        self.give(now, self.pick([w for w in wanting if (not w.silent, w.priority) == top]), message)
+        self.give(now, self.pick(first_served(wanting)), message)
         return True
 
     def pick(self, ws: list[Worker]) -> Worker:
@@ -394,9 +399,7 @@ class Model:
                 timeout = self.settings.consumer_timeout
                 overdue = timeout and self.messages[lsn].granted + timeout <= now
                 if overdue or 0 < self.messages[lsn].lease_end <= now:
-                    w.held.remove(lsn)
-                    w.silent = w.silent or not (w.passive or w.closed)
-                    self.give_back(now, self.messages[lsn], failed=True, by=w)
+                    self.let_end(now, w, lsn)
         due = [m for m in self.messages.values() if m.state == "delayed" and m.due <= now]
         for m in sorted(due, key=lambda m: (m.due, m.lsn)):
             if m.scheduled and 0 < m.deadline < m.due:
@@ -416,6 +419,12 @@ class Model:
                     self.enter(m)
         self.overdue(now)
         self.dispatch(now)
+
+    def let_end(self, now: int, w: Worker, lsn: int) -> None:
+        """A delivery has ended by time: its worker comes behind all others until it says something."""
+        w.held.remove(lsn)
+        w.silent = w.silent or not (w.passive or w.closed)
+        self.give_back(now, self.messages[lsn], failed=True, by=w)
 
     def settle(self, now: int, lsns: list[int], verb: str, by: Worker | None, client: str, delay: int | None) -> int:
         affected = 0

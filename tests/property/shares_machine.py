@@ -11,7 +11,7 @@ from typing import Any
 from penstock.core.effects import Key, Purpose
 from penstock.core.queue.places import places
 from penstock.records.queue_settings import QueueSettings
-from property.queue_model import Message, Worker
+from property.queue_model import Message, Worker, first_served
 from property.queue_walk import FILTERS, Walk
 from property.test_ordered_queue_model import RankedQueue, expected_key, expected_keys, expected_tenant
 from property.whole_machine import WholeMachine, WholeModel
@@ -153,8 +153,7 @@ class SharesModel(WholeModel):
         m = self.turn_of()
         if m is None:
             return False
-        top = max(w.priority for w in free)
-        self.give(now, self.pick([w for w in free if w.priority == top]), m)
+        self.give(now, self.pick(first_served(free)), m)
         return True
 
     def pull(self, now: int, w: Worker, count: int) -> int:
