@@ -210,3 +210,9 @@ def test_browsers_and_definition_agree_on_every_command(part: int, effort: int) 
         except Exception as error:
             error.add_note(f"walk {seed}: PENSTOCK_SEED={seed}")
             raise
+
+
+@pytest.mark.parametrize("seed", [456])
+def test_walks_that_parted_once(seed: int) -> None:
+    """Of what entered a ring in one moment one was replaced, and the others were read in no order."""
+    assert Walk(seed).run() == STEPS

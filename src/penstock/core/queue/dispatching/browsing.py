@@ -75,16 +75,12 @@ def newest(queue: Contents) -> int:
 def _unread(queue: Contents, consumer: Consumer) -> Iterator[tuple[int, Chunk]]:
     """What is ready and unread, in order: chunks, each with the place of its messages; 0 is their own."""
     heads = [run for run in queue.returned.runs() if run.place >= HEAD]
-    heads.sort(key=_where)
+    heads.sort(key=queue.returned.key)  # parts of what entered together have one place
     for run in heads:
         chunk = run.chunk if not consumer.heads else as_chunk([lsn for lsn in run.chunk if lsn not in consumer.heads])
         if len(chunk):
             yield run.place, chunk
     yield from _behind(queue, consumer.read)
-
-
-def _where(run: Run) -> int:
-    return run.where
 
 
 def _note(queue: Contents, consumer: Consumer, part: Chunk) -> None:
