@@ -7,7 +7,7 @@ queue nor a disk.  Entries written between `begin` and `end` form one `Group`, w
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from traceback import walk_tb
 from typing import Generic, TypeVar
 
@@ -29,7 +29,7 @@ RUN_MOST = 1024
 """Records of a run."""
 
 
-def instants_of(error: BaseException) -> list[object]:
+def _instants_of(error: BaseException) -> list[object]:
     """Those that the calls of the core were handed which an exception has left."""
     frames = [frame for frame, _ in walk_tb(error.__traceback__)]
     own = [one for one in frames if str(one.f_globals.get("__name__", "")).startswith("penstock.core.")]
@@ -99,7 +99,7 @@ class Outbox(Generic[E]):
         """
         if now is not self._asked and now is not self._at:
             if (error := sys.exception()) is not None and not isinstance(error, PenstockError):
-                self._left_half = self._left_half or not self.whole_after(instants_of(error))
+                self._left_half = self._left_half or not self.whole_after(error)
             self._asked, self._began, self._weighs = now, self.next_lsn, weighs
         if now.wall >= self.time:
             self.time = now.wall
@@ -108,16 +108,16 @@ class Outbox(Generic[E]):
         self._at = now
         return now
 
-    def whole_after(self, instants: Iterable[object]) -> bool:
-        """Whether what failed has changed nothing; a group that a command had begun is forgotten then.
+    def whole_after(self, error: BaseException) -> bool:
+        """Whether what failed with it has changed nothing; a group that a command had begun is forgotten then.
 
-        instants: those that the failed calls were handed.  The last command was among them if one is its own; it had
-        changed nothing if it has written nothing, and is one that weighs first.  Where a command before it was left so
-        by an exception on whose way out others were begun, that was judged as the first of these began.
+        The last command was among the failed calls if one of them was handed its instant; it had changed nothing if it
+        has written nothing, and is one that weighs first.  Where a command before it was left so by an exception on
+        whose way out others were begun, that was judged as the first of these began.
         """
         if self._left_half:
             return False
-        if not any(one is self._asked or one is self._at for one in instants):
+        if not any(one is self._asked or one is self._at for one in _instants_of(error)):
             return self._nesting == 0
         if not self._weighs or self.next_lsn != self._began:
             return False

@@ -25,7 +25,6 @@ from traceback import walk_tb
 from types import FrameType, MethodType
 from typing import TYPE_CHECKING, Protocol, cast
 
-from penstock.core.outbox import instants_of
 from penstock.records.chunks import Now
 from penstock.records.remembered import Remembered
 
@@ -182,7 +181,7 @@ class Faults:
             name = str(frame.f_globals.get("__name__", ""))
             if name.startswith("penstock.log."):
                 logs = not name.endswith(".reader")
-        return not logs and self._core.whole_after(instants_of(error))
+        return not logs and self._core.whole_after(error)
 
     def evict(self, asker: Asker) -> None:
         """Whoever is ended takes nothing any more, also by what was begun when it failed."""

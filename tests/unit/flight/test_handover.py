@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any, cast
 
@@ -30,7 +30,7 @@ class Loop:
         self.whole = True
         self.faults = Faults(cast("Any", self), cast("Any", None))
 
-    def whole_after(self, instants: Iterable[object]) -> bool:
+    def whole_after(self, error: BaseException) -> bool:
         return self.whole
 
     def arm(self) -> None:
