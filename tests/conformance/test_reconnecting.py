@@ -110,7 +110,7 @@ def test_an_iteration_goes_on_over_a_restart(
     assert again[0] == b"2"
     assert len(seen) == 12, "what was settled does not, and what nobody took was dropped"
     assert client.queue(name)["ready"] == client.queue(name)["leased"] == 0
-    told = [record.message for record in caplog.records if record.levelno >= logging.WARNING]
+    told = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
     assert "was lost and is tried again" in told[-2] or "was lost and is tried again" in told[1]
     assert any("has no effect" in one for one in told)
     assert any(one.startswith("connected to ") for one in told)

@@ -71,7 +71,7 @@ def test_what_waited_for_longer_than_its_lease_comes_anew_or_not_at_all(
             pass_time(broker, clock, 31)
             assert [taken(other) for _ in range(3)] == [(b"0", 2), (b"1", 2), (b"2", 2)]
             assert slow.take(0.0) is None
-            told = [record.levelname for record in caplog.records if "lease of a message ended" in record.message]
+            told = [record.levelname for record in caplog.records if "lease of a message ended" in record.getMessage()]
             assert told == ["WARNING", "DEBUG"]
 
 
