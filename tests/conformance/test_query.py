@@ -380,4 +380,11 @@ def test_the_command(broker: Broker, tmp_path: Path) -> None:
     assert run("SELECT * FROM orders WHERE id > 1000", "-o", str(tmp_path / "a.parquet")).exit_code == 0
     assert pyarrow.parquet.read_table(tmp_path / "a.parquet").column_names[:3] == ["lsn", "topic", "time"]
     assert isinstance(run("SELECT 1", "-o", str(tmp_path / "a.xlsx")).exception, InvalidArgument)
+    for place in (tmp_path / "none" / "b.csv", tmp_path / "a.csv" / "b.parquet"):
+        refused = run("SELECT 1 AS one", "-o", str(place)).exception
+        assert isinstance(refused, InvalidArgument), refused
+        assert f"{place} cannot be written: " in str(refused)
+    (tmp_path / "c.csv").mkdir()
+    assert isinstance(run("SELECT 1 AS one", "-o", str(tmp_path / "c.csv")).exception, InvalidArgument)
+    (tmp_path / "c.csv").rmdir()
     assert sorted(os.listdir(tmp_path)) == ["a.csv", "a.parquet"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -297,31 +298,46 @@ def _cell(value: object) -> object:
 
 
 def write_file(result: Result, path: Path) -> int:
-    """The rows as a file, whole or not at all; how many there were.  InvalidArgument for an end of no format."""
-    import pyarrow as pa
+    """The rows as a file, whole or not at all; how many there were.
 
-    from penstock.cli.exportfiles import FORMATS, writer_for
+    Errors: InvalidArgument for an end of no format, and for a place where no file can be written.
+    """
+    from penstock.cli.exportfiles import FORMATS
 
     form = FORMATS.get(path.suffix.lower())
     if form is None:
         raise InvalidArgument(f"{path}: the end of the name says the format, one of {', '.join(FORMATS)}")
     aside = path.with_name(f".{path.name}.part")
+    try:
+        with open(aside, "wb") as sink:
+            rows = _written(result, form, sink)
+        os.replace(aside, path)
+    except OSError as error:
+        raise InvalidArgument(f"{path} cannot be written: {error.strerror or error}") from error
+    finally:
+        with suppress(OSError):  # the place is none, which was told, or the file has its name
+            aside.unlink()
+    return rows
+
+
+def _written(result: Result, form: str, sink: Any) -> int:
+    """All rows are in the file; how many there were."""
+    import pyarrow as pa
+
+    from penstock.cli.exportfiles import writer_for
+
+    writer = writer_for(form, sink, "text" if form in ("csv", "jsonl") else "binary")
     rows = 0
-    with open(aside, "wb") as sink:
-        writer = writer_for(form, sink, "text" if form in ("csv", "jsonl") else "binary")
-        try:
-            for batch in result.batches():
-                rows += batch.num_rows
-                writer.write(plain(batch) if form == "csv" else batch)
-            if not rows:
-                writer.write(pa.RecordBatch.from_pylist([], result.schema))
-            writer.finish()
-        except BaseException:
-            writer.abandon()
-            sink.close()
-            aside.unlink(missing_ok=True)
-            raise
-    os.replace(aside, path)
+    try:
+        for batch in result.batches():
+            rows += batch.num_rows
+            writer.write(plain(batch) if form == "csv" else batch)
+        if not rows:
+            writer.write(pa.RecordBatch.from_pylist([], result.schema))
+        writer.finish()
+    except BaseException:
+        writer.abandon()
+        raise
     return rows
 
 
