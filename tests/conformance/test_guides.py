@@ -29,6 +29,14 @@ PRINTS = {
     "query.md": ["region", "north", "south", "2"],
     "replay.md": ["'region': 'north'", "'region': 'south'", "bill 1", "bill 2"],
     "message-types.md": ["a-1"],
+    "flight.md": [
+        "2",
+        "True",
+        "[b'one', b'two']",
+        "['subscribed']",
+        "[(b'one', 1), (b'two', 1)]",
+        "{'answer': 1, 'affected': 2, 'stale': 0}",
+    ],
     "rabbitmq.md": ["order.new b'{\"id\": 1}'", "b'hello'", " b'{}'"],
 }
 """What each guide prints, line by line: the line itself, or a part of it."""
@@ -62,6 +70,7 @@ def test_a_guide_does_what_it_says(
     for written, real in {
         "amqp://guest:guest@localhost": server.amqp_url,
         "penstock://localhost": server.flight_url,
+        "grpc://localhost:8815": f"grpc://{server.flight_url.rpartition('@')[2]}",
     }.items():
         programs = [program.replace(written, real) for program in programs]
     run(programs, {}, name)
