@@ -8,8 +8,8 @@ when `penstock up` starts, on a folder whose pipelines have never run and then o
 begins with the process, so Java's start, Spark's and the server's are part of it, and ends with the first message of
 the ninth output.  CPU is that of all its processes until then.
 
-By turns that is measured as it comes, and as docs/pipelines.md advises for small batches: with an archive of Spark's
-classes, which is made once before, and a Java that compiles less.
+By turns that is measured as it comes, and as docs/pipelines.md advises for quicker starts: with an archive of Spark's
+classes, which is made once before.
 
 Every run is checked: each pipeline that gives a row a message has given as many as it was given.
 """
@@ -22,7 +22,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -57,16 +57,15 @@ def odd(orders):
 NAMES = (*SELECTS, *SUMS, "odd")
 
 
-SMALL = 'conf = { "spark.driver.extraJavaOptions" = "-XX:TieredStopAtLevel=1" }'
-WAYS = {"nine pipelines": (), "nine pipelines as small ones": (SMALL,)}
-"""How they run, and what of it is a setting."""
+WAYS = {"nine pipelines": "none", "nine pipelines with an archive of classes": "archive"}
+"""How they run, and the folder of caches that is for it."""
 
 
-def settings(folder: Path, more: Sequence[str] = ()) -> str:
-    """The file.  more: lines about Spark."""
+def settings(folder: Path) -> str:
+    """The file."""
     out = [
         "[server]", f'data = "{folder}/data"', "", "[listen]", 'amqp = "off"', 'http = "off"', 'flight = "127.0.0.1:0"',
-        "", "[spark]", 'master = "local[2]"', *more,
+        "", "[spark]", 'master = "local[2]"',
     ]  # fmt: skip
     for name in NAMES:
         what = 'python = "nine:odd"' if name == "odd" else f'sql = "{ {**SELECTS, **SUMS}[name] }"'
@@ -86,12 +85,12 @@ def main() -> None:
     figures = {(way, what): list[float]() for way in WAYS for what in ("first", "CPU", "again")}
     with work_folder(given.folder) as caches:
         archived = [sys.executable, "-m", "penstock.spark.class_archive"]
-        subprocess.run(archived, env=environ(caches / "small"), stdout=subprocess.DEVNULL, check=True)
+        subprocess.run(archived, env=environ(caches / "archive"), stdout=subprocess.DEVNULL, check=True)
         for _ in range(given.repeat):
-            for way, more in WAYS.items():
-                cache = caches / ("small" if more else "none")
+            for way, name in WAYS.items():
+                cache = caches / name
                 with work_folder(given.folder) as folder:
-                    (folder / "penstock.toml").write_text(settings(folder, more))
+                    (folder / "penstock.toml").write_text(settings(folder))
                     publish(folder, given.messages)
                     seconds, cpu = started(folder, given.messages, 1, cache)
                     figures[way, "first"].append(seconds)

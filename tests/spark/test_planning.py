@@ -16,6 +16,7 @@ from penstock.spark.pipelines.folders import Place
 from penstock.spark.pipelines.pipeline import Pipeline
 from penstock.spark.pipelines.plan_check import check
 from penstock.spark.remote import Where
+from penstock.spark.sessions import apart
 from spark_lab import Lab
 
 NOWHERE = "penstock://127.0.0.1:9"
@@ -172,3 +173,16 @@ def test_python_that_remembers_is_kept_in_rocksdb_alone(
     told = check(spark, pipeline(tmp_path / "spark", **given))
     assert told["why"] == "transformWithState needs protobuf: pip install protobuf"
     sys.modules.pop("penstock_seen_x", None)
+
+
+def test_streams_of_two_queries_share_nothing_that_spark_writes_when_it_starts_them(spark: Any) -> None:
+    """Nine that started at once broke the map of all, and no query of the session ran again."""
+
+    def environment(session: Any) -> Any:
+        found = session._jsparkSession.sessionState().dataSourceManager().lookupDataSource("penstock")
+        return found.dataSourceCls().envVars()
+
+    one, other = environment(apart(spark)), environment(apart(spark))
+    one.put("SPARK_BUFFER_SIZE", "of one")
+    assert "SPARK_BUFFER_SIZE" not in other
+    assert one["PYTHONPATH"] == other["PYTHONPATH"]

@@ -84,7 +84,7 @@ class TopicRights:
         )
 
 
-BATCH_ROWS = 10_000
+BATCH_ROWS = 20_000
 BATCH_BYTES = 16 * 2**20
 
 Batches = Iterator[pa.RecordBatch]

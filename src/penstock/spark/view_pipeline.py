@@ -43,6 +43,7 @@ from penstock.spark.pipelines.pipeline import Pipeline, lineage_of
 from penstock.spark.pipelines.reset import request_of
 from penstock.spark.record_batches import values
 from penstock.spark.remote import Where, remote
+from penstock.spark.sessions import apart
 from penstock.spark.sink import stage
 from penstock.spark.sink_rows import Outgoing
 
@@ -327,7 +328,7 @@ class ViewPipeline(Pipeline):
                 instance="a view that counts anew",
             )  # fmt: skip
         self.checkpoint.sweep()
-        session = spark.newSession()
+        session = apart(spark)
         told = server.act("stats", queue=source.queue, vhost=self.view.vhost)
         tasks = self.place.tasks(self.where)
         options = {**self.inputs.options(source, None, tasks), "stream": stream}

@@ -31,6 +31,7 @@ from penstock.spark.pipelines.outputs import Committed, Outputs
 from penstock.spark.pipelines.reset import carry_out, handover, places_of, request_of
 from penstock.spark.reading.inference import NO_MESSAGE
 from penstock.spark.remote import Where, remote
+from penstock.spark.sessions import apart
 from penstock.spark.source import examined
 
 OF_BATCHES = frozenset({"maxRowsPerTrigger", "minRowsPerTrigger", "maxTriggerDelay", "rescuedDataColumn"})
@@ -267,7 +268,7 @@ class Pipeline:
         columns: of inputs, as they were inferred before; `patience`: seconds to wait for a server that could tell them.
         """
         definition = self.definition
-        session = spark.newSession()  # names of inputs and settings are this pipeline's own
+        session = apart(spark)  # names of inputs and settings are this pipeline's own
         for name in filter(lambda name: name.startswith("spark.sql."), definition.conf):
             session.conf.set(name, definition.conf[name])
         known = {
