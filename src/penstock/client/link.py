@@ -231,7 +231,7 @@ class Link:
 
         Unavailable when that lasts as long as an action may.
         """
-        crowd = Outage(self._patience)
+        crowd: Outage | None = None
         while True:
             try:
                 with translated():
@@ -239,6 +239,7 @@ class Link:
             except Unavailable as error:
                 if not crowded(error) or self.closed:
                     raise
+                crowd = crowd or Outage(self._patience)
                 crowd.failed(error)
             time.sleep(crowd.pause)
 

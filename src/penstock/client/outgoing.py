@@ -22,6 +22,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import datetime
+from functools import lru_cache
 from typing import Any, Self, cast
 
 import orjson
@@ -142,14 +143,19 @@ def columns_of(
 def one_row(columns: Mapping[str, object]) -> pa.RecordBatch:
     """A batch of one message; columns that are None are left out."""
     given = {name: value for name, value in columns.items() if value is not None}
-    fields = [PUBLISH.field(name) for name in given]
+    schema = _of_columns(tuple(given))
     arrays: list[pa.Array[Any]] = []
-    for field, value in zip(fields, given.values(), strict=True):
+    for kind, (name, value) in zip(schema.types, given.items(), strict=True):
         try:
-            arrays.append(pa.array([value], field.type))
+            arrays.append(pa.array([value], kind))
         except (pa.ArrowException, OverflowError) as error:
-            raise InvalidArgument(f"{field.name} is {value!r}, not {field.type}: {error}") from None
-    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
+            raise InvalidArgument(f"{name} is {value!r}, not {kind}: {error}") from None
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+@lru_cache(maxsize=64)
+def _of_columns(names: tuple[str, ...]) -> pa.Schema:
+    return pa.schema([PUBLISH.field(name) for name in names])
 
 
 def carrying(batch: pa.RecordBatch, more: Mapping[str, str]) -> pa.RecordBatch:
@@ -388,6 +394,10 @@ class Kept:
         with self._changed:
             return self._clock() - self._ways.get(way, -KEPT_S) < KEPT_S
 
+    def _is_quiet(self, now: float) -> bool:
+        """Whether no message went any way for a moment."""
+        return self._closed or now - next(reversed(self._ways.values()), -KEPT_S) >= KEPT_S
+
     def _went(self, way: Hashable) -> None:
         with self._changed:
             self._ways[way] = self._clock()
@@ -427,8 +437,10 @@ class Kept:
                 over = [one for one in self._idle if now - one.since > KEPT_S]
                 self._idle = self._idle[len(over) :]
                 if not self._idle and not over:
-                    self._watching = False
-                    return
+                    if self._is_quiet(now):
+                        self._watching = False
+                        return
+                    self._changed.wait(KEPT_S)  # the next message is under way, and begins no other thread
             _end(over)
 
     def drop(self) -> None:

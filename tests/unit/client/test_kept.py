@@ -5,10 +5,13 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import count
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 import penstock
@@ -195,3 +198,35 @@ def test_after_a_loss_none_of_the_others_is_used(tmp_path: Path, calls: Calls) -
         client.publish("q", b"lost")
     assert client._kept.idle == 0
     client.close()
+
+
+class Nowhere:
+    """A call whose every batch is stored at once."""
+
+    def write_batch(self, batch: pa.RecordBatch) -> None: ...
+    def write_metadata(self, words: bytes) -> None: ...
+    def done_writing(self) -> None: ...
+    def close(self) -> None: ...
+
+    def read(self) -> pa.Buffer:
+        said = b'{"rows":1,"stored":1,"duplicates":0,"unroutable":0,"refused_rows":0,"refused":[],"first":1,"last":1}'
+        return pa.py_buffer(said)
+
+
+def test_one_thread_looks_after_them_as_long_as_messages_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    """None waits while the next message is under way: that is no reason to end, and to begin anew for each."""
+    begun = list[str]()
+
+    class Counted(threading.Thread):
+        def start(self) -> None:
+            begun.append(self.name)
+            super().start()
+
+    monkeypatch.setattr(outgoing.threading, "Thread", Counted)
+    clock = count()  # of milliseconds, so that a machine that stands still is no reason to end either
+    kept, batch = outgoing.Kept(lambda: next(clock) / 1000), outgoing.one_row({"body": b"x"})
+    until = time.monotonic() + 5 * outgoing.KEPT_S
+    while time.monotonic() < until:
+        kept.send("way", None, batch, lambda: (Nowhere(), Nowhere()))
+    kept.close()
+    assert begun == ["penstock-kept"]
