@@ -179,6 +179,7 @@ def test_types_take_every_value_there_is(broker: Broker, client: penstock.Client
         ("DELETE FROM orders", InvalidArgument, "only SELECT"),
         ("COPY orders TO '/tmp/penstock-leak'", InvalidArgument, "only SELECT"),
         ("ATTACH '/tmp/penstock-leak'", InvalidArgument, "only SELECT"),
+        ("SELECT * FROM queue('q')", InvalidArgument, "no function of this name makes a table"),
         ("SELECT * FROM read_csv('/etc/passwd')", InvalidArgument, "disabled by configuration"),
         ("SELECT * FROM '/etc/passwd'", PenstockError, "/etc/passwd"),
         ("SELECT * FROM glob('/*')", InvalidArgument, "disabled by configuration"),

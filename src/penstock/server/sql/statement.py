@@ -235,17 +235,21 @@ class Allowed:
 
     def __init__(self) -> None:
         self._refused: frozenset[str] = frozenset()
+        self._known: frozenset[str] = frozenset()
         self._taken: frozenset[str] = frozenset()
 
     def judge(self, connection: Any, statement: Statement) -> None:
         """InvalidArgument for a function that is out of reach, or a name that hides a view of DuckDB's own."""
         if not self._refused:
             rows = connection.execute(
-                "SELECT DISTINCT lower(function_name) FROM duckdb_functions() WHERE stability <> 'CONSISTENT'"
+                "SELECT lower(function_name), bool_or(stability <> 'CONSISTENT') FROM duckdb_functions() GROUP BY 1"
             ).fetchall()
-            self._refused = frozenset(name for (name,) in rows) - COMPUTE | OTHERS
+            self._known = frozenset(name for name, _ in rows)
+            self._refused = frozenset(name for name, changing in rows if changing) - COMPUTE | OTHERS
             rows = connection.execute("SELECT DISTINCT lower(view_name) FROM duckdb_views() WHERE internal").fetchall()
             self._taken = frozenset(name for (name,) in rows)
+        for name in sorted(statement.table_functions - TABLES - self._known):
+            raise InvalidArgument(f"FROM {name}(): no function of this name makes a table; queues stand by name alone")
         for name in sorted(statement.table_functions - TABLES) + sorted(statement.functions & self._refused):
             raise InvalidArgument(
                 f"{name}() is disabled by configuration: it may tell of the machine, its files or its settings"
