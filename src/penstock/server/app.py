@@ -11,7 +11,6 @@ import logging
 import os
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -32,7 +31,7 @@ from penstock.server.accounts import Followed
 from penstock.server.bulk import RESTORE_PART
 from penstock.server.bulk.log_upkeep import Compactor
 from penstock.server.bulk.process import Bulk
-from penstock.server.clock import Alarm
+from penstock.server.clock import Alarm, Timed
 from penstock.server.doors.door_process import spawned
 from penstock.server.engine import Engine
 from penstock.server.faults import Chore
@@ -126,7 +125,8 @@ class App(Server):
         self._warm_timer: asyncio.TimerHandle | None = None
         self._tidiness = allocator.Tidy(settings.server.memory // HOLES_SHARE)
         self._cycles = allocator.Cycles(settings.server.memory // GARBAGE_SHARE)
-        self._tidying: Future[None] | None = None
+        self._collecting: Chore
+        self._giving: Chore
 
     async def start(self) -> Ready:
         """Recover and open the doors.  Raises what stands in the way; nothing is left running then."""
@@ -190,8 +190,8 @@ class App(Server):
         self.engine.tending.fill_heads()
         loop.set_exception_handler(self._stop_for)
         self._make_chores()
-        tick = Chore(self.engine.faults, self.clock, self.engine.tick)
-        self.alarm = Alarm(self.engine.next_deadline, tick.run, self.clock, loop.call_later)
+        timed = [Timed(*one, self.engine.faults, self.clock) for one in self.engine.timed()]
+        self.alarm = Alarm(timed, loop.call_later)
         self.engine.on_turn = self.alarm.look_soon
         if settings.link:
             self.link().start()
@@ -314,7 +314,7 @@ class App(Server):
         self.flight.links = self.link
         self.scratch = Scratch(data)
         self.scratch.clear()
-        self.pager = Pager(self.engine, self.scratch, pools.reading, loop.call_later)
+        self.pager = Pager(self.engine, self.scratch, pools.off(pools.reading), loop.call_later)
         if settings.link:
             self.links = self._links()  # before anybody is given a message that another site may have now
 
@@ -400,7 +400,8 @@ class App(Server):
         ]  # fmt: skip
         if self.engine.archive is not None:
             beats.append(self.engine.archive.beat)
-        self._chores = [Chore(self.engine.faults, self.clock, beat) for beat in beats]
+        works = [*beats, self._collect, self._give_back]
+        *self._chores, self._collecting, self._giving = (Chore(self.engine.faults, self.clock, one) for one in works)
 
     def _beat(self) -> None:
         for chore in self._chores:
@@ -408,10 +409,16 @@ class App(Server):
         self._beat_timer = self.loop.call_later(1.0, self._beat)
 
     def _tidy(self) -> None:
-        self._cycles.beat(self.engine.bodies.budget.used)
-        if self._tidying is None or self._tidying.done():
-            self._tidying = self.pools.reading.submit(self._tidiness.run) if self._tidiness.due() else None
         self._tidy_timer = self.loop.call_later(TIDY_S, self._tidy)
+        for chore in (self._collecting, self._giving):
+            chore.run()
+
+    def _collect(self) -> None:
+        self._cycles.beat(self.engine.bodies.budget.used)
+
+    def _give_back(self) -> None:
+        if not self._giving.busy and self._tidiness.due():
+            self._giving.hand_over(self.pools.off(self.pools.reading), self._tidiness.run)
 
     def _end_timers(self) -> None:
         """End all timers."""

@@ -7,11 +7,14 @@ is slept for, so each is followed by a look.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
+
+from penstock.server.faults import Chore
 
 if TYPE_CHECKING:
     from penstock.ports import Clock
+    from penstock.server.faults import Faults
 
 
 class SystemClock:
@@ -41,22 +44,48 @@ class Handle(Protocol):
         ...
 
 
+Dues = Callable[[], tuple[int | None, int | None]]
+"""When something is due, on the wall and on the monotonic clock, in microseconds; 0 is at once, None is never."""
+
+
+class Timed:
+    """One thing that has its times.  What fails puts itself off, and nothing beside it."""
+
+    def __init__(self, dues: Dues, tick: Callable[[], object], faults: Faults, clock: Clock) -> None:
+        """tick: does what is due."""
+        self._dues, self._tick, self._clock = dues, tick, clock
+        self._chore = Chore(faults, clock, self._do)
+        self._wait: int | None = None
+
+    def look(self) -> int | None:
+        """Do what is due; in how many microseconds to look again, 0 or less once that is done, None: never."""
+        if not self._chore.rests:
+            self._wait = None
+            self._chore.run()
+        return self._chore.rest or self._wait
+
+    def _do(self) -> None:
+        wall, mono = self._dues()
+        waits = [
+            deadline - clock
+            for deadline, clock in ((wall, self._clock.wall()), (mono, self._clock.mono()))
+            if deadline is not None
+        ]
+        if not waits:
+            return
+        self._wait = min(waits)
+        if self._wait <= 0:
+            self._tick()
+
+
 class Alarm:
-    """Ticks at deadlines.  Belongs to the loop's thread."""
+    """Looks at what is timed when it is due.  Belongs to the loop's thread."""
 
-    __slots__ = ("_call_later", "_clock", "_next_deadline", "_soon", "_tick", "_timer")
+    __slots__ = ("_all", "_call_later", "_soon", "_timer")
 
-    def __init__(
-        self,
-        next_deadline: Callable[[], tuple[int | None, int | None]],
-        tick: Callable[[], object],
-        clock: Clock,
-        call_later: Callable[[float, Callable[[], None]], Handle],
-    ) -> None:
-        """next_deadline: on the wall and the monotonic clock, in microseconds; None: nothing is due ever."""
-        self._next_deadline = next_deadline
-        self._tick = tick
-        self._clock = clock
+    def __init__(self, all_: Sequence[Timed], call_later: Callable[[float, Callable[[], None]], Handle]) -> None:
+        """all_: each is looked at, whatever becomes of the others."""
+        self._all = all_
         self._call_later = call_later
         self._timer: Handle | None = None
         self._soon = False  # the timer is that of a look after a turn, not of a deadline
@@ -77,17 +106,11 @@ class Alarm:
 
     def _look(self) -> None:
         self._timer, self._soon = None, False
-        wall, mono = self._next_deadline()
-        waits = [
-            deadline - clock
-            for deadline, clock in ((wall, self._clock.wall()), (mono, self._clock.mono()))
-            if deadline is not None
-        ]
+        waits = [wait for one in self._all if (wait := one.look()) is not None]
         if not waits:
             return
-        wait = min(waits) / 1e6
-        if wait <= 0:
-            self._tick()
+        seconds = min(waits) / 1e6
+        if seconds <= 0:
             self.look_soon()
-        else:
-            self._timer = self._call_later(min(max(wait, TICK_LAG_S), LONGEST_SLEEP_S), self._look)
+        elif not self._soon:  # a turn has ended meanwhile, and is looked at soon
+            self._timer = self._call_later(min(max(seconds, TICK_LAG_S), LONGEST_SLEEP_S), self._look)

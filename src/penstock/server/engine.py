@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from penstock.core.commands.deliveries import Deliveries, Delivery
     from penstock.log.log import Log
     from penstock.ports import Clock
+    from penstock.server.clock import Dues
     from penstock.server.faults import Asker
     from penstock.server.judging import Ask
     from penstock.server.runtime import Copies, Off, Soon
@@ -155,25 +156,44 @@ class Engine(Runtime):
 
     # -- time
 
-    def tick(self) -> None:
+    def timed(self) -> Sequence[tuple[Dues, Callable[[], None]]]:
+        """What has its times, and what does then what is due: what one of them fails at holds up none of the others."""
+        return (
+            (self.core.next_deadline, partial(self._ticked, self._tick_core)),
+            (self._schedule, partial(self._ticked, self.acts.timing.tick)),
+            (self._replays_due, partial(self._ticked, self.replays.tick)),
+            (self._alarms_due, partial(self._ticked, self.views.alarms.tick)),
+        )
+
+    def _ticked(self, tick: Callable[[], object]) -> None:
+        try:
+            tick()
+        finally:
+            self.arm()  # also for what was decided before something failed
+
+    def _tick_core(self) -> None:
         """Leases that ended, delays that are over, messages that expired."""
         self.core.tick(self.now())
-        self.acts.timing.tick()
-        self.replays.tick()
-        if self.views.alarms.all:
-            self.views.alarms.tick()
-        self.arm()
+
+    def _schedule(self) -> tuple[int | None, int | None]:
+        return (self.acts.timing.next() if self.core.rules.schedule else None), None
+
+    def _replays_due(self) -> tuple[int | None, int | None]:
+        return None, (self.replays.next_deadline() if self.replays.active else None)
+
+    def _alarms_due(self) -> tuple[int | None, int | None]:
+        return None, (self.views.alarms.next_deadline() if self.views.alarms.all else None)
+
+    def tick(self) -> None:
+        """All that is due."""
+        for _, tick in self.timed():
+            tick()
 
     def next_deadline(self) -> tuple[int | None, int | None]:
         """When to `tick` next, on the wall and on the monotonic clock; 0 is at once, None is never."""
-        wall, mono = self.core.next_deadline()
-        if self.core.rules.schedule and (scheduled := self.acts.timing.next()) is not None:
-            wall = scheduled if wall is None else min(wall, scheduled)
-        if self.replays.active and (replays := self.replays.next_deadline()) is not None:
-            mono = replays if mono is None else min(mono, replays)
-        if self.views.alarms.all and (told := self.views.alarms.next_deadline()) is not None:
-            mono = told if mono is None else min(mono, told)
-        return wall, mono
+        walls, monos = zip(*(dues() for dues, _ in self.timed()), strict=True)
+        wall = min((one for one in walls if one is not None), default=None)
+        return wall, min((one for one in monos if one is not None), default=None)
 
     # -- a turn
 

@@ -29,6 +29,8 @@ from penstock.records.chunks import Now
 from penstock.records.remembered import Remembered
 
 if TYPE_CHECKING:
+    import asyncio
+
     from penstock.core.broker import Core
     from penstock.ports import Clock
 
@@ -199,6 +201,7 @@ class Chore:
 
     def __init__(self, faults: Faults, clock: Clock, work: Callable[[], object]) -> None:
         self.failures = 0  # one after the other
+        self.busy = False  # what it has begun elsewhere runs
         self._faults = faults
         self._clock = clock
         self._work = work
@@ -207,7 +210,12 @@ class Chore:
     @property
     def rests(self) -> bool:
         """Whether it is put off."""
-        return bool(self.failures) and self._clock.mono() < self._until
+        return self.rest > 0
+
+    @property
+    def rest(self) -> int:
+        """For so many microseconds more it is put off."""
+        return max(self._until - self._clock.mono(), 0) if self.failures else 0
 
     def run(self) -> None:
         """Do it, unless it is put off."""
@@ -218,7 +226,7 @@ class Chore:
             self._work()
         except Exception as error:  # noqa: BLE001 - the border
             self._faults.contain(error, self)
-        if self.failures == failures:
+        if self.failures == failures and not self.busy:
             self.failures = 0
 
     def failed(self, error: Exception) -> None:
@@ -229,8 +237,42 @@ class Chore:
         """What it has begun came to its end."""
         self.failures = 0
 
+    @property
+    def asker(self) -> Asker:
+        """Of what it has handed to a thread."""
+        return self
+
+    def hand_over(
+        self, off: Callable[[Callable[[], None], Callable[[None], None]], object], work: Callable[[], None]
+    ) -> None:
+        """Have this done off the loop, as a part of it.  off: an `Off`."""
+        self.busy = True
+        off(work, self._came)
+
+    def _came(self, _: None) -> None:
+        self.busy = False
+        self.succeeded()
+
+    def begun(self, work: asyncio.Future[None]) -> None:
+        """This is a part of it that nobody waits for."""
+        self.busy = True
+        work.add_done_callback(self._ended)
+
+    def _ended(self, work: asyncio.Future[None]) -> None:
+        self.busy = False
+        if work.cancelled():
+            return
+        error = work.exception()
+        if error is None:
+            self.succeeded()
+        elif isinstance(error, Exception):
+            self.failed(error)
+        else:
+            raise error
+
     def end_by_fault(self) -> None:
         """It is put off."""
+        self.busy = False
         self.failures += 1
         rest = min(REST_MOST_US, REST_LEAST_US << min(self.failures - 1, 10))
         self._until = self._clock.mono() + rest

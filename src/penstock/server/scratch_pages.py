@@ -23,7 +23,6 @@ from array import array
 from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Executor, Future
 from contextlib import suppress
 from mmap import ACCESS_READ, MADV_DONTNEED, mmap
 from pathlib import Path
@@ -32,9 +31,12 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, cast
 import numpy as np
 import numpy.typing as npt
 
+from penstock.server.faults import Chore
+
 if TYPE_CHECKING:
     from penstock.ports import Backing
     from penstock.server.engine import Engine
+    from penstock.server.runtime import Off
 
 
 class Spans:
@@ -368,32 +370,37 @@ class Pager:
     """The pace.  For the loop's thread."""
 
     def __init__(
-        self, engine: Engine, scratch: Scratch, pool: Executor, later: Callable[[float, Callable[[], None]], object]
+        self, engine: Engine, scratch: Scratch, off: Off, later: Callable[[float, Callable[[], None]], object]
     ) -> None:
-        """later: run something after so many seconds.  pool: where pages are given back."""
+        """later: run something after so many seconds.  off: where pages are given back."""
         self._scratch = scratch
         self._engine = engine
-        self._pool = pool
+        self._off = off
         self._later = later
         self._going_on = False
         self._ended = False
         self._beats = 0
-        self._tidying: Future[None] | None = None
+        self._stepping = Chore(engine.faults, engine.clock, self._step)
+        self._tidying = Chore(engine.faults, engine.clock, self._tidy)
 
     def beat(self) -> None:
         """Once a second: let what is old go to the files, some arrays a step."""
         if not self._going_on:
             self._scratch.look()
-            self._step()
+            self._stepping.run()
         self._beats += 1
-        if self._beats >= TIDY_BEATS and self._scratch.used and (self._tidying is None or self._tidying.done()):
+        if self._beats >= TIDY_BEATS and self._scratch.used and not self._tidying.busy:
             self._beats = 0
-            self._tidying = self._pool.submit(self._scratch.tidy)
+            self._tidying.run()
 
     def _step(self) -> None:
+        self._going_on = False
         self._going_on = not self._ended and self._engine.core.page(self._scratch, STEP)
         if self._going_on:
-            self._later(PAUSE_S, self._step)
+            self._later(PAUSE_S, self._stepping.run)
+
+    def _tidy(self) -> None:
+        self._tidying.hand_over(self._off, self._scratch.tidy)
 
     def end(self) -> None:
         """Nothing goes there any more, and the files go."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
-from penstock.server.clock import LONGEST_SLEEP_S, TICK_LAG_S, Alarm
+from penstock.server.clock import LONGEST_SLEEP_S, TICK_LAG_S, Alarm, Timed
 
 
 class Time:
@@ -15,7 +16,8 @@ class Time:
         self.deadline: int | None = None
         self.ticks: list[int] = []
         self.timers: list[Timer] = []
-        self.alarm = Alarm(lambda: (self.deadline, None), self.tick, self, self.call_later)
+        faults: Any = None  # nothing fails
+        self.alarm = Alarm([Timed(lambda: (self.deadline, None), self.tick, faults, self)], self.call_later)
 
     def wall(self) -> int:
         return self.now

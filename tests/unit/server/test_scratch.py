@@ -7,15 +7,15 @@ import logging
 import os
 from array import array
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
 from penstock.server import scratch_pages as files
+from penstock.server.faults import Faults
 from penstock.server.scratch_pages import HEAD, MARK, STEP, TIDY_BEATS, Pager, Scratch, ScratchFile
-from penstock.testing.instance import NoFile
+from penstock.testing.instance import FakeClock, NoFile
 
 SOME = array("q", range(100_000))
 
@@ -174,6 +174,8 @@ class FakeCore:
 class FakeEngine:
     def __init__(self, steps: int) -> None:
         self.core = FakeCore(steps)
+        self.clock = FakeClock(0)
+        self.faults = Faults(cast("Any", self.core), self.clock)
 
 
 def test_the_pace_steps_with_pauses_and_pages_given_back_now_and_then() -> None:
@@ -181,18 +183,21 @@ def test_the_pace_steps_with_pauses_and_pages_given_back_now_and_then() -> None:
     backing = NoFile()
     scratch = Scratch(Path("unused"), lambda _: backing)
     engine = FakeEngine(3)
-    with ThreadPoolExecutor(1) as pool:
-        pager = Pager(cast("Any", engine), scratch, pool, lambda seconds, work: later.append(work))
+
+    def off(work: Callable[[], Any], done: Callable[[Any], None]) -> None:
+        done(work())
+
+    pager = Pager(cast("Any", engine), scratch, off, lambda seconds, work: later.append(work))
+    pager.beat()
+    assert engine.core.asked == [STEP]
+    pager.beat()
+    assert engine.core.asked == [STEP], "a look that is not over is not begun again"
+    while later:
+        later.pop()()
+    assert engine.core.asked == [STEP] * 3
+    held = scratch("").keep(SOME)
+    for _ in range(TIDY_BEATS):
         pager.beat()
-        assert engine.core.asked == [STEP]
-        pager.beat()
-        assert engine.core.asked == [STEP], "a look that is not over is not begun again"
-        while later:
-            later.pop()()
-        assert engine.core.asked == [STEP] * 3
-        held = scratch("").keep(SOME)
-        for _ in range(TIDY_BEATS):
-            pager.beat()
     assert held is not None
     assert backing.given_back == 1
     pager.end()

@@ -12,6 +12,7 @@ from starlette.responses import Response
 from penstock.errors import Unavailable
 from penstock.records.rights import LOGIN, MANAGEMENT, MONITORING, Level
 from penstock.server.allocator import resident_bytes
+from penstock.server.faults import Chore
 from penstock.server.follow import Asking
 from penstock.server.http.routes import Row as Path
 from penstock.server.notices import Missed, RingSource
@@ -51,6 +52,7 @@ class Events:
         self._watch: Watch | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._counting: asyncio.Task[None] | None = None
+        self._chore: Chore | None = None  # those looks, once the server is there
         self.closed = ""  # why nobody is let in any more
 
     # -- looks
@@ -60,12 +62,19 @@ class Events:
         self._look()
 
     def _look(self) -> None:
-        if self._server.serving and not self.closed:
-            watch = self.watch_of()
-            watch.look()
-            if self.places and (self._counting is None or self._counting.done()):
-                self._counting = asyncio.ensure_future(watch.census.count(COUNT_S))
         self._timer = asyncio.get_running_loop().call_later(LOOK_S, self._look)
+        if self._server.serving and not self.closed:
+            if self._chore is None:
+                self._chore = Chore(self._server.engine.faults, self._server.engine.clock, self._look_now)
+            self._chore.run()
+
+    def _look_now(self) -> None:
+        watch = self.watch_of()
+        watch.look()
+        if self.places and (self._counting is None or self._counting.done()):
+            assert self._chore is not None
+            self._counting = asyncio.ensure_future(watch.census.count(COUNT_S))
+            self._chore.begun(self._counting)
 
     def watch_of(self) -> Watch:
         """What looks.  Raises Unavailable while the server starts."""

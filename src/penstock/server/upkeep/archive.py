@@ -211,6 +211,7 @@ class Archiving:
         try:
             while await self.step():
                 pass
+            self.why = None
         except Unavailable as error:
             if not self.stopping:
                 self._failure(error)

@@ -169,8 +169,8 @@ class Keeper:
         self._tidy = tidy
         self._seen = self._bytes  # bytes written as of the last beat
         self._untidy = False
-        self._tidying: asyncio.Future[None] | None = None
         self._chore = Chore(runtime.faults, runtime.clock, self.beat)
+        self._giving = Chore(runtime.faults, runtime.clock, self._tidy_up)
 
     @property
     def rule(self) -> str:
@@ -224,9 +224,9 @@ class Keeper:
         written = self.runtime.log.bytes_written
         if written != self._seen:
             self._seen, self._untidy = written, True
-        elif self._untidy and self._tidy is not None:
+        elif self._untidy and self._tidy is not None and not self._giving.rests:
             self._untidy = False
-            self._tidying = self._loop.run_in_executor(self._pool, self._tidy)
+            self._giving.begun(self._loop.run_in_executor(self._pool, self._tidy))
 
     def _checkpoint_due(self) -> bool:
         """Whether enough was logged since the last one."""
