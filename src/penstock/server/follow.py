@@ -27,9 +27,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from enum import Enum
-from typing import Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from penstock.errors import PenstockError
+from penstock.server.faults import TOLD, asker_behind, asker_of
+
+if TYPE_CHECKING:
+    from penstock.server.faults import Asker
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -93,6 +97,13 @@ class Reader(Protocol[P]):
 
 class Source(ABC, Generic[T]):
     """Something to follow: a snapshot, then its changes."""
+
+    _reader: Reader[T]  # of one that wakes it
+
+    @property
+    def asker(self) -> Asker | None:
+        """Who reads it."""
+        return asker_of(self._reader)
 
     @abstractmethod
     def begin(self, reader: Reader[T]) -> None:
@@ -159,6 +170,18 @@ class Follow(Generic[T]):
             self.close()
             self._taker.ended(error)
 
+    # -- faults
+
+    kind = "reader"
+
+    @property
+    def asker(self) -> Asker:
+        return self
+
+    def end_by_fault(self) -> None:
+        """The taker is told: what came next is not known to have been handed over."""
+        self.fail(PenstockError(TOLD))
+
     def step(self) -> None:
         """Hand over all that there is, and there is room for."""
         self._woken = True
@@ -213,6 +236,11 @@ class Asking(Generic[T]):
     @property
     def paused(self) -> bool:
         return self._is_paused()
+
+    @property
+    def asker(self) -> Asker | None:
+        """Of the reader that is asked for."""
+        return asker_behind(self.step)
 
     def room(self) -> int:
         return 0

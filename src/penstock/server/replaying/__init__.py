@@ -39,8 +39,9 @@ from penstock.expr import Filter
 from penstock.history.spans import Stretch, check_missing, reads, resolve
 from penstock.log.writer import last_of
 from penstock.records.entries import Entry, Group, Publishes
+from penstock.server.replaying.feed import Feed
 from penstock.server.replaying.log_source import Asked, Follower, LogSource, parse_rate
-from penstock.server.replaying.page import Feed, look
+from penstock.server.replaying.page import look
 from penstock.server.replaying.selection import Selection, Sieve, refuse_mixed, sieve_of
 from penstock.server.upkeep.retention import HOLD_US
 from penstock.wire.flight.bookmarks import parse_span
@@ -240,12 +241,9 @@ class Replays:
         gathered = self._gathered
         while gathered and gathered[0][0] <= lsn:
             for batch in gathered.popleft()[1]:
-                for feed in self._interested(batch):
-                    feed.add(batch)
+                self.run_each([partial(feed.add, batch) for feed in self._interested(batch)])
         self.level = lsn
-        for feed in list(self._feeds.values()):
-            if feed.behind or feed.kept_bytes:
-                feed.moved()
+        self.run_each([feed.moved for feed in self._feeds.values() if feed.behind or feed.kept_bytes])
 
     def tick(self) -> None:
         """Go on where a time has come."""
@@ -255,11 +253,10 @@ class Replays:
         while self._alarms and self._alarms[0][0] <= now:
             heappop(self._alarms)
         wall = self._runtime.clock.wall()
-        for source in list(self._sources):
-            if source.until is not None and source.until <= wall:
-                source.end_here(self._runtime.core.next_lsn)
-            elif source.due is not None and source.due <= now:
-                source.step()
+        over = [one for one in self._sources if one.until is not None and one.until <= wall]
+        due = [one for one in self._sources if one.due is not None and one.due <= now and one not in over]
+        self.run_each([partial(one.end_here, self._runtime.core.next_lsn) for one in over])
+        self.run_each([one.step for one in due])
 
     def next_deadline(self) -> int | None:
         """Mono microseconds at which `tick` has something to do; None: nothing ahead."""
@@ -307,6 +304,10 @@ class Replays:
             self.off(work, back)
         else:
             self._runtime.call_soon(lambda: back(work()))
+
+    def run_each(self, works: Iterable[Callable[[], object]]) -> None:
+        """Do each, also when one fails, which ends its reader."""
+        self._runtime.faults.run_each(works)
 
     # -- what it holds
 

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from penstock.errors import PenstockError
     from penstock.server.entitlements import Rights
     from penstock.server.follow import Reader, Taker
-    from penstock.server.replaying.page import Feed, Found
+    from penstock.server.replaying.feed import Feed
+    from penstock.server.replaying.page import Found
     from penstock.server.replaying.selection import Selection, Sieve
     from penstock.wire.flight.bookmarks import Recent
 

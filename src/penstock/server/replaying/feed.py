@@ -1,0 +1,272 @@
+"""Feeds of what is committed.
+
+A feed is what one selection of topics and one filter let through of what was just committed.  It looks at each batch
+once, however many followers it has, and keeps the pages that some of them have not taken yet, up to a bound; who is
+further behind reads the log.  Rows of small batches pass the filter on the loop, those of others in a thread; batches
+that wait for that are bounded too.
+
+    begins .................... upto          every wanted row of [begins, upto] is in `pages`, or was taken
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
+
+from penstock.errors import PenstockError
+from penstock.records.message_bodies import listed, size_of
+from penstock.server.faults import TOLD
+from penstock.server.judging import Ask
+from penstock.server.replaying.page import Page, pages_of
+from penstock.server.replaying.selection import Selection, Sieve, rows_at, rows_of
+
+if TYPE_CHECKING:
+    from penstock.memory import Account
+    from penstock.records.entries import Publishes
+    from penstock.server.faults import Asker
+    from penstock.server.runtime import Off
+
+
+QUIET_BYTES = 8_192
+"""A batch of no more bytes is evaluated on the loop."""
+
+KEPT_BYTES = 2 << 20
+"""Pages kept for followers that are a little behind."""
+
+WAITING_BYTES = 8 << 20
+"""Batches that wait for the filter's thread; with more the followers read the log instead."""
+
+
+class Reader(Protocol):
+    """A source that reads a feed, as the feed knows it."""
+
+    cursor: int
+
+    def hand(self, page: Page) -> None:
+        """A page for one that is live."""
+        ...
+
+    def fall_behind(self) -> None:
+        """It is not live any more."""
+        ...
+
+    def step(self) -> None:
+        """There may be something for it."""
+        ...
+
+    def fail(self, error: PenstockError) -> None:
+        """It cannot go on."""
+        ...
+
+
+class Committed(Protocol):
+    """What feeds have in common."""
+
+    off: Off | None  # runs work off the loop; None: soon, on it
+    ask: Ask | None  # the bulk child, if there is one
+    level: int  # all that is durable up to here was told to the feeds
+    kept: Account
+
+    def done(self) -> None:
+        """Something happened outside a turn: see that it is written."""
+        ...
+
+    def run_each(self, works: Iterable[Callable[[], object]]) -> None:
+        """Do each, also when one fails."""
+        ...
+
+
+class Feed:
+    """Made by `Replays`, which tells it what was committed."""
+
+    def __init__(self, replays: Committed, selection: Selection, sieve: Sieve | None, begins: int) -> None:
+        self.selection = selection
+        self.sieve = sieve
+        self.begins = begins
+        self.live: dict[Reader, None] = {}  # level with the feed: they take each page as it comes
+        self.behind: dict[Reader, None] = {}  # all others
+        self.kept_bytes = 0
+        self._replays = replays
+        self._pages: deque[Page] = deque()
+        self._waiting: deque[tuple[Publishes, list[int] | None, int]] = deque()  # for the filter: rows, and their bytes
+        self._waiting_bytes = 0
+        self._judging = False
+        self._judged = begins - 1  # while rows wait for the filter: all up to here are judged
+
+    @property
+    def upto(self) -> int:
+        """All up to this LSN is looked at, and handed to those who are live."""
+        if self._waiting or self._judging:
+            return max(self._judged, self.begins - 1)
+        return max(self._replays.level, self.begins - 1)
+
+    @property
+    def used(self) -> bool:
+        """Whether it has any followers."""
+        return bool(self.live or self.behind)
+
+    # -- faults
+
+    kind = "reader"
+
+    @property
+    def asker(self) -> Asker:
+        return self
+
+    def end_by_fault(self) -> None:
+        """Whoever reads it would miss something."""
+        for follower in [*self.live, *self.behind]:
+            follower.fail(PenstockError(TOLD))
+
+    # -- what was committed
+
+    def add(self, batch: Publishes) -> None:
+        """A durable batch, in order."""
+        if batch.first + len(batch.bodies) <= self.begins:
+            return
+        rows = rows_of(self.selection, batch.topics)
+        if rows is not None and not rows:
+            return
+        if self.sieve is None:
+            self._spread(batch, rows)
+        else:
+            self._sift(self.sieve, batch, rows)
+
+    def _sift(self, sieve: Sieve, batch: Publishes, rows: list[int] | None) -> None:
+        """Pass rows through the filter: small ones at once, others behind those that wait for its thread."""
+        size = batch.size or size_of(batch.bodies)
+        if rows is not None:
+            size = size * len(rows) // len(batch.bodies)
+        quiet = size <= QUIET_BYTES or self._replays.off is None
+        if quiet and not self._waiting and not self._judging:
+            passed = _passed(sieve, batch, rows, None, here=True)
+            if passed:
+                self._spread(batch, passed)
+            return
+        if not self._waiting and not self._judging:
+            self._judged = batch.first - 1
+        self._waiting.append((batch, rows, size))
+        self._waiting_bytes += size
+        self._replays.kept.add(size)
+        if self._waiting_bytes > WAITING_BYTES:
+            self._give_up(batch.first + len(batch.bodies))
+        elif not self._judging:
+            self._judge()
+
+    def moved(self) -> None:
+        """All that is durable was added: let those go on that were behind."""
+        self._replays.run_each([follower.step for follower in self.behind])
+        self._trim()
+
+    def _spread(self, batch: Publishes, rows: list[int] | None) -> None:
+        for page in pages_of(batch, rows):
+            if page.last < self.begins:
+                continue
+            self._replays.run_each([partial(follower.hand, page) for follower in self.live])
+            if self.behind:  # it may be behind since this page
+                self._pages.append(page)
+                self._keep(page.size)
+            else:
+                self._clear()  # what was kept ends here, or there would be a hole behind it
+                self.begins = page.last + 1
+
+    def _judge(self) -> None:
+        """Pass what waits through the filter, off the loop."""
+        off, sieve = self._replays.off, self.sieve
+        assert off is not None
+        assert sieve is not None
+        self._judging = True
+        asked, self._waiting = self._waiting, deque()
+        size, self._waiting_bytes = self._waiting_bytes, 0
+        ask = self._replays.ask
+
+        def work() -> list[list[int]]:
+            return [_passed(sieve, batch, rows, ask, here=False) for batch, rows, _ in asked]
+
+        off(work, partial(self._answered, asked, size))
+
+    def _answered(
+        self, asked: deque[tuple[Publishes, list[int] | None, int]], size: int, passed: list[list[int]]
+    ) -> None:
+        self._replays.kept.add(-size)
+        for (batch, _, _), rows in zip(asked, passed, strict=True):
+            if rows:
+                self._spread(batch, rows)
+            self._judged = batch.first + len(batch.bodies) - 1
+        self._judging = False
+        if self._waiting:
+            self._judge()
+        self.moved()
+        self._replays.done()
+
+    def _give_up(self, begins: int) -> None:
+        """More comes than the filter's thread can do: whoever reads goes to the log, at its own pace."""
+        for follower in list(self.live):
+            follower.fall_behind()
+        self.drop()
+        self.begins = begins
+
+    def drop(self) -> None:
+        self._waiting.clear()
+        self._replays.kept.add(-self._waiting_bytes)
+        self._waiting_bytes = 0
+        self._clear()
+
+    def _clear(self) -> None:
+        self._pages.clear()
+        self._keep(-self.kept_bytes)
+
+    @property
+    def spare(self) -> int:
+        """Bytes that followers can read from the log as well."""
+        return self.kept_bytes + self._waiting_bytes
+
+    def give(self, need: int) -> int:
+        """Let go about so many of them, the oldest first; how many.  Who is behind reads the log."""
+        before = self.spare
+        while self._pages and before - self.spare < need:
+            self._drop_first()
+        if self._waiting and before - self.spare < need:
+            batch = self._waiting[-1][0]
+            self._give_up(batch.first + len(batch.bodies))
+        return before - self.spare
+
+    def _drop_first(self) -> None:
+        page = self._pages.popleft()
+        self._keep(-page.size)
+        self.begins = page.last + 1
+
+    def _keep(self, size: int) -> None:
+        self.kept_bytes += size
+        self._replays.kept.add(size)
+
+    # -- those who are behind
+
+    def page_from(self, lsn: int) -> tuple[Page | None, int]:
+        """The next page from an LSN on, at or above `begins`, and where to look after it."""
+        for page in self._pages:
+            if page.last >= lsn:
+                rest = page.from_lsn(lsn)
+                if rest is not None:
+                    return rest, rest.last + 1
+        return None, max(self.upto + 1, lsn)
+
+    def _trim(self) -> None:
+        """Let go what nobody who is behind wants here, and what is too much."""
+        if not self._pages:
+            return
+        least = min((one.cursor for one in self.behind if one.cursor >= self.begins), default=None)
+        while self._pages and (least is None or self._pages[0].last < least or self.kept_bytes > KEPT_BYTES):
+            self._drop_first()
+
+
+def _passed(sieve: Sieve, batch: Publishes, rows: list[int] | None, ask: Ask | None, *, here: bool) -> list[int]:
+    """The rows that pass.  here: on the loop, at once."""
+    bodies, properties, topics = listed(batch.bodies), batch.properties, batch.topics
+    places = range(len(bodies)) if rows is None else rows
+    if rows is not None:
+        bodies, properties, topics = [bodies[row] for row in rows], rows_at(properties, rows), rows_at(topics, rows)
+    lsns, times = [batch.first + row for row in places], [batch.time] * len(places)
+    return [places[hit] for hit in sieve.passed(bodies, properties, topics, lsns, times, ask, here=here)]
