@@ -24,6 +24,7 @@ from penstock.cli.driver_jobs import sweep
 from penstock.cli.supervisor import Supervisor, login
 from penstock.config.load import load_mapping, load_text
 from penstock.errors import DataFolderInUse, NotFound, SettingsError
+from penstock.spark.pipelines import driver
 from penstock.spark.pipelines.definition import Definition, Input
 from penstock.spark.pipelines.driver import Driver, Reporter
 from penstock.spark.pipelines.running import FAILURES_MAX, Running
@@ -258,6 +259,20 @@ def test_a_machine_without_room_for_a_process_is_asked_again(tmp_path: Path) -> 
     while not child.due():
         assert time.monotonic() < deadline
         rest.wait(0.005)
+
+
+def test_a_java_that_hangs_is_told_from_one_that_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its pipelines were shown as running for ever."""
+    lost = threading.Event()
+    pulse = driver.Pulse(lost.set)
+    for _ in range(3):
+        pulse.beat()
+        assert [pulse.is_lost() for _ in range(driver.LOOKS)] == [False] * driver.LOOKS
+    assert pulse.is_lost()
+    monkeypatch.setattr(driver, "LOOK_S", 0.001)
+    pulse.beat()
+    pulse.start()
+    assert lost.wait(60)
 
 
 def test_how_pipelines_are_is_read_by_the_thread_that_runs_them(tmp_path: Path) -> None:

@@ -8,7 +8,8 @@ that grows; what another try cannot mend, and ten failures without a batch betwe
 definition or its code changes.  A job that comes later takes the place of the one before, as far as a running process
 can take it up (`inbox.FOLLOWED`).
 `<folder>/status.json` says how each is, and the server is told the same by a thread of its own, so that one that is
-slow or gone holds up no pipeline (`Reporter`).  The process ends when its standard input does.
+slow or gone holds up no pipeline (`Reporter`).  The process ends when its standard input does, and when Java has not
+answered for minutes (`Pulse`): its parent starts another one, and the queries go on from their checkpoints.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
@@ -139,9 +141,47 @@ class Reporter:
             self._lag[one.name] = {name: lags[stream] for name, stream in names.items() if stream in lags}
 
 
+class Pulse:
+    """Whether the driver's loop goes round.  It asks Java at each turn, and a Java that hangs does not even refuse.
+
+    Looks are counted, and no time: who stops this process for an hour, or lets the machine sleep, has stopped them too.
+    """
+
+    def __init__(self, lost: Callable[[], object]) -> None:
+        """lost: called once, by another thread, when there was no beat between so many looks."""
+        self._lost = lost
+        self._beats = self._seen = self._without = 0
+        self._ended = threading.Event()
+
+    def start(self) -> None:
+        threading.Thread(target=self._watch, name="penstock-pulse", daemon=True).start()
+
+    def stop(self) -> None:
+        self._ended.set()
+
+    def beat(self) -> None:
+        """The loop has come round."""
+        self._beats += 1
+
+    def is_lost(self) -> bool:
+        """One look."""
+        self._without = 0 if self._beats != self._seen else self._without + 1
+        self._seen = self._beats
+        return self._without >= LOOKS
+
+    def _watch(self) -> None:
+        while not self._ended.wait(LOOK_S):
+            if self.is_lost():
+                self._lost()
+                return
+
+
 logger = logging.getLogger("penstock.pipelines")
 
 BEAT_S = 0.25
+LOOK_S, LOOKS = 5.0, 24
+"""Between two looks at the loop, and how many without a beat are too many: a full collection of Java takes seconds."""
+
 STATUS_S = 1.0
 STARTS_AT_ONCE = 4
 STOP_S = 8.0
@@ -257,9 +297,12 @@ class Driver:
             self.teller = _teller(str(told), str(self.job["url"]))
         conf = {**CONF, **cast("dict[str, str]", self.job.get("conf") or {})}
         spark = session(self.job["master"], memory=self.job["memory"], folder=scratch, conf=conf)
+        pulse = Pulse(partial(give_up, spark))
+        pulse.start()
         try:
             told = 0.0
             while not self.stopping.is_set():
+                pulse.beat()
                 now = time.monotonic()
                 self._look_at_job()
                 self._enter()
@@ -274,6 +317,7 @@ class Driver:
                     break
                 self.stopping.wait(BEAT_S)
         finally:
+            pulse.stop()
             self._stop()
             if self.logins is not None:
                 self.logins.close()
@@ -346,6 +390,16 @@ class Driver:
         """0, or that of the first failure where each pipeline runs once."""
         failed = [one for one in self.all if one.state == "failed"] if self.once else []
         return next((one.failure.exit_status if one.failure else 1 for one in failed), 0)
+
+
+def give_up(spark: Any) -> None:
+    """End this process and its Java, which may not hear that its parent is gone."""
+    logger.error("Java has not answered for %g s: this process ends, and its queries go on in the next", LOOK_S * LOOKS)
+    logging.shutdown()
+    java = getattr(spark.sparkContext._gateway, "proc", None)
+    if java is not None:
+        java.kill()
+    os._exit(1)
 
 
 def _teller(where: str, url: str) -> Teller:
