@@ -21,6 +21,7 @@ import penstock
 from flight_house import FlightHouse
 from penstock.errors import LogDamaged
 from penstock.records.message_bodies import PackedBodies, held_by
+from penstock.server.faults import TOLD
 from penstock.server.flight import downstream
 from penstock.server.flight.door import FlightLimits
 from penstock.wire.flight.commands import SETTLE
@@ -252,7 +253,7 @@ def test_a_stale_settle_is_counted_and_no_error(house: FlightHouse, raw: Raw) ->
     ("error", "code", "told"),
     [
         (LogDamaged("log/1 is not what was written"), "PS503", "log/1 is not what was written"),
-        (pa.ArrowInvalid("ours"), "PS000", "internal error; the server's log has the details"),
+        (pa.ArrowInvalid("ours"), "PS000", TOLD),
     ],
 )
 def test_a_delivery_that_cannot_be_read_ends_the_stream_with_its_error(

@@ -14,8 +14,7 @@ from choices import SEED
 from penstock.config.load import load_mapping
 from penstock.core.links.sharing import Site
 from penstock.errors import PenstockError
-from penstock.server.links.calling import Connection, ours
-from penstock.server.links.sending import hello_words
+from penstock.server.links.calling import Connection, hello_words, ours
 from sites.house import LINK, Sites, publish, work
 from sites.test_lying_sites import PIECE, head, rows
 from unit.core_links.test_lies import lies, parcel

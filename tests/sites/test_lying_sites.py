@@ -14,8 +14,7 @@ from penstock.config.load import load_mapping
 from penstock.core.links.sharing import Site
 from penstock.errors import PenstockError, PreconditionFailed
 from penstock.records.schema import CARRIED
-from penstock.server.links.calling import Connection, ours
-from penstock.server.links.sending import hello_words
+from penstock.server.links.calling import Connection, hello_words, ours
 from sites.house import Sites, publish, work
 
 PROPERTIES = b"\x10\x00\x02"

@@ -33,7 +33,7 @@ from penstock.core.state.durable import DurableState, canonical
 from penstock.core.state.objects import Objects
 from penstock.records.entries import Control
 from penstock.records.kinds import Kind
-from penstock.server.links.sending import hello_words
+from penstock.server.links.calling import hello_words
 from penstock.wire.flight.commands import Link
 from penstock.wire.flight.linking import read_heard
 from penstock.wire.flight.tickets import parse_exchange

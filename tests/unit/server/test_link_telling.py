@@ -21,6 +21,7 @@ from penstock.core.links import parcels, telling
 from penstock.core.links.parcels import Parcel, read
 from penstock.core.links.telling import Telling
 from penstock.errors import Unavailable
+from penstock.server.faults import TOLD, Faults, reports
 from penstock.server.links import sending
 from penstock.server.links.sending import AT_ONCE_LSNS, Outgoing
 from penstock.wire.flight.linking import SAID, Welcome
@@ -98,7 +99,8 @@ class Links:
     def __init__(self, world: Linked) -> None:
         self.loop = threading.RLock()
         clock = SimpleNamespace(mono=lambda: 1, wall=lambda: 1)
-        self.engine: Any = SimpleNamespace(core=world.core, log=Log(world), clock=clock)
+        faults = Faults(world.core, clock)  # type: ignore[arg-type]  # it is asked for nothing else
+        self.engine: Any = SimpleNamespace(core=world.core, log=Log(world), clock=clock, faults=faults)
 
     def call(self, work: Callable[[], T]) -> T:
         with self.loop:
@@ -126,6 +128,7 @@ def ends(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Linked, Links, Outgo
     a.declare("q")
     assert a.link(Linked("b")) == []
     monkeypatch.setattr(sending, "Connection", other)
+    monkeypatch.setattr(sending, "REST_LEAST_US", 0)
     links = Links(a)
     section = LinkSection.model_validate({"name": "b", "to": ["penstock://b:1"], "topic": [{"pattern": "q"}]})
     out = Outgoing(links, section, a.core.link_state("b"))  # type: ignore[arg-type]  # what it asks for is there
@@ -190,7 +193,7 @@ def test_what_cannot_be_told_ends_the_link_and_is_told_when_it_is_up_again(
 
     monkeypatch.setattr(Telling, "parcels", fails)
     publish(a, links, out, b"1")
-    assert out.why == "what happened here cannot be told"
+    assert out.why == TOLD
     eventually(lambda: other.bodies == [b"0", b"1"])
     assert other.connected == 2
 
@@ -236,3 +239,61 @@ def test_what_happened_to_very_many_is_told_in_turns_and_before_what_comes_next(
     told = [upto for upto, _ in other.parcels]
     assert told == sorted(told)
     eventually(lambda: out.done == links.engine.log.durable)
+
+
+THREADS = {
+    "its turn": (Outgoing, "_call_targets"),
+    "what it says": (Outgoing, "_tell_between"),
+    "what is written": (Outgoing, "_write"),
+    "its end": (Other, "close"),
+}
+
+
+@pytest.mark.parametrize("name", THREADS)
+def test_a_fault_in_the_thread_of_a_link_is_counted_and_the_site_is_called_again(
+    name: str, ends: tuple[Linked, Links, Outgoing, Other], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, links, out, other = ends
+    publish(a, links, out, b"0")
+    eventually(lambda: other.bodies == [b"0"])
+    owner, attribute = THREADS[name]
+    before: Callable[..., Any] = getattr(owner, attribute)
+    failed, counted = list[str](), reports.counts["link"]
+
+    def fails(*what: Any) -> Any:
+        if not failed:
+            failed.append(name)
+            raise ValueError("a mistake of ours")
+        return before(*what)
+
+    monkeypatch.setattr(owner, attribute, fails)
+    if name in {"its end", "its turn"}:
+        with links.loop:
+            out.renew("queues have changed")
+    publish(a, links, out, *[b""] * (AT_ONCE_LSNS + 1))
+    eventually(lambda: len(other.bodies) >= AT_ONCE_LSNS + 2)
+    assert failed == [name]
+    assert reports.counts["link"] == counted + 1
+    eventually(lambda: out.up and out.done == links.engine.log.durable)
+    assert links.engine.faults.fatal is None
+
+
+def test_a_link_that_fails_again_rests_longer_each_time_whatever_is_to_be_told(
+    ends: tuple[Linked, Links, Outgoing, Other], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, _, out, other = ends
+    rests = list[float]()
+
+    def fails(*_: Any) -> Any:
+        if len(rests) < 8:
+            raise ValueError("a mistake of ours")
+        return before(out, *_[1:])
+
+    before = Outgoing._talk
+    monkeypatch.setattr(sending, "REST_LEAST_US", 1_000_000)
+    monkeypatch.setattr(Outgoing, "_rest", lambda _, seconds: rests.append(seconds))
+    monkeypatch.setattr(sending, "AGAIN_S", (0.0, 0.0))
+    monkeypatch.setattr(Outgoing, "_talk", fails)
+    out.renew("queues have changed")
+    eventually(lambda: other.connected == 2 and out.up)
+    assert rests == [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0]

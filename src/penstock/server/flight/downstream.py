@@ -13,6 +13,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -25,6 +26,7 @@ from penstock.history.history import History
 from penstock.memory.slab import ROW_OVERHEAD, Piece
 from penstock.records.dataclass import dataclass
 from penstock.records.schema import TIMESTAMP
+from penstock.server.faults import TOLD, reports
 from penstock.server.flight.handover import Bell
 from penstock.wire.flight.codec import (
     bookmark_column,
@@ -261,9 +263,16 @@ class Downstream:
             # the client is gone; the reading thread sees that too and winds up
             self._on_gone()
         except _Unreadable as unreadable:
-            self.finished = True
-            self._on_unreadable(unreadable.error)
-            self._say_ended(writer, unreadable.error)
+            self._give_up(writer, unreadable.error)
+        except Exception as error:  # noqa: BLE001 - a thread that just ended would leave the client with its leases
+            reports.tell(error, "flight")
+            self._give_up(writer, PenstockError(TOLD))
+
+    def _give_up(self, writer: Any, error: PenstockError) -> None:
+        self.finished = True
+        self._on_unreadable(error)
+        with suppress(OSError):  # it is gone, too
+            self._say_ended(writer, error)
 
     @staticmethod
     def _say_ended(writer: Any, error: PenstockError) -> None:
@@ -317,5 +326,6 @@ class Downstream:
         except PenstockError as error:
             raise _Unreadable(error) from error
         except Exception as error:
-            logger.exception("deliveries of queue %r cannot be put together", self._name)
-            raise _Unreadable(PenstockError("internal error; the server's log has the details")) from error
+            logger.error("deliveries of queue %r cannot be put together", self._name)
+            reports.tell(error, "flight")
+            raise _Unreadable(PenstockError(TOLD)) from error

@@ -18,7 +18,7 @@ from penstock.core.effects import Verb
 from penstock.core.publishing.published import read_traits
 from penstock.core.queue import refusing
 from penstock.core.queue.places import AVAILABLE, leased
-from penstock.errors import AccessRefused, DiskFull, Draining, InvalidArgument, NotFound
+from penstock.errors import AccessRefused, DiskFull, Draining, InvalidArgument, NotFound, PenstockError
 from penstock.records.causes import death_reason
 from penstock.records.chunks import Chunk, as_chunk
 from penstock.records.dataclass import dataclass
@@ -26,6 +26,7 @@ from penstock.records.entries import Publishes
 from penstock.records.properties import Properties, decode, peeked
 from penstock.records.rights import USES, uses
 from penstock.server.entitlements import narrowed
+from penstock.server.faults import TOLD
 from penstock.server.gates import Receiver
 from penstock.server.http.routes import Row, exchange_name
 from penstock.server.operating import Operating, Waits, resolve
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from penstock.memory.slab import Piece
     from penstock.records.entries import Rows
     from penstock.server.entitlements import Rights
+    from penstock.server.faults import Asker
     from penstock.server.http.facts import Facts
     from penstock.server.http.routes import Ask
     from penstock.server.services import Server
@@ -194,11 +196,20 @@ class Messages(Commands):
                 chunks = getter.chunks
                 await self.decide(lambda: self.core.settle(self.now(), queue, chunks, verbs[mode], by=consumer))
         finally:
-            self.core.unsubscribe(self.now(), consumer, requeue=True)
-            self.engine.arm()
+            self._let_go(getter, consumer)
         if getter.got and mode != "ack_requeue_true":
             await self.durable(self.core.last_lsn)  # whoever is told that they are gone does not see them again
         return getter.got
+
+    def _let_go(self, getter: Getter, consumer: Consumer) -> None:
+        """What it has, and did not settle, goes back, also when this fails."""
+        try:
+            self.core.unsubscribe(self.now(), consumer, requeue=True)
+        except Exception as error:
+            self.engine.faults.contain(error, getter)
+            raise
+        finally:
+            self.engine.arm()
 
 
 class Getter(Receiver):
@@ -208,6 +219,7 @@ class Getter(Receiver):
         self._engine = commands.engine
         self._counters = commands.server.counters
         self._queue = queue
+        self._waits: asyncio.Future[None] | None = None  # for what it is given
         self.got = list[Got]()
         self.chunks = list[Chunk]()
         self.bytes = 0
@@ -221,6 +233,22 @@ class Getter(Receiver):
         """Never: what it takes was asked for."""
         return False
 
+    # -- faults
+
+    kind = "http"
+
+    @property
+    def asker(self) -> Asker:
+        return self
+
+    def end_by_fault(self) -> None:
+        """The request is told, and what it had goes back."""
+        if self._waits is not None and not self._waits.done():
+            self._waits.set_exception(PenstockError(TOLD))
+        self._engine.faults.evict(self)
+        self._engine.gates.drop(self)
+        self._engine.arm()
+
     async def pull(self, consumer: Consumer, count: int) -> bool:
         """Ask for some messages, and wait until they are here; False when there are none."""
         engine = self._engine
@@ -233,7 +261,7 @@ class Getter(Receiver):
             looked: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             engine.scans.after.append(partial(resolve, looked))
             await looked
-        arrived: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waits = arrived = asyncio.get_running_loop().create_future()
         engine.gates.after_deliveries(self, partial(resolve, arrived))
         await arrived
         return len(self.got) > before

@@ -9,20 +9,24 @@ import base64
 import ssl
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import orjson
 import pyarrow as pa
 from pyarrow import flight
 
 from penstock.errors import PenstockError, SettingsError, Unavailable
 from penstock.records.schema import CARRIED
+from penstock.server.faults import reports
 from penstock.wire.flight.failures import decode_error, lost
 from penstock.wire.flight.linking import Heard, Welcome, read_heard
+from penstock.wire.flight.tickets import told_sites
 
 if TYPE_CHECKING:
     from penstock.config.links import LinkSection, Target
+    from penstock.core.links.sharing import Site
     from penstock.server.flight.handover import Bell
 
 WELCOME_S = 10.0
@@ -87,6 +91,14 @@ class Connection:
             self._client.close()
         except pa.ArrowException:
             pass  # it was broken before
+
+
+def closed(connection: Connection) -> None:
+    """Cut it, whatever fails at that.  Any thread."""
+    try:
+        connection.close()
+    except Exception as error:  # noqa: BLE001 - nobody needs it any more
+        reports.tell(error, "link")
 
 
 class Reading(threading.Thread):
@@ -168,3 +180,12 @@ def _read(name: str, file: str) -> bytes:
         return Path(file).read_bytes()
     except OSError as error:
         raise SettingsError(f"{name} of a link: {file} cannot be read: {error.strerror or error}") from error
+
+
+def hello_words(name: str, site: Site, offers: list[Any], sites: Iterable[Site], *, sync: bool) -> bytes:
+    """The command by which a link begins."""
+    words = {
+        "name": name, "site": site.name, "origin": str(site.origin), "group": site.group, "sync": sync,
+        "offers": offers, "sites": told_sites(sites),
+    }  # fmt: skip
+    return orjson.dumps({"link": words})

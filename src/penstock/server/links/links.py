@@ -20,9 +20,10 @@ from penstock.expr import TopicPattern
 from penstock.records.chunks import LSN_LIMIT
 from penstock.records.event_actions import LINK, DowngradeStep
 from penstock.records.message_types import typed
-from penstock.server.faults import Told
+from penstock.server.faults import Chore, Told
+from penstock.server.links.calling import hello_words
 from penstock.server.links.receiving import Incoming
-from penstock.server.links.sending import Outgoing, hello_words
+from penstock.server.links.sending import Outgoing
 
 if TYPE_CHECKING:
     from penstock.config.links import LinkSection, LinkTopic
@@ -37,6 +38,9 @@ ASKING_S = 0.02
 """How often it is looked whether to ask other sites for messages, while a link is up."""
 
 BEAT_S = 0.5
+
+AGAIN_S = 60.0
+"""Giving up a site that queues wait for is tried so often, should it fail."""
 
 WARNED_MOST = 1000
 """Different sentences that are said of what comes over links."""
@@ -76,6 +80,9 @@ class Links:
             engine.on_broken.append(lambda _: self._confirms.clear())
         engine.pace = self.pace
         self._began = engine.clock.mono()
+        chore = partial(Chore, engine.faults, engine.clock)
+        self._asking = chore(self._ask_others)
+        self._looks = [chore(partial(self._look, one)) for one in self.outgoing.values()]
         engine.arm()
 
     def start(self) -> None:
@@ -174,7 +181,7 @@ class Links:
         confirms = self._confirms
         if confirms and confirms[0][0] <= (upto := self.persisted):
             while confirms and confirms[0][0] <= upto:
-                confirms.popleft()[1]()
+                self.engine.faults.run(confirms.popleft()[1])
             self.engine.arm()
 
     @property
@@ -217,6 +224,7 @@ class Links:
 
     def _give_up(self, site: str) -> None:
         if site in self.behind:
+            self.later(AGAIN_S, partial(self._give_up, site))  # if this fails
             seconds = self.outgoing[site].section.level_within / 1e6
             text = "site %r has not told in %g s what happened while this one was away: queues deliver without"
             logger.warning(text, site, seconds)
@@ -224,8 +232,8 @@ class Links:
 
     def _wait_no_longer(self, site: str) -> None:
         if site in self.behind:
-            self.behind.discard(site)
             self.engine.core.level(self.engine.now(), site)
+            self.behind.discard(site)
             self.engine.arm()
 
     def warn(self, line: str) -> None:
@@ -299,8 +307,7 @@ class Links:
     def _durable(self) -> None:
         """More of the log is on the disk."""
         lsn = self.engine.log.durable
-        for one in self.outgoing.values():
-            one.durable(lsn)
+        self.engine.faults.run_each([partial(one.durable, lsn) for one in self.outgoing.values()])
 
     def floor(self) -> int | None:
         """The lowest LSN that some site was not told of yet."""
@@ -310,6 +317,9 @@ class Links:
 
     def _ask(self) -> None:
         self.later(ASKING_S, self._ask)
+        self._asking.run()
+
+    def _ask_others(self) -> None:
         if self.engine.core.proxied or any(one.up for one in self.outgoing.values()):
             asked = self.engine.core.asks(self.engine.now())
             for one in asked:
@@ -321,16 +331,18 @@ class Links:
     def _beat(self) -> None:
         self.later(BEAT_S, self._beat)
         now = self.engine.clock.mono()
-        for other in list(self.incoming.values()):
-            other.beat(now)
-        for one in self.outgoing.values():
-            one.note()
-            one.judge_delay()
-            if one.up and self.engine.core.offers(one.name) != self._offers.get(one.name):
-                one.renew("queues have changed")
-            elif one.up and not {site.name for site in self.known if site.origin} <= self._introduced[one.name]:
-                one.renew("another site is there")  # which may ask that one for messages, through this one
+        self.engine.faults.run_each([partial(other.beat, now) for other in self.incoming.values()])
+        for look in self._looks:
+            look.run()
         self.engine.arm()
+
+    def _look(self, one: Outgoing) -> None:
+        one.note()
+        one.judge_delay()
+        if one.up and self.engine.core.offers(one.name) != self._offers.get(one.name):
+            one.renew("queues have changed")
+        elif one.up and not {site.name for site in self.known if site.origin} <= self._introduced[one.name]:
+            one.renew("another site is there")  # which may ask that one for messages, through this one
 
 
 def carried(section: LinkSection) -> list[Carries]:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.core.links.sharing import Site
 from penstock.errors import InvalidArgument, LogBroken, PenstockError, PreconditionFailed, Unavailable
 from penstock.records.schema import CARRIED
+from penstock.server.faults import TOLD
 from penstock.server.flight.downstream import Downstream
 from penstock.server.flight.handover import Answer
 from penstock.server.flight.publish import refusal
@@ -25,6 +26,7 @@ from penstock.wire.flight.linking import LINKED, SAID, Welcome, read_rows, read_
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from penstock.server.faults import Asker
     from penstock.server.flight.arriving import Arriving
     from penstock.server.flight.calls import Caller, Slot
     from penstock.server.flight.handover import Handover
@@ -70,8 +72,20 @@ class Incoming:
             most=handover.queued_most,
             on_room=_nobody,
             on_gone=partial(handover.post, partial(self.end, Unavailable("the other site is gone"))),
-            on_unreadable=_unreadable,
+            on_unreadable=lambda error: handover.post(partial(self.end, error)),
         )
+
+    # -- faults
+
+    kind = "link"
+
+    @property
+    def asker(self) -> Asker:
+        return self
+
+    def end_by_fault(self) -> None:
+        """The other site is told, and calls again."""
+        self.end(PenstockError(TOLD))
 
     # -- the loop's thread
 
@@ -211,8 +225,3 @@ class Incoming:
 
 
 def _nobody() -> None: ...
-
-
-def _unreadable(error: PenstockError) -> None:
-    """Nothing is delivered on a link."""
-    raise error

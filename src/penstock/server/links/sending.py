@@ -17,11 +17,10 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
-import orjson
 import pyarrow as pa
 
 from penstock.core.links.parcels import SPANS_MOST, Parcel
@@ -29,15 +28,16 @@ from penstock.core.links.sharing import Site
 from penstock.errors import PenstockError, PreconditionFailed, Unavailable
 from penstock.history.history import joined
 from penstock.log.record_batches import joined as as_one
+from penstock.server.faults import REST_LEAST_US, REST_MOST_US, TOLD, reports
 from penstock.server.flight.handover import Bell
-from penstock.server.links.calling import Connection, Reading, ours
+from penstock.server.links.calling import Connection, Reading, closed, ours
 from penstock.wire.flight.linking import BEAT, LEVEL, Welcome, ask_words
-from penstock.wire.flight.tickets import told_sites
 
 if TYPE_CHECKING:
     from penstock.config.links import LinkSection, Target
     from penstock.core.links.sharing import LinkState
     from penstock.core.links.telling import Telling
+    from penstock.server.faults import Asker
     from penstock.server.links.home import Sender
 
 logger = logging.getLogger("penstock.links")
@@ -105,6 +105,7 @@ class Outgoing:
         self._connection: Connection | None = None
         self._session = 1
         self._tries = 0
+        self._faults = 0  # that nobody expected, since it was level
         self._thread = threading.Thread(target=self._run, name=f"penstock-link-{self.name}", daemon=True)
 
     # -- the loop's thread
@@ -156,9 +157,8 @@ class Outgoing:
                 parcels = self._telling.parcels(as_one(batches))
                 while self._tell(parcels, int(batches[-1].column("lsn")[-1].as_py()), self._session):
                     pass
-        except Exception:
-            logger.exception("link %r", self.name)
-            self.renew("what happened here cannot be told")
+        except Exception as error:  # noqa: BLE001 - the border of one link
+            self._links.engine.faults.contain(error, self)
             return True
         self._read_upto(lsn, self._session)
         return True
@@ -251,6 +251,17 @@ class Outgoing:
             self._is("down", why)
             self._cut()
 
+    kind = "link"
+
+    @property
+    def asker(self) -> Asker:
+        return self
+
+    def end_by_fault(self) -> None:
+        """It begins anew, after a while."""
+        self._faults += 1
+        self.renew(TOLD)
+
     def nudge(self) -> None:
         """That site is there: call it at once."""
         if not self.up and not self._paused:
@@ -260,7 +271,7 @@ class Outgoing:
         connection, self._connection = self._connection, None
         self._session += 1
         if connection is not None:
-            threading.Thread(target=connection.close, name="penstock-link-close", daemon=True).start()
+            threading.Thread(target=closed, args=(connection,), name="penstock-link-close", daemon=True).start()
         self._bell.ring()
 
     def _is(self, state: State, why: str | None = None) -> None:
@@ -375,24 +386,50 @@ class Outgoing:
     def _run(self) -> None:
         links = self._links
         while not self._over:
-            for target in self.section.targets:
-                if self._halts():
-                    break
-                session = self._session
-                try:
-                    self._talk(target, session)
-                except Exception as error:
-                    if not isinstance(error, PenstockError | pa.ArrowException | OSError | StopIteration):
-                        logger.exception("link %r", self.name)
-                    if not links.post(partial(self._ended, ours(error, target), session)):
-                        return
-                finally:
-                    connection, self._connection = self._connection, None
-                    if connection is not None:
-                        connection.close()
+            rests = self._faults
+            try:
+                if not self._call_targets():
+                    return
+            except Exception as error:  # noqa: BLE001 - this thread goes on, or nobody calls that site again
+                self._failed(error)
+                if not links.post(partial(self._ended, PenstockError(TOLD), self._session)):
+                    return
             if not self._over:
                 self._tries += 1
                 self._bell.wait(3600.0 if self._paused else min(AGAIN_S[0] * 2 ** min(self._tries, 8), AGAIN_S[1]))
+            if self._faults > rests:
+                self._rest(min(REST_LEAST_US << min(self._faults - 1, 10), REST_MOST_US) / 1e6)
+
+    def _call_targets(self) -> bool:
+        """Talk to each until it ends, whatever ends it; False: the server stops."""
+        for target in self.section.targets:
+            if self._halts():
+                break
+            session = self._session
+            try:
+                self._talk(target, session)
+            except Exception as error:  # noqa: BLE001 - of Flight, or ours: the link says so
+                if not isinstance(error, PenstockError | pa.ArrowException | OSError | StopIteration):
+                    self._failed(error)
+                if not self._links.post(partial(self._ended, ours(error, target), session)):
+                    return False
+            finally:
+                connection, self._connection = self._connection, None
+                if connection is not None:
+                    closed(connection)
+        return True
+
+    def _failed(self, error: Exception) -> None:
+        """Nobody expected it: the site is called again later, each time."""
+        if not getattr(error, "told", False):  # else it was on the loop, which has counted it
+            reports.tell(error, self.kind)
+            self._faults += 1
+
+    def _rest(self, seconds: float) -> None:
+        """Also when there is something to tell: the same would fail again."""
+        until = time.monotonic() + seconds
+        while not self._halts() and (left := until - time.monotonic()) > 0:
+            self._bell.wait(left)
 
     def _halts(self) -> bool:
         return self._over or self._paused
@@ -450,6 +487,7 @@ class Outgoing:
     def _is_level(self, session: int) -> None:
         """All that there was when the link came up is told; on the loop."""
         if session == self._session:
+            self._faults = 0
             self._links.happened(self.name, "level")
 
     def _write(self, connection: Connection) -> None:
@@ -459,12 +497,3 @@ class Outgoing:
             connection.write(parcel.head, parcel.rows)
         while self._asks:
             connection.write(self._asks.popleft())
-
-
-def hello_words(name: str, site: Site, offers: list[Any], sites: Iterable[Site], *, sync: bool) -> bytes:
-    """The command by which a link begins."""
-    words = {
-        "name": name, "site": site.name, "origin": str(site.origin), "group": site.group, "sync": sync,
-        "offers": offers, "sites": told_sites(sites),
-    }  # fmt: skip
-    return orjson.dumps({"link": words})
