@@ -30,6 +30,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from penstock.errors import InvalidArgument, SettingsError
 from penstock.records.dataclass import dataclass
+from penstock.server.faults import reports
 
 if TYPE_CHECKING:
     import asyncio
@@ -379,7 +380,8 @@ class Keeper:
 
 
 def _raised(look: Future[None]) -> None:
-    look.result()  # what nobody expected is logged by the pool
+    if not look.cancelled() and (error := look.exception()) is not None:
+        reports.tell(error, "upkeep")  # the next look comes all the same
 
 
 def _in_words(identity: Identity) -> str:

@@ -19,6 +19,7 @@ from penstock.config.sections import TlsSection
 from penstock.errors import SettingsError
 from penstock.server import tls
 from penstock.server.amqp.links import FIRST
+from penstock.server.faults import reports
 from penstock.server.listening import Entry, Listener, bind
 from penstock.server.strangers import Complaints, Guards, Stranger, Terms
 from penstock.server.tls import Keeper, load, peer_of
@@ -128,6 +129,24 @@ async def test_it_looks_by_itself(files: Files, monkeypatch: pytest.MonkeyPatch)
         files.sign_server(("next",))
         await asyncio.wait_for(seen.wait(), 20)
         keeper.stop()
+
+
+async def test_a_fault_in_a_look_is_counted_and_the_next_look_comes(
+    files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    eyes = Eyes(Keeper(section(files)))
+    files.sign_server(("next",))
+    before = reports.counts["upkeep"]
+
+    def fails(_: object) -> None:
+        raise KeyError("as planted")
+
+    with monkeypatch.context() as planted:
+        planted.setattr(tls, "load", fails)
+        await eyes.look()
+    assert reports.counts["upkeep"] == before + 1
+    await eyes.look()
+    assert eyes.keeper.current().certificate.names == ("next",)
 
 
 # -- handshakes
