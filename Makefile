@@ -46,6 +46,7 @@ demo-sites: $(STAMP)
 
 check: $(STAMP)
 	@$(VENV)/bin/ruff check .
+	@$(VENV)/bin/ruff format --check --quiet .
 	@$(MAKE) --no-print-directory -j mypy pyright
 
 mypy pyright: $(STAMP)

@@ -1,7 +1,7 @@
 """FastStream's first steps on Penstock: what comes to `greetings` is answered on `answers`.
 
-    penstock serve &
-    faststream run serve:app
+penstock serve &
+faststream run serve:app
 """
 
 from faststream import Context, FastStream, Logger

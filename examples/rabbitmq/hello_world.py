@@ -1,7 +1,7 @@
 """One message through one queue.
 
-    python hello_world.py receive        in one terminal
-    python hello_world.py send           in another
+python hello_world.py receive        in one terminal
+python hello_world.py send           in another
 """
 
 import os

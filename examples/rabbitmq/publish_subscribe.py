@@ -1,7 +1,7 @@
 """One message to everybody who listens.
 
-    python publish_subscribe.py listen          in some terminals
-    python publish_subscribe.py say "text"      in another
+python publish_subscribe.py listen          in some terminals
+python publish_subscribe.py say "text"      in another
 """
 
 import os

@@ -1,7 +1,7 @@
 """Messages to those who asked for their severity.
 
-    python routing.py listen warning error      in one terminal
-    python routing.py say error "text"          in another
+python routing.py listen warning error      in one terminal
+python routing.py say error "text"          in another
 """
 
 import os

@@ -1,7 +1,7 @@
 """A function on another machine.
 
-    python rpc.py serve         in one terminal
-    python rpc.py call 30       in another: the thirtieth Fibonacci number
+python rpc.py serve         in one terminal
+python rpc.py call 30       in another: the thirtieth Fibonacci number
 """
 
 import os

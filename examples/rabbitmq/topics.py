@@ -1,7 +1,7 @@
 """Messages to those whose pattern matches: `*` is one word, `#` any number of them.
 
-    python topics.py listen "kern.*" "*.critical"       in one terminal
-    python topics.py say kern.info "text"               in another
+python topics.py listen "kern.*" "*.critical"       in one terminal
+python topics.py say kern.info "text"               in another
 """
 
 import os
