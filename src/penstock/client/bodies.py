@@ -66,17 +66,27 @@ def plain(body: bytes, content_type: str | None) -> object:
     """Parsed JSON where the content type says so, else bytes."""
     if (content_type or "").partition(";")[0].strip().lower() != JSON:
         return body
+    return parsed(body)
+
+
+def parsed(body: bytes, who: str = "") -> Any:
+    """The body as JSON.  InvalidBody with the place in it; who: whose it is, for that sentence."""
     try:
         return orjson.loads(body)
     except orjson.JSONDecodeError as error:
-        raise InvalidBody(f"the body is no JSON: {error}") from None
+        raise InvalidBody(f"the body{who} is no JSON: {error}") from None
 
 
-def _text(body: bytes, content_type: str | None) -> str:
+def decoded(body: bytes, who: str = "") -> str:
+    """The body as UTF-8.  InvalidBody as of `parsed`."""
     try:
         return body.decode()
     except UnicodeDecodeError as error:
-        raise InvalidBody(f"the body is no UTF-8 text: {error.reason} at byte {error.start}") from None
+        raise InvalidBody(f"the body{who} is no UTF-8 text: {error.reason} at byte {error.start}") from None
+
+
+def _text(body: bytes, content_type: str | None) -> str:
+    return decoded(body)
 
 
 def _struct(annotation: object) -> Reader:

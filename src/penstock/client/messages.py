@@ -17,12 +17,11 @@ from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeAlias, cast
 
-import orjson
 import pyarrow as pa
 
 from penstock.client import tracing
 from penstock.client.arguments import texts_checked
-from penstock.client.bodies import Reader, plain
+from penstock.client.bodies import Reader, decoded, parsed, plain
 from penstock.client.showing import facts
 from penstock.errors import InvalidBody, PreconditionFailed, Refused
 from penstock.records.causes import death_reason
@@ -130,12 +129,23 @@ class Values:
         return cast("bytes", self._rows.value("body", self._row))
 
     def json(self) -> Any:
-        """The body parsed as JSON.  Raises ValueError when it is none."""
-        return orjson.loads(self.body)
+        """The body parsed as JSON.  Raises InvalidBody, a ValueError too, when it is none."""
+        return parsed(self.body, self._whose)
 
     def text(self) -> str:
-        """The body as UTF-8.  Raises UnicodeDecodeError when it is none."""
-        return self.body.decode()
+        """The body as UTF-8.  Raises InvalidBody, a ValueError too, when it is none."""
+        return decoded(self.body, self._whose)
+
+    @property
+    def _source(self) -> str | None:
+        """The queue that it is of; None of what came from none."""
+        return self.queue
+
+    @property
+    def _whose(self) -> str:
+        """Behind "the body" in a sentence."""
+        where = f"topic {self.topic!r}" if self._source is None else f"queue {self._source!r}"
+        return f" of {self.bookmark!r} in {where}" if self.bookmark else f" of a row in {where}"
 
     @property
     def queue(self) -> str | None:
@@ -285,6 +295,10 @@ class Message(Values, Generic[B]):
         Read each time.  Raises InvalidBody when it is no such thing.
         """
         return cast("B", self._rows.read(self.body, self.content_type))
+
+    @property
+    def _source(self) -> str | None:
+        return self.queue or (None if self._consumer is None else self._consumer.source)
 
     @property
     def fence(self) -> int:

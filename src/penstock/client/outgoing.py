@@ -21,8 +21,10 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import fields, is_dataclass
 from datetime import datetime
 from functools import lru_cache
+from math import isfinite
 from typing import Any, Self, cast
 
 import orjson
@@ -49,11 +51,29 @@ def body_of(body: object) -> tuple[bytes, str | None]:
         return bytes(body), None
     if isinstance(body, str):
         return body.encode(), None
-    return to_json(body), JSON
+    made = to_json(body)
+    if b"null" in made and (place := _endless(body)) is not None:
+        raise InvalidArgument(f"a body does not become JSON: {place} is none of its numbers; None becomes null")
+    return made, JSON
+
+
+def _endless(value: object, place: str = "") -> str | None:
+    """Where NaN or an infinity is, which would be written as null and read back as None."""
+    if isinstance(value, float):
+        return None if isfinite(value) else f"{value} at {place or 'the whole body'}"
+    inner: Iterable[tuple[object, object]] = ()
+    if isinstance(value, Mapping):
+        inner = cast("Mapping[object, object]", value).items()
+    elif isinstance(value, list | tuple):
+        inner = enumerate(cast("Iterable[object]", value))
+    elif is_dataclass(value):
+        inner = ((one.name, getattr(value, one.name)) for one in fields(value))
+    found = (_endless(one, f"{place}/{name}") for name, one in inner)
+    return next((one for one in found if one is not None), None)
 
 
 def to_json(value: object) -> bytes:
-    """JSON text.  InvalidArgument for what JSON cannot hold."""
+    """JSON text, with null for NaN.  InvalidArgument for what JSON cannot hold."""
     try:
         return orjson.dumps(value, default=_plain, option=orjson.OPT_NON_STR_KEYS)
     except TypeError as error:

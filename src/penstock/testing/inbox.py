@@ -11,9 +11,8 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-import orjson
-
 from penstock.client.arguments import texts_checked
+from penstock.client.bodies import parsed
 from penstock.core.commands.subscription import STAYS
 from penstock.core.commands.subscription import Subscription as Wish
 from penstock.core.effects import Verb
@@ -106,8 +105,8 @@ class Message:
         return self.properties.priority or 0
 
     def json(self) -> Any:
-        """The body parsed as JSON.  Raises ValueError when it is none."""
-        return orjson.loads(self.body)
+        """The body parsed as JSON.  Raises InvalidBody, a ValueError too, when it is none."""
+        return parsed(self.body, f" of {self.bookmark!r} in queue {self.queue!r}")
 
     def ack(self) -> bool:
         """Done.  True if it had effect, False if the delivery was over already.  Durable when this returns."""

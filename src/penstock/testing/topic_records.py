@@ -7,8 +7,7 @@ from dataclasses import replace
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
-import orjson
-
+from penstock.client.bodies import parsed
 from penstock.errors import InvalidArgument
 from penstock.records import properties as header_codec
 from penstock.records.dataclass import dataclass
@@ -54,8 +53,8 @@ class Record:
         return header_codec.decode(self.properties).headers or {}
 
     def json(self) -> Any:
-        """The body parsed as JSON.  Raises ValueError when it is none."""
-        return orjson.loads(self.body)
+        """The body parsed as JSON.  Raises InvalidBody, a ValueError too, when it is none."""
+        return parsed(self.body, f" of {self.bookmark!r} in topic {self.topic!r}")
 
 
 class Records(Running):

@@ -14,9 +14,12 @@ import penstock
 from penstock.client.arguments import QueueOptions
 from penstock.client.bodies import plain, reader_of
 from penstock.client.messages import Message, Rows
+from penstock.client.outgoing import body_of
 from penstock.config.queue_settings import KEY_ALIASES, QUEUE_KEYS
 from penstock.config.queue_values import Kind
-from penstock.errors import InvalidArgument
+from penstock.errors import InvalidArgument, InvalidBody
+from penstock.testing import Broker
+from penstock.testing.topic_records import Record
 from penstock.units import Duration
 
 msgspec: Any = pytest.importorskip("msgspec")
@@ -107,3 +110,42 @@ def test_every_setting_is_known_to_type_checkers() -> None:
             assert get_args(get_args(hint)[0]) == tuple(key.choices), name
         elif key.kind in wanted:
             assert set(get_args(hint)) == set(get_args(wanted[key.kind])), name
+
+
+def _message(body: bytes) -> Message:
+    row = {"body": body, "bookmark": "0|7|", "lsn": 7, "topic": "orders", "queue": "to-ship", "exchange": ""}
+    return Message(Rows(pa.RecordBatch.from_pylist([row])), 0)
+
+
+def test_a_body_that_is_no_json_or_no_text_is_named() -> None:
+    """In the one tree of errors, with message, queue and place; still a ValueError, as before."""
+    with pytest.raises(InvalidBody, match=r"^the body of '0\|7\|' in queue 'to-ship' is no JSON: .*column 7"):
+        _message(b'{"id":').json()
+    with pytest.raises(ValueError, match=r"^the body of '0\|7\|' in queue 'to-ship' is no UTF-8 text: .* at byte 2$"):
+        _message(b"ab\xff").text()
+
+
+def test_the_test_broker_names_a_body_that_is_no_json() -> None:
+    with Broker(config={"queue": [{"name": "to-ship"}]}) as broker:
+        bookmark = broker.publish("to-ship", b"{")
+        [message] = broker.subscribe("to-ship").take()
+        with pytest.raises(InvalidBody, match="queue 'to-ship' is no JSON") as caught:
+            message.json()
+        assert bookmark in str(caught.value)
+        with pytest.raises(InvalidBody, match="topic 'to-ship' is no JSON"):
+            Record(None, "to-ship", b"{", 7, bookmark).json()
+
+
+@pytest.mark.parametrize(
+    ("body", "place"),
+    [({"x": float("nan")}, "nan at /x"), ([1, {"a": (float("inf"),)}], "inf at /1/a/0"), (float("nan"), "whole body"),
+     (Order(1, float("-inf")), "-inf at /total")],
+)  # fmt: skip
+def test_what_json_has_no_number_for_is_refused(body: object, place: str) -> None:
+    """It would be null, which no reader of numbers takes."""
+    with pytest.raises(InvalidArgument, match=place):
+        body_of(body)
+
+
+def test_null_and_numbers_become_json() -> None:
+    assert body_of({"x": None, "y": 1.5, "z": "null"})[0] == b'{"x":null,"y":1.5,"z":"null"}'
