@@ -69,20 +69,20 @@ def plain(body: bytes, content_type: str | None) -> object:
     return parsed(body)
 
 
-def parsed(body: bytes, who: str = "") -> Any:
-    """The body as JSON.  InvalidBody with the place in it; who: whose it is, for that sentence."""
+def parsed(body: bytes, whose: Callable[[], str] = str) -> Any:
+    """The body as JSON.  InvalidBody with the place in it; whose: it is, for that sentence."""
     try:
         return orjson.loads(body)
     except orjson.JSONDecodeError as error:
-        raise InvalidBody(f"the body{who} is no JSON: {error}") from None
+        raise InvalidBody(f"the body{whose()} is no JSON: {error}") from None
 
 
-def decoded(body: bytes, who: str = "") -> str:
+def decoded(body: bytes, whose: Callable[[], str] = str) -> str:
     """The body as UTF-8.  InvalidBody as of `parsed`."""
     try:
         return body.decode()
     except UnicodeDecodeError as error:
-        raise InvalidBody(f"the body{who} is no UTF-8 text: {error.reason} at byte {error.start}") from None
+        raise InvalidBody(f"the body{whose()} is no UTF-8 text: {error.reason} at byte {error.start}") from None
 
 
 def _text(body: bytes, content_type: str | None) -> str:

@@ -141,7 +141,6 @@ class Values:
         """The queue that it is of; None of what came from none."""
         return self.queue
 
-    @property
     def _whose(self) -> str:
         """Behind "the body" in a sentence."""
         where = f"topic {self.topic!r}" if self._source is None else f"queue {self._source!r}"

@@ -106,7 +106,7 @@ class Message:
 
     def json(self) -> Any:
         """The body parsed as JSON.  Raises InvalidBody, a ValueError too, when it is none."""
-        return parsed(self.body, f" of {self.bookmark!r} in queue {self.queue!r}")
+        return parsed(self.body, lambda: f" of {self.bookmark!r} in queue {self.queue!r}")
 
     def ack(self) -> bool:
         """Done.  True if it had effect, False if the delivery was over already.  Durable when this returns."""

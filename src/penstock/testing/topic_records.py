@@ -54,7 +54,7 @@ class Record:
 
     def json(self) -> Any:
         """The body parsed as JSON.  Raises InvalidBody, a ValueError too, when it is none."""
-        return parsed(self.body, f" of {self.bookmark!r} in topic {self.topic!r}")
+        return parsed(self.body, lambda: f" of {self.bookmark!r} in topic {self.topic!r}")
 
 
 class Records(Running):
