@@ -1,0 +1,51 @@
+"""Sites whose workers let leases end: each message is worked as often as that allows, and by others first."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from choices import SEED
+from penstock.core.queue.dispatching.consumers import Consumer
+from penstock.core.queue.dispatching.roster import Roster
+from sim.sites_hanging import Hanging
+
+SCHEDULES = 40
+
+
+def hang(seed: int) -> Counter[str]:
+    """One schedule; a fault of it is told with what runs it again."""
+    fabric = Hanging(seed, "ab" if seed % 4 else "abc", kills=seed % 3 == 0, deletes=seed % 5 == 0)
+    try:
+        fabric.run()
+    except Exception as error:
+        error.add_note(f"schedule {seed}, kind {fabric.kind}")
+        raise
+    return fabric.counts
+
+
+HAPPENS = ("granted", "killed", "deleted", "ended", "silent was given", "others first")
+"""What has to be among what a run tries."""
+
+
+def hang_all(count: int, first: int = 0) -> Counter[str]:
+    """So many schedules."""
+    counts = Counter[str]()
+    for seed in range(first, first + count):
+        counts += hang(seed)
+    return counts
+
+
+def test_what_a_worker_let_end_comes_again_to_others_first(effort: int) -> None:
+    counts = hang_all(SCHEDULES * effort, SEED)
+    assert all(counts[what] for what in HAPPENS), counts
+
+
+def test_a_site_that_serves_the_silent_as_others_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def stays(roster: Roster, consumer: Consumer, *, silent: bool) -> None:
+        """Nobody is ever silent."""
+
+    monkeypatch.setattr(Roster, "rank", stays)
+    with pytest.raises(AssertionError, match="let leases end"):
+        hang_all(SCHEDULES)
