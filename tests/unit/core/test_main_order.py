@@ -62,3 +62,27 @@ def test_what_is_not_there_is_not_taken() -> None:
     assert [list(run.chunk) for run in main.extract(as_chunk([10, 12, 30]))] == [[10], [12]]
     assert main.extract(as_chunk([12])) == []
     assert everything(main) == [11, *range(13, 20)]
+
+
+def test_the_first_after_a_place_is_found_behind_what_was_taken_from_the_middle() -> None:
+    main = holding(range(10, 20), range(30, 40))
+    main.extract(as_chunk([13, 14, 15]))
+    assert list(main.after(12, 1)) == [16], "what is gone does not count"
+    assert list(main.after(10, 4)) == [11, 12, 16, 17]
+    assert list(main.some(12, 31, 7)) == [12, 16, 17, 18, 19, 30]
+    assert list(main.some(13, 16, 2)) == []
+
+
+def test_some_of_it_are_the_first_of_all_between() -> None:
+    dice = random.Random(5)
+    main = holding(range(10, 100), range(150, 200), as_chunk(list(range(201, 300, 3))))
+    left = [*range(10, 100), *range(150, 200), *range(201, 300, 3)]
+    for _ in range(100):
+        gone = left.pop(dice.randrange(len(left)))
+        main.extract(as_chunk([gone]))
+        first, count = dice.randrange(320), dice.randrange(60)
+        stop = first + dice.randrange(200)
+        there = [lsn for lsn in left if first <= lsn < stop]
+        assert list(main.some(first, stop, count)) == there[:count]
+        assert list(main.between(first, stop)) == there
+    assert main.holes

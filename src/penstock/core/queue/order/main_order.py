@@ -307,12 +307,14 @@ class Main:
             if len(out) >= count or chunk[0] >= stop:
                 break
             start = bisect_left(chunk, first, self.cursor if index == 0 else 0)
-            end = min(bisect_left(chunk, stop, start), start + count - len(out))
-            part = chunk[start:end]
-            last = end < len(chunk) or index == len(segments) - 1 or len(out) + len(part) == count
-            if last and not holes and not out:
-                return part
-            out.extend(lsn for lsn in part if lsn not in holes) if holes else out.extend(part)
+            end = bisect_left(chunk, stop, start)
+            while start < end and len(out) < count:
+                part = chunk[start : min(end, start + count - len(out))]
+                start += len(part)
+                last = start < len(chunk) or index == len(segments) - 1 or len(out) + len(part) == count
+                if last and not holes and not out:
+                    return part
+                out.extend([lsn for lsn in part if lsn not in holes] if holes else part)
         return as_chunk(out)
 
     def stretch(self, lsn: int, count: int) -> Chunk:
