@@ -398,12 +398,13 @@ class Targets:
         return found
 
     def _concerned(self, piece: Piece, chunk: Chunk) -> list[TargetList]:
-        """The lists that have to look at a piece now; a full one does so later."""
+        """The lists that have to look at a piece now; a full one does so later, and not at what is left of it, too."""
         out: list[TargetList] = []
         for targets in self.lists.values():
-            if targets is piece.by or targets.born > piece.born:
+            if targets is piece.by or targets.born > piece.born or targets in piece.aside:
                 continue
             if self._is_full(targets, self._recheck.head()):
+                piece.aside += (targets,)
                 targets.recheck.put(chunk, piece.place)
                 self._rechecking[targets] = None
             else:

@@ -23,7 +23,7 @@ GONE_MOST = 4096
 class Piece:
     """Messages that share a place, or stand each at its own LSN, in the order of the queue."""
 
-    __slots__ = ("at", "born", "by", "lsns", "place")
+    __slots__ = ("aside", "at", "born", "by", "lsns", "place")
 
     def __init__(self, lsns: Sequence[int], place: int, by: object, born: int) -> None:
         self.lsns = lsns
@@ -31,6 +31,7 @@ class Piece:
         self.place = place  # a number that sorts; 0: their own LSNs
         self.by = by  # the list that has no need to look: it gave them out, and wants them
         self.born = born  # how many lists there had been
+        self.aside: tuple[object, ...] = ()  # lists that were full, and keep it to look at later
 
 
 class Recalled:
@@ -158,6 +159,7 @@ class Recalled:
         if len(piece.lsns) - piece.at > most:
             end = piece.at + most
             rest = Piece(piece.lsns[end:], piece.place, piece.by, piece.born)
+            rest.aside = piece.aside
             self.count -= len(rest.lsns)
             piece.lsns = piece.lsns[:end]
             self._push(rest)
