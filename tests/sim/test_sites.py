@@ -27,16 +27,16 @@ from sim.sites_house import Fabric, SiteWorld
 from sim.sites_schedules import schedule, steps
 
 SCHEDULES = {
-    "ab": {"cuts": 100, "kills": 100, "proxies": 170, "sides": 60, "deletes": 160, "all": 60},
+    "ab": {"cuts": 50, "kills": 50, "proxies": 80, "sides": 30, "deletes": 80, "all": 30},
     "abc": {
-        "cuts": 20, "kills": 20, "proxies": 20, "sides": 40, "deletes": 100, "all": 40, "row": 50, "row of all": 20,
+        "cuts": 10, "kills": 10, "proxies": 10, "sides": 20, "deletes": 50, "all": 20, "row": 25, "row of all": 10,
     },
 }  # fmt: skip
-"""A thousand in all with those of `test_a_site_may_die_at_any_step`, of which some are several times as dear as others;
-most are of what has been wrong most often, three sites where queues go and come, and publishers change sides.
+"""Five hundred in all with those of `test_a_site_may_die_at_any_step`, of which some are several times as dear as
+others; most are of what has been wrong most often, three sites where queues go and come, and publishers change sides.
 Planted faults are found in `ENOUGH`, and `make soak-schedules` has no end."""
 
-SHARE = min(float(os.environ.get("PENSTOCK_SCHEDULES", "800")) / 800, 1.0)
+SHARE = min(float(os.environ.get("PENSTOCK_SCHEDULES", "500")) / 500, 1.0)
 """Of them that are run, while somebody works."""
 
 HAPPENS = {
