@@ -371,6 +371,16 @@ class Contents(QueueParts):
     # -- all of it
 
     @property
+    def died(self) -> int:
+        """How many ever began to die: a mark for `is_buried`."""
+        return self.letters.begun
+
+    def is_buried(self, mark: int) -> bool:
+        """Whether what had begun to die by then has its letters, or cannot have them at present: a target is full."""
+        letters = self.letters
+        return letters.begun - letters.count >= mark or not letters.count or letters.due < NEVER
+
+    @property
     def dying(self) -> int:
         """Messages that become dead letters once their bodies are fetched."""
         return self.letters.count

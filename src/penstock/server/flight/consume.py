@@ -18,33 +18,29 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import orjson
-import pyarrow as pa
 
 from penstock.core.commands.subscription import STAYS, Subscription
-from penstock.core.effects import Verb
 from penstock.core.queue.settling.settle import extend
 from penstock.errors import InvalidArgument, LogBroken, NotFound, PenstockError, Unavailable
 from penstock.expr import Filter, compile_filter
 from penstock.memory import Held
 from penstock.memory.slab import Piece
 from penstock.records.chunks import as_chunk
-from penstock.records.dataclass import dataclass
 from penstock.server.entitlements import narrowed
 from penstock.server.faults import TOLD
 from penstock.server.flight.calls import Caller, Slot
 from penstock.server.flight.downstream import QUEUED_HIGH, Delivery, Downstream
+from penstock.server.flight.settles import EXTEND, UNSEEN, VERBS, Attempts, Said, Settle, Terms, read_said, read_settles
 from penstock.server.gates import Receiver
 from penstock.server.judging import asked_by
-from penstock.wire.fields import Fields, nearest, read_json
 from penstock.wire.flight.commands import DELIVERY, Consume
 from penstock.wire.flight.failures import encode_error
-from penstock.wire.flight.received import SETTLED, Received, columns_of
-from penstock.wire.flight.tickets import BACKLOG_MOST, TEXT_LIMIT
+from penstock.wire.flight.received import SETTLED
 
 if TYPE_CHECKING:
     from penstock.core.commands.deliveries import Delivery as Granted
@@ -52,33 +48,7 @@ if TYPE_CHECKING:
     from penstock.core.queue.queue import Queue
     from penstock.server.faults import Asker
     from penstock.server.flight.arriving import Arriving
-    from penstock.server.flight.handover import Handover
-
-
-EXTEND = "extend"
-UNSEEN = "unseen"
-
-VERBS = {
-    "ack": Verb.ACK,
-    "release": Verb.RELEASE,
-    UNSEEN: Verb.UNSEEN,
-    "retry": Verb.CANCEL,
-    "cancel": Verb.CANCEL,
-    "reject": Verb.EXPIRE,
-    "expire": Verb.EXPIRE,
-}
-
-Settle = tuple[str, int | None, str | None, str | None]  # verb, delay in microseconds, reason, queue
-Attempts = dict[tuple[str | None, int], int]  # by queue and LSN
-
-
-@dataclass(frozen=True, slots=True)
-class Terms:
-    """Other terms for a subscription; what is None stays as it is."""
-
-    filter: str | None = None  # empty: none any more
-    max_backlog: int | None = None
-    queue: str | None = None
+    from penstock.server.flight.handover import Answer, Handover
 
 
 NAMES_TOLD = 1000
@@ -106,80 +76,6 @@ def _all_leased(wish: Subscription) -> bool:
     return all(one.queue.settings.semantics == "at-least-once" for one in wish.consumers.values())
 
 
-@dataclass(frozen=True, slots=True)
-class Said:
-    """What came as the metadata of one message."""
-
-    number: int | None = None  # asks to be answered under it
-    replace: Terms | None = None
-
-
-def read_said(metadata: bytes) -> Said:
-    """The metadata of one message of a client."""
-    fields = Fields("consume metadata", read_json(metadata, "consume metadata"))
-    fields.flag("heartbeat")
-    number = fields.optional_count("number")
-    replaces, table = fields.has("replace"), fields.table("replace")
-    fields.finish()
-    if not replaces:
-        return Said(number)
-    inner = Fields("replace", table)
-    terms = Terms(
-        inner.optional_text("filter", TEXT_LIMIT),
-        inner.optional_count("max_backlog", low=0, high=BACKLOG_MOST),
-        inner.optional_text("queue", TEXT_LIMIT),
-    )
-    inner.finish()
-    return Said(number, terms)
-
-
-def read_settles(received: Received) -> tuple[dict[Settle, array[int]], Attempts | None]:
-    """LSNs by (verb, delay, reason, queue), ascending, and the attempts that are named, those above 1; None where no
-    row names one.  InvalidArgument otherwise.
-    """
-    columns = columns_of(received)
-    lsns = columns["lsn"]
-    if lsns.null_count:
-        raise InvalidArgument("settle: column 'lsn' has nulls")
-    rows = len(lsns)
-    told = [
-        cast("list[Any]", columns["verb"].to_pylist()),
-        *(_values(columns.get(name), rows) for name in ("delay", "reason", "queue")),
-    ]
-    numbers = cast("list[int]", lsns.to_pylist())
-    groups: dict[Settle, array[int]] = {}
-    if all(values.count(values[0]) == rows for values in told):
-        key = _settle(*(values[0] for values in told))
-        groups[key] = array("q", np.unique(np.asarray(numbers, np.int64)).tolist())
-    else:
-        for key, lsn in zip(zip(*told, strict=True), numbers, strict=True):
-            groups.setdefault(_settle(*key), array("q")).append(lsn)
-        groups = {key: array("q", sorted(set(some))) for key, some in groups.items()}
-    attempts: Attempts = {}
-    if "attempt" in columns and columns["attempt"].null_count < rows:
-        for queue, lsn, attempt in zip(told[3], numbers, columns["attempt"].to_pylist(), strict=True):
-            if attempt is not None and attempt > 1:
-                attempts[queue, lsn] = attempt
-        if attempts or not columns["attempt"].null_count:
-            return groups, attempts
-    return groups, None
-
-
-def _values(column: pa.Array[Any] | None, rows: int) -> list[Any]:
-    return [None] * rows if column is None else column.to_pylist()
-
-
-def _settle(verb: str | None, delay: int | None, reason: str | None, queue: str | None) -> Settle:
-    if verb is None or (verb not in VERBS and verb != EXTEND):
-        hint = nearest(verb, [*VERBS, EXTEND]) if verb is not None else ""
-        raise InvalidArgument(f"settle: verb {verb!r} is unknown{hint}")
-    if delay is not None and delay < 0:
-        raise InvalidArgument(f"settle: delay {delay} is negative")
-    if verb == EXTEND and delay is None:
-        raise InvalidArgument("settle: extend needs a delay: how long from now the lease lasts")
-    return verb, delay, reason, queue
-
-
 class Exchange(Receiver):
     """One consumer on one stream.  It is the holder of its consumer, and so takes its deliveries."""
 
@@ -202,6 +98,9 @@ class Exchange(Receiver):
         )
         self._unanswered: deque[int] = deque()  # numbers of settles that wait for their sync
         self._affected = self._stale = 0  # settles since the last answer
+        self._dying: dict[Queue, int] = {}  # where what was settled here has to have dead letters, with its mark there
+        self._unburied: list[tuple[dict[Queue, int], Callable[[], None]]] = []  # what waits until these are written
+        self._listening = False
         self._attempts: Attempts = {}  # of messages of a strict queue that came here more than once
         self._came: set[tuple[str | None, int]] | None = None  # what came here, if its user may settle nothing else
 
@@ -359,6 +258,7 @@ class Exchange(Receiver):
 
     def beat(self, now: int) -> None:
         """Once a second: a client that may not go on is told, one that has been silent for too long is given up."""
+        self._look_at_letters()
         if (why := self.caller.refusal()) is not None:
             self.end(why)
         elif self.ending is None and not self._down.finished and now - self.heard_at > self.command.heartbeat:
@@ -398,11 +298,35 @@ class Exchange(Receiver):
         if self.engine.broken is not None:
             self.log_broken(self.engine.broken)
         else:
-            self.engine.when_durable(self.engine.core.last_lsn, partial(self._answered, number, affected, stale))
+            self._when_buried(partial(self._answer_when_durable, number, affected, stale))
+
+    def _answer_when_durable(self, number: int, affected: int, stale: int) -> None:
+        self.engine.when_durable(self.engine.core.last_lsn, partial(self._answered, number, affected, stale))
+
+    def _when_buried(self, then: Callable[[], None]) -> None:
+        """Do it once what was settled here has its dead letters, whose bodies may have to be read first.
+
+        A letter that a full queue refuses is waited for no longer: it may take hours.
+        """
+        dying, self._dying = self._dying, {}
+        self._unburied.append((dying, then))
+        self._look_at_letters()
+
+    def _look_at_letters(self) -> None:
+        while self._unburied and all(queue.is_buried(mark) for queue, mark in self._unburied[0][0].items()):
+            self._unburied.pop(0)[1]()
+        if self._unburied and not self._listening:
+            self._listening = True
+            self.engine.on_commit.append(self._committed)
+
+    def _committed(self) -> None:
+        self._listening = False
+        self._look_at_letters()
 
     def log_broken(self, reason: str) -> None:
         """What was settled and not answered will never be reported durable."""
         unanswered, self._unanswered = self._unanswered, deque()
+        self._unburied.clear()
         self._down.answer(*(orjson.dumps({"answer": number, "broken": reason}) for number in unanswered))
 
     def _settle(self, settle: Settle, lsns: array[int], attempts: Attempts | None) -> int:
@@ -424,6 +348,8 @@ class Exchange(Receiver):
         settle_one = partial(core.settle, now, queue, [chunk], VERBS[verb], client=client, delay=delay, reason=reason)
         for consumer in mine or (None,):
             affected += settle_one(by=consumer)
+        if verb != "ack" and queue.dying:
+            self._dying[queue] = queue.died
         return affected
 
     def _queue(self, name: str | None) -> Queue | None:
@@ -483,7 +409,17 @@ class Exchange(Receiver):
         def leave() -> None:
             self.unsubscribe(lost=lost)
 
+        def give(answer: Answer[None]) -> None:
+            self._handover.forget(answer)
+            answer.give(None)
+
+        def buried(answer: Answer[None]) -> None:
+            self._handover.keep(answer)  # it is failed when the server stops or the log breaks
+            self._when_buried(partial(give, answer))
+
         try:
+            if not lost:
+                self._handover.submit(buried).wait(self.caller.left)
             self._handover.call(leave, None if lost else self.caller.left, durable=not lost)
         except (LogBroken, Unavailable) as error:
             self.ending = self.ending or error

@@ -24,8 +24,8 @@ from penstock.records.chunks import as_chunk
 from penstock.records.entries import Publishes, joined
 from penstock.records.schema import TRANSACTION_BYTES_MAX
 from penstock.server.committing import Committing
-from penstock.server.flight.consume import VERBS
 from penstock.server.flight.publish import to_publishes
+from penstock.server.flight.settles import VERBS
 from penstock.server.transaction_memory import Charge
 from penstock.wire.flight.codec import Upload, read_upload
 from penstock.wire.flight.received import TRANSACTED, Bounds, CommitWord, Goal, Settle, read_word

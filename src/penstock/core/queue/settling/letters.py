@@ -104,7 +104,7 @@ def portions(letter: Letter, rows: Rows, most: int = PORTION) -> Iterator[Letter
 class Letters:
     """The dying messages of a queue."""
 
-    __slots__ = ("_pause", "_queue", "_serial", "_waiting", "count", "due", "open")
+    __slots__ = ("_pause", "_queue", "_serial", "_waiting", "begun", "count", "due", "open")
 
     def __init__(self, queue: int) -> None:
         self._queue = queue  # id
@@ -112,6 +112,7 @@ class Letters:
         self._waiting: deque[Letter] = deque()
         self.open: dict[int, Letter] = {}  # by serial: bodies asked for
         self.count = 0
+        self.begun = 0  # messages that ever began to die
         self.due = NEVER  # what a target refused is tried again then (mono); nothing is asked for before
         self._pause = 0
 
@@ -120,6 +121,7 @@ class Letters:
         sink.effect(Dying(self._queue, [run.chunk for run in letter.runs]))
         for run in letter.runs:
             self.count += len(run.chunk)
+            self.begun += len(run.chunk)
             for start in range(0, len(run.chunk), LETTER):
                 self._waiting.append(letter.of([run.part(run.chunk[start : start + LETTER], True)]))
         self._ask(sink)
