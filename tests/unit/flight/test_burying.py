@@ -15,6 +15,7 @@ import penstock
 from flight_house import FlightHouse
 from penstock.client.consumer import Consumer
 from penstock.core.effects import Fetch
+from waiting import eventually
 
 
 class Slow:
@@ -93,6 +94,23 @@ def test_nor_is_one_of_a_queue_that_goes(house: FlightHouse, client: penstock.Cl
     assert slow.asked.wait(60)
     client.delete("q")
     consumer.close()
+
+
+def test_who_ends_gives_back_what_he_has_at_once(house: FlightHouse, client: penstock.Client) -> None:
+    """Also when he goes away before the letter is written."""
+    client.publish("q", b"y")
+    slow = Slow(house)
+    consumer = client.consume("q", timeout=60).__enter__()
+    rejected(consumer)
+    consumer._exchange.flush()
+    assert slow.asked.wait(60)
+    eventually(lambda: client.queue("q")["leased"] == 1)
+    consumer._exchange._writer.done_writing()
+    eventually(lambda: client.queue("q")["leased"] == 0)
+    slow.read()
+    consumer._exchange.close()
+    consumer.close()
+    assert client.queue("q")["ready"] == client.queue("failed")["ready"] == 1
 
 
 def _of(consumer: Consumer[object], way: str) -> Callable[[], object]:

@@ -303,11 +303,18 @@ class Exchange(Receiver):
     def _answer_when_durable(self, number: int, affected: int, stale: int) -> None:
         self.engine.when_durable(self.engine.core.last_lsn, partial(self._answered, number, affected, stale))
 
+    def _left(self, since: int, answer: Answer[None]) -> None:
+        when = partial(self.engine.when_answerable, since)
+        self._handover.when_durable(self.engine.core.last_lsn, answer, None, when)
+
     def _when_buried(self, then: Callable[[], None]) -> None:
         """Do it once what was settled here has its dead letters, whose bodies may have to be read first.
 
-        A letter that a full queue refuses is waited for no longer: it may take hours.
+        A letter that a full queue refuses is waited for no longer: it may take hours; of a broken log there is none.
         """
+        if self.engine.broken is not None:
+            then()
+            return
         dying, self._dying = self._dying, {}
         self._unburied.append((dying, then))
         self._look_at_letters()
@@ -406,21 +413,17 @@ class Exchange(Receiver):
         """The client sends no more, or we gave it up: leases return, answers that are due go out."""
         lost = self.caller.left() or self.ending is not None
 
-        def leave() -> None:
+        def leave(answer: Answer[None]) -> None:
+            since = self.engine.core.last_lsn
             self.unsubscribe(lost=lost)
-
-        def give(answer: Answer[None]) -> None:
-            self._handover.forget(answer)
-            answer.give(None)
-
-        def buried(answer: Answer[None]) -> None:
+            if lost:
+                answer.give(None)
+                return
             self._handover.keep(answer)  # it is failed when the server stops or the log breaks
-            self._when_buried(partial(give, answer))
+            self._when_buried(partial(self._left, since, answer))
 
         try:
-            if not lost:
-                self._handover.submit(buried).wait(self.caller.left)
-            self._handover.call(leave, None if lost else self.caller.left, durable=not lost)
+            self._handover.submit(leave).wait(None if lost else self.caller.left)
         except (LogBroken, Unavailable) as error:
             self.ending = self.ending or error
         finally:
