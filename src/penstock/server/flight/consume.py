@@ -355,9 +355,13 @@ class Exchange(Receiver):
         settle_one = partial(core.settle, now, queue, [chunk], VERBS[verb], client=client, delay=delay, reason=reason)
         for consumer in mine or (None,):
             affected += settle_one(by=consumer)
+        self._note_deaths(queue, verb)
+        return affected
+
+    def _note_deaths(self, queue: Queue, verb: str) -> None:
+        """What is acked has no dead letter, and waits for none."""
         if verb != "ack" and queue.dying:
             self._dying[queue] = queue.died
-        return affected
 
     def _queue(self, name: str | None) -> Queue | None:
         """The one that it consumes, or that is named; None: one of several that is gone, and so is what was held."""
