@@ -9,10 +9,10 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -42,31 +42,33 @@ DECLARED = (
 )  # fmt: skip
 """The sections that `check` counts."""
 
-VALUES = ("priority_expression", "group_key", "fairness_key", "last_value_key")
-EXPRESSIONS = ("filter", "barrier_expression", *VALUES)
-"""Settings of queues that are expressions; those of `VALUES` are worth something else than true or false."""
 
-
-def read_settings(config: str | None, options: dict[str, str | None], *, tell: bool = False) -> Settings:
+def read_settings(
+    config: str | None, options: dict[str, str | None], *, tell: bool = False, inside: bool = False
+) -> Settings:
     """Settings of a file, the environment and options (`section.key` -> text, None where not given).
 
-    With `tell`, what is not the same here as in the server that a file was written for is listed on standard error.
+    With `tell`, what is not the same here as in the server that a file was written for is listed on standard error;
+    with `inside`, what is wrong in filters and certificates is told with all that is wrong.
     """
-    from penstock.config.load import load_bytes, load_converted, load_mapping
+    from penstock.config.load import load_bytes, load_converted, load_mapping, no_judge
 
+    judge = no_judge
+    if inside:
+        from penstock.cli.mistakes_inside import mistakes_inside as judge
     given = {place: value for place, value in options.items() if value is not None}
     if config is None:
-        return load_mapping({}, environ=os.environ, options=given)
+        return load_mapping({}, environ=os.environ, options=given, judge=judge)
     from penstock.config.foreign import is_foreign, read_bytes, read_foreign
 
     data = read_bytes(Path(config), config)
     if not is_foreign(data):
-        return load_bytes(data, source=config, environ=os.environ, options=given)
+        return load_bytes(data, source=config, environ=os.environ, options=given, judge=judge)
 
     converted = read_foreign(config, os.environ, data=data)
     if tell:
         write_remarks(converted.remarks)
-    return load_converted(converted, environ=os.environ, options=given)
+    return load_converted(converted, environ=os.environ, options=given, judge=judge)
 
 
 @root.command()
@@ -84,7 +86,6 @@ def serve(
     Example: penstock serve penstock.toml --data /var/lib/penstock
     """
     from penstock.cli.child_process import line, relax_collector
-    from penstock.errors import SettingsError
 
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # who has renewed certificates may say so before there is a server
     relax_collector()
@@ -98,10 +99,9 @@ def serve(
             "listen.flight": flight,
         },
         tell=True,
+        inside=True,
     )
     check_ready_file(ready_file)
-    if problems := _bad_expressions(settings, config or "settings"):
-        raise SettingsError("\n".join(problems))
     from penstock.server.launching import serve as run
 
     run(settings, ready_file=ready_file, show=line())
@@ -158,8 +158,10 @@ def check(
 
     Example: penstock check penstock.toml
     """
-    settings = read_settings(config, {}, tell=not json)
-    compared = _tried(settings, config)
+    from penstock.server.opening import try_settings
+
+    settings = read_settings(config, {}, tell=not json, inside=True)
+    compared = try_settings(settings)  # whether there is a log that bookmarks were compared with
     counts = {name: len(getattr(settings, name)) for name in DECLARED}
     if json:
         write_json({"ok": True, "declares": counts, "settings": settings.model_dump(mode="json", by_alias=True)})
@@ -174,98 +176,6 @@ def check(
         note(f"Spark has not looked at the pipelines: penstock pipeline check {config}")
     if settings.server.sync != "commit":
         note(f'warning: sync = "{settings.server.sync}": a confirmed message may be lost in a power cut')
-
-
-def _tried(settings: Settings, config: str) -> bool:
-    """Whether there is a log that bookmarks were compared with.  SettingsError with all that is wrong."""
-    from penstock.errors import SettingsError
-
-    problems = [*_bad_filters(settings, config), *_bad_expressions(settings, config), *_bad_views(settings, config)]
-    if settings.tls.certificate is not None:
-        from penstock.server.tls import load
-
-        load(settings.tls)
-    if problems:
-        raise SettingsError("\n".join(problems))
-    from penstock.server.opening import try_settings
-
-    return try_settings(settings)
-
-
-def _origin(settings: Settings, place: str, config: str) -> str:
-    """The file that a value comes from, with the line where that is known."""
-    origin = settings.origin(place)
-    return config if origin == "default" else origin
-
-
-def _expressions(settings: Settings, config: str) -> Iterator[tuple[str, str | None, str]]:
-    """Of queues, policies and pipelines: where each stands, its text, and which setting of a queue it is."""
-    from penstock.config.pipeline_inputs import ONLY
-
-    for index, queue in enumerate(settings.queue):
-        for key in EXPRESSIONS:
-            where = _origin(settings, f"queue.{index}.{key}", config)
-            yield f'{where}: [[queue]] "{queue.name}".{key}', getattr(queue.settings, key), key
-    for section, policies in (("policy", settings.policy), ("operator_policy", settings.operator_policy)):
-        for index, policy in enumerate(policies):
-            for key in EXPRESSIONS:
-                where = _origin(settings, f"{section}.{index}.definition", config)
-                place = f'{where}: [[{section}]] "{policy.name}".definition.{key.replace("_", "-")}'
-                yield place, cast("str | None", policy.policy().settings.get(key)), key
-    for pipeline in settings.pipeline:
-        for name, one in pipeline.source.items():
-            source = "from" if name == ONLY else f"from.{name}"
-            yield f'{config}: [[pipeline]] "{pipeline.name}" {source}.filter', one.filter, ""
-
-
-def _bad_filters(settings: Settings, config: str) -> Iterator[str]:
-    from penstock.errors import ExpressionError
-    from penstock.expr import compile_filter, compile_value
-
-    for place, text, key in _expressions(settings, config):
-        if text is None:
-            continue
-        try:
-            compiled = compile_value(text) if key in VALUES else compile_filter(text)
-            if key:
-                compiled.require_deterministic(f"a queue's {key}")
-        except ExpressionError as error:
-            yield f"{place}: {error.pointed()}"
-
-
-def _bad_views(settings: Settings, config: str) -> Iterator[str]:
-    if settings.view:
-        from penstock.server.opening import unreadable
-
-        for place, fault in unreadable(settings):
-            yield f"{_origin(settings, f'{place}.select', config)}: [[view]] {place}: {fault.pointed()}"
-
-
-def _bad_expressions(settings: Settings, config: str) -> list[str]:
-    """Expressions of actions and entitlements that cannot be read."""
-    from penstock.errors import ExpressionError, InvalidArgument, SettingsError
-
-    problems: list[str] = []
-    if settings.action:
-        from penstock.core.action_rules import Rules
-
-        for index, action in enumerate(settings.actions):
-            where = f"{_origin(settings, f'action.{index}.on', config)}: [[action]] {action.name!r}"
-            try:
-                Rules([action])
-            except ExpressionError as error:
-                problems.append(f"{where}: {error.pointed()}")
-            except InvalidArgument as error:
-                problems.append(f"{where}: {error}")
-    if settings.entitlement:
-        from penstock.server.entitlements import compiled
-
-        for number, section in enumerate(settings.entitlement, 1):
-            try:
-                compiled(section, number)
-            except SettingsError as error:
-                problems.append(f"{config}: {error}")
-    return problems
 
 
 class Target(Enum):

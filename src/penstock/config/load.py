@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from functools import cache
 from pathlib import Path
@@ -30,6 +30,7 @@ from penstock.config.mistakes import (
     in_our_words,
     lines_of,
     place_at,
+    together,
     told,
     told_at,
     unit_of,
@@ -39,10 +40,20 @@ from penstock.config.mistakes import (
 from penstock.config.queue_settings import KEY_ALIASES, QUEUE_KEYS, read_queue_settings
 from penstock.config.queue_values import BadValue, in_line, read_value, written
 from penstock.config.settings import Settings
+from penstock.config.sound_part import SoundPart, as_written, copied, sound_part
 from penstock.errors import SettingsError, known_name
 from penstock.records.queue_settings import QueueSettings
 from penstock.records.regular_expressions import SPECIAL, topic_pattern
 from penstock.units import format_duration, format_size
+
+Judge = Callable[[Settings], Iterable[Problem]]
+"""What else is wrong with settings, to be told with the rest: what their filters say is read above this floor."""
+
+
+def no_judge(settings: Settings) -> Iterable[Problem]:
+    """Nothing is."""
+    return ()
+
 
 _VARIABLE = re.compile(r"PENSTOCK_([A-Z0-9_]+?)__([A-Z0-9_]+)\Z")
 
@@ -154,13 +165,14 @@ def load_bytes(
     source: str,
     environ: Mapping[str, str] | None = None,
     options: Mapping[str, str] | None = None,
+    judge: Judge = no_judge,
 ) -> Settings:
     """Settings from the bytes of a TOML file; `source` names it in messages."""
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
         raise SettingsError(f"{source}: is not UTF-8 text (byte {error.start})") from error
-    return load_text(text.replace("\r\n", "\n"), source=source, environ=environ, options=options)
+    return load_text(text.replace("\r\n", "\n"), source=source, environ=environ, options=options, judge=judge)
 
 
 def load_text(
@@ -169,13 +181,14 @@ def load_text(
     source: str = "settings",
     environ: Mapping[str, str] | None = None,
     options: Mapping[str, str] | None = None,
+    judge: Judge = no_judge,
 ) -> Settings:
     """Settings from TOML text; `source` names it in messages."""
     try:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise SettingsError(f"{source}: is no TOML: {error}") from error
-    return load_mapping(data, source=source, environ=environ, options=options, text=text)
+    return load_mapping(data, source=source, environ=environ, options=options, text=text, judge=judge)
 
 
 def load_mapping(
@@ -185,9 +198,10 @@ def load_mapping(
     environ: Mapping[str, str] | None = None,
     options: Mapping[str, str] | None = None,
     text: str | None = None,
+    judge: Judge = no_judge,
 ) -> Settings:
     """Settings from a mapping of the file's structure, which is not changed; `text` gives line numbers where known."""
-    read = _read(data, environ or {}, options or {})
+    read = _read(data, environ or {}, options or {}, judge)
     if read.settings is None or read.problems:
         raise SettingsError("\n".join(told(problem, data, source, text, read.labels) for problem in read.problems))
     lines = {} if text is None else lines_of(text)
@@ -208,12 +222,13 @@ def load_converted(
     *,
     environ: Mapping[str, str] | None = None,
     options: Mapping[str, str] | None = None,
+    judge: Judge = no_judge,
 ) -> Settings:
     """Settings out of a foreign file; each mistake and each origin has the file and line it was read at.
 
     Raises SettingsError also for what is right there and not done here.
     """
-    read = _read(converted.settings, environ or {}, options or {})
+    read = _read(converted.settings, environ or {}, options or {}, judge)
     wrong = [
         remark.place.told(f"{remark.verdict.value}: {remark.text}")
         for remark in converted.remarks
@@ -257,8 +272,10 @@ class _Read(NamedTuple):
     labels: dict[Path_, str]
 
 
-def _read(data: Mapping[str, object], environ: Mapping[str, str], options: Mapping[str, str]) -> _Read:
-    merged: dict[str, object] = {name: _copied(value) for name, value in data.items()}
+def _read(
+    data: Mapping[str, object], environ: Mapping[str, str], options: Mapping[str, str], judge: Judge = no_judge
+) -> _Read:
+    merged: dict[str, object] = {name: copied(value) for name, value in data.items()}
     origins: dict[str, str] = {}
     labels: dict[Path_, str] = {}
     problems: list[Problem] = []
@@ -272,49 +289,15 @@ def _read(data: Mapping[str, object], environ: Mapping[str, str], options: Mappi
         settings = Settings.model_validate(merged)
     except ValidationError as error:
         problems += [in_our_words(details) for details in without_consequences(error.errors())]
-    if settings is not None:
+        sound = sound_part(merged, error)
+    else:
         problems += impossible(settings)
-    problems = [problem._replace(path=_as_written(problem.path, merged)) for problem in problems]
+        sound = SoundPart(settings, {})
+    if sound is not None:
+        problems += [problem._replace(path=sound.path(problem.path)) for problem in judge(sound.settings)]
+    problems = [problem._replace(path=as_written(problem.path, merged)) for problem in problems]
+    problems = together(problems)
     return _Read(settings, problems, origins, labels)
-
-
-def _as_written(path: Path_, data: object) -> Path_:
-    """Without the number 0 where a table stands for a list of one."""
-    out: list[str | int] = []
-    for part in path:
-        table = _table(data)
-        if table is not None and isinstance(part, int):
-            if out[-1:] != ["expect"]:
-                continue
-            part = list(table)[part]  # rules with names
-        if part == "that" and table is None:
-            continue  # a rule that is its condition alone
-        if table is not None and part == "from" and "inputs" in table:
-            part = "inputs"
-        if out[-1:] == ["from"] and table is not None and part not in table:
-            continue  # the one input of a pipeline has no name there
-        out.append(part)
-        data = _item(data, part) if table is None else table.get(part)
-    return tuple(out)
-
-
-def _table(data: object) -> Mapping[str | int, object] | None:
-    """What is a table; None for anything else."""
-    return cast("Mapping[str | int, object]", data) if isinstance(data, Mapping) else None
-
-
-def _item(data: object, part: str | int) -> object:
-    """What a list has at a number; None where it has none."""
-    items = cast("list[object]", data) if isinstance(data, list) else []
-    return items[part] if isinstance(part, int) and part < len(items) else None
-
-
-def _copied(value: object) -> object:
-    if isinstance(value, Mapping):
-        return {key: _copied(item) for key, item in cast("Mapping[object, object]", value).items()}
-    if isinstance(value, (list, tuple)):
-        return [_copied(item) for item in cast("Sequence[object]", value)]
-    return value
 
 
 def _places(data: Mapping[str, object]) -> Iterator[Path_]:

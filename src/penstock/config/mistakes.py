@@ -235,6 +235,20 @@ def without_consequences(found: Sequence[ErrorDetails]) -> list[ErrorDetails]:
     return [one for one in found if one["type"] != "too_short" or one["loc"] not in inside]
 
 
+def together(problems: Iterable[Problem]) -> list[Problem]:
+    """Types that one value is none of, in one sentence."""
+    out: list[Problem] = []
+    for problem in problems:
+        path, (kind, is_not, value) = problem.path, problem.text.rpartition(", not ")
+        if kind.startswith("must be ") and out and out[-1].path == path and out[-1].text.endswith(is_not + value):
+            out[-1] = Problem(
+                path, f"{out[-1].text.removesuffix(is_not + value)} or {kind.removeprefix('must be ')}{is_not}{value}"
+            )
+        else:
+            out.append(problem)
+    return out
+
+
 def unit_of(field: FieldInfo) -> object:
     """`duration` or `size` where the type says so, also inside `| None`."""
     marks = (mark for one in get_args(field.annotation) for mark in getattr(one, "__metadata__", ()))

@@ -98,7 +98,12 @@ class Entitlements:
         """instance: the server's name.  enters: whether a user may open a vhost; entries about others are not his."""
         self._instance = instance
         self._enters = enters
-        self._entries = [compiled(section, number) for number, section in enumerate(sections, 1)]
+        self._entries = list[Entitlement]()
+        for number, section in enumerate(sections, 1):
+            try:
+                self._entries.append(compiled(section))
+            except SettingsError as error:
+                raise SettingsError(f"[[entitlement]] number {number} {error}") from error
         self._tags = tags
         self._rights = Remembered[str, Rights](REMEMBERED)
 
@@ -122,8 +127,8 @@ class Entitlements:
         return found
 
 
-def compiled(section: EntitlementSection, number: int) -> Entitlement:
-    """One entry of the settings, its patterns and filters compiled.  SettingsError names the mistake."""
+def compiled(section: EntitlementSection) -> Entitlement:
+    """One entry of the settings, its patterns and filters compiled.  SettingsError names key and mistake."""
     asking = list[tuple[str, str]]()
 
     def right(key: str, value: bool | str) -> Right:
@@ -135,7 +140,7 @@ def compiled(section: EntitlementSection, number: int) -> Entitlement:
                 asking.append((key, value))
             return compile_filter(text)
         except ExpressionError as error:
-            raise SettingsError(f"[[entitlement]] number {number} {key}: {error.pointed()}") from error
+            raise SettingsError(f"{key}: {error.pointed()}") from error
 
     def named(text: str | None) -> TopicPattern | None:
         return None if text is None else TopicPattern(text)
@@ -143,7 +148,7 @@ def compiled(section: EntitlementSection, number: int) -> Entitlement:
     read, write = right("read", section.read), right("write", section.write)
     return Entitlement(
         named(section.user), section.tag, named(section.topic), named(section.queue), section.vhost, section.exchange,
-        read, write, tuple(asking), _fields(section.select, number),
+        read, write, tuple(asking), _fields(section.select),
     )  # fmt: skip
 
 
@@ -318,11 +323,11 @@ class Rights:
         return None if right is True else right
 
 
-def _fields(text: str | None, number: int) -> SelectList | None:
+def _fields(text: str | None) -> SelectList | None:
     try:
         return parse_select(() if text is None else [text])
     except InvalidArgument as error:
-        raise SettingsError(f"[[entitlement]] number {number} {error}") from error
+        raise SettingsError(str(error)) from error
 
 
 def _read_whole(entry: Entitlement) -> bool | str:

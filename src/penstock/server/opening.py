@@ -402,12 +402,12 @@ def declare_views(views: Views, settings: Settings) -> None:
     views.rows_published.look()
 
 
-def unreadable(settings: Settings) -> list[tuple[str, ExpressionError]]:
-    """Views whose expressions cannot be used, by their place in the settings: for who checks without starting."""
-    found: list[tuple[str, ExpressionError]] = []
+def unreadable(settings: Settings) -> list[tuple[int, ExpressionError]]:
+    """Views whose expressions cannot be used, by their number in the settings: for who checks without starting."""
+    found: list[tuple[int, ExpressionError]] = []
     for number, view in enumerate(settings.view):
         try:
             plan(definition_of(view))
         except ExpressionError as error:
-            found.append((f"view.{number}", error))
+            found.append((number, error))
     return found

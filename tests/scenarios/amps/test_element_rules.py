@@ -129,7 +129,7 @@ def test_check_tells_the_line_of_a_filter_that_cannot_be_read(
     with pytest.raises(SystemExit) as caught:
         main(["check", file])
     assert caught.value.code == 2
-    assert f'{file}:4: [[queue]] "q".filter: the expression ends' in capsys.readouterr().err
+    assert f'{file}:4: <Filter> of <Queue> "q": the expression ends' in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -156,20 +156,20 @@ def test_check_tells_what_is_wrong(run: Run, tmp_path: Path) -> None:
     bad.write_text('[[queue]]\nname = "q"\nfilter = "/a >"\n')
     status, _, err = run("check", str(bad))
     assert status == 2
-    assert '[[queue]] "q".filter' in err
+    assert '[[queue]] "q" filter' in err
     assert run("check", str(tmp_path / "absent.toml"))[0] == 2
 
 
 @pytest.mark.parametrize(
     ("queue", "said"),
     [
-        ('priority_expression = "/a +"', '"q".priority_expression: the expression ends'),
-        ('priority_expression = "UNIX_TIMESTAMP()"', '"q".priority_expression: UNIX_TIMESTAMP cannot be used'),
-        ('barrier_expression = "/a AND"', '"q".barrier_expression: the expression ends'),
-        ('group_key = "/a +"', '"q".group_key: the expression ends'),
+        ('priority_expression = "/a +"', '"q" priority_expression: the expression ends'),
+        ('priority_expression = "UNIX_TIMESTAMP()"', '"q" priority_expression: UNIX_TIMESTAMP cannot be used'),
+        ('barrier_expression = "/a AND"', '"q" barrier_expression: the expression ends'),
+        ('group_key = "/a +"', '"q" group_key: the expression ends'),
         (
             '[[policy]]\nname = "p"\npattern = "q"\ndefinition = { group-key = "/a +" }',
-            '[[policy]] "p".definition.group-key: the expression ends',
+            '[[policy]] "p" definition.group-key: the expression ends',
         ),
         ('underlying_topic = "^a"', "default_publish_target: is missing, which the pattern '^a' of topics needs"),
     ],
@@ -204,6 +204,26 @@ def test_check_and_serve_refuse_alike_what_names_nothing(run: Run, tmp_path: Pat
     assert (done.returncode, f"{bad}:{said}" in done.stderr) == (2, True), done.stderr
 
 
+@pytest.mark.parametrize("command", ["serve", "check"])
+def test_all_mistakes_are_told_at_once(run: Run, tmp_path: Path, command: str) -> None:
+    """Those of filters beside those of values and of keys; what is left out for its own mistakes hides no other."""
+    bad = tmp_path / "bad.toml"
+    bad.write_text(
+        '[server]\nsync = "never"\n'
+        '[[queue]]\nname = "q"\nmax_lenght = 3\nfilter = "/a >"\n'
+        '[[view]]\nname = "u"\nselect = "/a"\n'
+        '[[view]]\nname = "v"\nsource = "q"\nselect = "/a +"\nkeyy = 1\n'
+        '[[action]]\nname = "late"\non = { queue = "q" }\nif = "/b >"\niff = 1\n'
+        'do = { echo_message = { message = "" } }\n'
+        '[[entitlement]]\nread = "/c >"\nwrite = 3\n[tls]\ncertificate = "none.pem"\nkey = "none.key"\n'
+    )
+    status, _, err = run(command, str(bad))
+    told = [line.partition(f"{bad}:")[2] for line in err.splitlines() if f"{bad}:" in line]
+    assert status == 2
+    assert sorted(int(line.partition(":")[0]) for line in told) == [2, 5, 6, 7, 10, 14, 15, 19, 22, 23, 25], err
+    assert '[[view]] "v": the expression ends' in err
+
+
 def test_check_counts_every_section(run: Run, tmp_path: Path) -> None:
     good = tmp_path / "good.toml"
     good.write_text(
@@ -231,7 +251,7 @@ def test_an_unreadable_filter_of_an_action_is_named_with_its_place(run: Run, tmp
     options = ["--data", str(tmp_path / "data"), "--amqp", "off", "--http", "off", "--flight", "off"]
     status, _, err = run(command, str(file), *(options if command == "serve" else []))
     assert status == 2
-    assert f"{file}:6: [[action]] 'late': the expression ends" in err
+    assert f'{file}:4: [[action]] "late": the expression ends' in err
     assert not (tmp_path / "data").exists()
 
 

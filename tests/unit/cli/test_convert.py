@@ -106,7 +106,7 @@ def test_check_reads_the_file_as_it_is(run: Run, amps: Path) -> None:
     amps.write_text(XML.replace("/total &gt; 5", "/total &gt;"))
     status, _, err = run("check", str(amps))
     assert status == 2
-    assert f'{amps}:9: [[queue]] "Jobs".filter:' in err
+    assert f'{amps}:9: <Filter> of <LocalQueue> "Jobs":' in err
 
 
 def test_check_tells_what_differs_also_where_something_is_refused(run: Run, tmp_path: Path) -> None:
@@ -140,7 +140,7 @@ def test_check_reads_the_expressions_of_actions(run: Run, tmp_path: Path) -> Non
     )
     status, _, err = run("check", str(settings))
     assert status == 2
-    assert "[[action]] 'tell'" in err
+    assert '[[action]] "tell"' in err
     assert "/a >" in err
 
 
