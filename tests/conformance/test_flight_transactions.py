@@ -62,6 +62,24 @@ def test_settle_and_publish(client: penstock.Client) -> None:
     assert ready(client, "in") == [1]
 
 
+def test_a_receipt_is_of_its_own_message(client: penstock.Client) -> None:
+    """Whatever becomes of the others."""
+    client.declare("once", dedup_key="/k", dedup_window="1h")
+    client.declare("small", max_length=1, overflow="drop-newest")
+    with client.transaction() as transaction:
+        for topic, body in (
+            ("once", {"k": 1}), ("once", {"k": 1}), ("small", {"n": 1}), ("small", {"n": 2}), ("nobody", {"n": 3}),
+            ("out", {"n": 4}),
+        ):  # fmt: skip
+            transaction.publish(topic, body, mandatory=False)
+    told = transaction.receipts
+    assert [one.outcome for one in told] == ["stored", "duplicate", "stored", "dropped", "unroutable", "stored"]
+    assert [client.peek(queue)[0].bookmark for queue in ("once", "small", "out")] == [
+        told[row].bookmark for row in (0, 2, 5)
+    ]
+    assert {(one.lsn, one.bookmark) for one in told if one.outcome != "stored"} == {(0, "")}
+
+
 def test_an_ack_with_what_follows_from_it(client: penstock.Client) -> None:
     client.publish("in", b"1")
     with client.consume("in") as consumer:

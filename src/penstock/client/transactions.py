@@ -222,16 +222,14 @@ class Transaction:
         return out
 
     def _told(self, said: Mapping[str, Any]) -> tuple[Receipt, ...]:
-        unroutable = set(said["unroutable"])
-        out = list[Receipt]()
-        lsn = said["first"]
-        for row in range(len(self._rows)):
-            if row in unroutable:
-                out.append(Receipt("unroutable"))
-            else:
-                out.append(Receipt("stored", lsn, format_bookmark(self._client.origin, lsn)))
-                lsn += 1
-        return tuple(out)
+        lsns = said.get("lsns") or range(said["first"], said["first"] + len(self._rows))
+        lost = dict.fromkeys(said["unroutable"], "unroutable") | dict.fromkeys(said.get("duplicates", ()), "duplicate")
+        return tuple(
+            Receipt("stored", lsn, format_bookmark(self._client.origin, lsn))
+            if lsn
+            else Receipt(lost.get(row, "dropped"))
+            for row, lsn in enumerate(lsns)
+        )
 
     def __enter__(self) -> Self:
         return self

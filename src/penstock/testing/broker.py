@@ -286,15 +286,8 @@ def _ending(instance: Instance, message: Message, verb: Verb, delay: float | Non
 
 
 def _bookmarks(instance: Instance, count: int, done: Transacted) -> tuple[str, ...]:
-    published = done.published
-    if published is None:
-        return ("",) * count
-    out = list[str]()
-    lsn, unwanted = published.first, set(published.unroutable)
-    for row in range(count):
-        out.append("" if row in unwanted else format_bookmark(instance.log.origin, lsn))
-        lsn += row not in unwanted
-    return tuple(out)
+    lsns = () if done.published is None else done.published.lsns_by_row(count)
+    return tuple(format_bookmark(instance.log.origin, lsn) if lsn else "" for lsn in lsns)
 
 
 __all__ = ["NO_END", "VHOST", "Broker", "Event"]

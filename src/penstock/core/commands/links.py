@@ -124,16 +124,18 @@ class LinkCommands(QueueCommands):
         batch.checked = True  # where it was published first
         with _coming(owners, self.peers):
             published = self._publisher.publish(now, batch, Terms(numbered=True))
-        if lost := published.lost():
-            self._note_passed(peer, site, path, int(lsns[max(lost)]))
-            lsns = np.delete(lsns, sorted(lost))
+        stored = published.stored_rows(len(lsns))
+        if len(stored) < len(lsns):
+            self._note_passed(peer, site, path, int(lsns[max(published.lost())]))
+        sent = None if batch.sent_at is None else ints(batch.sent_at)
+        if not isinstance(stored, range):
+            lsns, sent = lsns[stored], sent if sent is None else sent[stored]
         runs = adjacent(published.positions, lsns)
         if runs:
             self.carried[peer] = numbers
             header: dict[str, object] = {"peer": peer, "path": list(path)}
-            if batch.sent_at is not None:
-                sent = ints(batch.sent_at)
-                header["times"] = time_changes(published.positions, np.delete(sent, sorted(lost)) if lost else sent)
+            if sent is not None:
+                header["times"] = time_changes(published.positions, sent)
             self._record_carried(site, header, runs, letters=letters)
         self._number_carried(peer, runs, numbers_told)
         for here, lsn, count in runs:

@@ -170,7 +170,7 @@ class Publisher:
         """Publish the other rows of a batch."""
         rows = [row for row in range(len(batch.bodies)) if row not in wrong]
         if len(rows) <= skip:
-            return Published(0, self._outbox.last_lsn, refused=sorted(wrong.items()), duplicates=skip)
+            return Published(0, self._outbox.last_lsn, refused=sorted(wrong.items()), repeats=range(skip))
         some = batch.select(rows)
         some.delta = batch.delta
         told = self._publish_fit(now, some, skip, terms).among(rows)
@@ -351,13 +351,13 @@ class Publisher:
         """Some rows wait at their exchange, in its own queue; the others are published as ever."""
         if not terms.numbered and (named := self._named(batch)) is not None:
             return self._numbered(now, batch, named, terms)
-        lsns: list[int] = []
+        lsns: dict[int, int] = {}
         for (vhost, exchange), rows in by_exchange(batch, wait).items():
             waiting = self._router.queues.find(vhost, PREFIX + exchange)
             assert waiting is not None  # it comes and goes with its exchange
             some = waiting_rows(batch, rows, self.traits, terms.persistent, self._interning.hiding)
             first = self._storing.put_into(now, waiting, some)
-            lsns += range(first, first + len(rows))
+            lsns.update(zip(rows, range(first, first + len(rows)), strict=True))
         others = [row for row in range(skip, len(batch.bodies)) if row not in wait]
         rest = None
         if others:

@@ -147,7 +147,7 @@ def _with(published: Published, rows: Sequence[int], reasons: Mapping[int, Refus
     """The outcome of a part with what queues refused of it, in rows of the whole."""
     told = published.among(rows)
     dropped = [row for row in told.unroutable if row in silent and row not in reasons]
-    lost = {*told.unroutable, *(row for row, _ in told.refused)}
+    lost = told.lost()
     return replace(
         told,
         unroutable=[row for row in told.unroutable if row not in silent and row not in reasons],
@@ -196,7 +196,7 @@ class Publishers:
                 seen[one.publisher] = max(one.sequence, highest)
             fresh.append(row)
         if not fresh:
-            return Published(0, self._outbox.last_lsn, duplicates=len(traits))
+            return Published(0, self._outbox.last_lsn, repeats=range(len(traits)))
         published = store(batch if len(fresh) == len(traits) else batch.select(fresh))
         for row, why in published.refused:
             one = traits[fresh[row]]
@@ -208,7 +208,7 @@ class Publishers:
                 self._number(published, [traits[row] for row in fresh])
         if len(fresh) == len(traits):
             return published
-        return replace(published.among(fresh), duplicates=published.duplicates + len(traits) - len(fresh))
+        return _beside(published.among(fresh), fresh, len(traits))
 
     def follow(
         self, publisher: str, sequence: int, batch: Publishes, store: Callable[[Publishes, int], Published]
@@ -222,25 +222,24 @@ class Publishers:
         skip = min(max(highest - sequence + 1, 0), size)
         missing = [row for row in range(skip) if self._fill(publisher, sequence + row)]  # refused when they came first
         if skip == size and not missing:
-            return Published(0, self._outbox.last_lsn, duplicates=size)
+            return Published(0, self._outbox.last_lsn, repeats=range(size))
         new: Sequence[int] = [*missing, *range(skip, size)] if missing else range(skip, size)
         if missing:
-            some = store(batch.select(new), 0).among(new)
-            published = replace(some, duplicates=some.duplicates + size - len(new))
+            published = _beside(store(batch.select(new), 0).among(new), new, size)
         else:
             published = store(batch, skip)
         for row, why in published.refused:
             self._refused(publisher, sequence + row, why)
         self.note({publisher: max(sequence + size - 1, highest)})
         if self.numbering is not None and published.stored:
-            self.numbering(publisher, _numbers(published, sequence, new))
+            self.numbering(publisher, _numbers(published, sequence, size))
         return published
 
     def _number(self, published: Published, traits: Sequence[Traits]) -> None:
         """Tell whoever wants to know of each row with a sequence where it stands."""
-        lost, by_publisher = published.lost(), dict[str, list[tuple[int, int, int]]]()
-        stored = [one for row, one in enumerate(traits) if row not in lost]
-        for one, lsn in zip(stored, published.positions, strict=True):
+        by_publisher = dict[str, list[tuple[int, int, int]]]()
+        for row, lsn in zip(published.stored_rows(len(traits)), published.positions, strict=True):
+            one = traits[row]
             if one.publisher is not None and one.sequence is not None:
                 by_publisher.setdefault(one.publisher, []).append((one.sequence, lsn, 1))
         for publisher, runs in by_publisher.items():
@@ -328,13 +327,18 @@ class Publishers:
             self._outbox.record(Kind.PUBLISHERS_GONE, "", {"publishers": gone})
 
 
-def _numbers(published: Published, sequence: int, rows: Sequence[int]) -> list[tuple[int, int, int]]:
-    """What of these rows is stored: a sequence, its LSN, and for how many rows both rise by one from there.
+def _beside(published: Published, rows: Sequence[int], size: int) -> Published:
+    """What became of a batch of which these rows alone were new."""
+    new = set(rows)
+    return replace(published, repeats=[*published.repeats, *(row for row in range(size) if row not in new)])
+
+
+def _numbers(published: Published, sequence: int, size: int) -> list[tuple[int, int, int]]:
+    """What of a batch is stored: a sequence, its LSN, and for how many rows both rise by one from there.
 
     sequence: of row 0.
     """
-    lost = published.lost()
-    if not lost and published.lsns is None and len(rows) == rows[-1] - rows[0] + 1:
+    rows = published.stored_rows(size)
+    if published.lsns is None and len(rows) == rows[-1] - rows[0] + 1:
         return [(sequence + rows[0], published.first, published.stored)]
-    stored = [sequence + row for row in rows if row not in lost]
-    return [(number, lsn, 1) for number, lsn in zip(stored, published.positions, strict=True)]
+    return [(sequence + row, lsn, 1) for row, lsn in zip(rows, published.positions, strict=True)]

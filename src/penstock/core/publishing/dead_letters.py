@@ -358,8 +358,7 @@ class DeadLetters:
         """What was written is a dead letter from now on; (cause, new) pairs."""
         if not published.stored:
             return []
-        unwanted = published.lost()
-        causes = [cause for row, cause in enumerate(one.causes) if row not in unwanted]
+        causes = [one.causes[row] for row in published.stored_rows(len(one.causes))]
         lsns = published.positions
         for lsn, cause in zip(lsns, causes, strict=True):  # a dead letter goes on counting, or a ring never ends
             if hops := self._hops.of(cause) + one.hops:

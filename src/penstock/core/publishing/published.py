@@ -269,11 +269,17 @@ class Published:
     last: int  # the LSN whose durability confirms the batch
     unroutable: Sequence[int] = ()  # no queue and no declared topic wanted them
     refused: Sequence[tuple[int, Refusal]] = ()
-    duplicates: int = 0  # leading rows whose sequence this publisher had used before: confirmed, not stored again
+    repeats: Sequence[int] = ()  # their sequence, or their key in a queue, was known: confirmed, not stored again
     stored: int = 0  # rows written
     kept: Sequence[int] = ()  # of the refused ones those that are stored all the same, for other queues took them
     dropped: Sequence[int] = ()  # confirmed, not stored: a full queue drops what comes, or they are replies
     lsns: Sequence[int] | None = None  # of the stored rows, where they are not `first` and those that follow it
+    order: Sequence[int] | None = None  # the stored rows as their LSNs rise, where that is not their own order
+
+    @property
+    def duplicates(self) -> int:
+        """How many rows are stored already."""
+        return len(self.repeats)
 
     @property
     def positions(self) -> Sequence[int]:
@@ -281,15 +287,32 @@ class Published:
         return range(self.first, self.first + self.stored) if self.lsns is None else self.lsns
 
     def lost(self) -> set[int]:
-        """The rows that are not stored, but for duplicates."""
-        return {*self.unroutable, *self.dropped, *(row for row, _ in self.refused)}.difference(self.kept)
+        """The rows that are not stored."""
+        refused = (row for row, _ in self.refused)
+        return {*self.unroutable, *self.dropped, *self.repeats, *refused}.difference(self.kept)
+
+    def stored_rows(self, size: int) -> Sequence[int]:
+        """The rows that are stored of a batch of this size, one for each of `positions`."""
+        if self.order is not None:
+            return self.order
+        return [row for row in range(size) if row not in lost] if (lost := self.lost()) else range(size)
+
+    def lsns_by_row(self, size: int) -> Sequence[int]:
+        """The LSN of each row of a batch of this size; 0 for one that is not stored."""
+        if self.stored == size and self.order is None:
+            return self.positions
+        out = [0] * size
+        for row, lsn in zip(self.stored_rows(size), self.positions, strict=True):
+            out[row] = lsn
+        return out
 
     def among(self, rows: Sequence[int]) -> Published:
         """The same of some rows of a batch, told in rows of the whole; rows: which these are."""
         return Published(
             self.first, self.last, [rows[row] for row in self.unroutable],
-            [(rows[row], why) for row, why in self.refused], self.duplicates, self.stored,
+            [(rows[row], why) for row, why in self.refused], [rows[row] for row in self.repeats], self.stored,
             [rows[row] for row in self.kept], [rows[row] for row in self.dropped], self.lsns,
+            None if self.order is None else [rows[row] for row in self.order],
         )  # fmt: skip
 
 
@@ -313,7 +336,7 @@ def joined(parts: Sequence[Published], skip: int, last: int) -> Published:
         max([last, *map(attrgetter("last"), stored)]),
         all_of("unroutable"),
         all_of("refused"),
-        skip + sum(map(attrgetter("duplicates"), parts)),
+        [*range(skip), *all_of("repeats")],
         sum(map(attrgetter("stored"), parts)),
         all_of("kept"),
         all_of("dropped"),
@@ -428,15 +451,18 @@ def by_exchange(batch: Publishes, rows: dict[int, int]) -> dict[tuple[str, str],
 
 
 def with_waiting(
-    waiting: Sequence[int], rest: Published | None, others: Sequence[int], skip: int, last: int
+    waiting: Mapping[int, int], rest: Published | None, others: Sequence[int], skip: int, last: int
 ) -> Published:
-    """What became of a batch of which some rows wait, with these LSNs; `others`: the rows of `rest`."""
-    lsns = sorted([*waiting, *(rest.positions if rest is not None else ())])
+    """What became of a batch of which some rows wait, by row their LSNs; `others`: the rows of `rest`."""
+    by_lsn = {lsn: row for row, lsn in waiting.items()}
     if rest is None:
-        return Published(lsns[0], lsns[-1], duplicates=skip, stored=len(lsns), lsns=lsns)
+        rest = Published(0, last)
+    by_lsn.update(zip(rest.positions, (others[row] for row in rest.stored_rows(len(others))), strict=True))
+    lsns = sorted(by_lsn)
     return replace(
-        rest.among(others), first=lsns[0] if lsns else 0, last=max(last, rest.last), duplicates=skip + rest.duplicates,
-        stored=len(lsns), lsns=lsns,
+        rest.among(others), first=lsns[0] if lsns else 0, last=max(last, rest.last),
+        repeats=[*range(skip), *(others[row] for row in rest.repeats)],
+        stored=len(lsns), lsns=lsns, order=[by_lsn[lsn] for lsn in lsns],
     )  # fmt: skip
 
 

@@ -200,9 +200,9 @@ def _sure(queue: Queue, batch: Publishes, admitted: bool) -> tuple[bool, bool]:
 def _told(published: Published, rows: Sequence[int], bans: Mapping[int, Sequence[Queue]]) -> Published:
     """The outcome of a part, in rows of the whole; what only duplicates kept from being stored is one."""
     told = published.among(rows)
-    duplicates = sum(row in bans for row in told.unroutable)
+    repeats = [row for row in told.unroutable if row in bans]
     left = [row for row in told.unroutable if row not in bans]
-    return replace(told, unroutable=left, duplicates=told.duplicates + duplicates)
+    return replace(told, unroutable=left, repeats=[*told.repeats, *repeats])
 
 
 PLANS_KEPT = 4096

@@ -210,7 +210,7 @@ class Storing:
         first = self._kept(now, batch, rows, traits, blind, routed) if rows else 0
         last = first + len(rows) - 1 if rows else self._outbox.last_lsn
         kept = [row for row in routed.unroutable if routed.kept[row]]  # their exchange remembers them
-        return Published(first, last, routed.unroutable, routed.refused, skip, len(rows), kept, dropped)
+        return Published(first, last, routed.unroutable, routed.refused, range(skip), len(rows), kept, dropped)
 
     def _reply(self, batch: Publishes, routed: Routed) -> Sequence[int]:
         """Give replies to who waits for them; the rows that nobody else wants."""

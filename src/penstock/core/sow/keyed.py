@@ -71,7 +71,7 @@ class Keyed(KeyedRows):
             return _refused(self._outbox.last_lsn, work.refused, skip)
         told = self._stored(batch, rows, 0, work, store).among(rows)
         refused = sorted([*work.refused, *told.refused], key=itemgetter(0))
-        return replace(told, refused=refused, duplicates=told.duplicates + skip)
+        return replace(told, refused=refused, repeats=[*range(skip), *told.repeats])
 
     def _stored(self, batch: Publishes, rows: Sequence[int], skip: int, work: Work, store: Store) -> Published:
         """Store these rows, without the first so many of them, and what keys they have, in one group."""
@@ -82,7 +82,7 @@ class Keyed(KeyedRows):
         try:
             published = store(stored, skip)
             if published.stored:
-                lsns = _lsns(published, len(rows), skip)
+                lsns = dict(zip(published.stored_rows(len(rows)), published.positions, strict=True))
                 self._put(work, {rows[row]: lsn for row, lsn in lsns.items()})
         finally:
             outbox.end()
@@ -192,13 +192,6 @@ class Keyed(KeyedRows):
                 watcher.dropped(lsn, keys, lsns, reason)
 
 
-def _lsns(published: Published, size: int, skip: int) -> dict[int, int]:
-    """The LSN of each stored row."""
-    left = published.lost()
-    rows = (row for row in range(skip, size) if row not in left) if left else range(skip, size)
-    return dict(zip(rows, published.positions, strict=True))
-
-
 def _deadlines(batch: Publishes, sow: Sow, ttl: int | None, time: int) -> list[int] | None:
     """When rows of a topic that have one header expire, where some do.  ttl: what the header asks for."""
     life = sow.expiration and time + sow.expiration
@@ -210,7 +203,7 @@ def _deadlines(batch: Publishes, sow: Sow, ttl: int | None, time: int) -> list[i
 
 
 def _refused(last: int, refused: list[tuple[int, Refusal]], skip: int) -> Published:
-    return Published(0, last, refused=refused, duplicates=skip)
+    return Published(0, last, refused=refused, repeats=range(skip))
 
 
 KEYS_MOST = 100_000

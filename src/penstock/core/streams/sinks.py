@@ -14,7 +14,7 @@ A query belongs to who committed its first batch.  Queries are remembered as `me
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 from penstock.core.effects import Effect
@@ -341,8 +341,7 @@ def _ranges(batch: Publishes, became: Published) -> Iterator[tuple[Topic, int, i
     if isinstance(batch.topics, Topic):
         yield batch.topics, lsns[0], lsns[-1], len(lsns)
         return
-    lost = became.lost()
-    stored: Iterable[Topic] = (topic for row, topic in enumerate(batch.topics) if row not in lost)
+    stored = (batch.topics[row] for row in became.stored_rows(len(batch)))
     by_topic: dict[int, tuple[Topic, int, int, int]] = {}
     for topic, lsn in zip(stored, lsns, strict=True):
         before = by_topic.get(id(topic))

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from penstock.core.commands.transactions import Ending, Transacted, Transaction
+from penstock.core.publishing.published import Published
 from penstock.errors import Fenced, InvalidArgument, PenstockError, PreconditionFailed
 from penstock.records.chunks import as_chunk
 from penstock.records.entries import Publishes, joined
@@ -151,7 +152,7 @@ class Transacting:
             return
         for one in word.settles:
             holders[one.consumer].forget(one.queue, one.lsn)
-        self._handover.when_persisted(done.lsn, answer, _told(done))
+        self._handover.when_persisted(done.lsn, answer, _told(done, word.rows))
 
     def _holders(self, caller: Caller) -> dict[str, Exchange]:
         """The user's own consumers by their names."""
@@ -209,12 +210,16 @@ def _names(some: list[Settle]) -> str:
     return f"message {text} is" if len(some) == 1 else f"messages {text}{' and others' if len(some) > 5 else ''} are"
 
 
-def _told(done: Transacted) -> dict[str, object]:
-    published = done.published
+def _told(done: Transacted, rows: int) -> dict[str, object]:
+    """The answer: what each row has come to; `lsns` where these are not `first` and those that follow it."""
+    published = done.published or Published(0, 0)
+    lsns, kept = published.lsns_by_row(rows), set(published.kept)
     return {
         "lsn": done.lsn,
-        "first": published.first if published is not None else 0,
-        "stored": published.stored if published is not None else 0,
-        "unroutable": list(published.unroutable) if published is not None else [],
+        "first": published.first,
+        "stored": published.stored,
+        "lsns": None if isinstance(lsns, range) else list(lsns),
+        "unroutable": [row for row in published.unroutable if row not in kept],
+        "duplicates": [row for row in published.repeats if row not in kept],
         "ended": done.ended,
     }
