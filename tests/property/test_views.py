@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from penstock.core import view_contributions
 from penstock.core.view_groups import Elements, View, body_of
 from penstock.expr.view_definition import Definition
-from penstock.server.views import step_worker, views
+from penstock.server.views import builder, step_worker
 from penstock.testing import Broker
 from property.view_model import GROUPING, SELECT, rows, shown
 
@@ -96,6 +96,16 @@ class Kept(RuleBasedStateMachine):
         for lsn in self.span(low, length):
             del self.records[lsn]
 
+    @rule()
+    def all_anew(self) -> None:
+        self.view.clear()
+        bodies = [orjson.dumps(self.records[lsn]) for lsn in sorted(self.records)]
+        states = bytes(1 if lsn in self.available else 2 for lsn in sorted(self.records))
+        if bodies:
+            records = [orjson.loads(body) for body in bodies]
+            self.view.enter(self.view.read(Elements(sorted(self.records), records, bodies, states=states)))
+        assert not self.view.flush(), "a row is told again as it was"
+
     @precondition(lambda self: self.records)
     @rule()
     def all_gone(self) -> None:
@@ -148,7 +158,7 @@ class OverAQueue(RuleBasedStateMachine):
             for module, name, value in (
                 (step_worker, "LAG_BYTES", 0),
                 (step_worker, "PORTION", 2),
-                (views, "PORTION", 2),
+                (builder, "PORTION", 2),
             ):
                 self.bounds.setattr(module, name, value)
         config = copy.deepcopy(CONFIG)

@@ -233,6 +233,12 @@ class Join:
     def __init__(self, joined: Joined, null_equivalency: bool) -> None:
         self._joined = joined
         self._nulls = null_equivalency
+        self.ageless = set[int]()  # sources whose ids say when a row changed here: rows of views
+        self.empty()
+
+    def empty(self) -> None:
+        """No source has rows, and nothing is to be looked at."""
+        joined = self._joined
         self._sources = [_Source() for _ in joined.sources]
         self._looking: list[list[tuple[int, RunParsed]]] = [[] for _ in joined.sources]
         for place, conditions in enumerate(joined.conditions):
@@ -243,7 +249,6 @@ class Join:
         self._held: dict[int, list[tuple[int, int]]] = {}  # and the rows beside it: source, id
         self._next = 1
         self._touched: dict[int, None] = {}  # rows of the first source to look at anew
-        self.ageless = set[int]()  # sources whose ids say when a row changed here: rows of views
 
     @property
     def count(self) -> int:

@@ -49,12 +49,18 @@ class _Group:
     def __init__(self, number: int, key: GroupKey, stores: list[Store], oldest: int) -> None:
         self.number = number
         self.key = key
+        self.oldest: list[list[Place]] = [[] for _ in range(oldest)]  # heaps, for ANY
+        self.row: Row | None = None  # as it was told
+        self.empty(stores)
+
+    def empty(self, stores: list[Store]) -> None:
+        """No message has given anything."""
         self.stores = stores
         self.available = 0
         self.living = 0
         self.newest: list[Place] = []  # heap, negated; what is not available any more is dropped when it comes up
-        self.oldest: list[list[Place]] = [[] for _ in range(oldest)]  # heaps, for ANY
-        self.row: Row | None = None  # as it was told
+        for heap in self.oldest:
+            heap.clear()
 
 
 class View:
@@ -125,38 +131,50 @@ class View:
         return self._messages.measure(low, high, most)
 
     def clear(self) -> None:
-        """All messages are gone, at once, however many they are."""
+        """All messages are gone, at once, however many they are, and whatever a step had done half.
+
+        A row stays as it was told: of one that is the same when the messages have come anew nothing is told.
+        """
         self._messages = Contributions(self._width)
-        self._numbers.clear()
         for group in self._groups:
             if group is not None:
-                group.available = group.living = 0
+                group.empty([make() for make in self._makers])
                 self._dirty[group.number] = None
 
-    def flush(self) -> list[Changed]:
-        """The rows that are other than at the last call, in no order."""
+    def changed(self) -> list[Changed]:
+        """The rows that are other than they were told, in no order.  Nothing is so before `accept`."""
         out: list[Changed] = []
         for number in self._dirty:
             group = self._groups[number]
-            if group is None:
-                continue
-            new = self._row(group) if group.available else None
-            old = group.row
-            if not _same(old, new):
-                out.append(Changed(group.key, old, new))
-                group.row = new
-                if new is None:
-                    self.rows.pop(group.key, None)
-                else:
-                    self.rows[group.key] = new
-            if not group.living:
-                self._groups[number] = None
-                self._free.append(number)
-                if self._numbers.get(group.key) == number:
-                    del self._numbers[group.key]
-        self._dirty.clear()
-        self.changes += len(out)
+            if group is not None:
+                new = self._row(group) if group.available else None
+                if not _same(group.row, new):
+                    out.append(Changed(group.key, group.row, new))
         return out
+
+    def accept(self, changes: Sequence[Changed]) -> None:
+        """These, all that `changed` has found, are told."""
+        groups = self._groups
+        for change in changes:
+            cast("_Group", groups[self._numbers[change.key]]).row = change.new
+            if change.new is None:
+                self.rows.pop(change.key, None)
+            else:
+                self.rows[change.key] = change.new
+        for number in self._dirty:
+            group = groups[number]
+            if group is not None and not group.living:
+                groups[number] = None
+                self._free.append(number)
+                del self._numbers[group.key]
+        self._dirty.clear()
+        self.changes += len(changes)
+
+    def flush(self) -> list[Changed]:
+        """The rows that are other than at the last call, in no order."""
+        changes = self.changed()
+        self.accept(changes)
+        return changes
 
     # -- inside
 

@@ -23,7 +23,7 @@ export function topics() {
       { title: "Rows", number: true, cell: (row) => count(row.records) },
       { title: "Lag", number: true, cell: (row) => count(row.lag) },
       { title: "Begun anew", number: true, minor: true, cell: (row) => count(row.rebuilds) },
-      { title: "State", cell: (row) => (row.stopped ? h("span", { class: "badge bad" }, "ended with an error") : "runs") },
+      { title: "State", cell: (row) => (row.stopped ? h("span", { class: "badge bad" }, row.error) : "runs") },
     ],
   });
   const views = h("section", { class: "box" }, h("h2", {}, "Views and conflated topics"), made.node);

@@ -124,16 +124,17 @@ class Faults:
             return {}
         return {"internal_errors": {"count": self.total, "since": reports.first_us, "last": reports.last_us}}
 
-    def contain(self, error: Exception, asker: Asker | None = None) -> None:
+    def contain(self, error: Exception, asker: Asker | None = None, *, beside: bool = False) -> None:
         """End who asked.  Where that is nobody, or something is half changed, the server ends, and this raises.
 
-        asker: on whose behalf it was, as far as the traceback does not say.
+        asker: on whose behalf it was, as far as the traceback does not say.  beside: it only looked at what was
+        decided, which goes on to the log whatever becomes of the look.
         """
         found = _asker_in(error) or asker
         if found is None:
             self.give_up(error)
             raise error
-        self.check_whole(error)
+        self.check_whole(error, beside=beside)
         self.ended += 1
         reports.tell(error, found.kind)
         # The frames that were looked at have it among their locals now, and buffers: a circle that only the collector
@@ -145,12 +146,12 @@ class Faults:
             self.give_up(second)  # what it had may not have come back
             raise
 
-    def check_whole(self, error: Exception) -> None:
+    def check_whole(self, error: Exception, *, beside: bool = False) -> None:
         """Of what was asked for several together: raise this again where something is half changed.
 
-        Where nothing is, each of them is to be tried alone, and whose fault it was shows then.
+        Where nothing is, each of them is to be tried alone, and whose fault it was shows then.  beside: as `contain`.
         """
-        if not self._whole(error):
+        if (self.behind and not beside) or not self._whole(error):
             self.give_up(error)
             raise error
 
@@ -176,7 +177,7 @@ class Faults:
     # -- how far it reaches
 
     def _whole(self, error: BaseException) -> bool:
-        if self.behind or self.fatal is not None or isinstance(error, MemoryError):
+        if self.fatal is not None or isinstance(error, MemoryError):
             return False
         logs = False
         for frame in _frames(error):

@@ -160,7 +160,8 @@ def view_facts(engine: Engine) -> list[dict[str, Any]]:
             "records": one.count,
             "lag": views.lag(one),  # durable records of the log that it has not taken in
             "rebuilds": one.rebuilds,  # times that it began anew, from the start of the process
-            "stopped": getattr(one, "error", None) is not None,  # and nothing more comes
+            "stopped": one.error is not None,  # and nothing more comes, or not before it has begun anew
+            "error": None if one.error is None else str(one.error),
         }
         for one in views.all_shown()
     ]

@@ -28,7 +28,7 @@ from penstock.server.replaying import Replays
 from penstock.server.scratch_pages import Pager, Scratch
 from penstock.server.upkeep.archive import RETRY_BEATS, Archiving
 from penstock.server.upkeep.keeper import RETENTION_BEATS, Keeper
-from penstock.server.views.shown import Alarms
+from penstock.server.views.alarms import Alarms
 from penstock.server.watch import Census, Watch
 from penstock.testing.instance import FakeClock
 from penstock.testing.process import load
@@ -316,12 +316,23 @@ class Timers:
         return woken
 
 
+class Always:
+    """An alarm that is due."""
+
+    def next_due(self) -> int | None:
+        return 0
+
+    def tick(self, now: int) -> None: ...
+
+
 TIMED: dict[str, tuple[object, str]] = {
     "actions' times": (Timing, "tick"),
     "readers' rates": (Replays, "tick"),
     "alarms of views": (Alarms, "tick"),
     "when readers may go on": (Replays, "next_deadline"),
     "when views are due": (Alarms, "next_deadline"),
+    "one alarm of a view": (Always, "tick"),
+    "when one of them is due": (Always, "next_due"),
 }
 
 
@@ -361,12 +372,3 @@ def test_a_delayed_message_is_in_time_whatever_else_fails_at_its_time(
     assert woken < 200, "and meanwhile nobody is woken for it"
     assert engine.faults.fatal is None
     assert engine.faults.ended == plant.raised
-
-
-class Always:
-    """An alarm that is due."""
-
-    def next_due(self) -> int | None:
-        return 0
-
-    def tick(self, now: int) -> None: ...

@@ -152,7 +152,15 @@ class Facts(real.Facts):
             actions=[ACTIONS.look(SimpleNamespace(name="bury", runs=7, reasons={"publish": 2, "waiting": 1}))],
             views=[
                 VIEWS.look(
-                    {"vhost": "/", "name": name, "records": records, "lag": lag, "rebuilds": anew, "stopped": end}
+                    {
+                        "vhost": "/",
+                        "name": name,
+                        "records": records,
+                        "lag": lag,
+                        "rebuilds": anew,
+                        "stopped": end,
+                        "error": None,
+                    }
                 )
                 for name, records, lag, anew, end in views
             ],

@@ -117,10 +117,13 @@ class Viewing:
         return schema, _batches(schema, wanted, [keys[place] for place in found], [bodies[place] for place in found])
 
     def _rows(self, shown: Live | ConflatedTopic, answer: Answer[Callable[[], dict[str, bytes]]]) -> None:
-        """Answer once the rows are level, with references to them; on the loop."""
+        """Answer once the rows are level, with references to them; on the loop.
+
+        Unavailable where a fault keeps the view from that.
+        """
         if self._engine.broken is not None:
             raise LogBroken(f"the log is broken: {self._engine.broken}")
-        shown.when_current(lambda: answer.give(shown.held()))
+        shown.when_current(lambda: answer.give(shown.held()), answer.fail)
 
     def _gather(self, caller: Caller, wanted: Sow, view: View, bodies: list[bytes] | None) -> None:
         if bodies is not None:

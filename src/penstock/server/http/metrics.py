@@ -338,7 +338,7 @@ VIEWS = Things(
     (
         Figure("penstock_view_records", "records", "Rows of views and conflated topics"),
         Figure("penstock_view_lag_records", "lag", "Durable records of the log that a view has not taken in", _highest),
-        Figure("penstock_view_errors", "stopped", "1 if the source of a view ended with an error"),
+        Figure("penstock_view_errors", "stopped", "1 if a view ended with an error, or begins anew after one"),
     ),
     (Figure("penstock_view_rebuilds", "rebuilds", "Times that a view began anew"),),
     get=itemgetter,

@@ -19,8 +19,9 @@ from penstock.server.views.shown import RowChange
 if TYPE_CHECKING:
     from penstock.errors import PenstockError
     from penstock.server.follow import Source
+    from penstock.server.views.alarms import Alarms
     from penstock.server.views.record_query import Event
-    from penstock.server.views.shown import Alarms
+    from penstock.server.views.shown import Refuse
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +85,7 @@ class ConflatedTopic:
         rows = dict(self._rows)
         return lambda: rows
 
-    def when_current(self, then: Callable[[], None]) -> None:
+    def when_current(self, then: Callable[[], None], refuse: Refuse | None = None) -> None:
         if self._level or self._follow is None:
             then()
         else:

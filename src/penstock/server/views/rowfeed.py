@@ -18,15 +18,18 @@ from penstock.errors import PenstockError
 from penstock.expr.text_patterns import TopicPattern
 from penstock.records import properties as header_codec
 from penstock.records.entries import Publishes
+from penstock.server.faults import TOLD
 from penstock.server.follow import ENDLESS, Follow
 from penstock.server.views.record_query import Wish
 from penstock.server.views.row_source import RowSource
+from penstock.server.views.setbacks import Setback
 
 if TYPE_CHECKING:
     from penstock.server.judging import Judges
     from penstock.server.runtime import Runtime
+    from penstock.server.views.alarms import Alarms
     from penstock.server.views.record_query import Event
-    from penstock.server.views.shown import Alarms, Shown
+    from penstock.server.views.shown import Shown
 
 logger = logging.getLogger("penstock.views")
 
@@ -61,19 +64,24 @@ class RowFeed:
         self._runtime, self._names = runtime, names
         self._begin = partial(_Feed, runtime, judges, alarms)
         self._feeds: dict[tuple[str, str], _Feed] = {}
+        self._again = Setback(runtime, alarms, self.look)
 
     def look(self) -> None:
         """Queues may have come or gone: follow whatever some queue shows, and nothing else."""
+        self._again.over()
         for shown in self._names.all_shown():
-            key = (shown.vhost, shown.name)
-            feed = self._feeds.get(key)
-            wanted = self._runtime.core.keeps(shown.vhost, "", shown.name) and not self._feeds_itself(shown)
-            if feed is not None and (feed.shown is not shown or not wanted):
-                feed.end()
-                del self._feeds[key]
-                feed = None
-            if feed is None and wanted:
-                self._feeds[key] = self._begin(shown)
+            self._runtime.faults.run(partial(self._look_at, shown), self._again)
+
+    def _look_at(self, shown: Shown) -> None:
+        key = (shown.vhost, shown.name)
+        feed = self._feeds.get(key)
+        wanted = self._runtime.core.keeps(shown.vhost, "", shown.name) and not self._feeds_itself(shown)
+        if feed is not None and (feed.shown is not shown or not wanted):
+            feed.end()
+            del self._feeds[key]
+            feed = None
+        if feed is None and wanted:
+            self._feeds[key] = self._begin(shown)
 
     def _feeds_itself(self, shown: Shown) -> bool:
         """Whether what is published would change the view anew, for ever."""
@@ -110,9 +118,14 @@ class _Feed:
         self._due: int | None = None  # the log had no room: when to look again, monotonic
         self._full = False  # it had none when it was looked at last
         self._lost = 0  # rows dropped since then
-        self._follow = Follow(RowSource(runtime.clock, shown, Wish(sow=False), changed=True), self)
+        self.asker = Setback(runtime, alarms, self._go_on)
+        self._follow = self._followed()
+
+    def _followed(self) -> Follow[list[Event]]:
+        return Follow(RowSource(self._runtime.clock, self.shown, Wish(sow=False), changed=True), self)
 
     def end(self) -> None:
+        self.asker.end()
         self._follow.close()
         self._rows.clear()
         self._batch = None
@@ -128,17 +141,29 @@ class _Feed:
         for row in portion:
             self._rows.append(row.body)
             self._size += len(row.body)
-        if self._full:
+        if self._full or self.asker.lasts:
             self._drop_oldest()
         self._arm()
 
     def level(self) -> None:
         """Rows that are there already are not asked for."""
 
-    def ended(self, error: PenstockError | None) -> None: ...
+    def ended(self, error: PenstockError | None) -> None:
+        """A fault kept rows from being taken over: those that come later are."""
+        logger.warning("rows of %r that have just changed may be missing in queues: %s", self.shown.name, error)
+        self.asker.end_by_fault()
+
+    def _go_on(self) -> None:
+        """After a fault: the rows that wait are published first."""
+        self.asker.over()
+        self._armed = False
+        if self._follow.closed:
+            self._follow = self._followed()
+        self._arm()
 
     def _arm(self) -> None:
-        if (self._rows or self._batch is not None) and not self._armed and self._due is None:
+        waits = self._due is not None or self.asker.lasts
+        if (self._rows or self._batch is not None) and not self._armed and not waits:
             self._armed = True
             self._runtime.call_soon(self._publish)
 
@@ -185,15 +210,14 @@ class _Feed:
         if runtime.log.full:
             self._wait()
             return
-        if self._full:
-            self._full = False
-            if self._lost:
-                logger.warning("%d rows of %r are lost: the log had no room", self._lost, self.shown.name)
-            self._lost = 0
+        if self._lost:
+            why = "the log had no room" if self._full else TOLD
+            logger.warning("%d rows of %r are lost: %s", self._lost, self.shown.name, why)
+        self._full, self._lost = False, 0
         if not self._judges.ready([batch], self._arm):
             return
-        self._batch = None
         refused = runtime.core.publish(runtime.now(), batch).refused
+        self._batch = None
         if refused:
             logger.warning("%d rows of %r are refused: %s", len(refused), self.shown.name, refused[0][1])
         runtime.arm()

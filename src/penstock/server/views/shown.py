@@ -1,7 +1,4 @@
-"""Rows with a key that somebody shows and others follow: those of a view, or of a conflated topic.
-
-What is told in its own time, conflated rows for instance, has an alarm.
-"""
+"""Rows with a key that somebody shows and others follow: those of a view, or of a conflated topic."""
 
 from __future__ import annotations
 
@@ -17,9 +14,13 @@ if TYPE_CHECKING:
     from penstock.core.view_contributions import Join
     from penstock.core.view_feed import Moved, Noted
     from penstock.core.view_groups import Side
+    from penstock.errors import PenstockError
     from penstock.expr.group_rows import GroupKey
     from penstock.expr.view_definition import Definition
-    from penstock.server.runtime import Runtime
+    from penstock.server.views.setbacks import Setback
+
+Refuse = Callable[["PenstockError"], object]
+"""Tells somebody that he will not get what he waits for."""
 
 
 class RowChange(NamedTuple):
@@ -53,45 +54,12 @@ class Shown(Protocol):
         """Bodies by key, as JSON objects."""
         ...
 
-    def when_current(self, then: Callable[[], None]) -> None:
-        """Call back once the rows have all that was decided so far; perhaps before this returns."""
+    def when_current(self, then: Callable[[], None], refuse: Refuse | None = None) -> None:
+        """Call back once the rows have all that was decided so far; perhaps before this returns.
+
+        refuse: told instead where they are gathered anew after a fault; None: it is waited for.
+        """
         ...
-
-
-class Alarm(Protocol):
-    """Something with a time of its own, monotonic."""
-
-    def next_due(self) -> int | None:
-        """When to `tick` next, monotonic microseconds; None: never."""
-        ...
-
-    def tick(self, now: int) -> None: ...
-
-
-class Alarms:
-    """Those that are set.  All methods belong to the loop's thread."""
-
-    def __init__(self, runtime: Runtime) -> None:
-        self.clock = runtime.clock
-        self.changed = runtime.arm  # an alarm is due at another time: see that it is looked at
-        self.all: list[Alarm] = []
-
-    def add(self, alarm: Alarm) -> None:
-        self.all.append(alarm)
-
-    def remove(self, alarm: Alarm) -> None:
-        """It is set no more.  Twice does no harm."""
-        if alarm in self.all:
-            self.all.remove(alarm)
-
-    def next_deadline(self) -> int | None:
-        """When to `tick` next, monotonic; None is never."""
-        return min((due for due in (one.next_due() for one in self.all) if due is not None), default=None)
-
-    def tick(self) -> None:
-        now = self.clock.mono()
-        for one in list(self.all):
-            one.tick(now)
 
 
 class Live:
@@ -100,7 +68,7 @@ class Live:
     def __init__(
         self,
         definition: Definition,
-        current: Callable[[Live, Callable[[], None]], None],
+        current: Callable[[Live, Callable[[], None], Refuse | None], None],
         side: Side | None = None,
         over: Live | None = None,
     ) -> None:
@@ -118,13 +86,15 @@ class Live:
         self.since = 0  # what the log says up to this LSN is in it from the start
         self.building = False  # it goes through what its source held: what happens meanwhile waits
         self.later: deque[Moved | Noted] = deque()
-        self.waiting: list[Callable[[], None]] = []  # who waits for it to be built
+        self.waiting: list[tuple[Callable[[], None], Refuse | None]] = []  # who waits for it to be built
         self.told: list[Callable[[Sequence[RowChange]], None]] = []  # who follows
         self.ids: dict[GroupKey, int] = {}  # of rows of the view that it gathers
         self.next_id = 1
         self.floor: int | None = None  # the lowest LSN that it may still read
         self.round = 0  # how often it began anew
         self.closed = False
+        self.failed_at = 0  # what was durable when it failed last
+        self.setback: Setback  # of a view, not of its sides
         self._current = current
 
     @property
@@ -141,6 +111,26 @@ class Live:
         """How many rows there are."""
         return len(self.view.rows)
 
+    @property
+    def error(self) -> str | None:
+        """Why it is not level with its source and will be later; None: all is well."""
+        return self.setback.error
+
+    @property
+    def whole(self) -> Live:
+        """The view that it is, or is a side of."""
+        return self.over or self
+
+    @property
+    def parts(self) -> Sequence[Live]:
+        """Itself and its sides."""
+        return self, *self.sides
+
+    @property
+    def stopped(self) -> bool:
+        """Whether it failed and has not begun anew: nothing is brought to it."""
+        return self.whole.setback.stopped
+
     def facts(self) -> dict[str, object]:
         """For people, as of a topic."""
         definition = self.definition
@@ -148,6 +138,7 @@ class Live:
             "topic": self.name, "kind": "view", "exchange": "", "vhost": self.vhost,
             "key": list(definition.group_by) or None, "records": self.count,
             "source": definition.source or ", ".join(definition.join), "select": list(definition.select),
+            **({} if self.error is None else {"error": self.error}),
         }  # fmt: skip
 
     @property
@@ -157,7 +148,7 @@ class Live:
     @property
     def rebuilds(self) -> int:
         """How often it began anew, each side of a join by itself."""
-        return sum(one.round for one in (self, *self.sides))
+        return sum(one.round for one in self.parts)
 
     def rows(self) -> dict[str, bytes]:
         """Bodies by key, as JSON objects."""
@@ -168,12 +159,12 @@ class Live:
         view, rows = self.view, list(self.view.rows.items())
         return lambda: {key_text(key): body_of(view, row) for key, row in rows}
 
-    def when_current(self, then: Callable[[], None]) -> None:
-        self._current(self, then)
+    def when_current(self, then: Callable[[], None], refuse: Refuse | None = None) -> None:
+        self._current(self, then, refuse)
 
     def unready(self) -> Live | None:
         """What is not built yet of all that it rests on; None when all is."""
-        for one in (self, *self.sides):
+        for one in self.parts:
             if one.building:
                 return one
             found = one.above.unready() if one.above is not None else None
@@ -181,11 +172,9 @@ class Live:
                 return found
         return None
 
-    def tell(self, changes: Sequence[Changed]) -> None:
-        if self.told:
-            told = [self._told(change) for change in changes]
-            for tell in list(self.told):
-                tell(told)
+    def words(self, changes: Sequence[Changed]) -> list[RowChange]:
+        """What who follows is told of them."""
+        return [self._told(change) for change in changes] if self.told else []
 
     def _told(self, change: Changed) -> RowChange:
         old, new = change.old, change.new

@@ -13,21 +13,18 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 from penstock.core.queue.order.runs import NEVER
-from penstock.core.view_contributions import AVAILABLE, AWAY, INACTIVE
 from penstock.core.view_feed import Arrived, Feed, Moved, Noted, Step
-from penstock.core.view_groups import Changed, Elements, Given, Side, View, body_of, bring
-from penstock.expr.batches import Table, parsed
-from penstock.expr.bodies import body_type
+from penstock.core.view_groups import Changed, Elements, Given, body_of, bring
+from penstock.expr.batches import parsed
 from penstock.log.writer import last_of
 from penstock.memory import READ_BYTES
-from penstock.records.chunks import as_chunk, pairs_of
+from penstock.records.chunks import pairs_of
 from penstock.records.entries import Rows
-from penstock.records.message_bodies import listed
-from penstock.records.message_types import MessageType
 from penstock.server.judging import breathe
+from penstock.server.views.evaluating import elements_of, elements_of_rows, given, noted
 
 if TYPE_CHECKING:
     from penstock.core.effects import Dying
@@ -35,79 +32,6 @@ if TYPE_CHECKING:
     from penstock.records.entries import Entry, Publishes
     from penstock.server.runtime import Off, Runtime
     from penstock.server.views.shown import Live
-
-
-Into: TypeAlias = "View | Side"
-
-SLICE = 250
-"""Messages that are parsed before a thread lets the loop in."""
-
-
-def states_of(step: Arrived) -> bytes:
-    """The state of each row; empty when all are available."""
-    batch, rows = step.batch, step.rows
-    late = batch.not_before if step.delayed else None
-    if late is None and batch.first + rows[-1] < step.upto:
-        return b""
-    return bytes(
-        AWAY
-        if late is not None and late[row] > batch.time
-        else INACTIVE
-        if batch.first + row >= step.upto
-        else AVAILABLE
-        for row in rows
-    )
-
-
-def elements_of(step: Arrived) -> Elements:
-    """Rows of a batch; `records` are not there yet (`given`).  Any thread."""
-    batch, rows = step.batch, step.rows
-    every = len(rows) == len(batch.bodies)
-    bodies = listed(batch.bodies)
-    headers, topics = batch.properties, batch.topics
-    return Elements(
-        [batch.first + row for row in rows],
-        (),
-        bodies if every else [bodies[row] for row in rows],
-        headers if isinstance(headers, bytes) or every else [headers[row] for row in rows],
-        topics if not isinstance(topics, list) or every else [topics[row] for row in rows],
-        batch.time,
-        states_of(step),
-    )
-
-
-def elements_of_rows(rows: Rows, states: bytes) -> Elements:
-    """Rows that were read back.  Any thread."""
-    return Elements(rows.lsns, (), rows.bodies, rows.properties, rows.topics, rows.times, states)
-
-
-def noted(step: Arrived) -> Noted:
-    return Noted(step.queue, as_chunk([step.batch.first + row for row in step.rows]), states_of(step))
-
-
-def given(
-    views: Sequence[Into], elements: Elements, pause: Callable[[], None] | None, kind: MessageType
-) -> list[Given]:
-    """What messages of a type give to each view; the bodies are parsed once.
-
-    Any thread: `pause` lets the loop in between.
-    """
-    bodies, heads, tables = elements.bodies, elements.headers, body_type(kind).tables
-    if pause is None:
-        records = tables(bodies, heads)
-    else:
-        records = list[Table]()
-        for start in range(0, len(bodies), SLICE):
-            part = slice(start, start + SLICE)
-            records += tables(bodies[part], heads if isinstance(heads, bytes) else heads[part])
-            pause()
-    whole = Elements(elements.lsns, records, bodies, elements.headers, elements.topics, elements.times, elements.states)
-    out: list[Given] = []
-    for view in views:
-        out.append(view.read(whole))
-        if pause is not None:
-            pause()
-    return out
 
 
 PORTION = 1000
@@ -124,14 +48,27 @@ LOOKED_MOST = 1000
 
 
 class Worker:
-    """All methods belong to the loop's thread."""
+    """All methods belong to the loop's thread.
 
-    def __init__(self, runtime: Runtime, look: Callable[[], None], again: Callable[[Live], None]) -> None:
-        """look: sources may have come or gone.  again: the source of a view is gone, or is to be gathered anew."""
+    What fails at a view is told to `fail`, and the steps go on; nothing is brought to that view before it begins anew.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        look: Callable[[], None],
+        again: Callable[[Live], None],
+        fail: Callable[[Sequence[Live], Exception], None],
+    ) -> None:
+        """look: sources may have come or gone.  again: the source of a view is gone, or is to be gathered anew.
+
+        fail: what was to be done for these views has failed, and they may be half changed.
+        """
         self.off: Off | None = None  # runs work off the loop; None: in place
         self.feed = Feed(runtime.core.queues_of_route)
         self.by_source: dict[int, list[Live]] = {}
         self.dirty: dict[Live, None] = {}
+        self.fail = fail
         self._runtime = runtime
         self._look = look
         self._again = again
@@ -164,6 +101,10 @@ class Worker:
             steps.append(self._bounded(step) if isinstance(step, Arrived) else step)
         if steps:
             self._gathered.append((last, steps))
+
+    def look_at(self, last: int) -> None:
+        """What was decided up to this LSN was not understood: sources may have come or gone."""
+        self._gathered.append((last, [Moved(0, "look", (), last)]))
 
     def dying(self, effect: Dying) -> None:
         """Messages of a queue are on their way out: what they gave is taken away before a record says so."""
@@ -238,7 +179,7 @@ class Worker:
                 self._came(step)
             else:
                 self.flush()
-                step()
+                self._runtime.faults.run(step)
         if not self._busy:
             if not self._steps:
                 self._caught_up(NEVER)
@@ -256,7 +197,14 @@ class Worker:
                 live.later.append(step)
             else:
                 ready.append(live)
-        step, rest = portion(ready, step)
+        if not ready:
+            return 1
+        try:
+            step, rest = portion(ready, step)
+        except Exception as error:  # noqa: BLE001 - the border of views
+            self._fail_alone(ready, step, error)
+            self._steps.appendleft(step)  # for the others
+            return PORTION
         for live in ready:
             self.move(live, step)
         if rest is not None:
@@ -264,11 +212,29 @@ class Worker:
             return PORTION
         return 1 + len(step.pairs) // 2
 
+    def _fail_alone(self, lives: Sequence[Live], step: Moved, error: Exception) -> None:
+        """Whose fault it was shows where each is tried alone; else it was that of all."""
+        before = list(lives)
+        for live in lives:
+            try:
+                portion([live], step)
+            except Exception as own:  # noqa: BLE001 - the border of each
+                before.remove(live)
+                self.fail([live], own)
+        if len(before) == len(lives):
+            self.fail(lives, error)
+
     def move(self, live: Live, step: Moved) -> None:
         """Bring a step to a view."""
         if step.lsn <= live.since:
             return
         self.dirty[live] = None
+        try:
+            self._move(live, step)
+        except Exception as error:  # noqa: BLE001 - the border of each
+            self.fail([live], error)
+
+    def _move(self, live: Live, step: Moved) -> None:
         match step.verb:
             case "leave":
                 live.into.leave(step.pairs)
@@ -288,6 +254,13 @@ class Worker:
         first = step.lsns[0] if isinstance(step, Noted) else step.batch.first + step.rows[0]
         self._caught_up(first)
         here = [live for live in self.by_source.get(step.queue, ()) if live.since < first]
+        try:
+            self._came_to(here, step)
+        except Exception as error:  # noqa: BLE001 - the border of views
+            self._busy = False
+            self.fail(here, error)
+
+    def _came_to(self, here: Sequence[Live], step: Arrived | Noted) -> None:
         for live in here:
             if live.building:
                 live.later.append(noted(step) if isinstance(step, Arrived) else step)
@@ -326,8 +299,14 @@ class Worker:
                 then(len(lsns))
                 return
             read = bisect_right(lsns, rows.lsns[-1])
-            mine = states and bytes(states[bisect_left(lsns, lsn)] for lsn in rows.lsns)
-            self.enter(lives, elements_of_rows(rows, mine), lambda: then(read), rounds)
+            try:
+                mine = states and bytes(states[bisect_left(lsns, lsn)] for lsn in rows.lsns)
+                elements = elements_of_rows(rows, mine)
+            except Exception as error:  # noqa: BLE001 - the border of views
+                self.fail(_still(lives, rounds), error)
+                then(read)
+                return
+            self.enter(lives, elements, lambda: then(read), rounds)
 
         self._runtime.read_cold(lsns, answer, READ_BYTES)
 
@@ -337,11 +316,10 @@ class Worker:
         """Evaluate messages and bring what they give to the views; then go on."""
         begun = rounds or [live.round for live in lives]
 
-        def done(found: list[Given]) -> None:
+        def done(found: list[Given | Exception]) -> None:
             for live, round, one in zip(lives, begun, found, strict=True):
                 if live.round == round and not live.closed:
-                    live.into.enter(one)
-                    self.dirty[live] = None
+                    self._enter(live, one)
             then()
 
         into = [live.into for live in lives]
@@ -351,6 +329,15 @@ class Worker:
         else:
             self.off(partial(given, into, elements, breathe, kind), done)
 
+    def _enter(self, live: Live, one: Given | Exception) -> None:
+        try:
+            if isinstance(one, Exception):
+                raise one
+            live.into.enter(one)
+            self.dirty[live] = None
+        except Exception as error:  # noqa: BLE001 - the border of each
+            self.fail([live], error)
+
     # -- what changed
 
     def flush(self) -> None:
@@ -358,21 +345,40 @@ class Worker:
         while self.dirty:
             dirty, self.dirty = self.dirty, {}
             for live in dirty:
-                if live.closed or live.building:
+                if live.closed or any(one.building for one in live.parts):
                     continue
                 if live.over is not None:
                     self.dirty[live.over] = None
                     continue
-                if live.join is not None:
-                    bring(live.join, live.view)
-                changes = live.view.flush()
-                if changes:
-                    live.tell(changes)
-                    for below in live.below:
-                        self.pass_on(live, below, changes)
+                self._tell(live)
+
+    def _tell(self, live: Live) -> None:
+        view = live.view
+        try:
+            if live.join is not None:
+                bring(live.join, view)
+            changes = view.changed()
+            words = live.words(changes)
+            view.accept(changes)
+        except Exception as error:  # noqa: BLE001 - the border of each
+            self.fail([live], error)
+            return
+        if live.setback.lasts:
+            live.setback.over()
+        if words:
+            self._runtime.faults.run_each([partial(tell, words) for tell in live.told])
+        for below in live.below if changes else ():
+            if not below.building:
+                self.pass_on(live, below, changes)
 
     def pass_on(self, above: Live, below: Live, changes: Sequence[Changed]) -> None:
         """Rows of one view are the messages of another."""
+        try:
+            self._pass_on(above, below, changes)
+        except Exception as error:  # noqa: BLE001 - the border of each
+            self.fail([below], error)
+
+    def _pass_on(self, above: Live, below: Live, changes: Sequence[Changed]) -> None:
         lsns: list[int] = []
         bodies: list[bytes] = []
         for change in changes:
@@ -387,6 +393,11 @@ class Worker:
         if lsns:
             below.into.enter(below.into.read(Elements(lsns, [parsed(body) for body in bodies], bodies)))
         self.dirty[below] = None
+
+
+def _still(lives: Sequence[Live], rounds: Sequence[int]) -> list[Live]:
+    """Those that have not begun anew meanwhile."""
+    return [live for live, round in zip(lives, rounds, strict=True) if live.round == round and not live.closed]
 
 
 def portion(lives: Sequence[Live], step: Moved) -> tuple[Moved, Moved | None]:

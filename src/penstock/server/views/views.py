@@ -1,43 +1,35 @@
 """The views and conflated topics of one engine, by name: they hear what each turn decided, and are read and followed.
 
 Off the critical path: a turn pays for looking whether its journal concerns a view.  `step_worker` does what follows
-from the journal.
-
-`Builder` begins a view: its source is found, gone through portion by portion, and what happened meanwhile follows. A
-view holds nothing that lasts, so this is also what a start of the server asks for, and a queue that is declared anew or
-filled from the log (`recovery_point`).
+from the journal, `builder` begins a view.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-import numpy as np
-import numpy.typing as npt
-
-from penstock.core.queue.order.runs import packed
-from penstock.core.queue.order.runs import view as array_of
-from penstock.core.sow.holding import Sow
-from penstock.core.sow.index import Index
-from penstock.core.view_contributions import AVAILABLE, AWAY, INACTIVE, Join
-from penstock.core.view_feed import Moved, Noted
+from penstock.core.queue.order.runs import NEVER
+from penstock.core.view_contributions import Join
+from penstock.core.view_feed import Noted
 from penstock.core.view_groups import Changed, Side
 from penstock.errors import InvalidArgument, NotFound, PenstockError
 from penstock.expr.view_definition import Definition
+from penstock.server.faults import TOLD, Told
+from penstock.server.views.alarms import Alarms
+from penstock.server.views.builder import Builder
 from penstock.server.views.conflated import ConflatedTopic
 from penstock.server.views.record_source import RecordSource, unkeyed
 from penstock.server.views.row_source import RowSource, conflated
 from penstock.server.views.rowfeed import RowFeed
-from penstock.server.views.shown import Alarms, Live
-from penstock.server.views.step_worker import PORTION, Worker, edge_of, portion
+from penstock.server.views.setbacks import Setback, not_level
+from penstock.server.views.shown import Live
+from penstock.server.views.step_worker import Worker
 
 if TYPE_CHECKING:
     from penstock.core.effects import Dying
-    from penstock.core.queue.places import State
-    from penstock.core.queue.queue import Queue
     from penstock.records.entries import Entry
     from penstock.server.follow import Source
     from penstock.server.judging import Judges
@@ -45,172 +37,7 @@ if TYPE_CHECKING:
     from penstock.server.runtime import Off, Runtime
     from penstock.server.views.conflated import ConflatedDefinition
     from penstock.server.views.record_query import Event, Wish
-
-
-STATES: Mapping[State, int] = {
-    "ready": AVAILABLE, "held": AVAILABLE, "inactive": INACTIVE, "delayed": AWAY, "leased": AWAY, "dying": AWAY,
-    "foreign": AVAILABLE,
-}  # fmt: skip
-"""What each state of a message is for a view."""
-
-Ints = npt.NDArray[np.int64]
-Bytes = npt.NDArray[np.uint8]
-
-
-class Builder:
-    """All methods belong to the loop's thread."""
-
-    def __init__(self, runtime: Runtime, worker: Worker) -> None:
-        self._runtime = runtime
-        self._worker = worker
-
-    # -- sources
-
-    def source(self, vhost: str, name: str) -> Queue | Sow | None:
-        """The topic with a key of a name, or the queue."""
-        topic = self.topic(vhost, name)
-        if topic is not None:
-            return topic
-        try:
-            return self._runtime.core.queue(vhost, name)
-        except PenstockError:
-            return None  # none there, or another connection has it for itself
-
-    def topic(self, vhost: str, name: str) -> Sow | None:
-        """The topic with a key: `K`, or `E/K`."""
-        exchange, slash, key = name.partition("/")
-        by_name = self._runtime.core.sows.by_name
-        found = by_name.get((vhost, exchange, key)) if slash and exchange else None
-        return found or by_name.get((vhost, "", name))
-
-    def look(self, live: Live) -> None:
-        """A queue or topic was declared or deleted: the view may have another source now."""
-        source = self.source(live.vhost, live.definition.source)
-        if (0 if source is None else source.id) != live.source:
-            if live.source:
-                self.detach(live)
-            self.attach(live)
-
-    def again(self, live: Live) -> None:
-        self.detach(live)
-        self.attach(live)
-
-    # -- the beginning and the end
-
-    def detach(self, live: Live) -> None:
-        """What the view gathered is gone."""
-        worker = self._worker
-        live.into.clear()
-        worker.dirty[live] = None
-        mine = worker.by_source.get(live.source, [])
-        if live in mine:
-            mine.remove(live)
-            if not mine:
-                del worker.by_source[live.source]
-                worker.feed.forget(live.source)
-        live.source = 0
-        live.building = False
-        live.floor = None
-        live.later.clear()
-        live.round += 1
-
-    def attach(self, live: Live) -> None:
-        """Begin to gather the source, if it is there: first what it holds."""
-        core, worker = self._runtime.core, self._worker
-        source = self.source(live.vhost, live.definition.source)
-        if source is None:
-            self._let_go(live)
-            return
-        live.source = source.id
-        live.message_type = (source.rule if isinstance(source, Sow) else source.settings).message_type
-        live.since = core.last_lsn
-        worker.by_source.setdefault(source.id, []).append(live)
-        known = source.id in worker.feed.watched
-        if isinstance(source, Sow):
-            numbers, lsns, deadlines = source.index.snapshot().packed()
-            if not known:
-                index = Index.load(numbers, lsns, deadlines) if numbers else Index()
-                worker.feed.watch_topic(source.id, live.since, index)
-            places = np.sort(np.array(lsns, dtype=np.int64))
-            states = np.full(len(places), AVAILABLE, np.uint8)
-        else:
-            if not known:
-                worker.feed.watch(source.id, live.since, edge_of(source))
-            places, states = held_by(source)
-        if not len(places):
-            self._let_go(live)
-            return
-        live.building = True
-        live.floor = int(places[0])
-        self._runtime.when_durable(live.since, partial(self._build, live, live.round, places, states, 0))
-        self._runtime.arm()
-
-    def _build(self, live: Live, round: int, places: Ints, states: Bytes, at: int) -> None:
-        """Read the next portion of what the source held."""
-        if live.closed or live.round != round:
-            return
-        if at >= len(places):
-            live.floor = None
-            self._catch_up(live, round)
-            return
-        live.floor = int(places[at])
-        some = places[at : at + PORTION]
-        step = Noted(live.source, packed(some), states[at : at + len(some)].tobytes())
-
-        def then(read: int) -> None:
-            self._runtime.call_soon(partial(self._build, live, round, places, states, at + read))
-
-        self._worker.read([live], step, then)
-
-    def _catch_up(self, live: Live, round: int) -> None:
-        """Do what happened meanwhile, in order; more may come while it is done."""
-        if live.closed or live.round != round:
-            return
-        while live.later:
-            step = live.later.popleft()
-            if isinstance(step, Moved):
-                step, rest = portion([live], step)
-                self._worker.move(live, step)
-                if live.round != round:
-                    return
-                if rest is not None:
-                    live.later.appendleft(rest)
-                    self._runtime.call_soon(partial(self._catch_up, live, round))
-                    return
-                continue
-            live.floor = step.lsns[0]
-            self._worker.read([live], step, partial(self._read, live, round, step))
-            return
-        live.floor = None
-        live.building = False
-        self._worker.dirty[live] = None
-        self._worker.flush()
-        self._let_go(live)
-
-    def _read(self, live: Live, round: int, step: Noted, read: int) -> None:
-        if live.round == round and read < len(step.lsns):
-            live.later.appendleft(Noted(step.queue, step.lsns[read:], step.states[read:]))
-        self._runtime.call_soon(partial(self._catch_up, live, round))
-
-    @staticmethod
-    def _let_go(live: Live) -> None:
-        """Who waited for it to be built goes on."""
-        waiting, live.waiting = live.waiting, []
-        for then in waiting:
-            then()
-
-
-def held_by(queue: Queue) -> tuple[Ints, Bytes]:
-    """LSNs of all living messages, ascending, and the state of each."""
-    lsns: list[Ints] = [np.zeros(0, np.int64)]
-    states: list[Bytes] = [np.zeros(0, np.uint8)]
-    for place in queue.places():
-        for chunk in place.chunks():
-            lsns.append(array_of(chunk))
-            states.append(np.full(len(chunk), STATES[place.state], np.uint8))
-    every = np.concatenate(lsns)
-    order = np.argsort(every, kind="stable")
-    return every[order], np.concatenate(states)[order]
+    from penstock.server.views.shown import Refuse
 
 
 Name = tuple[str, str]
@@ -225,7 +52,7 @@ class Views:
         self.alarms = Alarms(runtime)  # what is told, or looked at again, at its time
         self._runtime = runtime
         self._replays = replays
-        self._worker = Worker(runtime, self._look, self._again)
+        self._worker = Worker(runtime, self._look, self._again, self._fail)
         self._builder = Builder(runtime, self._worker)
         self._views: dict[Name, Live] = {}
         self._conflated: dict[Name, ConflatedTopic] = {}
@@ -240,15 +67,15 @@ class Views:
 
     def gather(self, journal: Sequence[Entry]) -> None:
         """A turn has decided this; it is not durable yet."""
-        self._worker.gather(journal)
+        self._hear(partial(self._worker.gather, journal))
 
     def dying(self, effect: Dying) -> None:
         """Messages leave a queue, of which no record tells yet; the turn's records were gathered."""
-        self._worker.dying(effect)
+        self._hear(partial(self._worker.dying, effect))
 
     def committed(self, lsn: int) -> None:
         """Everything up to this LSN is durable."""
-        self._worker.committed(lsn)
+        self._hear(partial(self._worker.committed, lsn))
 
     def floor(self) -> int | None:
         """The lowest LSN that a view may still read."""
@@ -267,6 +94,8 @@ class Views:
         """
         key = self._free(definition)
         live = Live(definition, self.when_current)
+        begin, stop = partial(self._begin_anew, live), partial(self._stop, live)
+        live.setback = Setback(self._runtime, self.alarms, begin, stop)
         self._views[key] = live
         self._begin()
         joined = live.view.plan.joined
@@ -295,9 +124,9 @@ class Views:
 
     def drop(self, live: Live) -> None:
         """A view is no longer wanted; nothing gathers it."""
-        live.closed = True
         del self._views[live.definition.vhost, live.name]
-        for one in (live, *live.sides):
+        live.setback.end()
+        for one in live.parts:
             one.closed = True
             self._builder.detach(one)
             if one.above is not None:
@@ -329,6 +158,8 @@ class Views:
         durable = self._runtime.log.durable
         lives = () if not isinstance(shown, Live) else shown.sides or (shown,)
         behind = [one.floor for one in lives if one.building and one.floor is not None]
+        if isinstance(shown, Live) and shown.setback.lasts:
+            behind.append(shown.failed_at)
         waits = self._worker.waits if lives else None
         return max((durable + 1 - lsn for lsn in (*behind, *(() if waits is None else (waits,)))), default=0)
 
@@ -373,16 +204,21 @@ class Views:
             self.drop(live)
             raise
 
-    def when_current(self, live: Live, then: Callable[[], None]) -> None:
-        """Call back once a view has all that was decided so far; perhaps before this returns."""
+    def when_current(self, live: Live, then: Callable[[], None], refuse: Refuse | None = None) -> None:
+        """Call back once a view has all that was decided so far; perhaps before this returns.
+
+        refuse: told instead where it, or what it rests on, has failed and is not level again.
+        """
         runtime, worker = self._runtime, self._worker
 
         def mark() -> None:
             unready = live.unready()
-            if unready is not None:
-                unready.waiting.append(mark)
-            else:
+            if unready is None:
                 then()
+            elif refuse is not None and unready.whole.setback.lasts:
+                refuse(not_level(unready.whole.name))
+            else:
+                unready.waiting.append((mark, refuse))
 
         def durable() -> None:
             worker.committed(runtime.log.durable)
@@ -413,6 +249,9 @@ class Views:
         source.below.append(live)
         if live.over is not None and live.over.join is not None:
             live.over.join.ageless.add(live.over.sides.index(live))
+        self._gather_above(live, source)
+
+    def _gather_above(self, live: Live, source: Live) -> None:
         self._worker.pass_on(source, live, [Changed(key, None, row) for key, row in source.view.rows.items()])
         self._worker.flush()
 
@@ -422,17 +261,21 @@ class Views:
     def _look(self) -> None:
         """A queue or topic was declared or deleted."""
         for live in self._all():
-            if live.above is None:
+            if live.above is None and not live.stopped:
                 self._builder.look(live)
         for topic in self._conflated.values():
-            if topic.follows and not topic.source:
-                continue  # rows stay as long as the server runs
-            found = self._builder.topic(topic.vhost, topic.definition.source)
-            if topic.source != (0 if found is None else found.id):
-                topic.let_go()
-            if not topic.follows:
-                self._follow(topic)
+            end = partial(topic.ended, PenstockError(TOLD))
+            self._runtime.faults.run(partial(self._look_at, topic), Told("view", end))
         self.rows_published.look()
+
+    def _look_at(self, topic: ConflatedTopic) -> None:
+        if topic.follows and not topic.source:
+            return  # rows stay as long as the server runs
+        found = self._builder.topic(topic.vhost, topic.definition.source)
+        if topic.source != (0 if found is None else found.id):
+            topic.let_go()
+        if not topic.follows:
+            self._follow(topic)
 
     def _follow(self, topic: ConflatedTopic) -> None:
         """Have a conflated topic follow its source, if that is there."""
@@ -444,3 +287,46 @@ class Views:
         found = self._builder.topic(definition.vhost, definition.source)
         if found is not None:
             topic.follow(RecordSource(self._runtime, self._replays, found, topic.wish), found.id)
+
+    # -- what fails
+
+    def _hear(self, work: Callable[[], None]) -> None:
+        """Take in what happened.  What is not understood may be about any view that gathers a queue or a topic."""
+        try:
+            work()
+        except Exception as error:  # noqa: BLE001 - the border of views: the log gets what was decided all the same
+            lives = [one for one in self._all() if one.above is None]
+            if not lives:
+                self._runtime.faults.contain(error, Told("view"), beside=True)
+            self._fail(lives, error)
+            self._worker.look_at(self._runtime.core.last_lsn)
+
+    def _fail(self, lives: Sequence[Live], error: Exception) -> None:
+        """What was to be done for these has failed, and they may be half changed: each begins anew in a while."""
+        for live in dict.fromkeys(one.whole for one in lives):
+            self._runtime.faults.contain(error, live.setback, beside=True)
+
+    def _stop(self, live: Live) -> None:
+        """Nothing is brought to a view, and it has nothing but its rows as they were told."""
+        if live.join is not None:
+            live.join.empty()
+        live.failed_at = self._runtime.log.durable
+        refused = [refuse for one in live.parts for _, refuse in one.waiting if refuse is not None]
+        for one in live.parts:
+            self._builder.detach(one)
+            one.ids.clear()
+            one.building, one.since = True, NEVER
+            one.waiting = [(then, refuse) for then, refuse in one.waiting if refuse is None]
+        for refuse in refused:
+            refuse(not_level(live.name))
+
+    def _begin_anew(self, live: Live) -> None:
+        for one in live.parts:
+            one.building = False
+        for one in live.sides or (live,):
+            if one.above is None:
+                self._builder.attach(one)
+            else:
+                self._gather_above(one, one.above)
+        self._worker.dirty[live] = None
+        self._worker.flush()
