@@ -38,6 +38,7 @@ def test_a_user_finds_his_way(http: Http, tmp_path: Path) -> None:
         browser.press("Log in")
         browser.see("Deepest queues")
         browser.see(HOSTILE)  # among the deepest, as text
+        browser.see("Nothing since this tab was opened.")
 
         browser.press("Queues")
         browser.see("62 of 62 queues, page 1 of 2")

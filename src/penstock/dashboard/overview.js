@@ -42,6 +42,7 @@ export function overview() {
     ],
   });
   const events = h("ol", { class: "events" }, happened.map(line));
+  const nothing = h("p", { class: "note", hidden: happened.length > 0 }, "Nothing since this tab was opened.");
   const version = h("span", { class: "note" });
   const inForce = h("details", { class: "box" }, h("summary", {}, "Settings in force"), settings.node);
   const node = h("div", {},
@@ -51,7 +52,7 @@ export function overview() {
     tiles([["status", "Status", true], ["sync", "Sync", true], ["memory", "Memory budget", true], ["resident", "Resident memory", true], ["disk", "Free disk", true], ["log", "Log", true], ["lsn", "Durable LSN", true]]),
     h("div", { class: "pair" },
       h("section", { class: "box" }, h("h2", {}, "Deepest queues"), deepest.node),
-      h("section", { class: "box" }, h("h2", {}, "What has happened"), events)),
+      h("section", { class: "box" }, h("h2", {}, "What has happened"), nothing, events)),
     inForce);
   tile.memory.after(meter);
 
@@ -93,6 +94,7 @@ export function overview() {
 
   function add(kind, data) {
     if (kind === "hello") return;
+    nothing.hidden = true;
     happened.unshift({ kind, data });
     happened.length = Math.min(happened.length, EVENTS_KEPT);
     events.prepend(line(happened[0]));

@@ -1,4 +1,5 @@
-"""Why a message left its queue without success: a closed set of causes, and beside them the words of who refused it.
+"""Why a message left its queue without success: a closed set of causes, and beside them the words of who refused it
+or failed last.
 
     cause             AMQP calls it     when
     forced_expire     rejected          its consumer refused it for good, and may have said why: `why`
@@ -47,7 +48,7 @@ REASON_HEADER = "x-last-death-reason"
 """RabbitMQ's: its word for the cause of the last death."""
 
 WHY_HEADER = "x-last-death-why"
-"""Ours beside it: the words in which the last consumer refused a message, `reject(reason=...)`."""
+"""Ours beside it: the words in which the last consumer refused a message, or failed at its last delivery."""
 
 WHY_MOST = 1000
 """Characters of them."""

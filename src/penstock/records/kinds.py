@@ -232,9 +232,9 @@ MEANINGS: Mapping[Kind, Meaning] = {
     Kind.EXPIRE: Meaning(
         'queue and pairs; {"reason", "why"?, "by"?, "dead": [[cause, new], ...]?, "sent": [[cause, new], ...]?, '
         '"left": [[action, step, pairs], ...]?}: removed without success; reason: `records.causes`; why: the words of '
-        "who refused them; dead: their dead letters; sent: where they went on; left: what actions still have to do, "
-        'from which step on (-1: all, not judged yet).  Or {"reason", "refused": [new, ...]}: dead letters of '
-        'newcomers that it refused.  {"foreign"}: other sites own them, and make their dead letters',
+        "who refused them, or failed last; dead: their dead letters; sent: where they went on; left: what actions "
+        'still have to do, from which step on (-1: all, not judged yet).  Or {"reason", "refused": [new, ...]}: dead '
+        'letters of newcomers that it refused.  {"foreign"}: other sites own them, and make their dead letters',
         _TOLD, to="gone", word="expired",
     ),
     Kind.DROP: Meaning(

@@ -74,6 +74,11 @@ class Way:
     said: str = ""
 
 
+def failed_late(message: Message, broker: Broker) -> None:
+    broker.advance(11)
+    message.retry(error=SAID)  # it did not die of that
+
+
 SAID = "ValueError: no stock"
 WAYS = {
     "refused": Way(lambda broker, queue: first(broker, queue).reject(SAID), "rejected", "forced_expire", said=SAID),
@@ -85,6 +90,16 @@ WAYS = {
     ),
     "delivered": Way(
         lambda broker, queue: first(broker, queue).release(), "delivery_limit", "max_deliveries", {"max_deliveries": 1}
+    ),
+    "failed": Way(
+        lambda broker, queue: first(broker, queue).retry(error=SAID),
+        "delivery_limit",
+        "max_deliveries",
+        {"retry": {"attempts": 1}},
+        said=SAID,
+    ),
+    "failed late": Way(
+        lambda broker, queue: failed_late(first(broker, queue), broker), "expired", "time_limit", {"message_ttl": "10s"}
     ),
     "crowd": Way(lambda broker, queue: broker.publish(queue, b"y"), "maxlen", "maxlen", {"max_length": 1}),
 }

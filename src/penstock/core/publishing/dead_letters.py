@@ -40,7 +40,7 @@ class Death:
     exchange: str  # that it was published to before
     keys: tuple[str, ...]  # that it was published with: routing key and CC
     time: int  # microseconds since the epoch
-    why: str = ""  # in the words of the consumer that refused it
+    why: str = ""  # in the words of the consumer that refused it, or failed last
 
 
 def after_death(properties: bytes, death: Death, *, own: bool) -> tuple[bytes, list[tuple[str, str]]]:

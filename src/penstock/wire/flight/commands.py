@@ -298,7 +298,7 @@ MESSAGES = pa.schema(
 )
 """What replay, queue content and planned batches may show; a ticket chooses columns.
 
-`death_reason` says why a dead letter died: in the words of the consumer that refused it, else in AMQP's.
+`death_reason` says why a dead letter died: in the words of the consumer that refused it or failed last, else in AMQP's.
 """
 
 RECORDS = pa.schema([pa.field("sow_key", pa.string()), *MESSAGES])

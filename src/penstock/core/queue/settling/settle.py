@@ -212,7 +212,7 @@ def give_back(
         if queue.wants_letter(reason):
             # the counts outlive a crash before the letter is written
             sink.record(Kind.RETURN, queue.name, header, pairs_body(queue.id, lost))
-        queue.expire(lost, reason, sink)
+        queue.expire(lost, reason, sink, why="" if reason == TIME_LIMIT else why or "")
     for due, kept in back.items():
         told = {**header, "not_before": due} if due else header
         sink.record(Kind.RETURN, queue.name, told, pairs_body(queue.id, kept))
