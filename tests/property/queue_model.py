@@ -159,16 +159,24 @@ class Model:
         return w.filter is None or (w.filter in m.known and matches(w.filter, m.body))
 
     def looked_at(self, text: str, m: Message) -> bool:
+        """Whether what stands behind it need not wait for the filter to look at it."""
+        return text in m.known
+
+    def knows(self, text: str, m: Message) -> bool:
         """Whether the filter knows whether it wants it."""
         return text in m.known
 
     def next_for(self, free: list[Worker]) -> tuple[Message, list[Worker]] | None:
         """The first message that some of these want, and who does.
 
-        Who has a filter gets nothing that stands behind what it has not looked at.
+        Who has a filter gets nothing that stands behind what it has not looked at.  Who is silent gets nothing from
+        where somebody's filter has still to look on who is not: others come first.
         """
         unseen = set[str]()
+        others = {w.filter for w in free if w.filter is not None and not w.silent}
         for message in self.offered():
+            if not all(self.knows(text, message) for text in others):
+                free, others = [w for w in free if not w.silent], set[str]()
             wanting = [w for w in free if w.filter not in unseen and self.wants(w, message)]
             if wanting:
                 return message, wanting

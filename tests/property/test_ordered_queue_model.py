@@ -135,6 +135,10 @@ class OrderedModel(Model):
         ranked = self.settings.rank_text is not None
         return (ranked and self.fresh(m)) or super().looked_at(text, m)
 
+    def knows(self, text: str, m: Message) -> bool:
+        ranked = self.settings.rank_text is not None
+        return self.looked(text, m) if ranked and self.fresh(m) else super().knows(text, m)
+
     # -- target depth
 
     def inactive(self) -> list[Message]:

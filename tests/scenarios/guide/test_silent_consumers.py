@@ -36,6 +36,18 @@ def test_what_a_hanging_consumer_let_end_goes_to_another(model: str) -> None:
 
 
 @every_model
+@pytest.mark.parametrize("mine", [None, "/n < 9"])
+def test_it_goes_to_another_whose_filter_has_to_look_at_it_first(model: str, mine: str | None) -> None:
+    with queue(model) as broker:
+        hanging = broker.subscribe("q", filter=mine)
+        broker.publish("q", b'{"n": 1}')
+        assert bodies(hanging.take()) == [b'{"n": 1}']
+        other = broker.subscribe("q", filter="/n > 0")
+        broker.advance(30)
+        assert (bodies(other.take()), hanging.take()) == ([b'{"n": 1}'], [])
+
+
+@every_model
 @pytest.mark.parametrize("filter", [None, "/n > 0"])
 def test_new_messages_go_to_those_that_work_whatever_they_hold(model: str, filter: str | None) -> None:
     with queue(model) as broker:

@@ -225,6 +225,19 @@ class Takers:
         """Whether nothing here depends on how much each holds."""
         return self._heap is None
 
+    @property
+    def speaks(self) -> bool:
+        """Whether somebody has room who is not silent."""
+        members = self._members
+        while members and not has_room(members[0]):
+            self._drop(0)
+        return bool(members) and not members[0].silent
+
+    @property
+    def has_silent(self) -> bool:
+        """Whether one that may have room is silent."""
+        return bool(self._members) and self._members[-1].silent
+
     def add(self, consumer: Consumer) -> None:
         """It may have room: it is looked at in its turn."""
         rank = (-consumer.level, consumer.serial)

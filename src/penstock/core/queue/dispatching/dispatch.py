@@ -1,9 +1,9 @@
 """Ready messages to consumers: who gets which, in what order, and who the next when several could take it.
 
 The definition: again and again, the oldest ready message that some consumer with room wants goes to one of those that
-want it, of the highest consumer priority (whoever let a lease end is behind all others: `roster`), picked by the
-fairness model.  Without filters a whole slice is dealt at once; with filters `matched` looks at those that match.
-Where consumers share credit it goes message by message.
+want it, of the highest consumer priority (whoever let a lease end is behind all others: `roster`, `precedence`), picked
+by the fairness model.  Without filters a whole slice is dealt at once; with filters `matched` looks at those that
+match.  Where consumers share credit it goes message by message.
 
     fast            the first found with room, in order of subscription
     round-robin     the next in rotation with room
@@ -30,7 +30,8 @@ from penstock.core.queue.dispatching.browsing import browse_all
 from penstock.core.queue.dispatching.consumers import Consumer
 from penstock.core.queue.dispatching.granting import grant, grant_all, grant_each, is_fresh, one_each
 from penstock.core.queue.dispatching.matched import dispatch_matched
-from penstock.core.queue.order.runs import Key, Run, packed, view
+from penstock.core.queue.dispatching.precedence import to_look
+from penstock.core.queue.order.runs import END, Key, Run, packed, view
 from penstock.core.queue.whole import DISPATCH
 from penstock.records.chunks import Now, as_chunk
 from penstock.records.queue_settings import FairnessModel
@@ -419,7 +420,11 @@ def _wanting(queue: Contents, order: Sequence[Consumer]) -> tuple[Key, list[Cons
         targets = consumer.targets
         if targets not in heads:
             heads[targets] = queue.head() if targets is None else targets.head(queue.main)
-    oldest = min([key for key in heads.values() if key is not None], default=None)
+    if queue.roster.silent:
+        speaking = [one.targets for one in free if one.targets is not None and not one.silent]
+        first, _ = to_look(speaking, queue.main)
+        free = [one for one in free if not one.silent or (heads[one.targets] or END) < first]
+    oldest = min([key for one in free if (key := heads[one.targets]) is not None], default=None)
     if oldest is None:
         return None
     wanting = [consumer for consumer in free if heads[consumer.targets] == oldest]

@@ -16,7 +16,7 @@ What would hold up the loop is not evaluated as it arrives: the lists fall behin
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from penstock.core.effects import Purpose, Scan, Sink, Token
 from penstock.core.queue.dispatching.consumers import Consumer, TargetList
@@ -67,8 +67,8 @@ class Targets:
     """The target lists of a queue."""
 
     __slots__ = (
-        "_ahead", "_behind", "_by_slot", "_following", "_queue", "_recalling", "_recheck", "_rechecking", "_serial",
-        "_stopped", "asked", "awake", "foreseen", "joined", "lists", "most",
+        "_ahead", "_behind", "_by_slot", "_following", "_full", "_queue", "_recalling", "_recheck", "_rechecking",
+        "_serial", "_stopped", "asked", "awake", "foreseen", "joined", "lists", "most",
     )  # fmt: skip
 
     def __init__(self, queue: int, most: int = TARGETS_MOST) -> None:
@@ -83,6 +83,7 @@ class Targets:
         self._following = FilterSet()
         self._by_slot: dict[int, TargetList] = {}
         self._behind: dict[TargetList, None] = {}  # those that have to walk, and have room
+        self._full: dict[TargetList, None] = {}  # those that have to walk later
         self._ahead = 0.0  # so many messages may be looked at by lists before those furthest back
         self._recheck = self.nothing_recalled()  # came back, and all lists have still to look at it
         self._rechecking: dict[TargetList, None] = {}  # those with something of their own to look at again
@@ -130,7 +131,7 @@ class Targets:
             targets.takers.remove(consumer)
             if not targets.consumers and self.lists.pop(targets.filter.text, None) is not None:
                 self._stop_following(targets)
-                for group in (self._behind, self._rechecking, self._recalling, self._stopped, self.awake):
+                for group in (self._behind, self._full, self._rechecking, self._recalling, self._stopped, self.awake):
                     group.pop(targets, None)
                 if not self.lists:
                     self._recheck.clear()
@@ -155,16 +156,18 @@ class Targets:
         """The list has looked at everything up to `walked` and has to walk from there; a full one waits first."""
         self._stop_following(targets)
         targets.walked = walked
-        targets.parked = 2 * len(targets.found) > self.most
-        if targets.parked:
-            self._behind.pop(targets, None)
-        else:
-            self._behind[targets] = None
+        self._park(targets, full=2 * len(targets.found) > self.most)
 
     def unpark(self, targets: TargetList) -> None:
         """A full list has room again."""
-        targets.parked = False
-        self._behind[targets] = None
+        self._park(targets, full=False)
+
+    def _park(self, targets: TargetList, *, full: bool) -> None:
+        """It has to walk; a full one does so when half of its positions are gone."""
+        here, there = (self._full, self._behind) if full else (self._behind, self._full)
+        targets.parked = full
+        here[targets] = None
+        there.pop(targets, None)
 
     # -- what comes and goes
 
@@ -231,6 +234,11 @@ class Targets:
     def looking(self) -> bool:
         """Whether a list is still to look for the first time at what waited before it, or any at what came back."""
         return any(targets.new for targets in self._behind) or any(look.recheck for look in self.asked.values())
+
+    @property
+    def to_look(self) -> Collection[TargetList]:
+        """The lists that may have a message to look at."""
+        return self.lists.values() if self._recheck else {**self._behind, **self._full, **self._rechecking}
 
     @property
     def stopped(self) -> bool:

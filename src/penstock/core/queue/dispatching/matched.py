@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from penstock.core.effects import Sink
 from penstock.core.queue.dispatching.consumers import Takers, TargetList, ratio
 from penstock.core.queue.dispatching.granting import grant_each, one_each
+from penstock.core.queue.dispatching.precedence import Precedence
 from penstock.core.queue.order.runs import NEVER, Key, Run
 from penstock.core.queue.whole import DISPATCH
 from penstock.records.chunks import Now
@@ -57,9 +58,12 @@ def dispatch_matched(queue: Contents, now: Now, sink: Sink, budget: int, grant_a
         _enter(heap, group, queue)
     heapify(heap)
     held = 0
+    others = Precedence(targets, queue.main) if queue.roster.silent else None
     while heap and queue.ready and queue.room - held > 0:
         key, wanting = _first_wanted(heap, queue)
         consumer, taking = _next(wanting, model, queue.roster.turn)
+        if others is not None and consumer is not None and consumer.silent and others.ends(key) <= key:
+            continue  # their lists stay awake: somebody else's looks first
         if consumer is None or taking is None:
             for one in wanting:
                 if one.list is not None:
@@ -71,6 +75,8 @@ def dispatch_matched(queue: Contents, now: Now, sink: Sink, budget: int, grant_a
         if len(wanting) == 1 and taking.list is not None:
             most = min(budget, queue.room - held)
             limit = heap[0][0] if heap else (NEVER, 0)
+            if others is not None and taking.takers.has_silent:
+                limit = min(limit, others.ends(key))
             given, counted = _give(queue, now, sink, taking.list, taking.takers, key, limit, most, shares)
         else:
             shares.setdefault(consumer, []).append(queue.take_one(key))

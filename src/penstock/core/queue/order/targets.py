@@ -193,11 +193,7 @@ class PriorityTargets(Targets):
 
     def _behind_again(self, targets: PriorityTargetList) -> None:
         """The list has to walk from where it is; a full one waits first."""
-        targets.parked = 2 * len(targets.front) > self.most
-        if targets.parked:
-            self._behind.pop(targets, None)
-        else:
-            self._behind[targets] = None
+        self._park(targets, full=2 * len(targets.front) > self.most)
 
     # -- looking through what waits
 
