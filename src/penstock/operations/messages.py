@@ -7,6 +7,7 @@ Positions and decisions are the loop's; the log is read beside it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from penstock.core.effects import Verb
@@ -319,10 +320,11 @@ def ack_filter(house: Beside, who: Who, queue: str, vhost: str, filter: str, opt
     right = None if who.rights is None else who.rights.read_queue(vhost, queue)
     wanted = narrowed(asked, right) or compile_filter(asked)
 
-    def begin(tell: Callable[[int], None]) -> None:
+    def begin(tell: Callable[[Queue | None, int], None]) -> None:
         found = core.queue(vhost, queue)
+        told = partial(tell, None if verb is Verb.ACK else found)
         mine = wanted.reading(found.settings.message_type)
-        core.settle_matching(house.now(), found, mine, tell, verb, client=client)
+        core.settle_matching(house.now(), found, mine, told, verb, client=client)
 
     return {"affected": house.later(begin)}
 

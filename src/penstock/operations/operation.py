@@ -12,6 +12,7 @@ from penstock.wire.fields import Field
 
 if TYPE_CHECKING:
     from penstock.core.broker import Core
+    from penstock.core.queue.queue import Queue
     from penstock.log.log import Log
     from penstock.records.chunks import Now
     from penstock.replication.register import ClusterState
@@ -188,11 +189,14 @@ class Beside(Reading, Protocol):
         ...
 
     def decide(self, work: Callable[[], T]) -> T:
-        """As `call`, of what writes records.  LogBroken."""
+        """As `call`, of what writes records; dead letters of what it let die are waited for.  LogBroken."""
         ...
 
-    def later(self, begin: Callable[[Callable[[T], None]], None]) -> T:
-        """What the core tells by and by whom `begin` hands to it, on the loop; durable, and LogBroken, as `decide`."""
+    def later(self, begin: Callable[[Callable[[Queue | None, T], None]], None]) -> T:
+        """What the core tells by and by whom `begin` hands to it, on the loop; durable, and LogBroken, as `decide`.
+
+        It is told with the queue of which some may have died: their dead letters are waited for.
+        """
         ...
 
     def lsn_at(self, time: int) -> int:

@@ -224,6 +224,8 @@ class Engine(Runtime):
         if journal:
             self.acts.ledger.seen = last
         faults.behind = False
+        if self.burying:
+            self.run_once(self.burying)
         gates = self.gates
         if gates.fences:
             gates.end_turn()
@@ -396,6 +398,7 @@ class Engine(Runtime):
         self.gates.break_down()
         self.run_once(self.on_commit)  # who paused for the log need not wait for it any more
         self.run_once(self.on_room)
+        self.run_once(self.burying)
         self.flush()
         self.arm()
 

@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from penstock.errors import LogBroken, NotFound, Refused, Unavailable
 from penstock.records.rights import MONITORING
 from penstock.server.account_events import events_between
+from penstock.server.burying import Burying
 from penstock.version import __version__
 
 if TYPE_CHECKING:
     from penstock.core.broker import Core
+    from penstock.core.effects import Effect
     from penstock.operations.operation import Operation, Sites
     from penstock.records.chunks import Now
     from penstock.server.access import Who
@@ -155,25 +157,40 @@ class Operating:
         self.server.engine.notices.accounts(events_between(before, after, self.accounts.fixed_vhosts))
 
     async def decide(self, work: Callable[[], T], *, wait: bool = True) -> T:
-        """The result of a command, when its records are durable.  Raises what the core refuses, and LogBroken.
+        """The result of a command, when its records are durable, with the dead letters of what it let die.
+
+        Raises what the core refuses, and LogBroken.
 
         wait: False leaves the waiting to whoever decides many things at once.
         """
         engine = self.usable()
         if not self.server.serving:
             raise Unavailable("the server stops")
-        since = engine.core.last_lsn
+        since, effects = engine.core.last_lsn, engine.core.effects
+        before = len(effects)
         try:
             result = work()
         except Refused:
             engine.arm()
             raise
         engine.arm()
-        if wait:  # also for what was there already: whose record that is may not be on the disk yet
+        if wait:
+            await self._buried(engine, effects[before:])
+            # also for what was there already: whose record that is may not be on the disk yet
             future = self._waits.until(engine, engine.core.last_lsn, since)
             if future is not None:
                 await future
         return result
+
+    async def _buried(self, engine: Engine, effects: Sequence[Effect]) -> None:
+        """Return when what a command has let die, by its effects, has its dead letters."""
+        burying = Burying(engine)
+        burying.note_effects(effects)
+        if burying.noted:
+            written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            burying.when_buried(partial(resolve, written))
+            await written
+            self.usable()  # a broken log has none
 
     def usable(self) -> Engine:
         """LogBroken when nothing that is decided would last."""

@@ -100,6 +100,7 @@ class Runtime(ABC):
         self.on_durable: list[Callable[[], None]] = []  # run whenever more of the log is on the disk
         self.on_broken: list[Callable[[str], None]] = []
         self.on_room: list[Callable[[], None]] = []  # publishers waiting for room in the gathering commit
+        self.burying: list[Callable[[], None]] = []  # those who wait for dead letters, at the end of each turn
         self.on_commit: list[Callable[[], None]] = []  # publishers paced until the running commit ends
         self.on_checkpoint: list[Callable[[], None]] = []  # run before each checkpoint; they may write records
         self.before_turn: list[Callable[[], None]] = []  # run at the beginning of each: what was gathered is decided

@@ -115,3 +115,22 @@ def test_who_ends_gives_back_what_he_has_at_once(house: FlightHouse, client: pen
 
 def _of(consumer: Consumer[object], way: str) -> Callable[[], object]:
     return consumer.flush if way == "flush" else consumer.close
+
+
+@pytest.mark.parametrize("way", ["ack", "ack_filter"])
+def test_what_is_settled_by_name_is_answered_with_its_dead_letters(
+    house: FlightHouse, client: penstock.Client, way: str
+) -> None:
+    slow = Slow(house)
+    settled = {
+        "ack": lambda: client.ack("q", client.peek("q")[0].bookmark, option="expire"),
+        "ack_filter": lambda: client.ack_filter("q", "TRUE", option="expire"),
+    }[way]
+    with ThreadPoolExecutor() as threads:
+        told: Future[int] = threads.submit(settled)
+        assert slow.asked.wait(60)
+        assert [client.health() for _ in range(20)]
+        assert not told.done()
+        slow.read()
+        assert told.result(60) == 1
+        assert client.queue("failed")["ready"] == 1

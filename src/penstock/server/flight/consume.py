@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
-from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +30,7 @@ from penstock.expr import Filter, compile_filter
 from penstock.memory import Held
 from penstock.memory.slab import Piece
 from penstock.records.chunks import as_chunk
+from penstock.server.burying import Burying
 from penstock.server.entitlements import narrowed
 from penstock.server.faults import TOLD
 from penstock.server.flight.calls import Caller, Slot
@@ -98,9 +98,7 @@ class Exchange(Receiver):
         )
         self._unanswered: deque[int] = deque()  # numbers of settles that wait for their sync
         self._affected = self._stale = 0  # settles since the last answer
-        self._dying: dict[Queue, int] = {}  # where what was settled here has to have dead letters, with its mark there
-        self._unburied: list[tuple[dict[Queue, int], Callable[[], None]]] = []  # what waits until these are written
-        self._listening = False
+        self._burying = Burying(self.engine, self)
         self._attempts: Attempts = {}  # of messages of a strict queue that came here more than once
         self._came: set[tuple[str | None, int]] | None = None  # what came here, if its user may settle nothing else
 
@@ -258,7 +256,6 @@ class Exchange(Receiver):
 
     def beat(self, now: int) -> None:
         """Once a second: a client that may not go on is told, one that has been silent for too long is given up."""
-        self._look_at_letters()
         if (why := self.caller.refusal()) is not None:
             self.end(why)
         elif self.ending is None and not self._down.finished and now - self.heard_at > self.command.heartbeat:
@@ -298,42 +295,15 @@ class Exchange(Receiver):
         if self.engine.broken is not None:
             self.log_broken(self.engine.broken)
         else:
-            self._when_buried(partial(self._answer_when_durable, number, affected, stale))
+            self._burying.when_buried(partial(self._answer_when_durable, number, affected, stale))
 
     def _answer_when_durable(self, number: int, affected: int, stale: int) -> None:
         self.engine.when_durable(self.engine.core.last_lsn, partial(self._answered, number, affected, stale))
 
-    def _left(self, since: int, answer: Answer[None]) -> None:
-        when = partial(self.engine.when_answerable, since)
-        self._handover.when_durable(self.engine.core.last_lsn, answer, None, when)
-
-    def _when_buried(self, then: Callable[[], None]) -> None:
-        """Do it once what was settled here has its dead letters, whose bodies may have to be read first.
-
-        A letter that a full queue refuses is waited for no longer: it may take hours; of a broken log there is none.
-        """
-        if self.engine.broken is not None:
-            then()
-            return
-        dying, self._dying = self._dying, {}
-        self._unburied.append((dying, then))
-        self._look_at_letters()
-
-    def _look_at_letters(self) -> None:
-        while self._unburied and all(queue.is_buried(mark) for queue, mark in self._unburied[0][0].items()):
-            self._unburied.pop(0)[1]()
-        if self._unburied and not self._listening:
-            self._listening = True
-            self.engine.on_commit.append(self._committed)
-
-    def _committed(self) -> None:
-        self._listening = False
-        self._look_at_letters()
-
     def log_broken(self, reason: str) -> None:
         """What was settled and not answered will never be reported durable."""
         unanswered, self._unanswered = self._unanswered, deque()
-        self._unburied.clear()
+        self._burying.forget()
         self._down.answer(*(orjson.dumps({"answer": number, "broken": reason}) for number in unanswered))
 
     def _settle(self, settle: Settle, lsns: array[int], attempts: Attempts | None) -> int:
@@ -355,13 +325,9 @@ class Exchange(Receiver):
         settle_one = partial(core.settle, now, queue, [chunk], VERBS[verb], client=client, delay=delay, reason=reason)
         for consumer in mine or (None,):
             affected += settle_one(by=consumer)
-        self._note_deaths(queue, verb)
+        if verb != "ack":  # that has no dead letter, and waits for none
+            self._burying.note(queue)
         return affected
-
-    def _note_deaths(self, queue: Queue, verb: str) -> None:
-        """What is acked has no dead letter, and waits for none."""
-        if verb != "ack" and queue.dying:
-            self._dying[queue] = queue.died
 
     def _queue(self, name: str | None) -> Queue | None:
         """The one that it consumes, or that is named; None: one of several that is gone, and so is what was held."""
@@ -424,7 +390,7 @@ class Exchange(Receiver):
                 answer.give(None)
                 return
             self._handover.keep(answer)  # it is failed when the server stops or the log breaks
-            self._when_buried(partial(self._left, since, answer))
+            self._burying.when_buried(partial(self._handover.when_answerable, since, answer, None))
 
         try:
             self._handover.submit(leave).wait(None if lost else self.caller.left)

@@ -24,9 +24,11 @@ import pyarrow as pa
 
 from penstock.errors import LogBroken, PenstockError, Unavailable
 from penstock.memory import Held
+from penstock.server.burying import Burying
 from penstock.server.faults import Told
 
 if TYPE_CHECKING:
+    from penstock.core.queue.queue import Queue
     from penstock.server.engine import Engine
 
 
@@ -144,8 +146,7 @@ class Handover:
             since = self.engine.core.last_lsn
             value = work()
             if durable:
-                when = partial(self.engine.when_answerable, since)
-                self.when_durable(self.engine.core.last_lsn, answer, value, when)
+                self.when_answerable(since, answer, value)
             else:
                 answer.give(value)
 
@@ -178,6 +179,10 @@ class Handover:
     def when_persisted(self, lsn: int, answer: Answer[T], value: T) -> None:
         """The same for publishers: where a link is synchronous, once that site has it, too."""
         self.when_durable(lsn, answer, value, self.engine.when_persisted)
+
+    def when_answerable(self, since: int, answer: Answer[T], value: T) -> None:
+        """Answer what was decided behind LSN `since` once all of it is durable, and may be answered."""
+        self.when_durable(self.engine.core.last_lsn, answer, value, partial(self.engine.when_answerable, since))
 
     def when_durable(self, lsn: int, answer: Answer[T], value: T, when: When | None = None) -> None:
         """Answer once `lsn` is on disk; LogBroken if it never will be."""
@@ -254,25 +259,40 @@ class Aside:
         return self._handover.call(work, self.gone, durable=durable)
 
     def decide(self, work: Callable[[], T]) -> T:
-        """The same of what writes records."""
+        """The same of what writes records, with the dead letters of what it let die."""
 
-        def checked() -> T:
+        def job(answer: Answer[T]) -> None:
             self.usable()
-            return work()
+            since, effects = self.core.last_lsn, self.core.effects
+            before = len(effects)
+            value = work()
+            burying = Burying(self._engine)
+            burying.note_effects(effects[before:])
+            self._handover.keep(answer)
+            burying.when_buried(partial(self._handover.when_answerable, since, answer, value))
 
-        return self._handover.call(checked, self.gone)
+        return self._handover.submit(job).wait(self.gone)
 
     def usable(self) -> None:
         """LogBroken where nothing that is decided would last."""
         if self._engine.broken is not None:
             raise LogBroken(f"the log is broken: {self._engine.broken}")
 
-    def later(self, begin: Callable[[Callable[[T], None]], None]) -> T:
-        """What the core tells by and by whom `begin` hands to it."""
+    def later(self, begin: Callable[[Callable[[Queue | None, T], None]], None]) -> T:
+        """What the core tells by and by whom `begin` hands to it, with the queue of which some may have died."""
 
         def job(answer: Answer[T]) -> None:
             self.usable()
-            begin(lambda value: self._handover.when_durable(self.core.last_lsn, answer, value))
+            since = self.core.last_lsn
+
+            def tell(queue: Queue | None, value: T) -> None:
+                burying = Burying(self._engine)
+                if queue is not None:
+                    burying.note(queue)
+                self._handover.keep(answer)
+                burying.when_buried(partial(self._handover.when_answerable, since, answer, value))
+
+            begin(tell)
 
         return self._handover.submit(job).wait(self.gone)
 
