@@ -24,6 +24,7 @@ from penstock.log.record_batches import make_batch, message_with
 from penstock.records.entries import Control, Entry, Group, Moves, Publishes, Topic, singly
 from penstock.records.kinds import NO_ROUTE, NO_VIA, Kind
 from penstock.records.message_bodies import PackedBodies
+from penstock.records.one_or_each import value_at
 from penstock.records.schema import COLUMNS
 
 _Message: TypeAlias = "tuple[int, bytearray, Sequence[bytes | memoryview]]"  # bytes; the header, or all; what follows
@@ -66,13 +67,12 @@ def arrow_batch(entries: Sequence[Entry]) -> pa.RecordBatch:
             continue
         for row, body in enumerate(part.bodies):
             topic = part.topic_of(row)
-            transient = part.transient[row] if isinstance(part.transient, list) else part.transient
             rows.append((
                 part.first + row,
-                TRANSIENT if transient else PUBLISH,
+                TRANSIENT if value_at(part.transient, row) else PUBLISH,
                 topic.name,
                 topic.via,
-                part.routes[row] if isinstance(part.routes, list) else part.routes,
+                value_at(part.routes, row),
                 part.time,
                 part.expires_at[row] if part.expires_at else 0,
                 part.not_before[row] if part.not_before else 0,

@@ -12,7 +12,7 @@ import errno
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import field, replace
-from typing import Literal, TypeAlias, cast
+from typing import Literal, TypeAlias
 
 import numpy as np
 
@@ -27,7 +27,8 @@ from penstock.records.dataclass import dataclass
 from penstock.records.entries import Control, Entry, Group, Moves, Publishes
 from penstock.records.kinds import Kind
 from penstock.records.message_bodies import lengths
-from penstock.records.message_bodies import size_of as bytes_of
+from penstock.records.message_bodies import size_of as body_bytes
+from penstock.records.one_or_each import bytes_of, rows_at
 
 Sync = Literal["commit", "interval", "off"]
 
@@ -104,9 +105,7 @@ def size_of(entry: Entry) -> int:
 
 
 def _measure(batch: Publishes) -> int:
-    properties = batch.properties
-    headers = sum(map(len, properties)) if isinstance(properties, list) else len(properties) * len(batch.bodies)
-    return bytes_of(batch.bodies) + headers
+    return body_bytes(batch.bodies) + bytes_of(batch.properties, len(batch.bodies))
 
 
 def last_of(entry: Entry) -> int:
@@ -122,12 +121,8 @@ def last_of(entry: Entry) -> int:
 
 def slice_of(batch: Publishes, a: int, b: int) -> Publishes:
     """Rows a to b of a run of messages."""
-
-    def cut(values: object) -> object:
-        return cast("list[object]", values)[a:b] if isinstance(values, list) else values
-
     names = ("topics", "properties", "routes", "expires_at", "not_before", "priority", "transient")
-    changed = {name: cut(getattr(batch, name)) for name in names}
+    changed = {name: rows_at(getattr(batch, name), slice(a, b)) for name in names}
     bodies = batch.bodies[a:b] if isinstance(batch.bodies, list) else batch.bodies.part(a, b)
     return replace(batch, bodies=bodies, first=batch.first + a, size=0, **changed)  # type: ignore[arg-type]
 

@@ -23,6 +23,7 @@ from penstock.records.chunks import Chunk, as_chunk, united
 from penstock.records.entries import Publishes, Topic
 from penstock.records.kinds import NO_ROUTE
 from penstock.records.message_bodies import WIDTH, listed, size_of
+from penstock.records.one_or_each import Where, bytes_of, rows_at
 
 PIECE_MOST = 256 << 10
 """Bytes of a piece for one consumer, about: it may have no room for the next.  A row alone may have more."""
@@ -36,8 +37,7 @@ def batch_cost(batch: Publishes) -> int:
     """Bytes that a batch counts for.  Measures it if nobody has."""
     rows, properties = len(batch.bodies), batch.properties
     if not batch.size:
-        headers = sum(map(len, properties)) if isinstance(properties, list) else len(properties) * rows
-        batch.size = size_of(batch.bodies) + headers
+        batch.size = size_of(batch.bodies) + bytes_of(properties, rows)
     several = isinstance(properties, list)
     size = batch.size + BATCH_OVERHEAD + (HEADER_OVERHEAD * rows if several else 0)
     if isinstance(batch.bodies, list):
@@ -229,25 +229,19 @@ class Arrivals:
         return batch if batch is not None and lsn < batch.first + len(batch.bodies) else None
 
     def _rows(self, batch: Publishes, part: Chunk) -> Piece:
-        first, topics, properties, bodies = batch.first, batch.topics, batch.properties, batch.bodies
+        first, bodies = batch.first, batch.bodies
         low, count = part[0] - first, len(part)
-        size = batch.size if count == len(bodies) else batch.size * count // len(bodies)
+        if count == len(bodies):
+            return Piece(part, batch.topics, batch.properties, listed(bodies), batch.size)
+        where: Where
         if part[-1] - part[0] == count - 1:
-            high = low + count
-            return Piece(
-                part,
-                topics[low:high] if isinstance(topics, list) else topics,
-                properties[low:high] if isinstance(properties, list) else properties,
-                listed(bodies) if count == len(bodies) else bodies[low:high],
-                size,
-            )
-        return Piece(
-            part,
-            [topics[lsn - first] for lsn in part] if isinstance(topics, list) else topics,
-            [properties[lsn - first] for lsn in part] if isinstance(properties, list) else properties,
-            [bodies[lsn - first] for lsn in part],
-            size,
-        )
+            where = slice(low, low + count)
+            some = bodies[where]
+        else:
+            where = [lsn - first for lsn in part]
+            some = [bodies[row] for row in where]
+        size = batch.size * count // len(bodies)
+        return Piece(part, rows_at(batch.topics, where), rows_at(batch.properties, where), some, size)
 
     def _end_of_missing(self, chunk: Chunk, start: int) -> int:
         """How far from `start` the rows stay out of memory."""

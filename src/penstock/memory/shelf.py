@@ -18,8 +18,9 @@ from heapq import heappop, heappush
 from typing import Protocol
 
 from penstock.memory import Account
-from penstock.memory.slab import Slab, Where
+from penstock.memory.slab import Slab
 from penstock.records.chunks import Chunk
+from penstock.records.one_or_each import Where
 
 
 class Shelf:

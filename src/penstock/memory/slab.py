@@ -9,7 +9,7 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from copy import copy
-from typing import NamedTuple, TypeAlias, TypeVar, cast
+from typing import NamedTuple, cast
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from penstock.records.chunks import Chunk, as_chunk
 from penstock.records.compute import lsns_of
 from penstock.records.entries import Publishes, Rows, Topic
 from penstock.records.message_bodies import WIDTH, Bodies, listed, picked, size_of
+from penstock.records.one_or_each import Where, each, list_at, one_or_each, rows_at, tight, value_at
 
 HEADER_SHARE = 8
 """Bytes of a header's slot in its list."""
@@ -32,11 +33,6 @@ TIME_COST = 40
 
 FEW = 24
 """Rows that are found one by one as fast as by numpy."""
-
-Where: TypeAlias = "slice | list[int]"
-"""Which rows of a slab: neighbours, or each by its index."""
-
-T = TypeVar("T")
 
 
 class Piece(NamedTuple):
@@ -54,11 +50,11 @@ class Piece(NamedTuple):
 
     def topic_of(self, row: int) -> Topic:
         """The topic of one row."""
-        return self.topics[row] if isinstance(self.topics, list) else self.topics
+        return value_at(self.topics, row)
 
     def properties_of(self, row: int) -> bytes:
         """The header of one row."""
-        return self.properties[row] if isinstance(self.properties, list) else self.properties
+        return value_at(self.properties, row)
 
     def row(self, row: int) -> Piece:
         """One of the rows, which are in memory."""
@@ -76,8 +72,8 @@ class Piece(NamedTuple):
         assert self.bodies is not None
         return Piece(
             as_chunk([self.chunk[row] for row in keep]),
-            [self.topics[row] for row in keep] if isinstance(self.topics, list) else self.topics,
-            [self.properties[row] for row in keep] if isinstance(self.properties, list) else self.properties,
+            rows_at(self.topics, keep),
+            rows_at(self.properties, keep),
             [self.bodies[row] for row in keep],
             self.size * len(keep) // len(self.bodies),
         )
@@ -94,7 +90,7 @@ def missing(chunk: Chunk) -> Piece:
 def piece_of(rows: Rows, chunk: Chunk) -> Piece:
     """Rows read from the log as one piece."""
     size = sum(map(len, rows.bodies)) + ROW_OVERHEAD * len(rows.bodies)
-    return Piece(chunk, _one_or_all(rows.topics), _one_or_all(rows.properties), rows.bodies, size)
+    return Piece(chunk, one_or_each(rows.topics), one_or_each(rows.properties), rows.bodies, size)
 
 
 class Slab:
@@ -174,12 +170,12 @@ class Slab:
             where = [lsn - first for lsn in chunk]
         return cls(
             chunk,
-            _rows(batch.topics, where) if isinstance(batch.topics, list) else batch.topics,
-            _rows(batch.properties, where) if isinstance(batch.properties, list) else batch.properties,
+            rows_at(batch.topics, where),
+            rows_at(batch.properties, where),
             picked(batch.bodies, where),
             batch.time,
-            None if batch.expires_at is None else _rows(batch.expires_at, where),
-            None if batch.priority is None else _rows(batch.priority, where),
+            None if batch.expires_at is None else list_at(batch.expires_at, where),
+            None if batch.priority is None else list_at(batch.priority, where),
         )
 
     @classmethod
@@ -190,8 +186,8 @@ class Slab:
             times = rows.times[0]
         return cls(
             as_chunk(rows.lsns),
-            _one_or_all(rows.topics),
-            _one_or_all(rows.properties),
+            one_or_each(rows.topics),
+            one_or_each(rows.properties),
             rows.bodies,
             times,
             rows.expires_at if any(rows.expires_at) else None,
@@ -208,14 +204,15 @@ class Slab:
         """The rows that stand there, which are those of the chunk, as a slab of their own."""
         if len(chunk) == len(self):
             return self
+        topics, properties = rows_at(self.topics, where), rows_at(self.properties, where)
         return Slab(
             chunk,
-            _one_or_all(_rows(self.topics, where)) if isinstance(self.topics, list) else self.topics,
-            _one_or_all(_rows(self.properties, where)) if isinstance(self.properties, list) else self.properties,
+            one_or_each(topics) if isinstance(topics, list) else topics,
+            one_or_each(properties) if isinstance(properties, list) else properties,
             picked(self.bodies, where),
-            _rows(self.times, where) if isinstance(self.times, list) else self.times,
-            None if self.expires_at is None else _rows(self.expires_at, where),
-            None if self.priority is None else _rows(self.priority, where),
+            rows_at(self.times, where),
+            None if self.expires_at is None else list_at(self.expires_at, where),
+            None if self.priority is None else list_at(self.priority, where),
         )
 
     def those(self, chunk: Chunk) -> tuple[Slab | None, set[int]]:
@@ -235,7 +232,7 @@ class Slab:
             chunk = as_chunk(array("q", wanted.tobytes()))
         if not len(wanted):
             return None, lost
-        return self.select(chunk, _tight(cast("list[int]", places.tolist()))), lost
+        return self.select(chunk, tight(cast("list[int]", places.tolist()))), lost
 
     def in_pieces(self, most: int) -> list[Slab]:
         """Cut so that a part costs about `most` bytes; a row is never cut."""
@@ -271,21 +268,21 @@ class Slab:
                 if lsns[at] != lsn:
                     break
                 where.append(at)
-            return start + len(where), _tight(where)
+            return start + len(where), tight(where)
         here, wanted = lsns_of(lsns), lsns_of(chunk[start:stop])
         places = np.searchsorted(here, wanted)
         absent = np.flatnonzero(here[places] != wanted)
         if len(absent):
             places = places[: int(absent[0])]
-        return start + len(places), _tight(places.tolist())
+        return start + len(places), tight(places.tolist())
 
     def piece(self, chunk: Chunk, where: Where) -> Piece:
         """The rows that stand there, which are those of the chunk."""
         count = len(chunk)
         return Piece(
             chunk,
-            _rows(self.topics, where) if isinstance(self.topics, list) else self.topics,
-            _rows(self.properties, where) if isinstance(self.properties, list) else self.properties,
+            rows_at(self.topics, where),
+            rows_at(self.properties, where),
             listed(self.bodies) if count == len(self.bodies) else _bodies(self.bodies, where),
             self.cost * count // len(self.bodies),
         )
@@ -294,32 +291,13 @@ class Slab:
         """Append the rows that stand there to an answer."""
         count = len(chunk)
         rows.lsns += chunk
-        rows.topics += _rows(self.topics, where) if isinstance(self.topics, list) else [self.topics] * count
-        rows.properties += (
-            _rows(self.properties, where) if isinstance(self.properties, list) else [self.properties] * count
-        )
+        rows.topics += each(rows_at(self.topics, where), count)
+        rows.properties += each(rows_at(self.properties, where), count)
         rows.bodies += _bodies(self.bodies, where)
-        rows.times += _rows(self.times, where) if isinstance(self.times, list) else [self.times] * count
-        rows.expires_at += [0] * count if self.expires_at is None else _rows(self.expires_at, where)
-        rows.priority += [0] * count if self.priority is None else _rows(self.priority, where)
+        rows.times += each(rows_at(self.times, where), count)
+        rows.expires_at += [0] * count if self.expires_at is None else list_at(self.expires_at, where)
+        rows.priority += [0] * count if self.priority is None else list_at(self.priority, where)
 
 
 def _bodies(bodies: Bodies, where: Where) -> list[bytes]:
     return bodies[where] if isinstance(where, slice) else [bodies[row] for row in where]
-
-
-def _rows(column: list[T], where: Where) -> list[T]:
-    return column[where] if isinstance(where, slice) else [column[row] for row in where]
-
-
-def _one_or_all(column: list[T]) -> T | list[T]:
-    if not column or column[0] != column[-1]:
-        return column
-    return column[0] if column.count(column[0]) == len(column) else column
-
-
-def _tight(where: Sequence[int]) -> Where:
-    """Indexes in ascending order; a slice when they are neighbours."""
-    if where[-1] - where[0] == len(where) - 1:
-        return slice(where[0], where[-1] + 1)
-    return list(where)

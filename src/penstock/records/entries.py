@@ -8,13 +8,12 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import field
-from typing import TypeAlias, TypeVar, cast
+from typing import TypeAlias
 
 from penstock.records.dataclass import dataclass
 from penstock.records.kinds import NO_ROUTE, NO_VIA, Kind
 from penstock.records.message_bodies import Bodies, listed, picked, size_of
-
-T = TypeVar("T")
+from penstock.records.one_or_each import Where, bytes_of, each, list_at, rows_at, value_at
 
 
 @dataclass(slots=True, eq=False)
@@ -76,7 +75,7 @@ class Publishes:
 
     def topic_of(self, row: int) -> Topic:
         """The topic of one row."""
-        return self.topics[row] if isinstance(self.topics, list) else self.topics
+        return value_at(self.topics, row)
 
     @property
     def distinct_topics(self) -> set[Topic]:
@@ -85,23 +84,14 @@ class Publishes:
 
     def properties_of(self, row: int) -> bytes:
         """The header of one row."""
-        return self.properties[row] if isinstance(self.properties, list) else self.properties
+        return value_at(self.properties, row)
 
     def select(self, rows: Sequence[int]) -> Publishes:
         """Some of its rows as a batch of their own, not yet stored; what was said of them before is kept."""
-
-        def some(column: T) -> T:
-            return cast("T", [column[row] for row in rows]) if isinstance(column, list) else column
-
-        bodies, properties = some(listed(self.bodies)), some(self.properties)
-        heads = len(properties) * len(bodies) if isinstance(properties, bytes) else sum(map(len, properties))
-        out = Publishes(
-            some(self.topics), properties, bodies, routes=some(self.routes), expires_at=some(self.expires_at),
-            not_before=some(self.not_before), priority=some(self.priority), transient=some(self.transient),
-            plain=self.plain, deduplicated=self.deduplicated, size=sum(map(len, bodies)) + heads,
-            draws=some(self.draws), checked=self.checked, sender=self.sender,
-            sent_at=None if self.sent_at is None else array("q", [self.sent_at[row] for row in rows]),
-        )  # fmt: skip
+        out = self._part(listed(self.bodies), rows)
+        out.plain, out.deduplicated, out.checked, out.sender = self.plain, self.deduplicated, self.checked, self.sender
+        out.draws = None if self.draws is None else [self.draws[row] for row in rows]
+        out.sent_at = None if self.sent_at is None else array("q", [self.sent_at[row] for row in rows])
         if self.judged is not None:
             out.judged = {
                 text: {i: said[row] for i, row in enumerate(rows) if row in said} for text, said in self.judged.items()
@@ -114,16 +104,21 @@ class Publishes:
 
     def stored_part(self, low: int, high: int) -> Publishes:
         """Rows low..high-1 of a batch that is stored as one of their own, for who reads them; it keeps nothing else."""
+        out = self._part(self.bodies, slice(low, high))
+        out.first, out.time = self.first + low, self.time
+        return out
 
-        def some(column: T) -> T:
-            return cast("T", column[low:high]) if isinstance(column, list) else column
+    def _part(self, bodies: Bodies, where: Where) -> Publishes:
+        """What every part has: the columns of the log, and its size."""
 
-        properties, bodies = some(self.properties), picked(self.bodies, slice(low, high))
-        heads = len(properties) * (high - low) if isinstance(properties, bytes) else sum(map(len, properties))
+        def some(column: list[int] | None) -> list[int] | None:
+            return None if column is None else list_at(column, where)
+
+        bodies, properties = picked(bodies, where), rows_at(self.properties, where)
         return Publishes(
-            some(self.topics), properties, bodies, self.first + low, self.time, some(self.routes),
-            some(self.expires_at), some(self.not_before), some(self.priority), some(self.transient),
-            size=size_of(bodies) + heads,
+            rows_at(self.topics, where), properties, bodies, routes=rows_at(self.routes, where),
+            expires_at=some(self.expires_at), not_before=some(self.not_before), priority=some(self.priority),
+            transient=rows_at(self.transient, where), size=size_of(bodies) + bytes_of(properties, len(bodies)),
         )  # fmt: skip
 
 
@@ -134,8 +129,8 @@ def joined(batches: Sequence[Publishes], size: int) -> Publishes:
     columns: dict[str, list[int]] = {}
     for batch in batches:
         n, before = len(batch), len(bodies)
-        topics += batch.topics if isinstance(batch.topics, list) else [batch.topics] * n
-        properties += batch.properties if isinstance(batch.properties, list) else [batch.properties] * n
+        topics += each(batch.topics, n)
+        properties += each(batch.properties, n)
         bodies += listed(batch.bodies)
         for name in ("expires_at", "not_before"):
             own: list[int] | None = getattr(batch, name)

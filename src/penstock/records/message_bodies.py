@@ -23,6 +23,7 @@ import orjson
 import pyarrow as pa
 
 from penstock.records.compute import compute
+from penstock.records.one_or_each import Where, list_at
 
 Offsets: TypeAlias = "npt.NDArray[np.int32]"
 
@@ -123,13 +124,13 @@ class PackedBodies(Sequence[bytes]):
 Bodies: TypeAlias = "list[bytes] | PackedBodies"
 
 
-def picked(bodies: Bodies, rows: slice | Sequence[int]) -> Bodies:
+def picked(bodies: Bodies, rows: Where) -> Bodies:
     """Some bodies: neighbours (a slice with step 1), or those of ascending rows.  They hold on to nothing uncounted.
 
     Packed ones stay packed unless they are few and small: as a list each would take 50 bytes more.
     """
     if isinstance(bodies, list):
-        return bodies[rows] if isinstance(rows, slice) else [bodies[row] for row in rows]
+        return list_at(bodies, rows)
     if isinstance(rows, slice):
         low, high, _ = rows.indices(len(bodies))
         part = bodies.part(low, high)

@@ -27,6 +27,7 @@ from penstock.expr.filter import bound
 from penstock.expr.json_schema import BodyCheck
 from penstock.records.entries import Publishes, Topic
 from penstock.records.message_bodies import listed
+from penstock.records.one_or_each import rows_at
 from penstock.server.faults import asker_behind
 
 if TYPE_CHECKING:
@@ -320,11 +321,11 @@ def _answers_or_fault(
 
 
 def _passed(batch: Publishes, bodies: Sequence[bytes], question: Question, ask: Ask | None) -> Answer:
-    rows, properties, topics = question.rows, batch.properties, batch.topics
+    rows = question.rows
     asked = (
         [bodies[row] for row in rows],
-        properties if isinstance(properties, bytes) else [properties[row] for row in rows],
-        [topics[row] for row in rows] if isinstance(topics, list) else topics,
+        rows_at(batch.properties, rows),
+        rows_at(batch.topics, rows),
     )
     if isinstance(question.filter, BodyCheck):
         return checked(question.filter, *asked[:2])

@@ -36,6 +36,7 @@ from penstock.records.chunks import Chunk
 from penstock.records.dataclass import dataclass
 from penstock.records.entries import Publishes, Rows
 from penstock.records.message_bodies import listed
+from penstock.records.one_or_each import rows_at
 from penstock.server.judging import Ask, breathe, look, made_of, spent
 
 if TYPE_CHECKING:
@@ -166,8 +167,8 @@ def look_at_memory(
         found = look(
             filters,
             [bodies[row] for row in rows],
-            batch.properties if isinstance(batch.properties, bytes) else [batch.properties[row] for row in rows],
-            [batch.topics[row] for row in rows] if isinstance(batch.topics, list) else batch.topics,
+            rows_at(batch.properties, rows),
+            rows_at(batch.topics, rows),
             lsns=lsns,
             times=[batch.time] * len(rows),
             ask=ask,

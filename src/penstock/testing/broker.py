@@ -31,6 +31,7 @@ from penstock.records import properties as header_codec
 from penstock.records.entries import Control, Publishes, joined, singly
 from penstock.records.field_tables import FieldValue
 from penstock.records.kinds import Kind
+from penstock.records.one_or_each import value_at
 from penstock.server.access import Who
 from penstock.server.committing import Committing
 from penstock.server.flight.publish import to_publishes
@@ -437,7 +438,7 @@ def _messages(batch: Publishes) -> Iterator[Record]:
             Kind.PUBLISH,
             topic.name,
             batch.time,
-            batch.routes[row] if isinstance(batch.routes, list) else batch.routes,
+            value_at(batch.routes, row),
             b"",
             b"",
             batch.not_before[row] if batch.not_before is not None else 0,

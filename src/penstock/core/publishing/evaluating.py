@@ -24,6 +24,7 @@ from penstock.records.chunks import Chunk
 from penstock.records.dataclass import dataclass
 from penstock.records.entries import Publishes, Topic
 from penstock.records.message_bodies import listed
+from penstock.records.one_or_each import rows_at
 from penstock.records.queue_settings import QueueSettings
 
 FILTER_US = 0.5
@@ -179,7 +180,6 @@ def evaluated(
 
     chunk, time    the rows' LSNs and the log's time; None where nothing asks for them, or nobody knows them yet
     """
-    topics = batch.topics
     whole = len(rows) == len(batch.bodies)
     if value.needs_body:
         batch.bodies = bodies = listed(batch.bodies)  # for good: the next queue asks again
@@ -189,18 +189,14 @@ def evaluated(
     return value.values(
         bodies,
         _headers(batch, rows),
-        topics if whole or not isinstance(topics, list) else [topics[row] for row in rows],
+        batch.topics if whole else rows_at(batch.topics, rows),
         lsns=chunk,
         times=time,
     )
 
 
 def _headers(batch: Publishes, rows: Sequence[int]) -> bytes | list[bytes]:
-    """Of these rows: one that all have, or each its own."""
-    properties = batch.properties
-    if isinstance(properties, bytes) or len(rows) == len(batch.bodies):
-        return properties
-    return [properties[row] for row in rows]
+    return batch.properties if len(rows) == len(batch.bodies) else rows_at(batch.properties, rows)
 
 
 EVALUATION_US = 2

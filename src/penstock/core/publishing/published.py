@@ -24,6 +24,7 @@ from penstock.records import properties as header_codec
 from penstock.records.dataclass import dataclass
 from penstock.records.entries import Publishes, Rows, Topic
 from penstock.records.field_tables import FieldValue, Table
+from penstock.records.one_or_each import one_or_each
 from penstock.records.properties import ASKING
 from penstock.records.remembered import Remembered
 
@@ -169,12 +170,7 @@ def transient_of(traits: Sequence[Traits], persistent: bool | None) -> bool | li
     if persistent is not None:
         return not persistent
     first = traits[0]
-    return first.transient if traits.count(first) == len(traits) else common([one.transient for one in traits])
-
-
-def common(values: list[T]) -> T | list[T]:
-    """One value where all rows have the same."""
-    return values[0] if values.count(values[0]) == len(values) else values
+    return first.transient if traits.count(first) == len(traits) else one_or_each([one.transient for one in traits])
 
 
 def _with_headers(traits: Traits, data: bytes, headers: Mapping[str, FieldValue]) -> Traits:

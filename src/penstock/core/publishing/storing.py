@@ -21,7 +21,6 @@ from penstock.core.publishing.published import (
     Traits,
     TraitsMemo,
     banned_in,
-    common,
     fill_times,
     joined,
     transient_of,
@@ -35,6 +34,7 @@ from penstock.records.declared_types import HIGH_PRIORITY
 from penstock.records.entries import Publishes, Topic
 from penstock.records.kinds import NO_ROUTE, NO_VIA
 from penstock.records.message_bodies import size_of
+from penstock.records.one_or_each import each, one_or_each
 from penstock.records.schema import GROUP_BYTES_MAX
 
 Numbered: TypeAlias = Callable[[Now, Publishes, list[Traits], Terms], Published]
@@ -234,8 +234,8 @@ class Storing:
             stored.topics = self._hidden(batch, rows, traits)
         takers = [(queue, stand(taken)) for queue, taken in routed.takers.items()]
         stored.wanted = sum(len(taken) for _, taken in takers)
-        routes = stored.routes if isinstance(stored.routes, list) else [stored.routes] * len(rows)
-        stored.routes = common(routes)
+        routes = each(stored.routes, len(rows))
+        stored.routes = one_or_each(routes)
         for topic in stored.distinct_topics:
             self._interning.place(topic)
         unnamed: list[tuple[Queue, list[int] | None]] = []
@@ -306,10 +306,10 @@ class Storing:
         if any(len(rows) == size for rows in keeping):
             batch.transient = False
         elif keeping:
-            passing = list(said) if isinstance(said, list) else [said] * size
+            passing = list(each(said, size))
             for row in chain.from_iterable(keeping):
                 passing[row] = False
-            batch.transient = common(passing)
+            batch.transient = one_or_each(passing)
 
     def _hidden(self, batch: Publishes, rows: Sequence[int], traits: list[Traits]) -> list[Topic]:
         """Topics of the rows, which hold what BCC says; the header that is stored says it no longer."""

@@ -21,6 +21,7 @@ from penstock.records.dataclass import dataclass
 from penstock.records.entries import Publishes, Topic
 from penstock.records.message_bodies import listed, size_of
 from penstock.records.message_types import MessageType
+from penstock.records.one_or_each import bytes_of
 
 if TYPE_CHECKING:
     from penstock.core.publishing.body_checks import BodyChecks
@@ -194,11 +195,11 @@ class KeyedRows:
         self, batch: Publishes, topics: Mapping[Topic, Sow], skip: int = 0
     ) -> Iterator[tuple[int, Sow, Traits]]:
         """The rows of SOW topics with what their headers ask for."""
-        memo, properties = self.traits, batch.properties
+        memo = self.traits
         for row in range(skip, len(batch.bodies)):
             sow = topics.get(batch.topic_of(row))
             if sow is not None:
-                yield row, sow, memo[properties if isinstance(properties, bytes) else properties[row]]
+                yield row, sow, memo[batch.properties_of(row)]
 
 
 class Work:
@@ -304,9 +305,7 @@ def _judged(ahead: Publishes | None, bodies: list[bytes]) -> dict[str, dict[int,
 
 
 def _size(batch: Publishes) -> int:
-    properties = batch.properties
-    headers = len(properties) * len(batch.bodies) if isinstance(properties, bytes) else sum(map(len, properties))
-    return size_of(batch.bodies) + headers
+    return size_of(batch.bodies) + bytes_of(batch.properties, len(batch.bodies))
 
 
 def number_of_row(sow: Sow, body: bytes, properties: bytes, traits: Traits) -> int | str:

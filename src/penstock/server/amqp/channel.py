@@ -16,6 +16,7 @@ from penstock.core.effects import Verb
 from penstock.errors import LogBroken, NotFound, PreconditionFailed, ProtocolError
 from penstock.records.chunks import Chunk, Now, as_chunk
 from penstock.records.entries import fence_of
+from penstock.records.one_or_each import value_at
 from penstock.server.amqp import unsendable
 from penstock.server.amqp.consumer_arguments import Values, informed
 from penstock.server.amqp.tags import Tags
@@ -278,18 +279,14 @@ class Channel(Receiver):
         The other rows are sent.  What becomes of these is in `unsendable`.
         """
         frame_max = self.session.machine.frame_max
-        fits = [too_large(self._row_of(properties, row), frame_max) is None for row in range(len(piece.chunk))]
+        fits = [too_large(value_at(properties, row), frame_max) is None for row in range(len(piece.chunk))]
         if any(fits):
             self.deliver(effect, piece.rows([row for row, one in enumerate(fits) if one]))
         rows = [row for row, one in enumerate(fits) if not one]
         where = f"message {piece.chunk[rows[0]]} of queue '{effect.queue.name}' in vhost '{effect.queue.vhost}'"
-        error = header_too_large(where, len(self._row_of(properties, rows[0])), frame_max)
+        error = header_too_large(where, len(value_at(properties, rows[0])), frame_max)
         chunk = as_chunk([piece.chunk[row] for row in rows])
         self.session.engine.call_soon(partial(self._end_for, error, effect, chunk))
-
-    @staticmethod
-    def _row_of(properties: bytes | list[bytes], row: int) -> bytes:
-        return properties if isinstance(properties, bytes) else properties[row]
 
     def _end_for(self, error: ProtocolError, effect: Delivery, chunk: Chunk) -> None:
         if self.open:
@@ -341,7 +338,7 @@ class Channel(Receiver):
         fence = fence_of(reigns[-1].term, attempt) if informs and reigns else None
         return [
             informed(
-                some[row] if isinstance(some, list) else some,
+                value_at(some, row),
                 bookmark=format_bookmark(origin, lsn) if informs else None,
                 attempt=attempt,
                 until=until,
@@ -371,9 +368,9 @@ class Channel(Receiver):
             self.number,
             first,
             effect.redelivered,
-            piece.topics[0] if isinstance(piece.topics, list) else piece.topics,
+            piece.topic_of(0),
             answer.left,
-            properties[0] if isinstance(properties, list) else properties,
+            value_at(properties, 0),
             piece.bodies[0],
             self.session.machine.frame_max,
         )

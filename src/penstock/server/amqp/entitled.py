@@ -137,10 +137,7 @@ class Entitled:
     ) -> None:
         intake = self._intake
         if bad:
-            targets = run.targets[:bad] if isinstance(run.targets, list) else run.targets
-            properties = run.properties[:bad] if isinstance(run.properties, list) else run.properties
-            part = events.PublishRun(run.channel, targets, properties, run.bodies[:bad])
-            intake.take(channel, part, judged)
+            intake.take(channel, run.part(0, bad), judged)
         self._session.fail_channel(run.channel, error, methods.BasicPublish)
 
 

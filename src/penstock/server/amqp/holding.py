@@ -86,21 +86,10 @@ def weight(event: events.PublishRun | events.ChannelClosed) -> int:
     return size + sum(map(len, event.properties)) if isinstance(event.properties, list) else size
 
 
-def part(run: events.PublishRun, low: int, high: int) -> events.PublishRun:
-    """Rows low..high-1 of a run."""
-    return events.PublishRun(
-        run.channel,
-        run.targets[low:high] if isinstance(run.targets, list) else run.targets,
-        run.properties[low:high] if isinstance(run.properties, list) else run.properties,
-        run.bodies[low:high],
-        run.early,
-    )
-
-
 def _parts(run: events.PublishRun) -> Sequence[events.PublishRun]:
     if len(run.bodies) <= PART:
         return (run,)
-    return [part(run, low, low + PART) for low in range(0, len(run.bodies), PART)]
+    return [run.part(low, low + PART) for low in range(0, len(run.bodies), PART)]
 
 
 class Holding:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 import orjson
 
 from penstock.errors import InvalidArgument
+from penstock.records.one_or_each import each
 from penstock.server.amqp import way
 from penstock.server.amqp.way import Up
 from penstock.server.doors.line import with_head
@@ -296,10 +297,9 @@ class Hosted:
             return
         for low in range(0, count, way.ROWS_MOST):
             high = min(count, low + way.ROWS_MOST)
-            some = run.targets[low:high] if isinstance(run.targets, list) else [run.targets]
-            places = [self.place_of(target) for target in some]
-            headers = run.properties[low:high] if isinstance(run.properties, list) else run.properties
-            host.add(way.run_pieces(self.number, run.channel, places, headers, run.bodies[low:high]))
+            some = run.part(low, high)
+            places = [self.place_of(target) for target in each(some.targets, 1)]
+            host.add(way.run_pieces(self.number, run.channel, places, some.properties, some.bodies))
 
     def place_of(self, target: events.Target) -> int:
         """The number under which the core knows a target."""

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 from penstock.errors import InvalidArgument, PreconditionFailed, ProtocolError, Refused
 from penstock.records.entries import Publishes, Topic
+from penstock.records.one_or_each import value_at
 from penstock.records.properties import REPLY_TO, peeked
 from penstock.server.amqp.entitled import Entitled, Judged
-from penstock.server.amqp.holding import part
 from penstock.server.amqp.publishers import FEW
 from penstock.server.amqp.replying import asking
 from penstock.wire.amqp import events, methods
@@ -130,8 +130,9 @@ class Intake:
         if header + max(map(len, run.bodies)) > gathering.most or gathering.version != self.topology:
             return False
         for row, body in enumerate(run.bodies):
-            topic = topics[row] if isinstance(topics, list) else topics
-            gathering.publish(self, channel, run.target_of(row), topic, run.properties_of(row), body, run.plain)
+            gathering.publish(
+                self, channel, run.target_of(row), value_at(topics, row), run.properties_of(row), body, run.plain
+            )
         return True
 
     def forget_rights(self) -> None:
@@ -170,8 +171,7 @@ class Intake:
     ) -> None:
         """Publish the rows before it, then close the channel for it."""
         if row and isinstance(run.properties, list):  # with one header for all the first is wrong already
-            targets = run.targets[:row] if isinstance(run.targets, list) else run.targets
-            self.take(channel, events.PublishRun(run.channel, targets, run.properties[:row], run.bodies[:row]), judged)
+            self.take(channel, run.part(0, row), judged)
         self.session.fail_channel(run.channel, why, methods.BasicPublish)
 
     def topic_of(self, target: Target) -> Topic:
@@ -185,8 +185,7 @@ class Intake:
         while good < len(targets) and targets[good].topic is not None:
             good += 1
         if isinstance(run.targets, list) and good:
-            properties = run.properties[:good] if isinstance(run.properties, list) else run.properties
-            self.take(channel, events.PublishRun(run.channel, targets[:good], properties, run.bodies[:good]))
+            self.take(channel, run.part(0, good))
         self.session.fail_channel(run.channel, refusal, methods.BasicPublish)
 
     def _resolve(self, target: Target) -> Topic:
@@ -233,15 +232,15 @@ class Intake:
         while low < size and channel.open and not self.session.closing:
             count, queue = self.core.let_in(self.session.engine.now(), batch)
             if count == len(batch):
-                self._publish(channel, part(run, low, size) if low else run, batch, None)
+                self._publish(channel, run.part(low, size) if low else run, batch, None)
                 return
             if count:
-                self._publish(channel, part(run, low, low + count), batch.select(range(count)), None)
+                self._publish(channel, run.part(low, low + count), batch.select(range(count)), None)
                 batch = batch.select(range(count, len(batch)))
                 low += count
             if queue is not None and channel.open:
                 reason = f"queue '{queue.name}' in vhost '{queue.vhost}' is full"
-                line = self.publishers.holding.hold(self.session, channel.number, part(run, low, size), reason)
+                line = self.publishers.holding.hold(self.session, channel.number, run.part(low, size), reason)
                 if line.events and line.queue is None:
                     self.session.engine.rooms.wait(queue, len(run.bodies[low]), line)
                 return

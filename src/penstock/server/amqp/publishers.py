@@ -13,10 +13,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from penstock.core.effects import Verb
-from penstock.core.publishing.published import Published, common
+from penstock.core.publishing.published import Published
 from penstock.core.queue.queue import queue_of
 from penstock.errors import DiskFull, Draining, Refused
 from penstock.records.entries import Publishes
+from penstock.records.one_or_each import one_or_each
 from penstock.server.amqp.holding import DiskAlarm, Holding
 from penstock.server.amqp.incoming import Begun
 from penstock.server.faults import asker_of
@@ -153,8 +154,8 @@ class Gathering:
             published: Published | None = None
             if self._together():
                 alone = len(rows) == 1
-                topic = topics[0] if alone else common(topics)
-                header = properties[0] if alone else common(properties)
+                topic = topics[0] if alone else one_or_each(topics)
+                header = properties[0] if alone else one_or_each(properties)
                 batch = Publishes(topic, header, bodies, size=size, plain=mode)
                 try:
                     published = self._core.publish(now, batch)

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, cast
 
 from penstock.core.sow.select import SelectList, narrowed_select, parse_select
 from penstock.errors import InvalidArgument, LogBroken, NotFound, PenstockError, ProtocolError
+from penstock.records.one_or_each import rows_at, value_at
 from penstock.server.amqp.consumer_arguments import BOOKMARK, STAMP, count_of, flag, informed, text_of
 from penstock.server.follow import ENDLESS
 from penstock.server.judging import asked_by
@@ -110,11 +111,10 @@ class Following:
         topics, frame_max = page.topics, session.machine.frame_max
         large = too_large(properties, frame_max) if count else None
         if large is not None:
-            lsn, size = page.lsns[large], len(properties if isinstance(properties, bytes) else properties[large])
+            lsn, size = page.lsns[large], len(value_at(properties, large))
             session.engine.call_soon(partial(self._fail, header_too_large(f"message {lsn}", size, frame_max)))
             count, bodies = large, bodies[:large]
-            topics = topics[:large] if isinstance(topics, list) else topics
-            properties = properties[:large] if isinstance(properties, list) else properties
+            topics, properties = rows_at(topics, slice(large)), rows_at(properties, slice(large))
         first = self._channel.tags.skip(count)
         frames = self._encoder.encode(first, False, topics, properties, bodies)
         session.outgoing.deliver(self._channel.number, frames, page.size)

@@ -25,6 +25,7 @@ from penstock.errors import PenstockError
 from penstock.history.history import History
 from penstock.memory.slab import ROW_OVERHEAD, Piece
 from penstock.records.dataclass import dataclass
+from penstock.records.one_or_each import joined
 from penstock.records.schema import TIMESTAMP
 from penstock.server.faults import TOLD, reports
 from penstock.server.flight.handover import Bell
@@ -33,7 +34,6 @@ from penstock.wire.flight.codec import (
     constant,
     lsn_column,
     message_batch,
-    one_or_each,
     topic_columns,
 )
 from penstock.wire.flight.commands import DELIVERY
@@ -79,11 +79,11 @@ def delivery_batch(deliveries: Sequence[Delivery], log: Log) -> pa.RecordBatch:
         times.append(np.full(n, one.time, np.int64) if one.time is not None else _times(lsns[-1], log))
     rows = len(bodies)
     lsn: Any = lsns[0] if len(lsns) == 1 else pa.concat_arrays(lsns)
-    topics = one_or_each([(one.piece.topics, n) for one, n in zip(deliveries, lengths, strict=True)])
+    topics = joined([(one.piece.topics, n) for one, n in zip(deliveries, lengths, strict=True)])
     return message_batch(
         DELIVERY,
         rows,
-        one_or_each([(one.piece.properties, n) for one, n in zip(deliveries, lengths, strict=True)]),
+        joined([(one.piece.properties, n) for one, n in zip(deliveries, lengths, strict=True)]),
         {
             "lsn": lambda: lsn,
             "bookmark": lambda: bookmark_column(log.origin, lsn),

@@ -28,6 +28,7 @@ from penstock.core.sow.select import narrowed_select, parse_select
 from penstock.errors import AccessRefused, InvalidArgument, NotFound, PreconditionFailed, Unavailable
 from penstock.history.history import History
 from penstock.history.spans import Stretch, check_missing, reads, resolve
+from penstock.records.one_or_each import joined
 from penstock.records.schema import TIMESTAMP
 from penstock.server.flight.calls import Caller, Slot
 from penstock.server.flight.handover import POLL_S, Abandoned, Outlet, Piece
@@ -37,7 +38,7 @@ from penstock.server.replaying.selection import Selection, fields_of, select_of,
 from penstock.server.streams import recent
 from penstock.server.views.record_query import selected
 from penstock.wire.flight.bookmarks import Point, format_bookmark, parse_span
-from penstock.wire.flight.codec import bookmark_column, constant, lsn_column, message_batch, one_or_each, topic_columns
+from penstock.wire.flight.codec import bookmark_column, constant, lsn_column, message_batch, topic_columns
 from penstock.wire.flight.commands import MESSAGES, REPLAY_DEFAULT, Get, Replay, select
 
 if TYPE_CHECKING:
@@ -65,8 +66,8 @@ class PageOutlet(Outlet[Page]):
         rows = len(bodies)
         lsns = [lsn_column(page.lsns) for page in portions]
         lsn: Any = lsns[0] if len(lsns) == 1 else pa.concat_arrays(lsns)
-        properties = one_or_each([(page.properties, len(page)) for page in portions])
-        topics = one_or_each([(page.topics, len(page)) for page in portions])
+        properties = joined([(page.properties, len(page)) for page in portions])
+        topics = joined([(page.topics, len(page)) for page in portions])
         times = np.array([page.time_of(row) for page in portions for row in range(len(page))], np.int64)
         return message_batch(
             schema,

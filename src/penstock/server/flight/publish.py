@@ -25,6 +25,7 @@ from penstock.core.sow.rows import LARGE
 from penstock.errors import DiskFull, Draining, InvalidArgument, LogBroken, PenstockError, Refused, Unavailable
 from penstock.records.entries import Publishes, Topic
 from penstock.records.message_bodies import lengths, listed
+from penstock.records.one_or_each import bytes_of, rows_at
 from penstock.server.flight.arriving import Arriving
 from penstock.server.flight.calls import Caller
 from penstock.server.flight.handover import Answer
@@ -308,9 +309,8 @@ def part_of(upload: Upload, low: int, high: int) -> Upload:
     def some(column: list[int] | None) -> list[int] | None:
         return None if column is None else column[low:high]
 
-    bodies, properties = listed(upload.bodies)[low:high], upload.properties
-    heads = properties if isinstance(properties, bytes) else properties[low:high]
-    size = sum(map(len, bodies)) + (len(heads) * len(bodies) if isinstance(heads, bytes) else sum(map(len, heads)))
+    bodies, heads = listed(upload.bodies)[low:high], rows_at(upload.properties, slice(low, high))
+    size = sum(map(len, bodies)) + bytes_of(heads, len(bodies))
     return Upload(
         bodies, heads, upload.names, some(upload.name_of), some(upload.not_before), some(upload.expires_at),
         some(upload.delay), some(upload.expiration), size,

@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, Protocol
 
 from penstock.errors import PenstockError
 from penstock.records.message_bodies import listed, size_of
+from penstock.records.one_or_each import rows_at
 from penstock.server.faults import TOLD
 from penstock.server.judging import Ask
 from penstock.server.replaying.page import Page, pages_of
-from penstock.server.replaying.selection import Selection, Sieve, rows_at, rows_of
+from penstock.server.replaying.selection import Selection, Sieve, rows_of
 
 if TYPE_CHECKING:
     from penstock.memory import Account

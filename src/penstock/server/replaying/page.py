@@ -25,9 +25,10 @@ from penstock.records.compute import compute
 from penstock.records.dataclass import dataclass
 from penstock.records.entries import Publishes, Rows, Topic
 from penstock.records.kinds import Kind
+from penstock.records.one_or_each import bytes_of, one_or_each, rows_at, tight, value_at
 from penstock.server.faults import TOLD, reports
 from penstock.server.judging import Ask, breathe, spent
-from penstock.server.replaying.selection import Selection, Sieve, rows_at
+from penstock.server.replaying.selection import Selection, Sieve
 
 if TYPE_CHECKING:
     from penstock.history.history import Past
@@ -65,27 +66,27 @@ class Page:
 
     def topic_of(self, row: int) -> Topic:
         """The topic of one row."""
-        return self.topics[row] if isinstance(self.topics, list) else self.topics
+        return value_at(self.topics, row)
 
     def properties_of(self, row: int) -> bytes:
         """The header of one row."""
-        return self.properties[row] if isinstance(self.properties, list) else self.properties
+        return value_at(self.properties, row)
 
     def time_of(self, row: int) -> int:
         """When one row was stored."""
-        return self.times[row] if isinstance(self.times, list) else self.times
+        return value_at(self.times, row)
 
     def part(self, low: int, high: int) -> Page:
         """Rows low..high-1 as a page of their own."""
-        count, total = high - low, len(self.bodies)
+        count, total, where = high - low, len(self.bodies), slice(low, high)
         if count == total:
             return self
         return Page(
-            self.lsns[low:high],
-            self.topics[low:high] if isinstance(self.topics, list) else self.topics,
-            self.properties[low:high] if isinstance(self.properties, list) else self.properties,
-            self.bodies[low:high],
-            self.times[low:high] if isinstance(self.times, list) else self.times,
+            self.lsns[where],
+            rows_at(self.topics, where),
+            rows_at(self.properties, where),
+            self.bodies[where],
+            rows_at(self.times, where),
             self.size * count // total,
         )
 
@@ -127,41 +128,25 @@ def pages_of(batch: Publishes, rows: Sequence[int] | None) -> Iterator[Page]:
 
 
 def _page(batch: Publishes, rows: Sequence[int], size: int) -> Page:
-    topics, properties, bodies, first = batch.topics, batch.properties, batch.bodies, batch.first
-    low, count = rows[0], len(rows)
-    if rows[-1] - low == count - 1:
-        high = low + count
-        return Page(
-            range(first + low, first + high),
-            topics[low:high] if isinstance(topics, list) else topics,
-            properties[low:high] if isinstance(properties, list) else properties,
-            bodies[low:high],
-            batch.time,
-            size,
-        )
-    return Page(
-        as_chunk([first + row for row in rows]),
-        rows_at(topics, rows),
-        rows_at(properties, rows),
-        [bodies[row] for row in rows],
-        batch.time,
-        size,
-    )
+    first, low, where = batch.first, rows[0], tight(rows)
+    lsns: Chunk
+    if isinstance(where, slice):
+        lsns, bodies = range(first + low, first + where.stop), batch.bodies[where]
+    else:
+        lsns, bodies = as_chunk([first + row for row in rows]), [batch.bodies[row] for row in rows]
+    return Page(lsns, rows_at(batch.topics, where), rows_at(batch.properties, where), bodies, batch.time, size)
 
 
 def page_of(rows: Rows) -> Page:
     """Rows that were read from the log."""
-    topics, properties, times = rows.topics, rows.properties, rows.times
-    one_topic = topics.count(topics[0]) == len(topics)
-    one_header = properties[0] == properties[-1] and properties.count(properties[0]) == len(properties)
-    size = sum(map(len, rows.bodies)) + (len(properties[0]) if one_header else sum(map(len, properties)))
+    times, properties = rows.times, one_or_each(rows.properties)
     return Page(
         as_chunk(rows.lsns),
-        topics[0] if one_topic else topics,
-        properties[0] if one_header else properties,
+        one_or_each(rows.topics),
+        properties,
         rows.bodies,
         times[0] if times[0] == times[-1] else times,
-        size + ROW_COST * len(rows.bodies),
+        sum(map(len, rows.bodies)) + bytes_of(properties, 1) + ROW_COST * len(rows.bodies),
     )
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
@@ -37,6 +37,7 @@ from penstock.records.dataclass import dataclass
 from penstock.records.entries import Topic
 from penstock.records.kinds import NO_VIA
 from penstock.records.message_types import JSON, MESSAGE_TYPE, MessageType, typed
+from penstock.records.one_or_each import rows_at, value_at
 from penstock.records.remembered import Remembered
 from penstock.server.entitlements import asks_shown, narrowed
 from penstock.server.judging import Ask, look
@@ -417,9 +418,9 @@ class Sieve:
         """What each filter is to be asked about; None: what may be seen and is wanted without a question."""
         places = dict[Filter | None, list[int]]()
         for row in range(count):
-            topic = topics[row] if isinstance(topics, list) else topics
+            topic = value_at(topics, row)
             if self.chosen is not None:
-                data = properties if isinstance(properties, bytes) else properties[row]
+                data = value_at(properties, row)
                 if not self.chosen.lets(topic, Told(read_traits(data).headers, data)):
                     continue
             right = True if self.rights is None else _right(self.rights, topic)
@@ -435,14 +436,6 @@ def _right(rights: Rights, topic: Topic) -> bool | Filter:
     if rights.fields(topic.vhost, topic.exchange, topic.name) is not None:
         return False  # of several topics those that may be read whole
     return rights.reads_topic(topic.vhost, topic.exchange, topic.name)
-
-
-C = TypeVar("C")
-
-
-def rows_at(column: C | list[C], rows: Sequence[int]) -> C | list[C]:
-    """Some rows of a column, in which one value may stand for all."""
-    return [column[row] for row in rows] if isinstance(column, list) else column
 
 
 def sieve_of(selection: Selection, text: str | None, rights: Rights | None) -> Sieve | None:

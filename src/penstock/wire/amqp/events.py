@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeAlias
 
 from penstock.records.dataclass import dataclass
+from penstock.records.one_or_each import rows_at, value_at
 from penstock.wire.amqp.methods import Method
 
 if TYPE_CHECKING:
@@ -78,11 +79,17 @@ class PublishRun:
 
     def target_of(self, row: int) -> Target:
         """The target of one row."""
-        return self.targets[row] if isinstance(self.targets, list) else self.targets
+        return value_at(self.targets, row)
 
     def properties_of(self, row: int) -> bytes:
         """The header of one row."""
-        return self.properties[row] if isinstance(self.properties, list) else self.properties
+        return value_at(self.properties, row)
+
+    def part(self, low: int, high: int) -> PublishRun:
+        """Rows low..high-1; nothing is known of their headers."""
+        rows = slice(low, high)
+        targets, properties = rows_at(self.targets, rows), rows_at(self.properties, rows)
+        return PublishRun(self.channel, targets, properties, self.bodies[rows], self.early)
 
 
 @dataclass(slots=True, eq=False)

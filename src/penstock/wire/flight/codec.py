@@ -12,7 +12,7 @@ text.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import orjson
@@ -25,6 +25,7 @@ from penstock.records.compute import compute
 from penstock.records.dataclass import dataclass
 from penstock.records.entries import Topic
 from penstock.records.message_bodies import Bodies, data_bytes, from_column
+from penstock.records.one_or_each import bytes_of
 from penstock.records.properties import PERSISTENT, Properties, decode, encode
 from penstock.records.remembered import Remembered
 from penstock.units import LATEST
@@ -253,8 +254,7 @@ def read_upload(received: Received, topic: str | None, bounds: Bounds) -> Upload
     rows = len(bodies)
     properties = properties_of(columns, rows, what)
     names, name_of = _topics(columns.get("topic"), topic, rows, what)
-    heads = len(properties) * rows if isinstance(properties, bytes) else sum(map(len, properties))
-    size = data_bytes(bodies)
+    heads, size = bytes_of(properties, rows), data_bytes(bodies)
     _one_of("not_before", "delay", columns, what)
     _one_of("expires_at", "expiration", columns, what)
     return Upload(
@@ -361,20 +361,6 @@ def text_column(values: str | Sequence[str | None], rows: int) -> pa.Array[Any]:
     if isinstance(values, str):
         return constant(pa.string(), values, rows)
     return cast("pa.Array[Any]", pa.array(values, pa.string()))
-
-
-C = TypeVar("C")
-
-
-def one_or_each(parts: Sequence[tuple[C | list[C], int]]) -> C | list[C]:
-    """Columns one behind the other, each with its rows: a value where it stands for all of them, else one a row."""
-    first = parts[0][0]
-    if not isinstance(first, list) and all(one is first or one == first for one, _ in parts):
-        return first
-    out = list[C]()
-    for one, rows in parts:
-        out += one if isinstance(one, list) else [one] * rows
-    return out
 
 
 def topic_columns(topics: Topic | list[Topic], rows: int) -> dict[str, Callable[[], pa.Array[Any]]]:
