@@ -125,13 +125,15 @@ class App(Server):
         self._warm_timer: asyncio.TimerHandle | None = None
         self._tidiness = allocator.Tidy(settings.server.memory // HOLES_SHARE)
         self._cycles = allocator.Cycles(settings.server.memory // GARBAGE_SHARE)
+        self._start: asyncio.Task[object] | None = None
         self._collecting: Chore
         self._giving: Chore
 
     async def start(self) -> Ready:
         """Recover and open the doors.  Raises what stands in the way; nothing is left running then."""
         settings, loop = self.settings, asyncio.get_running_loop()
-        self.loop = loop
+        self.loop, self._start = loop, asyncio.current_task()
+        loop.set_exception_handler(self._stop_for)
         self.entry = entry_of(settings, loop)
         self.shares.of("connections").bound(connections_most(doors_of(settings.server.doors)))
         complain, guesses = self.entry.guards.complaints.tell, settings.before_login.wrong_logins
@@ -172,6 +174,9 @@ class App(Server):
             if self.cluster is not None:
                 self.cluster.close()
             self.pools.abandon()
+            if self.failure is not None and self._start is not None:
+                self._start.uncancel()
+                raise self.failure from None
             raise
         self._go_to_work(starting)
         return Ready(os.getpid(), self.addresses, recovered.records, recovered.seconds)
@@ -188,7 +193,6 @@ class App(Server):
         self.progress.ready()
         starting.end()
         self.engine.tending.fill_heads()
-        loop.set_exception_handler(self._stop_for)
         self._make_chores()
         timed = [Timed(*one, self.engine.faults, self.clock) for one in self.engine.timed()]
         self.alarm = Alarm(timed, loop.call_later)
@@ -365,11 +369,13 @@ class App(Server):
 
     def _stop_for(self, loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
         """Stop after a bug that no border has caught: memory is not trusted then, the log is; a restart replays it."""
-        error = context.get("exception")
-        if isinstance(error, Exception) and not isinstance(error, ConnectionError):
-            self.engine.faults.give_up(error)
-        else:
+        error, faults = context.get("exception"), self.pools.faults
+        if not isinstance(error, Exception) or isinstance(error, ConnectionError):
             loop.default_exception_handler(context)
+        elif faults is not None:
+            faults.give_up(error)
+        else:
+            self._fail(error)  # there is nothing in memory yet: it follows, or the log is read
 
     def _fail(self, error: BaseException) -> None:
         if self.failure is None:
@@ -377,6 +383,8 @@ class App(Server):
             logger.critical("stopped by a bug", exc_info=error)
             error.__traceback__ = None  # told; see `Faults.contain`
             self.stopping.set()
+            if not self.serving and self._start is not None:
+                self._start.cancel()
 
     def link(self) -> Links:
         """This server's links; where it has none of its own, those that others make to it."""

@@ -268,6 +268,7 @@ class Keeper:
         self._pool: Executor
         self._nagged = 0.0
         self._looking = False
+        self._owed: list[Callable[[Identity], object]] = []  # who is still to be told of the one in use
         self._http2: Identity | None = None
 
     def for_http2(self) -> Identity:
@@ -328,11 +329,15 @@ class Keeper:
 
     def _beat(self) -> None:
         self._timer = self._loop.call_later(LOOK_S, self._beat)
-        self.look()
-        if self._loop.time() - self._nagged > NAGGING_S:
-            self._nagged = self._loop.time()
-            if (why := self.complaint()) is not None:
-                logger.warning("tls: %s", why)
+        try:
+            self._hand_over()
+            self.look()
+            if self._loop.time() - self._nagged > NAGGING_S:
+                self._nagged = self._loop.time()
+                if (why := self.complaint()) is not None:
+                    logger.warning("tls: %s", why)
+        except Exception as error:  # noqa: BLE001 - the border: the next beat comes all the same
+            reports.tell(error, "upkeep")
 
     def look(self) -> None:
         """Look now; what is found is taken up soon."""
@@ -347,11 +352,27 @@ class Keeper:
             return
         self.identity = fresh
         self.renewals += 1
+        self._owed = list(self.renewed)
+        self._hand_over()
+        try:
+            self._tell_of(fresh)
+        except Exception as error:  # noqa: BLE001 - the border: it is taken up all the same
+            reports.tell(error, "upkeep")
+
+    def _tell_of(self, fresh: Identity) -> None:
         logger.warning("tls: %s is taken up: %s", self._section.certificate, _in_words(fresh))
         if (why := self.complaint()) is not None:
             logger.warning("tls: %s", why)
-        for take in self.renewed:
-            take(fresh)
+
+    def _hand_over(self) -> None:
+        """Tell each door what it shows from now on; one that fails is told again at the next beat."""
+        owed, self._owed = self._owed, []
+        for take in owed:
+            try:
+                take(self.identity)
+            except Exception as error:  # noqa: BLE001 - the border of each
+                reports.tell(error, "upkeep")
+                self._owed.append(take)
 
     # -- a thread of the pool
 

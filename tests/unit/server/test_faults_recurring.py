@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from inspect import iscoroutinefunction
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import httpx
 import pytest
@@ -22,8 +22,10 @@ from penstock.server.app import App
 from penstock.server.bulk.process import Bulk
 from penstock.server.caching import Tending
 from penstock.server.clock import Alarm, Timed
+from penstock.server.cluster import leading
 from penstock.server.faults import REST_LEAST_US, reports
 from penstock.server.flight.door import FlightDoor
+from penstock.server.lifecycle import Starting
 from penstock.server.replaying import Replays
 from penstock.server.scratch_pages import Pager, Scratch
 from penstock.server.upkeep.archive import RETRY_BEATS, Archiving
@@ -284,6 +286,50 @@ async def test_the_archive_tells_what_failed_and_tries_again(house: House, monke
     await archive.rest()
     assert archive.why is None
     assert house.server.failure is None
+
+
+# -- while it starts
+
+
+class Leader:
+    """Stands where a cluster does: it follows, and fails at what it hears."""
+
+    known: ClassVar[dict[str, object]] = {}
+    switched = ""
+    closed = False
+
+    def __init__(self, *_: object) -> None: ...
+
+    async def lead(self) -> None:
+        asyncio.get_running_loop().call_soon(self._hear)
+        await asyncio.Event().wait()
+
+    def _hear(self) -> None:
+        raise Fault("as planted")
+
+    def close(self) -> None:
+        Leader.closed = True
+
+
+async def wait_for(starting: object, *what: Any) -> None:
+    """Stands where a start waits."""
+    await Leader().lead()
+
+
+@pytest.mark.parametrize("name", ["while it follows", "while the log is read"])
+async def test_a_fault_beside_a_start_ends_it(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    house, Leader.closed = House(tmp_path, monkeypatch), False
+    if name == "while it follows":
+        monkeypatch.setattr(leading, "Cluster", Leader)
+        monkeypatch.setattr(Starting, "wait", lambda _, cluster: cluster.lead())
+        house.server.settings = house.server.settings.model_copy(update={"cluster": object()})
+    else:
+        monkeypatch.setattr(Starting, "recover", wait_for)
+    with pytest.raises(Fault):
+        await house.server.start()
+    assert isinstance(house.server.failure, Fault)
+    assert Leader.closed is (name == "while it follows")
+    assert not asyncio.current_task().cancelling()  # type: ignore[union-attr]
 
 
 # -- what has its times

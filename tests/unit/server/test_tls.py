@@ -8,7 +8,7 @@ import logging
 import os
 import socket
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import ClassVar
@@ -86,11 +86,14 @@ class Eyes:
         self.taken = list[str]()
         keeper.renewed.append(lambda fresh: self.taken.append(fresh.certificate.subject))
 
-    async def look(self) -> None:
+    async def beat(self) -> None:
+        await self.look(self.keeper._beat)
+
+    async def look(self, begin: Callable[[], None] | None = None) -> None:
         loop = asyncio.get_running_loop()
         with ThreadPoolExecutor(1) as pool:
             self.keeper.start(loop, pool)
-            self.keeper.look()
+            (begin or self.keeper.look)()
             await loop.run_in_executor(pool, lambda: None)  # behind the look
         await asyncio.sleep(0)
         self.keeper.stop()
@@ -131,22 +134,48 @@ async def test_it_looks_by_itself(files: Files, monkeypatch: pytest.MonkeyPatch)
         keeper.stop()
 
 
+FAULTS = {"a look": (tls, "load"), "what is said of a certificate": (tls, "_in_words"), "a beat": (Keeper, "look")}
+
+
+@pytest.mark.parametrize("name", FAULTS)
 async def test_a_fault_in_a_look_is_counted_and_the_next_look_comes(
-    files: Files, monkeypatch: pytest.MonkeyPatch
+    name: str, files: Files, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     eyes = Eyes(Keeper(section(files)))
     files.sign_server(("next",))
     before = reports.counts["upkeep"]
 
-    def fails(_: object) -> None:
+    def fails(*_: object) -> None:
         raise KeyError("as planted")
 
     with monkeypatch.context() as planted:
-        planted.setattr(tls, "load", fails)
-        await eyes.look()
+        planted.setattr(*FAULTS[name], fails)
+        await eyes.beat()
     assert reports.counts["upkeep"] == before + 1
-    await eyes.look()
+    await eyes.beat()
     assert eyes.keeper.current().certificate.names == ("next",)
+    assert eyes.taken == ["CN=next"]
+
+
+async def test_a_door_that_fails_to_take_a_certificate_is_told_again_and_the_others_are_told_at_once(
+    files: Files,
+) -> None:
+    eyes, fails, before = Eyes(Keeper(section(files))), [True, True], reports.counts["upkeep"]
+
+    def take(_: object) -> None:
+        if fails:
+            fails.pop()
+            raise KeyError("as planted")
+        eyes.taken.append("this one, too")
+
+    eyes.keeper.renewed.insert(0, take)
+    files.sign_server(("next",))
+    await eyes.beat()
+    assert eyes.taken == ["CN=next"]
+    for _ in range(3):
+        await eyes.beat()
+    assert eyes.taken == ["CN=next", "this one, too"]
+    assert reports.counts["upkeep"] == before + 2
 
 
 # -- handshakes
