@@ -20,6 +20,8 @@ import typer
 from penstock.errors import ExpressionError, PenstockError
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from penstock.client import Client
 
 Json: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON for a program instead of text for a person.")]
@@ -186,13 +188,10 @@ def write_table(
     are not folded.  cut_last: the last column is shortened to what a terminal leaves for it.
     """
     from rich import box
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    console = Console(highlight=False, stderr=to_stderr)
-    if not console.is_terminal and "COLUMNS" not in os.environ:
-        console.width = UNFOLDED
+    console = console_of(to_stderr=to_stderr)
     texts = [[shown(cell) for cell in row] for row in rows]
     if cut_last:
         _shorten(columns, texts, console.width)
@@ -203,6 +202,16 @@ def write_table(
     for row in texts:
         table.add_row(*map(Text, row))
     console.print(table)
+
+
+def console_of(*, to_stderr: bool = False) -> Console:
+    """Where tables are printed: as wide as the terminal, and never folded into a file or a pipe."""
+    from rich.console import Console
+
+    console = Console(highlight=False, stderr=to_stderr)
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = UNFOLDED
+    return console
 
 
 def write_list(found: Sequence[Mapping[str, object]], columns: Sequence[str], as_json: bool) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.cli.output import DEFAULT_URL, Json, Url, connect, counted, root, shown, write, write_json
+from penstock.cli.output import DEFAULT_URL, Json, Url, connect, console_of, counted, root, shown, write, write_json
 from penstock.errors import Draining, InvalidArgument
 from penstock.records.dataclass import dataclass
 from penstock.units import format_size, parse_duration
@@ -113,11 +113,12 @@ def view(figures: dict[str, Any], rows: int | None = None) -> RenderableType:
     columns = (*COLUMNS[:-1], *(f"{name}/s" for name in RATES), "bytes")
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for column in columns:
-        table.add_column(column, justify="left" if column == "queue" else "right", no_wrap=True)
+        named = column == "queue"  # where room is short names lose their end: a figure cut off is none
+        table.add_column(column, justify="left" if named else "right", no_wrap=not named)
     for one in queues[:rows]:
         size = format_size(one["bytes"])
-        cells = (f"{one[name]:,}" if isinstance(one[name], (int, float)) else shown(one[name]) for name in columns[:-1])
-        table.add_row(*(Text(cell) for cell in cells), Text(size))
+        named = Text(shown(one["queue"]), no_wrap=True, overflow="ellipsis")
+        table.add_row(named, *(Text(f"{one[name]:,}") for name in columns[1:-1]), Text(size))
     hidden = len(queues) - len(queues[:rows])
     more = [Text(f"and {hidden:,} more queues")] if hidden else []
     return Group(*(Text(line) for line in _head(figures["server"])), table, *more)
@@ -150,9 +151,7 @@ def _print(figures: dict[str, Any], *, as_json: bool) -> None:
     if as_json:
         write_json(figures)
         return
-    from rich.console import Console
-
-    Console(highlight=False).print(view(figures))
+    console_of().print(view(figures))
 
 
 def _watch(client: Client, before: Look, seconds: float, sort: str) -> None:

@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple, Self, TypeVar, cast
 import orjson
 
 from penstock.errors import InvalidArgument, known_name
-from penstock.units import parse_duration
+from penstock.units import format_duration, parse_duration
 
 COMMAND_LIMIT = 1 << 20
 """Bytes of JSON in one command, ticket or action."""
@@ -110,6 +110,13 @@ def shown(value: object) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
+def _of_seconds(name: str, low: int, high: int) -> str:
+    """Bounds of what counts seconds, as its asker may have written them: ` (1s to 7d)`; of all else nothing."""
+    if not name.endswith("_s"):
+        return ""
+    return f" ({format_duration(low * 1_000_000)} to {format_duration(high * 1_000_000)})"
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """`; did you mean 'x'?` for the nearest known name, else what is known."""
     names = sorted(known)
@@ -182,14 +189,17 @@ class Fields:
         """Text that must be there and not be empty."""
         value = self.optional_text(name, limit)
         if not value:
-            raise InvalidArgument(f"{self.where}: {name} is {'missing' if value is None else 'empty'}")
+            missing = "missing" if value is None else "empty, and must be a text of one character at least"
+            raise InvalidArgument(f"{self.where}: {name} is {missing}")
         return value
 
     def optional_count(self, name: str, low: int = 0, high: int = LSN_MAX) -> int | None:
         """A whole number in low..high, or None when absent."""
         value = self._typed(name, int, "a whole number")
         if value is not None and not low <= value <= high:
-            raise InvalidArgument(f"{self.where}: {name} is {value}, not in {low}..{high}")
+            raise InvalidArgument(
+                f"{self.where}: {name} is {value}, not in {low}..{high}{_of_seconds(name, low, high)}"
+            )
         return value
 
     def count(self, name: str, default: int = 0, low: int = 0, high: int = LSN_MAX) -> int:

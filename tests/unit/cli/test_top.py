@@ -11,6 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from penstock.cli.top import Look, told
 from penstock.testing import Broker
 
@@ -66,6 +68,20 @@ def test_one_view(run: Run) -> None:
         assert set(figures["server"]["memory_gave_way"].values()) == {0}
         assert "[odd]" in out
         assert run("top", "--sort", "size", *url)[0] == 2
+
+
+def test_names_make_way_for_figures(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "celeryev.52f0d8e1-e0ef-4ad2-8080-329a3f803a56"
+    with Broker({"queue": [{"name": name}]}) as broker:
+        broker.publish(name, b"12345")
+        url = ("--interval", "0s", "--url", broker.flight_url)
+        assert name in run("top", "--once", *url)[1], "into a pipe all is printed"
+        monkeypatch.setenv("COLUMNS", "80")
+        [row] = [line for line in run("top", "--once", *url)[1].splitlines() if "celery" in line]
+    assert len(row) <= 80
+    cut, *figures = row.split()
+    assert cut.endswith("…")
+    assert figures == ["1", "0", "0", "0", "0.0", "0.0", "0.0", "5", "B"]
 
 
 def test_q_leaves() -> None:

@@ -39,7 +39,7 @@ from penstock.core.topology.topology import (
     own_queues,
     owner_of,
 )
-from penstock.errors import AccessRefused, InvalidArgument, NotFound, PreconditionFailed
+from penstock.errors import AccessRefused, InvalidArgument, NotFound, PreconditionFailed, known_name
 from penstock.records.chunks import Now, pack_pairs
 from penstock.records.declared_types import EXCHANGE_TYPES
 from penstock.records.kinds import Kind
@@ -256,7 +256,8 @@ class Admin(Register):
                 raise no_exchange(vhost, name)
             return
         if kind not in EXCHANGE_TYPES:
-            raise PreconditionFailed(f"unknown exchange type '{kind}'")
+            known = known_name(kind, EXCHANGE_TYPES, f"; there are {', '.join(EXCHANGE_TYPES)}")
+            raise PreconditionFailed(f"unknown exchange type '{kind}'{known}")
         if existing is not None:
             what = f"exchange '{name}' in vhost '{vhost}'"
             if kind != existing.type:
