@@ -67,6 +67,23 @@ def test_what_is_cancelled_comes_before_what_is_younger() -> None:
     assert house.got(worker) == [3]
 
 
+@pytest.mark.parametrize("order", [None, "/p"])
+def test_whose_filter_let_it_in_may_have_gone_as_long_as_somebody_has_the_same_filter(order: str | None) -> None:
+    """A consumer that was cancelled gives back what its successor wants: nobody has to look, nobody takes it before."""
+    house = House(1, priority_expression=order)
+    first = house.wanting("a")
+    assert house.got(first) == [0]
+    house.queue.unsubscribe(house.now, first, house.sink, requeue=False)
+    second = house.wanting("a", priority=1)
+    other = house.worker()
+    house.look()
+    looked = len(house.scans)
+    house.end(first, Verb.RELEASE)
+    assert (house.sent(second), house.sent(other)) == ([*house.bodies], [])
+    house.look()
+    assert len(house.scans) == looked
+
+
 def test_leases_that_end_give_what_is_oldest_again() -> None:
     """Forty messages, two at a time: not the first two for ever, and none after a younger one."""
     house = House(80, lease_period=10)

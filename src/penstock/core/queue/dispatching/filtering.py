@@ -7,8 +7,9 @@ that stand at the same place, and come back with LSNs.  A list holds a bounded n
 where it is and walks on when half of them are gone.  First lease wins: positions that are gone are skipped when they
 reach the head of a list, so a message that nobody wants blocks nobody.
 
-What came back has its old place.  The list by which it was given out knows that it wants it; the others look at it
-anew, and until they have nobody is given by them what stands behind it.
+What came back has its old place.  The list of the filter by which it was given out knows that it wants it, also where
+all who had that filter have gone since and others have it now; the other lists look at it anew, and until they have
+nobody is given by them what stands behind it.
 
 What would hold up the loop is not evaluated as it arrives: the lists fall behind, and walk there at once.
 """
@@ -219,7 +220,7 @@ class Targets:
             chunk = self.foreseen.let_go(self, chunk, place)
             if not len(chunk):
                 return
-        by = run.by if isinstance(run.by, TargetList) and self.lists.get(run.by.filter.text) is run.by else None
+        by = self.lists.get(run.by.filter.text) if isinstance(run.by, TargetList) else None
         if by is not None:
             self.recall(by, chunk, place)
         if by is None or len(self.lists) > 1:
