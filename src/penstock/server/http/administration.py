@@ -28,7 +28,7 @@ from penstock.records.declared_types import QUEUE_TYPES
 from penstock.records.rights import ADMINISTERS, LISTS, LISTS_RULES, LOGIN, MONITORING, RULES, SEES
 from penstock.server.http.routes import Row
 from penstock.wire.fields import Lenient, short, shown
-from penstock.wire.http.lists import done, json_response, not_found, only_columns
+from penstock.wire.http.lists import COLUMNS, done, json_response, not_found, only_columns
 
 if TYPE_CHECKING:
     from starlette.responses import Response
@@ -320,9 +320,10 @@ def of_pipelines(of: Deriving) -> Sequence[Row]:
     """Spark pipelines, as their drivers told of them last."""
     every, summary = "/api/pipelines", "Spark pipelines: state, rows a second, lag, last error"
     return (
-        of.do("GET", every, PIPELINE_STATUS, summary, answer=lambda found: json_response(found["pipelines"])),
+        of.do("GET", every, PIPELINE_STATUS, summary, answer=lambda found: json_response(found["pipelines"]),
+              own=True),
         of.do("GET", f"{every}/{{name}}", PIPELINE_STATUS, "One Spark pipeline", None, {"name": "pipeline"},
-              answer=lambda found: json_response(found["pipelines"][0])),
+              answer=lambda found: json_response(found["pipelines"][0]), own=True),
     )  # fmt: skip
 
 
@@ -345,7 +346,7 @@ def of_links(of: Deriving, house: Operating) -> Sequence[Row]:
         of.list("/api/vhosts/{vhost}/connections", CONNECTIONS, "Connections of a vhost", right=SEES),
         Row("GET", "/api/vhosts/{vhost}/channels", doors.channels, "Channels of a vhost", SEES, many=True),
         Row("GET", "/api/channels", doors.channels, "Every channel", LOGIN, many=True),
-        Row("GET", "/api/channels/{name}", doors.channel, "One channel", LOGIN),
+        Row("GET", "/api/channels/{name}", doors.channel, "One channel", LOGIN, query=COLUMNS),
     )
 
 

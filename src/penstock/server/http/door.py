@@ -17,8 +17,8 @@ from __future__ import annotations
 
 import asyncio
 import math
-import time
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
@@ -29,18 +29,19 @@ from starlette.types import Receive, Scope, Send
 
 from penstock.errors import PenstockError
 from penstock.operations import OPERATIONS
-from penstock.records.rights import ADMINISTRATOR, LOGIN, MANAGEMENT, MONITORS
-from penstock.server.access import NOBODY, Who, judge
+from penstock.records.rights import LOGIN
+from penstock.server.access import NOBODY
 from penstock.server.doors.line import Broken, Ended
 from penstock.server.faults import TOLD, Told, reports
 from penstock.server.http import overview, topology
 from penstock.server.http.administration import of_links, of_people, of_pipelines, of_policies, of_vhosts
 from penstock.server.http.definitions import Definitions
+from penstock.server.http.description import described
 from penstock.server.http.events import Events
 from penstock.server.http.facts import Facts
 from penstock.server.http.messages import Messages, Peeking, message_rows
-from penstock.server.http.metrics import Metrics
-from penstock.server.http.reception import DETAILED, PER_OBJECT, Reception, open_paths, unknown
+from penstock.server.http.probes import KEPT_S, Probe, Probes
+from penstock.server.http.reception import Reception, open_paths, unknown
 from penstock.server.http.routes import Ask, Deriving, Row, Table
 from penstock.server.http.statements import Querying
 from penstock.server.http.topology import of_bindings, of_exchanges, of_queues, of_super_streams
@@ -59,20 +60,9 @@ if TYPE_CHECKING:
     from penstock.server.tls import Identity, Keeper
 
 
-_METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-
-KEPT_S = 1.0
-"""For so long who scrapes gets what was rendered for somebody before: it takes seconds where there are many queues."""
-
 METHODS = ("GET", "PUT", "POST", "DELETE", "OPTIONS", "HEAD")
 
-_HEALTHY = frozenset({"ok", "draining", "recovering", "following", "degraded"})
-
-
 Contain: TypeAlias = "Callable[[Exception], None]"
-
-Probe: TypeAlias = "Callable[[Request, Who], Awaitable[Response]]"
-"""What answers a request of somebody; of nobody where none is asked for."""
 
 
 def _told(error: Exception) -> None:
@@ -102,10 +92,10 @@ class Application:
         self._contain = contain or _told
         self._room = Room()  # where this process reads bodies
         own = (*overview.rows(facts), *topology.rows(facts), *topology.consumer_rows(facts))
+        self.open: AbstractSet[str] = open_paths(metrics=facts.open_metrics())
         self.table = Table(facts.vhosts, (*own, *rows))
-        _describe(self.table, facts)
-        self.open = open_paths(metrics=facts.open_metrics())
-        self.probes = _Probes(facts, kept_s).paths()
+        self.probes = Probes(facts, kept_s).paths()
+        _describe(self.table, self.probes, facts.version, self.open)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -147,7 +137,7 @@ class Application:
         elif (probe := self.probes.get(path.removesuffix("/"))) is None:
             return not_found()
         elif request.method in (allowed := ("GET", "HEAD")):
-            return await probe(request, who)
+            return await probe.handler(request, who)
         return refusal(405, "method_not_allowed", "Method Not Allowed", {"allow": ", ".join(allowed)})
 
     async def _read(self, request: Request, user: str, wanted: Reading) -> Any:
@@ -168,176 +158,13 @@ def _refused_login(*, tried: bool, wait_s: float) -> Response:
     return json_response(told, 401, headers)
 
 
-class _Probes:
-    """The paths beside those of the table: for whoever watches the server."""
-
-    def __init__(self, facts: Facts, kept_s: float) -> None:
-        self._facts = facts
-        self._kept_s = kept_s
-        self._rendering = asyncio.Lock()
-        self._kept = dict[bool, tuple[float, bytes]]()  # of each object or not -> until when, what was rendered
-
-    def paths(self) -> Mapping[str, Probe]:
-        """What answers without a login, by its path."""
-        return {
-            "/healthz": self.health,
-            "/readyz": self.ready,
-            "/leader": self.leader,
-            "/replica": self.replica,
-            "/metrics": self.metrics,
-            PER_OBJECT: self.metrics_per_object,
-            DETAILED: self.metrics_detailed,
-        }
-
-    async def health(self, _: Request, __: Who) -> Response:
-        """200 while the server can keep what it is given or is on the way to that, 503 when a restart is needed."""
-        facts = self._facts.health()
-        return json_response(facts, 200 if facts.get("status") in _HEALTHY else 503)
-
-    async def ready(self, _: Request, __: Who) -> Response:
-        """200 once the doors are open, publishes are taken, and other sites have told what happened meanwhile."""
-        told: dict[str, object] = {"ready": self._facts.ready()}
-        if behind := self._facts.behind:
-            told["behind"] = behind
-        if leader := self._facts.membership().get("leader_name"):
-            told["leader"] = leader
-        return json_response(told, 200 if told["ready"] else 503)
-
-    async def leader(self, _: Request, __: Who) -> Response:
-        """For load balancers: 200 where clients are served, 503 elsewhere."""
-        role = self._facts.role()
-        return json_response({"role": role}, 200 if role == "leading" else 503)
-
-    async def replica(self, _: Request, __: Who) -> Response:
-        """200 where a copy is kept that may lead one day, 503 elsewhere."""
-        role = self._facts.role()
-        return json_response({"role": role}, 200 if role == "following" else 503)
-
-    async def metrics(self, _: Request, __: Who) -> Response:
-        return await self._scrape(per_object=False)
-
-    async def metrics_per_object(self, _: Request, who: Who) -> Response:
-        """A line for each queue."""
-        self._judge(who)
-        return await self._scrape(per_object=True)
-
-    async def metrics_detailed(self, request: Request, who: Who) -> Response:
-        """The families that the query names."""
-        self._judge(who)
-        families, vhosts = request.query_params.getlist("family"), set(request.query_params.getlist("vhost"))
-        async with self._rendering:
-            metrics = await overview.all_metrics(self._facts)
-            exchanges = self._facts.exchanges() if any(one.startswith("exchange_") for one in families) else ()
-            there = list(self._facts.vhosts), exchanges, self._facts.membership()
-            content = await asyncio.to_thread(_detailed, metrics, families, vhosts, there)
-        return Response(content, media_type=_METRICS_TYPE)
-
-    def _judge(self, who: Who) -> None:
-        if not self._facts.open_metrics():
-            judge(who, MONITORS, {}, self._facts.vhosts, "Metrics of each queue")
-
-    async def _scrape(self, *, per_object: bool) -> Response:
-        """One rendering at a time, whoever asks."""
-        async with self._rendering:
-            until, content = self._kept.get(per_object, (0.0, b""))
-            if time.monotonic() >= until:
-                metrics = await overview.all_metrics(self._facts)
-                known, links = self._facts.membership(), self._facts.links()
-                content = await asyncio.to_thread(
-                    _exposition, metrics, per_object=per_object, membership=known, links=links
-                )
-                self._facts.scraped()
-                if not metrics["penstock_recovering"]:  # those are few, and another word in a moment
-                    self._kept[per_object] = time.monotonic() + self._kept_s, content
-                    asyncio.get_running_loop().call_later(self._kept_s, self._kept.pop, per_object, None)
-        return Response(content, media_type=_METRICS_TYPE)
-
-
-def _exposition(metrics: Metrics, **known: Any) -> bytes:
-    """As of `exposition`, which is loaded by whoever scrapes first: many servers are never scraped."""
-    from penstock.server.http.exposition import exposition
-
-    return exposition(metrics, **known)
-
-
-def _detailed(metrics: Metrics, families: Sequence[str], vhosts: Collection[str], there: tuple[Any, ...]) -> bytes:
-    """Bytes of `/metrics/detailed` for the families and vhosts that were chosen."""
-    from penstock.server.http.exposition import There, detailed
-
-    return detailed(metrics, families, vhosts, There(*there))
-
-
-_LIST_QUERY: Mapping[str, str] = {
-    "sort": "field to sort by",
-    "sort_reverse": "true: backwards",
-    "columns": "fields to show, with commas between",
-    "name": "part of a name, or a pattern with use_regex",
-    "use_regex": "true: name is a regular expression (RE2)",
-    "page": "number of the page, from 1; the answer is then wrapped",
-    "page_size": "items of a page, at most 500; 100 without",
-}
-
-_ANSWERS: Mapping[str, str] = {
-    "400": "what was sent cannot be used; the reason names it",
-    "401": "not logged in, or not allowed",
-    "404": "no such object",
-    "503": "the server starts, or cannot store anything",
-}
-
-
-def _describe(table: Table, facts: Facts) -> None:
+def _describe(table: Table, probes: Mapping[str, Probe], version: str, open_: Container[str]) -> None:
     """Put the path into the table that it describes."""
 
     async def describe(_: Ask) -> Response:
-        return json_response(described(table, facts.version))
+        return json_response(described(table, probes, version, open_))
 
-    table.add(Row("GET", "/api/openapi.json", describe, "This description", LOGIN))
-
-
-def described(table: Table, version: str) -> dict[str, object]:
-    paths = dict[str, dict[str, object]]()
-    for row in table.rows:
-        paths.setdefault(row.path, {})[row.method.lower()] = _operation(row)
-    return {
-        "openapi": "3.1.0",
-        "info": {"title": "Penstock", "version": version, "description": "RabbitMQ's management paths and our own."},
-        "components": {"securitySchemes": {"basic": {"type": "http", "scheme": "basic"}}},
-        "security": [{"basic": []}],
-        "paths": paths,
-    }
-
-
-def _operation(row: Row) -> dict[str, object]:
-    variables = [part[1:-1] for part in row.parts if part.startswith("{")]
-    text: dict[str, object] = {"type": "string"}
-    parameters: list[Mapping[str, object]] = [
-        {"name": name, "in": "path", "required": True, "schema": text} for name in variables
-    ]
-    if row.many:
-        parameters += [
-            {"name": name, "in": "query", "description": sentence, "schema": text}
-            for name, sentence in _LIST_QUERY.items()
-        ]
-    good = {"GET": "200", "POST": "200", "PUT": "201", "DELETE": "204"}[row.method]
-    answers = {good: {"description": row.summary}, **{code: {"description": what} for code, what in _ANSWERS.items()}}
-    if row.method == "PUT":
-        answers["204"] = {"description": "it was there, and is as asked"}
-    operation: dict[str, object] = {
-        "summary": row.summary,
-        "operationId": f"{row.method.lower()}_{'_'.join(part.strip('{}').replace('-', '_') for part in row.parts[1:])}",
-        "tags": [row.parts[1]],
-        "parameters": parameters,
-        "responses": answers,
-    }
-    level = row.right.level if row.right.level.tags else MANAGEMENT
-    operation["description"] = f"For users with the tag '{level.name}'" + (
-        "." if level is ADMINISTRATOR else ", or one that includes it."
-    )
-    if row.body:
-        properties: dict[str, object] = {name: {} for name in row.body.split()}
-        schema = {"type": "object", "properties": properties}
-        operation["requestBody"] = {"content": {"application/json": {"schema": schema}}}
-    return operation
+    table.add(Row("GET", "/api/openapi.json", describe, "This description", LOGIN, own=True))
 
 
 class HttpDoor:

@@ -18,7 +18,7 @@ from penstock.server.http.routes import Row as Path
 from penstock.server.notices import Missed, RingSource
 from penstock.server.sums import Seen
 from penstock.server.watch import Watch
-from penstock.wire.http.events import TYPE, EventStream, Told, Wanted, read_wanted
+from penstock.wire.http.events import QUERY, TYPE, EventStream, Told, Wanted, read_wanted
 from penstock.wire.http.lists import HEADERS
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ class Events:
                 return Response(headers={**HEADERS, "content-type": TYPE})
             return EventStream(self.watch(ask.user, ask.who, wanted), wanted.interval)
 
-        return (Path("GET", "/api/events", stream, SUMMARY, LOGIN),)
+        return (Path("GET", "/api/events", stream, SUMMARY, LOGIN, query=" ".join(QUERY), own=True),)
 
     def watch(self, user: str, who: Who, wanted: Wanted) -> Place:
         """A new place, of somebody who logged in as this user.  Raises Unavailable."""

@@ -306,9 +306,10 @@ class Peeking(Commands):
         path, peeks = "/api/queues/{vhost}/{name}", uses(("read", "queue", "name"))
         holds = uses(("read all", "queue", "name"))
         return (
-            Row("GET", f"{path}/peek", self.peeked, "The first messages (count=, filter=, truncate=)", peeks),
-            Row("GET", f"{path}/leases", self.held, "Who holds which messages", holds),
-        )
+            Row("GET", f"{path}/peek", self.peeked, "The first messages", peeks,
+                query="count filter truncate", own=True),
+            Row("GET", f"{path}/leases", self.held, "Who holds which messages", holds, query="count", own=True),
+        )  # fmt: skip
 
     async def peeked(self, ask: Ask) -> Response:
         """As a get shows them, with bookmark and time."""

@@ -16,7 +16,7 @@ from penstock.errors import InvalidArgument
 from penstock.records.rights import ADMINISTERS, LOGIN, MONITORING, MONITORS, USES, WATCHES
 from penstock.server.http.metrics import QUEUES
 from penstock.server.http.routes import RABBITMQ_VERSION, Ask, Row
-from penstock.wire.http.lists import gathered, json_response, not_found, only_columns
+from penstock.wire.http.lists import COLUMNS, gathered, json_response, not_found, only_columns
 
 if TYPE_CHECKING:
     from penstock.server.http.facts import Facts
@@ -36,11 +36,19 @@ async def all_metrics(facts: Facts) -> Metrics:
 def rows(facts: Facts) -> Sequence[Row]:
     doors = _Overview(facts)
     return (
-        Row("GET", "/api/overview", doors.overview, "Totals, and the settings in force", LOGIN),
+        Row("GET", "/api/overview", doors.overview, "Totals, and the settings in force", LOGIN, query=COLUMNS),
         Row("GET", "/api/whoami", doors.whoami, "The user that is asking", LOGIN),
-        Row("GET", "/api/log", doors.log, "The files of the log, and how far it is", MONITORS),
-        Row("GET", "/api/topics", doors.topics, "Topics with a key: how many records they have", LOGIN, many=True),
-        Row("GET", "/api/views", doors.views, "Views and conflated topics", MONITORS, many=True),
+        Row("GET", "/api/log", doors.log, "The files of the log, and how far it is", MONITORS, own=True),
+        Row(
+            "GET",
+            "/api/topics",
+            doors.topics,
+            "Topics with a key: how many records they have",
+            LOGIN,
+            many=True,
+            own=True,
+        ),
+        Row("GET", "/api/views", doors.views, "Views and conflated topics", MONITORS, many=True, own=True),
         Row(
             "GET",
             "/api/streams",
@@ -48,11 +56,19 @@ def rows(facts: Facts) -> Sequence[Row]:
             "Durable readers and their lag",
             WATCHES,
             many=True,
+            own=True,
             operation="streams",
         ),
-        Row("GET", "/api/nodes", doors.nodes, "The one node", MONITORS, many=True),
-        Row("GET", "/api/nodes/{name}", doors.node, "The one node", MONITORS),
-        Row("GET", "/api/cluster", doors.cluster, "Who leads the cluster, who is in sync, how far each is", MONITORS),
+        Row("GET", "/api/nodes", doors.nodes, "The one node", MONITORS, query=COLUMNS),
+        Row("GET", "/api/nodes/{name}", doors.node, "The one node", MONITORS, query=COLUMNS),
+        Row(
+            "GET",
+            "/api/cluster",
+            doors.cluster,
+            "Who leads the cluster, who is in sync, how far each is",
+            MONITORS,
+            own=True,
+        ),
         Row("GET", "/api/cluster-name", doors.cluster_name, "The name of the instance", LOGIN),
         Row("GET", "/api/feature-flags", doors.nothing, "No feature is behind a flag", LOGIN),
         Row("GET", "/api/deprecated-features", doors.nothing, "None", LOGIN),

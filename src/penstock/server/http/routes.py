@@ -1,8 +1,13 @@
 """Paths: a table of rows, found by the parts of the path as it was sent, so that `%2F` stays inside its part.
 
 Starlette would decode the path first, and then a vhost `/` is a slash like any other.  A row says what the path is for,
-which right it takes and which fields its body has: the dispatcher has the right judged, `/api/openapi.json` is written
-from it.  Users without a tag of the management API are let into none of them, as in RabbitMQ.
+which right it takes, which fields its body has and which parameters its query: the dispatcher has the right judged,
+`/api/openapi.json` is written from it.  Users without a tag of the management API are let into none of them, as in
+RabbitMQ.
+
+A handler is shown the parameters of its row alone.  On a path of our own another one is refused, where a misspelt one
+would do something else.  RabbitMQ's pages and tools send what no server heeds (`pagination`, `disable_stats`,
+`lengths_age`): on its paths that is passed over, as there.
 
 Some rows come of operations (`Deriving`).  A variable of such a path is an argument of the operation, under another
 name where RabbitMQ has one, or chooses among the items of a list.  What is not found is not named, as there.
@@ -18,13 +23,23 @@ from urllib.parse import unquote
 from starlette.requests import Request
 from starlette.responses import Response
 
-from penstock.errors import NotFound
+from penstock.errors import InvalidArgument, NotFound
 from penstock.records.dataclass import dataclass
 from penstock.records.rights import LISTS, LISTS_RULES, MANAGEMENT, RULES, SEES, Level, Right
 from penstock.server.access import Who, judge
-from penstock.wire.fields import Fields, Lenient, short
+from penstock.wire.fields import Fields, Lenient, short, shown
 from penstock.wire.http.bodies import BODY_MOST, LARGE_MOST, Brought, Reading
-from penstock.wire.http.lists import created, done, json_response, listed, not_found, only_columns, refusal
+from penstock.wire.http.lists import (
+    COLUMNS,
+    LIST_QUERY,
+    created,
+    done,
+    json_response,
+    listed,
+    not_found,
+    only_columns,
+    refusal,
+)
 
 if TYPE_CHECKING:
     from penstock.operations.operation import Operation, Path
@@ -40,12 +55,8 @@ class Ask:
     who: Who
     right: Right  # what the path asks
     names: Mapping[str, str]  # variables of the path, decoded
+    query: Mapping[str, str]  # what follows the question mark, of the parameters that the row has
     reader: Reader
-
-    @property
-    def query(self) -> Mapping[str, str]:
-        """What follows the question mark."""
-        return self.request.query_params
 
     def may(self, level: Level) -> bool:
         """Whether the user's tags are that far."""
@@ -100,6 +111,8 @@ class Row(NamedTuple):
     right: Right  # that the user needs, beside a tag that lets him in here at all
     body: str = ""  # fields of the body, with spaces between
     many: bool = False  # a list, with the query of lists
+    query: str = ""  # parameters of the query beside that, with spaces between
+    own: bool = False  # a path that RabbitMQ has not: other parameters are refused
     names: Mapping[str, str] = {}  # what its right calls a variable of the path, where that is another name
     operation: str = ""  # that it carries out, of those that other doors have too
     tells: bool = True  # what is not there is named; RabbitMQ's paths do not
@@ -107,6 +120,20 @@ class Row(NamedTuple):
     @property
     def parts(self) -> tuple[str, ...]:
         return tuple(self.path.strip("/").split("/"))
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """Of the query."""
+        return (*self.query.split(), *(LIST_QUERY if self.many else ()))
+
+    def asked(self, query: Mapping[str, str]) -> Mapping[str, str]:
+        """The parameters of a query that it has.  InvalidArgument for another one on a path of our own."""
+        known = self.parameters
+        for name in query if self.own else ():
+            if name not in known:
+                allowed = f"it is not one of {', '.join(known)}" if known else "none is known here"
+                raise InvalidArgument(f"unknown parameter {name[:60]!r} with the value {shown(query[name])}: {allowed}")
+        return {name: query[name] for name in known if name in query}
 
 
 class _Place:
@@ -173,7 +200,8 @@ class Table:
         try:
             judge(who, row.right, judged, self._vhosts, row.summary)
             tells = row.tells
-            return await row.handler(Ask(request, user, who, row.right, names, reader))
+            query = row.asked(request.query_params)
+            return await row.handler(Ask(request, user, who, row.right, names, query, reader))
         except NotFound:
             if tells:
                 raise
@@ -249,7 +277,7 @@ class Deriving:
             found = next(iter(await self._items(operation, ask, names or {}, fixed)), None)
             return not_found() if found is None else json_response(only_columns(shape(found), ask.query))
 
-        return self._row("GET", path, handler, operation, summary, names, fixed, right)
+        return self._row("GET", path, handler, operation, summary, names, fixed, right, query=COLUMNS)
 
     def _list(self, operation: Operation, names: Names, shape: Shape, fixed: Mapping[str, object]) -> Handler:
         async def handler(ask: Ask) -> Response:
@@ -301,11 +329,13 @@ class Deriving:
         self, method: str, path: str, operation: Operation, summary: str, read: Read | None = None,
         names: Names | None = None, *, body: str = "", once: bool = False,
         answer: Callable[[Mapping[str, Any]], Response] = lambda _: done(), flags: Mapping[str, str] = NONE,
-        **fixed: object,
+        own: bool = False, **fixed: object,
     ) -> Row:  # fmt: skip
         """204, or what `answer` makes.  flags: arguments that stand in the query, by their names there."""
         handler = self._changing(operation, names or {}, read, fixed, answer, once=once, flags=flags)
-        return self._row(method, path, handler, operation, summary, names, fixed, None, body=body)
+        return self._row(
+            method, path, handler, operation, summary, names, fixed, None, body=body, query=" ".join(flags), own=own
+        )
 
     def _changing(
         self, operation: Operation, names: Names, read: Read | None, fixed: Mapping[str, object],
@@ -335,18 +365,22 @@ class Deriving:
             values = Fields(operation.name, {**named(ask, path.names), **given.loosely(fields)})
             return json_response(await self._house.operate(operation, ask.who, values.read(operation.fields)))
 
-        body = "" if path.method == "GET" else path.fields
+        query, body = (path.fields, "") if path.method == "GET" else ("", path.fields)
         return self._row(
-            path.method, path.path, handler, operation, path.summary, path.names, {}, path.right, body=body
-        )
+            path.method, path.path, handler, operation, path.summary, path.names, {}, path.right,
+            body=body, query=query, own=True,
+        )  # fmt: skip
 
     # -- both
 
     def _row(
         self, method: str, path: str, handler: Callable[[Ask], Awaitable[Response]], operation: Operation, summary: str,
         names: Names | None, fixed: Mapping[str, object], right: Right | None, *, body: str = "", many: bool = False,
+        query: str = "", own: bool = False,
     ) -> Row:  # fmt: skip
         right = right or operation.right_of(fixed)
         if "{vhost}" not in path:
             right = {SEES: LISTS, RULES: LISTS_RULES}.get(right, right)
-        return Row(method, path, handler, summary, right, body, many, names or {}, operation.name, self._tells)
+        return Row(
+            method, path, handler, summary, right, body, many, query, own, names or {}, operation.name, self._tells
+        )

@@ -62,7 +62,7 @@ class Querying(Commands):
 
     def rows_of_table(self) -> Sequence[Row]:
         text = "A SELECT over queues, topics and views"
-        return (Row("POST", "/api/query", self.query, text, USES, "sql vhost"),)
+        return (Row("POST", "/api/query", self.query, text, USES, "sql vhost", own=True),)
 
     async def query(self, ask: Ask) -> Response:
         """As the `accept` header says."""

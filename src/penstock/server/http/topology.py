@@ -22,7 +22,7 @@ from penstock.records.rights import LOGIN, SEES, Thing, uses
 from penstock.server.http.routes import DEFAULT_NAME, Ask, Row, exchange_name
 from penstock.units import parse_duration
 from penstock.wire.fields import Lenient, short
-from penstock.wire.http.lists import chosen_of, created, done, gathered, json_response, not_found, only_columns
+from penstock.wire.http.lists import COLUMNS, chosen_of, created, done, gathered, json_response, not_found, only_columns
 
 if TYPE_CHECKING:
     from starlette.responses import Response
@@ -56,7 +56,7 @@ def of_queues(of: Deriving) -> Sequence[Row]:
               flags={"if-unused": "if_unused", "if-empty": "if_empty"}),
         of.do("DELETE", f"{queue}/contents", queues.PURGE, "Purge a queue", None, at),
         of.do("POST", f"{queue}/pause", queues.PAUSE, "Deliver nothing: for a while (for), or for good", _pause, at,
-              body="for", answer=json_response),
+              body="for", answer=json_response, own=True),
         of.list(f"{queue}/bindings", BINDINGS, "Bindings of a queue", at, shape=binding_item),
     )  # fmt: skip
 
@@ -122,7 +122,7 @@ def of_bindings(of: Deriving, house: Operating) -> Sequence[Row]:
         found += [
             Row("GET", path, pair.all, f"Bindings between an exchange and a {kind}", SEES, many=True),
             Row("POST", path, pair.bind, f"Bind a {kind}", binds, "routing_key arguments", operation=BIND.name),
-            Row("GET", f"{path}/{{props}}", pair.one, "One binding by its properties_key", SEES),
+            Row("GET", f"{path}/{{props}}", pair.one, "One binding by its properties_key", SEES, query=COLUMNS),
             Row("DELETE", f"{path}/{{props}}", pair.unbind, "Remove a binding", binds, operation=UNBIND.name),
         ]
     return found
@@ -242,7 +242,7 @@ def rows(facts: Facts) -> Sequence[Row]:
     return (
         Row("GET", "/api/queues", doors.every, "Every queue", LOGIN, many=True),
         Row("GET", "/api/queues/{vhost}", doors.of_vhost, "Every queue of a vhost", SEES, many=True),
-        Row("GET", "/api/queues/{vhost}/{name}", doors.one, "One queue with its consumers", SEES),
+        Row("GET", "/api/queues/{vhost}/{name}", doors.one, "One queue with its consumers", SEES, query=COLUMNS),
     )
 
 

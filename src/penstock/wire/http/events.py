@@ -62,6 +62,10 @@ TOP_MOST = 500
 NO_STATS = "off"
 
 
+QUERY = ("interval", "vhost", "queue", "top", "only", "last_event_id")
+"""Its parameters; `queue` may be there more than once."""
+
+
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """What a client asked for."""

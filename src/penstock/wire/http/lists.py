@@ -132,6 +132,19 @@ async def encoded(items: list[object]) -> bytes:
     return b"[" + b",".join(parts) + b"]"
 
 
+COLUMNS = "columns"
+
+LIST_QUERY: Mapping[str, str] = {
+    "sort": "field to sort by",
+    "sort_reverse": "true: backwards",
+    COLUMNS: "fields to show, with commas between",
+    "name": "part of a name, or a pattern with use_regex",
+    "use_regex": "true: name is a regular expression (RE2)",
+    "page": "number of the page, from 1; the answer is then wrapped",
+    "page_size": "items of a page, at most 500; 100 without",
+}
+"""The query of a list, and what each parameter is for."""
+
 _PAGE_SIZE = 100
 _PAGE_SIZE_MAX = 500
 NAME_LIMIT = 256
