@@ -113,8 +113,8 @@ def view(figures: dict[str, Any], rows: int | None = None) -> RenderableType:
     columns = (*COLUMNS[:-1], *(f"{name}/s" for name in RATES), "bytes")
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for column in columns:
-        named = column == "queue"  # where room is short names lose their end: a figure cut off is none
-        table.add_column(column, justify="left" if named else "right", no_wrap=not named)
+        figure = column != "queue"  # where room is short names lose their end: a figure cut off is none
+        table.add_column(column, justify="right" if figure else "left", no_wrap=figure)
     for one in queues[:rows]:
         size = format_size(one["bytes"])
         named = Text(shown(one["queue"]), no_wrap=True, overflow="ellipsis")

@@ -111,7 +111,7 @@ def shown(value: object) -> str:
 
 
 def _of_seconds(name: str, low: int, high: int) -> str:
-    """Bounds of what counts seconds, as its asker may have written them: ` (1s to 7d)`; of all else nothing."""
+    """Bounds of what counts seconds, as its asker may have written them: ` (1s to 1w)`; of all else nothing."""
     if not name.endswith("_s"):
         return ""
     return f" ({format_duration(low * 1_000_000)} to {format_duration(high * 1_000_000)})"

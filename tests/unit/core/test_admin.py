@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from penstock.errors import AccessRefused, InvalidArgument, NotFound, PreconditionFailed, Refused, ResourceLocked
+from penstock.records.declared_types import EXCHANGE_TYPES
 from penstock.records.queue_settings import QueueSettings
 from unit.core.world import World
 
@@ -58,7 +59,8 @@ REFUSALS: list[tuple[Command, type[Refused], str]] = [
     (lambda w: w.core.delete_exchange(w.now, "/", "amq.direct"), AccessRefused,
      "deletion of system exchange 'amq.direct' in vhost '/' not allowed"),
     (exchange("y", "topicc"), PreconditionFailed, "unknown exchange type 'topicc'; did you mean 'topic'?"),
-    (exchange("y", "foo"), PreconditionFailed, "unknown exchange type 'foo'; there are direct, fanout, topic, headers, "),
+    (exchange("y", "foo"), PreconditionFailed,
+     f"unknown exchange type 'foo'; there are {', '.join(EXCHANGE_TYPES)}"),
     (exchange("x", "fanout"), PreconditionFailed,
      "inequivalent arg 'type' for exchange 'x' in vhost '/': received 'fanout' but current is 'direct'"),
     (exchange("x", durable=False), PreconditionFailed,

@@ -42,7 +42,8 @@ def _counts(field: Field) -> Iterator[Bad]:
     yield Bad(1.5, "1.5", "whole number")
     for value in (field.low - 1, field.high + 1):
         if abs(value) < 1 << 63:
-            yield Bad(value, str(value), f"{field.low}..{field.high}")
+            seconds = " (1s to 1w)" if field.name == "lasts_s" else ""  # as who asks may have written them
+            yield Bad(value, str(value), f"{field.low}..{field.high}{seconds}")
 
 
 def _flags(_: Field) -> Iterator[Bad]:
