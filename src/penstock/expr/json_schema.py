@@ -8,8 +8,9 @@ has no value of the body, for it is shown to others as well.
 How much a schema makes of a value is known before the first body comes, by how deep the value stands in its body.
 Each value is tried by its schema and by all that this one joins on the spot (`allOf`, `anyOf`, `$ref` ...), and a few
 lines of references double that at each of them, or at each level of the body.  A pattern takes as many steps for each
-byte as it has positions when its repetitions are written out, an `enum` as many as it has members.  What is told is a
-bound, from the graph of the schemas: where alternatives cannot be told apart, the costlier one counts.
+byte as it has positions when its repetitions are written out, an `enum` as many as it has members, what depends on
+names as many as there are names, and numbers are compared with fractions as fractions.  What is told is a bound, from
+the graph of the schemas: where alternatives cannot be told apart, the costlier one counts.
 """
 
 # what a schema is made of is known when it is looked at alone
@@ -53,6 +54,9 @@ _ANY_CHILD = {
 }  # fmt: skip
 _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 _UNEVALUATED = ("unevaluatedProperties", "unevaluatedItems")
+_DEPENDENT = ("dependentRequired", "dependentSchemas", "dependencies")
+_FRACTIONS = {"minimum": 40, "maximum": 40, "exclusiveMinimum": 40, "exclusiveMaximum": 40, "multipleOf": 1000}
+"""What it takes to compare with one: `multipleOf` works with all digits of 1e308."""
 
 Node = int
 """The identity of a schema's object in memory."""
@@ -232,7 +236,9 @@ def _steps(schema: Mapping[str, Any]) -> int:
     patterns = [schema.get("pattern"), *(schema.get("patternProperties") or ())]
     members = schema.get("enum")
     listed = len(members) if isinstance(members, list) else 0
-    return 1 + listed // 8 + sum(positions(one) for one in patterns if isinstance(one, str))
+    named = sum(len(one) for key in _DEPENDENT if isinstance(one := schema.get(key), dict))
+    compared = sum(steps for key, steps in _FRACTIONS.items() if isinstance(schema.get(key), float))
+    return 1 + listed // 8 + named + compared + sum(positions(one) for one in patterns if isinstance(one, str))
 
 
 def _at(root: Any, pointer: str) -> Iterator[dict[str, Any]]:
@@ -265,6 +271,18 @@ PARTS_MOST = 2_000
 WORK_MOST = 1 << 27
 """Bytes of a body times the steps that its schema makes for one: less than a second, and 128 steps for the largest."""
 
+TOLD_MOST = 1 << 22
+"""Steps of a schema that are made to say why a body does not fit."""
+
+TOLD_EACH = 32
+"""Times as many where there are alternatives: each thing that is wrong by any of them is put down, in a kilobyte."""
+
+ENOUGH_TO_ASK = 1 << 16
+"""Steps of which it is worth to know how deep a body may be."""
+
+TEXT_MOST = 256 << 10
+"""Letters of a schema itself: to read one of so many takes a third of a second."""
+
 DEPTH_MOST = 200
 """Levels of a schema itself; the library's own limit is about the same."""
 
@@ -277,7 +295,7 @@ _REFERS = frozenset(_REFERENCES)
 class BodyCheck:
     """A schema, ready to be asked.  Of a body of another type than JSON it sees the JSON that readers see of it."""
 
-    __slots__ = ("_deepest", "_type", "_validator", "_work", "name")
+    __slots__ = ("_deepest", "_told", "_type", "_validator", "_work", "kind", "name", "text")
 
     def __init__(self, text: str, kind: MessageType = JSON) -> None:
         """kind: of the bodies.
@@ -291,13 +309,21 @@ class BodyCheck:
             raise InvalidArgument(
                 f"json_schema has references and {parts} objects and lists; with references {PARTS_MOST} are allowed"
             )
+        self.text, self.kind = text, kind
         self.name = f"json_schema [{kind}] {text}"  # of its answers, among those of filters
         self._type = None if kind == JSON else body_type(kind)
         self._deepest = max(8, min(DEEPEST, STEPS // parts)) if refers else 1 << 62
         self._validator = _validator(schema)
         self._work = list(accumulate(work_of(schema), max))  # by the levels of a body
+        alternatives, required = _told_of(schema)
+        self._told = (TOLD_EACH, required) if alternatives else (1, 0)
         if self._work[0] > WORK_MOST:
             raise InvalidArgument(f"json_schema makes {self._work[0]} steps for a byte; {WORK_MOST} are allowed")
+
+    @property
+    def costliest(self) -> int:
+        """Steps that it makes for a byte at most, however deep it stands."""
+        return self._work[-1]
 
     def fits(self, body: bytes, properties: bytes) -> bool:
         """Whether a body is JSON within the bounds and as its schema asks."""
@@ -328,6 +354,18 @@ class BodyCheck:
         """For a body of so many levels, at most."""
         return len(body) * self._work[min(depth, len(self._work) - 1)]
 
+    def bound(self, body: bytes) -> int:
+        """The steps for a body at most, without reading it."""
+        whole = len(body) * self.costliest
+        if whole <= ENOUGH_TO_ASK or self._type is not None:
+            return whole
+        return self._steps(body, body.count(b"{") + body.count(b"["))
+
+    def told_steps(self, body: bytes) -> int:
+        """What it takes to say why a body does not fit."""
+        times, required = self._told
+        return times * (self.bound(body) + required * len(body))
+
     def why(self, body: bytes, properties: bytes) -> str:
         """The first thing that is wrong with a body that does not fit, and where; no value of it."""
         try:
@@ -342,10 +380,9 @@ class BodyCheck:
             return f"it is nested {depth} levels deep, and no more than {self._deepest} are looked at"
         if (steps := self._steps(body, depth)) > WORK_MOST:
             return f"its schema would make {steps} steps, and no more than {WORK_MOST} are made"
-        for wrong in self._validator.iter_errors(value):
-            place = "".join(f"/{step}" for step in cast("Iterable[object]", wrong.instance_path)) or "/"
-            return f"{place}: {wrong.message}"[:SHOWN]
-        return "it fits"
+        if (steps := self.told_steps(body)) > TOLD_MOST:
+            return f"where would take {steps} steps of its schema to tell, and {TOLD_MOST} are made"
+        return _first(self._validator, value)
 
 
 @lru_cache(maxsize=256)
@@ -354,7 +391,35 @@ def compile_check(text: str, kind: MessageType = JSON) -> BodyCheck:
     return BodyCheck(text, kind)
 
 
+def _first(validator: Any, value: object) -> str:
+    """The first thing that is wrong with a value.  `iter_errors` would make all of them, a kilobyte each, for one."""
+    import jsonschema_rs
+
+    try:
+        validator.validate(value)
+    except jsonschema_rs.ValidationError as wrong:
+        place = "".join(f"/{step}" for step in cast("Iterable[object]", wrong.instance_path)) or "/"
+        return f"{place}: {wrong.message}"[:SHOWN]
+    return "it fits"
+
+
+def _told_of(schema: Any) -> tuple[bool, int]:
+    """Whether something in a schema has alternatives, and how many names all of it requires."""
+    alternatives, required, waiting = False, 0, [schema]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, dict):
+            alternatives = alternatives or "anyOf" in one or "oneOf" in one
+            required += len(names) if isinstance(names := one.get("required"), list) else 0
+            waiting += one.values()
+        elif isinstance(one, list):
+            waiting += one
+    return alternatives, required
+
+
 def _read(text: str) -> Any:
+    if len(text) > TEXT_MOST:
+        raise InvalidArgument(f"json_schema has {len(text)} letters; {TEXT_MOST} are allowed")
     try:
         schema: Any = orjson.loads(text)
     except ValueError as error:

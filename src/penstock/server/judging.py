@@ -24,7 +24,7 @@ from penstock.errors import PenstockError
 from penstock.expr import FilterSet, Matcher, Value, compile_filter, compile_value
 from penstock.expr.context import Context
 from penstock.expr.filter import bound
-from penstock.expr.json_schema import BodyCheck
+from penstock.expr.json_schema import BodyCheck, compile_check
 from penstock.records.entries import Publishes, Topic
 from penstock.records.message_bodies import listed
 from penstock.records.one_or_each import rows_at
@@ -34,12 +34,16 @@ if TYPE_CHECKING:
     from penstock.core.effects import Made, Question
     from penstock.expr import Filter
     from penstock.ports import Disk
+    from penstock.records.message_types import MessageType
     from penstock.server.caching import Present
     from penstock.server.runtime import Off, Runtime
 
 
 CHILD_BODY = 1 << 20
 """Bytes of a body beyond which another process parses it: 1 MiB of JSON takes 4 ms."""
+
+CHILD_STEPS = 1 << 20
+"""Of a schema for a body, beyond which another process looks at it: 3 to 10 ms."""
 
 SLICE_ROWS = 500
 SLICE_BYTES = 256 * 1024
@@ -117,10 +121,14 @@ def _elsewhere(ask: Ask | None, job: str, asked: Mapping[str, object], rows: _Ro
         "lsn": None if lsns is None else lsns[0],
         "time": None if times is None else times[0],
     }
+    return _asked(ask, job, {**asked, **message})
+
+
+def _asked(ask: Ask, job: str, values: dict[str, object]) -> dict[str, Any] | None:
     try:
-        return ask(job, {**asked, **message})
+        return ask(job, values)
     except PenstockError as error:
-        logger.warning("a body of %d bytes is evaluated beside the loop: %s", len(bodies[0]), error)
+        logger.warning("a body of %d bytes is evaluated beside the loop: %s", len(cast("bytes", values["body"])), error)
         return None
 
 
@@ -166,15 +174,33 @@ def make_there(disk: Disk, text: str, made: Made, **message: Any) -> dict[str, o
     return {"made": one.encode(errors="surrogateescape") if isinstance(one, str) else one}
 
 
-def checked(check: BodyCheck, bodies: Sequence[bytes], properties: bytes | Sequence[bytes]) -> list[bool]:
-    """Which bodies fit a schema.  Any thread but the loop's."""
+def checked(
+    check: BodyCheck, bodies: Sequence[bytes], properties: bytes | Sequence[bytes], ask: Ask | None = None
+) -> list[bool]:
+    """Which bodies fit a schema.  Any thread but the loop's.
+
+    A schema is looked at without a breath, so what takes many steps goes to the child.
+    """
     out = list[bool]()
     for part in slices(range(len(bodies)), list(map(len, bodies))):
         some = slice(part[0], part[-1] + 1)
         heads = repeat(properties) if isinstance(properties, bytes) else properties[some]
-        out += map(check.fits, bodies[some], heads)
+        for body, head in zip(bodies[some], heads, strict=False):
+            there = None
+            if ask is not None and check.bound(body) > CHILD_STEPS:
+                there = _asked(
+                    ask, "check", {"text": check.text.encode(), "kind": check.kind, "body": body, "properties": head}
+                )
+            out.append(check.fits(body, head) if there is None else bool(there["fits"]))
         breathe()
     return out
+
+
+def check_there(
+    disk: Disk, text: memoryview, kind: MessageType, body: memoryview, properties: memoryview
+) -> dict[str, object]:
+    """A job of the bulk child: whether one body fits a schema."""
+    return {"fits": compile_check(str(text, "utf-8"), kind).fits(bytes(body), bytes(properties))}
 
 
 def look(
@@ -328,7 +354,7 @@ def _passed(batch: Publishes, bodies: Sequence[bytes], question: Question, ask: 
         rows_at(batch.topics, rows),
     )
     if isinstance(question.filter, BodyCheck):
-        return checked(question.filter, *asked[:2])
+        return checked(question.filter, *asked[:2], ask)
     if isinstance(question.filter, Value):
         assert question.made is not None
         return made_of(question.filter, question.made, *asked, ask=ask)

@@ -19,7 +19,7 @@ from penstock.expr.bodies import body_type
 from penstock.expr.json_schema import BODY_MOST, DEEPEST, compile_check
 from penstock.records.entries import Publishes
 from penstock.records.properties import EMPTY
-from penstock.server.judging import _answers, note  # pyright: ignore[reportPrivateUsage]
+from penstock.server.judging import _answers, check_there, note  # pyright: ignore[reportPrivateUsage]
 from unit.core.world import DURABLE, World
 
 SCHEMA: dict[str, Any] = {
@@ -165,6 +165,58 @@ def test_a_large_batch_is_looked_at_off_the_loop_with_the_same_outcome(monkeypat
     assert sorted(there) == [1, 2, 4]
 
 
+COSTLY: dict[str, Any] = {"items": {"anyOf": [{"const": n} for n in range(1, 3000)]}}
+
+
+def test_what_takes_many_steps_is_looked_at_off_the_loop_however_short_it_is() -> None:
+    world = made(json_schema=text(COSTLY))
+    zeros: list[object] = [[0] * 700] * 40
+    batch = rows(world, [1], *zeros)
+    assert batch.size < 8192 * 8
+    short = rows(world, *zeros[:1])
+    assert world.core.at_once < 1401
+    told = list[str]()
+
+    def ask(job: str, values: dict[str, Any]) -> dict[str, Any]:
+        told.append(job)
+        bodies = {key: memoryview(values[key]) for key in ("text", "body", "properties")}
+        return dict(check_there(None, kind=values["kind"], **bodies))  # type: ignore[arg-type]
+
+    for one in (short, batch):
+        [question] = world.core.unjudged(one)
+        note(one, [question], _answers([(one, [question])], ask)[0])
+    assert told == ["check"] * 41
+    with patch.object(type(compile_check(text(COSTLY))), "fits", side_effect=AssertionError("it is known")):
+        there = reasons(world.core.publish(world.now, batch))
+    assert sorted(there) == [*range(1, 41)]
+    assert "where would take" in there[1]
+    assert "like others" in there[40]
+
+
+def test_what_is_wrong_is_told_without_making_all_that_is_wrong() -> None:
+    """A kilobyte for each alternative of each value: forty kilobytes of a body became gigabytes."""
+    check = compile_check(text({"items": {"anyOf": [{"const": n} for n in range(1, 50)]}}))
+    assert check.why(orjson.dumps([0] * 500), EMPTY).startswith("/0: ")
+    several = compile_check(text({"anyOf": [{"items": {"required": ["a", "b"]}}] * 10}))
+    assert several.why(orjson.dumps([{}] * 50), EMPTY).startswith("/: ")
+    for large, body in ((check, [0] * 20_000), (several, [{}] * 20_000)):
+        assert "where would take" in large.why(orjson.dumps(body), EMPTY)
+    wide = compile_check(text({"items": {"type": "string"}}))
+    assert wide.why(orjson.dumps([0] * 400_000), EMPTY).startswith("/0: ")
+
+
+def test_deltas_of_which_a_costly_schema_would_make_too_much_are_refused() -> None:
+    world = made(key=["/id"], json_schema=text({"properties": {"all": COSTLY}}))
+    record = {"id": 1, "all": [1] * 1000}
+    assert publish(world, record).refused == ()
+    batch = rows(world, *({"id": 1, "n": n} for n in range(5)), delta=True)
+    world.turn()
+    world.core.bodies_from(Held({lsn: orjson.dumps(record) for lsn in world.core.lacking(batch)}))
+    told = reasons(world.core.publish(world.now, batch))
+    assert sorted(told) == [2, 3, 4]
+    assert "publish fewer at a time, or whole records" in told[2]
+
+
 def test_bodies_and_schemas_are_bounded() -> None:
     check = compile_check(text({"properties": {"a": {"$ref": "#"}}}))
     deep = b'{"a":' * (DEEPEST + 1) + b"1" + b"}" * (DEEPEST + 1)
@@ -185,6 +237,7 @@ def test_bodies_and_schemas_are_bounded() -> None:
         ('{"$ref": "file:///etc/passwd"}', "is disabled"),
         (text(nested), "levels deep"),
         (text({"$ref": "#/x", "allOf": [{}] * 2000}), "with references 2000 are allowed"),
+        (text({"enum": ["x" * 1000] * 300}), "letters; 262144 are allowed"),
     ):
         with pytest.raises(InvalidArgument, match=why):
             compile_check(wrong)

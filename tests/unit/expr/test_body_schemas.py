@@ -8,13 +8,13 @@ from datetime import UTC, date, datetime
 from decimal import Decimal
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
 import fastavro
 import orjson
 import pytest
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, struct_pb2, timestamp_pb2
+from google.protobuf import any_pb2, descriptor_pb2, descriptor_pool, message_factory, struct_pb2, timestamp_pb2
 
 import penstock
 from choices import EFFORT, SEED
@@ -131,6 +131,27 @@ def test_only_types_with_ids_in_headers_are_read_from_headers() -> None:
         assert compile_filter(typed(sample.said("{total} > 1"), sample.name)).needs == {"body"} | by_header
         bodies = [sample.body({"id": "a"})]
         assert (body_type(sample.name).whole(bodies, EMPTY) is bodies) == (not by_header)
+
+
+def test_an_any_of_an_unknown_type_is_no_body() -> None:
+    file = order_file()
+    file.dependency.append(any_pb2.DESCRIPTOR.name)
+    field = file.message_type.add(name="Box").field.add(name="it", number=1, label=1)
+    field.type, field.type_name = descriptor_pb2.FieldDescriptorProto.TYPE_MESSAGE, ".google.protobuf.Any"
+    pool = descriptor_pool.DescriptorPool()
+    pool.AddSerializedFile(any_pb2.DESCRIPTOR.serialized_pb)
+    pool.Add(file)
+    box: Any = message_factory.GetMessageClass(pool.FindMessageTypeByName("shop.Box"))
+    row, known = body_type(penstock.protobuf(box)), any_pb2.Any()
+    known.Pack(timestamp_pb2.Timestamp(seconds=0))
+
+    def body(one: any_pb2.Any) -> bytes:
+        return cast("bytes", box(it={"type_url": one.type_url, "value": one.value}).SerializeToString())
+
+    assert orjson.loads(row.json(row.one_whole(body(known), EMPTY)))["it"]["value"] == "1970-01-01T00:00:00Z"
+    for url in ("type.googleapis.com/shop.Gone", "x", ""):
+        with pytest.raises(ValueError, match="descriptor"):
+            row.read(row.one_whole(body(any_pb2.Any(type_url=url, value=b"x")), EMPTY))
 
 
 def test_protobuf_fields() -> None:

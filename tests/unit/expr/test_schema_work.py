@@ -139,6 +139,12 @@ TWICE_A_LEVEL = {"allOf": [{"properties": {"a": {"$ref": "#"}}}] * 2}
         ({"items": {"anyOf": [{"const": n} for n in range(3000)]}}, list(range(3000, 120_000))),
         ({"items": {"enum": list(range(9000))}}, [-1] * 200_000),
         ({"items": {"not": {"patternProperties": {"(a{1,1000}){1,9}$": True}}}}, [{"a" * 1000: 1}] * 500),
+        *(
+            ({"items": {key: {f"n{n}": one for n in range(5000)}}}, [{}] * 300_000)
+            for key, one in (("dependentRequired", ["z"]), ("dependentSchemas", True), ("dependencies", ["z"]))
+        ),
+        ({"items": {"allOf": [{"multipleOf": 1e-7}] * 50}}, [1e308] * 20_000),
+        ({"items": {"allOf": [{"minimum": 0.5}] * 100}}, [1] * 200_000),
     ],
 )
 def test_a_body_of_which_it_would_make_too_much_does_not_fit(schema: Any, body: Any) -> None:

@@ -369,7 +369,7 @@ class Publisher:
     @property
     def at_once(self) -> int:
         """Bytes of a batch up to which nothing has to be evaluated off the loop."""
-        return QUIET_BYTES if self._evaluates else GROUP_BYTES_MAX
+        return min(QUIET_BYTES, self.checks.at_once) if self._evaluates else GROUP_BYTES_MAX
 
     @property
     def _evaluates(self) -> bool:
@@ -390,7 +390,7 @@ class Publisher:
         Parameters as in `publish`.  When nothing has to, the work that was done is kept on the batch.
         """
         batch.routed = None
-        if not self._evaluates or size_of(batch.bodies) <= QUIET_BYTES:
+        if not self._evaluates or size_of(batch.bodies) <= self.at_once:
             return []
         asked = self._rows.unjudged(batch, skip, Terms(trusted=trusted, carbon=carbon, banned=banned))
         return asked if trusted or not self.checked else [*asked, *self.checks.questions(batch, skip)]

@@ -8,12 +8,13 @@ A delta is looked at as what it makes of its record.  Large batches are looked a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, TypeAlias, cast
+from itertools import accumulate
+from typing import TYPE_CHECKING, ClassVar, TypeAlias, cast
 
 from penstock.core.effects import Question
 from penstock.errors import InvalidArgument, PreconditionFailed
 from penstock.expr.context import LOOP_BODY, LOOP_BYTES
-from penstock.expr.json_schema import BodyCheck, compile_check
+from penstock.expr.json_schema import TOLD_MOST, BodyCheck, compile_check
 from penstock.records.dataclass import dataclass
 from penstock.records.message_bodies import listed
 from penstock.records.message_types import JSON, MESSAGE_TYPE, MessageType
@@ -29,6 +30,12 @@ Settings: TypeAlias = Callable[[str, str, str], Mapping[str, object] | None]
 LOOP_ROWS = 2_000
 """Bodies that are looked at on the loop: some 5 ms."""
 
+LOOP_WORK = 1 << 22
+"""Steps of schemas that are made on the loop: 10 to 40 ms."""
+
+CHEAP = 16
+"""Steps for a byte of a schema that leaves the loop time for every delta of a batch."""
+
 REASONS_MOST = 1_000
 """Bodies of a batch whose reasons are worked out one by one; what is beyond hears that it does not fit."""
 
@@ -39,6 +46,13 @@ class Unread:
 
     name: str
     reason: str
+    costliest: ClassVar[int] = 0
+
+    def bound(self, body: bytes) -> int:
+        """No steps."""
+        return 0
+
+    told_steps = bound
 
     def fits(self, body: bytes, properties: bytes) -> bool:
         """Never: what it asks of a body is not known."""
@@ -66,6 +80,18 @@ class BodyChecks:
     def __init__(self, router: Router) -> None:
         self._router = router
         self.failures: dict[tuple[str, str, str], Failures] = {}
+        self._at_once = -1, LOOP_WORK  # a version of the topology, and what holds of it
+
+    @property
+    def at_once(self) -> int:
+        """Bytes of bodies that may be looked at on the loop, whichever topics they are of."""
+        version, out = self._at_once
+        if version != self._router.version:
+            costliest = max(
+                (found[0].costliest for one in self._router.checked if (found := self._of(*one))), default=1
+            )
+            self._at_once = self._router.version, (out := LOOP_WORK // max(1, costliest))
+        return out
 
     def wrong(self, batch: Publishes, skip: int, passes: Callable[[int], bool]) -> dict[int, Refusal]:
         """The rows that are refused; of those that are stored all the same it is noted.
@@ -82,8 +108,10 @@ class BodyChecks:
             heads = batch.properties_of
             bad = [row for row in rows if not (known[row] if row in known else check.fits(bodies[row], heads(row)))]
             bad = [row for row in bad if not passes(row)]
+            steps = list(accumulate(check.told_steps(bodies[row]) for row in bad))
             for place, row in enumerate(bad):
-                why = check.why(bodies[row], heads(row)) if place < REASONS_MOST else "like others of its batch"
+                told = place < REASONS_MOST and (not place or steps[place] <= TOLD_MOST)
+                why = check.why(bodies[row], heads(row)) if told else "like others of its batch"
                 refusal = self._noted(topic, why, rejects=rejects)
                 if refusal is not None:
                     out[row] = refusal
@@ -96,6 +124,11 @@ class BodyChecks:
             return None
         return self._noted(topic, found[0].why(body, properties), rejects=found[1])
 
+    def steps(self, topic: Topic, body: bytes) -> int:
+        """Of the schema of a topic for a body; 0 for one that is cheap."""
+        found = self._check_of(topic) if self._router.checked else None
+        return 0 if found is None or found[0].costliest <= CHEAP else found[0].bound(body)
+
     def questions(self, batch: Publishes, skip: int) -> list[Question]:
         """What has to be looked at off the loop before this batch can be published without holding the loop up."""
         if batch.checked or not self._router.checked:
@@ -107,7 +140,8 @@ class BodyChecks:
             sizes = [len(bodies[row]) for row in left]
             if not left or isinstance(check, Unread):
                 continue
-            if len(left) > LOOP_ROWS or sum(sizes) > LOOP_BYTES or max(sizes) > LOOP_BODY:
+            work = sum(check.bound(bodies[row]) for row in left) if sum(sizes) * check.costliest > LOOP_WORK else 0
+            if len(left) > LOOP_ROWS or sum(sizes) > LOOP_BYTES or max(sizes) > LOOP_BODY or work > LOOP_WORK:
                 out.append(Question(check, left, name=check.name))
         return out
 
@@ -121,7 +155,10 @@ class BodyChecks:
                 yield topic, *found, rows
 
     def _check_of(self, topic: Topic) -> tuple[Check, bool] | None:
-        settings = self._router.declared(topic.vhost, topic.exchange, topic.name)
+        return self._of(topic.vhost, topic.exchange, topic.name)
+
+    def _of(self, vhost: str, exchange: str, name: str) -> tuple[Check, bool] | None:
+        settings = self._router.declared(vhost, exchange, name)
         mode = check_mode(settings or {})
         if settings is None or mode == "off":
             return None

@@ -79,6 +79,9 @@ def _size_of(body: bytes, answer: Answer) -> int:
     return len(body) + (len(answer) if isinstance(answer, bytes) else 0)
 
 
+STEPS_MOST = 1 << 24
+"""Of costly schemas, for what the deltas of a batch make of their records: they are looked at on the loop."""
+
 SOW_KEY = "x-sow-key"
 """The header with the key of a message, where its publisher gives it."""
 
@@ -213,6 +216,7 @@ class Work:
         self.rows: dict[Sow, list[int]] = {}
         self.refused: list[tuple[int, Refusal]] = []
         self.merged = set[int]()  # rows
+        self._steps = 0  # of schemas, for what deltas made of records
         self._keyed = keyed
         self._trusted = trusted
         bodies = listed(batch.bodies)
@@ -252,8 +256,16 @@ class Work:
             batch.size = _size(batch)
 
     def _unfit(self, row: int, body: bytes) -> Refusal | None:
-        checks = self._keyed.checks
-        return None if checks is None else checks.of_body(self.batch.topic_of(row), body, self.batch.properties_of(row))
+        checks, topic = self._keyed.checks, self.batch.topic_of(row)
+        if checks is None:
+            return None
+        self._steps += checks.steps(topic, body)
+        if self._steps > STEPS_MOST:
+            return InvalidArgument(
+                f"topic {topic.name!r}: what the deltas of one batch make of their records would take {self._steps} "
+                f"steps of its schema, and {STEPS_MOST} are made: publish fewer at a time, or whole records"
+            )
+        return checks.of_body(topic, body, self.batch.properties_of(row))
 
     def _merged(self, sow: Sow, number: int, delta: bytes, latest: bytes | None) -> bytes:
         if latest is None:

@@ -126,7 +126,10 @@ class _Messages:
         about: Descriptor = message.DESCRIPTOR
         if about.full_name.startswith(_WELL_KNOWN):
             budget.take(message.ByteSize())
-            return json_format.MessageToDict(message, preserving_proto_field_name=True)
+            try:
+                return json_format.MessageToDict(message, preserving_proto_field_name=True)
+            except TypeError as error:  # an Any of a type that is not Google's
+                raise ValueError(str(error)) from None
         plan = self._plans.get(about.full_name)
         if plan is None:
             plan = self._plans[about.full_name] = [(field, _told(field)) for field in about.fields]

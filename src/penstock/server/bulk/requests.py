@@ -224,6 +224,7 @@ JOBS: dict[str, Job] = {
     "archive_check": Job("penstock.server.bulk.checks:check", "log"),
     "judge": Job("penstock.server.judging:judge_there", "disk"),
     "make": Job("penstock.server.judging:make_there", "disk"),
+    "check": Job("penstock.server.judging:check_there", "disk"),
     "ping": Job("penstock.server.bulk.requests:ping", "disk"),
 }
 
