@@ -64,7 +64,7 @@ def test_values_and_what_does_not_fit(client: penstock.Client, name: str) -> Non
         consumer.flush()
         assert (got, outcomes, counts(client, name)) == ([1, 3], ["ack", "reject", "ack"], (2, 0, 1))
     [dead] = client.peek("dead")
-    assert (dead.reason or "").startswith("the body is no Order: id: ")
+    assert f"in queue {name!r} is no Order: id: " in (dead.reason or "")
     with pytest.raises(penstock.InvalidArgument, match="consume .*: bodies cannot become"):
         client.consume(name, type=type("Odd", (), {}))
 

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from base64 import b64encode
 from collections.abc import Callable, Mapping
+from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any, TypeAlias, cast
+from typing import Any, Protocol, TypeAlias, cast
 
 import orjson
 
@@ -26,8 +27,14 @@ JSON = "application/json"
 SHOWN = 3
 """Mistakes of one body that its refusal names."""
 
-Reader = Callable[[bytes, "str | None"], object]
-"""What becomes of a body with its content type; InvalidBody when nothing does."""
+Whose = Callable[[], str]
+"""Whose a body is, behind "the body" in a sentence; nothing where the sentence stands beside its message."""
+
+
+class Reader(Protocol):
+    """What becomes of a body with its content type; InvalidBody when nothing does."""
+
+    def __call__(self, body: bytes, content_type: str | None, whose: Whose = str, /) -> object: ...
 
 
 def reader_of(annotation: object, who: str) -> Reader:
@@ -38,7 +45,7 @@ def reader_of(annotation: object, who: str) -> Reader:
     dictionaries, lists, unions.  InvalidArgument, naming `who`, for a type of which neither makes anything.
     """
     if annotation is bytes:
-        return lambda body, _: body
+        return _same
     if annotation is str:
         return _text
     if annotation is Any:
@@ -59,25 +66,29 @@ def _adapted(annotation: object) -> Reader:
             adapter.rebuild(raise_errors=True)
     except PydanticUserError as error:
         raise TypeError(str(error)) from None
-    return lambda body, _: _validated(adapter, body, annotation)
+    return partial(_validated, adapter, annotation)
 
 
-def plain(body: bytes, content_type: str | None) -> object:
+def _same(body: bytes, content_type: str | None, whose: Whose = str, /) -> bytes:
+    return body
+
+
+def plain(body: bytes, content_type: str | None, whose: Whose = str, /) -> object:
     """Parsed JSON where the content type says so, else bytes."""
     if (content_type or "").partition(";")[0].strip().lower() != JSON:
         return body
-    return parsed(body)
+    return parsed(body, whose)
 
 
-def parsed(body: bytes, whose: Callable[[], str] = str) -> Any:
-    """The body as JSON.  InvalidBody with the place in it; whose: it is, for that sentence."""
+def parsed(body: bytes, whose: Whose = str) -> Any:
+    """The body as JSON.  InvalidBody with the place in it."""
     try:
         return orjson.loads(body)
     except orjson.JSONDecodeError as error:
         raise InvalidBody(f"the body{whose()} is no JSON: {error}") from None
 
 
-def decoded(body: bytes, whose: Callable[[], str] = str) -> str:
+def decoded(body: bytes, whose: Whose = str) -> str:
     """The body as UTF-8.  InvalidBody as of `parsed`."""
     try:
         return body.decode()
@@ -85,24 +96,26 @@ def decoded(body: bytes, whose: Callable[[], str] = str) -> str:
         raise InvalidBody(f"the body{whose()} is no UTF-8 text: {error.reason} at byte {error.start}") from None
 
 
-def _text(body: bytes, content_type: str | None) -> str:
-    return decoded(body)
+def _text(body: bytes, content_type: str | None, whose: Whose = str, /) -> str:
+    return decoded(body, whose)
 
 
 def _struct(annotation: object) -> Reader:
     msgspec: Any = import_module("msgspec")
     decode = msgspec.json.Decoder(annotation).decode
 
-    def read(body: bytes, content_type: str | None) -> object:
+    def read(body: bytes, content_type: str | None, whose: Whose = str, /) -> object:
         try:
             return decode(body)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise InvalidBody(f"the body is no {_name(annotation)}: {error}") from None
+            raise InvalidBody(f"the body{whose()} is no {_name(annotation)}: {error}") from None
 
     return read
 
 
-def _validated(adapter: Any, body: bytes, annotation: object) -> object:
+def _validated(
+    adapter: Any, annotation: object, body: bytes, content_type: str | None, whose: Whose = str, /
+) -> object:
     from pydantic import ValidationError
 
     try:
@@ -111,7 +124,7 @@ def _validated(adapter: Any, body: bytes, annotation: object) -> object:
         mistakes = error.errors(include_url=False, include_input=False)
         told = [f"{'.'.join(map(str, one['loc'])) or 'body'}: {one['msg']}" for one in mistakes[:SHOWN]]
         more = [f"{len(mistakes) - SHOWN} more"] if len(mistakes) > SHOWN else []
-        raise InvalidBody(f"the body is no {_name(annotation)}: {'; '.join(told + more)}") from None
+        raise InvalidBody(f"the body{whose()} is no {_name(annotation)}: {'; '.join(told + more)}") from None
 
 
 def _name(annotation: object) -> str:

@@ -293,7 +293,7 @@ class Message(Values, Generic[B]):
 
         Read each time.  Raises InvalidBody when it is no such thing.
         """
-        return cast("B", self._rows.read(self.body, self.content_type))
+        return cast("B", self._rows.read(self.body, self.content_type, self._whose))
 
     @property
     def _source(self) -> str | None:

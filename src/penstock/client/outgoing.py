@@ -25,6 +25,7 @@ from dataclasses import fields, is_dataclass
 from datetime import datetime
 from functools import lru_cache
 from math import isfinite
+from numbers import Real
 from typing import Any, Self, cast
 
 import orjson
@@ -59,6 +60,7 @@ def body_of(body: object) -> tuple[bytes, str | None]:
 
 def _endless(value: object, place: str = "") -> str | None:
     """Where NaN or an infinity is, which would be written as null and read back as None."""
+    value = _without_numpy(value)
     if isinstance(value, float):
         return None if isfinite(value) else f"{value} at {place or 'the whole body'}"
     inner: Iterable[tuple[object, object]] = ()
@@ -73,14 +75,29 @@ def _endless(value: object, place: str = "") -> str | None:
 
 
 def to_json(value: object) -> bytes:
-    """JSON text, with null for NaN.  InvalidArgument for what JSON cannot hold."""
+    """JSON text, with null for NaN, and numbers, truths and lists for those of numpy.
+
+    InvalidArgument for what JSON cannot hold.
+    """
     try:
-        return orjson.dumps(value, default=_plain, option=orjson.OPT_NON_STR_KEYS)
+        return orjson.dumps(value, default=_plain, option=orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY)
     except TypeError as error:
         raise InvalidArgument(f"a body of type {type(value).__name__} does not become JSON: {error}") from None
 
 
+def _without_numpy(value: object) -> object:
+    """A value of numpy as Python has it, known without importing that; any other value as it is."""
+    if not hasattr(value, "dtype") or (tolist := getattr(value, "tolist", None)) is None:
+        return value
+    plain: object = tolist()
+    return float(plain) if isinstance(plain, Real) and hasattr(plain, "dtype") else plain  # a long double is no float
+
+
 def _plain(value: object) -> object:
+    """What orjson takes instead of a value that it does not know, also of numpy: arrays of texts, or with gaps."""
+    known = _without_numpy(value)
+    if type(known) is not type(value):
+        return known
     if isinstance(value, bytes):
         return value.decode(errors="replace")
     if isinstance(value, set | frozenset | tuple):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, make_dataclass
 from typing import Any, ForwardRef, get_args, get_type_hints
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from pydantic import BaseModel
@@ -112,9 +113,18 @@ def test_every_setting_is_known_to_type_checkers() -> None:
             assert set(get_args(hint)) == set(get_args(wanted[key.kind])), name
 
 
-def _message(body: bytes) -> Message:
-    row = {"body": body, "bookmark": "0|7|", "lsn": 7, "topic": "orders", "queue": "to-ship", "exchange": ""}
-    return Message(Rows(pa.RecordBatch.from_pylist([row])), 0)
+def _message(body: bytes, annotation: object = Any) -> Message[Any]:
+    row = {
+        "body": body, "bookmark": "0|7|", "lsn": 7, "topic": "orders", "queue": "to-ship", "exchange": "",
+        "content_type": "application/json",
+    }  # fmt: skip
+    return Message(Rows(pa.RecordBatch.from_pylist([row]), reader_of(annotation, "test")), 0)
+
+
+@pytest.mark.parametrize("annotation", [Any, str, Order, Model, Table, Struct, list[int]])
+def test_a_value_that_does_not_fit_is_told_with_its_message_and_queue(annotation: object) -> None:
+    with pytest.raises(InvalidBody, match=r"^the body of '0\|7\|' in queue 'to-ship' is no "):
+        _ = _message(b"\xff", annotation).value
 
 
 def test_a_body_that_is_no_json_or_no_text_is_named() -> None:
@@ -139,7 +149,8 @@ def test_the_test_broker_names_a_body_that_is_no_json() -> None:
 @pytest.mark.parametrize(
     ("body", "place"),
     [({"x": float("nan")}, "nan at /x"), ([1, {"a": (float("inf"),)}], "inf at /1/a/0"), (float("nan"), "whole body"),
-     (Order(1, float("-inf")), "-inf at /total")],
+     (Order(1, float("-inf")), "-inf at /total"), ({"x": np.float32("nan")}, "nan at /x"),
+     ([np.array([[1.0], [float("inf")]])], "inf at /0/1/0")],
 )  # fmt: skip
 def test_what_json_has_no_number_for_is_refused(body: object, place: str) -> None:
     """It would be null, which no reader of numbers takes."""
@@ -149,3 +160,18 @@ def test_what_json_has_no_number_for_is_refused(body: object, place: str) -> Non
 
 def test_null_and_numbers_become_json() -> None:
     assert body_of({"x": None, "y": 1.5, "z": "null"})[0] == b'{"x":null,"y":1.5,"z":"null"}'
+
+
+@pytest.mark.parametrize(
+    ("value", "written"),
+    [(np.float64(1.5), b"1.5"), (np.float32(1.5), b"1.5"), (np.float16(1.5), b"1.5"), (np.longdouble(1.5), b"1.5"),
+     (np.int64(-3), b"-3"), (np.uint8(3), b"3"), (np.bool_(True), b"true"), (np.str_("a"), b'"a"'),
+     (np.array([1, 2]), b"[1,2]"), (np.array([[1, 2], [3, 4]])[:, 0], b"[1,3]"), (np.array(["a", "b"]), b'["a","b"]'),
+     (np.array([1, None, "a"], dtype=object), b'[1,null,"a"]'),
+     (np.datetime64("2026-11-20T08:00:00"), b'"2026-11-20T08:00:00"')],
+    ids=lambda value: None if isinstance(value, bytes) else f"{type(value).__name__}-{getattr(value, 'dtype', '')}",
+)  # fmt: skip
+def test_values_of_numpy_are_numbers_truths_texts_and_lists(value: object, written: bytes) -> None:
+    """As Python's own would be, wherever they stand in a body: they were texts."""
+    assert body_of({"x": value})[0] == b'{"x":' + written + b"}"
+    assert body_of([{"x": [value]}])[0] == b'[{"x":[' + written + b"]}]"
