@@ -7,7 +7,7 @@ One rule says how far a fault reaches.  It is asked wherever several parties are
 
 Half changed is the state in two cases.  A command of the core was under way and had decided something
 (`Outbox.whole_after`), or what was decided is with the engine and not yet with the log (`behind`).  Nothing more is
-logged then.  Who asked is told by the traceback: the innermost object in it that is, or has, an `asker`; where it names
+logged then.  Who asked is told by the traceback: the innermost object in it that is, or has, an asker; where it names
 none, whoever catches the fault says on whose behalf it was.  So nothing is noted while all goes well.
 
 Work that comes again and again is an asker, too: a `Chore` that failed is put off, longer each time.
@@ -238,11 +238,6 @@ class Chore:
         """What it has begun came to its end."""
         self.failures = 0
 
-    @property
-    def asker(self) -> Asker:
-        """Of what it has handed to a thread."""
-        return self
-
     def hand_over(
         self, off: Callable[[Callable[[], None], Callable[[None], None]], object], work: Callable[[], None]
     ) -> None:
@@ -295,8 +290,8 @@ def asker_behind(work: object) -> Asker | None:
 
 
 def asker_of(thing: object) -> Asker | None:
-    """Whom a thing belongs to, if it says so."""
-    return cast("Asker | None", getattr(thing, "asker", None))
+    """Who is ended for a thing: itself where it can be, else whom it names."""
+    return cast("Asker | None", thing if hasattr(thing, "end_by_fault") else getattr(thing, "asker", None))
 
 
 def _asker_in(error: BaseException) -> Asker | None:

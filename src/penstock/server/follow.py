@@ -174,10 +174,6 @@ class Follow(Generic[T]):
 
     kind = "reader"
 
-    @property
-    def asker(self) -> Asker:
-        return self
-
     def end_by_fault(self) -> None:
         """The taker is told: what came next is not known to have been handed over."""
         self.fail(PenstockError(TOLD))

@@ -350,11 +350,6 @@ class Session(ABC):
 
     kind = "amqp"
 
-    @property
-    def asker(self) -> Asker:
-        """It is ended for what fails on its behalf."""
-        return self
-
     @abstractmethod
     def end_by_fault(self) -> None:
         """541, and what it had goes back."""

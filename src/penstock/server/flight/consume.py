@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from penstock.core.commands.deliveries import Delivery as Granted
     from penstock.core.queue.dispatching.consumers import Consumer
     from penstock.core.queue.queue import Queue
-    from penstock.server.faults import Asker
     from penstock.server.flight.arriving import Arriving
     from penstock.server.flight.handover import Answer, Handover
 
@@ -112,10 +111,6 @@ class Exchange(Receiver):
     # -- faults
 
     kind = "flight"
-
-    @property
-    def asker(self) -> Asker:
-        return self
 
     def end_by_fault(self) -> None:
         """The client is told, and what it had goes back."""

@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     from penstock.memory.slab import Piece
     from penstock.records.entries import Rows
     from penstock.server.entitlements import Rights
-    from penstock.server.faults import Asker
     from penstock.server.http.facts import Facts
     from penstock.server.http.routes import Ask
     from penstock.server.services import Server
@@ -236,10 +235,6 @@ class Getter(Receiver):
     # -- faults
 
     kind = "http"
-
-    @property
-    def asker(self) -> Asker:
-        return self
 
     def end_by_fault(self) -> None:
         """The request is told, and what it had goes back."""

@@ -26,7 +26,6 @@ from penstock.wire.flight.linking import LINKED, SAID, Welcome, read_rows, read_
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from penstock.server.faults import Asker
     from penstock.server.flight.arriving import Arriving
     from penstock.server.flight.calls import Caller, Slot
     from penstock.server.flight.handover import Handover
@@ -78,10 +77,6 @@ class Incoming:
     # -- faults
 
     kind = "link"
-
-    @property
-    def asker(self) -> Asker:
-        return self
 
     def end_by_fault(self) -> None:
         """The other site is told, and calls again."""

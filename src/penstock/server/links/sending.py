@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from penstock.config.links import LinkSection, Target
     from penstock.core.links.sharing import LinkState
     from penstock.core.links.telling import Telling
-    from penstock.server.faults import Asker
     from penstock.server.links.home import Sender
 
 logger = logging.getLogger("penstock.links")
@@ -252,10 +251,6 @@ class Outgoing:
             self._cut()
 
     kind = "link"
-
-    @property
-    def asker(self) -> Asker:
-        return self
 
     def end_by_fault(self) -> None:
         """It begins anew, after a while."""

@@ -26,7 +26,6 @@ from penstock.server.replaying.selection import Selection, Sieve, rows_of
 if TYPE_CHECKING:
     from penstock.memory import Account
     from penstock.records.entries import Publishes
-    from penstock.server.faults import Asker
     from penstock.server.runtime import Off
 
 
@@ -111,10 +110,6 @@ class Feed:
     # -- faults
 
     kind = "reader"
-
-    @property
-    def asker(self) -> Asker:
-        return self
 
     def end_by_fault(self) -> None:
         """Whoever reads it would miss something."""
