@@ -220,19 +220,18 @@ class Standing(Main):
         if self._rows is None:
             for level in self._levels.values():
                 yield from level.whole()
-            return
-        for _, lsns in self._rows.blocks():
-            yield to_array(np.sort(lsns))
-        if self.pool is not None:
-            yield from self.pool.chunks()
+        else:
+            yield from self._in_rows()
 
     def chunks(self) -> Iterator[Chunk]:
         """What is here, as chunks that will not change."""
         if self._rows is None:
             for level in self._levels.values():
                 yield from level.chunks()
-            return
-        for _, lsns in self._rows.blocks():
-            yield to_array(np.sort(lsns))
+        else:
+            yield from self._in_rows()
+
+    def _in_rows(self) -> Iterator[Chunk]:
+        yield from self.fresh()
         if self.pool is not None:
             yield from self.pool.chunks()

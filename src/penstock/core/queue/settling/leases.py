@@ -12,7 +12,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 
 import numpy as np
@@ -293,24 +293,7 @@ class Leases:
 
     def ended(self, mono: int, in_order: bool = True, most: int = NEVER) -> list[Run]:
         """Remove what has a deadline up to `mono`, oldest grants first: about `most` messages, at least a run."""
-        out: list[Run] = []
-        kept: deque[Run] = deque()
-        runs = self.runs
-        while runs and most > 0 and len(out) < STEP_RUNS:
-            run = runs[0]
-            if isinstance(run, Lease) and not run.left:
-                runs.popleft()
-            elif 0 < run.deadline <= mono:
-                out.append(self._ended_run(runs.popleft()))
-                most -= len(out[-1].chunk)
-            elif in_order:
-                break
-            else:
-                kept.append(runs.popleft())
-        if kept:
-            runs.extendleft(reversed(kept))
-        self._removed(out)
-        return out
+        return self._oldest(lambda run: 0 < run.deadline <= mono, in_order, most)
 
     def oldest_grant(self) -> int:
         """When the oldest of what is held was granted, on the monotonic clock; 0: nothing is, or nobody knows."""
@@ -321,18 +304,26 @@ class Leases:
 
     def granted_until(self, mono: int) -> list[Run]:
         """Remove what was granted up to then, oldest first: about `STEP_MOST` messages, at least a run."""
+        return self._oldest(lambda run: run.granted <= mono, True, STEP_MOST)
+
+    def _oldest(self, over: Callable[[Run], bool], in_order: bool, most: int) -> list[Run]:
+        """Remove what is over, oldest grants first.  in_order: nothing is behind a grant that is not."""
         out: list[Run] = []
-        most = STEP_MOST
+        kept: deque[Run] = deque()
         runs = self.runs
         while runs and most > 0 and len(out) < STEP_RUNS:
             run = runs[0]
             if isinstance(run, Lease) and not run.left:
                 runs.popleft()
-            elif run.granted <= mono:
+            elif over(run):
                 out.append(self._ended_run(runs.popleft()))
                 most -= len(out[-1].chunk)
-            else:
+            elif in_order:
                 break
+            else:
+                kept.append(runs.popleft())
+        if kept:
+            runs.extendleft(reversed(kept))
         self._removed(out)
         return out
 
