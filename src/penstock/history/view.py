@@ -422,7 +422,7 @@ def base_of(view: View) -> Base | None:
         return None
     found = list[tuple[Segment, int]]()
     for segment, number in view.catalog.batches(0, view.durable + 1):
-        data = segment.file.pread(segment.lengths[number], segment.offsets[number])
+        data = segment.read(number)
         batch = decode(segment, number, data)
         if batch.num_rows <= BASE_ROWS and (column(batch, "kind", "<i1") == int(Kind.BASE)).any():
             found.append((segment, number))

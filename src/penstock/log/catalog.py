@@ -59,6 +59,10 @@ class Segment:
         self.last = last
         self.lsns.append(lsn)
 
+    def read(self, number: int) -> bytes:
+        """The bytes of a batch, as far as the file has them.  OSError when the disk fails."""
+        return self.file.pread(self.lengths[number], self.offsets[number])
+
     @property
     def index_bytes(self) -> int:
         """Bytes of memory that the places of its batches take."""

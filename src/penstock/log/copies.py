@@ -142,7 +142,7 @@ class _Log:
 
     def _boot(self, segment: Segment) -> None:
         number = len(segment.lsns) - 1
-        data = segment.file.pread(segment.lengths[number], segment.offsets[number])
+        data = segment.read(number)
         told = orjson.loads(cells(decode(segment, number, data).slice(0, 1), "properties")[0])
         if "term" in told:
             self.reigns.append(Reign(told["term"], told["member"], segment.lsns[number], told["before"]))

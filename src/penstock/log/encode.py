@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from penstock.log import columns
 from penstock.log.columns import PUBLISH, TRANSIENT, parts_of
-from penstock.log.frame import KEY_CRC, KEY_DURABLE, KEY_LSN, ZERO_CRC, FrameReader, Layout, stamp, sum_of
+from penstock.log.frame import KEY_CRC, KEY_DURABLE, KEY_LSN, ZERO_CRC, FrameReader, Layout, header_of, stamp, sum_of
 from penstock.log.record_batches import make_batch, message_with
 from penstock.records.entries import Control, Entry, Group, Moves, Publishes, Topic, singly
 from penstock.records.kinds import NO_ROUTE, NO_VIA, Kind
@@ -88,7 +88,7 @@ def _plain_message(batch: pa.RecordBatch, lsn: int, durable: int, offset: int) -
     """A batch as pyarrow writes it, with our metadata and the CRC filled in."""
     metadata = {KEY_LSN: f"{lsn:016x}", KEY_CRC: ZERO_CRC.decode(), KEY_DURABLE: f"{durable:016x}"}
     message = message_with(batch, metadata)
-    crc_at = Layout(bytes(message[: 8 + int.from_bytes(message[4:8], "little")])).crc
+    crc_at = Layout(header_of(message)).crc
     stamp(message, crc_at, offset)
     return message
 
@@ -141,7 +141,7 @@ def samples() -> list[list[Entry]]:
 def learned() -> Layout:
     """The layout of pyarrow's header for our schema."""
     example = _plain_message(arrow_batch(samples()[1]), 1, 0, 0)
-    return Layout(bytes(example[: 8 + int.from_bytes(example[4:8], "little")]))
+    return Layout(header_of(example))
 
 
 @cache
@@ -292,7 +292,7 @@ class Encoder:
     def move(self, made: Encoded, offset: int) -> None:
         """Have a message lie at another offset than it was made for."""
         message = made.head
-        header = bytes(message[: 8 + int.from_bytes(message[4:8], "little")])
+        header = header_of(message)
         crc_at = self.layout.crc if self.layout.reads(header) else Layout(header).crc
         stamp(message, crc_at, offset, made.rest)
 

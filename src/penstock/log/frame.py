@@ -203,6 +203,11 @@ class Layout:
         return Frame(offset, size + body, size, rows, lsn, durable, crc, self.crc, buffers, last, self.compressed)
 
 
+def header_of(message: bytes | bytearray | memoryview) -> bytes:
+    """What stands before the body, of a message that begins there; shorter where it is cut off."""
+    return bytes(message[: 8 + int.from_bytes(message[4:8], "little")])
+
+
 def message_size(prefix: bytes | bytearray) -> int:
     """How long the header is that begins with these eight bytes, they included.  NotAFrame for other bytes."""
     size = _I32.unpack_from(prefix, 4)[0]

@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from penstock.errors import LogDamaged
 from penstock.log.catalog import Catalog, Chosen, Segment, after
-from penstock.log.frame import FrameReader, NotAFrame, sound
+from penstock.log.frame import FrameReader, NotAFrame, header_of, sound
 from penstock.log.record_batches import (
     BATCH_COST,
     Joining,
@@ -342,7 +342,7 @@ class Reader:
                 self._count_written(-len(written))
         try:
             if written is None:
-                data = segment.file.pread(segment.lengths[number], segment.offsets[number])
+                data = segment.read(number)
                 batch = decode(segment, number, data)
             else:
                 batch = rows_of(memoryview(written), compressed=False)
@@ -445,7 +445,7 @@ def check(segment: Segment, number: int, data: bytes | memoryview) -> None:
     if segment.checked[number]:
         return
     try:
-        frame = _frames.header(bytes(data[: 8 + int.from_bytes(data[4:8], "little")]), segment.offsets[number])
+        frame = _frames.header(header_of(data), segment.offsets[number])
         good = sound(frame, data) and frame.lsn == segment.lsns[number]
     except NotAFrame:
         good = False

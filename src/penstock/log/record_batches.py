@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.log.frame import NotAFrame
+from penstock.log.frame import NotAFrame, header_of
 from penstock.records.compute import compute
 from penstock.records.compute import one_value as holds_one_value
 from penstock.records.schema import COLUMNS
@@ -199,7 +199,7 @@ class Outliner:
             return None
         head = file.pread(HEAD, offset)
         try:
-            frame = self._frames.header(head[: 8 + int.from_bytes(head[4:8], "little")], offset)
+            frame = self._frames.header(header_of(head), offset)
         except NotAFrame:
             return None
         end = frame.header + frame.buffers[-2]

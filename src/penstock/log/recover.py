@@ -174,7 +174,7 @@ def newest_base(oldest: Segment, recovery: Recovery) -> Base | None:
     """
     base: Base | None = None
     for segment, number in recovery.base_batches:
-        data = segment.file.pread(segment.lengths[number], segment.offsets[number])
+        data = segment.read(number)
         found = read_base(decode(segment, number, data))
         if found is not None and (base is None or found.floor >= base.floor):
             base = found

@@ -36,7 +36,18 @@ import numpy.typing as npt
 from penstock.errors import LogDamaged, Unavailable
 from penstock.log.catalog import Catalog, Segment
 from penstock.log.encode import Encoder
-from penstock.log.frame import END_OF_STREAM, KEY_CRC, KEY_DURABLE, KEY_LAST, KEY_LSN, SEALED, ZERO_CRC, Layout, stamp
+from penstock.log.frame import (
+    END_OF_STREAM,
+    KEY_CRC,
+    KEY_DURABLE,
+    KEY_LAST,
+    KEY_LSN,
+    SEALED,
+    ZERO_CRC,
+    Layout,
+    header_of,
+    stamp,
+)
 from penstock.log.mending import Recovery
 from penstock.log.name_index import RawBatch, Source, build
 from penstock.log.reader import Reader
@@ -245,7 +256,7 @@ class _Rewriting:
             KEY_LAST: f"{last:016x}",
         }  # fmt: skip
         message = message_with(batch, said, "zstd" if compress and self.order.compress else None)
-        header = bytes(message[: 8 + int.from_bytes(message[4:8], "little")])
+        header = header_of(message)
         stamp(message, Layout(header).crc, self.at)
         self.file.pwrite(message, self.at)
         self.lsns.append(first)

@@ -260,7 +260,7 @@ class _Look:
         segment = seen.segment
         starts = {number for _, number in bases}
         for number in range(len(segment.lsns)) if self._sums else sorted(starts):
-            data = segment.file.pread(segment.lengths[number], segment.offsets[number])
+            data = segment.read(number)
             seen.batches += 1
             seen.bytes += len(data)
             segment.checked[number] = 0

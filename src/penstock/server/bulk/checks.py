@@ -64,7 +64,7 @@ def verify(request: Request, progress: Progress) -> dict[str, object]:
         for number in range(len(segment.lsns)):
             if segment.lsns[number] > view.durable:
                 break
-            data = segment.file.pread(segment.lengths[number], segment.offsets[number])
+            data = segment.read(number)
             batches += 1
             size += len(data)
             segment.checked[number] = 0
