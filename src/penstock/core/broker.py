@@ -31,6 +31,7 @@ from penstock.core.publishing.published import USUAL, Published, Refusal, Terms
 from penstock.core.queue.dispatching.consumers import UNLIMITED, Consumer, Credit
 from penstock.core.queue.dispatching.joining import reopen, replace
 from penstock.core.queue.queue import Queue, queue_of
+from penstock.core.queue.stopped import refuse_stopped
 from penstock.core.state.durable import Reign
 from penstock.core.state.lsns import Ints
 from penstock.core.topology.register import no_exchange
@@ -53,6 +54,8 @@ class SubscriptionCommands(DeliveryCommands):
         """
         self._refuse_consumers(subscription.topic)
         self._name(subscription, subscription.topic)
+        if subscription.pattern is None:
+            refuse_stopped(self._admin.queue(subscription.vhost, subscription.topic, subscription.by))
         self._join_all(self._at(now), subscription)
 
     def close(self, now: Now, subscription: Subscription, *, requeue: bool = True, lost: bool = False) -> None:
@@ -278,7 +281,7 @@ class Core(
             if queue.is_unused(now) and not self.streams.reads(number):
                 self._end_queue(now, queue)
                 continue
-            queue.tick(now, self._out)
+            self._tick(now, queue)
             self._touch(queue)
         if self._publisher.keyed is not None:
             self._keyed.tick(now)

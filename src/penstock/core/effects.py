@@ -130,6 +130,14 @@ class Dying:
 
 
 @dataclass(slots=True, eq=False)
+class Stopped:
+    """A fault has stopped queues: they give nothing until the next start."""
+
+    names: Sequence[tuple[str, str]]  # vhost and name
+    error: Exception
+
+
+@dataclass(slots=True, eq=False)
 class Cancelled(Generic[ConsumerT]):
     """The queue is gone under this consumer."""
 
@@ -155,7 +163,7 @@ class Swept:
 Told: TypeAlias = "Cancelled[Any] | Overdue | Swept"
 """What somebody is told that is no message."""
 
-Effect: TypeAlias = "Deliver[Any, Any] | DeliverEach[Any, Any] | Reply | Ask | Act | Gone[Any] | Dying | Told"
+Effect: TypeAlias = "Deliver[Any, Any] | DeliverEach[Any, Any] | Reply | Ask | Act | Gone[Any] | Dying | Stopped | Told"
 """Any of them.  Queues and consumers, which make effects, are above this file: who names both says `Delivery`."""
 
 

@@ -108,6 +108,11 @@ class Outbox(Generic[E]):
         self._at = now
         return now
 
+    @property
+    def whole(self) -> bool:
+        """Whether no group is open: each record that was written counts by itself."""
+        return self._nesting == 0
+
     def whole_after(self, error: BaseException) -> bool:
         """Whether what failed with it has changed nothing; a group that a command had begun is forgotten then.
 

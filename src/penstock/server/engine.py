@@ -14,6 +14,7 @@ which is how the in-process broker works.  Its parts know its `Runtime`, not it.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -56,6 +57,8 @@ if TYPE_CHECKING:
     from penstock.server.upkeep.archive import Archiving
     from penstock.server.upkeep.keeper import Keeper
 
+
+logger = logging.getLogger("penstock.server")
 
 UNDELIVERED = frozenset((Kind.DROP, Kind.EXPIRE, Kind.PURGE))
 """Records of messages that left a queue, and nobody got them."""
@@ -123,6 +126,7 @@ class Engine(Runtime):
             e.Act: self.acts.go_on,
             e.Gone: self.acts.gone,
             e.Dying: self._dying,
+            e.Stopped: self._stopped,
             e.Swept: self._swept,
             e.Overdue: lambda effect: effect.tell(effect.timeout),
             e.Cancelled: lambda effect: receiver_of(effect.consumer).cancelled(effect.consumer),
@@ -346,6 +350,11 @@ class Engine(Runtime):
     def _dying(self, effect: e.Dying) -> None:
         if self.views.active:
             self.views.dying(effect)
+
+    def _stopped(self, effect: e.Stopped) -> None:
+        self.faults.stopped(effect.error, "queue")
+        for vhost, name in effect.names:
+            logger.critical("an internal error has stopped queue %r in vhost %r: it delivers nothing", name, vhost)
 
     def _swept(self, effect: e.Swept) -> None:
         self.bodies.look_over()  # what waited may be settled

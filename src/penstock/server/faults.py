@@ -146,6 +146,12 @@ class Faults:
             self.give_up(second)  # what it had may not have come back
             raise
 
+    def stopped(self, error: Exception, kind: str) -> None:
+        """What a fault left half changed was stopped by itself."""
+        self.ended += 1
+        reports.tell(error, kind)
+        error.__traceback__ = None
+
     def check_whole(self, error: Exception, *, beside: bool = False) -> None:
         """Of what was asked for several together: raise this again where something is half changed.
 

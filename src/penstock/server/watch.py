@@ -222,6 +222,9 @@ def alarms(engine: Engine, before: Mapping[str, str], *, slowed_us: int = 0) -> 
     if slowed_us:
         milliseconds = slowed_us / 1000
         found["upkeep"] = f"the log has outgrown log.retention: each batch of publishes waits {milliseconds:g} ms"
+    if stopped := engine.core.stopped:
+        names = ", ".join(f"'{one.name}'" for one in stopped)
+        found["queue_stopped"] = f"an internal error has stopped {names}: start the server again, nothing is lost"
     if engine.core.draining:
         found["draining"] = "the server drains: it takes no new messages and no new consumers"
     return found

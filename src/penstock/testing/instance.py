@@ -267,7 +267,7 @@ class Instance:
         """A clean stop: everything is durable, and a checkpoint makes the next start quick."""
         self.run_turns()
         self.log.flush()
-        if self.engine.broken is None and self.log.synced == self.core.last_lsn:
+        if self.engine.broken is None and self.log.synced == self.core.last_lsn and not self.core.stopped:
             self.log.write_checkpoint(self.core.durable_state().encode(), self.core.last_lsn)
         self.log.close(clean=self.engine.broken is None)
 

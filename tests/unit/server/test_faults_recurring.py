@@ -14,6 +14,7 @@ from typing import Any, ClassVar, NamedTuple
 import httpx
 import pytest
 
+from penstock.core.queue.queue import Queue
 from penstock.records.properties import Properties, encode
 from penstock.server import allocator, app, scratch_pages
 from penstock.server.actions.triggers import Timing
@@ -286,6 +287,32 @@ async def test_the_archive_tells_what_failed_and_tries_again(house: House, monke
     await archive.rest()
     assert archive.why is None
     assert house.server.failure is None
+
+
+async def test_no_checkpoint_is_taken_while_a_fault_has_stopped_a_queue(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant = Plant(monkeypatch, Queue, "tick")
+    await house.start()
+    await house.publish()
+    keeper, engine = house.server.keeper, house.server.engine
+    await keeper._guarded(keeper.checkpoint())
+    assert keeper.checkpoints == 1
+    plant.there = True
+    engine.core._tick(engine.core._at(engine.now()), engine.core.queue("/", "kept"))
+    plant.there = False
+    await keeper._guarded(keeper.checkpoint())
+    assert keeper.checkpoints == 1
+    await house.publish()
+    health = (await house.client.get("/healthz")).json()
+    assert (health["status"], health["internal_errors"]["count"] > 0) == ("degraded", True)
+    assert "'kept' in vhost '/'" in health["reason"]
+    await house.server.stop()
+    assert keeper.checkpoints == 1
+    again = App(load(CONFIG.format(folder=house.server.settings.server.data)), lambda text: None)
+    await again.start()
+    assert again.engine.core.queue("/", "kept").ready == 2
+    await again.stop()
 
 
 # -- while it starts

@@ -44,6 +44,7 @@ from penstock.core.queue.queue import Letter, Queue, queue_of
 from penstock.core.queue.refusing import Reckoning
 from penstock.core.queue.settling.letters import portions, split
 from penstock.core.queue.settling.several import Acked, apart
+from penstock.core.queue.stopped import refuse_stopped
 from penstock.errors import Draining, InvalidArgument, PreconditionFailed, QueueFull
 from penstock.expr import Filter, Matcher
 from penstock.records.chunks import Chunk, Now, as_chunk
@@ -70,6 +71,7 @@ class DeliveryCommands(QueueCommands):
         Errors: AccessRefused when somebody has the queue for himself, Draining while the server runs empty.
         """
         self._refuse_consumers(queue.name)
+        refuse_stopped(queue)
         return self._attend(now, queue, **terms)
 
     def _refuse_consumers(self, name: str) -> None:
@@ -347,8 +349,10 @@ class InterventionCommands(QueueCommands):
 
         lsns     ascending; what is leased, dying, another site's or gone by now is left out
         batch    what they become there, row by row: topics, headers, bodies, times
-        They begin anew: no attempt counts.  Errors: PreconditionFailed for a queue that is its own target.
+        They begin anew: no attempt counts.  Errors: PreconditionFailed for a queue that is its own target; Unavailable
+        for a source that a fault has stopped.
         """
+        refuse_stopped(source)
         if source is target:
             raise PreconditionFailed(f"queue '{source.name}' cannot give its messages to itself")
         now = self._at(now)

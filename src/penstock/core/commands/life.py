@@ -25,12 +25,13 @@ import numpy as np
 
 from penstock.core.acted import OWN
 from penstock.core.commands.common_parts import CoreParts
-from penstock.core.effects import Found, Pass, Purpose, Recover, Recovered, Token
+from penstock.core.effects import Found, Pass, Purpose, Recover, Recovered, Stopped, Token
 from penstock.core.queue.dispatching.attendance import note_use
 from penstock.core.queue.expiry import deadlines
 from penstock.core.queue.order.runs import packed
 from penstock.core.queue.queue import Queue
 from penstock.core.queue.settling.deferred import Deferred
+from penstock.core.queue.stopped import stop_those_in
 from penstock.core.state import pending
 from penstock.core.state.capture import Captured, Marked, Snapshot
 from penstock.core.state.durable import DECLARED, DEFAULTS, DurableState, Reign, copies
@@ -282,8 +283,26 @@ class Life(RecoveryCommands):
             if queue.id in self._passes:
                 self._go_on_passing(queue)
             note_use(queue, now)
-            queue.tick(now, self._out)
+            self._tick(now, queue)
             self._timers.touched.add(queue)
+
+    def _tick(self, now: Now, queue: Queue) -> None:
+        """Have a queue do what is due.  What fails stops it alone, where nothing else can be half changed."""
+        try:
+            queue.tick(now, self._out)
+        except Exception as error:
+            stopped = stop_those_in(error) if self._out.whole else []
+            if not stopped:
+                raise
+            self._stopped += stopped
+            for one in stopped:
+                self._touch(one)
+            self._out.effect(Stopped([(one.vhost, one.name) for one in stopped], error))
+
+    @property
+    def stopped(self) -> list[Queue]:
+        """Queues that a fault has stopped.  While there are any, memory is not what the log says."""
+        return [one for one in self._stopped if self._admin.by_id.get(one.id) is one]
 
     def _forget_transient(self, queue: Queue) -> None:
         """Leave out of a queue the messages that no restart keeps."""

@@ -245,7 +245,7 @@ class TransferCommands(LinkCommands):
         vhost, name, told, path, others = read_ask(ask)
         queue, site = self.find_queue(vhost, name), via or asker
         agreed = None if queue is None else self.sharing.with_site(queue.id, site)
-        if queue is None or agreed is None or agreed.faults:
+        if queue is None or queue.stopped or agreed is None or agreed.faults:
             return 0
         asker = path[0] if path else asker
         if asker == self.peers.here or self.peers.number(asker) is None:

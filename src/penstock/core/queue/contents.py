@@ -96,6 +96,11 @@ class Contents(QueueParts):
         return self.main.count + self.returned.count if shares.tenants is None else shares.tenants.count
 
     @property
+    def stopped(self) -> bool:
+        """Whether a fault has stopped it until the next start (`core.queue.stopped`)."""
+        return False
+
+    @property
     def halted(self) -> bool:
         """Whether delivery is stopped: the queue is paused, the server drains, or other sites have to report first."""
         return self.draining or self.paused_until > 0 or len(self.behind) > 0

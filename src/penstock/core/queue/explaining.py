@@ -319,7 +319,9 @@ def explain_message(queue: Queue, lsn: int, now: Now, durable: int) -> list[Reas
 
 def _halted(queue: Queue, now: Now) -> Iterator[Reason]:
     until = queue.paused_until
-    if queue.draining:
+    if queue.stopped:
+        yield Reason("stopped", "an internal error has stopped the queue: it delivers nothing until the next start")
+    elif queue.draining:
         yield Reason("draining", "the server drains: it delivers nothing until `penstock drain --undo`, or a restart")
     if queue.behind:
         sites = ", ".join(queue.behind)

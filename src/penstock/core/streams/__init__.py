@@ -328,7 +328,7 @@ class Streams(StreamTable):
                 batch = min(planned)
                 return Plan(batch, chunks_of(state.plans[batch]), state.doubt.revision if batch == state.planned else 0)
             rows_max = min(rows_max, state.doubt.rows_max)
-            if queue.ready < min(rows_min, rows_max):
+            if queue.stopped or queue.ready < min(rows_min, rows_max):
                 return Plan(start, ())
             chunks = self.holdings.take(now, queue, name, rows_max)
             if not chunks:

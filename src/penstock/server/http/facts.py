@@ -248,6 +248,10 @@ class Facts:
             if status == "ok" and not cluster.known.get("enough", True):
                 health["status"] = "degraded"
                 health["reason"] = "fewer members are in sync than min_in_sync: nothing is confirmed until more are"
+        if status == "ok" and (stopped := engine.core.stopped):
+            health["status"] = "degraded"
+            names = ", ".join(f"'{one.name}' in vhost '{one.vhost}'" for one in stopped)
+            health["reason"] = f"an internal error has stopped {names}: start the server again, nothing is lost"
         return health | self._remarks()
 
     def _remarks(self) -> dict[str, object]:

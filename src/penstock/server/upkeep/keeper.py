@@ -286,6 +286,9 @@ class Keeper:
     async def _snapshot(self) -> Snapshot:
         """The state now, on disk with everything it stands for.  Raises LogBroken."""
         runtime = self.runtime
+        if stopped := runtime.core.stopped:
+            names = ", ".join(f"'{one.name}'" for one in stopped)
+            raise Unavailable(f"nothing is taken of memory while queues are stopped by an internal error: {names}")
         for hook in runtime.on_checkpoint:
             hook()
         runtime.finish_turn()  # what is journalled belongs to the state and must reach the log

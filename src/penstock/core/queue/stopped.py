@@ -1,0 +1,95 @@
+"""A queue that a fault has stopped: what it has in memory may be other than what the log says.
+
+It takes messages, for the log says whose they are, and what its consumers hold is settled.  It gives nothing out and
+does nothing that is due, so no record follows from what may be wrong, and it keeps the whole log: no checkpoint is
+taken of it, and nothing of the log goes.  A start has it as the log says.
+"""
+
+from __future__ import annotations
+
+from traceback import walk_tb
+
+from penstock.core.effects import Sink
+from penstock.core.queue.dispatching.consumers import Consumer
+from penstock.core.queue.queue import Queue
+from penstock.errors import Unavailable
+from penstock.records.chunks import Now
+
+
+class Stopped(Queue):
+    """Has the place of the queue that it was: whoever holds that holds this."""
+
+    __slots__ = ()
+
+    @property
+    def stopped(self) -> bool:
+        return True
+
+    @property
+    def halted(self) -> bool:
+        return True
+
+    @property
+    def busy(self) -> bool:
+        return True
+
+    def is_due(self, now: Now) -> bool:
+        """Never."""
+        return False
+
+    def next_deadline(self) -> tuple[None, None]:
+        """Never."""
+        return None, None
+
+    def is_unused(self, now: Now) -> bool:
+        """Who declared it anew would lose what it has."""
+        return False
+
+    def tick(self, now: Now, sink: Sink) -> None: ...
+
+    def carry_on(self, now: Now, sink: Sink) -> None: ...
+
+    def serve(self, now: Now, sink: Sink) -> None: ...
+
+    def give_out(self, now: Now, sink: Sink) -> None: ...
+
+    def offer_all(self, now: Now, sink: Sink) -> None: ...
+
+    def look_on(self, now: Now, sink: Sink) -> None: ...
+
+    def pull(self, now: Now, consumer: Consumer, count: int, sink: Sink) -> int:
+        """Nothing is given out."""
+        return 0
+
+    def drain(self, now: Now, draining: bool, sink: Sink) -> None: ...
+
+    def floor(self, most: int = 0) -> int:
+        """Any message of the log may be its own."""
+        return 0
+
+
+def refuse_stopped(queue: Queue) -> None:
+    """Unavailable for who would take messages of one."""
+    if queue.stopped:
+        raise Unavailable(
+            f"queue '{queue.name}' in vhost '{queue.vhost}' was stopped by an internal error: it takes messages, and "
+            "gives none until the server is started again; its log tells more"
+        )
+
+
+def stop_those_in(error: Exception) -> list[Queue]:
+    """Stop the queues that an exception has left in the middle of something; none where others may be changed, too.
+
+    What shares its credit with other queues had perhaps begun to serve these.
+    """
+    found: dict[Queue, None] = {}
+    for frame, _ in walk_tb(error.__traceback__):
+        for name in ("self", "queue"):
+            if isinstance(one := frame.f_locals.get(name), Queue):
+                found[one] = None
+    if isinstance(error, MemoryError) or any(one.sharing or one.free_credit for one in found):
+        return []
+    for queue in found:
+        queue.agenda, queue.draining = 0, True
+        queue.__class__ = Stopped
+    return list(found)
