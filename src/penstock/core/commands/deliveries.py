@@ -360,7 +360,7 @@ class InterventionCommands(QueueCommands):
             queue.catch_up(now, self._out)
             self._touch(queue)
         wanted = [lsn for lsn in lsns if not source.lives(lsn, "foreign")] if source.foreign_count else list(lsns)
-        runs = source.extract(as_chunk(wanted)) if wanted else []
+        runs = source.forget(as_chunk(wanted)) if wanted else ()
         there = {lsn for run in runs for lsn in run.chunk}
         if not there:
             return 0

@@ -257,11 +257,11 @@ class Contents(QueueParts):
 
     # -- gone
 
-    def forget(self, wanted: Chunk) -> int:
-        """Remove waiting messages, of which another record says already that they are gone."""
+    def forget(self, wanted: Chunk) -> Sequence[Run]:
+        """Remove waiting messages, of which another record says that they are gone; those that were there."""
         runs = self.extract(wanted)
         self.left(runs)
-        return sum(len(run.chunk) for run in runs)
+        return runs
 
     def wants_letter(self, reason: str) -> bool:
         """Whether messages that leave for this reason become dead letters (replaced ones only if that is set)."""
