@@ -137,7 +137,6 @@ class Cluster:
         )  # fmt: skip
 
     def close(self) -> None:
-        """The member's process ends."""
         self._leaving = True
         if self._timer is not None:
             self._timer.cancel()
@@ -429,16 +428,20 @@ class Cluster:
             self._follow_format()
         if self._next and known.get("to") == self._next:
             self._handed.set()
-        (name, address), leader = self._leader(), known.get("leader")
-        if known["role"] in ("joining", "following", "leading"):
-            line = f"{known['role']}, term {known.get('term', 0)}"
-            if leader and known["role"] != "leading":
-                line += f", led by {name or leader} at {address or '?'}"
-            if line != self._role:
-                self._role = line
-                self._say(f"cluster: {line}")
-                if known["role"] == "leading" and known["confirm"] == "local":
-                    self._say(LOCAL)
+        if known["role"] in ("joining", "following", "leading") and (line := self._role_line()) != self._role:
+            self._role = line
+            self._say(f"cluster: {line}")
+            if known["role"] == "leading" and known["confirm"] == "local":
+                self._say(LOCAL)
+        self._say_news(before, known)
+
+    def _role_line(self) -> str:
+        known, (name, address) = self.known, self._leader()
+        leader, line = known.get("leader"), f"{known['role']}, term {known.get('term', 0)}"
+        return f"{line}, led by {name or leader} at {address or '?'}" if leader and known["role"] != "leading" else line
+
+    def _say_news(self, before: dict[str, Any], known: dict[str, Any]) -> None:
+        """What an operator has to hear of, once."""
         if known.get("enough") is False and before.get("enough") is not False:
             self._say(
                 f"cluster: {known['certain']} of {known['min_in_sync']} members that a confirm needs (min_in_sync) are "

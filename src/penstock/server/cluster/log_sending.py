@@ -269,6 +269,15 @@ class Sending:
         """The number up to which it has the files beside the log."""
         return self._beside.kept
 
+    def plain(self, now: int) -> dict[str, object]:
+        """For people; lag_seconds: None where its disk never had all that there was."""
+        behind = 0.0 if self.acked >= self._files.log.last else round((now - self.level_at) / 1e6, 3)
+        return {
+            "acked_lsn": self.acked, "lag_bytes": max(0, self.sent - self.received),
+            "level": self.level, "silent_seconds": round((now - self.heard_at) / 1e6, 3),
+            "lag_seconds": behind if self.level_at else None,
+        }  # fmt: skip
+
     def begin(self, message: Begin) -> None:
         """It has cut its log and says where it stands."""
         files = self._files
@@ -372,7 +381,6 @@ class Sending:
         return self._beside.finished
 
     def close(self, why: str = "") -> None:
-        """The stream ends."""
         if why:
             self.link.send(Bye(why))
         self.link.close()

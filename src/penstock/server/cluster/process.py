@@ -71,18 +71,10 @@ def plain(member: Member) -> dict[str, object]:
             "claims": [list(claim) for one in (state, rival) if one is not None and (claim := _claim(one))],
         }  # fmt: skip
     if member.leads:
-        followers = {
-            one.member: {
-                "acked_lsn": one.acked, "lag_bytes": max(0, one.sent - one.received),
-                "level": one.level, "silent_seconds": round((now - one.heard_at) / 1e6, 3),
-                "lag_seconds": None if not one.level_at else 0.0 if one.acked >= member.files.log.last
-                else round((now - one.level_at) / 1e6, 3),
-            }
-            for one in member.sendings.values()
-        }  # fmt: skip
         in_sync = member.election.in_sync
         out |= {
-            "lsn": member.files.log.last, "committed_lsn": member.committed, "followers": followers,
+            "lsn": member.files.log.last, "committed_lsn": member.committed,
+            "followers": {one.member: one.plain(now) for one in member.sendings.values()},
             "ack_seconds": member.ack_times.plain(), "enough": in_sync is not None and in_sync.enough,
             "certain": 0 if in_sync is None else in_sync.certain,
             "sent_bytes": member.files.sent,

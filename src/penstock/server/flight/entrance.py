@@ -122,7 +122,6 @@ class Peers:
             return False
 
     def left(self, peers: Iterable[Peer]) -> None:
-        """These connections have ended."""
         with self._lock:
             for peer in peers:
                 if (user := self._users.pop(peer, None)) is not None:
@@ -300,8 +299,8 @@ class Entrance:
         else:
             line.send(Kind.DONE, call, answer)
 
-    def _done(self, line: Line, call: int, what: str, told: dict[str, Any], blob: bytes, *, ahead: bool) -> bytes:
-        """The answer of a call.  Raises whatever went wrong."""
+    def _caller(self, line: Line, call: int, told: dict[str, Any]) -> Caller:
+        """Who makes a call, which the door is told.  Raises Unproven, and Unavailable for one connection too many."""
         user, host, port = text(told, "user"), text(told, "host"), number(told, "port", 65535)
         if not self._people.check(user, text(told, "password"), host):
             token = user.startswith(PREFIX)
@@ -310,7 +309,11 @@ class Entrance:
         who = self._people.who(user)
         known = self.connections.known((host, port), who)
         line.send(Kind.WELCOME, call, later=known)  # the door counts the time until a first one; others save a wake
-        caller = Caller(who, text(told, "peer"), line.gone, partial(self._people.who, user))
+        return Caller(who, text(told, "peer"), line.gone, partial(self._people.who, user))
+
+    def _done(self, line: Line, call: int, what: str, told: dict[str, Any], blob: bytes, *, ahead: bool) -> bytes:
+        """The answer of a call.  Raises whatever went wrong."""
+        caller = self._caller(line, call, told)
         door = self.inside(caller)
         match what:
             case "act":

@@ -16,7 +16,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
-from typing import cast
+from typing import NamedTuple, cast
 
 
 class Holder:
@@ -120,6 +120,22 @@ class _Upload(Holder):
         self.at_hand = 0  # bytes of its batch that came out of gRPC, and that it has not given away
 
 
+class _Share(NamedTuple):
+    """What one connection has in gRPC, in bytes."""
+
+    kept: int
+    peer: Peer
+    excused: int = 0  # of these: batches explain them
+    uploads: bool = False  # it brings batches, or has begun to
+    large: bool = False  # it brought large ones
+
+
+def _most(counted: Iterable[tuple[int, _Share]]) -> _Share | None:
+    """Whose count is the highest; None where nobody has much."""
+    count, share = max(counted, default=(0, None))
+    return share if count >= LEAST else None
+
+
 def _unknown() -> None:
     """The connection was not found yet."""
 
@@ -175,7 +191,6 @@ class Senders:
                 sender.received = received
 
     def left(self, peers: Iterable[Peer]) -> None:
-        """These have ended."""
         with self._lock:
             for peer in peers:  # some of them twice
                 self._all.pop(peer, None)
@@ -191,35 +206,32 @@ class Senders:
         then who brought none, and somebody else only where nobody of these was found for a while.  Where it is calls
         that take the memory somebody else goes at once: who brought no large batch before others.
         """
-        beyond = batchless = small = any_ = 0, ("", 0), 0
-        total = 0
         under_way = cast("list[_Upload]", self._uploads.here())
         uploads, at_hand = Counter(one.peer for one in under_way), sum(one.at_hand for one in under_way)
         with self._lock:
-            for peer, received in came:
-                kept, excused, brings = received, 0, False
-                if (sender := self._all.get(peer)) is not None:
-                    self._see(sender, received)
-                    kept = received - sender.explained
-                    excused = FIRST_WINDOW + (uploads[peer] + sender.brings) * self._batch_most
-                    brings = sender.brings or uploads[peer] > 0
-                total += kept
-                beyond = max(beyond, (kept - excused, peer, kept))
-                any_ = max(any_, (kept, peer, kept))
-                if not brings:
-                    batchless = max(batchless, (kept, peer, kept))
-                if sender is None or not sender.brings:
-                    small = max(small, (kept, peer, kept))
-            calls = grown > BESIDE + GROWN * (total + at_hand)
-        suspects = (beyond, batchless, small, any_) if calls else (beyond, batchless)
-        found = next((one for one in suspects if one[0] >= LEAST), None)
-        if found is not None or now - self._looked_at > SHORT_S:
+            all_ = [self._share(peer, received, uploads[peer]) for peer, received in came]
+        total = sum(one.kept for one in all_)
+        beyond = _most((one.kept - one.excused, one) for one in all_)
+        batchless = _most((one.kept, one) for one in all_ if not one.uploads)
+        small = _most((one.kept, one) for one in all_ if not one.large)
+        any_ = _most((one.kept, one) for one in all_)
+        calls = grown > BESIDE + GROWN * (total + at_hand)
+        found = beyond or batchless or (calls and (small or any_)) or None
+        if found or now - self._looked_at > SHORT_S:
             self._found_at = now
         self._looked_at = now
         patience = IN_VAIN_S if not short_of else FILLED_S if short_of <= 2 * total else SHORT_S
-        if found is None and any_[0] >= LEAST and now - self._found_at >= patience:
+        if not found and now - self._found_at >= patience:
             found = any_
-        return None if found is None else found[1:]
+        return (found.peer, found.kept) if found else None
+
+    def _share(self, peer: Peer, received: int, uploads: int) -> _Share:
+        sender = self._all.get(peer)
+        if sender is None:
+            return _Share(received, peer)
+        self._see(sender, received)
+        excused = FIRST_WINDOW + (uploads + sender.brings) * self._batch_most
+        return _Share(received - sender.explained, peer, excused, sender.brings or uploads > 0, sender.brings)
 
     def _explain(self, sender: _Sender, size: int) -> None:
         more = size + (OF_A_SMALL_CALL if self._crowded() else OF_A_CALL)
