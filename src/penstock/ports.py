@@ -79,9 +79,7 @@ class Disk(Protocol):
         """Atomically replace `new`; call `sync_folder` to make it last."""
         ...
 
-    def remove(self, name: str) -> None:
-        """Delete a file."""
-        ...
+    def remove(self, name: str) -> None: ...
 
     def sync_folder(self, folder: str = "") -> None:
         """Make creations, renames and removals in the folder last."""

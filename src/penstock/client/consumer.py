@@ -253,7 +253,6 @@ class Consumer(Generic[B]):
         return None
 
     def _messages(self, rows: Rows) -> Iterator[Message[B]]:
-        """Those of one batch."""
         period = self._exchange.answers.lease_period
         made: Iterator[Message[B]] = map(partial(Message, rows, consumer=self._exchange), range(len(rows)))
         return self._leased(rows.came + period, made) if period else made

@@ -110,7 +110,6 @@ class ActionOn(Section):
 
     @property
     def happens(self) -> str:
-        """The event."""
         return "schedule" if self.schedule is not None else self.event
 
     @property

@@ -177,7 +177,6 @@ class _Writer:
         self.metered = metered and bool(self.sources)
 
     def program(self, mode: OneOf["filter", "value", "raw"]) -> Program:
-        """The whole function."""
         read = {"filter": self.truth, "value": self.value, "raw": self.raw}[mode]
         result = read(self.tree)
         loads = [f"{name} = {self._lookup(field)}" for field, name in self.shared.items()]

@@ -414,7 +414,6 @@ class PenstockBroker(PenstockRegistrator, BrokerUsecase[Any, Any, Any]):
         reply_to: str = "",
         mandatory: bool | None = None,
     ) -> TableReceipt:
-        """Publish several messages together."""
         given = {
             "exchange": exchange, "headers": headers, "correlation_id": correlation_id, "reply_to": reply_to,
             "mandatory": mandatory,

@@ -130,7 +130,6 @@ class Columns:
         self.rows = len(bodies) if not packed else sum(counts)
 
     def lsns(self) -> bytes | memoryview:
-        """The `lsn` column."""
         counts, firsts, rows = self.counts, self.firsts, self.rows
         first = firsts[0]
         if firsts[-1] + counts[-1] - first == rows:  # ascending, so adjacent

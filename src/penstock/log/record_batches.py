@@ -127,7 +127,6 @@ def cells_where(table: pa.Table, kind: int, names: Iterable[str]) -> list[list[A
 
 
 def joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
-    """Several batches as one."""
     return batches[0] if len(batches) == 1 else cast("pa.RecordBatch", cast("Any", pa).concat_batches(batches))
 
 

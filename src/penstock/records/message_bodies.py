@@ -108,7 +108,6 @@ class PackedBodies(Sequence[bytes]):
 
     @property
     def array(self) -> pa.Array[Any]:
-        """The column."""
         return self._array
 
     def owned(self) -> PackedBodies:
@@ -174,7 +173,6 @@ def listed(bodies: Bodies) -> list[bytes]:
 
 
 def size_of(bodies: Bodies) -> int:
-    """Bytes of all bodies."""
     return sum(map(len, bodies)) if isinstance(bodies, list) else bodies.size
 
 

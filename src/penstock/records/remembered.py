@@ -24,7 +24,6 @@ class Remembered(dict[K, V]):
         self._most = most
 
     def keep(self, key: K, value: V) -> V:
-        """Remember this; the value."""
         if len(self) >= self._most:
             self.clear()
         self[key] = value

@@ -429,7 +429,6 @@ class App(Server):
             self._giving.hand_over(self.pools.off(self.pools.reading), self._tidiness.run)
 
     def _end_timers(self) -> None:
-        """End all timers."""
         self.engine.on_turn = None
         if self.alarm is not None:
             self.alarm.end()

@@ -100,7 +100,6 @@ class Alarm:
         self._timer = self._call_later(TICK_LAG_S, self._look)
 
     def end(self) -> None:
-        """Stop ticking."""
         if self._timer is not None:
             self._timer.cancel()
 

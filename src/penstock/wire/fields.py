@@ -63,7 +63,6 @@ def count(of: str, low: int = 0, high: int = LSN_MAX, default: int | None = None
 
 
 def flag(of: str, default: bool | None = False) -> Field:
-    """True or false."""
     return Field(of, "flag", default)
 
 
@@ -215,7 +214,6 @@ class Fields:
         return value
 
     def flag(self, name: str, default: bool = False) -> bool:
-        """True or false."""
         value = self._typed(name, bool, "true or false")
         return default if value is None else value
 

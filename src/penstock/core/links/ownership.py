@@ -279,7 +279,6 @@ class Bounded(ClaimsOf[K]):
         return self.rows()
 
     def add(self, key: K, spans: Iterable[Span], claim: Claim) -> None:
-        """Remember it."""
         if sum(map(len, self._claims.values())) >= self.MOST:
             self._claims.clear()
         self._put((key, *span, claim) for span in spans)

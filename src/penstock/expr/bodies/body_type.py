@@ -123,7 +123,6 @@ class BodyType:
         return [Whole(self._before(one) + body) for body, one in zip(bodies, properties, strict=True)]
 
     def one_whole(self, body: bytes, properties: bytes) -> Whole:
-        """One of them."""
         return Whole(body) if self.header is None else Whole(self._before(properties) + body)
 
     def _before(self, properties: bytes) -> bytes:

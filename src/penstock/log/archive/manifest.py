@@ -99,12 +99,10 @@ class Manifest(NamedTuple):
 
     @property
     def rows(self) -> int:
-        """Rows of all files."""
         return sum(part.rows for part in self.files)
 
     @property
     def size(self) -> int:
-        """Bytes of all files."""
         return sum(part.bytes for part in self.files)
 
     def has(self, first: int, last: int) -> bool:
@@ -169,7 +167,6 @@ class Manifest(NamedTuple):
         return self._replace(number=self.number + 1, files=listed, gone=gone)
 
     def encode(self) -> bytes:
-        """The bytes of `manifest.json`."""
         said: dict[str, object] = {
             "version": VERSION, "origin": self.origin, "number": self.number, "spans": self.spans,
             "vias": self.vias, "gone": self.gone, "pruned": self.pruned,

@@ -103,7 +103,6 @@ class Source(io.RawIOBase):
         return data
 
     def close(self) -> None:
-        """Give the descriptor back."""
         if not self.closed:
             self._file.close()
         super().close()

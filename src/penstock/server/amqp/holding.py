@@ -238,7 +238,6 @@ class Holding:
         self.settle(session)
 
     def forget(self, session: Session) -> None:
-        """The connection is gone."""
         held = self.held.get(session)
         if held is not None:
             for number in list(held.lines):
@@ -331,5 +330,4 @@ class DiskAlarm:
         self._engine.arm()
 
     def forget(self, session: Session) -> None:
-        """The connection is gone."""
         self._told.pop(session, None)

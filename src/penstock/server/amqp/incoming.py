@@ -108,7 +108,6 @@ class Incoming:
 
     @property
     def asker(self) -> Asker | None:
-        """The session."""
         return asker_of(self._actor)
 
     def begin(self, size: int) -> int:

@@ -65,7 +65,6 @@ class Intake:
 
     @property
     def asker(self) -> Asker:
-        """The session."""
         return self.session
 
     def take(self, channel: Channel, run: events.PublishRun, judged: Judged | None = None) -> None:

@@ -79,7 +79,6 @@ class Outgoing:
 
     @property
     def asker(self) -> Asker | None:
-        """The session."""
         return asker_behind(self._on_end) or GONE
 
     @property

@@ -66,7 +66,6 @@ class Answers:
 
     @property
     def asker(self) -> Asker | None:
-        """The session."""
         return asker_of(self._session)
 
     @property

@@ -336,7 +336,6 @@ FEW = 64
 
 
 def lsn_column(chunk: Chunk | Sequence[int]) -> pa.Array[Any]:
-    """LSNs as a column."""
     if isinstance(chunk, range):
         return cast("pa.Array[Any]", pa.array(np.arange(chunk.start, chunk.stop, chunk.step, dtype=np.int64)))
     return cast("pa.Array[Any]", pa.array(np.asarray(chunk, dtype=np.int64)))
