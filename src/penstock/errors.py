@@ -257,6 +257,12 @@ class LogBroken(Unavailable):
     to_do = "Check the disk, then restart the server; it replays the log."
 
 
+def shown(value: object) -> str:
+    """A value for a message, cut where it is long."""
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
 def known_name(name: str, known: Iterable[str], otherwise: str = "") -> str:
     """`; did you mean 'x'?` for the known name that is nearest to an unknown one; otherwise what else is to be said."""
     from difflib import get_close_matches  # for mistakes alone

@@ -18,7 +18,7 @@ from typing import Literal, TypeAlias, cast
 
 import orjson
 
-from penstock.errors import InvalidArgument, known_name
+from penstock.errors import InvalidArgument, known_name, shown
 from penstock.records.dataclass import dataclass
 from penstock.records.field_tables import Timestamp
 from penstock.records.message_types import AVRO, BARE, PROTOBUF, UNPACKED_MOST, packed, wrong_type
@@ -118,13 +118,13 @@ def _message_type(value: object, style: Style, spelled: str) -> str:
 def _short_text(value: object, most: int, spelled: str) -> str:
     text = _text(value, spelled)
     if (size := len(text.encode(errors="replace"))) > most:
-        raise BadValue(spelled, f"{_shown(text)} has {size} bytes, {most} are allowed")
+        raise BadValue(spelled, f"{shown(text)} has {size} bytes, {most} are allowed")
     return text
 
 
 def _flag(value: object, spelled: str) -> bool:
     if not isinstance(value, bool):
-        raise BadValue(spelled, f"{_shown(value)} is not true or false")
+        raise BadValue(spelled, f"{shown(value)} is not true or false")
     return value
 
 
@@ -144,7 +144,7 @@ def _text(value: object, spelled: str) -> str:
         except UnicodeDecodeError:
             raise BadValue(spelled, "the text is not UTF-8") from None
     if not isinstance(value, str):
-        raise BadValue(spelled, f"{_shown(value)} is not text")
+        raise BadValue(spelled, f"{shown(value)} is not text")
     return value
 
 
@@ -152,16 +152,16 @@ def _file(value: object, style: Style, spelled: str) -> bool | str:
     if isinstance(value, bool):
         return value
     if style != "file":  # who may declare a queue may not say where files are written
-        raise BadValue(spelled, f"{_shown(value)} is not true or false; a path is for the settings file alone")
+        raise BadValue(spelled, f"{shown(value)} is not true or false; a path is for the settings file alone")
     path = _text(value, spelled)
     if not path or "\0" in path:
-        raise BadValue(spelled, f"{_shown(value)} is not true, false or the path of a file")
+        raise BadValue(spelled, f"{shown(value)} is not true, false or the path of a file")
     return path
 
 
 def _count(value: object, low: int, high: int, spelled: str) -> int:
     if not isinstance(value, int) or isinstance(value, bool | Timestamp):
-        raise BadValue(spelled, f"{_shown(value)} is not a whole number")
+        raise BadValue(spelled, f"{shown(value)} is not a whole number")
     if not low <= value <= high:
         raise BadValue(spelled, f"{value} is not in {low}..{high}")
     return value
@@ -173,7 +173,7 @@ def _bytes(value: object, low: int, style: Style, spelled: str) -> int:
         return _count(value, low, COUNT_MAX, spelled)
     if not isinstance(value, str):
         hint = f": write {str(value) + 'B'!r} if bytes are meant" if _is_number(value) else ""
-        raise BadValue(spelled, f"{_shown(value)} is not a size with a unit{hint}")
+        raise BadValue(spelled, f"{shown(value)} is not a size with a unit{hint}")
     try:
         return _count(parse_size(value), low, COUNT_MAX, spelled)
     except ValueError as error:
@@ -192,7 +192,7 @@ def _micros(value: object, low: int, style: Style, spelled: str, *, text_too: bo
     elif style == "file":
         if not isinstance(value, str):
             hint = f": write {str(value) + 's'!r} if seconds are meant" if _is_number(value) else ""
-            raise BadValue(spelled, f"{_shown(value)} is not a duration with a unit{hint}")
+            raise BadValue(spelled, f"{shown(value)} is not a duration with a unit{hint}")
         micros = _parsed(value, spelled)
     else:
         try:
@@ -202,10 +202,10 @@ def _micros(value: object, low: int, style: Style, spelled: str, *, text_too: bo
         except (TypeError, AttributeError, ValueError, OverflowError) as error:
             why = str(error) if isinstance(error, ValueError) and isinstance(value, str) else ""
             raise BadValue(
-                spelled, why or f"{_shown(value)} is not a duration: give text such as '30s', seconds or a timedelta"
+                spelled, why or f"{shown(value)} is not a duration: give text such as '30s', seconds or a timedelta"
             ) from None
     if not low <= micros <= TEN_YEARS_US:
-        raise BadValue(spelled, f"{_shown(value)} is not between {low} us and ten years")
+        raise BadValue(spelled, f"{shown(value)} is not between {low} us and ten years")
     return micros
 
 
@@ -219,7 +219,7 @@ def _parsed(text: str, spelled: str) -> int:
 def _weights(value: object, spelled: str) -> tuple[tuple[str, float], ...]:
     """Weights by key, in the order of the keys."""
     if not isinstance(value, Mapping):
-        raise BadValue(spelled, f"{_shown(value)} is not a table of keys and numbers")
+        raise BadValue(spelled, f"{shown(value)} is not a table of keys and numbers")
     table = cast("Mapping[object, object]", value)
     read = {str(name): _share(weight, WEIGHT_LEAST, WEIGHT_MOST, f"{spelled}.{name}") for name, weight in table.items()}
     return tuple(sorted(read.items()))
@@ -244,7 +244,7 @@ def _rate(value: object, spelled: str) -> tuple[int, int]:
         return 0, 1
     match = _RATE.fullmatch(_text(value, spelled))
     if match is None:
-        raise BadValue(spelled, f"{_shown(value)} is no rate: write messages and a time, as in '100/s' or '10/250ms'")
+        raise BadValue(spelled, f"{shown(value)} is no rate: write messages and a time, as in '100/s' or '10/250ms'")
     count, number, unit = match.groups()
     period = _parsed(f"{number or 1}{unit}", spelled)
     return _count(int(count), 1, RATE_MOST, spelled), _count(period, 1, DURATION_UNITS["d"], spelled)
@@ -265,7 +265,7 @@ def _retry(value: object, style: Style, spelled: str) -> Retry:
     if isinstance(value, Retry):
         return value
     if not isinstance(value, Mapping):
-        raise BadValue(spelled, f"{_shown(value)} is not a table of {', '.join(_RETRY_KEYS)}")
+        raise BadValue(spelled, f"{shown(value)} is not a table of {', '.join(_RETRY_KEYS)}")
     table = cast("Mapping[object, object]", value)
     retry = Retry()
     initial, longest, factor, jitter, attempts = retry.initial, retry.max, retry.factor, retry.jitter, retry.attempts
@@ -293,7 +293,7 @@ def _retry(value: object, style: Style, spelled: str) -> Retry:
 
 def _share(value: object, low: float, high: float, spelled: str) -> float:
     if not isinstance(value, (int, float)) or isinstance(value, bool):
-        raise BadValue(spelled, f"{_shown(value)} is not a number")
+        raise BadValue(spelled, f"{shown(value)} is not a number")
     if not low <= value <= high:  # false for a NaN too
         raise BadValue(spelled, f"{value} is not in {low:g}..{high:g}")
     return float(value)
@@ -301,12 +301,6 @@ def _share(value: object, low: float, high: float, spelled: str) -> float:
 
 def _is_number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
-def _shown(value: object) -> str:
-    """A value for a message: its text, cut where it is long."""
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
 
 
 def written(key: QueueKey, value: object, style: Style) -> object:

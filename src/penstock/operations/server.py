@@ -11,10 +11,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from penstock.errors import AccessRefused, InvalidArgument, NotFound, PreconditionFailed
+from penstock.errors import AccessRefused, InvalidArgument, NotFound, PreconditionFailed, shown
 from penstock.operations.operation import NAMED, QUEUE_PATH, Answer, Operation, Path
 from penstock.records.rights import ADMINISTERS, ADMINISTRATOR, LOGIN, MONITORING, MONITORS, REPORTS, WATCHES
-from penstock.wire.fields import VHOST, count, flag, name, shown, table, text, texts
+from penstock.wire.fields import VHOST, count, flag, name, table, text, texts
 
 if TYPE_CHECKING:
     from penstock.operations.operation import Beside, House

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from penstock.core.publishing.body_checks import check_mode
 from penstock.core.topology.topology import DEFAULT, PREDECLARED, table_of
-from penstock.errors import AccessRefused, InvalidArgument, NotFound
+from penstock.errors import AccessRefused, InvalidArgument, NotFound, shown
 from penstock.operations.operation import Answer, Operation
 from penstock.records import message_types
 from penstock.records.message_types import JSON, MESSAGE_TYPE
@@ -29,7 +29,7 @@ from penstock.records.sow_settings import (
 )
 from penstock.server.entitlements import exchange_needs
 from penstock.units import format_duration
-from penstock.wire.fields import VHOST, Field, Fields, flag, name, shown, table, text
+from penstock.wire.fields import VHOST, Field, Fields, flag, name, table, text
 from penstock.wire.flight.tickets import TEXT_LIMIT
 
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple, TypeAlias, cast
 
 import orjson
 
-from penstock.errors import InvalidArgument, ProtocolError
+from penstock.errors import InvalidArgument, ProtocolError, shown
 from penstock.replication.terms import Written
-from penstock.wire.fields import LSN_MAX, Field, Fields, as_list, count, flag, name, read_json, shown, text, texts
+from penstock.wire.fields import LSN_MAX, Field, Fields, as_list, count, flag, name, read_json, text, texts
 
 PIECE_MOST = 1 << 20
 """Bytes of a file in one message."""

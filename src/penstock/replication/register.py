@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import orjson
 
-from penstock.errors import InvalidArgument, NotFound, PreconditionFailed
+from penstock.errors import InvalidArgument, NotFound, PreconditionFailed, shown
 from penstock.records.dataclass import dataclass
 from penstock.replication.messages import ADDRESS_MOST
 from penstock.replication.terms import (
@@ -35,7 +35,7 @@ from penstock.replication.terms import (
     term_of,
     unrolled,
 )
-from penstock.wire.fields import LSN_MAX, NAME_LIMIT, Field, Fields, as_list, read_json, shown
+from penstock.wire.fields import LSN_MAX, NAME_LIMIT, Field, Fields, as_list, read_json
 
 BYTES_MOST = 8192
 """Of the value in the register."""

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import orjson
 
-from penstock.errors import LogBroken, SettingsError
+from penstock.errors import SettingsError
 from penstock.log.committers import KernelSync
 from penstock.log.disk import OsDisk
 from penstock.log.log import Log
@@ -332,19 +332,7 @@ class App(Server):
 
     async def _boot_durable(self) -> None:
         """No door opens before the boot record is on disk."""
-        durable: asyncio.Future[None] = self.loop.create_future()
-
-        def broken(reason: str) -> None:
-            if not durable.done():
-                durable.set_exception(LogBroken(reason))
-
-        def done() -> None:
-            if not durable.done():  # a stop may have come before it
-                durable.set_result(None)
-
-        self.engine.on_broken.append(broken)
-        self.engine.when_durable(self.engine.core.last_lsn, done)
-        await durable
+        await self.engine.until_durable(self.engine.core.last_lsn)
 
     def _log_settings(self) -> LogSettings:
         section, memory = self.settings.log, self.settings.server.memory

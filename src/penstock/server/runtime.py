@@ -7,12 +7,14 @@ belong to the loop's thread.
 
 from __future__ import annotations
 
+import asyncio
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
+from penstock.errors import LogBroken
 from penstock.memory import ReadCold, Relief, merged
 from penstock.memory.caches import Caches
 from penstock.memory.loader import Loader
@@ -166,6 +168,27 @@ class Runtime(ABC):
             self._waiters.append((lsn, callback))
             if lsn > self._awaited:
                 self._awaited = lsn
+
+    async def until_durable(self, lsn: int) -> None:
+        """Wait until everything up to `lsn` is durable.  LogBroken when it cannot be."""
+        if self.broken is not None:
+            raise LogBroken(self.broken)
+        durable: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def broken(reason: str) -> None:
+            if not durable.done():
+                durable.set_exception(LogBroken(reason))
+
+        def done() -> None:
+            if not durable.done():  # whoever waited may have been stopped
+                durable.set_result(None)
+
+        self.on_broken.append(broken)
+        try:
+            self.when_durable(lsn, done)
+            await durable
+        finally:
+            self.on_broken.remove(broken)
 
     def when_persisted(self, lsn: int, callback: Callable[[], None]) -> None:
         """`when_durable` for publishers: where a link is synchronous, their confirms wait for other sites, too."""

@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple, Self, TypeVar, cast
 
 import orjson
 
-from penstock.errors import InvalidArgument, known_name
+from penstock.errors import InvalidArgument, known_name, shown
 from penstock.units import format_duration, parse_duration
 
 COMMAND_LIMIT = 1 << 20
@@ -101,12 +101,6 @@ def read_json(data: bytes, what: str) -> dict[str, object]:
     if not isinstance(value, dict):
         raise InvalidArgument(f"{what} is {shown(value)}, not a JSON object")
     return cast("dict[str, object]", value)
-
-
-def shown(value: object) -> str:
-    """A value for a message, cut where it is long."""
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
 
 
 def _of_seconds(name: str, low: int, high: int) -> str:

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 import orjson
 import pytest
 
-from penstock.errors import InvalidArgument
+from penstock.errors import InvalidArgument, shown
 from penstock.operations import OPERATIONS
-from penstock.wire.fields import COMMAND_LIMIT, LSN_MAX, Field, Fields, Lenient, shown
+from penstock.wire.fields import COMMAND_LIMIT, LSN_MAX, Field, Fields, Lenient
 from penstock.wire.flight import tickets
 from penstock.wire.flight.tickets import parse_exchange, parse_get, parse_put
 

@@ -19,7 +19,7 @@ from typing import NoReturn, TypeAlias
 from penstock.core.commands.common_parts import CoreParts
 from penstock.core.commands.deliveries import DeliveryCommands
 from penstock.core.effects import Question, Reply, Verb
-from penstock.core.publishing import Preflight, judged, refused_headers
+from penstock.core.publishing import Preflight, judged, refuse_all, refused_headers
 from penstock.core.publishing.dead_letters import Prepared
 from penstock.core.publishing.published import ADMITTED, Published, Refusal
 from penstock.core.queue.dispatching.consumers import Consumer
@@ -202,14 +202,7 @@ class TransactionCommands(DeliveryCommands):
         size = 0
         if batch is not None:
             size = batch.size
-            refused = self.judge(batch)
-            if refused:
-                row, why = refused[0]
-                others = f" ({len(refused) - 1} more are refused)" if len(refused) > 1 else ""
-                raise PreconditionFailed(
-                    f"nothing of the transaction is done: message {row + 1} of {len(batch)} is refused: {why}{others}",
-                    reason=why.reason if isinstance(why, PreconditionFailed) else why.code,
-                )
+            refuse_all(self.judge(batch), "nothing of the transaction is done: message", of=f" of {len(batch)}")
         size += sum(one.batch.size for grave in transaction.graves.values() for one in grave.prepared)
         if size > TRANSACTION_BYTES_MAX:
             raise PreconditionFailed(

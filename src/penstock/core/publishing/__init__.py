@@ -428,6 +428,15 @@ def judged(publisher: Publisher, batch: Publishes) -> list[tuple[int, Refusal]]:
     return refused if keyed is None else sorted({**dict(keyed.judge(batch)), **dict(refused)}.items())
 
 
+def refuse_all(refused: Sequence[tuple[int, Refusal]], said: str, *, first: int = 1, of: str = "") -> None:
+    """PreconditionFailed if a row is refused.  said: up to its number; first: the number of row 0; of: what follows."""
+    if refused:
+        row, why = refused[0]
+        others = f" ({len(refused) - 1} more are refused)" if len(refused) > 1 else ""
+        reason = why.reason if isinstance(why, PreconditionFailed) else why.code
+        raise PreconditionFailed(f"{said} {first + row}{of} is refused: {why}{others}", reason=reason)
+
+
 class Preflight:
     """Batches that become visible together: `look` at all of them, ask for `room`, then write them as `admitted`."""
 
@@ -447,14 +456,9 @@ class Preflight:
         Errors: PreconditionFailed for a message that is refused whatever happens; Unroutable for a topic that nobody
         keeps.
         """
-        refused = judged(self._publisher, batch)
-        if refused:
-            row, why = refused[0]
-            others = f" ({len(refused) - 1} more are refused)" if len(refused) > 1 else ""
-            raise PreconditionFailed(
-                f"nothing of {self._what} is visible: its message {self.rows + row + 1} is refused: {why}{others}",
-                reason=why.reason if isinstance(why, PreconditionFailed) else why.code,
-            )
+        refuse_all(
+            judged(self._publisher, batch), f"nothing of {self._what} is visible: its message", first=self.rows + 1
+        )
         if self._mandatory:
             self.refuse_unwanted(batch.distinct_topics)
         for queue in self._publisher.no_room(now, batch, self._reckoning).values():

@@ -20,8 +20,6 @@ from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
-import orjson
-
 from penstock.server.allocator import HOLES, Tidy
 from penstock.server.doors.line import Broken, Ended, Kind, Line, plain
 from penstock.server.listening import Entry, Listener
@@ -111,7 +109,7 @@ class Front(ABC):
 
     async def _answer(self, told: Mapping[str, Any]) -> None:
         if told["do"] == "ping":
-            self._tell(self._figures())
+            self._control.tell(self._figures())
             return
         async with self._one:
             await self._do(told)
@@ -138,13 +136,7 @@ class Front(ABC):
         except OSError as error:
             answer = {"why": error.strerror or str(error)}
         if told.get("number") is not None:
-            self._tell({**answer, "number": told["number"]})
-
-    def _tell(self, told: dict[str, object]) -> None:
-        try:
-            self._control.send(Kind.CONTROL, 0, orjson.dumps(told))
-        except Ended:
-            pass  # whoever receives sees it, too
+            self._control.tell({**answer, "number": told["number"]})
 
     async def _begin(self, told: Mapping[str, Any]) -> None:
         loop = self.loop

@@ -18,8 +18,6 @@ import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-import orjson
-
 from penstock.server import allocator
 from penstock.server.doors.line import Broken, Ended, Kind, Line, Lines, plain
 from penstock.server.flight.crowding import with_small_stacks, with_threads_of_arrow
@@ -82,7 +80,7 @@ class Front:
         from penstock.wire.flight.received import Bounds
 
         if self._warning is not None:
-            self._tell({"warning": self._warning})
+            self._control.tell({"warning": self._warning})
         strangers, bounds = Strangers(**told["strangers"]), Bounds(**told["bounds"])
         self._server = Server(self._lines, strangers, bounds, self._left, alone=self._alone)
 
@@ -104,7 +102,7 @@ class Front:
             if told.get("again"):
                 logger.error("flight: the address %s:%s cannot be taken again: %s", told["host"], told["port"], error)
         if told.get("number") is not None:
-            self._tell(answer)
+            self._control.tell(answer)
 
     def _pong(self) -> None:
         self._short = 0 if _has_room() else self._short + 1
@@ -116,19 +114,13 @@ class Front:
         if self._server is not None:
             there, closed = self._server.strangers()
             answer = {"strangers": there, "closed": {f"{door} {why}": n for (door, why), n in closed.items()}}
-        self._tell(answer)
+        self._control.tell(answer)
         if self._alone and self._heap.due():
             self._heap.run()
 
     def _left(self, peers: list[tuple[str, int]]) -> None:
         for at in range(0, len(peers), LEFT_MOST):
-            self._tell({"left": peers[at : at + LEFT_MOST]})
-
-    def _tell(self, told: dict[str, object]) -> None:
-        try:
-            self._control.send(Kind.CONTROL, 0, orjson.dumps(told))
-        except Ended:
-            pass  # whoever receives sees it, too
+            self._control.tell({"left": peers[at : at + LEFT_MOST]})
 
 
 def run(control: socket.socket, lines: socket.socket) -> None:

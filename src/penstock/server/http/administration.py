@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-from penstock.errors import AccessRefused, InvalidArgument, NotFound
+from penstock.errors import AccessRefused, InvalidArgument, NotFound, shown
 from penstock.operations import people, vhosts
 from penstock.operations.people import PERMISSIONS, TAGS_MOST, TOPIC_PERMISSIONS, USERS
 from penstock.operations.server import CLOSE_CONNECTION, CONNECTIONS, PIPELINE_STATUS, REASON_MOST
@@ -27,7 +27,7 @@ from penstock.operations.vhosts import (
 from penstock.records.declared_types import QUEUE_TYPES
 from penstock.records.rights import ADMINISTERS, LISTS, LISTS_RULES, LOGIN, MONITORING, RULES, SEES
 from penstock.server.http.routes import Row
-from penstock.wire.fields import Lenient, short, shown
+from penstock.wire.fields import Lenient, short
 from penstock.wire.http.lists import COLUMNS, done, json_response, not_found, only_columns
 
 if TYPE_CHECKING:

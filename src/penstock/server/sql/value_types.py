@@ -28,6 +28,7 @@ from penstock.expr.batches import PROPERTIES as HEADER
 from penstock.expr.bodies import body_type
 from penstock.expr.bodies.body_type import BodyType, Whole
 from penstock.records.compute import cut
+from penstock.records.field_tables import as_json
 from penstock.records.message_types import JSON, MessageType
 from penstock.records.properties import EMPTY, decode
 
@@ -130,13 +131,9 @@ def values(batch: pa.RecordBatch) -> list[list[Any]]:
 def to_json(value: object) -> bytes:
     """JSON of values; bytes become text with what is no UTF-8 replaced.  InvalidArgument for what JSON has not."""
     try:
-        return orjson.dumps(value, default=_plain, option=orjson.OPT_NON_STR_KEYS)
+        return as_json(value)
     except TypeError as error:  # keys of a map that are no scalars
         raise InvalidArgument(f"the result has what JSON cannot hold: cast it to VARCHAR ({error})") from None
-
-
-def _plain(value: object) -> object:
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
 
 
 def beyond(field: pa.Field[Any], error: Exception) -> InvalidArgument:

@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from penstock.config.settings import FOREVER
-from penstock.errors import LogBroken, PenstockError, Unavailable
+from penstock.errors import PenstockError, Unavailable
 from penstock.log.catalog import SegmentInfo
 from penstock.log.rewrite_plan import Aims
 from penstock.server.faults import Chore
@@ -417,22 +417,9 @@ class Keeper:
 
     async def _synced(self, lsn: int) -> None:
         """Wait until the log has written everything up to `lsn`, and ask for its sync.  Raises LogBroken."""
-        runtime = self.runtime
-        if runtime.broken is not None:
-            raise LogBroken(runtime.broken)
-        durable: asyncio.Future[None] = self._loop.create_future()
-
-        def broken(reason: str) -> None:
-            if not durable.done():
-                durable.set_exception(LogBroken(reason))
-
-        runtime.on_broken.append(broken)
-        try:
-            runtime.log.request_sync()
-            runtime.when_durable(lsn, lambda: durable.set_result(None))
-            await durable
-        finally:
-            runtime.on_broken.remove(broken)
+        if self.runtime.broken is None:
+            self.runtime.log.request_sync()
+        await self.runtime.until_durable(lsn)
 
     # -- the end
 

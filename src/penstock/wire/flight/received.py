@@ -25,10 +25,10 @@ from typing import Any, Self, cast
 
 import pyarrow as pa
 
-from penstock.errors import InvalidArgument
+from penstock.errors import InvalidArgument, shown
 from penstock.records.compute import compute
 from penstock.records.dataclass import dataclass
-from penstock.wire.fields import LSN_MAX, NAME_LIMIT, Fields, nearest, read_json, shown
+from penstock.wire.fields import LSN_MAX, NAME_LIMIT, Fields, nearest, read_json
 from penstock.wire.flight.commands import HEADERS, ORDER, ORDER_KINDS, ORDERED, PUBLISH, SETTLE, TEXT_COLUMNS
 
 # pyarrow's stubs leave the element types of arrays and fields open

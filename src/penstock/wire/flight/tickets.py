@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias, cast
 
-from penstock.errors import InvalidArgument
+from penstock.errors import InvalidArgument, shown
 from penstock.records.kinds import Kind
 from penstock.wire.fields import (
     LSN_MAX,
@@ -31,7 +31,6 @@ from penstock.wire.fields import (
     names,
     nearest,
     read_json,
-    shown,
     text,
     texts,
     write_json,

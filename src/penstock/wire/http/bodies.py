@@ -17,10 +17,10 @@ from typing import Any, NamedTuple, TypeAlias, cast
 
 import orjson
 
-from penstock.errors import InvalidArgument, Unavailable
+from penstock.errors import InvalidArgument, Unavailable, shown
 from penstock.records.properties import Properties, encode
 from penstock.units import format_size
-from penstock.wire.fields import Lenient, kind_of, short, shown
+from penstock.wire.fields import Lenient, kind_of, short
 
 BODY_MOST = 1 << 20
 """Bytes of a request's body where a path says nothing else."""

@@ -24,6 +24,7 @@ import numpy.typing as npt
 
 from penstock.core.queue.settling.attempts import FRESH, Tally
 from penstock.records.chunks import Chunk, as_chunk, pairs_of, united
+from penstock.records.compute import lsns_of
 from penstock.records.kinds import HEAD
 
 Key: TypeAlias = tuple[int, int]
@@ -121,11 +122,7 @@ def holds(chunk: Chunk, lsn: int) -> bool:
     return at < len(chunk) and chunk[at] == lsn
 
 
-def view(chunk: Chunk) -> npt.NDArray[np.int64]:
-    """The chunk as numpy integers, without a copy if it is an array."""
-    if isinstance(chunk, range):
-        return np.arange(chunk.start, chunk.stop, dtype=np.int64)
-    return np.frombuffer(chunk, dtype=np.int64)
+view = lsns_of
 
 
 def packed(lsns: npt.NDArray[np.int64]) -> Chunk:
