@@ -15,7 +15,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import import_module
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import typer
 from typer.core import TyperGroup
@@ -23,7 +23,7 @@ from typer.models import CommandInfo
 
 from penstock import __version__
 from penstock.cli.output import Json, root, tell, tell_error
-from penstock.errors import PenstockError
+from penstock.errors import InvalidArgument, PenstockError
 from penstock.server.loading import do_without_pandas
 
 FILES: Mapping[str, str] = {
@@ -53,15 +53,23 @@ WITH_PANDAS = {"bench", "expr", "pipeline", "worker", "--spark"}
 """Words of a command line that runs Spark or what others wrote.  All the rest does without, and saves loading it."""
 
 
+WrongUsage = cast("type[typer.BadParameter]", typer.BadParameter.__bases__[0])
+"""Every mistake in a command line that was found before a command began."""
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; always ends in SystemExit."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     if arguments is None and WITH_PANDAS.isdisjoint(given):  # else this is somebody's process, and for more than this
         do_without_pandas()
+    as_json = "--json" in given
     try:
-        command(given[0] if given else None).main(given, prog_name="penstock")
+        ended = command(given[0] if given else None).main(given, prog_name="penstock", standalone_mode=not as_json)
+        sys.exit(ended if isinstance(ended, int) else 0)
     except PenstockError as error:
-        sys.exit(tell_error(error, as_json="--json" in given))
+        sys.exit(tell_error(error, as_json=as_json))
+    except WrongUsage as error:  # with --json alone: for a person it is told with the usage of the command
+        sys.exit(tell_error(InvalidArgument(error.format_message()), as_json=True))
     except BrokenPipeError:
         sys.stderr.close()  # the reader of our output went away; there is nobody to tell
         sys.exit(1)

@@ -270,9 +270,10 @@ def set_permissions(
 
     Example: penstock user set-permissions shop '^shop-' '^shop-|^amq.default$' '.*'
     """
+    vhost = vhost or client.vhost
     client.set_permissions(name, configure, write_, read, vhost=vhost)
     what = {"user": name, "vhost": vhost, "configure": configure, "write": write_, "read": read}
-    return what, f"user {name}: configure {configure!r}, write {write_!r}, read {read!r}"
+    return what, f"user {name} in vhost {vhost}: configure {configure!r}, write {write_!r}, read {read!r}"
 
 
 @served(user_app, "clear-permissions")
@@ -281,10 +282,11 @@ def clear_permissions(client: Client, name: Name, vhost: Vhost = None, yes: Yes 
 
     Example: penstock user clear-permissions shop --vhost parcels --yes
     """
-    if not confirmed(f"user {name} may do nothing in {vhost or 'the vhost'} any more: go on?", yes):
+    vhost = vhost or client.vhost
+    if not confirmed(f"user {name} may do nothing in vhost {vhost} any more: go on?", yes):
         return None
     client.clear_permissions(name, vhost=vhost)
-    return {"user": name, "vhost": vhost, "cleared": True}, f"user {name} may not open {vhost or 'the vhost'}"
+    return {"user": name, "vhost": vhost, "cleared": True}, f"user {name} may not open vhost {vhost} any more"
 
 
 # -- limits

@@ -88,6 +88,9 @@ class Address(NamedTuple):
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
+PORT_MOST = 65535
+
+
 def _address(value: object) -> object:
     """An address from `host:port`, `[ipv6]:port`; None from `off`."""
     if not isinstance(value, str):
@@ -96,7 +99,9 @@ def _address(value: object) -> object:
         return None
     host, colon, port = value.rpartition(":")
     bare = host.removeprefix("[").removesuffix("]")
-    if not colon or not host or not (port.isascii() and port.isdigit()) or int(port) > 65535:
+    if colon and host and port.isascii() and port.isdigit() and int(port) > PORT_MOST:
+        raise ValueError(f"{value!r} is not an address: port {port} is not in 0..{PORT_MOST}")
+    if not colon or not host or not (port.isascii() and port.isdigit()):
         raise ValueError(f"{value!r} is not an address: write host:port, as in 127.0.0.1:5672, or off")
     if ":" in bare and bare == host:
         raise ValueError(f"{value!r} is not an address: write an IPv6 host in brackets, as in [::1]:5672")

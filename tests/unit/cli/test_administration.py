@@ -167,7 +167,8 @@ def test_users_and_what_they_may_do(
     with penstock.connect(ann) as client, pytest.raises(AccessRefused):
         client.users()
     assert connection_refused(broker, "ann", "one")
-    does("user", "set-permissions", "ann", "^ann-", "^ann-|^amq.default$", ".*")
+    set_to = gives("user", "set-permissions", "ann", "^ann-", "^ann-|^amq.default$", ".*")
+    assert (set_to["user"], set_to["vhost"]) == ("ann", "/")
     connected(broker, "ann", "one").close()
     [permission] = gives("user", "list-permissions", "ann")
     assert permission == {

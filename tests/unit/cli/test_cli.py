@@ -139,6 +139,23 @@ def test_expr_points_at_the_mistake(run: Run) -> None:
     assert run("expr", "'x' / 1", "--json")[1] == '{"expression":"\'x\' / 1","value":"NaN"}\n'
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("queue", "peek"), "Missing argument 'NAME'"),
+        (("queue", "peek", "q", "--count", "x"), "'--count'"),
+        (("queue", "peek", "q", "--cuont", "3"), "--count"),
+        (("queue", "lst"), "Did you mean 'list'?"),
+        (("no-such",), "No such command 'no-such'"),
+    ],
+)
+def test_wrong_usage_is_told_to_a_program_as_every_error_is(words: tuple[str, ...], said: str, run: Run) -> None:
+    status, out, err = run(*words, "--json")
+    assert (status, out) == (2, "")
+    assert said.lower() in json.loads(err)["error"]["message"].lower()
+    assert run(*words)[2].startswith("Usage: penstock ")
+
+
 def test_expr_reads_lines(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b'{"a":1}\n\n{"a":2}\n')))
     assert run("expr", "/a", "-m", "-", "--json")[1].splitlines() == [

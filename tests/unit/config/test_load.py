@@ -127,6 +127,7 @@ def test_settings_are_frozen() -> None:
         ("server = 3", "[server]: 3 is not a table"),
         ("[queue]\nname = 'q'", "settings:1: [queue]: is a list of tables: write [[queue]]"),
         ('[listen]\namqp = "5672"', "settings:2: [listen] amqp: '5672' is not an address"),
+        ('[listen]\namqp = "localhost:99999"', "is not an address: port 99999 is not in 0..65535"),
         ('[listen]\namqp = "::1:5672"', "write an IPv6 host in brackets"),
         ('[listen]\namqps = "127.0.0.1:5671"', "settings:2: [listen] amqps: needs the certificate and key of [tls]"),
         ('[tls]\nkey = "k"', "[tls]: key is there and certificate is missing"),
