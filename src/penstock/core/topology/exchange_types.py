@@ -102,16 +102,19 @@ class Index(ABC):
 class KeyTrie:
     """Topic bindings by words: `*` is exactly one word, `#` zero or more; both only as whole words."""
 
-    __slots__ = ("ends", "words")
+    __slots__ = ("ends", "many", "words")
 
-    def __init__(self) -> None:
+    def __init__(self, word: str = "") -> None:
         self.words: dict[str, KeyTrie] = {}
         self.ends: dict[End, None] = {}
+        self.many = word == "#"  # stands for any number of words
 
     def add(self, key: str, end: End) -> None:
         node = self
         for word in _words(key):
-            node = node.words.setdefault(word, KeyTrie())
+            if (below := node.words.get(word)) is None:
+                below = node.words[word] = KeyTrie(word)
+            node = below
         node.ends[end] = None
 
     def find(self, key: str) -> Iterator[End]:
@@ -132,8 +135,10 @@ class KeyTrie:
                     todo.append((literal, i + 1))
                 if (star := node.words.get("*")) is not None:
                     todo.append((star, i + 1))
+                if node.many:
+                    todo.append((node, i + 1))
             if (some := node.words.get("#")) is not None:
-                todo += ((some, j) for j in range(i, size + 1))
+                todo.append((some, i))
 
 
 def _words(key: str) -> list[str]:
