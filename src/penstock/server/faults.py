@@ -25,6 +25,7 @@ from traceback import walk_tb
 from types import FrameType, MethodType
 from typing import TYPE_CHECKING, Protocol, cast
 
+from penstock.errors import PenstockError
 from penstock.records.chunks import Now
 from penstock.records.remembered import Remembered
 
@@ -84,6 +85,13 @@ class Reports:
             logger.error("a fault ended what was asked for (%s)", kind, exc_info=error)
         else:
             logger.error("%d more faults (%s) at %s:%d: %s", more, kind, place, line, name)
+
+    def tell_if_a_fault(self, error: BaseException, kind: str) -> bool:
+        """Of what another process of ours has failed with: one that it has no word for was a fault, and told there."""
+        fault = type(error) is PenstockError
+        if fault:
+            self.tell(error, kind)
+        return fault
 
 
 reports = Reports()

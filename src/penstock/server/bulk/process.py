@@ -29,6 +29,7 @@ import pyarrow as pa
 from penstock.errors import PenstockError, Unavailable
 from penstock.history.view import LISTINGS, PAUSE_S, Moved, Showing, lasting, listed_again, listing
 from penstock.server.bulk import requests
+from penstock.server.faults import reports
 from penstock.server.loading import begun
 from penstock.wire.flight.failures import error_from
 
@@ -106,7 +107,11 @@ class Exchange:
 
 
 def _error(told: dict[str, Any]) -> Exception:
-    return Moved(told["moved"]) if "moved" in told else error_from(told)
+    if "moved" in told:
+        return Moved(told["moved"])
+    error = error_from(told)
+    reports.tell_if_a_fault(error, "bulk")
+    return error
 
 
 class Bulk:

@@ -27,6 +27,7 @@ from penstock.errors import AccessRefused, InvalidArgument, PenstockError, Resou
 from penstock.records.dataclass import dataclass
 from penstock.server.access import THINGS, Shares
 from penstock.server.bulk import requests
+from penstock.server.faults import reports
 from penstock.server.flight.handover import Abandoned
 from penstock.server.sql import FOLDER
 from penstock.server.sql.children import Child, Children
@@ -293,7 +294,8 @@ class Query(Iterator[pa.RecordBatch]):
         if head is not None and "error" in head:
             told = head["error"]
             error = self._why() if "cut" in told else error_from(told)
-            self._done = not isinstance(error, ResourceExhausted)  # who ran out of memory starts anew
+            failed = reports.tell_if_a_fault(error, "sql")
+            self._done = not failed and not isinstance(error, ResourceExhausted)  # who failed so starts anew
             raise error
         return head, payload
 

@@ -14,17 +14,19 @@ the system bounds the memory of this process, and what goes beyond fails where i
 
 from __future__ import annotations
 
+import logging
 import os
 import resource
 import socket
 import sys
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pyarrow as pa
 
+from penstock.errors import PenstockError
 from penstock.server.allocator import give_back, keep_close
 from penstock.server.bulk import requests
 from penstock.server.loading import beside_a_server
@@ -33,6 +35,12 @@ from penstock.server.sql.statement import COMPLETE, TABLES_MAX, Use
 
 STACKS = 64 << 20
 """Bytes beside `sql.memory`, for stacks of threads that come later: the system counts them whole, used or not."""
+
+
+KNOWN = (PenstockError, duckdb.Error, pa.ArrowException, OSError, MemoryError)
+"""What a statement may end with; anything else is a mistake of ours."""
+
+logger = logging.getLogger("penstock.sql")
 
 
 class Cut(Exception):
@@ -71,15 +79,22 @@ def main() -> None:
     ceiling = Ceiling()
     try:
         while True:
-            try:
-                serve(sock, ceiling)
-            except requests.Ended:
-                raise
-            except Exception as error:  # noqa: BLE001 - whatever it is, whoever asked is told
-                requests.send(sock, {"error": encoded(error)})
+            attend(sock, ceiling)
             give_back()
     except requests.Ended:
         os._exit(0)  # nobody waits any more
+
+
+def attend(sock: socket.socket, ceiling: Ceiling) -> None:
+    """One statement, whatever becomes of it.  Ended when nobody asks any more, and after a mistake of ours."""
+    try:
+        serve(sock, ceiling)
+    except requests.Ended:
+        raise
+    except Exception as error:
+        requests.send(sock, {"error": encoded(error)})
+        if not isinstance(error, (*KNOWN, Cut)):
+            raise requests.Ended from error  # another process is begun for the next
 
 
 def encoded(error: Exception) -> dict[str, object]:
@@ -90,6 +105,9 @@ def encoded(error: Exception) -> dict[str, object]:
 
     if isinstance(error, Cut):
         return {"cut": True}
+    if not isinstance(error, KNOWN):
+        logger.error("a statement failed", exc_info=error)
+        error = PenstockError(f"the SQL process failed: {type(error).__name__}: {str(error)[:300]}")
     return dict(orjson.loads(encode_error(told(error))[1]))
 
 
@@ -99,9 +117,21 @@ def serve(sock: socket.socket, ceiling: Ceiling) -> None:
     if head is None:
         raise requests.Ended
     bounds = Bounds(head["memory"], head["spill"], Path(head["folder"]), head["threads"], head.get("by_disk", False))
-    with closing(Engine(bounds)) as engine:
+    engine = Engine(bounds)
+    try:
         ceiling.set(head["memory"])
         answer_to(sock, engine, head["sql"])
+    finally:
+        end(engine)
+
+
+def end(engine: Engine) -> None:
+    """Let a database go.  Ended where that fails: whoever asked has all, and the next would get a word about it."""
+    try:
+        engine.close()
+    except Exception as error:
+        logger.exception("a database did not end")
+        raise requests.Ended from error
 
 
 def answer_to(sock: socket.socket, engine: Engine, sql: str) -> None:
