@@ -135,3 +135,15 @@ def test_what_gives_way_lets_who_is_silent_have_the_next_in_a_batch_as_one_by_on
         return q.sent(to=hanging)
 
     assert got(4) == got(1, 1, 1, 1) == [103]  # the first of them
+
+
+def test_a_filter_of_who_is_silent_does_not_sleep_while_it_waits_for_one_that_walks() -> None:
+    q = Hanging(fairness_model="fast")
+    hanging = q.worker(filter=First("x"), max_backlog=1)
+    q.queue.roster.rank(hanging, silent=True)
+    q.publish(body=b"nobody wants it")
+    q.worker(filter=First("never"))
+    [lsn] = q.publish(body=b"x")
+    assert q.sent() == []
+    assert q.answer() == q.answer() == 1  # what waited before it, and what came since
+    assert q.sent(to=hanging) == [lsn]
