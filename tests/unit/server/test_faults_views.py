@@ -25,6 +25,7 @@ from penstock.server.judging import Judges
 from penstock.server.opening import declare_views
 from penstock.server.views import builder, evaluating, step_worker
 from penstock.server.views.builder import Builder
+from penstock.server.views.row_source import RowSource
 from penstock.server.views.rowfeed import _Feed  # pyright: ignore[reportPrivateUsage]  # a fault is planted in it
 from penstock.server.views.shown import Live
 from penstock.server.views.step_worker import Worker
@@ -295,6 +296,26 @@ def test_rows_that_cannot_be_published_wait_and_then_come_once(name: str, monkey
     plant.there = False
     pass_time(life, 16)
     assert sorted(published(life)) == [(1, 1), (1, 2), (2, 1), (3, 1)]
+    is_level(life)
+
+
+@pytest.mark.parametrize("owner", [_Feed, RowSource])
+def test_rows_that_are_not_taken_over_are_told_of_and_those_that_come_later_are_published(
+    owner: type, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    life = made()
+    plant = Plant(monkeypatch, Place(owner, "take" if owner is _Feed else "next"))
+    plant.life = life
+    publish(life, "orders", 1, 2)
+    plant.there = True
+    publish(life, "orders", 3)
+    assert plant.raised == 1
+    assert "rows of 'totals' that have just changed may be missing" in caplog.text
+    assert not failed(life), "it is no fault of the view"
+    plant.there = False
+    pass_time(life, 2)
+    publish(life, "orders", 1, 4)
+    assert published(life) == [(1, 1), (2, 1), (1, 2), (4, 1)]
     is_level(life)
 
 
