@@ -78,6 +78,13 @@ def test_nothing_confirmed_is_lost_in_disasters_that_follow_each_other(shape: tu
     assert min(seen["reverts"], seen["decided"], seen["rewritten"], seen["retired"]) > 5, seen
 
 
+def test_one_that_was_put_back_leads_with_its_stages_or_not_at_all() -> None:
+    """Its log is level again before its stages have come, and its leader dies."""
+    broken, seen = chained([216], (2, 1))
+    assert broken is None
+    assert seen["reverts"], seen
+
+
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_what_a_full_disk_had_taken_back_is_nowhere(shape: tuple[int, int]) -> None:
     broken, seen = chained(range(FEW * EFFORT), shape, FULL)

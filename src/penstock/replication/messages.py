@@ -135,7 +135,7 @@ class Beat(NamedTuple):
 
 
 class Keep(NamedTuple):
-    """Which stages count: others may go."""
+    """Which stages count: others may go.  Said to who has these, and what else counts beside the log."""
 
     term: int
     stages: tuple[str, ...]

@@ -238,6 +238,26 @@ def test_a_stage_stays_at_a_follower_until_its_log_has_what_says_that_it_may_go(
     assert [one.stages for one in link.said if isinstance(one, Keep)] == [(other,)], "what came meanwhile stays"
 
 
+def test_which_stages_count_is_said_to_who_has_them_and_what_else_counts() -> None:
+    """One that lacked what it had acked may lead again by that word."""
+    disk = SimDisk()
+    put(disk, STAGES[0], b"rows")
+    link, files = Narrow(), Files(disk)
+    link.room = 100
+    files.told(Log(segment=1, end=0, last=50))
+    files.beside.keep(STAGES[0], 1)
+    sending = Sending(link, Hello("c", 7, "b", 1, True, ()), files, STATE)
+    sending.begin(Begin(STATE.term, 1, 0))
+    sending.ack(Ack(STATE.term, 50, 0))
+    sending.beat(1, 0, 1_000_000, 1)
+    sending.pump()
+    assert [one.name for one in pieces(link)] == STAGES[:1]
+    assert not [one for one in link.said if isinstance(one, Keep)]
+    sending.ack(Ack(STATE.term, 50, 0, 1))
+    sending.beat(1, 0, 2_000_000, 1)
+    assert [one.stages for one in link.said if isinstance(one, Keep)] == [(STAGES[0],)]
+
+
 def test_a_file_that_changed_on_its_way_is_sent_again_and_one_that_was_dropped_holds_nothing_up() -> None:
     disk = SimDisk()
     disk.mkdir("stage")

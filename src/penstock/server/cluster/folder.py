@@ -25,7 +25,7 @@ class Known(NamedTuple):
     member: str  # its id, minted with the folder
     highest_term: int  # that it has heard of: it acks nothing of a lower one
     starts: int  # how often the folder was opened
-    intact: bool = True  # its log has all that it ever acked; if not, it is no candidate before it was level again
+    intact: bool = True  # it has all that it ever acked; if not, it is no candidate before it was level again
     listed: bool = False  # the register had it as a member: one that is no longer there was removed
     numbers: int = 0  # where each has a copy of the register, the highest number of a member that was heard of
 

@@ -93,6 +93,7 @@ class Following:
         self._dirty = False  # something came that is to be synced and acked
         self._part: _Part | None = None
         self._files = 0
+        self._whole = False  # it has all files beside the log that the leader counts
         self._retire: Retire | None = None
         hello = Hello(mine.cluster, replica.origin, mine.member, FORMAT, mine.intact, tuple(mine.terms), mine.term)
         if (about := mine.about) is not None:
@@ -126,6 +127,7 @@ class Following:
             case Keep():
                 self._check(message.term)
                 self._keep(message.stages)
+                self._whole = self._dirty = True
             case Retire():
                 self._check(message.term)
                 self._retire = message
@@ -177,7 +179,7 @@ class Following:
 
     def _ack(self) -> None:
         synced = self._replica.synced
-        if not self._intact and self.level:
+        if not self._intact and self.level and self._whole:
             self._intact = self._set_intact(True)
         self.link.send(Ack(self.term, synced, self._told, self._files, self._intact))
         retire = self._retire

@@ -160,14 +160,14 @@ class SideSending:
         return self._rest is None and not self._unacked
 
     def told(self, acked: int, last: int) -> Keep | None:
-        """Which stages count, where that is news: others may go at the follower.
+        """Which stages count, where that is news: others may go at the follower, which has these and what else counts.
 
         Not before its log has what says that they count no longer, for it may have to lead.  last: LSN of our log
         """
         now = self._counting.stages
         if self._telling is None and now is not self._stages:
             self._telling = last, now
-        if self._telling is None or acked < self._telling[0]:
+        if self._telling is None or acked < self._telling[0] or not self.level(self.kept):
             return None
         stages = tuple(dict.fromkeys((*self._telling[1], *now)))
         self._telling, self._stages = None, now if len(stages) == len(now) else stages
