@@ -246,7 +246,7 @@ class LogDamaged(PenstockError):
     """Bytes in the middle of the log are not what was written.  Names file, batch and LSN; nothing was changed."""
 
     code = "PS503"
-    to_do = "Restore the named file from a backup; run `penstock log verify` to see all damage."
+    to_do = "`penstock log verify` shows all damage; docs/backup.md says what to put back from where."
     exit_status = 4
 
 

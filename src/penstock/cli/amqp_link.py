@@ -289,4 +289,6 @@ def _error(code: int, text: str) -> PenstockError:
         return NotFound(text)
     if code == 403:
         return AccessRefused(text)
+    if code == 320:  # somebody closes the connection, or the broker stops
+        return Unavailable(text)
     return ProtocolError(text, reply_code=code)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from penstock.cli.output import Json, note, write, write_json
+from penstock.cli.output import Json, counted, note, write, write_json
 from penstock.cli.pipeline_status import app, told_ms
 from penstock.cli.serving import read_settings
 
@@ -255,7 +255,7 @@ def handed(command: Sequence[str], made: Mapping[str, Any], output: Any) -> subp
 def tell(told: Path, shown: dict[str, str]) -> None:
     """A line on standard error for each pipeline that has come on."""
     for one in statuses_in(told):
-        text = f"{one['pipeline']}: {one['state']}, {one['rows']:,} rows"
+        text = f"{one['pipeline']}: {one['state']}, {counted(one['rows'], 'row')}"
         if one.get("batch") is not None:
             text += f", batch {one['batch']} in {told_ms(one['batch_ms'])}"
         if one.get("lag"):
@@ -341,7 +341,8 @@ def backfill(
         write_json({"id": key, "pipeline": name, **told})
     elif not status:
         rows, batches = told.get("rows", 0), told.get("batches", 0)
-        write(f"backfill {key} of pipeline {name} is done: {rows:,} rows in {batches} batches")
+        in_batches = f"{batches:,} batch{'' if batches == 1 else 'es'}"
+        write(f"backfill {key} of pipeline {name} is done: {counted(rows, 'row')} in {in_batches}")
     if status:
         if not json:
             note(f"backfill {key} failed: {told.get('error') or f'see {log}'}")

@@ -12,6 +12,7 @@ import pytest
 import typer
 
 from penstock.cli import main as tree
+from penstock.errors import PenstockError
 
 ROOT = Path(__file__).resolve().parents[3]
 DOCUMENTS = [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md"]
@@ -32,6 +33,20 @@ def written(text: str) -> Iterator[list[str]]:
                 )
                 for one in words[several].split("|") if several is not None else [""]:
                     yield words if several is None else [*words[:several], one, *words[several + 1 :]]
+
+
+def test_the_page_has_every_exit_status() -> None:
+    said = re.findall(r"^(\d)  (.+)$", tree.__doc__ or "", re.MULTILINE)
+    table = re.findall(r"^\| (\d) \| (.+?)(?:: \[.*\))? \|$", (ROOT / "docs/cli.md").read_text(), re.MULTILINE)
+    assert said == table
+    assert {str(one.exit_status) for one in errors_of(PenstockError)} <= {status for status, _ in said}
+
+
+def errors_of(kind: type[PenstockError]) -> Iterator[type[PenstockError]]:
+    """It, and all below it."""
+    yield kind
+    for one in kind.__subclasses__():
+        yield from errors_of(one)
 
 
 def mistake(words: list[str]) -> str:
