@@ -14,7 +14,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple, cast
 
@@ -130,10 +130,22 @@ class _Share(NamedTuple):
     large: bool = False  # it brought large ones
 
 
-def _most(counted: Iterable[tuple[int, _Share]]) -> _Share | None:
-    """Whose count is the highest; None where nobody has much."""
-    count, share = max(counted, default=(0, None))
-    return share if count >= LEAST else None
+SUSPECTS: Sequence[Callable[[_Share], int]] = (
+    lambda one: one.kept - one.excused,
+    lambda one: 0 if one.uploads else one.kept,
+    lambda one: 0 if one.large else one.kept,
+    lambda one: one.kept,
+)
+"""What counts against one, the surest first: more than batches explain, no batches, no large ones, anything."""
+
+
+def _most(shares: Sequence[_Share], by: Sequence[Callable[[_Share], int]]) -> _Share | None:
+    """Who has most by the first of these by which anybody has much."""
+    for count in by if shares else ():
+        most = max(shares, key=count)
+        if count(most) >= LEAST:
+            return most
+    return None
 
 
 def _unknown() -> None:
@@ -211,18 +223,14 @@ class Senders:
         with self._lock:
             all_ = [self._share(peer, received, uploads[peer]) for peer, received in came]
         total = sum(one.kept for one in all_)
-        beyond = _most((one.kept - one.excused, one) for one in all_)
-        batchless = _most((one.kept, one) for one in all_ if not one.uploads)
-        small = _most((one.kept, one) for one in all_ if not one.large)
-        any_ = _most((one.kept, one) for one in all_)
         calls = grown > BESIDE + GROWN * (total + at_hand)
-        found = beyond or batchless or (calls and (small or any_)) or None
+        found = _most(all_, SUSPECTS if calls else SUSPECTS[:2])
         if found or now - self._looked_at > SHORT_S:
             self._found_at = now
         self._looked_at = now
         patience = IN_VAIN_S if not short_of else FILLED_S if short_of <= 2 * total else SHORT_S
         if not found and now - self._found_at >= patience:
-            found = any_
+            found = _most(all_, SUSPECTS[-1:])
         return (found.peer, found.kept) if found else None
 
     def _share(self, peer: Peer, received: int, uploads: int) -> _Share:
