@@ -17,7 +17,7 @@ from penstock.records.chunks import Chunk, as_chunk
 from penstock.records.compute import lsns_of
 from penstock.records.entries import Publishes, Rows, Topic
 from penstock.records.message_bodies import WIDTH, Bodies, listed, picked, size_of
-from penstock.records.one_or_each import Where, each, list_at, one_or_each, rows_at, tight, value_at
+from penstock.records.one_or_each import Where, each, list_at, one_or_each, rows_at, tight
 
 HEADER_SHARE = 8
 """Bytes of a header's slot in its list."""
@@ -50,11 +50,11 @@ class Piece(NamedTuple):
 
     def topic_of(self, row: int) -> Topic:
         """The topic of one row."""
-        return value_at(self.topics, row)
+        return self.topics[row] if isinstance(self.topics, list) else self.topics  # each row asks: no call
 
     def properties_of(self, row: int) -> bytes:
         """The header of one row."""
-        return value_at(self.properties, row)
+        return self.properties[row] if isinstance(self.properties, list) else self.properties
 
     def row(self, row: int) -> Piece:
         """One of the rows, which are in memory."""

@@ -13,7 +13,7 @@ from typing import TypeAlias
 from penstock.records.dataclass import dataclass
 from penstock.records.kinds import NO_ROUTE, NO_VIA, Kind
 from penstock.records.message_bodies import Bodies, listed, picked, size_of
-from penstock.records.one_or_each import Where, bytes_of, each, list_at, rows_at, value_at
+from penstock.records.one_or_each import Where, bytes_of, each, list_at, rows_at
 
 
 @dataclass(slots=True, eq=False)
@@ -75,7 +75,7 @@ class Publishes:
 
     def topic_of(self, row: int) -> Topic:
         """The topic of one row."""
-        return value_at(self.topics, row)
+        return self.topics[row] if isinstance(self.topics, list) else self.topics  # each row asks: no call
 
     @property
     def distinct_topics(self) -> set[Topic]:
@@ -84,7 +84,7 @@ class Publishes:
 
     def properties_of(self, row: int) -> bytes:
         """The header of one row."""
-        return value_at(self.properties, row)
+        return self.properties[row] if isinstance(self.properties, list) else self.properties
 
     def select(self, rows: Sequence[int]) -> Publishes:
         """Some of its rows as a batch of their own, not yet stored; what was said of them before is kept."""

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 from penstock.errors import InvalidArgument, PreconditionFailed, ProtocolError, Refused
 from penstock.records.entries import Publishes, Topic
-from penstock.records.one_or_each import value_at
 from penstock.records.properties import REPLY_TO, peeked
 from penstock.server.amqp.entitled import Entitled, Judged
 from penstock.server.amqp.publishers import FEW
@@ -129,9 +128,8 @@ class Intake:
         if header + max(map(len, run.bodies)) > gathering.most or gathering.version != self.topology:
             return False
         for row, body in enumerate(run.bodies):
-            gathering.publish(
-                self, channel, run.target_of(row), value_at(topics, row), run.properties_of(row), body, run.plain
-            )
+            topic = topics[row] if isinstance(topics, list) else topics
+            gathering.publish(self, channel, run.target_of(row), topic, run.properties_of(row), body, run.plain)
         return True
 
     def forget_rights(self) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeAlias
 
 from penstock.records.dataclass import dataclass
-from penstock.records.one_or_each import rows_at, value_at
+from penstock.records.one_or_each import rows_at
 from penstock.wire.amqp.methods import Method
 
 if TYPE_CHECKING:
@@ -79,11 +79,11 @@ class PublishRun:
 
     def target_of(self, row: int) -> Target:
         """The target of one row."""
-        return value_at(self.targets, row)
+        return self.targets[row] if isinstance(self.targets, list) else self.targets  # each row asks: no call
 
     def properties_of(self, row: int) -> bytes:
         """The header of one row."""
-        return value_at(self.properties, row)
+        return self.properties[row] if isinstance(self.properties, list) else self.properties
 
     def part(self, low: int, high: int) -> PublishRun:
         """Rows low..high-1; nothing is known of their headers."""
