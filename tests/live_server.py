@@ -51,6 +51,11 @@ class LiveServer:
         self.starts = 0
         self.connections: list[pika.BlockingConnection] = []
 
+    def descriptors(self) -> int:
+        """How many its process has open."""
+        assert self.process is not None
+        return len(os.listdir(f"/proc/{self.process.pid}/fd"))
+
     def __enter__(self) -> Self:
         self.start()
         return self

@@ -252,16 +252,11 @@ def _consumes(channel: BlockingChannel, busy: Busy) -> None:
     channel.basic_ack(method.delivery_tag)
 
 
-def _descriptors(server: Doors) -> int:
-    assert server.process is not None
-    return len(os.listdir(f"/proc/{server.process.pid}/fd"))
-
-
 def test_doors_are_killed_one_after_the_other_under_load(server: Doors) -> None:
     chance = random.Random(SEED)
     server.connect().channel().queue_declare("busy", durable=True)
     server.bury()
-    before = _descriptors(server)
+    before = server.descriptors()
     publishers = [Busy(server, _publishes) for _ in range(3)]
     consumer = Busy(server, _consumes)
     for _ in range(KILLS):
@@ -284,7 +279,7 @@ def test_doors_are_killed_one_after_the_other_under_load(server: Doors) -> None:
     assert left | consumer.tried <= set[bytes]().union(*(one.tried for one in publishers))
     server.bury()
     eventually(lambda: server.ask("GET", "/api/queues/%2F/busy")["messages"] == 0)
-    eventually(lambda: _descriptors(server) <= before + OF_TWO_DOORS)
+    eventually(lambda: server.descriptors() <= before + OF_TWO_DOORS)
 
 
 def test_the_address_is_taken_for_others(server: Doors, tmp_path: Path) -> None:

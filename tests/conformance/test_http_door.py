@@ -69,10 +69,6 @@ class Server(LiveServer):
         shares = json.loads(self.ask("GET", "/api/overview")[1])["penstock"]["shares"]
         return {name: shares[name]["taken"] for name in ("http_requests", "event_streams") if name in shares}
 
-    def descriptors(self) -> int:
-        assert self.process is not None
-        return len(os.listdir(f"/proc/{self.process.pid}/fd"))
-
 
 @pytest.fixture(scope="module")
 def server(as_the_files_say: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:

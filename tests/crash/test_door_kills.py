@@ -85,10 +85,6 @@ class Server(LiveServer):
     def url(self) -> str:
         return f"penstock://guest:guest@{self.ready['flight']}"
 
-    def descriptors(self) -> int:
-        assert self.process is not None
-        return len(os.listdir(f"/proc/{self.process.pid}/fd"))
-
 
 class Worker(threading.Thread):
     """A client that goes on by itself, with another connection whenever one has ended."""

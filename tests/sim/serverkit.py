@@ -268,6 +268,10 @@ class Client:
         got, self.got = self.got, []
         return got
 
+    def names(self) -> list[str]:
+        """What came, by the names of the methods."""
+        return [type(one.method if isinstance(one, Content) else one).__name__ for one in self.take_all()]
+
     def messages(self) -> list[Content]:
         """The messages that came; nothing else may have."""
         out = self.take_all()

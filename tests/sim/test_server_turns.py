@@ -7,16 +7,12 @@ import pytest
 from penstock.log.simdisk import SimDisk
 from penstock.log.writer import MEMORY
 from penstock.wire.amqp import methods as m
-from sim.serverkit import PERSISTENT, Client, Content, Life, clock
+from sim.serverkit import PERSISTENT, Content, Life, clock
 
 
 @pytest.fixture
 def life() -> Life:
     return Life(SimDisk(), clock())
-
-
-def kinds(client: Client) -> list[str]:
-    return [type(one.method if isinstance(one, Content) else one).__name__ for one in client.take_all()]
 
 
 def test_an_early_lease_leaves_before_the_commit_and_the_confirm_after(life: Life) -> None:
@@ -116,7 +112,7 @@ def test_replies_of_a_channel_keep_their_order(life: Life) -> None:
     life.turn()
     assert client.got == []  # not even the message: its consumer does not know its tag yet
     life.commit()
-    assert kinds(client) == ["QueueDeclareOk", "BasicQosOk", "BasicConsumeOk", "BasicDeliver"]
+    assert client.names() == ["QueueDeclareOk", "BasicQosOk", "BasicConsumeOk", "BasicDeliver"]
 
 
 def test_one_ack_a_channel_and_commit(life: Life) -> None:
@@ -205,5 +201,5 @@ def test_no_ack_messages_are_settled_when_sent(life: Life) -> None:
     client.consume("q", no_ack=True)
     client.publish("q", b"one", properties=PERSISTENT)
     life.run()
-    assert kinds(client) == ["BasicConsumeOk", "BasicDeliver"]
+    assert client.names() == ["BasicConsumeOk", "BasicDeliver"]
     assert life.contents("q") == []

@@ -12,8 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from penstock.cli.main import main
-
 Run = Callable[..., tuple[int, str, str]]
 
 XML = """<AMPSConfig>
@@ -32,16 +30,9 @@ XML = """<AMPSConfig>
 
 
 @pytest.fixture
-def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+def run(run: Run, monkeypatch: pytest.MonkeyPatch) -> Run:
     monkeypatch.setenv("COLUMNS", "250")
-
-    def call(*arguments: str) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as ended:
-            main(arguments)
-        out, err = capsys.readouterr()
-        return int(ended.value.code or 0), out, err
-
-    return call
+    return run
 
 
 @pytest.fixture

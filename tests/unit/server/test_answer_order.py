@@ -13,7 +13,7 @@ import pytest
 from penstock.log.simdisk import SimDisk
 from penstock.wire.amqp import methods as m
 from penstock.wire.amqp.frames import METHOD, frame
-from sim.serverkit import Client, Content, Life, clock, message
+from sim.serverkit import Content, Life, clock, message
 
 Ask = m.Method | bytes
 Case = tuple[str, Sequence[m.Method], Sequence[Ask], Sequence[str]]
@@ -93,10 +93,6 @@ def sent(asked: Sequence[Ask]) -> bytes:
     return b"".join(one if isinstance(one, bytes) else frame(METHOD, 1, one.encode()) for one in asked)
 
 
-def names(client: Client) -> list[str]:
-    return [type(one.method if isinstance(one, Content) else one).__name__ for one in client.take_all()]
-
-
 def ids(case: Case) -> str:
     return case[0]
 
@@ -113,9 +109,9 @@ def test_answers_come_in_the_order_of_their_questions(life: Life, case: Case, at
     for part in [[declare, *behind]] if at_once else [[one] for one in (declare, *behind)]:
         client.send(sent(part))
         life.turn()
-    assert names(client) == []  # nobody knows yet whether the queue will last
+    assert client.names() == []  # nobody knows yet whether the queue will last
     life.run()
-    assert names(client) == ["QueueDeclareOk", *expected]
+    assert client.names() == ["QueueDeclareOk", *expected]
     assert not client.session.leaving
 
 
@@ -132,10 +128,10 @@ def test_a_number_is_free_once_its_channel_owes_nothing(life: Life) -> None:
     client = life.client()
     client.send(sent([m.QueueDeclare(queue="new", durable=True), m.QueuePurge(queue="none"), CLOSE]))
     life.run()
-    assert names(client) == ["QueueDeclareOk", "ChannelCloseOk"]
+    assert client.names() == ["QueueDeclareOk", "ChannelCloseOk"]
     client.send(sent([m.ChannelOpen(), m.BasicQos()]))
     life.run()
-    assert names(client) == ["ChannelOpenOk", "BasicQosOk"]
+    assert client.names() == ["ChannelOpenOk", "BasicQosOk"]
 
 
 def test_a_broken_log_keeps_no_close_waiting(life: Life) -> None:
@@ -144,7 +140,7 @@ def test_a_broken_log_keeps_no_close_waiting(life: Life) -> None:
     for number, (client, end, _) in enumerate(clients):
         client.send(sent([m.QueueDeclare(queue=f"new-{number}", durable=True), end]))
     life.turn()
-    assert [names(client) for client, _, _ in clients] == [[], []]
+    assert [client.names() for client, _, _ in clients] == [[], []]
     life.disk.fail_next("sync")
     life.run()
-    assert [names(client) for client, _, _ in clients] == [[last] for _, _, last in clients]
+    assert [client.names() for client, _, _ in clients] == [[last] for _, _, last in clients]
