@@ -99,6 +99,7 @@ class Listing(NamedTuple):
     vias: dict[str, list[str]]
     segments: list[Place]
     archive: Shown | None = None  # where the rest is, for who wants that too
+    begins: int = 0  # the first LSN of the log, whichever segments of it are listed
 
     def plain(self) -> dict[str, object]:
         """For a head."""
@@ -108,6 +109,7 @@ class Listing(NamedTuple):
             "vias": self.vias,
             "segments": [list(place) for place in self.segments],
             "archive": None if self.archive is None else list(self.archive),
+            "begins": self.begins,
         }
 
     @classmethod
@@ -116,7 +118,7 @@ class Listing(NamedTuple):
         archive = values.get("archive")
         places = [Place(*one) for one in values["segments"]]
         shown = None if archive is None else Shown(*archive)
-        return cls(values["origin"], values["durable"], values["vias"], places, shown)
+        return cls(values["origin"], values["durable"], values["vias"], places, shown, values["begins"])
 
 
 Showing = Callable[[], "Shown | None"]
@@ -145,7 +147,8 @@ def listing(log: Owner, start: int = 0, end: int = 1 << 62, archive: Showing | N
     durable = log.durable  # before the ends of the segments: each of them covers it
     places = [Place(*one[:8]) for one in log.segments()]
     chosen = [place for place in places if place.last >= start and place.first < end]
-    return Listing(log.origin, durable, log.vias.table(), chosen or places[-1:], None if archive is None else archive())
+    shown = None if archive is None else archive()
+    return Listing(log.origin, durable, log.vias.table(), chosen or places[-1:], shown, places[0].first)
 
 
 class View:
@@ -277,9 +280,18 @@ class Folder:
             view = View(listed, segments, self._indexes, self._archive(listed.archive))
             for place in listed.segments:
                 self._open[place.name] = self._open.pop(place.name)
+            self._forget(listed)
             for name in list(self._open)[: -max(OPEN_MAX, len(listed.segments))]:
                 del self._open[name]  # a reader that still has it keeps it open
             return view
+
+    def _forget(self, listed: Listing) -> None:
+        """Let go of files that the log has no more: while one is open its room on the disk is not free."""
+        names = {place.name for place in listed.segments}
+        span = range(listed.segments[0].first, listed.segments[-1].last + 1)
+        for name, (place, _) in list(self._open.items()):
+            if place.last < listed.begins or (place.first in span and name not in names):
+                del self._open[name]
 
     def _segment(self, place: Place, origin: int) -> Segment:
         known = self._open.get(place.name)

@@ -61,6 +61,35 @@ def test_what_is_open_stays_readable_when_the_file_is_replaced_or_deleted(writer
     second.with_suffix(".gone").rename(second)
 
 
+def test_what_the_log_has_deleted_or_joined_is_not_kept_open(writer: Writer) -> None:
+    """Its room on the disk is free when nobody has it open any more."""
+
+    def unnamed() -> int:
+        links = [os.readlink(one) for one in Path("/proc/self/fd").iterdir() if one.is_symlink()]
+        return sum(link.startswith(str(writer.folder)) and link.endswith("(deleted)") for link in links)
+
+    writer.write(400)
+    folder = Folder(OsDisk(writer.folder))
+    whole = listing(writer.log)
+    folder.view(whole)
+    joined = tuple(Old(one.first, one.last, one.generation, one.rows) for one in whole.segments[4:7])
+    swap = writer.log.swap(rewrite(OsDisk(writer.folder), Order(joined), lambda _: False))
+    swap.prepare()
+    swap.enter()
+    swap.finish()
+    floor = whole.segments[2].first
+    writer.log.append([writer.log.base_group(writer.lsn, 0, floor, b"state")])
+    writer.log.flush()
+    assert len(writer.log.retire(floor)) == 2
+    del swap
+    assert unnamed() == 5
+    last = whole.segments[-1]
+    folder.view(listing(writer.log, last.first, last.first + 1))
+    assert unnamed() == 3, "what begins before the log does went, whatever was asked for"
+    folder.view(listing(writer.log))
+    assert unnamed() == 0
+
+
 def test_a_file_that_is_gone_before_it_was_opened_is_listed_again(writer: Writer) -> None:
     writer.write(200)
     old = listing(writer.log)
