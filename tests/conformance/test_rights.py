@@ -251,6 +251,19 @@ def test_who_opens_the_vhost(house: House) -> None:
             other.close()
 
 
+@pytest.mark.parametrize("row", ["POST /api/query", "POST /api/tokens"])
+def test_a_vhost_that_a_body_names_is_the_one_that_is_asked_for(house: House, row: str) -> None:
+    method, path = row.split(" ")
+    for user in (one for one in USERS if one.tag):
+        asked = [
+            house.http(user.name, method, path, {**HTTP[row].body, "vhost": vhost})  # type: ignore[dict-item]
+            for vhost in ("shop", "/", GONE_VHOST)
+        ]
+        assert (asked[0].kind == "ok") == (user.has == "other"), (user, asked[0])
+        assert (asked[1].kind == "ok") == user.opens, (user, asked[1])
+        assert asked[2].kind == "refused", (user, asked[2])
+
+
 ASKING = [*(one for one in METHODS if METHODS[one].make is not None), *PASSIVE]
 
 

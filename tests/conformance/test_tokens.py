@@ -95,6 +95,8 @@ def test_http_makes_tokens_and_has_their_rights(broker: Broker, guest: penstock.
     token = made["token"]
     assert asked(broker, token, "queues/%2F/orders") == 200
     assert asked(broker, token, "queues/%2F/private") in {200, 404}, "names of a vhost that it may write to are shown"
+    told = httpx.get(f"{broker.http_url}/api/tokens", auth=login, verify=NO_TLS, timeout=20).json()
+    assert [one["user"] for one in told if one["id"] == made["id"]] == ["guest"]
     assert asked(broker, token, "users") in {401, 403}
     assert asked(broker, token, "tokens", "POST") in {401, 403}
     assert asked(broker, token[:-1] + ("A" if token[-1] != "A" else "B"), "overview") == 401

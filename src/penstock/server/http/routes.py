@@ -34,6 +34,7 @@ from penstock.wire.http.lists import (
     LIST_QUERY,
     created,
     done,
+    gathered,
     json_response,
     listed,
     not_found,
@@ -363,7 +364,8 @@ class Deriving:
         async def handler(ask: Ask) -> Response:
             given = Lenient(ask.query) if path.method == "GET" else (await ask.fields()).only(*asked)
             values = Fields(operation.name, {**named(ask, path.names), **given.loosely(fields)})
-            return json_response(await self._house.operate(operation, ask.who, values.read(operation.fields)))
+            answer = await self._house.operate(operation, ask.who, values.read(operation.fields))
+            return json_response(await gathered(answer) if operation.manner == "list" else answer)
 
         query, body = (path.fields, "") if path.method == "GET" else ("", path.fields)
         return self._row(
