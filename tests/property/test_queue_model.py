@@ -280,7 +280,11 @@ class QueueMachine(RuleBasedStateMachine):
         look = self.queue.targets.asked[effect.token.serial]
         seen = effect.chunk[: 1 + self.clock % len(effect.chunk)]  # an answer may be for a part
         found = [[lsn for lsn in seen if matches(one.text, self.bodies[lsn])] for one in effect.filters]
-        there = [lsn for lsn in seen if look.recheck or self.queue.main.has(lsn)]  # what left meanwhile counts nothing
+        if look.piece is None or look.source is None:
+            there = [lsn for lsn in seen if self.queue.main.has(lsn)]  # what left meanwhile counts nothing
+        else:
+            living = set(look.source.living(look.piece))
+            there = [lsn for lsn in seen if lsn in living]
         self.queue.scanned(self.now, effect.token, found, seen[-1], self.sink)
         for one in effect.filters:
             targets = self.queue.targets.lists.get(one.text)

@@ -67,6 +67,25 @@ def test_what_is_cancelled_comes_before_what_is_younger() -> None:
     assert house.got(worker) == [3]
 
 
+def test_when_others_take_what_a_filter_has_still_to_look_at_it_gives_the_next() -> None:
+    """It does not wait for the answer to a question about what is gone."""
+    house = House(3)
+    oldest, _, next_one = house.bodies
+    anybody = house.worker(max_backlog=1)
+    assert house.got(anybody) == [0]
+    worker = house.wanting("a")
+    assert house.got(worker) == [2]
+    for one in (worker, anybody):
+        house.queue.choke(one)
+        house.end(one, Verb.RELEASE)
+    house.queue.unchoke(house.now, worker, house.sink)
+    assert house.sent() == []
+    another = house.worker(max_backlog=1)
+    if house.queue.is_due(house.now):
+        house.advance(0)
+    assert (house.sent(another), house.sent(worker)) == ([oldest], [next_one])
+
+
 @pytest.mark.parametrize("order", [None, "/p"])
 def test_whose_filter_let_it_in_may_have_gone_as_long_as_somebody_has_the_same_filter(order: str | None) -> None:
     """A consumer that was cancelled gives back what its successor wants: nobody has to look, nobody takes it before."""

@@ -57,7 +57,7 @@ def dispatch_matched(queue: Contents, now: Now, sink: Sink, budget: int, grant_a
     for group in _groups(queue):
         _enter(heap, group, queue)
     heapify(heap)
-    held = 0
+    held, woken = 0, targets.woken
     others = Precedence(targets, queue.main) if queue.roster.silent else None
     while heap and queue.ready and queue.room - held > 0:
         key, wanting = _first_wanted(heap, queue)
@@ -86,6 +86,8 @@ def dispatch_matched(queue: Contents, now: Now, sink: Sink, budget: int, grant_a
         held += counted
         for one in wanting:
             _enter(heap, one, queue, sort=True)
+    if targets.woken != woken:
+        queue.agenda |= DISPATCH  # others took what a list had still to look at, and it knows its next
     if shares:
         for consumer, share in shares.items():
             if not consumer.no_ack:
