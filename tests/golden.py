@@ -146,7 +146,7 @@ def beside(instance: Instance) -> None:
     core.own(engine.now(), shared, [(first + 2, first + 3)], Claim("here", 2, "proxied"))
     came = batch(instance, "shared", b'{"c": 1}', b'{"c": 2}', b'{"c": 3}')
     core.settled_at(engine.now(), shared, "here", [(core.origin + 1, 41, 42)])
-    core.owned_at(engine.now(), shared, "here", [(core.origin + 1, 45, 47)], Claim("here", 1, "transfer"))
+    core.each_owned_at(engine.now(), shared, "here", [([(core.origin + 1, 45, 47)], Claim("here", 1, "transfer"))])
     core.carry(engine.now(), [core.origin + 1], came, [40, 41, 45], {shared: "there"})
     core.publish(engine.now(), batch(instance, "shared", b'{"p": 4}', b'{"p": 5}'), publisher="p", sequence=4)
     core.note_link(engine.now(), "there", heard=46, acked=3, paused=True)

@@ -119,8 +119,8 @@ def test_claims_that_came_before_their_messages_are_given_out_by_rank() -> None:
     one, two = a.publish("q", *of(1, 2)).positions
     there = steps.work(c, 2)
     for lsn, serial in ((one, 1), (two, 2)):
-        c.core.owned_at(c.now, c.queue, "b", [(a.origin, lsn, lsn + 1)], a.queue.claims(a.core.peers).of(lsn)._replace(
-            owner="c", serial=serial, why="transfer"))  # fmt: skip
+        claim = a.queue.claims(a.core.peers).of(lsn)._replace(owner="c", serial=serial, why="transfer")
+        c.core.each_owned_at(c.now, c.queue, "b", [([(a.origin, lsn, lsn + 1)], claim)])
     c.turn()
     a.sync()
     steps.send("ac")

@@ -144,7 +144,7 @@ class Hasty(Fabric):
         if self.asks:
             owner, asker, ask = self.asks.pop()
             site = self.sites[asker]
-            site.core.owned_at(site.now, site.queue, owner, read_ask(ask)[2], Claim(asker, 9, "transfer"))
+            site.core.each_owned_at(site.now, site.queue, owner, [(read_ask(ask)[2], Claim(asker, 9, "transfer"))])
             site.turn()
 
 

@@ -209,7 +209,7 @@ def test_what_comes_from_another_site_is_stored_once_and_is_its_own(world: World
     world.restart(clean=False)
     assert carry(world, 8, [40, 46], "b") == 0
     queue = world.core.queue("/", "q")
-    world.core.owned_at(world.now, queue, "b", [(8, 41, 42)], Claim("a", 1, "transfer"))
+    world.core.each_owned_at(world.now, queue, "b", [([(8, 41, 42)], Claim("a", 1, "transfer"))])
     assert (queue.ready, queue.foreign_count) == (1, 3)
 
 
@@ -260,7 +260,7 @@ def test_of_a_group_local_queue_its_initial_owner_owns_what_is_published_anywher
 def test_l4_a_settle_that_crosses_a_grant_ends_the_lease(world: World) -> None:
     queue = world.core.queue("/", "q")
     carry(world, 8, [40], "b")
-    world.core.owned_at(world.now, queue, "b", [(8, 40, 41)], Claim("a", 1, "transfer"))
+    world.core.each_owned_at(world.now, queue, "b", [([(8, 40, 41)], Claim("a", 1, "transfer"))])
     consumer = world.subscribe(queue, max_backlog=1)
     assert queue.leased == 1
     assert world.core.settled_at(world.now, queue, "b", [(8, 40, 41)]) == 1
@@ -282,9 +282,9 @@ def test_l7_a_settle_before_its_message_is_remembered(world: World) -> None:
 
 def test_a_claim_to_what_has_not_come_yet_waits_for_it(world: World) -> None:
     queue = world.core.queue("/", "q")
-    world.core.owned_at(world.now, queue, "c", [(8, 40, 42)], Claim("c", 1, "transfer"))
-    world.core.owned_at(world.now, queue, "c", [(8, 40, 43)], Claim("a", 2, "transfer"))
-    world.core.owned_at(world.now, queue, "c", [(8, 40, 43)], Claim("c", 1, "transfer"))
+    world.core.each_owned_at(world.now, queue, "c", [([(8, 40, 42)], Claim("c", 1, "transfer"))])
+    world.core.each_owned_at(world.now, queue, "c", [([(8, 40, 43)], Claim("a", 2, "transfer"))])
+    world.core.each_owned_at(world.now, queue, "c", [([(8, 40, 43)], Claim("c", 1, "transfer"))])
     world.turn()
     assert [entry.kind for entry in world.entries[-2:]] == [Kind.CLAIMED, Kind.CLAIMED]  # type: ignore[union-attr]
     world.restart(clean=False)
@@ -296,7 +296,7 @@ def test_a_claim_to_what_has_not_come_yet_waits_for_it(world: World) -> None:
     world.turn()
     assert not world.core.early, "an ack holds against all claims"
     assert canonical(world.core.durable_state()) == canonical(world.folded())
-    world.core.owned_at(world.now, queue, "c", [(8, 50, 51)], Claim("a", 2, "transfer"))
+    world.core.each_owned_at(world.now, queue, "c", [([(8, 50, 51)], Claim("a", 2, "transfer"))])
     world.core.delete_queue(world.now, queue)
     world.turn()
     assert not world.core.early

@@ -200,7 +200,7 @@ def test_claims_to_what_has_not_come_are_remembered_within_a_bound() -> None:
     a.declare("q")
     spans = [(33, lsn, lsn + 1) for lsn in range(1, 2 * EARLY_MOST, 2)]
     claim = a.q().claims(a.core.peers).here.to("b", "transfer")
-    a.core.owned_at(a.now, a.q(), "b", spans, claim)
+    a.core.each_owned_at(a.now, a.q(), "b", [(spans, claim)])
     with pytest.raises(QueueFull, match="claims to messages that have not come"):
-        a.core.owned_at(a.now, a.q(), "b", [(33, 2 * EARLY_MOST + 1, 2 * EARLY_MOST + 2)], claim)
-    assert a.core.owned_at(a.now, a.q(), "b", spans[:100], claim) == 0, "what is known is heard again"
+        a.core.each_owned_at(a.now, a.q(), "b", [([(33, 2 * EARLY_MOST + 1, 2 * EARLY_MOST + 2)], claim)])
+    assert a.core.each_owned_at(a.now, a.q(), "b", [(spans[:100], claim)]) == [0], "what is known is heard again"

@@ -247,10 +247,6 @@ class LinkCommands(QueueCommands):
         self._touch(queue)
         return count
 
-    def owned_at(self, now: Now, queue: Queue, site: str, spans: Iterable[tuple[int, int, int]], claim: Claim) -> int:
-        """Hear from a site one claim, as `each_owned_at`; for how many it holds."""
-        return self.each_owned_at(now, queue, site, [(spans, claim)])[0]
-
     def each_owned_at(
         self, now: Now, queue: Queue, site: str, claimed: Iterable[tuple[Iterable[tuple[int, int, int]], Claim]]
     ) -> list[int]:

@@ -226,10 +226,6 @@ class PolicyCommands(DeliveryCommands):
             raise NotFound(f"no {KINDS[operator]} '{name}' in vhost '{vhost}'")
         return found
 
-    def address_settings(self) -> list[AddressSetting]:
-        """All of them, by vhost and pattern."""
-        return [one for _, one in sorted(self._topology.policies.addresses.items())]
-
     def effective_policy_definition(self, queue: Queue) -> dict[str, object]:
         """What the policy and the operator policy of a queue say together, in their own words; {} without."""
         if queue.ruling is None:
