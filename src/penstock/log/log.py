@@ -88,6 +88,11 @@ class Log(Committing):
         log._warn()
         return log
 
+    @property
+    def why_full(self) -> str:
+        """Why publishes are refused while it is `full`: what is free, and what has to be.  Any thread."""
+        return self._room.why_full()
+
     def mend(self) -> None:
         """Cut what is to be cut, where `open` has left it; before the first append.  OSError.
 

@@ -14,6 +14,7 @@ import threading
 from contextlib import closing
 
 from penstock.ports import Disk, File
+from penstock.units import format_size
 
 RESERVE = "log/reserve"
 _STEP = 1 << 20
@@ -93,6 +94,14 @@ class Room:
     def left(self) -> int:
         """Bytes that can still be written in all.  Any thread."""
         return max(0, self._zeroed - self._offset) + self._held + self._disk.free()
+
+    def why_full(self) -> str:
+        """What is free, and from where on publishes are taken again.  Any thread."""
+        wanted = self._low_space + self._reserve - self._held
+        return (
+            f"the log has no room: the disk of server.data has {format_size(self._disk.free())} free, and publishes "
+            f"are taken again from {format_size(wanted)} on"
+        )
 
     def lacking(self) -> int:
         """Bytes to be freed so that the disk is not full, and not at once full again."""

@@ -28,6 +28,7 @@ from penstock.memory.caches import Caches
 from penstock.records.dataclass import dataclass
 from penstock.server import allocator
 from penstock.server.accounts import Followed
+from penstock.server.alarms import Alarms
 from penstock.server.bulk import RESTORE_PART
 from penstock.server.bulk.log_upkeep import Compactor
 from penstock.server.bulk.process import Bulk
@@ -295,6 +296,7 @@ class App(Server):
         self.keeper = Keeper(self.engine, pools.reading, settings.log, loop, elsewhere, allocator.give_back)
         self.engine.keeper = self.keeper
         self.pace = self.keeper.pace
+        self.alarms = Alarms(self.engine, lambda: self.pace.lag_us)
         self.amqp = AmqpDoor(
             self.engine, self.logins, self.accounts.vhosts, self.counters, amqp_limits(settings), self.users.rights,
             Admission(self.users), certificates=settings.tls.cert_login_from is not None, entry=self.entry,
@@ -392,7 +394,7 @@ class App(Server):
         """What is done once a second: each by itself, whatever becomes of the others."""
         beats = [
             self.engine.tending.beat, self.amqp.beat, self.flight.beat, self.bulk.beat, self.keeper.beat,
-            self.pager.beat,
+            self.pager.beat, self.alarms.beat,
         ]  # fmt: skip
         if self.engine.archive is not None:
             beats.append(self.engine.archive.beat)

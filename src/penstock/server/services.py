@@ -34,6 +34,7 @@ from penstock.server.users import Users
 if TYPE_CHECKING:
     from penstock.config.settings import Settings
     from penstock.log.log import Log
+    from penstock.server.alarms import Alarms
     from penstock.server.amqp.door import AmqpDoor
     from penstock.server.amqp.doors import AmqpDoors
     from penstock.server.bulk.process import Bulk
@@ -190,5 +191,6 @@ class Server:
         self.flight: FlightDoor
         self.keeper: Keeper
         self.pace: Pace
+        self.alarms: Alarms
         self.scratch: Scratch
         self.pager: Pager

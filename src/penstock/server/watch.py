@@ -1,7 +1,7 @@
 """Looks at the server: once a second for what no record and no door tells of, and the census of all queues.
 
-Alarms, limits, dead letters, pipelines, upkeep of the log. What happens to messages is told as a number for the time
-since the last word about it, never one by one.
+Limits, dead letters, pipelines, upkeep of the log; `server.alarms` has what is wrong. What happens to messages is told
+as a number for the time since the last word about it, never one by one.
 
 The census: how many messages every queue has, and how fast they come and go; counted for all onlookers together. The
 first count looks at every queue, a later one at those that something happened to since: ten thousand idle queues cost
@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING
 from penstock.records.dataclass import dataclass
 from penstock.records.event_actions import ENDS
 from penstock.records.rights import MONITORING, Level
-from penstock.units import format_size
 from penstock.wire.http.lists import gathered
 
 if TYPE_CHECKING:
@@ -199,53 +198,6 @@ class Census:
 _depth = attrgetter("messages", "publish_rate")
 
 
-SEGMENTS_LEFT = 2
-"""The disk is nearly full when there is no room for so many segments of the log beyond what is kept free; it is not any
-more once there is room for one more than that."""
-
-
-def alarms(engine: Engine, before: Mapping[str, str], *, slowed_us: int = 0) -> dict[str, str]:
-    """Those of now by name; before: those of the last look.  On the loop; asks the disk how much is free."""
-    found: dict[str, str] = {}
-    log, bodies = engine.log, engine.bodies
-    if engine.broken is not None:
-        found["log"] = f"nothing is stored any more: {engine.broken}; restart the server, it replays the log"
-    if log.full:
-        found["disk_full"] = "the disk is full: publishes are refused until there is room"
-    elif (low := nearly_full(engine, "disk_low" in before)) is not None:
-        found["disk_low"] = low
-    if bodies.tight:
-        limit = format_size(bodies.budget.limit)
-        found["memory"] = f"server.memory ({limit}) is used up by what no cache can give up: publishes go in portions"
-    if log.damage.batches:
-        found["damage"] = f"{log.damage.batches} batches of the log cannot be read; /healthz names them"
-    if slowed_us:
-        milliseconds = slowed_us / 1000
-        found["upkeep"] = f"the log has outgrown log.retention: each batch of publishes waits {milliseconds:g} ms"
-    if stopped := engine.core.stopped:
-        names = ", ".join(f"'{one.name}'" for one in stopped)
-        found["queue_stopped"] = f"an internal error has stopped {names}: start the server again, nothing is lost"
-    if engine.core.draining:
-        found["draining"] = "the server drains: it takes no new messages and no new consumers"
-    return found
-
-
-def nearly_full(engine: Engine, was: bool) -> str | None:
-    """Why the disk of the data folder is nearly full, if so."""
-    settings = engine.log.settings
-    if not settings.low_space:
-        return None  # it is not asked
-    kept = settings.low_space + settings.reserve
-    wanted = kept + (SEGMENTS_LEFT + was) * settings.segment
-    free = engine.log.disk.free()
-    if free >= wanted:
-        return None
-    return (
-        f"the disk has {format_size(free // 1024 * 1024)} left: the log needs {format_size(settings.segment)} for its "
-        f"next segment, and publishes are refused below {format_size(kept)}"
-    )
-
-
 QUIET_S = 5.0
 """A queue that goes on losing messages to its limits is told of once in so long, and so are dead letters."""
 
@@ -259,7 +211,6 @@ class Watch:
     def __init__(self, server: Server) -> None:
         self._server = server
         self.census = Census(server.engine)
-        self.alarms: dict[str, str] = {}
         self._pipelines: dict[str, tuple[object, object]] | None = None  # state and error by name
         self._letters = dict[str, int](server.engine.core.dead_lettered)
         self._lettered = self._now()  # when they were counted
@@ -279,20 +230,11 @@ class Watch:
 
     def look(self) -> None:
         """Tell what has changed since the last look."""
-        self._look_at_alarms()
         self._look_at_letters()
         self._look_at_pipelines()
         self._look_at_upkeep()
         if self.census.gone:
             self._look_at_limits()
-
-    def _look_at_alarms(self) -> None:
-        found = alarms(self._engine, self.alarms, slowed_us=self._server.pace.lag_us)
-        for name in found.keys() - self.alarms.keys():
-            self._tell("alarm.set", {"alarm": name, "reason": found[name]})
-        for name in self.alarms.keys() - found.keys():
-            self._tell("alarm.cleared", {"alarm": name, "reason": self.alarms[name]})
-        self.alarms = found
 
     def _look_at_letters(self) -> None:
         counts, now = self._engine.core.dead_lettered, self._now()

@@ -16,6 +16,7 @@ from urllib.parse import quote
 from penstock.errors import InvalidArgument, PenstockError, Unavailable
 from penstock.log.simdisk import SimDisk
 from penstock.server.accounts import accounts_of
+from penstock.server.alarms import Alarms
 from penstock.server.amqp.door import Admission, AmqpDoor
 from penstock.server.amqp.links import AmqpLink
 from penstock.server.bulk.process import Bulk
@@ -250,6 +251,7 @@ class Doors:
         self.bulk = Bulk(".")  # never asked for anything: a log in memory is read here
         self.counters = Counters()
         self.pace = Pace(self.engine, self.loop.call_later)  # never behind: nothing tends a log in memory
+        self.alarms = Alarms(self.engine, lambda: 0)
         self.serving = True
         self.doors = self.http_doors = None  # clients come to this process
         self.tls = None  # no door of a broker has TLS

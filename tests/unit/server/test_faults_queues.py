@@ -15,8 +15,8 @@ import pytest
 from penstock.core.queue.queue import Queue
 from penstock.errors import Unavailable
 from penstock.records.properties import Properties, encode
+from penstock.server.alarms import alarms
 from penstock.server.faults import reports
-from penstock.server.watch import alarms
 from penstock.wire.amqp import methods as m
 from sim.serverkit import Client, Life
 

@@ -435,7 +435,7 @@ class Steps:
         if run.hops >= HOPS_MOST:
             raise Refused(too_many(run.hops))
         if runtime.log.full:
-            raise DiskFull("the log has no room")
+            raise DiskFull(runtime.log.why_full)
         again = partial(then, again=True)
         if not self._judges.ready([batch], again):
             return True

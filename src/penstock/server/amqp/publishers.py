@@ -252,7 +252,7 @@ class Publishers:
         if self.engine.broken is not None:
             return Refused(f"the log is broken: {self.engine.broken}")
         if self.engine.log.full:
-            return DiskFull("the log has no room")
+            return DiskFull(self.engine.log.why_full)
         if self.engine.core.draining:
             return Draining("the server drains: it takes no new messages")
         return None

@@ -63,7 +63,7 @@ def refusal(engine: Engine, *, new: bool = False) -> PenstockError | None:
     if engine.broken is not None:
         return LogBroken(f"the log is broken: {engine.broken}")
     if engine.log.full:
-        return DiskFull("the log has no room")
+        return DiskFull(engine.log.why_full)
     if new and engine.core.draining:
         return Draining("the server drains: it takes no new messages")
     return None

@@ -283,7 +283,7 @@ class Place:
         return {
             "time": engine.clock.wall() / 1e6,
             "status": self._events.facts.health().get("status"),
-            "alarms": [{"alarm": name, "reason": why} for name, why in self._watch.alarms.items()],
+            "alarms": [{"alarm": name, "reason": why} for name, why in self._server.alarms.now.items()],
             "memory": {"used": budget.used, "limit": budget.limit, "resident": resident_bytes()},
             "disk_free": log.disk.free(),
             "log": {

@@ -78,7 +78,7 @@ class Commands(Operating):
         """LogBroken or DiskFull when nothing can be stored."""
         self.usable()
         if self.engine.log.full:
-            raise DiskFull("the log has no room")
+            raise DiskFull(self.engine.log.why_full)
 
 
 GET_BYTES = 16 << 20

@@ -172,7 +172,7 @@ class _Feed:
     def _wait(self) -> None:
         if not self._full:
             self._full = True
-            logger.warning("rows of %r wait: the log has no room", self.shown.name)
+            logger.warning("rows of %r wait: %s", self.shown.name, self._runtime.log.why_full)
         self._drop_oldest()
         self._due = self._runtime.clock.mono() + AGAIN_US
         self._alarms.add(self)

@@ -1,0 +1,91 @@
+"""Alarms: what is wrong with the server while it goes on, by name, with the reason.
+
+They are looked at once a second, whoever listens: one that is set or over is a line of the server's log and an event.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from penstock.units import format_size
+
+if TYPE_CHECKING:
+    from penstock.server.engine import Engine
+
+logger = logging.getLogger("penstock.server")
+
+SEGMENTS_LEFT = 2
+"""The disk is nearly full when there is no room for so many segments of the log beyond what is kept free; it is not any
+more once there is room for one more than that."""
+
+
+def alarms(engine: Engine, before: Mapping[str, str], *, slowed_us: int = 0) -> dict[str, str]:
+    """Those of now by name; before: those of the last look.  On the loop; asks the disk how much is free."""
+    found: dict[str, str] = {}
+    log, bodies = engine.log, engine.bodies
+    if engine.broken is not None:
+        found["log"] = f"nothing is stored any more: {engine.broken}; restart the server, it replays the log"
+    if log.full:
+        found["disk_full"] = f"{log.why_full}: publishes are refused until there is room"
+    elif (low := nearly_full(engine, "disk_low" in before)) is not None:
+        found["disk_low"] = low
+    if bodies.tight:
+        limit = format_size(bodies.budget.limit)
+        found["memory"] = f"server.memory ({limit}) is used up by what no cache can give up: publishes go in portions"
+    if log.damage.batches:
+        found["damage"] = f"{log.damage.batches} batches of the log cannot be read; /healthz names them"
+    if slowed_us:
+        milliseconds = slowed_us / 1000
+        found["upkeep"] = f"the log has outgrown log.retention: each batch of publishes waits {milliseconds:g} ms"
+    if stopped := engine.core.stopped:
+        names = ", ".join(f"'{one.name}'" for one in stopped)
+        found["queue_stopped"] = f"an internal error has stopped {names}: start the server again, nothing is lost"
+    if engine.core.draining:
+        found["draining"] = "the server drains: it takes no new messages and no new consumers"
+    return found
+
+
+def nearly_full(engine: Engine, was: bool) -> str | None:
+    """Why the disk of the data folder is nearly full, if so."""
+    settings = engine.log.settings
+    if not settings.low_space:
+        return None  # it is not asked
+    kept = settings.low_space + settings.reserve
+    wanted = kept + (SEGMENTS_LEFT + was) * settings.segment
+    free = engine.log.disk.free()
+    if free >= wanted:
+        return None
+    return (
+        f"the disk has {format_size(free // 1024 * 1024)} left: the log needs {format_size(settings.segment)} for its "
+        f"next segment, and publishes are refused below {format_size(kept)}"
+    )
+
+
+class Alarms:
+    """Those that are set.  Belongs to the loop's thread."""
+
+    def __init__(self, engine: Engine, slowed_us: Callable[[], int]) -> None:
+        """slowed_us: how long upkeep has each batch of publishes wait."""
+        self.now: dict[str, str] = {}
+        self._engine = engine
+        self._slowed_us = slowed_us
+        self._since: dict[str, int] = {}  # by name, monotonic
+
+    def beat(self) -> None:
+        """Tell what has changed since the last look."""
+        mono = self._engine.clock.mono()
+        found, before = alarms(self._engine, self.now, slowed_us=self._slowed_us()), self.now
+        self.now = found
+        for name in found.keys() - before.keys():
+            self._since[name] = mono
+            logger.warning("alarm %s: %s", name, found[name])
+            self._tell("alarm.set", name, found[name])
+        for name in before.keys() - found.keys():
+            lasted = (mono - self._since.pop(name)) / 1e6
+            logger.warning("alarm %s is over, after %.0f s", name, lasted)
+            self._tell("alarm.cleared", name, before[name])
+
+    def _tell(self, event: str, name: str, reason: str) -> None:
+        self._engine.notices.feed.tell(event, self._engine.clock.wall(), {"alarm": name, "reason": reason})
