@@ -29,6 +29,7 @@ from penstock.core.state.fold import Fold
 from penstock.core.state.lsns import flat
 from penstock.core.state.pending import DecidedPart
 from penstock.core.streams import Link, sinks
+from penstock.errors import PenstockError
 from penstock.log.log import Log
 from penstock.log.simdisk import SimDisk
 from penstock.memory.slab import Piece
@@ -76,7 +77,7 @@ class Nobody(Receiver):
     full = False
 
     def deliver(self, effect: Delivery, piece: Piece) -> None: ...
-    def cancelled(self, consumer: Consumer) -> None: ...
+    def cancelled(self, consumer: Consumer, why: PenstockError) -> None: ...
 
 
 def batch(instance: Instance, topic: str, *bodies: bytes, header: bytes = DURABLE) -> Publishes:

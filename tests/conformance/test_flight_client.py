@@ -12,6 +12,7 @@ import pytest
 
 import penstock
 from flight_house import FlightHouse
+from penstock.core.queue.queue import Queue
 from penstock.server.flight.door import FlightLimits
 
 pytestmark = pytest.mark.conformance
@@ -343,6 +344,23 @@ def test_a_deleted_queue_ends_its_consumers(client: penstock.Client) -> None:
         assert consumer.queues == ["q"], "the server has taken it"
         client.delete("q")
         with pytest.raises(penstock.NotFound, match="was deleted"):
+            consumer.take(30)
+
+
+def test_a_queue_that_a_fault_stops_ends_its_consumers_and_they_hear_its_name(
+    client: penstock.Client, house: FlightHouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> None:
+        raise RuntimeError
+
+    client.declare("q", lease_period=1)
+    client.publish("q", b"1")
+    with client.consume("q", reconnect=0) as consumer:
+        assert consumer.take(30) is not None
+        monkeypatch.setattr(Queue, "tick", fails)
+        house.clock.ahead += 2_000_000
+        house.run(house.engine.tick)
+        with pytest.raises(penstock.Unavailable, match="queue 'q' in vhost '/' was stopped by an internal error"):
             consumer.take(30)
 
 

@@ -70,7 +70,7 @@ class Taker(Receiver):
             self.house.judge.row(lsn, body)
             self.held.append(lsn)
 
-    def cancelled(self, consumer: Consumer) -> None:
+    def cancelled(self, consumer: Consumer, why: PenstockError) -> None:
         self.consumer = None
 
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from penstock.core.action_rules import Happening, Rule
     from penstock.core.queue.order.ranks import Ranking
     from penstock.core.state.pending import Spans
+    from penstock.errors import PenstockError
     from penstock.expr import Filter, Matcher, Value
     from penstock.expr.json_schema import BodyCheck
     from penstock.records.entries import Publishes, Rows, Topic
@@ -139,9 +140,10 @@ class Stopped:
 
 @dataclass(slots=True, eq=False)
 class Cancelled(Generic[ConsumerT]):
-    """The queue is gone under this consumer."""
+    """The queue is gone under this consumer, or gives nothing any more."""
 
     consumer: ConsumerT
+    why: PenstockError
 
 
 @dataclass(slots=True, eq=False)

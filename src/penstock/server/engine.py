@@ -129,7 +129,7 @@ class Engine(Runtime):
             e.Stopped: self._stopped,
             e.Swept: self._swept,
             e.Overdue: lambda effect: effect.tell(effect.timeout),
-            e.Cancelled: lambda effect: receiver_of(effect.consumer).cancelled(effect.consumer),
+            e.Cancelled: lambda effect: receiver_of(effect.consumer).cancelled(effect.consumer, effect.why),
         }
 
     def run_off(

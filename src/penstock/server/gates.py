@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from penstock.core.queue.dispatching.consumers import Consumer
     from penstock.core.queue.dispatching.consumers import TargetList as Matches
     from penstock.core.queue.queue import Queue
+    from penstock.errors import PenstockError
     from penstock.memory.shelf import TargetList
     from penstock.records.entries import Topic
     from penstock.server.faults import Asker
@@ -84,8 +85,8 @@ class Receiver(Protocol):
         """Send one row, whose content is this."""
         self.deliver(effect, Piece(effect.chunk, topic, properties, [body], len(properties) + len(body)))
 
-    def cancelled(self, consumer: Consumer) -> None:
-        """The queue went away under the consumer."""
+    def cancelled(self, consumer: Consumer, why: PenstockError) -> None:
+        """The queue went away under the consumer, or gives nothing any more."""
         ...
 
 

@@ -243,8 +243,8 @@ class Subscription(Receiver):
                 )
             )
 
-    def cancelled(self, consumer: Consumer) -> None:
-        """A queue was deleted; one that names several goes on with the others."""
+    def cancelled(self, consumer: Consumer, why: PenstockError) -> None:
+        """A queue was deleted or stopped; one that names several goes on with the others."""
         if self.wish is not None and self.wish.pattern is None:
             self.wish = None
 

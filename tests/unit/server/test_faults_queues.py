@@ -18,7 +18,7 @@ from penstock.records.properties import Properties, encode
 from penstock.server.alarms import alarms
 from penstock.server.faults import reports
 from penstock.wire.amqp import methods as m
-from sim.serverkit import Client, Life
+from sim.serverkit import Client, Content, Life
 
 SECOND = 1_000_000
 QUEUES = ("other",)
@@ -154,6 +154,37 @@ def test_a_queue_that_fails_at_its_time_is_stopped_alone_and_a_start_has_all_of_
     assert b"new" in here["bad"]
     last.core.queue("/", "bad").check()
     assert not last.core.stopped
+
+
+@pytest.mark.parametrize("name", ["what is looked at", "a message that came late", "what was given out"])
+def test_who_consumes_from_one_that_is_stopped_is_told_and_settles_what_it_holds(
+    name: str, life: Life, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant = Plant(monkeypatch, PLACES[name])
+    fill(life)
+    client, beside = ask(life, "bad"), ask(life, "beside")
+    life.core.attendance = []
+    assert client.take(m.BasicConsumeOk)
+    assert beside.take(m.BasicConsumeOk)
+    plant.there = True
+    pass_time(life, PLACES[name].after)
+    came = client.take_all()
+    held = [one for one in came if isinstance(one, Content)]
+    assert came == [*held, m.BasicCancel("c", True)]
+    assert m.BasicCancel("c", True) not in beside.take_all()
+    queue = life.core.queue("/", "bad")
+    assert len(queue.consumers) == 0
+    assert [(came, one.tag) for came, one in life.core.attendance] == [(False, "c")]
+    before = queue.leased
+    client.method(m.BasicAck(held[0].tag))
+    life.run()
+    assert queue.leased == before - 1
+    client.method(m.BasicCancel("c"))
+    life.run()
+    assert client.take(m.BasicCancelOk)
+    client.lose()
+    life.run()
+    assert life.engine.faults.fatal is None
 
 
 def starts_stopped(life: Life, name: str) -> None:

@@ -31,7 +31,7 @@ from penstock.core.queue.expiry import deadlines
 from penstock.core.queue.order.runs import packed
 from penstock.core.queue.queue import Queue
 from penstock.core.queue.settling.deferred import Deferred
-from penstock.core.queue.stopped import stop_those_in
+from penstock.core.queue.stopped import end_consumers, stop_those_in
 from penstock.core.state import pending
 from penstock.core.state.capture import Captured, Marked, Snapshot
 from penstock.core.state.durable import DECLARED, DEFAULTS, DurableState, Reign, copies
@@ -295,9 +295,12 @@ class Life(RecoveryCommands):
             if not stopped:
                 raise
             self._stopped += stopped
+            self._out.effect(Stopped([(one.vhost, one.name) for one in stopped], error))
             for one in stopped:
                 self._touch(one)
-            self._out.effect(Stopped([(one.vhost, one.name) for one in stopped], error))
+                ended = end_consumers(one, self._out)
+                if self.attendance is not None:
+                    self.attendance += [(False, consumer) for consumer in ended]
 
     @property
     def stopped(self) -> list[Queue]:

@@ -27,6 +27,7 @@ from penstock.core.queue.settling.attempts import FRESH
 from penstock.core.queue.settling.leases import SLOT
 from penstock.core.queue.whole import AT_ONCE, DISPATCH, PACE, PAUSE, TRIM
 from penstock.core.state.lsns import Ints, flat
+from penstock.errors import NotFound
 from penstock.records.causes import CANCELLED, LEFT_BEHIND
 from penstock.records.chunks import Chunk, Now, pack_pairs
 from penstock.records.kinds import Kind
@@ -158,7 +159,7 @@ def delete(queue: Contents, now: Now, sink: Sink) -> int:
     for consumer in list(queue.all_consumers):
         if not consumer.closed:
             if not consumer.fenced:  # a stream's silent one: its reader hears of it when it asks
-                sink.effect(Cancelled(consumer))
+                sink.effect(Cancelled(consumer, _deleted(queue)))
             close(queue, consumer)
         queue.freed(consumer, consumer.leases.clear())
         queue.drop_if_done(consumer)
@@ -168,6 +169,10 @@ def delete(queue: Contents, now: Now, sink: Sink) -> int:
     queue.agenda &= ~AT_ONCE
     queue.carry_on(now, sink)
     return count
+
+
+def _deleted(queue: Contents) -> NotFound:
+    return NotFound(f"queue '{queue.name}' in vhost '{queue.vhost}' was deleted")
 
 
 def ready_pairs(queue: Contents) -> list[int]:

@@ -1,7 +1,8 @@
 """A queue that a fault has stopped: what it has in memory may be other than what the log says.
 
 It takes messages, for the log says whose they are, and what its consumers hold is settled.  It gives nothing out and
-does nothing that is due, so no record follows from what may be wrong, and it keeps the whole log: no checkpoint is
+does nothing that is due, and its consumers end: they would wait for nothing.  So no record follows from what may be
+wrong, and it keeps the whole log: no checkpoint is
 taken of it, and nothing of the log goes.  A start has it as the log says.
 """
 
@@ -9,8 +10,9 @@ from __future__ import annotations
 
 from traceback import walk_tb
 
-from penstock.core.effects import Sink
+from penstock.core.effects import Cancelled, Sink
 from penstock.core.queue.dispatching.consumers import Consumer
+from penstock.core.queue.dispatching.roster import Roster
 from penstock.core.queue.queue import Queue
 from penstock.errors import Unavailable
 from penstock.records.chunks import Now
@@ -68,13 +70,31 @@ class Stopped(Queue):
         return 0
 
 
+def _why(queue: Queue) -> Unavailable:
+    return Unavailable(
+        f"queue '{queue.name}' in vhost '{queue.vhost}' was stopped by an internal error: it takes messages, and "
+        "gives none until the server is started again; its log tells more"
+    )
+
+
 def refuse_stopped(queue: Queue) -> None:
     """Unavailable for who would take messages of one."""
     if queue.stopped:
-        raise Unavailable(
-            f"queue '{queue.name}' in vhost '{queue.vhost}' was stopped by an internal error: it takes messages, and "
-            "gives none until the server is started again; its log tells more"
-        )
+        raise _why(queue)
+
+
+def end_consumers(queue: Queue, sink: Sink) -> list[Consumer]:
+    """End the consumers of one that was stopped; those that were pushed to.  What they hold they may still settle.
+
+    Its roster may be half changed, so nobody is taken out of it: it is another one.
+    """
+    ended = [one for one in queue.all_consumers if not one.closed]
+    for consumer in ended:
+        consumer.closed = True
+        if not consumer.fenced:  # a stream's silent one: its reader hears of it when it asks
+            sink.effect(Cancelled(consumer, _why(queue)))
+    queue.roster = Roster()
+    return [one for one in ended if not one.passive]
 
 
 def stop_those_in(error: Exception) -> list[Queue]:

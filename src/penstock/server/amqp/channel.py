@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from penstock.core.effects import Verb
-from penstock.errors import LogBroken, NotFound, PreconditionFailed, ProtocolError
+from penstock.errors import LogBroken, NotFound, PenstockError, PreconditionFailed, ProtocolError
 from penstock.records.chunks import Chunk, Now, as_chunk
 from penstock.records.entries import fence_of
 from penstock.records.one_or_each import value_at
@@ -399,8 +399,8 @@ class Channel(Receiver):
         self.session.outgoing.deliver(self.number, frames, piece.size)
         self.session.counters.delivered_consume_manual_ack += len(bodies)
 
-    def cancelled(self, consumer: Consumer) -> None:
-        """The queue went away: tell a client that understands it, and forget the consumer.
+    def cancelled(self, consumer: Consumer, why: PenstockError) -> None:
+        """The queue went away or was stopped: tell a client that understands it, and forget the consumer.
 
         Its deliveries stay known: a client that settles them now is late, not wrong.
         """

@@ -160,12 +160,12 @@ class Exchange(Receiver):
             self.engine.core.hold(self.wish)
         self._down.ring()
 
-    def cancelled(self, consumer: Consumer) -> None:
-        """A queue went away; one that consumes from several goes on with the others."""
+    def cancelled(self, consumer: Consumer, why: PenstockError) -> None:
+        """A queue went away or was stopped; one that consumes from several goes on with the others."""
         if self.wish is not None and self.wish.pattern is not None:
             return
         self.wish = None
-        self.end(NotFound(f"queue {self.command.queue!r} in vhost {self.command.vhost!r} was deleted"))
+        self.end(why)
 
     # -- loop: life
 

@@ -278,8 +278,8 @@ class Getter(Receiver):
             self.got.append(Got(topic.exchange, topic.name, header, body, effect.redelivered, left + behind))
             self.bytes += len(body)
 
-    def cancelled(self, consumer: Consumer) -> None:
-        """The queue went away; what it had delivered is answered."""
+    def cancelled(self, consumer: Consumer, why: PenstockError) -> None:
+        """The queue went away or was stopped; what it had delivered is answered."""
 
 
 PEEK_MOST = 1000
