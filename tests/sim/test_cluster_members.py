@@ -99,6 +99,13 @@ def test_what_a_log_claims_is_there_after_a_power_cut(shape: tuple[int, int]) ->
     assert seen["opened alone"] > FEW // 2, seen
 
 
+def test_what_a_leader_found_is_not_claimed_of_the_disks_of_others() -> None:
+    """It alone has the last of another term, and copies it to one that loses power before its sync."""
+    broken, seen = chained([497], (3, 1))
+    assert broken is None
+    assert seen["opened alone"], seen
+
+
 def test_so_many_schedules_are_tried() -> None:
     assert len(SHAPES) * (RANDOM + CHAINS * CHAIN) >= 2000
 
@@ -258,7 +265,7 @@ _run = Committing._run
 
 
 def _claims_what_it_has_itself(self: Committing, commit: Commit) -> None:
-    commit.synced = self.synced
+    commit.claim = self.synced
     _run(self, commit)
 
 

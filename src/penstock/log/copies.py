@@ -3,8 +3,8 @@
 The copy that the newest term wrote is what the others are held against.  Files that were copied are the same bytes;
 where one was rewritten since, the rows that both have are compared.  Where a copy goes on otherwise, what lies there is
 of a leader that was followed by another one, and was never confirmed: unless that leader claims that it was committed.
-A batch claims what every disk that counts had when it was written.  What a leader claims before its first record is
-committed is what it found, and says nothing of other disks.
+A batch claims what every disk that counts had when it was written.  Where a confirm waits for the leader's disk alone,
+what it claims below its own first record is what it found, and says nothing of other disks.
 
 Nothing is changed and nothing locked.  Servers may run: what they write meanwhile is not seen.
 """

@@ -9,8 +9,9 @@ The loop gathers entries; whenever the writer is idle it gets all of them as one
 
 Three positions: `durable` is how far effects may go (what `sync` promises), `written` is how far commits have ended
 here, and `synced` how far this disk was told to be; under `sync = commit` they are one.  In a cluster `durable` is what
-`committed` says: what every disk has that counts.  Until `start_thread` commits happen in `flush()` and `tick()`,
-synchronously.
+`committed` says: what every disk has that counts.  A batch claims no more than that, for the same bytes lie on all of
+them: of what a start found here, nothing, before `committed` speaks of it.  Until `start_thread` commits happen in
+`flush()` and `tick()`, synchronously.
 All belongs to one thread, the loop's.  What is written is not read here, and nothing is deleted.
 
 What gathers also says what the commit must be: some kinds are synced whatever the setting says, a base is remembered
@@ -110,10 +111,10 @@ class Gathering:
         else:
             self._vias.learn(control.via, control.header)
 
-    def take(self, synced: int, sync: bool) -> Commit:
-        """All of it as a commit.  `synced`: the LSN known to be synced."""
+    def take(self, claim: int, sync: bool) -> Commit:
+        """All of it as a commit.  claim: as of `Commit`."""
         commit = Commit(
-            self.entries, synced, sync, size=self.bytes, rows=self.rows, base=self._base, roll=self.must_roll
+            self.entries, claim, sync, size=self.bytes, rows=self.rows, base=self._base, roll=self.must_roll
         )
         self.entries, self.bytes, self.rows = [], 0, 0
         self.urgent = self.must_sync = self.must_roll = self._base = False
@@ -183,6 +184,7 @@ class Committing:
         self._idle_since = clock.mono()
         self._last_sync = self._idle_since
         self._unmarked = unmarked
+        self._agreed = 0  # LSN up to which every disk has all that counts, where others copy the log
         self._last_look = self._idle_since
         self._base_floor = 0
         self._committer: Committer | None = None  # None: commits happen where they are asked for
@@ -221,6 +223,7 @@ class Committing:
         on_synced: called on the loop with what this disk has
         """
         self._appender.told, self.on_synced = told, on_synced
+        self._unmarked = False  # what was found here others may lack
         self._appender.tell()
         on_synced(self.synced)
 
@@ -231,11 +234,17 @@ class Committing:
 
     def committed(self, lsn: int) -> None:
         """Every disk that counts, this one among them, has all up to this LSN."""
+        self._agreed = max(self._agreed, lsn)
         if lsn > self.durable and not self.broken:
             self.durable = lsn
             self._base_floor = max(self._base_floor, self._gathered.base_floor(lsn))
             self._arm()
             self.on_durable(lsn)
+
+    @property
+    def _claim(self) -> int:
+        """The LSN up to which a batch may say that all is on the disk, whoever has a copy of it."""
+        return min(self.synced, self._agreed) if self.copied else self.synced
 
     def append(self, entries: Sequence[Entry], *, urgent: bool = True, sync: bool = False) -> None:
         """Gather entries, in LSN order, for the next commit.
@@ -327,10 +336,10 @@ class Committing:
         if gathered.must_sync or (gathered.entries and waited):
             self._hand_over()
         elif self.settings.sync == "interval" and self.synced < self.durable and now >= self._sync_due():
-            self._run(Commit([], self.synced, True))
+            self._run(Commit([], self._claim, True))
         elif self._may_mark and now - self._idle_since >= self.settings.idle_mark:
             self._unmarked = False
-            self._run(Commit([], self.synced, self.settings.sync == "commit", mark=self.written + 1))
+            self._run(Commit([], self._claim, self.settings.sync == "commit", mark=self.written + 1))
         if self._room.full and now - self._last_look >= _RECHECK:
             self._last_look = now
             self._look()
@@ -375,7 +384,7 @@ class Committing:
         sync = self._gathered.must_sync or policy == "commit"
         if policy == "interval" and not sync:
             sync = self._clock.mono() >= self._sync_due()
-        self._run(self._gathered.take(min(self.synced, self.durable), sync))
+        self._run(self._gathered.take(self._claim, sync))
 
     def _run(self, commit: Commit) -> None:
         self._running = commit
@@ -448,7 +457,7 @@ class Committing:
         if self.broken:
             return
         self.broken = f"the log cannot be written: {error}"
-        self.pending_bytes -= self._gathered.take(self.synced, False).size
+        self.pending_bytes -= self._gathered.take(self._claim, False).size
         logger.error("%s; nothing is confirmed until the server is restarted", self.broken)
         failure = LogBroken(self.broken)
         failure.__cause__ = error
@@ -485,9 +494,9 @@ class Committing:
         if clean:
             self.flush()
             if not self.broken:
-                self._run(Commit([], self.synced, True))
+                self._run(Commit([], self._claim, True))
                 self.flush()
-                self._run(Commit([], min(self.synced, self.durable), True, mark=STOPPED))
+                self._run(Commit([], self._claim, True, mark=STOPPED))
                 self.flush()
         self._closed = True
         if self._committer is not None:

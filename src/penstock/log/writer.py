@@ -80,7 +80,7 @@ class Commit:
     """What the writer is to do, and then what it did."""
 
     entries: list[Entry]
-    synced: int  # the LSN known to be synced when the commit was handed over
+    claim: int  # the LSN up to which its batches may say that all is on the disk
     sync: bool
     mark: int = -1  # write a mark: the next LSN, or STOPPED; -1: none
     size: int = 0  # bytes, as gathered
@@ -231,7 +231,7 @@ class Appender:
             small = commit.rows <= self._rows and commit.size <= self._bytes and not commit.base and commit.rows
             batches = [commit.entries] if small else cut(commit.entries, self._rows, self._bytes)
             for entries in batches:
-                made = self.encoder.encode(entries, commit.synced, self._offset)
+                made = self.encoder.encode(entries, commit.claim, self._offset)
                 if self._offset + made.size > self._limit and self._offset > self.segment.start:
                     self._roll(made.first)
                     self.encoder.move(made, self._offset)
@@ -253,7 +253,7 @@ class Appender:
 
     def _mark(self, commit: Commit) -> None:
         """Write how far all is durable, where no batch has said it."""
-        mark = self.encoder.mark(commit.mark, commit.synced, self._offset)
+        mark = self.encoder.mark(commit.mark, commit.claim, self._offset)
         if mark is not None:
             self._write(len(mark), mark)
             self._offset += len(mark)

@@ -107,7 +107,7 @@ def test_what_its_leader_claims_to_be_committed_must_be_in_the_newest(first: Pat
     assert lsns == [TERM + 4, TERM + 4]
 
 
-def test_what_a_leader_found_and_claims_before_its_own_first_record_is_committed_is_no_proof(first: Path) -> None:
+def test_what_a_leader_found_and_claims_by_its_own_disk_is_no_proof(first: Path) -> None:
     """Its boot record claims what lay before it on its own disk; it was over before the others had that."""
     lost = copied(first, "lost")
     write(lost, [message(TERM + 4)])

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from penstock.errors import InvalidArgument, LogBroken
-from penstock.log.frame import FrameReader, Window
+from penstock.log.frame import STOPPED, FrameReader, Window
 from penstock.log.log import Log
 from penstock.log.simdisk import SimDisk
 from penstock.records.entries import Control, Entry, Group, Publishes, Topic
@@ -299,6 +299,37 @@ def test_in_a_cluster_nothing_is_durable_before_every_copy_has_it() -> None:
     assert claims(disk, log) == [0, 0, 2]
     log.committed(4)
     assert heard == [2, 4]
+
+
+def test_what_a_leader_found_is_claimed_when_every_copy_has_it() -> None:
+    """It may be the only one that has what another leader wrote last: all copies get its batches, and its marks."""
+    disk, clock = SimDisk(), FakeClock()
+    log = opened(disk)
+    for lsn in (1, 2, 3):
+        commit(log, messages(lsn, b"a"))
+    disk.kill()
+    log = opened(disk, clock=clock)
+    log.wait_for_copies(lambda *place: None, lambda lsn: None)
+    clock.pass_by(1_000_000)
+    log.tick()
+    commit(log, messages(11, b"boot"))
+    log.committed(1)
+    commit(log, messages(12, b"b"))
+    log.committed(3)
+    assert log.durable == 3
+    commit(log, messages(13, b"c"))
+    log.committed(13)
+    commit(log, messages(14, b"d"))
+    assert claims(disk, log) == [0, 1, 2, 0, 1, 3, 13]
+    disk.kill()
+    log = opened(disk)
+    log.wait_for_copies(lambda *place: None, lambda lsn: None)
+    log.close()  # before its first record is anywhere else
+    [segment] = log.segments()
+    file = disk.open(segment.name, readonly=True)
+    mark = FrameReader().at(Window(file, file.size()), segment.bytes)
+    assert mark is not None
+    assert (mark.lsn, mark.rows, mark.durable) == (STOPPED, 0, 0)
 
 
 def test_a_mark_waits_for_the_copies() -> None:
