@@ -253,11 +253,13 @@ def test_a_stream_that_nobody_reads_lets_go(
         assert reader.plan(first["start"])["end"] == first["end"]
         assert client.streams()[0]["state"] == "held"
     house.clock.ahead += 3_700_000_000
-    house.run(house.engine.tick)
-    house.beat()
+    for _ in range(3):
+        house.run(house.engine.tick)
+        house.beat()
     [stream] = client.streams()
     assert (stream["state"], stream["holds_from"], stream["held_bytes"]) == ("abandoned", None, 0)
     assert stream["read_seconds"] == pytest.approx(3_700, abs=60)
-    assert "stream 's' is abandoned: nobody has read it for 1h, and it holds nothing any more" in caplog.text
+    said = "stream 's' is abandoned: nobody has read it for 1h, and it holds nothing any more"
+    assert caplog.text.count(said) == 1
     assert reader.plan(first["start"])["parts"] == first["parts"], "its reader comes back, and it holds again"
     assert client.streams()[0]["holds_from"] == first["start"]

@@ -21,13 +21,14 @@ EXPRESSIONS = ("filter", "barrier_expression", *VALUES)
 """Settings of queues that are expressions; those of `VALUES` are worth something else than true or false."""
 
 
-def mistakes_inside(settings: Settings) -> Iterator[Problem]:
-    """All of them."""
+def mistakes_inside(settings: Settings, *, serves: bool = True) -> Iterator[Problem]:
+    """All of them; without `serves` certificates apart, which are the server's, that may be on another machine."""
     yield from _in_expressions(settings)
     yield from _in_actions(settings)
     yield from _in_entitlements(settings)
     yield from _in_views(settings)
-    yield from _in_certificates(settings)
+    if serves:
+        yield from _in_certificates(settings)
 
 
 def _expressions(settings: Settings) -> Iterator[tuple[Path_, str | None, str]]:

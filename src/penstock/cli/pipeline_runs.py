@@ -58,7 +58,7 @@ def chosen(what: Sequence[str], config: str) -> tuple[Settings, str, list[Any]]:
     if len(files) > 1:
         raise SettingsError(f"name one settings file, not {' and '.join(files)}")
     file = files[0] if files else config
-    settings = read_settings(file, {})
+    settings = read_settings(file, {}, inside=True, serves=False)
     names = [one for one in what if one not in files]
     return settings, file, _named(settings, file, names)
 
@@ -315,7 +315,7 @@ def backfill(
     from penstock.spark.remote import remote
     from penstock.spark.sessions import find_java
 
-    settings = read_settings(config, {})
+    settings = read_settings(config, {}, inside=True, serves=False)
     found = _named(settings, config, [name])
     given = found[0].model_dump(mode="json", by_alias=True)
     given_outputs = {"topic": topic, "queue": queue, "table": table}
@@ -409,7 +409,7 @@ def reset(
     from penstock.spark.pipelines.folders import locked
     from penstock.spark.pipelines.reset import ask, foreseen, request_of
 
-    settings = read_settings(config, {})
+    settings = read_settings(config, {}, inside=True, serves=False)
     folder = folder_of(settings)
     pipeline = pipeline_of(settings, config, name, where_of(settings, url), folder)
     told = foreseen(pipeline, keep_place=keep_place)

@@ -11,6 +11,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from enum import Enum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -44,18 +45,25 @@ DECLARED = (
 
 
 def read_settings(
-    config: str | None, options: dict[str, str | None], *, tell: bool = False, inside: bool = False
+    config: str | None,
+    options: dict[str, str | None],
+    *,
+    tell: bool = False,
+    inside: bool = False,
+    serves: bool = True,
 ) -> Settings:
     """Settings of a file, the environment and options (`section.key` -> text, None where not given).
 
     With `tell`, what is not the same here as in the server that a file was written for is listed on standard error;
-    with `inside`, what is wrong in filters and certificates is told with all that is wrong.
+    with `inside`, what is wrong in filters and, where it `serves`, in certificates is told with all that is wrong.
     """
     from penstock.config.load import load_bytes, load_converted, load_mapping, no_judge
 
     judge = no_judge
     if inside:
-        from penstock.cli.mistakes_inside import mistakes_inside as judge
+        from penstock.cli.mistakes_inside import mistakes_inside
+
+        judge = partial(mistakes_inside, serves=serves)
     given = {place: value for place, value in options.items() if value is not None}
     if config is None:
         return load_mapping({}, environ=os.environ, options=given, judge=judge)
@@ -134,7 +142,7 @@ def up(
 
     Example: penstock up penstock.toml
     """
-    settings = read_settings(config, {})
+    settings = read_settings(config, {}, inside=True)
     check_ready_file(ready_file)
     from penstock.cli.supervisor import up as run
 
@@ -142,7 +150,7 @@ def up(
         settings,
         ready_file=ready_file,
         file=Path(config),
-        reload=lambda: read_settings(config, {}),
+        reload=lambda: read_settings(config, {}, inside=True),
         spark_log=spark_log,
     )
 

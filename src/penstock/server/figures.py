@@ -69,6 +69,8 @@ def standings(engine: Engine) -> list[Standing]:
         idle = (now - seen) / 1e6 if seen else -1.0
         lag, age = _behind(engine, name, state, queues)
         messages = ahead.get(name) if state.mode == "log" else lag
+        if messages == 0:
+            age = 0.0  # what it has not read is records of other kinds
         out.append(Standing(name, state.mode, lag, messages, max(age, 0.0), held, max(idle, 0.0) if seen else idle))
     return out
 

@@ -241,6 +241,22 @@ def test_all_mistakes_are_told_at_once(run: Run, tmp_path: Path, command: str) -
     assert '[[view]] "v": the expression ends' in err
 
 
+@pytest.mark.parametrize(
+    "command", ["up FILE", "pipeline check FILE", "pipeline run FILE", "pipeline reset p FILE --yes"]
+)
+def test_who_reads_settings_with_pipelines_is_told_of_filters_too(run: Run, tmp_path: Path, command: str) -> None:
+    """With the mistakes of values; certificates are the server's alone, who may be elsewhere."""
+    bad = tmp_path / "bad.toml"
+    bad.write_text(
+        '[server]\nsync = "never"\n[[queue]]\nname = "q"\nfilter = "/a >"\n[[entitlement]]\nread = "/c >"\n'
+        '[tls]\ncertificate = "none.pem"\nkey = "none.key"\n'
+    )
+    status, _, err = run(*command.replace("FILE", str(bad)).split())
+    told = [line.partition(f"{bad}:")[2] for line in err.splitlines() if f"{bad}:" in line]
+    assert status == 2
+    assert sorted(int(line.partition(":")[0]) for line in told) == [2, 5, 7, *[9] * command.startswith("up")], err
+
+
 def test_check_counts_every_section(run: Run, tmp_path: Path) -> None:
     good = tmp_path / "good.toml"
     good.write_text(

@@ -54,8 +54,12 @@ def test_messages_of_its_topic_are_counted(client: Any) -> None:
     until(client, "s", 0)
     assert client.action("plan_range", stream="s", epoch=epoch, start=second["end"])["end"] == second["end"]
     publish("others", 5)
+    until(client, "s", 0)
+    [stream] = client.streams()
+    assert (stream["lag"] > 0, stream["age_seconds"]) == (True, 0), "it is level: what it has not read is not for it"
     publish("mine", 1)
     until(client, "s", 1)
+    assert client.streams()[0]["age_seconds"] > 0
     assert client.action("stream_lag", with_vhost=False, stream="s")["messages"] == 1
 
 
