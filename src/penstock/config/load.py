@@ -14,6 +14,7 @@ import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from types import UnionType
 from typing import Annotated, NamedTuple, Union, cast, get_args, get_origin
@@ -22,7 +23,7 @@ from pydantic import BaseModel, ValidationError
 
 from penstock.config.address_settings import OWN, read_address_value
 from penstock.config.foreign import Converted, Remark, Verdict, is_foreign, read_bytes, read_foreign
-from penstock.config.foreign.converted import Path_
+from penstock.config.foreign.converted import DEPTH_MAX, Path_, refusal
 from penstock.config.mistakes import (
     NOT_YET,
     Problem,
@@ -184,11 +185,37 @@ def load_text(
     judge: Judge = no_judge,
 ) -> Settings:
     """Settings from TOML text; `source` names it in messages."""
+    if (found := _LONG_CHAIN.search(text)) is not None:
+        line = text.count("\n", 0, found.start()) + 1
+        raise SettingsError(f"{source}:{line}: a key has more than {DEPTH_MAX} names with dots between them")
     try:
         data = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except RecursionError:
+        raise SettingsError(f"{source}: {_TOO_DEEP}") from None
+    except ValueError as error:  # a number of thousands of digits is no TOMLDecodeError
         raise SettingsError(f"{source}: is no TOML: {error}") from error
+    if _is_deep(data):
+        raise SettingsError(f"{source}: {_TOO_DEEP}")
     return load_mapping(data, source=source, environ=environ, options=options, text=text, judge=judge)
+
+
+_NAME = r"""(?:[A-Za-z0-9_-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+"""
+_LONG_CHAIN = re.compile(rf"(?m)(?:^|[\[{{,])[ \t]*+(?:{_NAME}\.[ \t]*+){{{DEPTH_MAX},}}+{_NAME}[=\]]")
+"""The reader takes memory with the square of the names of a key."""
+
+_TOO_DEEP = f"tables and lists are nested deeper than {DEPTH_MAX}"
+
+
+def _is_deep(data: Mapping[str, object]) -> bool:
+    """Whether a document is nested deeper than any setting is; level by level, for who looks at values recurses."""
+    level: list[object] = [data]
+    for _ in range(DEPTH_MAX):
+        tables = (cast("Mapping[str, object]", one).values() for one in level if isinstance(one, Mapping))
+        lists = (cast("list[object]", one) for one in level if isinstance(one, list))
+        level = [one for part in chain(tables, lists) for one in part if isinstance(one, (Mapping, list))]
+        if not level:
+            return False
+    return True
 
 
 def load_mapping(
@@ -203,7 +230,7 @@ def load_mapping(
     """Settings from a mapping of the file's structure, which is not changed; `text` gives line numbers where known."""
     read = _read(data, environ or {}, options or {}, judge)
     if read.settings is None or read.problems:
-        raise SettingsError("\n".join(told(problem, data, source, text, read.labels) for problem in read.problems))
+        raise refusal(read.problems, lambda problem: told(problem, data, source, text, read.labels))
     lines = {} if text is None else lines_of(text)
     origins = {".".join(map(str, path)): _where(source, lines, path) for path in _places(data)}
     return read.settings.with_origins(origins | read.origins)
@@ -236,7 +263,7 @@ def load_converted(
     ]
     wrong += [told_at(problem, converted, read.labels) for problem in read.problems]
     if read.settings is None or wrong:
-        raise SettingsError("\n".join(wrong))
+        raise refusal(wrong, str)
     origins = {".".join(map(str, path)): place.where for path, place in converted.places.items() if len(path) > 1}
     return read.settings.with_origins(origins | read.origins)
 
@@ -250,7 +277,7 @@ def judged(converted: Converted) -> tuple[Remark, ...]:
     later = [problem for problem in read.problems if problem.text.endswith(NOT_YET)]
     wrong = [told_at(problem, converted, {}) for problem in read.problems if problem not in later]
     if wrong:
-        raise SettingsError("\n".join(wrong))
+        raise refusal(wrong, str)
     found = [
         Remark(Verdict.LATER, place_at(problem, converted), f"{_later_name(problem)} is refused by this version")
         for problem in later

@@ -11,17 +11,19 @@ every entity but the five of XML; nesting, elements and bytes have bounds.  Name
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from enum import Enum
 from pathlib import Path
-from typing import NamedTuple, TypeAlias, cast
+from typing import NamedTuple, TypeAlias, TypeVar, cast
 from xml.parsers import expat
 
 import tomli_w
 
 from penstock.errors import SettingsError
 from penstock.records.dataclass import dataclass
+
+T = TypeVar("T")
 
 Path_: TypeAlias = tuple[str | int, ...]
 """Place of a value in our settings: section, index in a list of tables, key, deeper keys."""
@@ -84,6 +86,18 @@ class Converted:
     remarks: tuple[Remark, ...]
 
 
+TOLD_MOST = 100
+"""Mistakes that are told one by one: each is looked up in the file, and a person reads no more."""
+
+
+def refusal(mistakes: Sequence[T], told: Callable[[T], str]) -> SettingsError:
+    """All mistakes of a file, or the first of very many and how many more there are."""
+    lines = list(map(told, mistakes[:TOLD_MOST]))
+    if more := len(mistakes) - len(lines):
+        lines.append(f"and {more:,} more mistakes")
+    return SettingsError("\n".join(lines))
+
+
 @dataclass(slots=True)
 class Book:
     """What a reader has gathered so far."""
@@ -130,7 +144,7 @@ class Book:
 
         if self.mistakes:
             self.mistakes.sort(key=lambda mistake: rank(mistake[0]))
-            raise SettingsError("\n".join(place.told(text) for place, text in self.mistakes))
+            raise refusal(self.mistakes, lambda mistake: mistake[0].told(mistake[1]))
         self.remarks.sort(key=lambda remark: rank(remark.place))
         gathered: dict[str, object] = {**self.plain, **self.lists}
         settings = {name: gathered.pop(name) for name in ORDER if name in gathered} | gathered
@@ -216,6 +230,7 @@ def parse_xml(data: bytes, shown: str) -> Element:
     parser = expat.ParserCreate()
     parser.buffer_text = True
     open_elements: list[Element] = []
+    pieces: list[list[str]] = []  # the text of each open element: joined once, however often others cut it
     roots: list[Element] = []
     count = 0
 
@@ -232,13 +247,14 @@ def parse_xml(data: bytes, shown: str) -> Element:
         element = Element(name, shown, parser.CurrentLineNumber, dict(attributes))
         (open_elements[-1].children if open_elements else roots).append(element)
         open_elements.append(element)
+        pieces.append([])
 
     def end(_name: str) -> None:
-        open_elements.pop()
+        open_elements.pop().raw = "".join(pieces.pop())
 
     def text(data: str) -> None:
-        if open_elements:
-            open_elements[-1].raw += data
+        if pieces:
+            pieces[-1].append(data)
 
     def doctype(_name: str, _system: str | None, _public: str | None, _internal: int) -> None:
         raise refuse("a document type declaration (<!DOCTYPE>) is not accepted: write the values themselves")
