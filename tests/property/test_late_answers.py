@@ -31,6 +31,12 @@ class LateMachine(WholeMachine):
     def start(self, settings: QueueSettings, _: int, *rest: Any) -> None:  # type: ignore[override]
         super().start(settings, 10_000, *rest)  # filters and a dispatch in steps are each a matter of its own
 
+    def connect(self) -> None:
+        """When consumers are enough is not asked here: lists that are full, or stand behind others, look later."""
+        super().connect()
+        queue = self.queue
+        self.model.looking = lambda: queue.waits_for_filters
+
     def scan(self, effect: Scan) -> None:
         if effect.token.purpose is Purpose.WALK:
             self.late.append(effect)
@@ -72,6 +78,7 @@ class LateMachine(WholeMachine):
         self.after()
         while self.late:
             self.answer()
+        assert not self.queue.waits_for_filters
         super().everything_ready_is_known_to_the_filters()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from penstock.core.effects import Scan, Verb
 from penstock.core.queue.dispatching import recalled
-from penstock.core.queue.dispatching.consumers import Consumer
+from penstock.core.queue.dispatching.consumers import Consumer, TargetList
 from penstock.core.queue.dispatching.joining import replace
 from penstock.core.queue.dispatching.recalled import Recalled
 from penstock.core.queue.order.ranks import Ranks
@@ -81,9 +82,44 @@ def test_when_others_take_what_a_filter_has_still_to_look_at_it_gives_the_next()
     house.queue.unchoke(house.now, worker, house.sink)
     assert house.sent() == []
     another = house.worker(max_backlog=1)
-    if house.queue.is_due(house.now):
-        house.advance(0)
     assert (house.sent(another), house.sent(worker)) == ([oldest], [next_one])
+
+
+def test_who_knows_its_next_by_what_others_take_is_served_in_the_same_round() -> None:
+    """It comes before who has a lower priority; and filters that wait cost nothing for each message taken meanwhile."""
+    house, count, workers = House(0), 40, 20
+    bodies = [*[b"x"] * count, *(b"%02d" % n for n in range(workers))]
+    lsns = [house.publish(body=body)[0] for body in bodies]
+    house.bodies.update(zip(lsns, bodies, strict=True))
+    anybody = house.worker(max_backlog=count)
+    several = [house.wanting(f"{n:02}", priority=1) for n in range(workers)]
+    house.look()
+    assert house.sent(anybody) == lsns[:count]
+    for one in (anybody, *several):
+        house.queue.choke(one)
+        house.end(one, Verb.RELEASE)
+    house.sent()
+    for one in several:
+        house.queue.unchoke(house.now, one, house.sink)
+    assert house.sent() == []
+    with patch.object(TargetList, "stop", autospec=True, side_effect=TargetList.stop) as asked:
+        another = house.worker()
+    assert house.sent(another) == lsns[:count]
+    assert [house.sent(one) for one in several] == [[lsn] for lsn in lsns[count:]]
+    assert asked.call_count <= 4 * workers
+
+
+def test_the_same_where_a_filter_has_still_to_look_at_what_never_went_out() -> None:
+    house = House(4)
+    oldest, wanted, *younger = house.bodies
+    former = house.wanting("b")
+    assert house.got(former) == [1]
+    house.queue.unsubscribe(house.now, former, house.sink, requeue=False)
+    worker = house.wanting("b", priority=1)
+    house.end(former, Verb.RELEASE)
+    assert house.sent() == []  # it is not answered yet about the oldest
+    anybody = house.worker()
+    assert (house.sent(worker), house.sent(anybody)) == ([wanted], [oldest, *younger])
 
 
 @pytest.mark.parametrize("order", [None, "/p"])

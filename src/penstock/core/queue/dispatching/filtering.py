@@ -69,7 +69,7 @@ class Targets:
 
     __slots__ = (
         "_ahead", "_behind", "_by_slot", "_following", "_full", "_queue", "_recalling", "_recheck", "_rechecking",
-        "_serial", "_stopped", "asked", "awake", "foreseen", "joined", "lists", "most", "woken",
+        "_serial", "_stopped", "asked", "awake", "foreseen", "joined", "lists", "most",
     )  # fmt: skip
 
     def __init__(self, queue: int, most: int = TARGETS_MOST) -> None:
@@ -90,7 +90,6 @@ class Targets:
         self._rechecking: dict[TargetList, None] = {}  # those with something of their own to look at again
         self._recalling: dict[TargetList, None] = {}  # those with something in `back`
         self._stopped: dict[TargetList, None] = {}  # those that sleep until they have looked at something
-        self.woken = 0  # how often such were awake again
 
     def go_on_from(self, others: Targets) -> None:
         """Take the place of others: no answer to what they asked is taken for one to these."""
@@ -287,10 +286,8 @@ class Targets:
 
     def _go_on(self) -> None:
         """Lists that had to wait may know their next now."""
-        if self._stopped:
-            self.awake.update(self._stopped)
-            self._stopped.clear()
-            self.woken += 1
+        self.awake.update(self._stopped)
+        self._stopped.clear()
 
     def rewind(self, lsn: int) -> None:
         """What stands after `lsn` in the main order has to be looked at anew, by all lists."""

@@ -8,7 +8,7 @@ room otherwise than through the queue's own limit; `dispatch` sees to that.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from heapq import heapify, heappop, heappush
+from heapq import heappop, heappush
 from itertools import islice, takewhile
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -31,21 +31,19 @@ GrantAll: TypeAlias = "Callable[[Contents, Now, Sink, Sequence[tuple[Consumer, l
 class _Group:
     """A list with the consumers that take from it, or (without a list) those that take anything."""
 
-    __slots__ = ("list", "stopped", "takers")
+    __slots__ = ("list", "takers")
 
     def __init__(self, list: TargetList | None, takers: Takers) -> None:
         self.list = list
         self.takers = takers
-        self.stopped = False  # it stands where the list has still to look, not where something is that they want
 
-    def head(self, queue: Contents) -> Key | None:
-        """Where the oldest message stands that they want, or that they may want."""
-        if self.list is None:
-            return queue.head()
-        key = self.list.first(queue.main)
-        stop = None if key is None else self.list.stop(queue.main, key)
-        self.stopped = stop is not None
-        return key if stop is None else stop
+
+Heap: TypeAlias = "list[tuple[Key, int, _Group]]"
+"""By where the oldest message stands that they want, as far as is known; the number keeps groups from being compared.
+
+Within a dispatch its first only moves back.  So of a list that may not give its first yet, or has nobody to take it,
+nothing more is to be seen before the next one, unless somebody takes later what it has still to look at.
+"""
 
 
 def dispatch_matched(queue: Contents, now: Now, sink: Sink, budget: int, grant_all: GrantAll) -> None:
@@ -53,22 +51,20 @@ def dispatch_matched(queue: Contents, now: Now, sink: Sink, budget: int, grant_a
     model = queue.settings.fairness_model
     targets = queue.targets
     shares: dict[Consumer, list[Run]] = {}
-    heap: list[tuple[Key, int, _Group]] = []  # the number keeps groups from being compared
-    for group in _groups(queue):
-        _enter(heap, group, queue)
-    heapify(heap)
-    held, woken = 0, targets.woken
+    resting: list[TargetList] = []  # they stay among the awake, at whose end those appear that have to be entered
+    heap: Heap = []
+    entered = _enter_awake(heap, queue, 0, resting)
+    _enter_plain(heap, queue, resting)
+    held = 0
     others = Precedence(targets, queue.main) if queue.roster.silent else None
     while heap and queue.ready and queue.room - held > 0:
-        key, wanting = _first_wanted(heap, queue)
+        key, wanting = _first_wanted(heap, queue, resting)
         consumer, taking = _next(wanting, model, queue.roster.turn)
-        if others is not None and consumer is not None and consumer.silent and others.ends(key) <= key:
-            continue  # their lists stay awake: somebody else's looks first
         if consumer is None or taking is None:
-            for one in wanting:
-                if one.list is not None:
-                    targets.rest(one.list)
+            resting += [one.list for one in wanting if one.list is not None]
             continue
+        if others is not None and consumer.silent and others.ends(key) <= key:
+            continue  # their lists stay awake: somebody else's looks first
         if not budget:
             queue.agenda |= DISPATCH
             break
@@ -85,9 +81,23 @@ def dispatch_matched(queue: Contents, now: Now, sink: Sink, budget: int, grant_a
         budget -= given
         held += counted
         for one in wanting:
-            _enter(heap, one, queue, sort=True)
-    if targets.woken != woken:
-        queue.agenda |= DISPATCH  # others took what a list had still to look at, and it knows its next
+            _enter(heap, one, queue, resting)
+        if len(targets.awake) > entered:  # others took what lists had still to look at, and they know their next
+            entered = _enter_awake(heap, queue, entered, resting)
+    _end(queue, now, sink, shares, resting, grant_all)
+
+
+def _end(
+    queue: Contents,
+    now: Now,
+    sink: Sink,
+    shares: dict[Consumer, list[Run]],
+    resting: list[TargetList],
+    grant_all: GrantAll,
+) -> None:
+    """Grant what was counted as held; lists that give nothing sleep."""
+    for one in resting:
+        queue.targets.rest(one)
     if shares:
         for consumer, share in shares.items():
             if not consumer.no_ack:
@@ -95,56 +105,55 @@ def dispatch_matched(queue: Contents, now: Now, sink: Sink, budget: int, grant_a
         grant_all(queue, now, sink, [(consumer, shares[consumer]) for consumer in sorted(shares, key=_rank)])
 
 
-def _first_wanted(heap: list[tuple[Key, int, _Group]], queue: Contents) -> tuple[Key, list[_Group]]:
-    """Where the oldest stands that somebody wants, and all groups that want it; they are out of the heap."""
+def _first_wanted(heap: Heap, queue: Contents, resting: list[TargetList]) -> tuple[Key, list[_Group]]:
+    """Where the oldest stands that somebody wants, and all groups that may have it; they are out of the heap."""
     key = heap[0][0]
     wanting: list[_Group] = []
     while heap and heap[0][0] == key:
-        wanting.append(heappop(heap)[2])
-    if wanting[-1].list is None or wanting[0].list is None:  # of all messages: another list may have taken it
-        wanting = _still(wanting, key, heap, queue)
+        group = heappop(heap)[2]
+        stop = None if group.list is None else group.list.stop(queue.main, key)
+        if group.list is None or stop is None:
+            wanting.append(group)
+        elif not queue.main.has(stop[1]):
+            resting.append(group.list)  # else it stays awake: who takes from the main order wakes nobody
     return key, wanting
 
 
-def _groups(queue: Contents) -> list[_Group]:
-    groups = [_Group(one, one.takers) for one in queue.targets.awake]
+def _enter_awake(heap: Heap, queue: Contents, entered: int, resting: list[TargetList]) -> int:
+    """Enter the lists that are awake, without the first so many; how many they are now."""
+    awake = queue.targets.awake
+    for targets in list(islice(awake, entered, None)):
+        _enter(heap, _Group(targets, targets.takers), queue, resting)
+    return len(awake)
+
+
+def _enter_plain(heap: Heap, queue: Contents, resting: list[TargetList]) -> None:
+    """Enter those that take anything."""
     plain = queue.roster.plain
     if plain:
         takers = Takers()
         for consumer in plain:
             takers.add(consumer)
-        groups.append(_Group(None, takers))
-    return groups
+        _enter(heap, _Group(None, takers), queue, resting)
 
 
-def _enter(heap: list[tuple[Key, int, _Group]], group: _Group, queue: Contents, *, sort: bool = False) -> None:
-    """Put a group into the heap, if it wants something and has somebody to take it; else its list sleeps."""
-    key = group.head(queue) if group.takers else None
-    if key is None:
-        if group.list is not None:
-            queue.targets.rest(group.list)
-    elif sort:
+def _enter(heap: Heap, group: _Group, queue: Contents, resting: list[TargetList]) -> None:
+    """Put a group into the heap, if it wants something and has somebody to take it; else its list rests."""
+    targets = group.list
+    key = None
+    if group.takers:
+        key = queue.head() if targets is None else targets.first(queue.main)
+    if key is not None:
         heappush(heap, (key, id(group), group))
-    else:
-        heap.append((key, id(group), group))
-
-
-def _still(wanting: list[_Group], key: Key, heap: list[tuple[Key, int, _Group]], queue: Contents) -> list[_Group]:
-    """Those of the groups whose oldest message this still is; the others go back into the heap."""
-    here: list[_Group] = []
-    for group in wanting:
-        if group.list is not None or queue.head() == key:
-            here.append(group)
-        else:
-            _enter(heap, group, queue, sort=True)
-    return here
+    elif targets is not None:
+        resting.append(targets)
 
 
 def _next(wanting: list[_Group], model: FairnessModel, turn: int) -> tuple[Consumer | None, _Group | None]:
     """Who gets a message that all these groups want."""
     best: tuple[tuple[int, float, int], Consumer, _Group] | None = None
     for group in wanting:
-        consumer = None if group.stopped else group.takers.next(model, turn)
+        consumer = group.takers.next(model, turn)
         if consumer is None:
             continue
         second = 0.0
