@@ -153,6 +153,14 @@ def counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}s"
 
 
+def ago(seconds: float) -> str:
+    """Seconds as a person says them: one unit, rounded down."""
+    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
+        if seconds >= 2 * size:
+            return f"{int(seconds // size)} {unit}"
+    return f"{seconds:.0f} s"
+
+
 def write_json(value: object, *, indent: bool = True) -> None:
     """A value as JSON; bytes as text, with what is no UTF-8 replaced."""
     options = _OPTIONS | (orjson.OPT_INDENT_2 if indent else 0)

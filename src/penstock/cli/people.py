@@ -13,7 +13,6 @@ from penstock.cli.output import (
     counted,
     family,
     served,
-    write,
     write_table,
 )
 from penstock.cli.queues import Yes, confirmed
@@ -130,7 +129,7 @@ def _limits(client: Client, whose: str) -> Told:
     """Those of users or of vhosts."""
     found = [one for one in client.limits() if whose in one]
     rows = [(one[whose], *pair) for one in found for pair in one["value"].items()]
-    return found, lambda _: write_table((whose, "limit", "value"), rows) if rows else write("no limits")
+    return found, lambda _: write_table((whose, "limit", "value"), rows)
 
 
 user_app = family("user", "List, add, change and delete users, and say what they may do.")
@@ -339,7 +338,7 @@ def list_connections(
     """
     found = client.connections(user)
     rows = [_row(one) for one in found]
-    return found, lambda _: write_table(COLUMNS, rows, whole=("name",)) if rows else write("no connections")
+    return found, lambda _: write_table(COLUMNS, rows, whole=("name",))
 
 
 @served(connection_app)

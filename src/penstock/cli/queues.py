@@ -16,6 +16,7 @@ from penstock.cli.output import (
     Json,
     Told,
     Url,
+    ago,
     connect,
     counted,
     family,
@@ -40,6 +41,8 @@ Setting = Annotated[
 ]
 
 COLUMNS = ("queue", "ready", "leased", "delayed", "bytes", "consumers", "paused")
+AGES = frozenset(("age", "leased_age"))
+"""Columns of seconds."""
 LONG = frozenset(("bookmark", "deliverable"))
 """What JSON has of a message and a table has no room for: `lsn` and `state` say it too."""
 
@@ -88,7 +91,11 @@ def _show_lists(details: Mapping[str, object]) -> None:
             write(f"no {heading}")
             continue
         columns = [column for column in rows[0] if column not in LONG]
-        write_table(columns, [[row.get(column) for column in columns] for row in rows], title=heading)
+        write_table(columns, [[_cell(column, row.get(column)) for column in columns] for row in rows], title=heading)
+
+
+def _cell(column: str, value: object) -> object:
+    return ago(value) if column in AGES and isinstance(value, int | float) else value
 
 
 @served(app)

@@ -9,6 +9,7 @@ import typer
 from penstock.cli.driver_jobs import holds, orphans
 from penstock.cli.output import (
     Told,
+    ago,
     counted,
     family,
     served,
@@ -38,9 +39,6 @@ def list_(client: Client) -> Told:
 
 
 def _show_all(streams: list[dict[str, Any]]) -> None:
-    if not streams:
-        write("no streams")
-        return
     columns = ("stream", "reads", "state", "behind", "holds", "read")
     write_table(columns, [_row(one) for one in streams])
     for line in orphans(streams):
@@ -122,9 +120,9 @@ def _row(stream: dict[str, Any]) -> list[object]:
         stream["stream"],
         _reads(stream),
         "no pipeline" if stream["orphaned"] and stream["state"] == "held" else stream["state"],
-        lag + (f", {_ago(age)}" if age else ""),
+        lag + (f", {ago(age)}" if age else ""),
         holds(stream),
-        "" if read is None else f"{_ago(read)} ago",
+        "" if read is None else f"{ago(read)} ago",
     ]
 
 
@@ -139,11 +137,3 @@ def _reads(stream: dict[str, Any]) -> str:
             where = f" of exchange {stream['exchange']}" if stream["exchange"] else ""
             return f"{key} {stream[key]}{where}"
     return "the log" if stream["mode"] == "log" else "a queue that is gone"
-
-
-def _ago(seconds: float) -> str:
-    """Seconds as a person says them: one unit, rounded down."""
-    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
-        if seconds >= 2 * size:
-            return f"{int(seconds // size)} {unit}"
-    return f"{seconds:.0f} s"

@@ -240,6 +240,10 @@ def together(problems: Iterable[Problem]) -> list[Problem]:
     out: list[Problem] = []
     for problem in problems:
         path, (kind, is_not, value) = problem.path, problem.text.rpartition(", not ")
+        if out and out[-1].path == path and out[-1].text.startswith(f"{value} is not "):  # a choice beside other types
+            choice, hint, near = out[-1].text.removeprefix(f"{value} is not ").partition("; did ")
+            out[-1] = Problem(path, f"must be {choice} or {kind.removeprefix('must be ')}{is_not}{value}{hint}{near}")
+            continue
         if kind.startswith("must be ") and out and out[-1].path == path and out[-1].text.endswith(is_not + value):
             out[-1] = Problem(
                 path, f"{out[-1].text.removesuffix(is_not + value)} or {kind.removeprefix('must be ')}{is_not}{value}"

@@ -106,25 +106,25 @@ def read_policy(
     what = "operator policy" if operator else "policy"
     if not isinstance(name, str) or not name:
         raise InvalidArgument(f"a {what} needs a name, not {name!r}")
-    where = f"{what} '{name}'"
+    where = "" if origin == "file" else f"{what} '{name}': "  # of a file, its place says that
     if not isinstance(pattern, str):
-        raise InvalidArgument(f"{where}: the pattern {'is missing' if pattern is None else f'{pattern!r} is not text'}")
+        raise InvalidArgument(f"{where}the pattern {'is missing' if pattern is None else f'{pattern!r} is not text'}")
     try:
         compile_pattern(pattern)
     except PatternError as error:
-        raise InvalidArgument(f"{where}: pattern '{pattern}': {error}") from None
+        raise InvalidArgument(f"{where}pattern '{pattern}': {error}") from None
     if not isinstance(priority, int) or isinstance(priority, bool) or abs(priority) > 2**31:
-        raise InvalidArgument(f"{where}: priority {priority!r} is not a whole number of 32 bits")
+        raise InvalidArgument(f"{where}priority {priority!r} is not a whole number of 32 bits")
     if apply_to not in APPLY_TO:
         hint = known_name(apply_to, list(APPLY_TO)) if isinstance(apply_to, str) else ""
-        raise InvalidArgument(f"{where}: apply-to {apply_to!r} is not one of {', '.join(APPLY_TO)}{hint}")
+        raise InvalidArgument(f"{where}apply-to {apply_to!r} is not one of {', '.join(APPLY_TO)}{hint}")
     if not isinstance(definition, Mapping):
-        raise InvalidArgument(f"{where}: the definition {definition!r} is not an object of keys and values")
+        raise InvalidArgument(f"{where}the definition {definition!r} is not an object of keys and values")
     table = cast("Mapping[str, object]", definition)
     try:
         settings, alternate = _read_definition(table, operator=operator)
     except BadValue as bad:
-        raise InvalidArgument(f"{where}: {bad.key}: {bad}") from None
+        raise InvalidArgument(f"{where}{bad.key}: {bad}") from None
     return Policy(
         vhost, name, pattern, dict(table), settings, alternate, priority, apply_to, operator, origin
     )  # fmt: skip

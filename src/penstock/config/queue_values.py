@@ -233,7 +233,7 @@ def _two(value: object, spelled: str) -> tuple[tuple[object, str], tuple[object,
     for name in table:
         if name not in ("queue", "key"):
             raise BadValue(
-                f"{spelled}.{name}", f"unknown key{known_name(str(name), ['queue', 'key'])}: it has queue and key"
+                f"{spelled}.{name}", f"unknown key{known_name(str(name), ['queue', 'key'], '; it has queue and key')}"
             )
     return (table.get("queue"), f"{spelled}.queue"), (table.get("key"), f"{spelled}.key")
 
@@ -283,9 +283,8 @@ def _retry(value: object, style: Style, spelled: str) -> Retry:
             case "attempts":
                 attempts = _count(item, 0, COUNT_MAX, place)
             case _:
-                raise BadValue(
-                    place, f"unknown key{known_name(str(name), _RETRY_KEYS)}: it has {', '.join(_RETRY_KEYS)}"
-                )
+                rest = f"; it has {', '.join(_RETRY_KEYS)}"
+                raise BadValue(place, f"unknown key{known_name(str(name), _RETRY_KEYS, rest)}")
     if "max" not in table:
         longest = max(longest, initial)
     return Retry(initial=initial, factor=factor, max=longest, jitter=jitter, attempts=attempts)

@@ -147,8 +147,8 @@ class LoggerStorage(DefaultLoggerStorage):
     def get_logger(self, *, context: Any) -> Any:
         if not (logger := self._get_logger_ref()):
             logger = get_broker_logger(
-                name="penstock", default_context={"queue": ""}, message_id_ln=10,
-                fmt="%(asctime)s %(levelname)-8s - %(queue)-4s | %(message_id)-10s - %(message)s",
+                name="penstock", default_context={"queue": ""}, message_id_ln=36,
+                fmt="%(asctime)s %(levelname)-8s - %(queue)-4s | %(message_id)-36s - %(message)s",
                 context=context, log_level=self.logger_log_level,
             )  # fmt: skip
             self._logger_ref.add(logger)

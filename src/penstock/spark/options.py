@@ -110,7 +110,7 @@ class Taker:
         files = {name: self.text(name) for name in ("ca", "cert", "key")}
         verify = None if self.text("verify") is None else "on" if self.flag("verify") else "off"
         url = with_trust(url, **files, verify=verify)
-        return Where(url, *self._login(), seconds)
+        return Where(url, *self._login(), seconds, ", option patience")
 
     def _login(self) -> tuple[str | None, str | None]:
         """User and password, where options say them."""

@@ -50,6 +50,7 @@ class Where:
     user: str | None = None
     password: str | None = None
     patience: float = DEFAULT_PATIENCE_S
+    by: str = ""  # what says so, where somebody chose it or may: `, option patience`
 
     def __repr__(self) -> str:  # plans and errors print it
         return ",".join(map(str, parse_urls(self.url, self.user)))
@@ -60,7 +61,7 @@ class Remote:
 
     def __init__(self, where: Where) -> None:
         self.addresses = parse_urls(where.url, where.user, where.password)  # the one that answered last comes first
-        self.patience = where.patience
+        self.patience, self._by = where.patience, where.by
         self._lock = threading.Lock()
         self._link: Link | None = None
 
@@ -164,7 +165,7 @@ class Remote:
 
     def _tries(self) -> Tries:
         names = ", ".join(map(str, self.addresses))
-        return Tries(self.patience, f"no server answers at {names} ({self.patience:g} s, option patience)")
+        return Tries(self.patience, f"no server answers at {names} ({self.patience:g} s{self._by})")
 
     def _again(self, call: Callable[[], T]) -> T:
         tries = self._tries()

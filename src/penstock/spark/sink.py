@@ -324,7 +324,7 @@ def patiently(where: Where, call: Callable[[], T]) -> T:
             return call()
         except (QueueFull, DiskFull) as error:
             said = type(error)(
-                f"{error}; this was tried for {where.patience:g} s, as option patience has it, and nothing of "
+                f"{error}; this was tried for {where.patience:g} s{where.by}, and nothing of "
                 f"the batch is visible. {type(error).to_do}",
                 reason=error.reason,
             )

@@ -101,7 +101,7 @@ class TaskLogins:
                 token = Token(where.url, user=where.user, password=where.password, lasts=TASKS_LAST, label="pipelines")
                 self._tokens[where] = token
         user, password = login_of(token.options["token"]) or ("", "")
-        return Where(token.options["url"], user, password, where.patience)
+        return Where(token.options["url"], user, password, where.patience, where.by)
 
     def close(self) -> None:
         """All of them end."""

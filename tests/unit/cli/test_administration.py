@@ -66,7 +66,7 @@ def as_user(url: str, user: str, password: str) -> str:
 
 
 def test_connections_are_listed_and_closed(broker: Broker, run: Run, does: Does, gives: Gives, url: str) -> None:
-    assert does("connection", "list") == "no connections\n"
+    assert does("connection", "list").split()[:2] == ["name", "user"]
     mine, other = connected(broker, "plain", "p"), connected(broker, "root", "r")
     mine.channel()
     [first, second] = sorted(gives("connection", "list"), key=lambda one: one["user"])  # its clock stands still
@@ -141,7 +141,7 @@ def test_vhosts(broker: Broker, run: Run, does: Does, gives: Gives, url: str) ->
         with pytest.raises(penstock.PenstockError, match="max-queues|limit"):
             client.declare("c")
     does("vhost", "clear-limit", "shop", "max-queues")
-    assert does("vhost", "list-limits") == "no limits\n"
+    assert does("vhost", "list-limits").split()[:3] == ["vhost", "limit", "value"]
     status, _, err = run("vhost", "delete", "shop", "--url", url)
     assert (status, "vhost shop has 2 queues, 1 message, 0 connections" in err) == (2, True)
     status, _, err = run("vhost", "delete", "shop", "--yes", "--url", as_user(url, "plain", "p"))

@@ -257,6 +257,37 @@ def test_who_reads_settings_with_pipelines_is_told_of_filters_too(run: Run, tmp_
     assert sorted(int(line.partition(":")[0]) for line in told) == [2, 5, 7, *[9] * command.startswith("up")], err
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[server]\ndoors = -1", "2: [server] doors: must be 'auto' or greater than or equal to 0, not -1"),
+        (
+            '[server]\ndoors = "aut"',
+            "2: [server] doors: must be 'auto' or a valid integer, not 'aut'; did you mean 'auto'?",
+        ),
+        ('[[policy]]\nname = "p"\npattern = "("\ndefinition = {}', "1: [[policy]] \"p\": pattern '(': "),
+        (
+            '[[queue]]\nname = "q"\nretry = { attemps = 3 }',
+            "3: [[queue]] \"q\" retry.attemps: unknown key; did you mean 'attempts'?\n",
+        ),
+        (
+            '[[queue]]\nname = "q"\nretry = { zzz = 3 }',
+            '3: [[queue]] "q" retry.zzz: unknown key; it has initial, factor, max, jitter, attempts\n',
+        ),
+    ],
+)
+def test_one_mistake_is_one_sentence(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, said: str
+) -> None:
+    monkeypatch.delenv("PENSTOCK_SERVER__DOORS", raising=False)
+    bad = tmp_path / "bad.toml"
+    bad.write_text(text)
+    status, _, err = run("check", str(bad))
+    assert status == 2
+    assert f"penstock: {bad}:{said}" in err
+    assert err.count(str(bad)) == 1
+
+
 def test_check_counts_every_section(run: Run, tmp_path: Path) -> None:
     good = tmp_path / "good.toml"
     good.write_text(

@@ -208,7 +208,7 @@ class Pipeline:
         self.checkpoint = Checkpoint(place.folder / definition.name)
         self._manifest = place.folder / f"{definition.name}.json"
         url = with_vhost(place.where.url, definition.vhost)
-        self.where = Where(url, place.where.user, place.where.password, place.where.patience)
+        self.where = Where(url, place.where.user, place.where.password, place.where.patience, place.where.by)
         self.inputs = Inputs(definition, self.where)
         self.blame = True  # whether rows may be to blame for what ended the run before the next start
         self._stamp: code.Stamp = ()
