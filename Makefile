@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo demo-cluster demo-sites test test-interleavings test-others test-cluster check mypy pyright
-.PHONY: bench bench-spark bench-peers soak soak-load soak-random soak-hostile soak-spark soak-interleavings soak-schedules soak-members soak-queues soak-cluster soak-sites soak-claims conformance audit sbom clean
+.PHONY: test-newest bench bench-spark bench-peers soak soak-load soak-random soak-hostile soak-spark soak-interleavings soak-schedules soak-members soak-queues soak-cluster soak-sites soak-claims conformance audit sbom clean
 
 VENV := .venv
 PYTHON_IN := $(VENV)/bin/python
@@ -27,6 +27,7 @@ help:
 	@echo "make soak-cluster an hour of three servers that keep one log: kills, cuts, pauses, full disks, and the logs compared"
 	@echo "make house        how big and how tangled the code is, beside what it should be"
 	@echo "make conformance  unmodified clients of others against a real server"
+	@echo "make test-newest  unit tests with the newest release of each dependency, on PYTHON=python3.13 if you say so"
 	@echo "make audit        known faults of what the locks name, where the index of the packages tells them"
 	@echo "make sbom         what the wheel brings with it, as CycloneDX, in dist/"
 
@@ -179,6 +180,13 @@ conformance: $(STAMP) $(OLDER) $(FASTSTREAM) $(SUITES) $(AMQPLIB)
 	@PENSTOCK_CONFORMANCE=1 $(PYTHON_IN) -m pytest -m conformance $(PYTEST_ARGS)
 	@PENSTOCK_SERVER__DOORS=2 $(PYTHON_IN) -m pytest tests/conformance/test_pika_*.py tests/conformance/test_close_codes.py \
 		tests/conformance/test_connection_ends.py tests/conformance/test_tls.py tests/conformance/test_management.py $(PYTEST_ARGS)
+
+# What who installs today gets: the newest release of everything, where `test` has those of the lock.
+test-newest:
+	@$(or $(PYTHON),python3) -m venv .venv-newest
+	@.venv-newest/bin/python -m pip install --disable-pip-version-check --quiet --upgrade --upgrade-strategy eager \
+		--editable '.[dev]'
+	@.venv-newest/bin/python -m pytest tests/unit $(PYTEST_ARGS)
 
 house: $(STAMP)
 	@$(PYTHON_IN) tools/house.py $(HOUSE_ARGS)

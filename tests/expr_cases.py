@@ -179,6 +179,8 @@ FUNCTIONS: list[tuple[str, object]] = [
     ("STRPTIME('01/02/70 1:00', '%D %R')", 90000.0),
     ("STRPTIME('100%', '100%%') IS NULL", False),
     ("STRPTIME('1 1', '%d %d')", None),
+    ("STRPTIME('2/3', '%m/%d')", -2206137600.0),
+    ("STRPTIME('2/29', '%m/%d')", None),
     ("STRPTIME('x', '%')", None),
 ]
 

@@ -36,6 +36,9 @@ _READ_AS = {
 }  # fmt: skip
 """What C reads and Python does not, in directives that both have."""
 
+_YEAR = frozenset("GYycx")
+"""Directives with a year.  Without one it is 1900, which Python wants to be told where there is a day of a month."""
+
 
 def strftime(form: Value, seconds: Value) -> str | None:
     """`seconds` since the epoch as text.  NULL for an unknown directive or a time outside the years 1 to 9999."""
@@ -68,6 +71,8 @@ def strptime(value: Value, form: Value) -> float | None:
         return None
     try:
         pattern = _DIRECTIVE.sub(lambda found: _READ_AS.get(found[1], found[0]), pattern)
+        if _YEAR.isdisjoint(_DIRECTIVE.findall(pattern)):
+            written, pattern = f"1900|{written}", f"%Y|{pattern}"
         when = datetime.strptime(written, pattern)  # noqa: DTZ007  # the next line adds it
         if when.tzinfo is None:
             when = when.replace(tzinfo=UTC)

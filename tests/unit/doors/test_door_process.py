@@ -16,7 +16,7 @@ import pytest
 from penstock.errors import Unavailable
 from penstock.server.access import Shares, Who
 from penstock.server.doors import door_process, doors
-from penstock.server.doors.line import AHEAD, HEAD, VERSION, Broken, Ended, Kind, Line, plain, with_head
+from penstock.server.doors.line import AHEAD, HEAD, VERSION, Broken, Ended, Kind, Line, Lines, plain, with_head
 from penstock.server.flight.call_streams import CALL_MOST, Answers, Sent
 from penstock.server.flight.calls import Caller
 from penstock.server.flight.entrance import Entrance, Peers
@@ -282,3 +282,25 @@ def test_any_bytes_are_frames_or_broken() -> None:
                 seen[type(error).__name__] += 1
         line.close()
     assert set(seen) == {"taken", "Ended", "Broken"}
+
+
+def test_lines_that_are_closed_keep_no_socket(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call that ended after its door kept its line, and one that nobody could be told of kept it, too."""
+    made = list[socket.socket]()
+    pair = socket.socketpair
+
+    def noted() -> tuple[socket.socket, socket.socket]:
+        both = pair()
+        made.extend(both)
+        return both
+
+    ours, theirs = pair()
+    monkeypatch.setattr(socket, "socketpair", noted)
+    lines = Lines(ours)
+    line, number = lines.take()
+    theirs.close()
+    with pytest.raises(Unavailable, match="no line to the server"):
+        lines.take()
+    lines.close()
+    lines.give(line, number)
+    assert [one.fileno() for one in made] == [-1, -1, -1, -1]

@@ -6,6 +6,7 @@ import copy
 import dataclasses
 import inspect
 import pickle
+import sys
 from collections.abc import Callable
 from dataclasses import FrozenInstanceError, asdict, field, fields, replace
 from typing import Any, ClassVar
@@ -118,7 +119,8 @@ def test_equal_ones_have_equal_hashes(decorate: Decorator) -> None:
     assert hash(Pair(1, "x")) == hash((1, "x"))
     assert hash(Lone(1.5)) == hash((1.5,))
     assert hash(Empty()) == hash(())
-    assert Lone(nan := float("nan")) == Lone(nan)
+    by_place = sys.version_info < (3, 13)  # as tuples are: what is the same is equal
+    assert (Lone(nan := float("nan")) == Lone(nan)) is by_place
     assert Empty() == Empty()
     assert Pair(1, "x").__eq__((1, "x")) is NotImplemented
 

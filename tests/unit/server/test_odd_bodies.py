@@ -119,6 +119,17 @@ def test_sql_reads_all_of_them_as_columns(engine: Engine) -> None:
         assert by_name[name]["a"] == "2"
 
 
+@pytest.mark.parametrize("inside", [b"[", b'{"b":'])
+@pytest.mark.parametrize("levels", [40, 100])
+def test_what_nests_deep_is_json_from_some_level_on(engine: Engine, inside: bytes, levels: int) -> None:
+    """An answer has at most some 60 levels: one body with more failed every `SELECT *` of its queue."""
+    ends = b"]" if inside == b"[" else b"}"
+    deep = b'{"a":' + inside * levels + b"1" + ends * levels + b"}"
+    found = rows(engine, "SELECT * FROM t ORDER BY lsn", [deep, b'{"c":7}'])
+    assert [row["c"] for row in found] == [None, 7]
+    assert "1" in str(found[0]["a"])
+
+
 def test_sql_sums_what_equal_names_say_last(engine: Engine) -> None:
     bodies = [b'{"a":1,"a":2}', b'{"a":40,"s":"12:00:00"}', b'{"a":NaN}', b'{"a":1e400}', b'{"a":9,"a":null}']
     assert rows(engine, "SELECT sum(a) AS total, count(a) AS there FROM t", bodies) == [{"total": 42, "there": 2}]

@@ -198,4 +198,4 @@ def test_every_word_of_a_story_is_explained() -> None:
                 pass
     assert {"left its batch", "restarted", "queue deleted", "paused", "expired"} <= words
     text = str(story.Event.__doc__)
-    assert {word for word in words if not re.search(rf"(^    |, ){word}( |,|$)", text, re.MULTILINE)} == set()
+    assert {word for word in words if not re.search(rf"(^ *|, ){word}( |,|$)", text, re.MULTILINE)} == set()

@@ -31,6 +31,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from enum import IntEnum
 from typing import Any, NamedTuple, cast
 
@@ -313,6 +314,7 @@ class Lines:
         self._sock = sock
         self._idle = list[tuple[float, Line, int]]()  # since when, and the number of the last call; the newest last
         self._lock = threading.Lock()
+        self._closed = False
 
     def take(self) -> tuple[Line, int]:
         """A line, and the number of its last call.  Unavailable when there is none to be had."""
@@ -324,8 +326,11 @@ class Lines:
                 line.close()
         try:
             ours, theirs = socket.socketpair()
-            with theirs:
-                socket.send_fds(self._sock, [b"+"], [theirs.fileno()])
+            with ExitStack() as unsent:
+                unsent.enter_context(ours)
+                with theirs:
+                    socket.send_fds(self._sock, [b"+"], [theirs.fileno()])
+                unsent.pop_all()
         except OSError as error:
             raise Unavailable(f"the door has no line to the server: {error.strerror}") from None
         return Line(ours), 0
@@ -333,7 +338,7 @@ class Lines:
     def give(self, line: Line, number: int) -> None:
         """Its call has ended in order."""
         with self._lock:
-            if len(self._idle) < LINES_KEPT:
+            if len(self._idle) < LINES_KEPT and not self._closed:
                 self._idle.append((time.monotonic(), line, number))
                 return
         line.close()
@@ -349,7 +354,7 @@ class Lines:
 
     def close(self) -> None:
         with self._lock:
-            idle, self._idle = self._idle, []
+            idle, self._idle, self._closed = self._idle, [], True
         for _, line, _ in idle:
             line.close()
         self._sock.close()

@@ -216,7 +216,8 @@ TABLES = frozenset({
 
 COMPUTE = frozenset({
     "random", "setseed", "uuid", "gen_random_uuid", "uuidv4", "uuidv7", "error", "now", "today", "current_date",
-    "get_current_time", "get_current_timestamp", "transaction_timestamp", "stats", "vector_type",
+    "current_localtime", "current_localtimestamp", "get_current_time", "get_current_timestamp",
+    "transaction_timestamp", "stats", "vector_type",
 })  # fmt: skip
 """Scalar functions whose value may be another one at the next call, and which tell nothing of the machine."""
 
@@ -242,9 +243,10 @@ class Allowed:
         """InvalidArgument for a function that is out of reach, or a name that hides a view of DuckDB's own."""
         if not self._refused:
             rows = connection.execute(
-                "SELECT lower(function_name), bool_or(stability <> 'CONSISTENT') FROM duckdb_functions() GROUP BY 1"
+                "SELECT lower(function_name), bool_and(stability <> 'CONSISTENT') FROM duckdb_functions() GROUP BY 1"
             ).fetchall()
             self._known = frozenset(name for name, _ in rows)
+            # Some that compute have a form for times with a zone, which asks for that of the session: `year`, `+`.
             self._refused = frozenset(name for name, changing in rows if changing) - COMPUTE | OTHERS
             rows = connection.execute("SELECT DISTINCT lower(view_name) FROM duckdb_views() WHERE internal").fetchall()
             self._taken = frozenset(name for (name,) in rows)

@@ -327,12 +327,21 @@ class Fields:
         return out
 
 
-def read_shape(told: object, *, listed: bool = False) -> Shape:
-    """A type as `json_structure` tells it of one body: there `JSON` is an object without fields, but not in lists."""
+LEVELS_MAX = 32
+"""Lists and objects in each other that are a type; what nests deeper is JSON there.  Results may have twice as many."""
+
+
+def read_shape(told: object, *, listed: bool = False, levels: int = LEVELS_MAX) -> Shape:
+    """A type as `json_structure` tells it of one body: there `JSON` is an object without fields, but not in lists.
+
+    levels: how many may be in each other.
+    """
+    if isinstance(told, dict | list) and not levels:
+        return ANY
     if isinstance(told, dict):
-        return {name: read_shape(one) for name, one in cast("dict[str, object]", told).items()}
+        return {name: read_shape(one, levels=levels - 1) for name, one in cast("dict[str, object]", told).items()}
     if isinstance(told, list):
-        return [read_shape(one, listed=True) for one in cast("list[object]", told)]
+        return [read_shape(one, listed=True, levels=levels - 1) for one in cast("list[object]", told)]
     return {} if told == ANY and not listed else str(told)
 
 
