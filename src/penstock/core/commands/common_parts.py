@@ -351,8 +351,8 @@ class CoreParts:
         self.lsn_at: Callable[[int], int] = lambda time: 0  # the first LSN published at this time (microseconds) or
         # later; whoever has the log sets it
         self.attendance: list[tuple[bool, Consumer]] | None = None  # consumers that came (True) or went; whoever wants
-        self._stopped: list[Queue] = []  # by a fault
         # to know of them puts a list here, and empties it
+        self._stopped: list[Queue] = []  # by a fault
 
     def keep(self, state: DurableState) -> None:
         """Go on with this: what of the durable state no part keeps in a form of its own."""

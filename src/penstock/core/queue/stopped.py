@@ -2,8 +2,8 @@
 
 It takes messages, for the log says whose they are, and what its consumers hold is settled.  It gives nothing out and
 does nothing that is due, and its consumers end: they would wait for nothing.  So no record follows from what may be
-wrong, and it keeps the whole log: no checkpoint is
-taken of it, and nothing of the log goes.  A start has it as the log says.
+wrong, and it keeps the whole log: no checkpoint is taken of it, and nothing of the log goes.  A start has it as the log
+says.
 """
 
 from __future__ import annotations
