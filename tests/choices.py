@@ -8,9 +8,31 @@ from __future__ import annotations
 
 import os
 import random
+from collections import Counter
+from collections.abc import Callable, Collection
 
 EFFORT = int(os.environ.get("PENSTOCK_EFFORT", "1"))
 """By how much random and crash tests multiply their work: 1, or what `PENSTOCK_EFFORT` says."""
 
-SEED = int(os.environ.get("PENSTOCK_SEED", "0")) or (1 if EFFORT == 1 else random.randrange(1, 1 << 30))
+USUAL = 1
+SEED = int(os.environ.get("PENSTOCK_SEED", "0")) or (USUAL if EFFORT == 1 else random.randrange(1, 1 << 30))
 """What `PENSTOCK_SEED` says; a failure names it."""
+
+PATIENCE = 1_000
+"""Schedules of a hunt that are tried besides, until all has happened that must: what comes in one of 33 is missing in
+so many by chance once in 10^13."""
+
+
+def tried(run: Callable[[int], Counter[str]], count: int, needed: Collection[str]) -> Counter[str]:
+    """What happened in so many schedules, each of a seed; AssertionError: something of what is needed did not.
+
+    With the usual seed it has to be among these, for it has been: else they no longer try what they are for.  With
+    another one as many more are tried as it takes.
+    """
+    counts = Counter[str]()
+    for n in range(count if SEED == USUAL else count + PATIENCE):
+        if n >= count and all(counts[what] for what in needed):
+            break
+        counts += run(SEED + n)
+    assert all(counts[what] for what in needed), counts
+    return counts

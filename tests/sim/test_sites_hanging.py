@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from choices import SEED
+from choices import tried
 from penstock.core.queue.dispatching.consumers import Consumer
 from penstock.core.queue.dispatching.roster import Roster
 from sim.sites_hanging import Hanging
@@ -29,17 +29,8 @@ HAPPENS = ("granted", "killed", "deleted", "ended", "silent was given", "others 
 """What has to be among what a run tries."""
 
 
-def hang_all(count: int, first: int = 0) -> Counter[str]:
-    """So many schedules."""
-    counts = Counter[str]()
-    for seed in range(first, first + count):
-        counts += hang(seed)
-    return counts
-
-
 def test_what_a_worker_let_end_comes_again_to_others_first(effort: int) -> None:
-    counts = hang_all(SCHEDULES * effort, SEED)
-    assert all(counts[what] for what in HAPPENS), counts
+    tried(hang, SCHEDULES * effort, HAPPENS)
 
 
 def test_a_site_that_serves_the_silent_as_others_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -48,4 +39,4 @@ def test_a_site_that_serves_the_silent_as_others_is_found(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(Roster, "rank", stays)
     with pytest.raises(AssertionError, match="let leases end"):
-        hang_all(SCHEDULES)
+        list(map(hang, range(SCHEDULES)))
