@@ -33,6 +33,7 @@ import orjson
 import pyarrow as pa
 from crc32c import crc32c
 
+from penstock.log.archive.told import Told
 from penstock.log.record_batches import cells
 from penstock.ports import Disk, read_whole
 from penstock.records.entries import Control, Group
@@ -119,8 +120,8 @@ def _read(data: bytes, lsn: int, origin: int) -> Checkpoint:
         raise ValueError(f"it belongs to origin {made_by}")
     if said != lsn:
         raise ValueError(f"it holds LSN {said}")
-    extra = cast("dict[str, dict[str, list[str]]]", orjson.loads(view[_HEAD.size : _HEAD.size + size]))
-    return Checkpoint(lsn, data[_HEAD.size + size :], extra["vias"])
+    said = Told(orjson.loads(view[_HEAD.size : _HEAD.size + size]))
+    return Checkpoint(lsn, data[_HEAD.size + size :], said.lists_of_texts("vias"))
 
 
 PART_BYTES = 4 << 20

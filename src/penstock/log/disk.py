@@ -186,33 +186,37 @@ class OsDisk:
     def __repr__(self) -> str:
         return f"OsDisk({str(self.folder)!r})"
 
+    def _at(self, name: str) -> Path:
+        """Where a file or folder is."""
+        return self.folder / name
+
     def open(self, name: str, *, create: bool = False, readonly: bool = False) -> OsFile:
         """Open a file for reading and writing; `create` makes a new empty one and fails if it exists."""
         flags = os.O_CLOEXEC | (os.O_RDONLY if readonly else os.O_RDWR)
         if create:
             flags |= os.O_CREAT | os.O_EXCL
-        return OsFile(lent(lambda: os.open(self.folder / name, flags, 0o640)))
+        return OsFile(lent(lambda: os.open(self._at(name), flags, 0o640)))
 
     def list(self, folder: str = "") -> list[str]:
         """Names of the files in a folder, sorted; an absent folder is empty."""
         try:
-            with lent(lambda: os.scandir(self.folder / folder)) as entries:
+            with lent(lambda: os.scandir(self._at(folder))) as entries:
                 return sorted(entry.name for entry in entries if entry.is_file())
         except FileNotFoundError:
             return []
 
     def mkdir(self, folder: str) -> None:
         """Make a folder if it is absent, and sync its parent."""
-        path = self.folder / folder
+        path = self._at(folder)
         if not path.is_dir():
             path.mkdir()
             self.sync_folder()
 
     def rename(self, old: str, new: str) -> None:
-        os.replace(self.folder / old, self.folder / new)
+        os.replace(self._at(old), self._at(new))
 
     def remove(self, name: str) -> None:
-        os.unlink(self.folder / name)
+        os.unlink(self._at(name))
 
     def sync_folder(self, folder: str = "") -> None:
         """Make creations, renames and removals in the folder last.
@@ -230,7 +234,7 @@ class OsDisk:
             os.close(fd)
 
     def _opened(self, folder: str) -> int:
-        return lent(lambda: os.open(self.folder / folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+        return lent(lambda: os.open(self._at(folder), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
 
     def _log_folder(self) -> int:
         if self._log_fd >= 0:
@@ -277,3 +281,22 @@ class OsDisk:
         if self._lock_fd >= 0:
             fd, self._lock_fd = self._lock_fd, -1
             os.close(fd)
+
+
+class EnclosedDisk(OsDisk):
+    """A folder whose content others may have made: what a link leads out of it to is neither read, written nor removed.
+
+    OSError (ELOOP) for such a path, and for one that is there and no file, as a pipe that nobody writes to.
+    """
+
+    def _at(self, name: str) -> Path:
+        path = super()._at(name)
+        if not path.resolve().is_relative_to(self.folder.resolve()):
+            raise OSError(errno.ELOOP, f"a link leads out of the folder {self.folder}", name)
+        return path
+
+    def open(self, name: str, *, create: bool = False, readonly: bool = False) -> OsFile:
+        path = self._at(name)
+        if path.exists() and not path.is_file():
+            raise OSError(errno.ELOOP, "it is no file", name)
+        return super().open(name, create=create, readonly=readonly)

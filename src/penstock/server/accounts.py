@@ -197,7 +197,12 @@ class Accounts:
                 f"{FILE} of the data folder is damaged: restore it from a copy, or remove it, and users, vhosts, "
                 "permissions and limits that were made at run time are gone"
             )
-        self.restore(text)
+        before = self.state()
+        try:
+            self.restore(text)
+        except (ValueError, LookupError, TypeError, AttributeError) as error:  # its sum may be of whoever wrote it
+            self.restore(before)
+            raise SettingsError(f"{FILE} of the data folder is none of users and vhosts: {error!r:.200}") from None
         self.tell()
 
     def _read(self, values: Mapping[str, Iterable[Mapping[str, object]]]) -> None:

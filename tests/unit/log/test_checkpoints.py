@@ -8,6 +8,7 @@ import pytest
 
 from damage import wiped
 from penstock.errors import LogDamaged
+from penstock.log import checkpoints
 from penstock.log.checkpoints import PART_BYTES
 from penstock.log.log import Log
 from penstock.log.simdisk import SimDisk
@@ -123,6 +124,17 @@ def test_the_menu_of_damage_for_checkpoints(damage: str) -> None:
     assert replayed(log) == list(range(start[1] + 1, 14))
     assert files.items() <= bent.files().items()
     assert (log.recovery.warnings == []) == (damage in {"missing", "unreadable"})
+
+
+@pytest.mark.parametrize("vias", [5, [], {"a": "b"}, {"a": [1]}, None])
+def test_a_checkpoint_with_a_right_sum_that_says_what_none_says_is_not_used(vias: object) -> None:
+    disk = SimDisk()
+    log = grown(disk)
+    checkpoints.write(disk, log.origin, 8, b"state", vias)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    log.close()
+    again = Log.open(disk, FakeClock(), TWO)
+    assert again.start_state() is None
+    assert "is not used: vias" in "".join(again.recovery.warnings)
 
 
 def test_every_flipped_bit_of_a_checkpoint_is_seen() -> None:

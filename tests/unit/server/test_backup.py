@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import os
 import shutil
 from collections.abc import Iterator
@@ -11,10 +12,11 @@ from pathlib import Path
 import pytest
 
 from bulk_lab import Still, Writer, rows
-from penstock.errors import InvalidArgument, LogDamaged, PenstockError
+from penstock.errors import InvalidArgument, LogDamaged, PenstockError, SettingsError
 from penstock.history.history import History
 from penstock.history.view import Folder, listing, stand_alone
 from penstock.log import checkpoints
+from penstock.log.archive import archive_disk
 from penstock.log.archive import manifest as archive
 from penstock.log.disk import OsDisk
 from penstock.log.log import Log
@@ -272,6 +274,50 @@ def test_a_backup_names_no_file_outside_of_it(backup: Path, tmp_path: Path, name
     with pytest.raises(LogDamaged, match="not the path of a file below its folder"):
         restore(backup, tmp_path / "to" / "data", quiet)
     assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize("kind", ["link", "folder link", "pipe", "large", "large manifest"])
+def test_a_backup_reads_nothing_outside_of_it_and_no_more_than_it_says(backup: Path, tmp_path: Path, kind: str) -> None:
+    """Sum and size may be right: whoever made it may know what lies elsewhere."""
+    segment = sorted((backup / "log").iterdir())[1]
+    place = tmp_path / "elsewhere"
+    if kind == "folder link":
+        (backup / "log").rename(place)
+        (backup / "log").symlink_to(place)
+    elif kind == "large":
+        os.truncate(segment, 1 << 40)
+    elif kind == "large manifest":
+        os.truncate(backup / backups.NAME, 1 << 40)
+    else:
+        segment.rename(place)
+        segment.symlink_to(place) if kind == "link" else os.mkfifo(segment)
+    told = r"1,099,511,627,776 bytes" if "manifest" in kind else rf"log/\S+ of the backup (cannot|has {1 << 40})"
+    with pytest.raises(LogDamaged, match=told):
+        restore(backup, tmp_path / "restored", quiet)
+    assert not list((tmp_path / "restored").glob("*"))
+
+
+def test_an_archive_removes_nothing_outside_of_it(tmp_path: Path) -> None:
+    disk, place = archive_disk(str(tmp_path / "archive")), tmp_path / "elsewhere"
+    place.mkdir()
+    (place / "precious").write_bytes(b"")
+    (tmp_path / "archive" / ".new").symlink_to(place)
+    (tmp_path / "archive" / "messages").symlink_to(place)
+    for said in (archive.Manifest(7), archive.Manifest(7, gone=("messages/precious",))):
+        with pytest.raises(OSError, match="leads out of the folder"):
+            archive.tidy(disk, said)
+    assert (place / "precious").exists()
+
+
+@pytest.mark.parametrize("text", [b"[]", b"{", b"{}", b'{"users": 5}', b'{"users": [{"name": "a"}]}'])
+def test_accounts_that_are_none_are_refused_by_name_and_those_before_hold_on(tmp_path: Path, text: bytes) -> None:
+    accounts = Accounts()
+    accounts.vhosts["kept"] = {}
+    digest = hashlib.sha256(text).hexdigest().encode()
+    (tmp_path / "accounts.json").write_bytes(digest + b"\n" + text)
+    with pytest.raises(SettingsError, match=r"accounts\.json of the data folder is none of users and vhosts"):
+        accounts.load(OsDisk(tmp_path))
+    assert "kept" in accounts.vhosts
 
 
 @pytest.mark.parametrize("path", ["../log/precious", "/precious", "", "messages/../../precious"])

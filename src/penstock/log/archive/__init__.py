@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from penstock.log.disk import OsDisk
+from penstock.log.disk import EnclosedDisk, OsDisk
 
 
 class Shown(NamedTuple):
@@ -26,4 +26,4 @@ class Shown(NamedTuple):
 
 def archive_disk(folder: str) -> OsDisk:
     """The disk of an archive's folder."""
-    return OsDisk(folder)
+    return EnclosedDisk(folder)

@@ -28,8 +28,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import orjson
 
 from penstock.errors import LogDamaged
-from penstock.log.archive.told import LSN_MOST, NUMBER_MOST, SUM_MOST, Told, said_by, with_sum
-from penstock.ports import Disk, read_whole, replace_whole
+from penstock.log.archive.told import LSN_MOST, NUMBER_MOST, SUM_MOST, Told, with_sum
+from penstock.log.archive.told import read as read_told
+from penstock.ports import Disk, replace_whole
 
 if TYPE_CHECKING:
     from penstock.log.catalog import SegmentInfo
@@ -178,11 +179,11 @@ class Manifest(NamedTuple):
 def read(disk: Disk) -> Manifest | None:
     """The manifest of an archive's folder; None when it has none.  LogDamaged when it is not what was written."""
     try:
-        said = said_by(read_whole(disk, NAME), "version")
+        said = read_told(disk, NAME, "version")
     except FileNotFoundError:
         return None
-    except ValueError:
-        raise LogDamaged(f"the archive's {NAME} is not what was written; {AGAIN}") from None
+    except ValueError as error:
+        raise LogDamaged(f"the archive's {NAME} {error}; {AGAIN}") from None
     version = said["version"]
     if version != VERSION:
         raise LogDamaged(f"the archive's {NAME} has version {repr(version)[:60]}, and this Penstock reads {VERSION}")

@@ -7,10 +7,13 @@ it is believed, and one that is none is told with its field and what was expecte
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any, TypeAlias, cast
 
 import orjson
 from crc32c import crc32c
+
+from penstock.ports import Disk
 
 LSN_MOST = 2**53 - 1
 NUMBER_MOST = 2**63 - 1
@@ -34,7 +37,19 @@ def said_by(data: bytes, version: str) -> Table:
             return said
     except (KeyError, AttributeError, TypeError):
         pass
-    raise ValueError("it is not what was written")
+    raise ValueError("is not what was written")
+
+
+BYTES_MOST = 1 << 30
+"""Of a manifest: of some million files."""
+
+
+def read(disk: Disk, name: str, version: str) -> Table:
+    """What a file says.  OSError, ValueError as `said_by`, and where it is too large to be looked at."""
+    with closing(disk.open(name, readonly=True)) as file:
+        if (size := file.size()) > BYTES_MOST:
+            raise ValueError(f"has {size:,} bytes, a manifest has at most {BYTES_MOST:,}")
+        return said_by(file.pread(size, 0), version)
 
 
 def _sum(said: Table) -> int:

@@ -32,7 +32,7 @@ from penstock.log.catalog import Segment
 from penstock.log.disk import OsDisk
 from penstock.log.reader import decode
 from penstock.log.segment import FOLDER, read_header
-from penstock.ports import Disk, File, read_whole, replace_whole
+from penstock.ports import Disk, File, replace_whole
 from penstock.server.accounts import FILE as ACCOUNTS
 from penstock.server.bulk.requests import Request
 from penstock.units import LATEST
@@ -74,13 +74,15 @@ def read(disk: Disk) -> Manifest:
     InvalidArgument when there is none, or of a newer format; LogDamaged when it is not what was written.
     """
     try:
-        said = told.said_by(read_whole(disk, NAME), "format")
+        said = told.read(disk, NAME, "format")
     except FileNotFoundError:
         raise InvalidArgument(
             f"{disk!r} holds no complete backup: {NAME} is written last, and it is not there"
         ) from None
-    except ValueError:
-        raise LogDamaged(f"{NAME} is not what was written") from None
+    except ValueError as error:
+        raise LogDamaged(f"{NAME} {error}") from None
+    except OSError as error:
+        raise LogDamaged(f"{NAME} cannot be read: {error.strerror}") from None
     if (format_ := said.pop("format")) != FORMAT:
         raise InvalidArgument(f"the backup has format {format_}, and this Penstock reads {FORMAT}")
     try:

@@ -26,7 +26,7 @@ from penstock.log import checkpoints
 from penstock.log.archive.manifest import NAME as ARCHIVED
 from penstock.log.archive.manifest import make_folder
 from penstock.log.archive.manifest import read as read_archive
-from penstock.log.disk import OsDisk
+from penstock.log.disk import EnclosedDisk, OsDisk, OsFile
 from penstock.log.encode import Encoder
 from penstock.log.segment import FOLDER, NotASegment, read_header
 from penstock.server.bulk import RESTORE_PART as PART
@@ -49,7 +49,7 @@ def restore(
         raise InvalidArgument(f"{backup} is no folder")
     if not (Path(backup) / NAME).is_file():
         raise InvalidArgument(f"{backup} holds no complete backup: {NAME} is written last, and it is not there")
-    source = OsDisk(backup)
+    source = EnclosedDisk(backup)
     manifest = read(source)
     place = Path(data)
     _refuse_used(place)
@@ -126,7 +126,7 @@ def _fill(source: OsDisk, target: OsDisk, manifest: Manifest, origin: int, progr
 
 def _claim_archive(source: OsDisk, target: OsDisk, origin: int) -> None:
     """Its manifest, with the new origin; its files keep the old one in their feet."""
-    found = read_archive(OsDisk(source.folder / ARCHIVE))
+    found = read_archive(EnclosedDisk(source.folder / ARCHIVE))
     assert found is not None, "it is in the list"
     with closing(target.open(f"{ARCHIVE}/{ARCHIVED}", create=True)) as file:
         file.pwrite(found._replace(origin=origin).encode(), 0)
@@ -164,15 +164,24 @@ def _summed(
 ) -> None:
     """Read a file of the backup to its end, hand its blocks on, and compare size and sum."""
     at = crc = 0
-    try:
-        with closing(source.open(one.name, readonly=True)) as file:
-            for block in blocks(file, file.size()):
-                crc = crc32c(block, crc)
-                if write is not None:
-                    write(block, at)
-                at += len(block)
-                step(len(block))
-    except FileNotFoundError:
-        raise LogDamaged(f"{one.name} of the backup is missing") from None
+    with closing(_opened(source, one.name)) as file:
+        if (size := file.size()) != one.bytes:
+            raise LogDamaged(f"{one.name} of the backup has {size} bytes, and {one.bytes} were written")
+        for block in blocks(file, size):
+            crc = crc32c(block, crc)
+            if write is not None:
+                write(block, at)
+            at += len(block)
+            step(len(block))
     if (at, crc) != (one.bytes, one.crc32c):
         raise LogDamaged(f"{one.name} of the backup is not what was written: its sum or size is another")
+
+
+def _opened(source: OsDisk, name: str) -> OsFile:
+    """A file of the backup.  LogDamaged where it cannot be had: what is told of other errors is of the target."""
+    try:
+        return source.open(name, readonly=True)
+    except FileNotFoundError:
+        raise LogDamaged(f"{name} of the backup is missing") from None
+    except OSError as error:
+        raise LogDamaged(f"{name} of the backup cannot be read: {error.strerror}") from None

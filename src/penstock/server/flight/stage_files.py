@@ -16,10 +16,11 @@ and which stages there are, is known elsewhere.
 from __future__ import annotations
 
 import struct
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING
+from types import UnionType
+from typing import TYPE_CHECKING, get_type_hints
 
 import orjson
 import pyarrow as pa
@@ -61,6 +62,10 @@ class StageInfo:
     rows: int = 0
     bytes: int = 0  # of the file
     crc: int = 0  # CRC-32C of the file without its foot
+
+
+_KINDS: Mapping[str, type | UnionType] = get_type_hints(StageInfo)
+"""Of what kind each value is; a file of somebody else's may say anything."""
 
 
 def path_of(stem: str) -> str:
@@ -140,7 +145,8 @@ def info_of(disk: Disk, path: str) -> StageInfo | None:
             if magic != _MAGIC:
                 return None
             said = orjson.loads((pa.ipc.open_stream(Source(file)).schema.metadata or {})[_KEY])
-            return replace(StageInfo(**said), rows=rows, bytes=size, crc=crc)
+            info = replace(StageInfo(**said), rows=rows, bytes=size, crc=crc)
+            return info if all(isinstance(getattr(info, name), kind) for name, kind in _KINDS.items()) else None
     except (OSError, struct.error, pa.ArrowException, KeyError, TypeError, orjson.JSONDecodeError):
         return None
 
