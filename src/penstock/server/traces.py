@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from penstock.core.publishing.published import PREFIX
+from penstock.core.publishing.delayed import PREFIX
 from penstock.core.topology.topology import TRACE
 from penstock.errors import InvalidArgument
 from penstock.records import properties as header_codec

@@ -8,7 +8,8 @@ from decimal import Decimal
 import pytest
 
 from penstock.core.publishing.dead_letters import Death, after_death
-from penstock.core.publishing.published import negated, read_traits
+from penstock.core.publishing.delayed import negated
+from penstock.core.publishing.published import read_traits
 from penstock.operations.moving import of_header
 from penstock.records import properties as header_codec
 from penstock.records.field_tables import NESTING_LIMIT, FieldValue, Timestamp

@@ -14,9 +14,10 @@ import pytest
 
 from penstock.errors import InvalidArgument, shown
 from penstock.operations import OPERATIONS
-from penstock.wire.fields import COMMAND_LIMIT, LSN_MAX, Field, Fields, Lenient
+from penstock.wire.fields import COMMAND_LIMIT, LSN_MAX, Field, Fields
 from penstock.wire.flight import tickets
 from penstock.wire.flight.tickets import parse_exchange, parse_get, parse_put
+from penstock.wire.http.lenient import Lenient
 
 
 class Bad(NamedTuple):

@@ -20,9 +20,9 @@ from penstock.core.outbox import Outbox
 from penstock.core.publishing.admission import Admission, Dying, Funeral, Publishers
 from penstock.core.publishing.arrivals import Arrivals, Marks
 from penstock.core.publishing.body_checks import BodyChecks
+from penstock.core.publishing.delayed import PREFIX, by_exchange, later, waiting_rows, with_waiting
 from penstock.core.publishing.published import (
     ADMITTED,
-    PREFIX,
     USUAL,
     Banned,
     Published,
@@ -30,11 +30,7 @@ from penstock.core.publishing.published import (
     Terms,
     Traits,
     TraitsMemo,
-    by_exchange,
     fill_times,
-    later,
-    waiting_rows,
-    with_waiting,
 )
 from penstock.core.publishing.routed import Deduplication, RowRouter
 from penstock.core.publishing.storing import Storing

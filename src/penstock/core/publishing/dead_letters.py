@@ -16,7 +16,8 @@ from penstock.core.effects import Act, Effect, Question
 from penstock.core.outbox import Outbox
 from penstock.core.publishing import Publisher
 from penstock.core.publishing.arrivals import Marks
-from penstock.core.publishing.published import Published, Terms, due_rows, read_traits
+from penstock.core.publishing.delayed import due_rows
+from penstock.core.publishing.published import Published, Terms, read_traits
 from penstock.core.queue.queue import Letter, Queue
 from penstock.core.queue.refusing import Reckoning
 from penstock.core.topology.register import Interning

@@ -27,7 +27,8 @@ from penstock.operations.vhosts import (
 from penstock.records.declared_types import QUEUE_TYPES
 from penstock.records.rights import ADMINISTERS, LISTS, LISTS_RULES, LOGIN, MONITORING, RULES, SEES
 from penstock.server.http.routes import Row
-from penstock.wire.fields import Lenient, short
+from penstock.wire.fields import short
+from penstock.wire.http.lenient import Lenient
 from penstock.wire.http.lists import COLUMNS, done, json_response, not_found, only_columns
 
 if TYPE_CHECKING:

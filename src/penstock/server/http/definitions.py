@@ -49,6 +49,7 @@ from penstock.server.http.routes import RABBITMQ_VERSION, Row
 from penstock.server.users import check_pattern
 from penstock.wire.fields import short
 from penstock.wire.http.bodies import LARGE_MOST
+from penstock.wire.http.lenient import Lenient
 from penstock.wire.http.lists import done, encoded, gathered, json_bytes, json_response
 
 if TYPE_CHECKING:
@@ -56,7 +57,6 @@ if TYPE_CHECKING:
 
     from penstock.core.queue.queue import Queue
     from penstock.server.http.routes import Ask
-    from penstock.wire.fields import Lenient
 
 STEP = 64
 """Objects that are looked at before others have their turn."""

@@ -31,9 +31,9 @@ from penstock.server.gates import Receiver
 from penstock.server.http.routes import Row, exchange_name
 from penstock.server.operating import Operating, Waits, resolve
 from penstock.units import format_size
-from penstock.wire.fields import Lenient
 from penstock.wire.flight.bookmarks import format_bookmark
 from penstock.wire.http.bodies import TEXTS
+from penstock.wire.http.lenient import Lenient
 from penstock.wire.http.lists import json_response
 
 if TYPE_CHECKING:

@@ -27,8 +27,9 @@ from penstock.errors import InvalidArgument, NotFound, shown
 from penstock.records.dataclass import dataclass
 from penstock.records.rights import LISTS, LISTS_RULES, MANAGEMENT, RULES, SEES, Level, Right
 from penstock.server.access import Who, judge
-from penstock.wire.fields import Fields, Lenient, short
+from penstock.wire.fields import Fields, short
 from penstock.wire.http.bodies import BODY_MOST, LARGE_MOST, Brought, Reading
+from penstock.wire.http.lenient import Lenient
 from penstock.wire.http.lists import (
     COLUMNS,
     LIST_QUERY,

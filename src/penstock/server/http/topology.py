@@ -21,7 +21,8 @@ from penstock.operations.topology import BIND, BINDINGS, DECLARE_EXCHANGE, DELET
 from penstock.records.rights import LOGIN, SEES, Thing, uses
 from penstock.server.http.routes import DEFAULT_NAME, Ask, Row, exchange_name
 from penstock.units import parse_duration
-from penstock.wire.fields import Lenient, short
+from penstock.wire.fields import short
+from penstock.wire.http.lenient import Lenient
 from penstock.wire.http.lists import COLUMNS, chosen_of, created, done, gathered, json_response, not_found, only_columns
 
 if TYPE_CHECKING:

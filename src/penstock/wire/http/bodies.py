@@ -20,7 +20,8 @@ import orjson
 from penstock.errors import InvalidArgument, Unavailable, shown
 from penstock.records.properties import Properties, encode
 from penstock.units import format_size
-from penstock.wire.fields import Lenient, kind_of, short
+from penstock.wire.fields import kind_of, short
+from penstock.wire.http.lenient import Lenient
 
 BODY_MOST = 1 << 20
 """Bytes of a request's body where a path says nothing else."""
