@@ -26,10 +26,10 @@ from penstock.client import tracing
 from penstock.client.arguments import texts_checked
 from penstock.client.bodies import plain, reader_of
 from penstock.client.consumer import Consumer
+from penstock.client.kept_uploads import Kept
 from penstock.client.link import PATIENCE, Link, patience
 from penstock.client.messages import UNTYPED, B, Receipt, Refusal, TableReceipt
 from penstock.client.outgoing import (
-    Kept,
     Upload,
     batches_of,
     carrying_all,

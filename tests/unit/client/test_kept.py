@@ -16,7 +16,7 @@ import pytest
 
 import penstock
 from flight_house import FlightHouse, house_with_a_queue
-from penstock.client import outgoing
+from penstock.client import kept_uploads, outgoing
 from penstock.errors import NotFound, QueueFull, Unavailable, Unroutable
 from penstock.server.flight.call_streams import Answers, Sent
 from penstock.server.flight.calls import Caller
@@ -40,7 +40,7 @@ class Calls:
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
-    monkeypatch.setattr(outgoing, "KEPT_S", 60.0)
+    monkeypatch.setattr(kept_uploads, "KEPT_S", 60.0)
     return Calls(monkeypatch)
 
 
@@ -144,7 +144,7 @@ def test_threads_have_one_each(client: penstock.Client, calls: Calls) -> None:
 
 
 def test_they_end_soon(house: FlightHouse, client: penstock.Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outgoing, "KEPT_S", 1.0)
+    monkeypatch.setattr(kept_uploads, "KEPT_S", 1.0)
     client.publish("q", b"1")
     client.publish("q", b"2")
     assert house.door.calls.streams == 1
@@ -164,11 +164,11 @@ def test_they_end_with_their_client(house: FlightHouse, calls: Calls) -> None:
 
 
 def test_no_more_than_some_wait(house: FlightHouse, client: penstock.Client, calls: Calls) -> None:
-    for number in range(outgoing.KEPT_MOST + 4):
+    for number in range(kept_uploads.KEPT_MOST + 4):
         client.declare(f"q{number}")
         client.publish(f"q{number}", b"x")
         client.publish(f"q{number}", b"x")
-    eventually(lambda: house.door.calls.streams == outgoing.KEPT_MOST)
+    eventually(lambda: house.door.calls.streams == kept_uploads.KEPT_MOST)
 
 
 def test_without_a_thread_to_watch_them_none_stays(
@@ -179,7 +179,7 @@ def test_without_a_thread_to_watch_them_none_stays(
     def exhausted(thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr(outgoing.threading.Thread, "start", exhausted)
+    monkeypatch.setattr(kept_uploads.threading.Thread, "start", exhausted)
     assert [client.publish("q", b"x").outcome for _ in range(4)] == ["stored"] * 4
     assert client._kept.idle == 0
     assert calls.made == 4
@@ -222,10 +222,10 @@ def test_one_thread_looks_after_them_as_long_as_messages_come(monkeypatch: pytes
             begun.append(self.name)
             super().start()
 
-    monkeypatch.setattr(outgoing.threading, "Thread", Counted)
+    monkeypatch.setattr(kept_uploads.threading, "Thread", Counted)
     clock = count()  # of milliseconds, so that a machine that stands still is no reason to end either
-    kept, batch = outgoing.Kept(lambda: next(clock) / 1000), outgoing.one_row({"body": b"x"})
-    until = time.monotonic() + 5 * outgoing.KEPT_S
+    kept, batch = kept_uploads.Kept(lambda: next(clock) / 1000), outgoing.one_row({"body": b"x"})
+    until = time.monotonic() + 5 * kept_uploads.KEPT_S
     while time.monotonic() < until:
         kept.send("way", None, batch, lambda: (Nowhere(), Nowhere()))
     kept.close()
