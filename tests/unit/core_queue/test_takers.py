@@ -6,8 +6,10 @@ import random
 
 import pytest
 
+from penstock.core.effects import Effect
 from penstock.core.outbox import Outbox
-from penstock.core.queue.dispatching.consumers import Consumer, Takers
+from penstock.core.queue.dispatching.consumers import Consumer
+from penstock.core.queue.dispatching.takers import Takers
 from penstock.core.queue.queue import Queue
 from penstock.records.chunks import Now
 from penstock.records.queue_settings import FairnessModel, QueueSettings
@@ -15,7 +17,7 @@ from penstock.records.queue_settings import FairnessModel, QueueSettings
 MODELS: tuple[FairnessModel, ...] = ("round-robin", "fast", "proportional")
 
 
-def one_by_one(takers: Takers, model: FairnessModel, turn: int, count: int) -> list[Consumer]:
+def one_by_one(takers: Takers[Consumer], model: FairnessModel, turn: int, count: int) -> list[Consumer]:
     out: list[Consumer] = []
     while len(out) < count and (consumer := takers.next(model, turn)) is not None:
         out.append(consumer)
@@ -30,14 +32,14 @@ def one_by_one(takers: Takers, model: FairnessModel, turn: int, count: int) -> l
 @pytest.mark.parametrize("seed", range(20))
 def test_many_at_once_go_where_one_after_the_other_would(model: FairnessModel, seed: int) -> None:
     chance = random.Random(seed)
-    sides: list[tuple[Takers, list[Consumer]]] = []
+    sides: list[tuple[Takers[Consumer], list[Consumer]]] = []
     for _ in range(2):
         chance.seed(seed)
         queue = Queue(1, "/", "q", QueueSettings(fairness_model=model))
-        takers = Takers()
+        takers = Takers[Consumer]()
         workers = [
             queue.subscribe(
-                Now(1, 1), Outbox(10), tag=f"c{place}", holder=None, max_backlog=chance.choice([0, 1, 2, 5]),
+                Now(1, 1), Outbox[Effect](10), tag=f"c{place}", holder=None, max_backlog=chance.choice([0, 1, 2, 5]),
                 priority=chance.choice([0, 0, 1]), no_ack=chance.random() < 0.1, choked=chance.random() < 0.1,
             )
             for place in range(chance.randrange(1, 9))

@@ -13,9 +13,9 @@ from itertools import islice, takewhile
 from typing import TYPE_CHECKING, TypeAlias
 
 from penstock.core.effects import Sink
-from penstock.core.queue.dispatching.consumers import Takers, TargetList, ratio
 from penstock.core.queue.dispatching.granting import grant_each, one_each
 from penstock.core.queue.dispatching.precedence import Precedence
+from penstock.core.queue.dispatching.takers import Takers, ratio
 from penstock.core.queue.order.runs import NEVER, Key, Run
 from penstock.core.queue.whole import DISPATCH
 from penstock.records.chunks import Now
@@ -23,7 +23,7 @@ from penstock.records.queue_settings import FairnessModel
 
 if TYPE_CHECKING:
     from penstock.core.queue.contents import Contents
-    from penstock.core.queue.dispatching.consumers import Consumer
+    from penstock.core.queue.dispatching.consumers import Consumer, TargetList
 
 GrantAll: TypeAlias = "Callable[[Contents, Now, Sink, Sequence[tuple[Consumer, list[Run]]]], None]"
 
@@ -33,7 +33,7 @@ class _Group:
 
     __slots__ = ("list", "takers")
 
-    def __init__(self, list: TargetList | None, takers: Takers) -> None:
+    def __init__(self, list: TargetList | None, takers: Takers[Consumer]) -> None:
         self.list = list
         self.takers = takers
 
@@ -131,7 +131,7 @@ def _enter_plain(heap: Heap, queue: Contents, resting: list[TargetList]) -> None
     """Enter those that take anything."""
     plain = queue.roster.plain
     if plain:
-        takers = Takers()
+        takers: Takers[Consumer] = Takers()
         for consumer in plain:
             takers.add(consumer)
         _enter(heap, _Group(None, takers), queue, resting)
@@ -167,7 +167,7 @@ def _next(wanting: list[_Group], model: FairnessModel, turn: int) -> tuple[Consu
     return (None, None) if best is None else (best[1], best[2])
 
 
-def _count(consumer: Consumer, takers: Takers, count: int) -> int:
+def _count(consumer: Consumer, takers: Takers[Consumer], count: int) -> int:
     """Count what a consumer is given at once, for the next pick (`grant` counts for good); what uses up backlog."""
     if consumer.no_ack:
         return 0
@@ -181,7 +181,7 @@ def _give(
     now: Now,
     sink: Sink,
     targets: TargetList,
-    takers: Takers,
+    takers: Takers[Consumer],
     key: Key,
     limit: Key,
     most: int,
