@@ -132,16 +132,7 @@ def line_of(text: str, path: Path_) -> int | None:
     return best
 
 
-LATER_SECTIONS = frozenset(
-    {
-        "archive",
-        "bulk",
-        "dashboard",
-        "otel",
-        "replication",
-        "schedule",
-    }
-)
+LATER_SECTIONS = frozenset({"archive", "bulk", "dashboard", "otel", "replication", "schedule"})
 """Sections that are taken and refused for now."""
 
 LATER_KEYS: Mapping[str, frozenset[str]] = {
@@ -240,14 +231,13 @@ def together(problems: Iterable[Problem]) -> list[Problem]:
     out: list[Problem] = []
     for problem in problems:
         path, (kind, is_not, value) = problem.path, problem.text.rpartition(", not ")
-        if out and out[-1].path == path and out[-1].text.startswith(f"{value} is not "):  # a choice beside other types
-            choice, hint, near = out[-1].text.removeprefix(f"{value} is not ").partition("; did ")
-            out[-1] = Problem(path, f"must be {choice} or {kind.removeprefix('must be ')}{is_not}{value}{hint}{near}")
-            continue
-        if kind.startswith("must be ") and out and out[-1].path == path and out[-1].text.endswith(is_not + value):
-            out[-1] = Problem(
-                path, f"{out[-1].text.removesuffix(is_not + value)} or {kind.removeprefix('must be ')}{is_not}{value}"
-            )
+        before = out[-1].text if out and out[-1].path == path else ""
+        other, no_choice = f"or {kind.removeprefix('must be ')}{is_not}{value}", f"{value} is not "
+        if before.startswith(no_choice):  # a choice beside other types
+            choice, hint, near = before.removeprefix(no_choice).partition("; did ")
+            out[-1] = Problem(path, f"must be {choice} {other}{hint}{near}")
+        elif kind.startswith("must be ") and before.endswith(is_not + value):
+            out[-1] = Problem(path, f"{before.removesuffix(is_not + value)} {other}")
         else:
             out.append(problem)
     return out

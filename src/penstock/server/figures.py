@@ -387,3 +387,14 @@ def processes(server: Server) -> list[Process]:
             found += ((one.name, one.pid, one.starts, one.deaths) for one in doors.processes)
     found.append(("bulk", bulk.pid, bulk.starts, bulk.deaths))
     return [Process(name, pid, *figures_of(pid), starts, deaths) for name, pid, starts, deaths in found if pid]
+
+
+def archive_numbers(engine: Engine) -> dict[str, int]:
+    """What the archive has and lacks, by metric; zeros without one."""
+    archive = engine.archive
+    found = (0,) * 5
+    if archive is not None:
+        manifest = archive.manifest
+        found = manifest.size, len(manifest.files), manifest.rows, archive.behind(), archive.failures
+    names = ("bytes", "files", "rows", "behind", "failures")
+    return {f"archive_{name}": value for name, value in zip(names, found, strict=True)}

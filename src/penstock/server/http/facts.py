@@ -28,7 +28,15 @@ from penstock.records.declared_types import EXCHANGE_TYPES
 from penstock.server.allocator import resident_bytes
 from penstock.server.clock import SystemClock
 from penstock.server.counters import Rates
-from penstock.server.figures import consumers, processes, replay_numbers, standings, topic_facts, view_facts
+from penstock.server.figures import (
+    archive_numbers,
+    consumers,
+    processes,
+    replay_numbers,
+    standings,
+    topic_facts,
+    view_facts,
+)
 from penstock.server.figures import facts as standing_facts
 from penstock.server.http.metrics import (
     ACTIONS,
@@ -52,7 +60,6 @@ if TYPE_CHECKING:
     from penstock.core.queue.queue import Queue
     from penstock.records.chunks import Now
     from penstock.server.access import Who
-    from penstock.server.engine import Engine
     from penstock.server.logins import Derive
     from penstock.server.progress import Progress
     from penstock.server.services import Server
@@ -128,7 +135,7 @@ def metrics_of(server: Server, version: str, progress: Progress | None = None) -
         descriptors=resource.getrlimit(resource.RLIMIT_NOFILE)[0],
         replays=replay_numbers(engine),
         broken=engine.broken is not None,
-        **_archive(engine),
+        **archive_numbers(engine),
     )
     figures = dict(zip((one.name for one in WHOLE.figures), WHOLE.look(seen).values, strict=True))
     messages = {f"rabbitmq_global_messages_{name}": getattr(counters, of) for name, of, _ in MESSAGES}
@@ -174,16 +181,6 @@ def _strangers(server: Server) -> tuple[dict[str, int], dict[tuple[str, str], in
             there |= doors.there()
             closed |= doors.closed
     return there, closed
-
-
-def _archive(engine: Engine) -> dict[str, int]:
-    archive = engine.archive
-    found = (0,) * 5
-    if archive is not None:
-        manifest = archive.manifest
-        found = manifest.size, len(manifest.files), manifest.rows, archive.behind(), archive.failures
-    names = ("bytes", "files", "rows", "behind", "failures")
-    return {f"archive_{name}": value for name, value in zip(names, found, strict=True)}
 
 
 PROTOCOLS = {"amqps": "amqp/ssl"}
@@ -499,6 +496,3 @@ def idle_since(queue: Queue, wall: int) -> dict[str, object]:
     if wall - used < IDLE_US or not used:
         return {}
     return {"idle_since": datetime.fromtimestamp(used / 1e6, UTC).isoformat(timespec="milliseconds")}
-
-
-# -- metrics
