@@ -10,6 +10,8 @@ from dataclasses import replace
 from random import Random
 from typing import Any
 
+import pytest
+
 from choices import EFFORT
 from penstock.core.effects import Purpose, Scan
 from penstock.records.queue_settings import QueueSettings
@@ -125,3 +127,13 @@ def test_queue_and_definition_agree_whenever_filters_answer() -> None:
         except Exception as error:
             error.add_note(f"walk {seed}")
             raise
+
+
+@pytest.mark.parametrize("seed", [20460, 40042])
+def test_walks_that_once_failed(seed: int) -> None:
+    """Somebody of lower priority was given what a list knew to be its next, for all that others took before it.
+
+    20460: what had come back, in the same dispatch.
+    40042: what had never gone out.
+    """
+    assert LateWalk(seed).run() == STEPS
