@@ -104,16 +104,14 @@ class BodyChecks:
         out: dict[int, Refusal] = {}
         bodies = listed(batch.bodies)
         for topic, check, rejects, rows in self._held(batch, skip):
-            known = {} if batch.judged is None else batch.judged.get(check.name, {})
-            heads = batch.properties_of
+            known, heads = _judged(batch, check), batch.properties_of
             bad = [row for row in rows if not (known[row] if row in known else check.fits(bodies[row], heads(row)))]
             bad = [row for row in bad if not passes(row)]
             steps = list(accumulate(check.told_steps(bodies[row]) for row in bad))
             for place, row in enumerate(bad):
                 told = place < REASONS_MOST and (not place or steps[place] <= TOLD_MOST)
                 why = check.why(bodies[row], heads(row)) if told else "like others of its batch"
-                refusal = self._noted(topic, why, rejects=rejects)
-                if refusal is not None:
+                if (refusal := self._noted(topic, why, rejects=rejects)) is not None:
                     out[row] = refusal
         return out
 
@@ -135,13 +133,9 @@ class BodyChecks:
             return []
         out, bodies = list[Question](), listed(batch.bodies)
         for _, check, _, rows in self._held(batch, skip):
-            known = {} if batch.judged is None else batch.judged.get(check.name, {})
+            known = _judged(batch, check)
             left = [row for row in rows if row not in known]
-            sizes = [len(bodies[row]) for row in left]
-            if not left or isinstance(check, Unread):
-                continue
-            work = sum(check.bound(bodies[row]) for row in left) if sum(sizes) * check.costliest > LOOP_WORK else 0
-            if len(left) > LOOP_ROWS or sum(sizes) > LOOP_BYTES or max(sizes) > LOOP_BODY or work > LOOP_WORK:
+            if left and not isinstance(check, Unread) and _holds_up(check, [bodies[row] for row in left]):
                 out.append(Question(check, left, name=check.name))
         return out
 
@@ -180,3 +174,16 @@ class BodyChecks:
 def check_mode(settings: Mapping[str, object]) -> str:
     """`off`, `warn` or `reject`; without a schema `off`."""
     return "off" if settings.get(JSON_SCHEMA) is None else cast("str", settings.get(JSON_SCHEMA_CHECK, "reject"))
+
+
+def _judged(batch: Publishes, check: Check) -> Mapping[int, int]:
+    """Which rows are known to fit or not, by row."""
+    return {} if batch.judged is None else batch.judged.get(check.name, {})
+
+
+def _holds_up(check: BodyCheck, bodies: Sequence[bytes]) -> bool:
+    """Whether to look at these would hold the loop up; bodies: one or more."""
+    sizes = list(map(len, bodies))
+    if len(bodies) > LOOP_ROWS or sum(sizes) > LOOP_BYTES or max(sizes) > LOOP_BODY:
+        return True
+    return sum(sizes) * check.costliest > LOOP_WORK and sum(map(check.bound, bodies)) > LOOP_WORK
