@@ -286,10 +286,9 @@ class QueueMachine(RuleBasedStateMachine):
             living = set(look.source.living(look.piece))
             there = [lsn for lsn in seen if lsn in living]
         self.queue.scanned(self.now, effect.token, found, seen[-1], self.sink)
-        for one in effect.filters:
-            targets = self.queue.targets.lists.get(one.text)
-            if targets is None:
-                continue
+        for one, targets in zip(effect.filters, look.lists, strict=True):
+            if self.queue.targets.lists.get(one.text) is not targets:
+                continue  # nobody had it any more; who has the same filter now looks anew
             for lsn in there:  # a full list stops before what it has no room for
                 if lsn in self.model.messages and (look.recheck or lsn <= targets.walked):
                     self.model.messages[lsn].known.add(one.text)
