@@ -26,6 +26,7 @@ from penstock.core.state.lsns import lengths, numbers, whole
 from penstock.core.state.queue_state import living_pairs
 from penstock.errors import ExpressionError, InvalidArgument, LogDamaged, Refused, SettingsError
 from penstock.expr.view_definition import Definition, plan
+from penstock.log.checkpoints import name_of
 from penstock.log.mending import Watch, nobody
 from penstock.log.segment import folder_origin, segment_name
 from penstock.records.chunks import Now
@@ -102,7 +103,7 @@ def new_times(core: Core, settings: Settings) -> set[int]:
 def fold(log: Log, watch: Watch = nobody) -> tuple[DurableState, int]:
     """Durable state from the newest usable checkpoint and everything after it; and how many records that was."""
     start = log.start_state()
-    folding = Fold(DurableState.decode(start[2])) if start is not None else Fold()
+    folding = Fold(_decoded(*start)) if start is not None else Fold()
     records, total = 0, log.rows_to_replay()
     watch("folding", 0, total)
     for table in log.replay():
@@ -114,6 +115,18 @@ def fold(log: Log, watch: Watch = nobody) -> tuple[DurableState, int]:
     if not state.measured:
         measure(log, state)
     return state, records
+
+
+def _decoded(kind: str, lsn: int, state: bytes) -> DurableState:
+    """What a start begins with.  LogDamaged names it where it is none: its sum may be right all the same."""
+    try:
+        return DurableState.decode(state)
+    except ValueError as error:
+        if kind == "checkpoint":
+            way = f"{name_of(lsn)} cannot be used: {error}; move it away, without it the same state comes of the log"
+        else:
+            way = f"the base of the state below LSN {lsn} in the log cannot be used: {error}"
+        raise LogDamaged(way) from error
 
 
 def measure(log: Log, state: DurableState) -> None:

@@ -14,6 +14,7 @@ from penstock.log.log import Log
 from penstock.log.simdisk import SimDisk
 from penstock.records.entries import Control, Topic
 from penstock.records.kinds import Kind
+from penstock.server.opening import fold
 from sim.logkit import SMALL, T0, FakeClock, commit, content, messages, note, opened
 
 TWO = replace(SMALL, segment=4000)
@@ -135,6 +136,23 @@ def test_a_checkpoint_with_a_right_sum_that_says_what_none_says_is_not_used(vias
     again = Log.open(disk, FakeClock(), TWO)
     assert again.start_state() is None
     assert "is not used: vias" in "".join(again.recovery.warnings)
+
+
+@pytest.mark.parametrize("state", [b"", b"PENSTATE junk", b"PENSTATE" + b"\x09\0\0\0\0\0\0\0"])
+def test_a_state_with_a_right_sum_that_is_none_is_told_by_the_name_of_what_holds_it(state: bytes) -> None:
+    disk = SimDisk()
+    log = grown(disk)
+    name = log.write_checkpoint(state, 8)
+    log.close()
+    with pytest.raises(LogDamaged, match=f"{name} cannot be used: .*; move it away"):
+        fold(Log.open(SimDisk(disk.files()), FakeClock(), TWO))
+    disk.remove(name)
+    log = opened(disk, TWO)
+    log.append([log.base_group(log.recovery.next_lsn, T0, 8, state)])
+    log.flush()
+    log.close()
+    with pytest.raises(LogDamaged, match="the base of the state below LSN 8 in the log cannot be used"):
+        fold(Log.open(SimDisk(disk.files()), FakeClock(), TWO))
 
 
 def test_every_flipped_bit_of_a_checkpoint_is_seen() -> None:
