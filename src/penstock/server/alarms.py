@@ -16,12 +16,14 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("penstock.server")
 
+NO_DESCRIPTOR = "no descriptor is left for connections: they wait until one is given back"
+
 SEGMENTS_LEFT = 2
 """The disk is nearly full when there is no room for so many segments of the log beyond what is kept free; it is not any
 more once there is room for one more than that."""
 
 
-def alarms(engine: Engine, before: Mapping[str, str], *, slowed_us: int = 0) -> dict[str, str]:
+def alarms(engine: Engine, before: Mapping[str, str], *, slowed_us: int = 0, short: bool = False) -> dict[str, str]:
     """Those of now by name; before: those of the last look.  On the loop; asks the disk how much is free."""
     found: dict[str, str] = {}
     log, bodies = engine.log, engine.bodies
@@ -34,6 +36,8 @@ def alarms(engine: Engine, before: Mapping[str, str], *, slowed_us: int = 0) -> 
     if bodies.tight:
         limit = format_size(bodies.budget.limit)
         found["memory"] = f"server.memory ({limit}) is used up by what no cache can give up: publishes go in portions"
+    if short:
+        found["descriptors"] = NO_DESCRIPTOR
     if log.damage.batches:
         found["damage"] = f"{log.damage.batches} batches of the log cannot be read; /healthz names them"
     if slowed_us:
@@ -66,18 +70,18 @@ def nearly_full(engine: Engine, was: bool) -> str | None:
 class Alarms:
     """Those that are set.  Belongs to the loop's thread."""
 
-    def __init__(self, engine: Engine, slowed_us: Callable[[], int]) -> None:
-        """slowed_us: how long upkeep has each batch of publishes wait."""
+    def __init__(self, engine: Engine, slowed_us: Callable[[], int], short: Callable[[], bool] = bool) -> None:
+        """slowed_us: how long upkeep has each batch of publishes wait.  short: whether descriptors are (`Entry`)."""
         self.now: dict[str, str] = {}
         self._engine = engine
-        self._slowed_us = slowed_us
+        self._slowed_us, self._short = slowed_us, short
         self._since: dict[str, int] = {}  # by name, monotonic
 
     def beat(self) -> None:
         """Tell what has changed since the last look."""
         mono = self._engine.clock.mono()
-        found, before = alarms(self._engine, self.now, slowed_us=self._slowed_us()), self.now
-        self.now = found
+        before = self.now
+        found = self.now = alarms(self._engine, before, slowed_us=self._slowed_us(), short=self._short())
         for name in found.keys() - before.keys():
             self._since[name] = mono
             logger.warning("alarm %s: %s", name, found[name])

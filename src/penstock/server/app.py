@@ -296,7 +296,7 @@ class App(Server):
         self.keeper = Keeper(self.engine, pools.reading, settings.log, loop, elsewhere, allocator.give_back)
         self.engine.keeper = self.keeper
         self.pace = self.keeper.pace
-        self.alarms = Alarms(self.engine, lambda: self.pace.lag_us)
+        self.alarms = Alarms(self.engine, lambda: self.pace.lag_us, lambda: self.entry.short)
         self.amqp = AmqpDoor(
             self.engine, self.logins, self.accounts.vhosts, self.counters, amqp_limits(settings), self.users.rights,
             Admission(self.users), certificates=settings.tls.cert_login_from is not None, entry=self.entry,

@@ -72,3 +72,13 @@ def test_upkeep_that_slows_publishers_is_told(caplog: pytest.LogCaptureFixture, 
         "alarm upkeep: the log has outgrown log.retention: each batch of publishes waits 2.5 ms",
         "alarm upkeep is over, after 0 s",
     ]
+
+
+def test_no_descriptor_for_a_connection_is_told(caplog: pytest.LogCaptureFixture, life: Life) -> None:
+    alarms = Alarms(life.engine, lambda: 0, iter((True, True, False)).__next__)
+    for _ in range(3):
+        alarms.beat()
+    assert lines(caplog) == [
+        "alarm descriptors: no descriptor is left for connections: they wait until one is given back",
+        "alarm descriptors is over, after 0 s",
+    ]

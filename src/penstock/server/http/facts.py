@@ -25,6 +25,7 @@ from penstock.errors import NotFound, Unavailable
 from penstock.operations.queues import settings_in_force
 from penstock.operations.vhosts import CLUSTER_NAME
 from penstock.records.declared_types import EXCHANGE_TYPES
+from penstock.server.alarms import NO_DESCRIPTOR
 from penstock.server.allocator import resident_bytes
 from penstock.server.clock import SystemClock
 from penstock.server.counters import Rates
@@ -260,7 +261,7 @@ class Facts:
             health["damaged_batches"] = damaged
             health["damage"] = engine.log.damage.sentences(DAMAGE_SHOWN)
         if self._server.entry.short:
-            health["descriptors"] = "no descriptor is left for connections: they wait until one is given back"
+            health["descriptors"] = NO_DESCRIPTOR
         if engine.broken is not None:
             health["reason"] = engine.broken
             health["to_do"] = "restart the server: it replays the log"
