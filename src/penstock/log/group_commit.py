@@ -275,19 +275,9 @@ class Committing:
         return self._room.full
 
     @property
-    def kept_free(self) -> int:
-        """Bytes of the disk that no other work of the server may take; 0: it is not asked."""
-        return 2 * self.settings.low_space + self.settings.reserve if self.settings.low_space else 0
-
-    @property
     def lacking(self) -> int:
         """Bytes that must become free for publishes to be taken for a while; 0: none, or the disk is not asked."""
         return self._room.lacking()
-
-    @property
-    def room_left(self) -> int:
-        """Bytes that the log can still write: zeros, the reserve, and what the disk has free.  Any thread."""
-        return self._room.left()
 
     def lend(self) -> int:
         """On a full disk free a part of the reserve, for work that frees more; how many bytes.  Any thread; OSError."""

@@ -89,6 +89,16 @@ class Log(Committing):
         return log
 
     @property
+    def kept_free(self) -> int:
+        """Bytes of the disk that no other work of the server may take; 0: it is not asked."""
+        return 2 * self.settings.low_space + self.settings.reserve if self.settings.low_space else 0
+
+    @property
+    def room_left(self) -> int:
+        """Bytes that the log can still write: zeros, the reserve, and what the disk has free.  Any thread."""
+        return self._room.left()
+
+    @property
     def why_full(self) -> str:
         """Why publishes are refused while it is `full`: what is free, and what has to be.  Any thread."""
         return self._room.why_full()
