@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import threading
 from collections.abc import Iterator
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from etcd_process import running_etcd
-from penstock.errors import SettingsError, Unavailable
+from penstock.errors import InvalidArgument, SettingsError, Unavailable
 from penstock.replication.insync import Times
 from penstock.replication.register import ClusterState, Member, decode
 from penstock.server.cluster.registers import EtcdRegister, FileRegister, Kept, Register, changed, register_at
@@ -138,3 +139,12 @@ def test_a_change_is_tried_again_while_others_change_the_register(tmp_path: Path
     after = changed(register, change)
     assert (after.beat, after.members.keys()) == (2, {"a"})
     assert decode(register.read().value) == after
+
+
+def test_a_file_that_is_too_large_is_not_read_whole(tmp_path: Path) -> None:
+    (tmp_path / "register").write_bytes(b"7\n")
+    os.truncate(tmp_path / "register", 1 << 40)
+    kept = FileRegister(tmp_path).read()
+    assert kept.version == 7
+    with pytest.raises(InvalidArgument, match="bytes; at most"):
+        decode(kept.value)

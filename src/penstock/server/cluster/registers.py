@@ -77,6 +77,10 @@ def register_at(url: str, data: str | Path, lease: int = LEASE) -> Register:
     raise SettingsError(f"cluster.registry: {url!r} is no register: give {KINDS}")
 
 
+_FILE_MOST = BYTES_MOST + 32
+"""A version, and one byte more than a value may have at least: that is refused where it is read."""
+
+
 class FileRegister:
     """A file, replaced as a whole under a lock: its version in the first line, then the value."""
 
@@ -91,7 +95,8 @@ class FileRegister:
     def read(self) -> Kept:
         """The value now."""
         try:
-            first, _, value = self._value.read_bytes().partition(b"\n")
+            with self._value.open("rb") as file:
+                first, _, value = file.read(_FILE_MOST).partition(b"\n")
             return Kept(int(first), value)
         except FileNotFoundError:
             if not self._folder.is_dir():
