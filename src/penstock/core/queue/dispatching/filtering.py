@@ -69,7 +69,7 @@ class Targets:
 
     __slots__ = (
         "_ahead", "_behind", "_by_slot", "_following", "_full", "_queue", "_recalling", "_recheck", "_rechecking",
-        "_serial", "_stopped", "asked", "awake", "foreseen", "joined", "lists", "most",
+        "_serial", "_stopped", "asked", "awake", "foreseen", "halted", "joined", "lists", "most",
     )  # fmt: skip
 
     def __init__(self, queue: int, most: int = TARGETS_MOST) -> None:
@@ -90,6 +90,9 @@ class Targets:
         self._rechecking: dict[TargetList, None] = {}  # those with something of their own to look at again
         self._recalling: dict[TargetList, None] = {}  # those with something in `back`
         self._stopped: dict[TargetList, None] = {}  # those that sleep until they have looked at something
+        self.halted: dict[
+            int, dict[TargetList, None]
+        ] = {}  # by a message of the main order at which those have to look
 
     def go_on_from(self, others: Targets) -> None:
         """Take the place of others: no answer to what they asked is taken for one to these."""
@@ -278,11 +281,20 @@ class Targets:
         own = targets.recheck.head() if targets.recheck else None
         return own if stop is None or (own is not None and own < stop) else stop
 
-    def rest(self, targets: TargetList) -> None:
+    def rest(self, targets: TargetList, main: Main) -> None:
         """Nobody can be given anything by this list now."""
         self.awake.pop(targets, None)
+        if targets.back and (unseen := targets.unseen(main)) is not None:
+            self.halted.setdefault(unseen[1], {})[targets] = None
         if self._recheck or targets.recheck:
             self._stopped[targets] = None  # it may know more when it has looked
+
+    def wake_halted(self, main: Main) -> None:
+        """Where others took what never went out and lists had still to look at, these may know their next."""
+        for lsn in [lsn for lsn in self.halted if not main.has(lsn)]:
+            for targets in self.halted.pop(lsn):
+                if self.lists.get(targets.filter.text) is targets:
+                    self.awake[targets] = None
 
     def _go_on(self) -> None:
         """Lists that had to wait may know their next now."""
@@ -465,6 +477,9 @@ class Targets:
             taken = targets.take(lsns, self.most)
             self._fall_behind(targets, upto if taken == len(lsns) else lsns[taken] - 1)
             self.awake[targets] = None
+        for others in self.halted.values():
+            self.awake.update((one, None) for one in others if self.lists.get(one.filter.text) is one)
+        self.halted.clear()  # each stands there anew, if it has to
 
     def _looked_again(
         self, look: Look, piece: Piece, source: Recalled, found: Sequence[Sequence[int]], upto: int

@@ -82,7 +82,7 @@ def dispatch_matched(queue: Contents, now: Now, sink: Sink, budget: int, grant_a
         held += counted
         for one in wanting:
             _enter(heap, one, queue, resting)
-        if len(targets.awake) > entered:  # others took what lists had still to look at, and they know their next
+        if len(targets.awake) + len(targets.halted) > entered:  # some may know their next now
             entered = _enter_awake(heap, queue, entered, resting)
     _end(queue, now, sink, shares, resting, grant_all)
 
@@ -97,7 +97,7 @@ def _end(
 ) -> None:
     """Grant what was counted as held; lists that give nothing sleep."""
     for one in resting:
-        queue.targets.rest(one)
+        queue.targets.rest(one, queue.main)
     if shares:
         for consumer, share in shares.items():
             if not consumer.no_ack:
@@ -114,14 +114,16 @@ def _first_wanted(heap: Heap, queue: Contents, resting: list[TargetList]) -> tup
         stop = None if group.list is None else group.list.stop(queue.main, key)
         if group.list is None or stop is None:
             wanting.append(group)
-        elif not queue.main.has(stop[1]):
-            resting.append(group.list)  # else it stays awake: who takes from the main order wakes nobody
+        else:
+            resting.append(group.list)
     return key, wanting
 
 
 def _enter_awake(heap: Heap, queue: Contents, entered: int, resting: list[TargetList]) -> int:
     """Enter the lists that are awake, without the first so many; how many they are now."""
     awake = queue.targets.awake
+    if queue.targets.halted:
+        queue.targets.wake_halted(queue.main)
     for targets in list(islice(awake, entered, None)):
         _enter(heap, _Group(targets, targets.takers), queue, resting)
     return len(awake)
