@@ -1,6 +1,6 @@
 """Alarms: what is wrong with the server while it goes on, by name, with the reason.
 
-They are looked at once a second, whoever listens: one that is set or over is a line of the server's log and an event.
+They are looked at once a second, whoever listens: one that is set or over is an event and a line of the server's log.
 """
 
 from __future__ import annotations
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger("penstock.server")
 
 NO_DESCRIPTOR = "no descriptor is left for connections: they wait until one is given back"
+
+LASTS_S: Mapping[str, int] = {"upkeep": 10}
+"""Seconds that one of these stands before the log has a line of it: it comes and goes with the load."""
 
 SEGMENTS_LEFT = 2
 """The disk is nearly full when there is no room for so many segments of the log beyond what is kept free; it is not any
@@ -76,6 +79,7 @@ class Alarms:
         self._engine = engine
         self._slowed_us, self._short = slowed_us, short
         self._since: dict[str, int] = {}  # by name, monotonic
+        self._logged = set[str]()  # names
 
     def beat(self) -> None:
         """Tell what has changed since the last look."""
@@ -84,11 +88,16 @@ class Alarms:
         found = self.now = alarms(self._engine, before, slowed_us=self._slowed_us(), short=self._short())
         for name in found.keys() - before.keys():
             self._since[name] = mono
-            logger.warning("alarm %s: %s", name, found[name])
             self._tell("alarm.set", name, found[name])
+        for name, reason in found.items():
+            if name not in self._logged and mono - self._since[name] >= LASTS_S.get(name, 0) * 1_000_000:
+                self._logged.add(name)
+                logger.warning("alarm %s: %s", name, reason)
         for name in before.keys() - found.keys():
             lasted = (mono - self._since.pop(name)) / 1e6
-            logger.warning("alarm %s is over, after %.0f s", name, lasted)
+            if name in self._logged:
+                self._logged.remove(name)
+                logger.warning("alarm %s is over, after %.0f s", name, lasted)
             self._tell("alarm.cleared", name, before[name])
 
     def _tell(self, event: str, name: str, reason: str) -> None:

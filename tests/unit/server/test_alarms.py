@@ -62,16 +62,22 @@ def test_a_drain_is_told(caplog: pytest.LogCaptureFixture, life: Life) -> None:
     ]
 
 
-def test_upkeep_that_slows_publishers_is_told(caplog: pytest.LogCaptureFixture, life: Life) -> None:
+def test_upkeep_that_slows_publishers_is_told_when_it_lasts(caplog: pytest.LogCaptureFixture, life: Life) -> None:
+    """It comes and goes with the load: a line for each second of that would hide the others."""
     waits = 2500
     alarms = Alarms(life.engine, lambda: waits)
-    alarms.beat()
-    waits = 0
-    alarms.beat()
+    for waits in (2500, 0, 2500):
+        alarms.beat()
+        life.clock.advance(1_000_000)
+    assert lines(caplog) == []
+    for waits in (2500, 3000, 0):
+        life.clock.advance(9_000_000)
+        alarms.beat()
     assert lines(caplog) == [
         "alarm upkeep: the log has outgrown log.retention: each batch of publishes waits 2.5 ms",
-        "alarm upkeep is over, after 0 s",
+        "alarm upkeep is over, after 28 s",
     ]
+    assert told(life) == [("alarm.set", "upkeep"), ("alarm.cleared", "upkeep")] * 2
 
 
 def test_no_descriptor_for_a_connection_is_told(caplog: pytest.LogCaptureFixture, life: Life) -> None:
