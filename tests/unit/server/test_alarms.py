@@ -64,13 +64,12 @@ def test_a_drain_is_told(caplog: pytest.LogCaptureFixture, life: Life) -> None:
 
 def test_upkeep_that_slows_publishers_is_told_when_it_lasts(caplog: pytest.LogCaptureFixture, life: Life) -> None:
     """It comes and goes with the load: a line for each second of that would hide the others."""
-    waits = 2500
-    alarms = Alarms(life.engine, lambda: waits)
-    for waits in (2500, 0, 2500):
+    alarms = Alarms(life.engine, iter((2500, 0, 2500, 2500, 3000, 0)).__next__)
+    for _ in range(3):
         alarms.beat()
         life.clock.advance(1_000_000)
     assert lines(caplog) == []
-    for waits in (2500, 3000, 0):
+    for _ in range(3):
         life.clock.advance(9_000_000)
         alarms.beat()
     assert lines(caplog) == [
