@@ -287,8 +287,9 @@ class Folder:
 
     def _forget(self, listed: Listing) -> None:
         """Let go of files that the log has no more: while one is open its room on the disk is not free."""
-        names = {place.name for place in listed.segments}
-        span = range(listed.segments[0].first, listed.segments[-1].last + 1)
+        names, span = {place.name for place in listed.segments}, range(0)
+        if listed.segments:
+            span = range(listed.segments[0].first, listed.segments[-1].last + 1)
         for name, (place, _) in list(self._open.items()):
             if place.last < listed.begins or (place.first in span and name not in names):
                 del self._open[name]

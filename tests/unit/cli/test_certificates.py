@@ -64,7 +64,7 @@ def test_check_and_doctor_look_at_the_files(run: Run) -> None:
     for command in (["check", "p.toml"], ["serve", "p.toml", "--data", "data"]):
         status, _, err = run(*command)
         assert status == 2
-        assert err.startswith("penstock: tls.key: c/server.key cannot be read: No such file or directory")
+        assert err.startswith("penstock: p.toml:8: [tls] key: c/server.key cannot be read: No such file or directory")
     status, out, _ = run("doctor", "p.toml", "--json")
     assert status == 1
     assert [one["verdict"] for one in json.loads(out)["findings"] if one["name"] == "TLS certificate"] == ["bad"]

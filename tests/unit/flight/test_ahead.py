@@ -13,7 +13,7 @@ from pyarrow import flight
 
 import penstock
 from flight_house import FlightHouse, house_with_a_queue
-from penstock.client import outgoing
+from penstock.client import kept_uploads
 from penstock.errors import NotFound
 from penstock.server.doors import line
 from penstock.server.doors.line import HEAD, Kind
@@ -52,7 +52,7 @@ def test_a_small_publish_crosses_four_times(house: FlightHouse, monkeypatch: pyt
         sent.append([Kind(head[1]) for head in heads if head[1] in line.KINDS and head[2] == line.VERSION])
         send(sock, pieces, size)
 
-    monkeypatch.setattr(outgoing, "KEPT_S", 0.0)  # a call for each
+    monkeypatch.setattr(kept_uploads, "KEPT_S", 0.0)  # a call for each
     with penstock.connect(house.url) as client:
         client.publish("q", b"first")
         monkeypatch.setattr(line, "_send", counted)

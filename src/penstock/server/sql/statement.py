@@ -99,7 +99,10 @@ def examine(connection: Any, sql: str) -> Statement:
     if not sql.strip().strip(";"):
         raise InvalidArgument("the statement is empty: give a SELECT")
     [[text]] = connection.execute("SELECT json_serialize_sql(?)", [sql]).fetchall()
-    tree = cast("dict[str, Any]", orjson.loads(text))
+    try:
+        tree = cast("dict[str, Any]", orjson.loads(text))
+    except orjson.JSONDecodeError:
+        raise InvalidArgument("the statement is nested too deep") from None
     if tree["error"]:
         raise InvalidArgument(_refused(str(tree.get("error_message") or "it cannot be read"), tree))
     if len(tree["statements"]) != 1:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, TypeAlias, cast
 
 import orjson
@@ -299,7 +300,8 @@ class Fields:
             if text is not None and text.startswith("{") and text not in self._seen:
                 if len(self._seen) < SEEN_MAX:
                     self._seen.add(text)
-                self._merge(cast("dict[str, object]", orjson.loads(text)))
+                with suppress(orjson.JSONDecodeError):  # it nests as deep as no reader goes, and has no structure
+                    self._merge(cast("dict[str, object]", orjson.loads(text)))
 
     def _merge(self, found: dict[str, object]) -> None:
         shape, wanted = self._shape, self._wanted
