@@ -25,9 +25,11 @@ OURS = ("penstock.server", "penstock.wire", "penstock.core.queue.dispatching.con
 """What there is once for each connection, channel, consumer, delivery."""
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def _no_collector() -> Iterator[None]:
+    """What other tests have left is not looked through again for each of these."""
     gc.collect()
+    gc.freeze()
     gc.disable()
     yield
     gc.enable()
