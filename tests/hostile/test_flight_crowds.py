@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import base64
 import itertools
-import os
 import socket
 import struct
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -54,17 +51,7 @@ def message(told: bytes) -> bytes:
     return b"\0" + struct.pack(">I", len(told)) + told
 
 
-def flooded(address: str, method: bytes, login: str | None, **how: Any) -> None:
-    """`flood`, by one who has no part of the cores that others want: a stranger has a machine of his own."""
-    with ThreadPoolExecutor(1, initializer=_behind_all) as stranger:
-        stranger.submit(flood, address, method, login, **how).result()
-
-
-def _behind_all() -> None:
-    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 19)
-
-
-def flood(
+def flooded(
     address: str,
     method: bytes,
     login: str | None,
