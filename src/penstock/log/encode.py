@@ -11,7 +11,7 @@ known here.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import NamedTuple, TypeAlias
 
@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from penstock.log import columns
 from penstock.log.columns import PUBLISH, TRANSIENT, parts_of
-from penstock.log.frame import KEY_CRC, KEY_DURABLE, KEY_LSN, ZERO_CRC, FrameReader, Layout, header_of, stamp, sum_of
+from penstock.log.frame import KEY_CRC, KEY_DURABLE, KEY_LSN, ZERO_CRC, FrameReader, Layout, header_of, stamp
 from penstock.log.record_batches import make_batch, message_with
 from penstock.records.entries import Control, Entry, Group, Moves, Publishes, Topic, singly
 from penstock.records.kinds import NO_ROUTE, NO_VIA, Kind
@@ -34,10 +34,11 @@ _GATHER = 1 << 16
 """Bytes from which a message is written piece by piece instead of being joined: the join would cost more."""
 _NULLS = {"via": NO_VIA, "route": NO_ROUTE, "expires_at": 0, "not_before": 0}
 
-_LONG, _INT, _ENDS = (struct.Struct(code).pack for code in ("<q", "<i", "<2i"))
-_KIND = {int(kind): struct.pack("<b", kind) for kind in Kind}
-_NULL, _ZERO, _NO_PRIORITY = b"\0", bytes(8), b"\0\0"
-"""Columns of a lone row: validity of what is null, a time that is not there, and no priority."""
+_SHAPED = 4096
+"""Bytes of a lone row's name or properties up to which it has a `_Shape`."""
+
+_SHAPES = 512
+"""How many are kept: each holds a header, of less than 2 KiB."""
 
 
 class Encoded(NamedTuple):
@@ -95,6 +96,14 @@ def _plain_message(batch: pa.RecordBatch, lsn: int, durable: int, offset: int) -
 
 Row: TypeAlias = "tuple[int, int, str, int, int, int, bytes, bytes]"
 """LSN, kind, name, via, route, time, properties and body."""
+
+
+class _Shape(NamedTuple):
+    """How batches of one row lie of which name and properties have the same sizes, and the same values are null."""
+
+    header: bytearray  # with all that they have in common
+    pack: Callable[..., bytes]  # their buffers up to the bodies: LSN, kind, 0, name's size, name, via, route ...
+    size: int  # bytes of those
 
 
 def lone_row(entry: Entry) -> Row | None:
@@ -162,6 +171,7 @@ class Encoder:
         self._nodes = struct.Struct(f"<{2 * layout.n_nodes}q")
         self._buffers = struct.Struct(f"<{2 * layout.n_buffers}q")
         self._number = struct.Struct("<q").pack_into
+        self._shapes = dict[tuple[int, int, bool, bool], _Shape]()
         self.uses_template = template_agrees() if uses_template is None else uses_template
 
     def encode(self, entries: Sequence[Entry], durable: int, offset: int = 0) -> Encoded:
@@ -170,9 +180,9 @@ class Encoder:
         OverflowError when names, properties or bodies together pass 2 GiB, the reach of Arrow's 32-bit offsets.
         """
         if len(entries) == 1 and self.uses_template and (row := lone_row(entries[0])) is not None:
-            lsn = row[0]
-            size, head, rest = self._lone(row, durable, offset)
-            return Encoded(lsn, lsn, 1, size, head, rest)
+            made = self._lone(row, durable, offset)
+            if made is not None:
+                return made
         parts = parts_of(entries)
         if not parts:
             raise ValueError("a batch needs a row; use mark()")
@@ -194,28 +204,41 @@ class Encoder:
         nothing = [b""] * (self.layout.n_buffers - 1)
         return self._assemble(nothing, [], 0, [0] * (2 * self.layout.n_nodes), 0, lsn, durable, offset)[1]
 
-    def _lone(self, row: Row, durable: int, offset: int) -> _Message:
-        """What `_message` makes of one row without times and priority."""
-        lsn, kind, text, via, route, time, header, body = row
-        name = text.encode()
-        if max(len(name), len(header), len(body)) > columns.REACH:
-            raise columns.too_large()
-        no_via, no_route = via == NO_VIA, route == NO_ROUTE
-        pieces: list[bytes | memoryview] = [
-            b"", _LONG(lsn),
-            b"", _KIND[kind],
-            b"", _ENDS(0, len(name)), name,
-            _NULL if no_via else b"", _INT(0 if no_via else via),
-            _NULL if no_route else b"", _INT(0 if no_route else route),
-            b"", _LONG(time),
-            _NULL, _ZERO,
-            _NULL, _ZERO,
-            b"", _NO_PRIORITY,
-            b"", _ENDS(0, len(header)), header,
-            b"", _ENDS(0, len(body)),
-        ]  # fmt: skip
-        nodes = [1, 0, 1, 0, 1, 0, 1, int(no_via), 1, int(no_route), 1, 0, 1, 1, 1, 1, 1, 0, 1, 0, 1, 0]
-        return self._assemble(pieces, [body], len(body), nodes, 1, lsn, durable, offset)
+    def _lone(self, row: Row, durable: int, offset: int) -> Encoded | None:
+        """What `_message` makes of one row without times and priority; None for one with large properties or body."""
+        lsn, kind, text, via, route, time, properties, body = row
+        name, size = text.encode(), len(body)
+        sizes = len(name), len(properties), via == NO_VIA, route == NO_ROUTE
+        shape = self._shapes.get(sizes)
+        if shape is None:
+            if len(name) > _SHAPED or len(properties) > _SHAPED:
+                return None
+            shape = self._shapes[sizes] = self._shape(*sizes)
+        header, pack, at = shape
+        if at + size >= _GATHER:
+            return None
+        front = pack(
+            lsn, kind, 0, len(name), name, 0 if via == NO_VIA else via, 0 if route == NO_ROUTE else route, time,
+            0, len(properties), properties, 0, size,
+        )  # fmt: skip
+        message = bytearray().join((header, front, body, _PAD[size & 7]))
+        layout = self.layout
+        self._number(message, layout.body, at + size + (-size & 7))
+        self._number(message, layout.buffers + 16 * layout.n_buffers - 8, size)
+        self._sign(message, lsn, durable, offset)
+        return Encoded(lsn, lsn, 1, len(message), message)
+
+    def _shape(self, name: int, properties: int, no_via: bool, no_route: bool) -> _Shape:
+        """Of names and properties of so many bytes.  Validity stands before what is null, and all at multiples of 8."""
+        if len(self._shapes) >= _SHAPES:
+            self._shapes.clear()
+        via, route = ("8xi4x" if null else "i4x" for null in (no_via, no_route))
+        front = struct.Struct(f"<qb7x2i{name}s{-name & 7}x{via}{route}q16x16x8x2i{properties}s{-properties & 7}x2i")
+        lone = Control(
+            Kind.BOOT, "n" * name, bytes(properties), via=NO_VIA if no_via else 0, route=NO_ROUTE if no_route else 0
+        )
+        _, message, _ = self._message(columns.Columns([lone]), 0, 0, 0)
+        return _Shape(message[: len(self._header)], front.pack, front.size)
 
     def _message(self, c: columns.Columns, lsn: int, durable: int, offset: int) -> _Message:
         rows = c.rows
@@ -279,15 +302,22 @@ class Encoder:
         self._number(header, layout.body, at)
         self._nodes.pack_into(header, layout.nodes, *nodes)
         self._buffers.pack_into(header, layout.buffers, *places)
-        header[layout.lsn : layout.lsn + 16] = b"%016x" % lsn
-        header[layout.durable : layout.durable + 16] = b"%016x" % durable
         if at < _GATHER:
             message = bytearray().join([header, *out])
-            message[layout.crc : layout.crc + 8] = b"%08x" % sum_of(message, layout.crc, offset)
+            self._sign(message, lsn, durable, offset)
             return len(message), message, ()
         head, rest = bytearray(header), [piece for piece in out if len(piece)]
-        stamp(head, layout.crc, offset, rest)
+        self._sign(head, lsn, durable, offset, rest)
         return len(head) + at, head, rest
+
+    def _sign(
+        self, message: bytearray, lsn: int, durable: int, offset: int, rest: Sequence[bytes | memoryview] = ()
+    ) -> None:
+        """Write the metadata of a message, of which `rest` are the pieces behind its header."""
+        layout = self.layout
+        message[layout.lsn : layout.lsn + 16] = b"%016x" % lsn
+        message[layout.durable : layout.durable + 16] = b"%016x" % durable
+        stamp(message, layout.crc, offset, rest)
 
     def move(self, made: Encoded, offset: int) -> None:
         """Have a message lie at another offset than it was made for."""

@@ -195,9 +195,15 @@ class Engine(Runtime):
 
     def next_deadline(self) -> tuple[int | None, int | None]:
         """When to `tick` next, on the wall and on the monotonic clock; 0 is at once, None is never."""
-        walls, monos = zip(*(dues() for dues, _ in self.timed()), strict=True)
-        wall = min((one for one in walls if one is not None), default=None)
-        return wall, min((one for one in monos if one is not None), default=None)
+        wall: int | None = None
+        mono: int | None = None
+        for dues, _ in self.timed():
+            date, moment = dues()
+            if date is not None and (wall is None or date < wall):
+                wall = date
+            if moment is not None and (mono is None or moment < mono):
+                mono = moment
+        return wall, mono
 
     # -- a turn
 
