@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -362,6 +363,34 @@ def test_a_queue_that_a_fault_stops_ends_its_consumers_and_they_hear_its_name(
         house.run(house.engine.tick)
         with pytest.raises(penstock.Unavailable, match="queue 'q' in vhost '/' was stopped by an internal error"):
             consumer.take(30)
+
+
+@pytest.mark.parametrize("pattern", ["qa"])
+def test_who_rejects_in_a_queue_that_a_fault_stops_hears_that_nothing_became_of_it(
+    pattern: str, client: penstock.Client, house: FlightHouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tick = Queue.tick
+
+    def fails(queue: Queue, *what: Any) -> None:
+        if queue.name == "qa":
+            raise RuntimeError
+        tick(queue, *what)
+
+    for name in ("letters", "qa", "qb"):
+        client.declare(name, dead_letter_exchange="", dead_letter_routing_key="letters")
+    client.publish("qa", b"1")
+    asked = threading.Event()
+    monkeypatch.setattr(house.engine.fetches, "_fetch", lambda effect: asked.set())
+    with client.consume(pattern, reconnect=0) as consumer:
+        taken(consumer).reject()
+        assert asked.wait(30)
+        monkeypatch.setattr(Queue, "tick", fails)
+        core = house.engine.core
+        house.run(lambda: core._tick(house.engine.now(), core.queue("/", "qa")))
+        house.run(house.engine.finish_turn)
+        with pytest.raises(penstock.Unavailable, match="queue 'qa' in vhost '/' was stopped"):
+            consumer.flush(30)
+    assert not house.engine.burying
 
 
 def test_errors_of_a_consumer_come_when_it_is_iterated(client: penstock.Client) -> None:

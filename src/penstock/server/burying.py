@@ -2,9 +2,11 @@
 
 What dies is in no record before its letters are written: removal and letter are one group.  Whoever is told that a
 message was rejected finds its letter, also after a crash.  A letter that a full queue refuses is waited for no longer:
-it may take hours.  Of a broken log there is none, and who waits is told by what he does then.
+it may take hours.  Of a broken log there is none, and who waits is told by what he does then.  Nor is there one of a
+queue that a fault has stopped: who waits is refused, and the message is there again after a start.
 
     settle -> `note` ............ -> a turn that has the letters -> `then`, which waits for the disk
+                                     a queue that was stopped ----> `refuse`
 """
 
 from __future__ import annotations
@@ -14,12 +16,17 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from penstock.core.effects import Dying
+from penstock.core.queue.stopped import why_stopped
 
 if TYPE_CHECKING:
     from penstock.core.effects import Effect
     from penstock.core.queue.queue import Queue
+    from penstock.errors import PenstockError
     from penstock.server.faults import Asker
     from penstock.server.runtime import Runtime
+
+    Refuse = Callable[[PenstockError], None]
+    """Tells who waits why he does so in vain."""
 
 
 class Burying:
@@ -32,7 +39,7 @@ class Burying:
         self._runtime = runtime
         self.asker = asker
         self._dying: dict[Queue, int] = {}  # where something has to have its letters, with the mark there
-        self._waiting: deque[tuple[dict[Queue, int], Callable[[], None]]] = deque()
+        self._waiting: deque[tuple[dict[Queue, int], Callable[[], None], Refuse]] = deque()
 
     @property
     def noted(self) -> bool:
@@ -50,11 +57,11 @@ class Burying:
             if isinstance(effect, Dying) and (queue := self._runtime.core.queue_by_id(effect.queue)) is not None:
                 self.note(queue)
 
-    def when_buried(self, then: Callable[[], None]) -> None:
-        """Do it when what was noted has its letters; now, if it has them."""
+    def when_buried(self, then: Callable[[], None], refuse: Refuse) -> None:
+        """Do it when what was noted has its letters; now, if it has them.  refuse: some will have none."""
         dying, self._dying = self._dying, {}
         waits = bool(self._waiting)  # and then the end of this turn is
-        self._waiting.append((dying, then))
+        self._waiting.append((dying, then, refuse))
         if not waits:
             self._look()
 
@@ -62,12 +69,16 @@ class Burying:
         """Let those go on who may; the others at the end of a turn."""
         waiting = self._waiting
         while waiting:
-            dying, then = waiting[0]
-            if self._runtime.broken is None and not all(queue.is_buried(mark) for queue, mark in dying.items()):
+            dying, then, refuse = waiting[0]
+            open_ = [] if self._runtime.broken is not None else [one for one in dying if not one.is_buried(dying[one])]
+            if open_ and not any(queue.stopped for queue in open_):
                 self._runtime.burying.append(self._look)
                 return
             waiting.popleft()
-            then()
+            if open_:
+                refuse(why_stopped(next(queue for queue in open_ if queue.stopped)))
+            else:
+                then()
 
     def forget(self) -> None:
         """Nobody waits any more."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from penstock.errors import LogBroken, NotFound, Refused, Unavailable
+from penstock.errors import LogBroken, NotFound, PenstockError, Refused, Unavailable
 from penstock.records.rights import MONITORING
 from penstock.server.account_events import events_between
 from penstock.server.burying import Burying
@@ -55,6 +55,12 @@ def resolve(future: asyncio.Future[None]) -> None:
     """Let whoever awaits it go on, unless he has gone."""
     if not future.done():
         future.set_result(None)
+
+
+def reject(future: asyncio.Future[None], error: PenstockError) -> None:
+    """Tell whoever awaits it why that is in vain, unless he has gone."""
+    if not future.done():
+        future.set_exception(error)
 
 
 class Waits:
@@ -188,7 +194,7 @@ class Operating:
         burying.note_effects(effects)
         if burying.noted:
             written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            burying.when_buried(partial(resolve, written))
+            burying.when_buried(partial(resolve, written), partial(reject, written))
             await written
             self.usable()  # a broken log has none
 

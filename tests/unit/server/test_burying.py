@@ -7,10 +7,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from penstock.core.effects import Fetch
+from penstock.core.queue.queue import Queue
 from penstock.server.engine import Engine
 from unit.server.test_faults_http import Scene
 
@@ -88,6 +90,33 @@ async def test_nor_is_one_of_a_queue_that_goes(scene: Scene) -> None:
         await slow.asked.wait()
         assert (await scene.ask("DELETE", "/api/queues/%2F/q", None)).status_code == 204
         assert len((await got).json()) == 1
+
+
+async def test_who_waits_for_one_of_a_queue_that_a_fault_stops_is_refused(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = scene.server.engine
+    slow, tick = Slow(engine), Queue.tick
+
+    def planted(queue: Queue, *what: Any) -> None:
+        if queue.name == "q":
+            raise ArithmeticError
+        tick(queue, *what)
+
+    got = asyncio.ensure_future(scene.ask("POST", "/api/queues/%2F/q/get", REJECT))
+    async with asyncio.timeout(60):
+        await slow.asked.wait()
+        monkeypatch.setattr(Queue, "tick", planted)
+        engine.core._tick(engine.now(), engine.core.queue("/", "q"))
+        engine.arm()
+        answer = await got
+    assert answer.status_code == 503
+    assert "queue 'q' in vhost '/' was stopped" in answer.text
+    assert not engine.burying
+    slow.read()
+    assert await ready(scene, "failed") == 0, "the message comes again after a start, so it has no letter"
+    assert engine.core.queue("/", "q").dying == 1
+    assert engine.faults.fatal is None
 
 
 async def test_nor_is_one_that_a_broken_log_will_never_have(scene: Scene) -> None:

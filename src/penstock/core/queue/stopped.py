@@ -1,21 +1,21 @@
 """A queue that a fault has stopped: what it has in memory may be other than what the log says.
 
-It takes messages, for the log says whose they are, and what its consumers hold is settled.  It gives nothing out and
-does nothing that is due, and its consumers end: they would wait for nothing.  So no record follows from what may be
-wrong, and it keeps the whole log: no checkpoint is taken of it, and nothing of the log goes.  A start has it as the log
-says.
+It takes messages, for the log says whose they are, and what its consumers hold is settled; what they reject has no
+dead letter and is there again after a start.  It gives nothing out and does nothing that is due, and its consumers end:
+they would wait for nothing.  So no record follows from what may be wrong, and it keeps the whole log: no checkpoint is
+taken of it, and nothing of the log goes.  A start has it as the log says.
 """
 
 from __future__ import annotations
 
 from traceback import walk_tb
 
-from penstock.core.effects import Cancelled, Sink
+from penstock.core.effects import Cancelled, Sink, Token
 from penstock.core.queue.dispatching.consumers import Consumer
 from penstock.core.queue.dispatching.roster import Roster
 from penstock.core.queue.queue import Queue
 from penstock.errors import Unavailable
-from penstock.records.chunks import Now
+from penstock.records.chunks import LSN_LIMIT, Now
 
 
 class Stopped(Queue):
@@ -65,12 +65,16 @@ class Stopped(Queue):
 
     def drain(self, now: Now, draining: bool, sink: Sink) -> None: ...
 
+    def letter(self, token: Token, upto: int = LSN_LIMIT) -> None:
+        """No dead letter is written: what dies here is there again after a start."""
+
     def floor(self, most: int = 0) -> int:
         """Any message of the log may be its own."""
         return 0
 
 
-def _why(queue: Queue) -> Unavailable:
+def why_stopped(queue: Queue) -> Unavailable:
+    """What who asks something of one is told."""
     return Unavailable(
         f"queue '{queue.name}' in vhost '{queue.vhost}' was stopped by an internal error: it takes messages, and "
         "gives none until the server is started again; its log tells more"
@@ -80,7 +84,7 @@ def _why(queue: Queue) -> Unavailable:
 def refuse_stopped(queue: Queue) -> None:
     """Unavailable for who would take messages of one."""
     if queue.stopped:
-        raise _why(queue)
+        raise why_stopped(queue)
 
 
 def end_consumers(queue: Queue, sink: Sink) -> list[Consumer]:
@@ -92,7 +96,7 @@ def end_consumers(queue: Queue, sink: Sink) -> list[Consumer]:
     for consumer in ended:
         consumer.closed = True
         if not consumer.fenced:  # a stream's silent one: its reader hears of it when it asks
-            sink.effect(Cancelled(consumer, _why(queue)))
+            sink.effect(Cancelled(consumer, why_stopped(queue)))
     queue.roster = Roster()
     return [one for one in ended if not one.passive]
 

@@ -290,7 +290,7 @@ class Exchange(Receiver):
         if self.engine.broken is not None:
             self.log_broken(self.engine.broken)
         else:
-            self._burying.when_buried(partial(self._answer_when_durable, number, affected, stale))
+            self._burying.when_buried(partial(self._answer_when_durable, number, affected, stale), self.end)
 
     def _answer_when_durable(self, number: int, affected: int, stale: int) -> None:
         self.engine.when_durable(self.engine.core.last_lsn, partial(self._answered, number, affected, stale))
@@ -385,7 +385,8 @@ class Exchange(Receiver):
                 answer.give(None)
                 return
             self._handover.keep(answer)  # it is failed when the server stops or the log breaks
-            self._burying.when_buried(partial(self._handover.when_answerable, since, answer, None))
+            answered = partial(self._handover.when_answerable, since, answer, None)
+            self._burying.when_buried(answered, partial(self._handover.refuse, answer))
 
         try:
             self._handover.submit(leave).wait(None if lost else self.caller.left)

@@ -176,6 +176,11 @@ class Handover:
         open_: set[Answer[T]] = self._open  # type: ignore[assignment]
         open_.discard(answer)
 
+    def refuse(self, answer: Answer[T], error: PenstockError) -> None:
+        """What an answer waited for will not come."""
+        self.forget(answer)
+        answer.fail(error)
+
     def when_persisted(self, lsn: int, answer: Answer[T], value: T) -> None:
         """The same for publishers: where a link is synchronous, once that site has it, too."""
         self.when_durable(lsn, answer, value, self.engine.when_persisted)
@@ -269,7 +274,9 @@ class Aside:
             burying = Burying(self._engine)
             burying.note_effects(effects[before:])
             self._handover.keep(answer)
-            burying.when_buried(partial(self._handover.when_answerable, since, answer, value))
+            burying.when_buried(
+                partial(self._handover.when_answerable, since, answer, value), partial(self._handover.refuse, answer)
+            )
 
         return self._handover.submit(job).wait(self.gone)
 
@@ -290,7 +297,10 @@ class Aside:
                 if queue is not None:
                     burying.note(queue)
                 self._handover.keep(answer)
-                burying.when_buried(partial(self._handover.when_answerable, since, answer, value))
+                burying.when_buried(
+                    partial(self._handover.when_answerable, since, answer, value),
+                    partial(self._handover.refuse, answer),
+                )
 
             begin(tell)
 
