@@ -208,3 +208,87 @@ def test_refusals_are_errors_of_their_own(house: House) -> None:
                 client.action("stream_lag", with_vhost=False, stream=stream)
         with pytest.raises(PenstockError, match="access to stream 'held-stream' refused"):
             client.action("stream_open", stream="held-stream")
+
+
+# -- lists
+
+NAMELESS = {
+    "user": [{"name": "guest", "password": "guest", "tags": ["administrator"]}],
+    "queue": [{"name": "q"}, {"name": "secret-queue"}, {"name": "secret-view", "underlying_topic": "secret-topic"}],
+    "topic": [{"name": "secret-topic", "key": ["/id"]}],
+    "view": [{"name": "secret-sums", "source": "secret-queue", "select": "COUNT(/id) AS /n"}],
+    "entitlement": [
+        {"tag": "administrator", "read": True, "write": True},
+        {"queue": "^q$", "read": True, "write": True},
+    ],
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def nameless() -> Iterator[tuple[Broker, str]]:
+    """Much that is there, of which `ann` may see the queue `q` alone; and her address over Flight."""
+    with Broker(NAMELESS) as broker:
+        http = Http(broker)
+        http.do("PUT", "users/ann", {"password": "ann", "tags": "management"}, 201)
+        http.do("PUT", "permissions/%2F/ann", {"configure": "", "write": "", "read": ""}, 201)
+        http.do("PUT", "exchanges/%2F/x", {"type": "topic"}, 201)
+        for queue in ("q", "secret-queue"):
+            http.do("POST", f"bindings/%2F/e/x/q/{queue}", {"routing_key": "key"}, 201)
+        broker.publish("secret-queue", '{"id": 1}')
+        broker.publish("secret-topic", '{"id": 1}')
+        with penstock.connect(broker.flight_url) as guest:
+            guest.action("stream_open", stream="secret-stream", queue="secret-queue")
+            yield broker, f"penstock://ann:ann@{broker.flight_url.rpartition('@')[2]}"
+
+
+def test_no_list_over_http_has_a_name_that_is_hidden(nameless: tuple[Broker, str]) -> None:
+    broker, _ = nameless
+    http, ann = Http(broker), Http(broker, "ann")
+    seen, told, where = 0, 0, {"{vhost}": "%2F", "{name}": "x", "{exchange}": "x"}
+    for path, methods in http.get("openapi.json")["paths"].items():
+        if "get" not in methods or path == "/api/events" or path == "/api/openapi.json":
+            continue
+        filled = path
+        for name, value in where.items():
+            filled = filled.replace(name, value)
+        if "{" in filled or not filled.startswith("/api/"):
+            continue
+        hers = ann.ask("GET", filled.removeprefix("/api/"))
+        assert "secret" not in hers.text, (filled, hers.text)
+        seen += hers.status_code == 200
+        told += "secret" in http.ask("GET", filled.removeprefix("/api/")).text
+    assert seen > 15
+    assert told > 8  # administrators are told them, so they are there to be hidden
+    assert len(ann.get("bindings")) == 2  # what she sees is not hidden
+
+
+def test_no_list_over_flight_has_a_name_that_is_hidden(nameless: tuple[Broker, str]) -> None:
+    broker, address = nameless
+
+    def answers(url: str) -> Iterator[tuple[str, str]]:
+        with penstock.connect(url) as client:
+            for name in ("list", "topics", "exchanges", "bindings", "policies", "connections", "overview", "health",
+                         "streams", "sinks", "vhosts", "tokens", "position"):  # fmt: skip
+                try:
+                    yield name, str(client.action(name, with_vhost=False))
+                except PenstockError as error:
+                    yield name, str(error)
+            yield "bindings of an exchange", str(client.bindings(source="x"))
+            yield "SHOW TABLES", str(client.query("SHOW TABLES").rows())
+
+    for name, text in answers(address):
+        assert "secret" not in text, (name, text)
+    assert sum("secret" in text for _, text in answers(broker.flight_url)) > 4
+
+
+def test_who_may_not_publish_is_not_told_whether_a_queue_is_there(nameless: tuple[Broker, str]) -> None:
+    broker, address = nameless
+
+    def told(queue: str) -> list[str]:
+        words = {"properties": {}, "routing_key": queue, "payload": "x", "payload_encoding": "string"}
+        out = [Http(broker, "ann").refused("POST", "exchanges/%2F/amq.default/publish", words, 401)]
+        with penstock.connect(address) as ann, pytest.raises(AccessRefused) as caught:
+            ann.publish(queue, b"x")
+        return [text.replace(queue, "NAME") for text in (*out, str(caught.value))]
+
+    assert told("secret-queue") == told("absent") == told("secret-view")

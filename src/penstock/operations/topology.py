@@ -6,7 +6,7 @@ A topic keeps what no queue takes, with a key records; views are asked for like 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from penstock.core.publishing.body_checks import check_mode
 from penstock.core.topology.topology import DEFAULT, PREDECLARED, table_of
@@ -104,13 +104,14 @@ def bindings(
 ) -> Iterable[dict[str, object]]:
     """Of a queue, those that begin or end at an exchange, those between two, or all of one vhost or of all.
 
-    Those of the default exchange, which every queue has, too.  between: of several ends.  Raises NotFound.
+    Those of the default exchange, which every queue has, too; of queues that the user sees.
+    between: of several ends.  Raises NotFound.
     """
     ends = (queue, source, destination)
     if not between and ends.count(None) < 2:
         raise InvalidArgument(f"bindings: queue is {shown(queue)}, not the only one of queue, source and destination")
     if vhost is None or ends.count(None) == len(ends):
-        return _every(house, vhost)
+        return _seen(who, _every(house, vhost))
     topology = house.core.topology
     for exchange in filter(None, (source, destination)):
         if topology.exchange(vhost, exchange) is None:
@@ -118,8 +119,18 @@ def bindings(
     if queue is not None or destination is not None:
         return [one for one in _at_end(house, who, vhost, queue, destination) if source in {None, one["source"]}]
     if source == DEFAULT:
-        return _by_default(house, vhost)
-    return map(_binding, list(topology.bindings_from(vhost, source or "")))
+        return _seen(who, _by_default(house, vhost))
+    return _seen(who, map(_binding, list(topology.bindings_from(vhost, source or ""))))
+
+
+def _seen(who: Who, found: Iterable[dict[str, Any]]) -> Iterable[dict[str, Any]]:
+    """Those that end at an exchange, or at a queue that the user is shown."""
+    rights = who.rights
+    return (
+        one
+        for one in found
+        if rights is None or one["destination_type"] != "queue" or rights.sees_queue(one["vhost"], one["destination"])
+    )
 
 
 def _at_end(

@@ -277,7 +277,7 @@ class Rights:
         """What the user may publish under a key; None: all.  On the loop.  Raises AccessRefused.
 
         The name of a queue that shows another topic stands for the queue.  Where a queue shows its own name the
-        first entry about the topic or the queue decides.
+        first entry about the topic or the queue decides.  Whether there is a queue a refusal does not tell.
         """
         queue = core.find_queue(vhost, key) if not exchange else None
         kind = core.message_type(vhost, exchange, key) if queue is None else queue.settings.message_type
@@ -286,13 +286,13 @@ class Rights:
 
     def _may_publish(self, queue: Queue | None, vhost: str, exchange: str, key: str) -> Filter | None:
         if queue is None:
-            return self._granted(self.writes_topic(vhost, exchange, key), "write", told(vhost, exchange, key))
-        if queue.settings.underlying_topic not in {None, key}:
+            right = self.writes_topic(vhost, exchange, key)
+        elif queue.settings.underlying_topic not in {None, key}:
             right = self.writes_queue(vhost, key)
         else:
             either = (one.write for one in self.entries if one.on_queue(vhost, key) or one.on_topic(vhost, "", key))
             right = self._remembered(("write either", vhost, "", key), lambda: next(either, False))
-        return self._granted(right, "write", f"queue '{key}' in vhost '{vhost}'")
+        return self._granted(right, "write", told(vhost, exchange, key))
 
     def configure(self, what: str, vhost: str = "/", needs: Iterable[Need] = ()) -> None:
         """AccessRefused unless the user may change the topology.
