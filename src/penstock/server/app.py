@@ -284,8 +284,7 @@ class App(Server):
         """Make the doors and the periodic work beside them; nobody is let in yet."""
         from penstock.server.amqp.door import Admission, AmqpDoor  # these modules came while the log was folded
         from penstock.server.flight.door import FlightDoor
-        from penstock.server.flight.log_actions import ArchiveAction, CompactAction
-        from penstock.server.flight.operation_actions import administration
+        from penstock.server.flight.operation_actions import administration, keeping_actions
 
         settings, loop, pools = self.settings, self.loop, self.pools
         self.bulk = Bulk(data, budget=settings.server.memory)
@@ -314,8 +313,7 @@ class App(Server):
         )
         if (cluster := self.cluster) is not None:
             self.flight.stages.dropped = lambda names: loop.call_soon_threadsafe(cluster.forget, names)
-        self.flight.actions.table |= CompactAction(self.flight.handover, self.keeper).table
-        self.flight.actions.table |= ArchiveAction(self.flight.handover).table
+        self.flight.actions.table |= keeping_actions(self.flight.handover, self.keeper)
         self.flight.actions.table |= administration(self, self.flight.handover)
         self.flight.links = self.link
         self.scratch = Scratch(data)

@@ -18,7 +18,6 @@ from penstock.expr import TopicPattern
 from penstock.server.access import Who
 from penstock.server.flight.calls import Caller
 from penstock.server.flight.handover import Answer, Aside, Handover
-from penstock.wire.fields import Fields
 from penstock.wire.flight.commands import DEFAULT_VHOST, Consume, Get, Publish
 from penstock.wire.flight.failures import error_from
 from penstock.wire.flight.received import Bounds
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     from penstock.core.commands.transactions import Transacted
     from penstock.server.committing import Committing
     from penstock.server.flight.doget import Reads
-    from penstock.server.flight.gatekeeper import Gatekeeper, Table
+    from penstock.server.flight.gatekeeper import Gatekeeper
     from penstock.server.flight.publish import Publishing
     from penstock.testing.instance import Instance
     from penstock.wire.flight.codec import Upload
@@ -104,11 +103,10 @@ class Link:
 
     def remove(self, by: str, **fields: object) -> int:
         """Records of a topic; how many there were."""
-        from penstock.server.flight.log_actions import RecordActions
+        from penstock.server.flight.log_actions import sow_delete
 
-        table: Table = RecordActions(self.handover).table
         given = {name: value for name, value in listed(fields).items() if value is not None}
-        return cast("int", table["sow_delete"].run(_caller(by, by), Fields("sow_delete", given))["removed"])
+        return cast("int", sow_delete(self.handover).answer(_caller(by, by), "sow_delete", given)["removed"])
 
     @cached_property
     def _gate(self) -> Gatekeeper:

@@ -32,6 +32,9 @@ DEPTH_MOST = 32
 """Objects and lists inside each other: as many as an AMQP table may have."""
 
 
+TEXTS_MOST = 100_000
+"""Texts of one list."""
+
 T = TypeVar("T")
 
 
@@ -39,7 +42,10 @@ class Field(NamedTuple):
     """One declared argument: what it is called, its kind, its bounds, and what it is where nobody gives it."""
 
     name: str
-    kind: Literal["name", "text", "count", "flag", "duration", "table", "texts", "names", "numbers", "list", "value"]
+    kind: Literal[
+        "name", "text", "count", "flag", "duration", "table", "texts", "names", "numbers", "list", "value", "inner",
+        "inners",
+    ]  # fmt: skip
     default: Any = None
     low: int = 0
     high: int = LSN_MAX  # of a number; of a text its bytes, of a list its length
@@ -66,14 +72,19 @@ def flag(of: str, default: bool | None = False) -> Field:
     return Field(of, "flag", default)
 
 
+def duration(of: str, default: int | None = None) -> Field:
+    """Microseconds, of text with a unit or of a number of seconds."""
+    return Field(of, "duration", default)
+
+
 def table(of: str) -> Field:
     """An object; empty when absent."""
     return Field(of, "table", MappingProxyType({}))
 
 
-def texts(of: str, most: int) -> Field:
-    """A list of texts, or None when absent."""
-    return Field(of, "texts", high=most)
+def texts(of: str, most: int = TEXTS_MOST, default: tuple[str, ...] | None = None) -> Field:
+    """A list of texts."""
+    return Field(of, "texts", default, high=most)
 
 
 def names(of: str, known: Iterable[str]) -> Field:
@@ -239,7 +250,7 @@ class Fields:
             raise InvalidArgument(f"{self.where}: {name} is an empty list{nearest('', allowed)}")
         return tuple(out)
 
-    def texts(self, name: str, limit: int = 100_000) -> list[str]:
+    def texts(self, name: str, limit: int = TEXTS_MOST) -> list[str]:
         """A list of texts; empty when absent."""
         items = self._list(name, "a list of texts") or []
         if len(items) > limit:
@@ -330,6 +341,8 @@ _READERS: Mapping[str, Callable[[Fields, Field], Any]] = {
     "names": lambda fields, one: fields.names(one.name, one.known),
     "numbers": lambda fields, one: fields.numbers(one.name, one.high),
     "list": lambda fields, one: fields.objects(one.name),
+    "inner": lambda fields, one: fields.inner(one.name),
+    "inners": lambda fields, one: fields.inners(one.name),
     "value": lambda fields, one: fields.take(one.name),
 }
 """How a field of each kind is read."""

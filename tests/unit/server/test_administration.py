@@ -14,9 +14,8 @@ from penstock.server.access import Who
 from penstock.server.accounts import Accounts
 from penstock.server.flight.calls import Caller
 from penstock.server.flight.handover import Answer
-from penstock.server.flight.log_actions import CompactAction
+from penstock.server.flight.operation_actions import keeping_actions
 from penstock.server.operating import Operating
-from penstock.wire.fields import Fields
 
 
 class Keeper:
@@ -49,10 +48,10 @@ class Handover:
     [(asyncio.CancelledError(), Unavailable), (LogDamaged("log/1"), LogDamaged), (OSError(5), OSError)],
 )
 def test_who_asked_for_a_compaction_learns_how_it_ended(error: BaseException, told: type[Exception]) -> None:
-    action = CompactAction(cast("Any", Handover()), cast("Any", Keeper(error)))
+    action = keeping_actions(cast("Any", Handover()), cast("Any", Keeper(error)))
     caller = Caller(Who("ann"), "", lambda: False)
     with pytest.raises(told) as raised:
-        action.table["compact"].run(caller, Fields("compact", {}))
+        action["compact"].answer(caller, "compact", {})
     assert raised.value is error or isinstance(raised.value, Unavailable)
 
 

@@ -114,6 +114,19 @@ def test_arguments_of_a_function_are_those_that_are_declared() -> None:
         assert {parameter.name for parameter in named if parameter.default is parameter.empty} <= given, one.name
 
 
+def test_each_action_takes_the_fields_that_its_row_names() -> None:
+    with Broker() as broker:
+        assert broker.flight_url
+        assert broker._doors is not None  # pyright: ignore[reportPrivateUsage]
+        table = broker._doors.flight.actions.table  # pyright: ignore[reportPrivateUsage]
+    for name, one in table.items():
+        caller, *parameters = inspect.signature(one.run).parameters.values()
+        named = {it.name for it in parameters if it.kind is not it.VAR_KEYWORD}
+        given = {field.name for field in one.fields}
+        assert caller.name == "caller", name
+        assert named <= given if len(named) < len(parameters) else named == given, name
+
+
 @pytest.fixture(scope="module")
 def users() -> Users:
     """Those of the matrix of rights."""

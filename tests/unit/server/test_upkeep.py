@@ -16,8 +16,7 @@ from penstock.server.access import Who
 from penstock.server.bulk.process import Bulk, Progress
 from penstock.server.bulk.relay import on_log
 from penstock.server.flight.calls import Caller
-from penstock.server.flight.log_actions import UpkeepActions
-from penstock.wire.fields import Fields
+from penstock.server.flight.log_actions import upkeep_actions
 
 
 class Looking(Bulk):
@@ -62,14 +61,14 @@ def test_nothing_goes_while_a_backup_is_made(tmp_path: Path) -> None:
 
 
 def test_a_backup_is_asked_for_on_the_machine_of_the_server() -> None:
-    actions = UpkeepActions(None)  # type: ignore[arg-type]  # nothing is asked of it
+    actions = upkeep_actions(None)  # type: ignore[arg-type]  # nothing is asked of it
     far = Caller(Who("guest"), "ipv4:10.1.2.3:999", lambda: False)
     with pytest.raises(AccessRefused, match=r"10\.1\.2\.3"):
-        actions.table["backup"].run(far, Fields("backup", {"target": "/b"}))
+        actions["backup"].answer(far, "backup", {"target": "/b"})
     near = Caller(Who("guest"), "ipv4:127.0.0.1:999", lambda: False)
     for wrong in ({}, {"target": ""}, {"target": "/b\0"}, {"target": "/b", "copy": "yes"}):
         with pytest.raises(InvalidArgument):
-            actions.table["backup"].run(near, Fields("backup", wrong))
+            actions["backup"].answer(near, "backup", wrong)
 
 
 def test_a_file_that_was_replaced_before_it_was_opened_is_listed_again(tmp_path: Path) -> None:

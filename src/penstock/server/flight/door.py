@@ -33,10 +33,10 @@ from penstock.server.flight.doget import Reads
 from penstock.server.flight.entrance import Entrance, Info
 from penstock.server.flight.gatekeeper import Gatekeeper
 from penstock.server.flight.handover import Handover, Piece
-from penstock.server.flight.log_actions import Actions, HoldAction, LocateAction, RecordActions, UpkeepActions
+from penstock.server.flight.log_actions import Actions, Locating, hold_action, sow_delete, upkeep_actions
 from penstock.server.flight.publish import Publishing
 from penstock.server.flight.sink_stages import Stages
-from penstock.server.flight.stream_actions import RangeActions, ReplayActions
+from penstock.server.flight.stream_actions import RangeActions, replay_actions
 from penstock.server.flight.transacting import Transacting
 from penstock.server.sql.queries import Queries, SqlLimits
 from penstock.server.upkeep.retention import Holds
@@ -115,14 +115,14 @@ class FlightDoor:
         self.copier = Copier(self.handover, self.stages, disk, self.limits.group)
         self.gate = Gatekeeper(self.handover, vhosts, people.who)
         self.actions = Actions(self.handover, self.stages, self.copier, self.calls, self.gate)
-        self.actions.table |= RecordActions(self.handover).table
+        self.actions.table["sow_delete"] = sow_delete(self.handover)
         self.publishing = Publishing(self.handover, self.limits.bounds, self.gate, self.limits.streams // 2)
         relay = Relay(bulk, engine.log, engine.past, engine.archive) if bulk is not None else None
         self.ranges = RangeActions(self.handover, self.actions, self.gate, relay)
         self.actions.table |= self.ranges.table
         if bulk is not None:
             upkeep = Upkeep(bulk, engine, self.handover, self.stages, engine.core.instance)
-            self.actions.table |= UpkeepActions(upkeep).table
+            self.actions.table |= upkeep_actions(upkeep)
         self.exchanges = set[Exchange]()
         self.transacting = Transacting(self.handover, self.limits.bounds, self.gate, lambda: list(self.exchanges))
         self.reads = Reads(self.handover, self.gate, relay)
@@ -130,7 +130,7 @@ class FlightDoor:
         folder = scratch or tempfile.gettempdir()
         self.queries = Queries(self.handover, self.reads.table, folder, self.limits.sql, shares)
         self.reads.queries = self.queries
-        self.actions.table |= ReplayActions(self.handover, self.following).table
+        self.actions.table |= replay_actions(self.handover, self.following)
         engine.bodies.budget.watch("flight", self._queued)
         engine.relief.register("flight", self._held)
         self.closing = False
@@ -139,8 +139,8 @@ class FlightDoor:
         engine.on_broken.append(self._broken)
         engine.readers.append(self.calls.floor)
         self.holds = Holds(engine.clock, shares.of("holds"))
-        self.actions.table |= HoldAction(self.handover, self.holds).table
-        self.actions.table |= LocateAction(self.handover, disk).table
+        self.actions.table["hold"] = hold_action(self.handover, self.holds)
+        self.actions.table |= Locating(self.handover, disk).table
         engine.readers.append(self.holds.floor)
 
     # -- the loop's thread

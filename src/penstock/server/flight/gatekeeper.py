@@ -8,7 +8,7 @@ the user's right is part of the command, so it holds wherever the rows are read.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Container, Coroutine, Mapping
+from collections.abc import Callable, Container, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar, assert_never, cast
@@ -26,6 +26,7 @@ from penstock.server.access import Who, judge, open_vhost, owns
 from penstock.server.entitlements import Rights, asks_shown, narrowed_text, refused, told
 from penstock.server.judging import asked_by, breathe
 from penstock.server.replaying.selection import Selection, refuse_several
+from penstock.wire.fields import Field, Fields
 from penstock.wire.flight.commands import (
     DEFAULT_VHOST,
     Consume,
@@ -52,7 +53,6 @@ if TYPE_CHECKING:
     from penstock.core.streams.sinks import Owner
     from penstock.server.flight.calls import Caller
     from penstock.server.flight.handover import Answer, Handover
-    from penstock.wire.fields import Fields
     from penstock.wire.flight.codec import Upload
 
 
@@ -389,13 +389,18 @@ Reply = Mapping[str, object]
 class Action(NamedTuple):
     """One row of the table of all actions."""
 
-    run: Callable[[Caller, Fields], Reply]
+    run: Callable[..., Reply]  # of the caller, with its fields by name
     text: str
     right: Right | Callable[[Body], Right]  # of every request, or of this one
+    fields: Sequence[Field] = ()
     asks: Asks | None = None  # not asked where nothing is limited
 
     def right_of(self, body: Body) -> Right:
         return self.right if isinstance(self.right, Right) else self.right(body)
+
+    def answer(self, caller: Caller, name: str, body: Body) -> Reply:
+        """Carry it out.  InvalidArgument for fields that it does not have, or not so; raises what is wrong with it."""
+        return self.run(caller, **Fields(name, body).read(self.fields))
 
 
 Table: TypeAlias = "dict[str, Action]"

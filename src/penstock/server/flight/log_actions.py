@@ -1,11 +1,9 @@
 """DoAction: JSON in, JSON out.  The log as a whole: where it is, its upkeep, and records of topics that go.
 
-Each action is one function that takes its fields and gives a JSON object.  What changes something is answered when it
-is durable.
+Each action is one function that takes the fields that its row names and gives a JSON object.  What changes something
+is answered when it is durable.
 
 backup, log_verify, log_audit       the bulk child does the work
-compact                             the keeper does now what it would do by and by, or says what that is
-log_archive, log_archive_prune      what is due now, a step a call, or what they would do
 hold                                a reader that comes back part by part keeps what it is going to read
 
 `locate` tells where the files of the log are, for a reader who sees the same disk, and `cuts` its parts. Who reads
@@ -16,13 +14,13 @@ operating system lets him open is its own business.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from penstock.core.sow.keyed import Removal, numbers_of, steps
-from penstock.errors import AccessRefused, InvalidArgument, LogBroken, NotFound, PreconditionFailed
+from penstock.errors import AccessRefused, InvalidArgument, LogBroken, NotFound
 from penstock.history.history import History, names_wanted
 from penstock.history.view import listing
 from penstock.log.catalog import Span, cuts
@@ -30,7 +28,7 @@ from penstock.records.message_types import typed
 from penstock.records.rights import ADMINISTERS, LOGIN, MONITORS, USES, Right
 from penstock.server.flight.calls import Caller, Calls
 from penstock.server.flight.connections import host_and_port
-from penstock.server.flight.gatekeeper import Action, Awaiting, Body, Gatekeeper, Reply, Table, type_of
+from penstock.server.flight.gatekeeper import Action, Body, Gatekeeper, Reply, Table, type_of
 from penstock.server.flight.publish import refusal
 from penstock.server.flight.record_rows import hold
 from penstock.server.flight.sink_actions import SinkActions
@@ -38,9 +36,19 @@ from penstock.server.judging import asked_by
 from penstock.server.upkeep.retention import HOLD_US
 from penstock.server.users import is_loopback
 from penstock.server.views.record_query import Counts, Query, run
-from penstock.wire.fields import LSN_MAX, Fields, nearest, read_json
+from penstock.wire.fields import (
+    LSN_MAX,
+    VHOST,
+    count,
+    flag,
+    name,
+    nearest,
+    read_json,
+    text,
+    texts,
+)  # fmt: skip
 from penstock.wire.flight.bookmarks import format_bookmark, parse_span
-from penstock.wire.flight.commands import DEFAULT_VHOST, QueueContent, Replay, Sow
+from penstock.wire.flight.commands import QueueContent, Replay, Sow
 from penstock.wire.flight.tickets import TEXT_LIMIT
 
 if TYPE_CHECKING:
@@ -52,8 +60,6 @@ if TYPE_CHECKING:
     from penstock.server.flight.copier import Copier
     from penstock.server.flight.handover import Handover
     from penstock.server.flight.sink_stages import Stages
-    from penstock.server.upkeep.archive import Archiving
-    from penstock.server.upkeep.keeper import Keeper
     from penstock.server.upkeep.retention import Holds
 
 
@@ -70,11 +76,14 @@ class Actions(SinkActions):
         self.calls = calls
         self.table: Table = {
             "health": Action(self._health, "whether the server confirms, and how far", LOGIN),
-            "position": Action(self._position, "bookmark: its LSN now; the first and the durable LSN", LOGIN),
+            "position": Action(
+                self._position, "bookmark: its LSN now; the first and the durable LSN", LOGIN,
+                (text("bookmark", "NOW", TEXT_LIMIT),),
+            ),
             "segments": Action(self._segments, "the files of the log", MONITORS),
             **self.stream_table,
             **self.sink_table,
-        }
+        }  # fmt: skip
 
     def run(self, caller: Caller, name: str, body: bytes) -> Reply:
         """Carry out one action; raises what is wrong with it."""
@@ -83,12 +92,11 @@ class Actions(SinkActions):
             raise InvalidArgument(f"no action {name[:60]!r}{nearest(name, self.table)}")
         values = read_json(body, f"action {name}") if body else {}
         self.gate.act(caller, name, found.right_of(values), values, found.asks)
-        return found.run(caller, Fields(name, values))
+        return found.answer(caller, name, values)
 
     # -- looking
 
-    def _health(self, caller: Caller, f: Fields) -> Reply:
-        f.finish()
+    def _health(self, caller: Caller) -> Reply:
         engine, calls = self.engine, self.calls
 
         def work() -> Reply:
@@ -108,8 +116,7 @@ class Actions(SinkActions):
 
         return self.do(caller, work, durable=False)
 
-    def _segments(self, caller: Caller, f: Fields) -> Reply:
-        f.finish()
+    def _segments(self, caller: Caller) -> Reply:
         return self.do(
             caller,
             lambda: {
@@ -119,12 +126,10 @@ class Actions(SinkActions):
             durable=False,
         )
 
-    def _position(self, caller: Caller, f: Fields) -> Reply:
-        text = f.text("bookmark", "NOW", TEXT_LIMIT)
-        f.finish()
+    def _position(self, caller: Caller, bookmark: str) -> Reply:
         log = self.engine.log
         past = self.engine.past
-        start, end = History(past, caller.gone).resolve(parse_span(text))
+        start, end = History(past, caller.gone).resolve(parse_span(bookmark))
         return {
             "origin": log.origin,
             "first": past.first_lsn,
@@ -140,8 +145,8 @@ def _locating(body: Body) -> Right:
     return ADMINISTERS if body.get("log") else USES
 
 
-class LocateAction:
-    """This action, as a row of the table of all actions."""
+class Locating:
+    """Where the files of the log are, and its parts, as rows of the table of all actions."""
 
     def __init__(self, handover: Handover, disk: Disk) -> None:
         """`disk`: the data folder; one in memory has no place to tell of."""
@@ -149,39 +154,42 @@ class LocateAction:
         self._engine = handover.engine
         folder: object = getattr(disk, "folder", None)
         self._folder = folder.absolute() if isinstance(folder, Path) else None
+        placed = (VHOST, text("exchange", ""), text("topic"), text("pattern", most=TEXT_LIMIT))
+        between = (count("from", default=0), count("to", default=LSN_MAX))
         self.table: Table = {
             "cuts": Action(
-                self._cuts, "topic or pattern, from, to, parts, most, each: where parts of like weight begin", USES
+                self._cuts, "topic or pattern, from, to, parts, most, each: where parts of like weight begin", USES,
+                (*placed, *between, count("parts", 1), count("most", 1, default=1), count("each", 1, default=1)),
             ),
             "locate": Action(
-                self._locate, "topic, pattern or queue, or log, from, to: the files of a range of the log", _locating
+                self._locate, "topic, pattern or queue, or log, from, to: the files of a range of the log", _locating,
+                (*placed, *between, text("queue"), flag("log"), text("filter", most=TEXT_LIMIT)),
             ),
-        }
+        }  # fmt: skip
 
-    def _cuts(self, caller: Caller, f: Fields) -> Reply:
+    def _cuts(
+        self, caller: Caller, vhost: str, exchange: str, topic: str | None, pattern: str | None, to: int,
+        parts: int | None, most: int, each: int, **begins: int,
+    ) -> Reply:  # fmt: skip
         """Only indexes are read.  Who may read a part of the topics is told nothing of where messages lie."""
-        topic, pattern = f.optional_text("topic"), f.optional_text("pattern", TEXT_LIMIT)
-        exchange, vhost = f.text("exchange"), f.text("vhost", DEFAULT_VHOST)
-        start, end = f.count("from"), f.count("to", LSN_MAX)
-        parts, most, each = f.optional_count("parts", 1), f.count("most", 1, 1), f.count("each", 1, 1)
-        f.finish()
+        start = begins["from"]
         if (topic is None) == (pattern is None):
-            raise f.bad("what is read", None, "one of topic and pattern")
+            raise InvalidArgument("cuts: what is read is None, not one of topic and pattern")
         if caller.rights is not None:
-            spans = [Span(start, end, end - start)]
+            spans = [Span(start, to, to - start)]
         else:
             wanted = names_wanted(Replay(topic, pattern, exchange, vhost))
-            spans = list(self._engine.past.spans(start, end, wanted))
+            spans = list(self._engine.past.spans(start, to, wanted))
         rows = sum(one.rows for one in spans)
         return {"rows": rows, "cuts": cuts(spans, parts or max(1, min(most, rows // each)))}
 
-    def _locate(self, caller: Caller, f: Fields) -> Reply:
-        topic, pattern, queue = f.optional_text("topic"), f.optional_text("pattern"), f.optional_text("queue")
-        exchange, vhost, whole = f.text("exchange"), f.text("vhost", DEFAULT_VHOST), f.flag("log")
-        start, end, filter = f.count("from"), f.count("to", LSN_MAX), f.optional_text("filter", TEXT_LIMIT)
-        f.finish()
-        if sum((topic is not None, pattern is not None, queue is not None, whole)) != 1:
-            raise f.bad("what is read", None, "one of topic, pattern, queue and log = true")
+    def _locate(
+        self, caller: Caller, vhost: str, exchange: str, topic: str | None, pattern: str | None, to: int,
+        queue: str | None, log: bool, filter: str | None, **begins: int,
+    ) -> Reply:  # fmt: skip
+        start = begins["from"]
+        if sum((topic is not None, pattern is not None, queue is not None, log)) != 1:
+            raise InvalidArgument("locate: what is read is None, not one of topic, pattern, queue and log = true")
         why = self._why_not(caller, vhost, exchange, topic, pattern, queue)
         first = self._engine.past.first_lsn
         if why is None and start < first:
@@ -194,8 +202,8 @@ class LocateAction:
         if why is not None:
             return {"folder": None, "why": why, "limited": caller.rights is not None, "filter": filter}
         archive = self._engine.archive
-        listed = listing(self._engine.log, start, end, None if archive is None else archive.shown)
-        if not whole:  # the names of others' exchanges are not his to know
+        listed = listing(self._engine.log, start, to, None if archive is None else archive.shown)
+        if not log:  # the names of others' exchanges are not his to know
             mine = {via: pair for via, pair in listed.vias.items() if pair[0] == vhost}
             listed = listed._replace(vias=mine)
         limited = caller.rights is not None
@@ -234,73 +242,59 @@ def partly(
     return whole is None or any(right is not True for _, right in entries[: whole + 1])
 
 
-class RecordActions:
-    def __init__(self, handover: Handover) -> None:
-        self._handover = handover
-        self._engine = handover.engine
-        self.table: Table = {
-            "sow_delete": Action(
-                self._remove, "topic, exchange, filter or keys or data: remove records", USES, Gatekeeper.sow_delete
-            ),
-        }
+def sow_delete(handover: Handover) -> Action:
+    """The action that removes records."""
+    asks = "topic, exchange, filter or keys or data: remove records"
+    fields = (
+        name("topic"), text("exchange", ""), VHOST, text("filter", most=TEXT_LIMIT), text("data", most=1 << 20),
+        texts("keys", default=()),
+    )  # fmt: skip
+    return Action(partial(_remove, handover), asks, USES, fields, Gatekeeper.sow_delete)
 
-    def _drop(self, sow: SowTopic, numbers: Sequence[int], lsns: Sequence[int], by: str) -> int:
-        return self._engine.core.sow_delete(self._engine.now(), sow, numbers, lsns=lsns, by=by)
 
-    def _remove(self, caller: Caller, f: Fields) -> Reply:
-        name, exchange, vhost = f.name("topic"), f.text("exchange"), f.text("vhost", DEFAULT_VHOST)
-        filter, data = f.optional_text("filter", TEXT_LIMIT), f.optional_text("data", 1 << 20)
-        keys = f.texts("keys")
-        f.finish()
-        removal = Removal(filter, tuple(keys) or None, None if data is None else data.encode())
-        engine, call = self._engine, self._handover.call
-        by = caller.user
+def _remove(
+    handover: Handover, caller: Caller, topic: str, exchange: str, vhost: str, filter: str | None, data: str | None,
+    keys: Sequence[str],
+) -> Reply:  # fmt: skip
+    removal = Removal(filter, tuple(keys) or None, None if data is None else data.encode())
+    engine, call, by = handover.engine, handover.call, caller.user
 
-        if removal.filter is None:
+    def drop(sow: SowTopic, numbers: Sequence[int], lsns: Sequence[int] | None = None) -> int:
+        return engine.core.sow_delete(engine.now(), sow, numbers, lsns=lsns, by=by)
 
-            def remove() -> int:
-                sow = engine.core.sow(vhost, exchange, name)
-                return engine.core.sow_delete(engine.now(), sow, numbers_of(sow, removal), by=by)
+    if removal.filter is None:
 
-            return {"removed": call(remove, caller.gone)}
-        text = asked_by(removal.filter, client=caller.peer, user=by, instance=engine.core.instance)
-        asked = Sow(name, exchange, vhost, filter=text)
-        sow, held = call(lambda: (engine.core.sow(vhost, exchange, name), hold(engine, asked)), caller.gone)
-        found = held()
-        query = Query(text).reading(sow.rule.message_type)
-        history = History(engine.log, caller.gone)
-        matched = [
-            lsn
-            for batch in run(query, found.numbers, found.lsns, history, vhost, Counts(), keyed=found.given)
-            for lsn in cast("list[int]", batch.column("lsn").to_pylist())
-        ]
-        by_lsn = dict(zip(found.lsns.tolist(), found.numbers.tolist(), strict=True))
-        count = 0
-        for some, theirs in steps([by_lsn[lsn] for lsn in matched], matched):
-            count += call(partial(self._drop, sow, some, theirs, by), caller.gone)
-        return {"removed": count}
+        def remove() -> int:
+            sow = engine.core.sow(vhost, exchange, topic)
+            return drop(sow, numbers_of(sow, removal))
+
+        return {"removed": call(remove, caller.gone)}
+    text = asked_by(removal.filter, client=caller.peer, user=by, instance=engine.core.instance)
+    asked = Sow(topic, exchange, vhost, filter=text)
+    sow, held = call(lambda: (engine.core.sow(vhost, exchange, topic), hold(engine, asked)), caller.gone)
+    found = held()
+    query = Query(text).reading(sow.rule.message_type)
+    history = History(engine.log, caller.gone)
+    matched = [
+        lsn
+        for batch in run(query, found.numbers, found.lsns, history, vhost, Counts(), keyed=found.given)
+        for lsn in cast("list[int]", batch.column("lsn").to_pylist())
+    ]
+    by_lsn = dict(zip(found.lsns.tolist(), found.numbers.tolist(), strict=True))
+    count = 0
+    for some, theirs in steps([by_lsn[lsn] for lsn in matched], matched):
+        count += call(partial(drop, sow, some, theirs), caller.gone)
+    return {"removed": count}
 
 
 PATH_LIMIT = 4096
 """PATH_MAX of Linux."""
 
 
-class UpkeepActions:
-    """These actions, as rows of the table of all actions."""
+def upkeep_actions(upkeep: Upkeep) -> Table:
+    """What the bulk child does with the whole log."""
 
-    def __init__(self, upkeep: Upkeep) -> None:
-        self._upkeep = upkeep
-        self.table: Table = {
-            "backup": Action(
-                self._backup, "target, copy: the log so far, as files of a folder of the server's machine", ADMINISTERS
-            ),
-            "log_verify": Action(self._verify, "every checksum of the log so far", ADMINISTERS),
-            "log_audit": Action(self._audit, "whether the log so far keeps each guarantee", ADMINISTERS),
-        }
-
-    def _backup(self, caller: Caller, f: Fields) -> Mapping[str, object]:
-        target, copy = f.name("target", PATH_LIMIT), f.flag("copy")
-        f.finish()
+    def backup(caller: Caller, target: str, copy: bool) -> Reply:
         if "\0" in target:
             raise InvalidArgument("backup: target is no path")
         host, _ = host_and_port(caller.peer)
@@ -308,95 +302,39 @@ class UpkeepActions:
             raise AccessRefused(
                 f"a backup writes files on the server's machine, so it is asked for from there, and not from {host}"
             )
-        return self._upkeep.backup(target, copy, caller.gone)
+        return upkeep.backup(target, copy, caller.gone)
 
-    def _verify(self, caller: Caller, f: Fields) -> Mapping[str, object]:
-        f.finish()
-        return self._upkeep.verify(caller.gone)
+    def verify(caller: Caller) -> Reply:
+        return upkeep.verify(caller.gone)
 
-    def _audit(self, caller: Caller, f: Fields) -> Mapping[str, object]:
-        f.finish()
-        return self._upkeep.audit(caller.gone)
+    def audit(caller: Caller) -> Reply:
+        return upkeep.audit(caller.gone)
 
-
-class CompactAction:
-    """This action, as a row of the table of all actions."""
-
-    def __init__(self, handover: Handover, keeper: Keeper) -> None:
-        self._awaiting = Awaiting(handover)
-        self._keeper = keeper
-        self.table: Table = {
-            "compact": Action(
-                self._compact, "dry_run: delete and rewrite closed segments, or say what would be done", ADMINISTERS
-            ),
-        }
-
-    def _compact(self, caller: Caller, f: Fields) -> Mapping[str, object]:
-        dry_run = f.flag("dry_run")
-        f.finish()
-        return self._awaiting.call(lambda: self._keeper.compact(dry_run=dry_run), caller.gone)
+    return {
+        "backup": Action(
+            backup, "target, copy: the log so far, as files of a folder of the server's machine", ADMINISTERS,
+            (name("target", PATH_LIMIT), flag("copy")),
+        ),
+        "log_verify": Action(verify, "every checksum of the log so far", ADMINISTERS),
+        "log_audit": Action(audit, "whether the log so far keeps each guarantee", ADMINISTERS),
+    }  # fmt: skip
 
 
-class ArchiveAction:
-    """These actions, as rows of the table of all actions."""
+def hold_action(handover: Handover, holds: Holds) -> Action:
+    """The action of a reader that comes back part by part."""
+    engine = handover.engine
 
-    def __init__(self, handover: Handover) -> None:
-        self._handover = handover
-        self._awaiting = Awaiting(handover)
-        self.table: Table = {
-            "log_archive": Action(
-                self._archive, "dry_run: archive the next closed segments, or say which ones are due", ADMINISTERS
-            ),
-            "log_archive_prune": Action(
-                self._prune, "age, dry_run: remove archived days that are older, or say which ones", ADMINISTERS
-            ),
-        }
-
-    def _archive(self, caller: Caller, f: Fields) -> Mapping[str, object]:
-        dry_run = f.flag("dry_run")
-        f.finish()
-        archive = self._there()
-        return self._awaiting.call(lambda: archive.run_now(dry_run=dry_run), caller.gone)
-
-    def _prune(self, caller: Caller, f: Fields) -> Mapping[str, object]:
-        age, dry_run = f.duration("age", -1), f.flag("dry_run")
-        f.finish()
-        if age < 0:
-            raise InvalidArgument("log_archive_prune: age is missing; days that are older go")
-        archive = self._there()
-        return self._awaiting.call(lambda: archive.prune_now(age, dry_run=dry_run), caller.gone)
-
-    def _there(self) -> Archiving:
-        archive = self._handover.engine.archive
-        if archive is None:
-            raise PreconditionFailed("this server has no archive; [log] archive in its settings makes one")
-        return archive
-
-
-class HoldAction:
-    """This action, as a row of the table of all actions."""
-
-    def __init__(self, handover: Handover, holds: Holds) -> None:
-        self._handover = handover
-        self._holds = holds
-        self.table: Table = {
-            "hold": Action(
-                self._hold, "read, start, release: keep the log from an LSN on for ten minutes; or no longer", LOGIN
-            ),
-        }
-
-    def _hold(self, caller: Caller, f: Fields) -> Mapping[str, object]:
-        name, start, release = f.name("read"), f.count("start"), f.flag("release")
-        f.finish()
-
-        def work() -> Mapping[str, object]:
+    def put(caller: Caller, read: str, start: int, release: bool) -> Reply:
+        def work() -> Reply:
             if release:
-                self._holds.drop(caller.user, name)
+                holds.drop(caller.user, read)
                 return {"seconds": 0}
-            kept = self._holds.put(caller.who, name, start)
-            engine = self._handover.engine
+            kept = holds.put(caller.who, read, start)
             kept = kept or (engine.archive is not None and engine.archive.keeps(start))  # the rest is in the log
             first, floor = engine.log.first_lsn, engine.log.base_floor
             return {"seconds": HOLD_US // 1_000_000, "kept": kept, "first": first, "floor": floor}
 
-        return self._handover.call(work, caller.gone, durable=False)
+        return handover.call(work, caller.gone, durable=False)
+
+    asks = "read, start, release: keep the log from an LSN on for ten minutes; or no longer"
+    return Action(put, asks, LOGIN, (name("read"), count("start", default=0), flag("release")))

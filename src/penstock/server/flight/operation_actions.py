@@ -1,4 +1,8 @@
-"""All actions that administer: the operations, over Flight."""
+"""All actions that administer: the operations, over Flight, and what the keeper and the archive do.
+
+compact                             the keeper does now what it would do by and by, or says what that is
+log_archive, log_archive_prune      what is due now, a step a call, or what they would do
+"""
 
 from __future__ import annotations
 
@@ -6,23 +10,28 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
+from penstock.errors import InvalidArgument, PreconditionFailed
 from penstock.operations import OPERATIONS
-from penstock.server.flight.gatekeeper import Action, Awaiting, Table
+from penstock.records.rights import ADMINISTERS
+from penstock.server.flight.gatekeeper import Action, Awaiting, Reply, Table
 from penstock.server.flight.handover import Aside
 from penstock.server.operating import Operating
+from penstock.wire.fields import duration, flag
 
 if TYPE_CHECKING:
-    from penstock.operations.operation import Answer, Operation
+    from penstock.operations.operation import Operation
     from penstock.server.flight.calls import Caller
     from penstock.server.flight.handover import Handover
     from penstock.server.services import Server
-    from penstock.wire.fields import Fields
+    from penstock.server.upkeep.archive import Archiving
+    from penstock.server.upkeep.keeper import Keeper
 
 
 def administration(server: Server, handover: Handover) -> Table:
-    """Rows of the table of all actions."""
+    """All actions that administer."""
     house = _House(server, handover)
-    return {one.name: Action(partial(house.run, one), one.text, one.right) for one in OPERATIONS.values() if one.action}
+    some = (one for one in OPERATIONS.values() if one.action)
+    return {one.name: Action(partial(house.run, one), one.text, one.right, one.fields) for one in some}
 
 
 class _House:
@@ -33,18 +42,56 @@ class _House:
         self._handover = handover
         self._awaiting = Awaiting(handover)
 
-    def run(self, operation: Operation, caller: Caller, f: Fields) -> Answer:
+    def run(self, operation: Operation, caller: Caller, **arguments: object) -> Reply:
         """The answer of one.  Raises what it raises."""
-        arguments = f.read(operation.fields)
         if operation.manner == "read":
-            answer: Answer = operation.run(Aside(self._handover, caller.peer, caller.gone), caller.who, **arguments)
+            answer: Reply = operation.run(Aside(self._handover, caller.peer, caller.gone), caller.who, **arguments)
             return answer
         return self._awaiting.call(lambda: self._answered(operation, caller, arguments), caller.gone)
 
-    async def _answered(self, operation: Operation, caller: Caller, arguments: Mapping[str, object]) -> Answer:
+    async def _answered(self, operation: Operation, caller: Caller, arguments: Mapping[str, object]) -> Reply:
         answer = await self._house.operate(operation, caller.who, arguments)
         if operation.manner != "list":
             return answer  # type: ignore[no-any-return]
         from penstock.wire.http.lists import gathered  # heavy, and not loaded before somebody administers
 
         return {operation.key: await gathered(answer)}
+
+
+_DRY = flag("dry_run")
+
+
+def keeping_actions(handover: Handover, keeper: Keeper) -> Table:
+    """What the keeper and the archive would do by and by, now."""
+    awaiting = Awaiting(handover)
+
+    def archive() -> Archiving:
+        if (there := handover.engine.archive) is None:
+            raise PreconditionFailed("this server has no archive; [log] archive in its settings makes one")
+        return there
+
+    def compact(caller: Caller, dry_run: bool) -> Reply:
+        return awaiting.call(lambda: keeper.compact(dry_run=dry_run), caller.gone)
+
+    def store(caller: Caller, dry_run: bool) -> Reply:
+        there = archive()
+        return awaiting.call(lambda: there.run_now(dry_run=dry_run), caller.gone)
+
+    def prune(caller: Caller, age: int | None, dry_run: bool) -> Reply:
+        if age is None:
+            raise InvalidArgument("log_archive_prune: age is missing; days that are older go")
+        there = archive()
+        return awaiting.call(lambda: there.prune_now(age, dry_run=dry_run), caller.gone)
+
+    return {
+        "compact": Action(
+            compact, "dry_run: delete and rewrite closed segments, or say what would be done", ADMINISTERS, (_DRY,)
+        ),
+        "log_archive": Action(
+            store, "dry_run: archive the next closed segments, or say which ones are due", ADMINISTERS, (_DRY,)
+        ),
+        "log_archive_prune": Action(
+            prune, "age, dry_run: remove archived days that are older, or say which ones", ADMINISTERS,
+            (duration("age"), _DRY),
+        ),
+    }  # fmt: skip

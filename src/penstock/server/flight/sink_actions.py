@@ -23,8 +23,9 @@ from penstock.server.flight.handover import Answer
 from penstock.server.flight.publish import refusal
 from penstock.server.flight.sink_stages import Found, anybodys, parts_of
 from penstock.server.flight.stage_files import path_of
-from penstock.server.flight.stream_actions import Reply, StreamActions
-from penstock.wire.fields import NUMBER_MOST, Fields
+from penstock.server.flight.stream_actions import BATCH, ORIGIN, Reply, StreamActions
+from penstock.wire.fields import NUMBER_MOST, Field, Fields, count, flag, name, table, text
+from penstock.wire.fields import texts as texts_of
 from penstock.wire.flight.codec import Upload
 from penstock.wire.flight.commands import DEFAULT_VHOST
 
@@ -43,6 +44,8 @@ Uploads: TypeAlias = "list[tuple[StageInfo, Upload]]"
 LISTED = 1000
 LISTED_MOST = 10_000
 """Stages or queries that are listed, unless more are asked for, and at most."""
+
+_STAGES = texts_of("stages", default=())
 
 ROW = 32
 """Bytes that a row counts for in a group beside those of its stage: the log has more columns, and a body may be empty.
@@ -98,28 +101,39 @@ class SinkActions(StreamActions):
         super().__init__(handover, gate)
         self.stages = stages
         self.copier = copier
+        limit = count("limit", 1, LISTED_MOST, LISTED)
         self.sink_table: Table = {
-            "stages": Action(self._stages, "limit: the stages that wait for their commit, oldest first", WATCHES),
-            "stage_drop": Action(self._stage_drop, "stages: remove those of them that the user wrote", LOGIN),
+            "stages": Action(
+                self._stages, "limit: the stages that wait for their commit, oldest first", WATCHES, (limit,)
+            ),
+            "stage_drop": Action(
+                self._stage_drop, "stages: remove those of them that the user wrote", LOGIN, (_STAGES,)
+            ),
             "sink_commit": Action(
                 self._sink_commit,
                 "query, batch, stages, settle, lineage, query_name, once, mandatory, skip_late: make a batch visible",
                 LOGIN,
+                (
+                    name("query"), count("batch", high=NUMBER_MOST, needed=True), _STAGES, table("lineage"),
+                    Field("settle", "inners", ()), Field("drop", "inner"), text("query_name", ""), flag("once"),
+                    flag("mandatory"), flag("skip_late"),
+                ),
                 Gatekeeper.sink_commit,
             ),
-            "sink": Action(self._sink, "query: its highest committed batch, if it is the user's", LOGIN),
-            "sinks": Action(
-                self._sinks, "limit: the queries that committed last, with what of them is on its way", WATCHES
+            "sink": Action(
+                self._sink, "query: its highest committed batch, if it is the user's", LOGIN, (name("query"),)
             ),
-        }
+            "sinks": Action(
+                self._sinks, "limit: the queries that committed last, with what of them is on its way", WATCHES,
+                (limit,),
+            ),
+        }  # fmt: skip
 
     def void(self, caller: Caller, query: str, batch: int) -> None:
         """The caller's stages up to this batch of a query are of no use any more."""
         self.stages.drop_batch(query, batch, partial(self.gate.owns, caller))
 
-    def _stages(self, caller: Caller, f: Fields) -> Reply:
-        limit = f.count("limit", LISTED, 1, LISTED_MOST)
-        f.finish()
+    def _stages(self, caller: Caller, limit: int) -> Reply:
         known = self.stages.listing()
         return {
             "stages": known[:limit],
@@ -128,23 +142,17 @@ class SinkActions(StreamActions):
             "quota": self.stages.quota,
         }
 
-    def _stage_drop(self, caller: Caller, f: Fields) -> Reply:
-        stages = f.texts("stages")
-        f.finish()
+    def _stage_drop(self, caller: Caller, stages: Sequence[str]) -> Reply:
         return {"dropped": self.stages.drop(stages, partial(self.gate.owns, caller))}
 
-    def _sink(self, caller: Caller, f: Fields) -> Reply:
-        query = f.name("query")
-        f.finish()
+    def _sink(self, caller: Caller, query: str) -> Reply:
         sinks = self.engine.core.sinks
         owner, batch = self.do(caller, lambda: (sinks.owner(query), sinks.batches.get(query)), durable=False)
         if not self.gate.owns(caller, owner):
             batch = None  # as one that has committed nothing
         return {"query": query, "batch": batch}
 
-    def _sinks(self, caller: Caller, f: Fields) -> Reply:
-        limit = f.count("limit", LISTED, 1, LISTED_MOST)
-        f.finish()
+    def _sinks(self, caller: Caller, limit: int) -> Reply:
         core = self.engine.core
         batches, marks, copying = self.do(
             caller,
@@ -191,22 +199,19 @@ class SinkActions(StreamActions):
 
     # -- the commit
 
-    def _sink_commit(self, caller: Caller, f: Fields) -> Reply:
-        query, batch, stages = f.name("query"), f.number("batch", high=NUMBER_MOST), f.texts("stages")
-        lineage = f.table("lineage") or None
-        settle = list[Settlement]()
-        for inner in f.inners("settle"):
-            stream, origin = inner.name("stream"), inner.optional_count("origin", high=2**63 - 1)
-            settlement = (stream, self.epoch(inner, stream), inner.number("batch", 1))
-            inner.finish()
-            if origin is None or origin == self.engine.core.origin:  # else it is read from another server
-                settle.append(settlement)
-        goes = self._goes(f.inner("drop"))
+    def _sink_commit(
+        self, caller: Caller, query: str, batch: int, stages: Sequence[str], lineage: Mapping[str, object],
+        settle: Sequence[Fields], drop: Fields | None, query_name: str, once: bool, mandatory: bool, skip_late: bool,
+    ) -> Reply:  # fmt: skip
+        settled = list[Settlement]()
+        for one in (inner.read((name("stream"), ORIGIN, count("epoch"), BATCH)) for inner in settle):
+            if one["origin"] in {None, self.engine.core.origin}:  # else it is read from another server
+                settled.append((one["stream"], self.epoch(one["stream"], one["epoch"]), one["batch"]))
+        goes = self._goes(drop)
         asked = Asked(
-            query, batch, settle, f.text("query_name"), f.flag("once"), f.flag("mandatory"), lineage,
-            f.flag("skip_late"), owner=self.gate.owner(caller, query), mine=partial(self.gate.owns, caller),
+            query, batch, settled, query_name, once, mandatory, lineage or None, skip_late,
+            owner=self.gate.owner(caller, query), mine=partial(self.gate.owns, caller),
         )  # fmt: skip
-        f.finish()
         self.do(caller, lambda: asked.owner(self.engine.core.sinks.owner(query)), durable=False)
         committed: Committed | None = None
         while committed is None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from penstock.core.queue.places import AVAILABLE
@@ -26,8 +26,7 @@ from penstock.server.flight.gatekeeper import Action, Gatekeeper, Table
 from penstock.server.replaying.log_source import parse_rate
 from penstock.server.streams import SOON_S, Planner, Question, Siblings
 from penstock.units import format_duration
-from penstock.wire.fields import LSN_MAX, Fields
-from penstock.wire.flight.commands import DEFAULT_VHOST
+from penstock.wire.fields import LSN_MAX, VHOST, count, duration, flag, name, text, texts
 from penstock.wire.flight.tickets import TEXT_LIMIT
 
 if TYPE_CHECKING:
@@ -35,6 +34,8 @@ if TYPE_CHECKING:
     from penstock.server.flight.followed import Following, Handle
     from penstock.server.flight.handover import Handover
 
+
+logger = logging.getLogger("penstock.server")
 
 T = TypeVar("T")
 Reply = Mapping[str, object]
@@ -44,8 +45,18 @@ PLAN_POLL_S = 0.02
 which knows of plans; a look at a queue without ready messages costs the loop little."""
 
 PLAN_WAIT_MAX_US = 10_000_000
+WAIT_MAX_US = 10_000_000
 SIBLINGS_MOST = 100
-ROWS_DEFAULT = 10_000
+PARTS_MOST = 10_000
+ROWS_DEFAULT, ROWS_MOST = 10_000, 10_000_000
+FIGURE_MOST = 1 << 53
+
+_STREAM, _EPOCH, _START = name("stream"), count("epoch"), count("start", needed=True)
+_ROWS, _BESIDE = count("max_rows", 1, ROWS_MOST, ROWS_DEFAULT), texts("beside", SIBLINGS_MOST, ())
+_FAIL = flag("fail_on_data_loss", True)
+BATCH = count("batch", 1, needed=True)
+ORIGIN = count("origin", high=2**63 - 1)
+"""Which server's stream is meant, where others may have one of its name."""
 
 
 class StreamActions:
@@ -58,36 +69,41 @@ class StreamActions:
         self.siblings = Siblings(handover.engine)
         self.stream_table: Table = {
             "stream_open": Action(
-                self._stream_open,
-                "stream, queue or topic or pattern, ...: a new epoch of a durable reader",
-                USES,
+                self._stream_open, "stream, queue or topic or pattern, ...: a new epoch of a durable reader", USES,
+                (
+                    _STREAM, VHOST, text("queue"), text("mode"), text("instance", ""), flag("anew"), text("pipeline"),
+                    text("topic"), text("pattern", most=TEXT_LIMIT), text("exchange", ""),
+                    text("filter", most=TEXT_LIMIT), duration("abandon_after"),
+                ),
                 Gatekeeper.stream_open,
             ),
             "plan": Action(
                 self._plan,
                 "stream, epoch, start, max_rows, min_rows, wait, beside, lost: settle to start, grant the next batch",
                 LOGIN,
+                (
+                    _STREAM, _EPOCH, _START, _ROWS, duration("wait", 0), count("min_rows", 0, ROWS_MOST, 0),
+                    flag("lost"), _BESIDE,
+                ),
                 Gatekeeper.stream,
             ),
             "stream_resume": Action(
                 self._stream_resume,
                 "stream, epoch, batch, poison_after, blame: go on with a batch that an earlier reader did not settle",
                 LOGIN,
+                (_STREAM, _EPOCH, BATCH, count("poison_after", default=0), flag("blame", True)),
                 Gatekeeper.stream,
             ),
             "plan_changes": Action(
                 self._plan_changes,
-                "stream, epoch, start, queue, vhost, max_rows: what went and what came since the batch `start`",
-                USES,
-                Gatekeeper.stream_open,
+                "stream, epoch, start, queue, vhost, max_rows: what went and what came since the batch `start`", USES,
+                (_STREAM, VHOST, name("queue"), _EPOCH, _START, _ROWS), Gatekeeper.stream_open,
             ),
             "settle": Action(
-                self._settle,
-                "stream, epoch, batch, origin: settle up to that batch, if this log is the one meant",
-                LOGIN,
-                Gatekeeper.stream,
+                self._settle, "stream, epoch, batch, origin: settle up to that batch, if this log is the one meant",
+                LOGIN, (_STREAM, _EPOCH, count("batch", needed=True), ORIGIN), Gatekeeper.stream,
             ),
-        }
+        }  # fmt: skip
 
     # -- helpers
 
@@ -103,12 +119,11 @@ class StreamActions:
 
     # -- streams
 
-    def _stream_open(self, caller: Caller, f: Fields) -> Reply:
-        stream, vhost, queue = f.name("stream"), f.text("vhost", DEFAULT_VHOST), f.optional_text("queue")
-        mode, instance = f.text("mode", "log" if queue is None else "queue"), f.text("instance")
-        anew, pipeline = f.flag("anew"), f.optional_text("pipeline")
-        asked, abandon_after = definition(f, vhost), f.duration("abandon_after", 0) if f.has("abandon_after") else None
-        f.finish()
+    def _stream_open(
+        self, caller: Caller, stream: str, vhost: str, queue: str | None, mode: str | None, instance: str, anew: bool,
+        pipeline: str | None, abandon_after: int | None, **reads: str | None,
+    ) -> Reply:  # fmt: skip
+        asked, mode = definition(vhost, **reads), mode or ("log" if queue is None else "queue")
         if asked is not None and mode != "log":
             raise InvalidArgument(f"stream '{stream}': a topic is read in mode 'log', a queue in mode 'queue'")
 
@@ -133,30 +148,26 @@ class StreamActions:
 
         return self.do(caller, work)
 
-    def epoch(self, f: Fields, stream: str) -> Callable[[], int]:
+    def epoch(self, stream: str, named: int | None) -> Callable[[], int]:
         """The epoch that was named, or on the loop the present one."""
-        named = f.optional_count("epoch")
         streams = self.engine.core.streams
         return lambda: streams.state(stream).epoch if named is None else named
 
-    def _plan(self, caller: Caller, f: Fields) -> Reply:
-        stream = f.name("stream")
-        epoch = self.epoch(f, stream)
-        start, rows = f.number("start"), f.count("max_rows", ROWS_DEFAULT, 1, 10_000_000)
-        wait = min(f.duration("wait", 0), PLAN_WAIT_MAX_US) / 1e6
-        least = f.count("min_rows", high=10_000_000)
-        lost, beside = f.flag("lost"), f.texts("beside", SIBLINGS_MOST)
-        f.finish()
+    def _plan(
+        self, caller: Caller, stream: str, epoch: int | None, start: int, max_rows: int, wait: int, min_rows: int,
+        lost: bool, beside: Sequence[str],
+    ) -> Reply:  # fmt: skip
+        now_epoch, wait_s = self.epoch(stream, epoch), min(wait, PLAN_WAIT_MAX_US) / 1e6
         began = time.monotonic()
-        deadline = began if self.siblings.turn(stream, beside) else began + wait
-        soon = began + min(wait, SOON_S)
+        deadline = began if self.siblings.turn(stream, beside) else began + wait_s
+        soon = began + min(wait_s, SOON_S)
         others = False  # whether something may have come for one of them
 
         def work() -> Reply:
             nonlocal others
             if lost:
-                self.engine.core.streams.poison.take_over(self.engine.now(), stream, epoch())
-            plan = self.engine.core.streams.plan(self.engine.now(), stream, epoch(), start, rows, least)
+                self.engine.core.streams.poison.take_over(self.engine.now(), stream, now_epoch())
+            plan = self.engine.core.streams.plan(self.engine.now(), stream, now_epoch(), start, max_rows, min_rows)
             chunks = [chunk for chunk in plan.chunks if len(chunk)]
             if beside and plan.batch == start and time.monotonic() >= soon:
                 others = self.siblings.may_have(beside)
@@ -181,14 +192,13 @@ class StreamActions:
     def void(self, caller: Caller, query: str, batch: int) -> None:
         """What was staged up to this batch of a query was made of rows that it has no longer."""
 
-    def _stream_resume(self, caller: Caller, f: Fields) -> Reply:
-        stream = f.name("stream")
-        epoch = self.epoch(f, stream)
-        batch, limit, blame = f.number("batch", 1), f.count("poison_after"), f.flag("blame", True)
-        f.finish()
+    def _stream_resume(
+        self, caller: Caller, stream: str, epoch: int | None, batch: int, poison_after: int, blame: bool
+    ) -> Reply:
+        named, poison = self.epoch(stream, epoch), self.engine.core.streams.poison
 
         def work() -> Resumed:
-            return self.engine.core.streams.poison.resume(self.engine.now(), stream, epoch(), batch, limit, blame=blame)
+            return poison.resume(self.engine.now(), stream, named(), batch, poison_after, blame=blame)
 
         resumed = self.do(caller, work)
         if resumed.link is not None:
@@ -203,47 +213,42 @@ class StreamActions:
             "poison": resumed.poison,
         }
 
-    def _plan_changes(self, caller: Caller, f: Fields) -> Reply:
+    def _plan_changes(
+        self, caller: Caller, stream: str, vhost: str, queue: str, epoch: int | None, start: int, max_rows: int
+    ) -> Reply:
         """What is available is looked at on the loop, compared here, and written down on the loop."""
-        stream, vhost, name = f.name("stream"), f.text("vhost", DEFAULT_VHOST), f.name("queue")
-        epoch = self.epoch(f, stream)
-        start, most = f.number("start"), f.count("max_rows", ROWS_DEFAULT, 1, 10_000_000)
-        f.finish()
+        named = self.epoch(stream, epoch)
         core = self.engine.core
 
         def look() -> tuple[int | None, int, Ints, list[Chunk]]:
-            planned = core.streams.changes.planned(stream, epoch(), start)
+            planned = core.streams.changes.planned(stream, named(), start)
             try:
-                queue = core.queue(vhost, name)
+                found = core.queue(vhost, queue)
             except NotFound:
                 return planned, 0, core.streams.changes.counted(stream), []
-            chunks = [] if planned is not None else list(queue.chunks(*AVAILABLE))
-            return planned, queue.id, core.streams.changes.counted(stream), chunks
+            chunks = [] if planned is not None else list(found.chunks(*AVAILABLE))
+            return planned, found.id, core.streams.changes.counted(stream), chunks
 
-        planned, queue, counted, chunks = self.do(caller, look, durable=False)
+        planned, of, counted, chunks = self.do(caller, look, durable=False)
         if planned is None:
-            found = difference(counted, available(chunks), most)
+            change = difference(counted, available(chunks), max_rows)
             planned = self.do(
-                caller, lambda: core.streams.changes.plan(self.engine.now(), stream, epoch(), start, queue, found)
+                caller, lambda: core.streams.changes.plan(self.engine.now(), stream, named(), start, of, change)
             )
         return {"stream": stream, "batch": planned}
 
-    def _settle(self, caller: Caller, f: Fields) -> Reply:
-        stream = f.name("stream")
-        epoch = self.epoch(f, stream)
-        batch, origin = f.number("batch"), f.optional_count("origin", high=2**63 - 1)
-        f.finish()
-        if origin is not None and origin != self.engine.core.origin:
+    def _settle(self, caller: Caller, stream: str, epoch: int | None, batch: int, origin: int | None) -> Reply:
+        if origin not in {None, self.engine.core.origin}:
             return {"stream": stream, "floor": None}  # another server has a stream of this name, and that one is meant
-        streams = self.engine.core.streams
-        self.do(caller, lambda: streams.settle(self.engine.now(), stream, epoch(), batch))
+        streams, named = self.engine.core.streams, self.epoch(stream, epoch)
+        self.do(caller, lambda: streams.settle(self.engine.now(), stream, named(), batch))
         return {"stream": stream, "floor": batch}
 
 
-def definition(f: Fields, vhost: str) -> dict[str, object] | None:
+def definition(
+    vhost: str, topic: str | None, pattern: str | None, exchange: str | None, filter: str | None
+) -> dict[str, object] | None:
     """What a stream in log mode reads, if it is said."""
-    topic, pattern = f.optional_text("topic"), f.optional_text("pattern", TEXT_LIMIT)
-    exchange, filter = f.text("exchange"), f.optional_text("filter", TEXT_LIMIT)
     if topic is None and pattern is None:
         return None
     if topic is not None and pattern is not None:
@@ -252,46 +257,32 @@ def definition(f: Fields, vhost: str) -> dict[str, object] | None:
     return {name: value for name, value in asked.items() if value is not None}
 
 
-class ReplayActions:
-    """These actions, as rows of the table of all actions."""
+def replay_actions(handover: Handover, following: Following) -> Table:
+    """Replays are halted and go on; a publisher learns where it has got to."""
+    call, core = handover.call, handover.engine.core
 
-    def __init__(self, handover: Handover, following: Following) -> None:
-        self._handover = handover
-        self._following = following
-        self.table: Table = {
-            "replay_pause": Action(self._pause, "id: send nothing more of this replay until it is resumed", LOGIN),
-            "replay_resume": Action(self._resume, "id, rate: go on, from now on at this rate if one is given", LOGIN),
-            "publisher": Action(self._publisher, "publisher: the highest sequence that is stored of it", LOGIN),
-        }
-
-    def _pause(self, caller: Caller, f: Fields) -> Reply:
-        name = f.name("id")
-        f.finish()
-        return self._handled(caller, name, lambda handle: handle.pause(), paused=True)
-
-    def _resume(self, caller: Caller, f: Fields) -> Reply:
-        name, text = f.name("id"), f.optional_text("rate")
-        f.finish()
-        rate = None if text is None else parse_rate(text)
-        return self._handled(caller, name, lambda handle: handle.resume(rate), paused=False)
-
-    def _handled(self, caller: Caller, name: str, work: Callable[[Handle], None], *, paused: bool) -> Reply:
-        self._handover.call(lambda: work(self._following.named(caller, name)), caller.gone, durable=False)
+    def handled(caller: Caller, name: str, work: Callable[[Handle], None], *, paused: bool) -> Reply:
+        call(lambda: work(following.named(caller, name)), caller.gone, durable=False)
         return {"id": name, "paused": paused}
 
-    def _publisher(self, caller: Caller, f: Fields) -> Reply:
+    def pause(caller: Caller, id: str) -> Reply:
+        return handled(caller, id, lambda handle: handle.pause(), paused=True)
+
+    def resume(caller: Caller, id: str, rate: str | None) -> Reply:
+        wanted = None if rate is None else parse_rate(rate)
+        return handled(caller, id, lambda handle: handle.resume(wanted), paused=False)
+
+    def sequence(caller: Caller, publisher: str) -> Reply:
         """Answered when everything that was decided is durable, so a client resends nothing that is stored."""
-        name = f.name("publisher")
-        f.finish()
-        core = self._handover.engine.core
-        return self._handover.call(lambda: {"publisher": name, "sequence": core.publishers.get(name, 0)}, caller.gone)
+        return call(lambda: {"publisher": publisher, "sequence": core.publishers.get(publisher, 0)}, caller.gone)
 
-
-logger = logging.getLogger("penstock.server")
-
-WAIT_MAX_US = 10_000_000
-
-PARTS_MOST = 10_000
+    said, goes_on = (name("id"),), "id, rate: go on, from now on at this rate if one is given"
+    known, stored = (name("publisher"),), "publisher: the highest sequence that is stored of it"
+    return {
+        "replay_pause": Action(pause, "id: send nothing more of this replay until it is resumed", LOGIN, said),
+        "replay_resume": Action(resume, goes_on, LOGIN, (*said, text("rate"))),
+        "publisher": Action(sequence, stored, LOGIN, known),
+    }
 
 
 class RangeActions:
@@ -303,67 +294,64 @@ class RangeActions:
         self.planner = Planner(handover, gate, relay, streams.siblings)
         self.table: Table = {
             "stream_begin": Action(
-                self._begin, "stream, epoch, bookmark: log mode: where a new reader begins", LOGIN, Gatekeeper.stream
+                self._begin, "stream, epoch, bookmark: log mode: where a new reader begins", LOGIN,
+                (_STREAM, _EPOCH, text("bookmark", "EPOCH", TEXT_LIMIT), _FAIL), Gatekeeper.stream,
             ),
             "plan_range": Action(
                 self._plan_range,
                 "stream, epoch, start, max_rows, max_bytes, min_rows, parts, wait, beside: log mode: the next range",
                 LOGIN,
+                (
+                    _STREAM, _EPOCH, _START, count("end"), count("max_rows", 1, FIGURE_MOST),
+                    count("max_bytes", 1, FIGURE_MOST), count("min_rows", 0, FIGURE_MOST), count("until"),
+                    count("parts", 1, PARTS_MOST), duration("wait"), flag("fail_on_data_loss", None), _BESIDE,
+                ),
                 Gatekeeper.stream,
             ),
             "range_parts": Action(
-                self._range_parts,
-                "stream, start, end, parts: the parts of a range, planned or not",
-                LOGIN,
-                Gatekeeper.stream,
+                self._range_parts, "stream, start, end, parts: the parts of a range, planned or not", LOGIN,
+                (_STREAM, _START, count("end", needed=True), count("parts", 1, PARTS_MOST, 1)), Gatekeeper.stream,
             ),
             "stream_lag": Action(
-                self._lag, "stream: messages that it has not read, as far as they are counted", LOGIN, Gatekeeper.stream
+                self._lag, "stream: messages that it has not read, as far as they are counted", LOGIN, (_STREAM,),
+                Gatekeeper.stream,
             ),
             "stream_release": Action(
-                self._release, "stream, drop: give back what it holds; and forget it", LOGIN, Gatekeeper.stream
+                self._release, "stream, drop: give back what it holds; and forget it", LOGIN, (_STREAM, flag("drop")),
+                Gatekeeper.stream,
             ),
-        }
+        }  # fmt: skip
 
     def tell_abandoned(self) -> None:
         """Into the server's log: which streams let go because nobody read them.  On the loop."""
         streams = self._engine.core.streams
         names, streams.keeping.abandoned = streams.keeping.abandoned, []
-        for name in names:
-            state = streams.states.get(name)
+        for one in names:
+            state = streams.states.get(one)
             after = "" if state is None else f" for {format_duration(state.abandon_after)}"
-            logger.warning("stream '%s' is abandoned: nobody has read it%s, and it holds nothing any more", name, after)
+            logger.warning("stream '%s' is abandoned: nobody has read it%s, and it holds nothing any more", one, after)
 
-    def _begin(self, caller: Caller, f: Fields) -> Reply:
-        stream = f.name("stream")
-        epoch, text = self._streams.epoch(f, stream), f.text("bookmark", "EPOCH", TEXT_LIMIT)
-        fail = f.flag("fail_on_data_loss", True)
-        f.finish()
-        start = self.planner.begin(caller, stream, epoch, text, fail)
+    def _begin(self, caller: Caller, stream: str, epoch: int | None, bookmark: str, fail_on_data_loss: bool) -> Reply:
+        start = self.planner.begin(caller, stream, self._streams.epoch(stream, epoch), bookmark, fail_on_data_loss)
         return {"stream": stream, "start": start, **self._log()}
 
-    def _plan_range(self, caller: Caller, f: Fields) -> Reply:
-        stream = f.name("stream")
-        epoch = self._streams.epoch(f, stream)
-        start = f.number("start")
-        if f.has("end"):
-            return self._named(caller, f, stream, epoch, start)
-        limits = Limits(
-            f.count("max_rows", 1 << 53, 1, 1 << 53),
-            f.count("max_bytes", 1 << 53, 1, 1 << 53),
-            f.count("parts", 1, 1, PARTS_MOST),
-        )
-        least = f.count("min_rows", high=1 << 53)
-        until, wait = f.count("until", LSN_MAX), min(f.duration("wait", 0), WAIT_MAX_US) / 1e6
-        fail, beside = f.flag("fail_on_data_loss", True), f.texts("beside", SIBLINGS_MOST)
-        f.finish()
-        asked = Question(stream, start, limits, until, wait, fail, epoch, tuple(beside), least)
+    def _plan_range(
+        self, caller: Caller, stream: str, epoch: int | None, start: int, end: int | None, wait: int | None,
+        fail_on_data_loss: bool | None, beside: Sequence[str], **figures: int | None,
+    ) -> Reply:  # fmt: skip
+        named, given = self._streams.epoch(stream, epoch), {one: it for one, it in figures.items() if it is not None}
+        if end is not None:
+            if given or beside or wait is not None or fail_on_data_loss is not None:
+                raise InvalidArgument("plan_range: end takes stream, epoch and start beside it, and nothing else")
+            return self._named(caller, stream, named, start, end)
+        limits = Limits(given.get("max_rows", FIGURE_MOST), given.get("max_bytes", FIGURE_MOST), given.get("parts", 1))
+        wait_s, fail = min(wait or 0, WAIT_MAX_US) / 1e6, fail_on_data_loss is not False
+        until, least = given.get("until", LSN_MAX), given.get("min_rows", 0)
+        asked = Question(stream, start, limits, until, wait_s, fail, named, tuple(beside), least)
         return {"stream": stream, "start": start, **self._told(start, *self.planner.plan(caller, asked))}
 
-    def _named(self, caller: Caller, f: Fields, stream: str, epoch: Callable[[], int], start: int) -> Reply:
+    def _named(self, caller: Caller, stream: str, epoch: Callable[[], int], start: int, end: int) -> Reply:
         """A range whose end the reader has found itself."""
-        end = f.count("end", LSN_MAX)
-        f.finish()
 
         def work() -> Reply:
             last = min(end, self._engine.log.durable + 1)
@@ -372,11 +360,8 @@ class RangeActions:
 
         return self._streams.do(caller, work)
 
-    def _range_parts(self, caller: Caller, f: Fields) -> Reply:
-        stream, start, end = f.name("stream"), f.number("start"), f.number("end")
-        least = f.count("parts", 1, 1, PARTS_MOST)
-        f.finish()
-        found = self.planner.parts(caller, stream, start, end, least)
+    def _range_parts(self, caller: Caller, stream: str, start: int, end: int, parts: int) -> Reply:
+        found = self.planner.parts(caller, stream, start, end, parts)
         return {"stream": stream, "start": start, **self._told(start, found, None)}
 
     def _told(self, start: int, found: Range | None, measured: Measured | None) -> Mapping[str, object]:
@@ -396,20 +381,14 @@ class RangeActions:
         log = self._engine.past
         return {"origin": log.origin, "first": log.first_lsn, "durable": log.durable}
 
-    def _lag(self, caller: Caller, f: Fields) -> Reply:
-        stream = f.name("stream")
-        f.finish()
-
+    def _lag(self, caller: Caller, stream: str) -> Reply:
         def work() -> Reply:
             self._engine.core.streams.state(stream)
             return {"stream": stream, "messages": self._engine.walked.ahead.look().get(stream)}
 
         return self._streams.do(caller, work, durable=False)
 
-    def _release(self, caller: Caller, f: Fields) -> Reply:
-        stream, drop = f.name("stream"), f.flag("drop")
-        f.finish()
-
+    def _release(self, caller: Caller, stream: str, drop: bool) -> Reply:
         def work() -> int:
             return self._engine.core.streams.release(self._engine.now(), stream, drop=drop)
 
