@@ -31,7 +31,7 @@ from penstock.server.replaying import Replays
 from penstock.server.scratch_pages import Pager, Scratch
 from penstock.server.upkeep.archive import RETRY_BEATS, Archiving
 from penstock.server.upkeep.keeper import RETENTION_BEATS, Keeper
-from penstock.server.views.alarms import Alarms
+from penstock.server.views.setbacks import Alarms
 from penstock.server.watch import Census, Watch
 from penstock.testing.instance import FakeClock
 from penstock.testing.process import load

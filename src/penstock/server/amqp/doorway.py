@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from base64 import b64decode
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from itertools import starmap
 from sys import intern
 from typing import TYPE_CHECKING, Any
@@ -64,10 +65,10 @@ class Doorway:
             Up.LOGIN: self._login,
             Up.VHOST: self._vhost,
             Up.CHANNEL: self._channel,
-            Up.CHANNEL_FAILED: self._channel_failed,
-            Up.CHANNEL_CLOSED: self._channel_closed,
-            Up.FAILED: self._failed,
-            Up.CLOSED: self._closed,
+            Up.CHANNEL_FAILED: partial(self._channel_over, events.ChannelFailed),
+            Up.CHANNEL_CLOSED: partial(self._channel_over, events.ChannelClosed),
+            Up.FAILED: partial(self._over, events.ConnectionFailed),
+            Up.CLOSED: partial(self._over, events.ConnectionClosed),
             Up.FINISHED: self._finished,
             Up.LOST: self._gone,
             Up.SLOW: self._slow,
@@ -380,21 +381,13 @@ class Doorway:
         far.opened |= 1 << frame.channel
         self._take(far, events.ChannelOpened(frame.channel))
 
-    def _channel_failed(self, far: Far, frame: Frame) -> None:
+    def _channel_over(self, how: type[events.ChannelFailed | events.ChannelClosed], far: Far, frame: Frame) -> None:
         self._open(frame.session)
         far.opened &= ~(1 << frame.channel)
-        self._take(far, events.ChannelFailed(frame.channel, frame.number & 0xFFFF, way.text_of(frame)))
+        self._take(far, how(frame.channel, frame.number & 0xFFFF, way.text_of(frame)))
 
-    def _channel_closed(self, far: Far, frame: Frame) -> None:
-        self._open(frame.session)
-        far.opened &= ~(1 << frame.channel)
-        self._take(far, events.ChannelClosed(frame.channel, frame.number & 0xFFFF, way.text_of(frame)))
-
-    def _failed(self, far: Far, frame: Frame) -> None:
-        self._take(far, events.ConnectionFailed(frame.number & 0xFFFF, way.text_of(frame)))
-
-    def _closed(self, far: Far, frame: Frame) -> None:
-        self._take(far, events.ConnectionClosed(frame.number & 0xFFFF, way.text_of(frame)))
+    def _over(self, how: type[events.ConnectionFailed | events.ConnectionClosed], far: Far, frame: Frame) -> None:
+        self._take(far, how(frame.number & 0xFFFF, way.text_of(frame)))
 
     def _finished(self, far: Far, frame: Frame) -> None:
         far.stage = Stage.OVER

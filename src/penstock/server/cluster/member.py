@@ -97,17 +97,20 @@ class Member(Followers):
         if there is not None and not self.known.listed:
             self._keep(self.known._replace(listed=True))
         self.election.read(version, state, self._out.now())
-        if self.election.intact and not self.known.intact:
-            self._set_intact(True)
-        if self.known.intact and not self.election.intact:
-            self._set_intact(False)
-            self.trouble = (
-                f"this folder's log ends at LSN {0 if self.replica is None else self.replica.last}, and it had all up "
-                f"to LSN {state.committed}: it is an older copy, or was damaged; it is copied again from the leader"
-            )
-            self._stop_following()  # and call again, as one that is not intact
+        if self.election.intact is not self.known.intact:
+            self._set_intact(self.election.intact)
+            if not self.election.intact:
+                self._lacks(state)
         self._do()
         self._look_for_leader()
+
+    def _lacks(self, state: ClusterState) -> None:
+        """This copy has not all that it had: call again, as one that is not intact."""
+        self.trouble = (
+            f"this folder's log ends at LSN {0 if self.replica is None else self.replica.last}, and it had all up "
+            f"to LSN {state.committed}: it is an older copy, or was damaged; it is copied again from the leader"
+        )
+        self._stop_following()
 
     def swapped(self, outcome: Outcome, value: ClusterState, *, own: bool) -> None:
         """What became of a swap."""
@@ -288,20 +291,25 @@ class Member(Followers):
             return
         if not self._registered and self.talks is None:
             return
-        following = self.following
-        other = (
-            following is not None
-            and following.term
-            and (following.term < state.term or (self.talks is not None and following.term > state.term))
-        )
-        if following is not None and (other or now - self._heard_at > self._silence):
+        if self.following is not None and (
+            self._of_another(self.following, state) or now - self._heard_at > self._silence
+        ):
             self._stop_following()  # of another leader, or half-open: nobody would tell
-            following = None
-        if following is not None or self._calling or state.leader in (None, self.me) or now - self._called_at < AGAIN:
+        if (
+            self.following is not None
+            or self._calling
+            or state.leader in (None, self.me)
+            or now - self._called_at < AGAIN
+        ):
             return
         assert state.address is not None
         self._calling, self._called_at = True, now
         self._out.connect(state.address)
+
+    def _of_another(self, following: Following, state: ClusterState) -> bool:
+        """Whether whom it follows is not who leads by the register."""
+        later = self.talks is not None and following.term > state.term
+        return bool(following.term) and (following.term < state.term or later)
 
     def connected(self, link: Link) -> None:
         """The call to the leader was taken."""

@@ -71,20 +71,24 @@ def plain(member: Member) -> dict[str, object]:
             "claims": [list(claim) for one in (state, rival) if one is not None and (claim := _claim(one))],
         }  # fmt: skip
     if member.leads:
-        in_sync = member.election.in_sync
-        out |= {
-            "lsn": member.files.log.last, "committed_lsn": member.committed,
-            "followers": {one.member: one.plain(now) for one in member.sendings.values()},
-            "ack_seconds": member.ack_times.plain(), "enough": in_sync is not None and in_sync.enough,
-            "certain": 0 if in_sync is None else in_sync.certain,
-            "sent_bytes": member.files.sent,
-            "lease_left_seconds": round((member.election.until(now) - now) / 1e6, 3),
-        }  # fmt: skip
+        out |= _leading(member, now)
     elif replica is not None:
         out |= {"lsn": replica.last, "synced_lsn": replica.synced, "connected": following is not None}
         if following is not None:
             out |= {"leader_lsn": following.leader_last, "committed_lsn": following.leader_committed}
     return out
+
+
+def _leading(member: Member, now: int) -> dict[str, object]:
+    in_sync = member.election.in_sync
+    return {
+        "lsn": member.files.log.last, "committed_lsn": member.committed,
+        "followers": {one.member: one.plain(now) for one in member.sendings.values()},
+        "ack_seconds": member.ack_times.plain(), "enough": in_sync is not None and in_sync.enough,
+        "certain": 0 if in_sync is None else in_sync.certain,
+        "sent_bytes": member.files.sent,
+        "lease_left_seconds": round((member.election.until(now) - now) / 1e6, 3),
+    }  # fmt: skip
 
 
 def _claim(state: ClusterState) -> tuple[str, int] | None:

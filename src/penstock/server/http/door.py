@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import ExitStack
 from functools import partial
@@ -29,14 +29,13 @@ from starlette.types import Receive, Scope, Send
 
 from penstock.errors import PenstockError
 from penstock.operations import OPERATIONS
-from penstock.records.rights import LOGIN
+from penstock.records.rights import ADMINISTRATOR, LOGIN, MANAGEMENT
 from penstock.server.access import NOBODY
 from penstock.server.doors.line import Broken, Ended
 from penstock.server.faults import TOLD, Told, reports
 from penstock.server.http import overview, topology
 from penstock.server.http.administration import of_links, of_people, of_pipelines, of_policies, of_vhosts
 from penstock.server.http.definitions import Definitions
-from penstock.server.http.description import described
 from penstock.server.http.events import Events
 from penstock.server.http.facts import Facts
 from penstock.server.http.messages import Messages, Peeking, message_rows
@@ -49,7 +48,7 @@ from penstock.server.listening import bind
 from penstock.server.logins import Derive
 from penstock.server.operating import Operating, Waits
 from penstock.wire.http.bodies import Reading, Room
-from penstock.wire.http.lists import BadQuery, json_response, not_found, of_error, refusal
+from penstock.wire.http.lists import LIST_QUERY, BadQuery, json_response, not_found, of_error, refusal
 
 if TYPE_CHECKING:
     from penstock.server.http.connections import HttpServer
@@ -281,3 +280,81 @@ def rows_of(server: Server, facts: Facts, watching: Events) -> list[Row]:
         *watching.rows(),
         *overview.health_rows(facts, talk),
     ]
+
+
+# -- what the tables of paths say of themselves
+
+_ANSWERS: Mapping[str, str] = {
+    "400": "what was sent cannot be used; the reason names it",
+    "401": "not logged in, or not allowed",
+    "404": "no such object",
+    "503": "the server starts, or cannot store anything",
+}
+
+
+def described(table: Table, probes: Mapping[str, Probe], version: str, open_: Container[str]) -> dict[str, object]:
+    """All paths.  open_: those that ask for no login."""
+    paths = {path: {"get": _probing(path, probe, is_open=path in open_)} for path, probe in probes.items()}
+    for row in table.rows:
+        paths.setdefault(row.path, {})[row.method.lower()] = _operation(row)
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "Penstock", "version": version, "description": "RabbitMQ's management paths and our own."},
+        "components": {"securitySchemes": {"basic": {"type": "http", "scheme": "basic"}}},
+        "security": [{"basic": []}],
+        "paths": paths,
+    }
+
+
+_TEXT = {"type": "string"}
+
+
+def _queried(names: Iterable[str]) -> list[dict[str, object]]:
+    """Parameters of a query, as OpenAPI has them."""
+    said: Mapping[str, Mapping[str, object]] = {name: {"description": text} for name, text in LIST_QUERY.items()}
+    return [{"name": name, "in": "query", **said.get(name, {}), "schema": _TEXT} for name in names]
+
+
+def _probing(path: str, probe: Probe, *, is_open: bool) -> dict[str, object]:
+    """is_open: nobody has to log in."""
+    answers: dict[str, object] = {"200": {"description": probe.summary, "content": {probe.content: {}}}}
+    if not is_open:
+        answers["401"] = {"description": _ANSWERS["401"]}
+    if probe.content == "application/json":
+        answers["503"] = {"description": "it is not so"}
+    return {
+        "summary": probe.summary,
+        "operationId": f"get{path.replace('/', '_').replace('-', '_')}",
+        "tags": ["probes"],
+        "parameters": _queried(probe.query.split()),
+        "responses": answers,
+        **({"security": []} if is_open else {}),
+    }
+
+
+def _operation(row: Row) -> dict[str, object]:
+    variables = [part[1:-1] for part in row.parts if part.startswith("{")]
+    parameters: list[dict[str, object]] = [
+        {"name": name, "in": "path", "required": True, "schema": _TEXT} for name in variables
+    ]
+    parameters += _queried(row.parameters)
+    good = {"GET": "200", "POST": "200", "PUT": "201", "DELETE": "204"}[row.method]
+    answers = {good: {"description": row.summary}, **{code: {"description": what} for code, what in _ANSWERS.items()}}
+    if row.method == "PUT":
+        answers["204"] = {"description": "it was there, and is as asked"}
+    operation: dict[str, object] = {
+        "summary": row.summary,
+        "operationId": f"{row.method.lower()}_{'_'.join(part.strip('{}').replace('-', '_') for part in row.parts[1:])}",
+        "tags": [row.parts[1]],
+        "parameters": parameters,
+        "responses": answers,
+    }
+    level = row.right.level if row.right.level.tags else MANAGEMENT
+    operation["description"] = f"For users with the tag '{level.name}'" + (
+        "." if level is ADMINISTRATOR else ", or one that includes it."
+    )
+    if row.body:
+        properties: dict[str, object] = {name: {} for name in row.body.split()}
+        schema = {"type": "object", "properties": properties}
+        operation["requestBody"] = {"content": {"application/json": {"schema": schema}}}
+    return operation

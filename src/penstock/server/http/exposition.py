@@ -108,8 +108,7 @@ def _metric(one: Family) -> Metric:
 
 
 def _families(metrics: Metrics, *, per_object: bool) -> Iterator[Family]:
-    whole = Line((), [metrics[figure.name] for figure in WHOLE.figures])
-    yield from WHOLE.families([whole], per_object=False)
+    yield from WHOLE.families([_whole(metrics)], per_object=False)
     for name, _, text in MESSAGES:
         name = f"rabbitmq_global_messages_{name}"
         yield Family(name, text, ["protocol"], [(["amqp091"], metrics[name])], counter=True)
@@ -276,24 +275,34 @@ def detailed(metrics: Metrics, families: Sequence[str], vhosts: Collection[str],
 
 def _detailed(metrics: Metrics, families: Sequence[str], vhosts: Collection[str], there: There) -> Iterator[Family]:
     """What is asked for, each metric once."""
-    lines = [line for line in metrics.queues if not vhosts or line.labels[0] in vhosts]
+
+    def wanted(vhost: str) -> bool:
+        return not vhosts or vhost in vhosts
+
+    lines = [line for line in metrics.queues if wanted(line.labels[0])]
     yield from _chosen(QUEUES, lines, families, OF_QUEUES, per_object=True)
-    whole = Line((), [metrics[figure.name] for figure in WHOLE.figures])
-    yield from _chosen(WHOLE, [whole], families, OF_ALL, per_object=False)
+    yield from _chosen(WHOLE, [_whole(metrics)], families, OF_ALL, per_object=False)
     if "ra_metrics" in families:
         for one in (*_of_raft(metrics), *_terms(there.membership)):
             yield one._replace(name=DETAILED + one.name.removeprefix("rabbitmq_"))
-    if "vhost_status" in families:
-        up = [([one], 1.0) for one in there.vhosts if not vhosts or one in vhosts]
-        yield Family("rabbitmq_cluster_vhost_status", "1 for a vhost that is there", ["vhost"], up)
-    exchanges = [one for one in there.exchanges if not vhosts or one[0] in vhosts]
+    up = [([one], 1.0) for one in there.vhosts if wanted(one)]
+    names = [(one[:3], 1.0) for one in there.exchanges if wanted(one[0])]
+    counts = [(one[:3], float(one[3])) for one in there.exchanges if wanted(one[0])]
     labels = ["vhost", "exchange", "type"]
-    if "exchange_names" in families:
-        names = [(one[:3], 1.0) for one in exchanges]
-        yield Family("rabbitmq_cluster_exchange_name", "1 for an exchange that is there", labels, names)
-    if "exchange_bindings" in families:
-        counts = [(one[:3], float(one[3])) for one in exchanges]
-        yield Family("rabbitmq_cluster_exchange_bindings", "Bindings that begin at an exchange", labels, counts)
+    for family, made in {
+        "vhost_status": Family("rabbitmq_cluster_vhost_status", "1 for a vhost that is there", ["vhost"], up),
+        "exchange_names": Family("rabbitmq_cluster_exchange_name", "1 for an exchange that is there", labels, names),
+        "exchange_bindings": Family(
+            "rabbitmq_cluster_exchange_bindings", "Bindings that begin at an exchange", labels, counts
+        ),
+    }.items():
+        if family in families:
+            yield made
+
+
+def _whole(metrics: Metrics) -> Line:
+    """The figures of the server as a whole, as one line."""
+    return Line((), [metrics[figure.name] for figure in WHOLE.figures])
 
 
 def _chosen(

@@ -6,16 +6,16 @@ Health checks (`/api/health/checks/...`, `/api/aliveness-test/{vhost}`): one tha
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from starlette.responses import Response
 
 from penstock.errors import InvalidArgument
-from penstock.records.rights import ADMINISTERS, LOGIN, MONITORING, MONITORS, USES, WATCHES
+from penstock.records.rights import ADMINISTERS, LOGIN, MONITORING, MONITORS, USES, WATCHES, Right
 from penstock.server.http.metrics import QUEUES
-from penstock.server.http.routes import RABBITMQ_VERSION, Ask, Row
+from penstock.server.http.routes import RABBITMQ_VERSION, Ask, Handler, Row
 from penstock.wire.http.lists import COLUMNS, gathered, json_response, not_found, only_columns
 
 if TYPE_CHECKING:
@@ -33,49 +33,51 @@ async def all_metrics(facts: Facts) -> Metrics:
     return replace(found, queues=queues, figures={**found.figures, "rabbitmq_consumers": consumers})
 
 
+def _plain(path: str, look: Callable[[], object], text: str, right: Right, *, own: bool = False) -> Row:
+    """A path whose answer is what there is, for everybody the same."""
+
+    async def handler(_: Ask) -> Response:
+        return json_response(look())
+
+    return Row("GET", path, handler, text, right, own=own)
+
+
+def _listed(
+    path: str, look: Callable[[str], Iterable[Mapping[str, object]]], text: str, right: Right, operation: str = ""
+) -> Row:
+    """A list of our own.  look: what a user sees of it."""
+
+    async def handler(ask: Ask) -> Response:
+        return await ask.listed(map(dict[str, object], look(ask.user)))
+
+    return Row("GET", path, handler, text, right, many=True, own=True, operation=operation)
+
+
 def rows(facts: Facts) -> Sequence[Row]:
     doors = _Overview(facts)
+
+    def streams(_: str) -> Iterable[Mapping[str, object]]:
+        return ({"name": one.get("stream"), **one} for one in facts.streams())
+
     return (
         Row("GET", "/api/overview", doors.overview, "Totals, and the settings in force", LOGIN, query=COLUMNS),
         Row("GET", "/api/whoami", doors.whoami, "The user that is asking", LOGIN),
-        Row("GET", "/api/log", doors.log, "The files of the log, and how far it is", MONITORS, own=True),
-        Row(
-            "GET",
-            "/api/topics",
-            doors.topics,
-            "Topics with a key: how many records they have",
-            LOGIN,
-            many=True,
-            own=True,
-        ),
-        Row("GET", "/api/views", doors.views, "Views and conflated topics", MONITORS, many=True, own=True),
-        Row(
-            "GET",
-            "/api/streams",
-            doors.streams,
-            "Durable readers and their lag",
-            WATCHES,
-            many=True,
-            own=True,
-            operation="streams",
-        ),
+        _plain("/api/log", facts.segments, "The files of the log, and how far it is", MONITORS, own=True),
+        _listed("/api/topics", facts.topics, "Topics with a key: how many records they have", LOGIN),
+        _listed("/api/views", lambda _: facts.views(), "Views and conflated topics", MONITORS),
+        _listed("/api/streams", streams, "Durable readers and their lag", WATCHES, "streams"),
         Row("GET", "/api/nodes", doors.nodes, "The one node", MONITORS, query=COLUMNS),
         Row("GET", "/api/nodes/{name}", doors.node, "The one node", MONITORS, query=COLUMNS),
-        Row(
-            "GET",
-            "/api/cluster",
-            doors.cluster,
-            "Who leads the cluster, who is in sync, how far each is",
-            MONITORS,
-            own=True,
-        ),
+        # also while this member follows; 404 without a cluster
+        _plain("/api/cluster", facts.cluster, "Who leads the cluster, who is in sync, how far each is", MONITORS,
+               own=True),
         Row("GET", "/api/cluster-name", doors.cluster_name, "The name of the instance", LOGIN),
-        Row("GET", "/api/feature-flags", doors.nothing, "No feature is behind a flag", LOGIN),
-        Row("GET", "/api/deprecated-features", doors.nothing, "None", LOGIN),
-        Row("GET", "/api/extensions", doors.nothing, "None", LOGIN),
-        Row("GET", "/api/federation-links", doors.nothing, "None", ADMINISTERS),
-        Row("GET", "/api/auth", doors.auth, "How tools may log in", LOGIN),
-    )
+        _plain("/api/feature-flags", list, "No feature is behind a flag", LOGIN),
+        _plain("/api/deprecated-features", list, "None", LOGIN),
+        _plain("/api/extensions", list, "None", LOGIN),
+        _plain("/api/federation-links", list, "None", ADMINISTERS),
+        _plain("/api/auth", lambda: {"oauth_enabled": False}, "How tools may log in", LOGIN),
+    )  # fmt: skip
 
 
 class _Overview:
@@ -167,20 +169,6 @@ class _Overview:
         """The user that is asking."""
         return json_response({"name": ask.user, "tags": list(self._facts.users.tags(ask.user))})
 
-    async def log(self, _: Ask) -> Response:
-        return json_response(self._facts.segments())
-
-    async def topics(self, ask: Ask) -> Response:
-        """Those that the user may read."""
-        return await ask.listed(map(dict[str, object], self._facts.topics(ask.user)))
-
-    async def views(self, ask: Ask) -> Response:
-        return await ask.listed(map(dict[str, object], self._facts.views()))
-
-    async def streams(self, ask: Ask) -> Response:
-        found = ({"name": one.get("stream"), **one} for one in self._facts.streams())
-        return await ask.listed(found)
-
     def _node(self) -> dict[str, object]:
         numbers = self._facts.metrics()
         return {
@@ -210,20 +198,10 @@ class _Overview:
         node = self._node()
         return json_response(only_columns(node, ask.query)) if ask.names["name"] == node["name"] else not_found()
 
-    async def cluster(self, _: Ask) -> Response:
-        """What this member knows of its cluster, also while it follows; 404 without one."""
-        return json_response(self._facts.cluster())
-
     async def cluster_name(self, _: Ask) -> Response:
         """The name of the instance, or the one that tools gave it."""
         numbers = self._facts.metrics()
         return json_response({"name": numbers.cluster or numbers.node})
-
-    async def nothing(self, _: Ask) -> Response:
-        return json_response([])
-
-    async def auth(self, _: Ask) -> Response:
-        return json_response({"oauth_enabled": False})
 
 
 TEST_QUEUE = "aliveness-test"
@@ -234,32 +212,22 @@ UNITS_S = {"days": 86_400, "weeks": 7 * 86_400, "months": 30 * 86_400, "years": 
 
 def health_rows(facts: Facts, messages: Messages) -> Sequence[Row]:
     doors = _Checks(facts, messages)
-    checks = "/api/health/checks"
+    checks: Mapping[str, tuple[Handler, str]] = {
+        "alarms": (doors.alarms, "No alarm in the cluster"),
+        "local-alarms": (doors.alarms, "No alarm here"),
+        "virtual-hosts": (doors.running, "All vhosts run"),
+        "is-in-service": (doors.running, "Publishes are taken"),
+        "ready-to-serve-clients": (doors.running, "Publishes are taken"),
+        "below-node-connection-limit": (doors.fine, "There is no such limit"),
+        "node-is-quorum-critical": (doors.fine, "There is one node"),
+        "node-is-mirror-sync-critical": (doors.fine, "There is one node"),
+        "quorum-queues-without-elected-leaders/all-vhosts": (doors.fine, "Each has its leader"),
+        "certificate-expiration/{within}/{unit}": (doors.certificate, "No certificate ends so soon"),
+        "port-listener/{port}": (doors.port, "Somebody listens on a port"),
+        "protocol-listener/{protocol}": (doors.protocol, "A door is open for a protocol"),
+    }
     return (
-        Row("GET", f"{checks}/alarms", doors.alarms, "No alarm in the cluster", LOGIN),
-        Row("GET", f"{checks}/local-alarms", doors.alarms, "No alarm here", LOGIN),
-        Row("GET", f"{checks}/virtual-hosts", doors.running, "All vhosts run", LOGIN),
-        Row("GET", f"{checks}/is-in-service", doors.running, "Publishes are taken", LOGIN),
-        Row("GET", f"{checks}/ready-to-serve-clients", doors.running, "Publishes are taken", LOGIN),
-        Row("GET", f"{checks}/below-node-connection-limit", doors.fine, "There is no such limit", LOGIN),
-        Row("GET", f"{checks}/node-is-quorum-critical", doors.fine, "There is one node", LOGIN),
-        Row("GET", f"{checks}/node-is-mirror-sync-critical", doors.fine, "There is one node", LOGIN),
-        Row(
-            "GET",
-            f"{checks}/quorum-queues-without-elected-leaders/all-vhosts",
-            doors.fine,
-            "Each has its leader",
-            LOGIN,
-        ),
-        Row(
-            "GET",
-            f"{checks}/certificate-expiration/{{within}}/{{unit}}",
-            doors.certificate,
-            "No certificate ends so soon",
-            LOGIN,
-        ),
-        Row("GET", f"{checks}/port-listener/{{port}}", doors.port, "Somebody listens on a port", LOGIN),
-        Row("GET", f"{checks}/protocol-listener/{{protocol}}", doors.protocol, "A door is open for a protocol", LOGIN),
+        *(Row("GET", f"/api/health/checks/{path}", handler, text, LOGIN) for path, (handler, text) in checks.items()),
         Row("GET", "/api/aliveness-test/{vhost}", doors.alive, "Declare, publish and consume", USES),
     )
 

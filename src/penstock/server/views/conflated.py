@@ -19,8 +19,8 @@ from penstock.server.views.shown import RowChange
 if TYPE_CHECKING:
     from penstock.errors import PenstockError
     from penstock.server.follow import Source
-    from penstock.server.views.alarms import Alarms
     from penstock.server.views.record_query import Event
+    from penstock.server.views.setbacks import Alarms
     from penstock.server.views.shown import Refuse
 
 

@@ -45,8 +45,8 @@ if TYPE_CHECKING:
     from penstock.history.history import Batches
     from penstock.ports import Clock
     from penstock.server.follow import Reader
-    from penstock.server.views.alarms import Alarms
     from penstock.server.views.record_query import Wish
+    from penstock.server.views.setbacks import Alarms
     from penstock.server.views.shown import RowChange, Shown
 
 

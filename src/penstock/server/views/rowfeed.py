@@ -27,8 +27,8 @@ from penstock.server.views.setbacks import Setback
 if TYPE_CHECKING:
     from penstock.server.judging import Judges
     from penstock.server.runtime import Runtime
-    from penstock.server.views.alarms import Alarms
     from penstock.server.views.record_query import Event
+    from penstock.server.views.setbacks import Alarms
     from penstock.server.views.shown import Shown
 
 logger = logging.getLogger("penstock.views")
