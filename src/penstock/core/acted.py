@@ -23,12 +23,13 @@ from typing import cast
 import numpy as np
 import numpy.typing as npt
 
-from penstock.core.action_rules import Extracting, Happening, Publishing, Rule, copied
+from penstock.core.action_rules import Happening, Rule, copied
 from penstock.core.effects import Act
 from penstock.expr.context import LOOP_BODY
 from penstock.records.chunks import Chunk, as_chunk, pairs_of
 from penstock.records.dataclass import dataclass
 from penstock.records.entries import Topic
+from penstock.records.event_actions import ExtractStep, PublishStep
 
 Ints = npt.NDArray[np.int64]
 
@@ -206,17 +207,17 @@ def lead(rules: Sequence[Rule], happenings: Sequence[Happening], find: Find, hop
 def run_lead(rule: Rule, happening: Happening, before: int, find: Find, out: Led) -> None:
     """The lead of one action for one message; what is left, or failed, is among `acts`."""
     happening.added = {}
-    for number, step in enumerate(rule.steps[: rule.lead]):
-        if isinstance(step, Extracting):
-            step.into(happening)
-        elif isinstance(step, Publishing):
-            name = step.topic.render(happening).decode(errors="replace")
-            topic = find(step.step.vhost, step.step.exchange, name)
+    for number, one in enumerate(rule.steps[: rule.lead]):
+        step = one.step
+        if isinstance(step, ExtractStep):
+            one.extract(happening)
+        elif isinstance(step, PublishStep):
+            topic = find(step.vhost, step.exchange, one.name("topic", happening))
             if topic is None:
-                why = f"publish: there is no exchange {step.step.exchange!r} in vhost {step.step.vhost!r}"
+                why = f"publish: there is no exchange {step.exchange!r} in vhost {step.vhost!r}"
                 out.acts.append(Act(rule, number, happening, before, failed=why))
                 return
-            data = step.data.render(happening)
+            data = one.texts["data"].render(happening)
             out.size += len(data)
             if out.size > LED_MOST:
                 out.acts.append(Act(rule, number, copied(happening), before))

@@ -12,7 +12,6 @@ import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from datetime import UTC, datetime
-from typing import TypeAlias
 
 from penstock.errors import InvalidArgument, ProtocolError
 from penstock.expr import Filter, TopicPattern, Value, compile_filter, compile_value
@@ -25,11 +24,8 @@ from penstock.records.event_actions import (
     REASONS,
     Action,
     DeleteStep,
-    DowngradeStep,
-    EchoStep,
     ExecuteStep,
     ExtractStep,
-    IncrementStep,
     OnDelete,
     OnDeliver,
     OnExpire,
@@ -37,13 +33,12 @@ from penstock.records.event_actions import (
     OnOof,
     OnPublish,
     OnSchedule,
-    ProxyStep,
     PublishStep,
     QueryStep,
     Step,
-    UpgradeStep,
     Variable,
     parts,
+    texts,
     unfit,
 )
 
@@ -141,89 +136,26 @@ def escaped(value: bytes) -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class Publishing:
-    """Publish a message; see `PublishStep`."""
+class Prepared:
+    """A step whose templates and expressions are compiled once."""
 
-    topic: Template
-    data: Template
-    step: PublishStep
+    step: Step
+    texts: Mapping[str, Template]  # by field of the step
+    filter: Filter | None = None  # which messages are looked for, or removed
+    values: tuple[tuple[str, Value], ...] = ()  # by variable
+    words: tuple[Template, ...] = ()  # of a program
 
+    def name(self, field: str, happening: Happening) -> str:
+        """What a template says that is the name of a thing."""
+        return self.texts[field].render(happening).decode(errors="replace")
 
-@dataclass(frozen=True, slots=True)
-class Extracting:
-    """Values of a message into variables."""
-
-    data: Template
-    values: tuple[tuple[str, Value], ...]
-
-    def into(self, happening: Happening) -> None:
-        """Add the variables; NULL is the empty text."""
-        data = self.data.render(happening)
+    def extract(self, happening: Happening) -> None:
+        """Add the variables that are values of a message; NULL is the empty text."""
+        data = self.texts["data"].render(happening)
         topic = Topic("", "", happening.topic)
         for name, value in self.values:
             [found] = value.values([data], happening.properties, topic, now=happening.time)
             happening.added[name] = told(found)
-
-
-@dataclass(frozen=True, slots=True)
-class Querying:
-    """Find the first message of a queue or topic that a filter matches; its body is a variable from then on."""
-
-    topic: Template
-    default: Template
-    filter: Filter | None
-    step: QueryStep
-
-
-@dataclass(frozen=True, slots=True)
-class Deleting:
-    """Remove the records of a SOW topic that a filter matches."""
-
-    topic: Template
-    filter: Filter
-    step: DeleteStep
-
-
-@dataclass(frozen=True, slots=True)
-class Incrementing:
-    """Add one to a counter of the process; the new count is a variable from then on."""
-
-    counter: Template
-    capture: str
-
-
-@dataclass(frozen=True, slots=True)
-class Echoing:
-    """Write to the server's own log."""
-
-    message: Template
-
-
-@dataclass(frozen=True, slots=True)
-class Executing:
-    """Run a program with these words, off the loop."""
-
-    words: tuple[Template, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Proxying:
-    """Have this site act for absent owners of a queue's messages, or no longer."""
-
-    queue: Template
-    step: ProxyStep
-
-
-@dataclass(frozen=True, slots=True)
-class Pacing:
-    """Have confirms wait for links no longer, or again."""
-
-    step: DowngradeStep | UpgradeStep
-
-
-Compiled: TypeAlias = (
-    Publishing | Extracting | Querying | Deleting | Incrementing | Echoing | Executing | Proxying | Pacing
-)
 
 
 def told(value: object) -> bytes:
@@ -241,14 +173,14 @@ class Rule:
 
     name: str
     condition: Filter | None
-    steps: tuple[Compiled, ...]
+    steps: tuple[Prepared, ...]
     lead: int  # steps that only compute and publish, at the front
     reads: bool  # an expression of its own looks into the body
 
     @property
     def publishes_once(self) -> bool:
         """Whether it does nothing but publish one message, at its end."""
-        publishing = [isinstance(step, Publishing) for step in self.steps]
+        publishing = [isinstance(one.step, PublishStep) for one in self.steps]
         return self.lead == len(self.steps) and publishing.count(True) == 1 and publishing[-1]
 
     def wants(self, happenings: Sequence[Happening]) -> list[bool]:
@@ -330,42 +262,31 @@ def pattern(text: str) -> TopicPattern:
 
 def compiled(action: Action) -> Rule:
     """An action whose variables are known to fit."""
-    steps = tuple(map(_compiled, action.do))
-    lead = next(
-        (at for at, step in enumerate(steps) if not _leads(step)),
-        len(steps),
-    )
+    lead = next((at for at, step in enumerate(action.do) if not _leads(step)), len(action.do))
     condition = None if action.condition is None else compile_filter(action.condition)
-    reads = condition is not None or any(isinstance(step, Extracting) for step in steps)
-    return Rule(action.name, condition, steps, lead, reads)
+    reads = condition is not None or any(isinstance(step, ExtractStep) for step in action.do)
+    return Rule(action.name, condition, tuple(map(_prepared, action.do)), lead, reads)
 
 
-def _leads(step: Compiled) -> bool:
-    return isinstance(step, Extracting) or (isinstance(step, Publishing) and not step.step.delta)
+def _leads(step: Step) -> bool:
+    return isinstance(step, ExtractStep) or (isinstance(step, PublishStep) and not step.delta)
 
 
-def _compiled(step: Step) -> Compiled:
-    match step:
-        case PublishStep():
-            return Publishing(Template(step.topic, json=False), Template(step.data), step)
-        case ExtractStep():
-            values = tuple((name, compile_value(text)) for name, text in step.values)
-            return Extracting(Template(step.data), values)
-        case QueryStep():
-            chosen = None if step.filter is None else compile_filter(step.filter)
-            return Querying(Template(step.topic, json=False), Template(step.default), chosen, step)
-        case DeleteStep():
-            return Deleting(Template(step.topic, json=False), compile_filter(step.filter), step)
-        case IncrementStep():
-            return Incrementing(Template(step.counter, json=False), step.capture)
-        case EchoStep():
-            return Echoing(Template(step.message, json=False))
-        case ExecuteStep():
-            return Executing(tuple(Template(word, json=False) for word in words(step.command)))
-        case ProxyStep():
-            return Proxying(Template(step.queue, json=False), step)
-        case DowngradeStep() | UpgradeStep():
-            return Pacing(step)
+_BODIES = ("data", "default")
+"""Templates of bodies: what they quote is escaped.  Names, lines and words are taken as they are."""
+
+
+def _prepared(step: Step) -> Prepared:
+    chosen = step.filter if isinstance(step, (DeleteStep, QueryStep)) else None
+    values = step.values if isinstance(step, ExtractStep) else ()
+    program = words(step.command) if isinstance(step, ExecuteStep) else ()
+    return Prepared(
+        step,
+        {field: Template(text, json=field in _BODIES) for field, text in texts(step)},
+        None if chosen is None else compile_filter(chosen),
+        tuple((name, compile_value(text)) for name, text in values),
+        tuple(Template(word, json=False) for word in program),
+    )
 
 
 def words(command: str) -> list[str]:

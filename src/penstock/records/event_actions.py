@@ -10,7 +10,7 @@ pasted as it is, so that `"message": {{AMPS_DATA}}` nests the message.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple, TypeAlias, get_args
 
 from penstock.errors import InvalidArgument
@@ -193,6 +193,28 @@ Step: TypeAlias = (
 )  # fmt: skip
 
 
+class Said(NamedTuple):
+    """Of a kind of steps: its word in metrics, what the log calls doing it, and which of its fields are templates."""
+
+    word: str
+    doing: str
+    texts: tuple[str, ...] = ()
+
+
+SAID: Mapping[type[Step], Said] = {
+    PublishStep: Said("publish", "publishing", ("topic", "data")),
+    DeleteStep: Said("delete_sow", "deleting", ("topic",)),
+    QueryStep: Said("query_sow", "querying", ("topic", "default")),
+    ExtractStep: Said("extract_values", "extracting", ("data",)),
+    IncrementStep: Said("increment_counter", "incrementing", ("counter",)),
+    EchoStep: Said("echo_message", "echoing", ("message",)),
+    ExecuteStep: Said("execute_system", "executing", ("command",)),
+    ProxyStep: Said("proxied_transfer", "proxying", ("queue",)),
+    DowngradeStep: Said("replication", "pacing"),
+    UpgradeStep: Said("replication", "pacing"),
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Action:
     """One `[[action]]`."""
@@ -283,25 +305,7 @@ class Unfit(NamedTuple):
 
 def texts(step: Step) -> Iterator[tuple[str, str]]:
     """The templates of a step, by field."""
-    match step:
-        case PublishStep():
-            yield from (("topic", step.topic), ("data", step.data))
-        case DeleteStep():
-            yield "topic", step.topic
-        case QueryStep():
-            yield from (("topic", step.topic), ("default", step.default))
-        case ExtractStep():
-            yield "data", step.data
-        case IncrementStep():
-            yield "counter", step.counter
-        case EchoStep():
-            yield "message", step.message
-        case ExecuteStep():
-            yield "command", step.command
-        case ProxyStep():
-            yield "queue", step.queue
-        case DowngradeStep() | UpgradeStep():
-            return
+    return ((name, getattr(step, name)) for name in SAID[type(step)].texts)
 
 
 def defined(step: Step) -> Sequence[str]:

@@ -25,18 +25,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 
 from penstock.core.acted import HOPS_MOST, too_many
-from penstock.core.action_rules import (
-    Deleting,
-    Echoing,
-    Executing,
-    Extracting,
-    Happening,
-    Incrementing,
-    Pacing,
-    Proxying,
-    Publishing,
-    Querying,
-)
+from penstock.core.action_rules import Happening, Prepared
 from penstock.core.effects import Question
 from penstock.core.publishing.evaluating import answers_of
 from penstock.core.queue.places import AVAILABLE
@@ -47,6 +36,19 @@ from penstock.records import properties as header_codec
 from penstock.records.chunks import Chunk, as_chunk
 from penstock.records.dataclass import dataclass
 from penstock.records.entries import Publishes, Rows
+from penstock.records.event_actions import (
+    SAID,
+    DeleteStep,
+    DowngradeStep,
+    EchoStep,
+    ExecuteStep,
+    ExtractStep,
+    IncrementStep,
+    ProxyStep,
+    PublishStep,
+    QueryStep,
+    UpgradeStep,
+)
 from penstock.records.schema import GROUP_BYTES_MAX
 from penstock.server.actions.triggers import EMPTY, Ledger, Run
 
@@ -182,12 +184,14 @@ LOOKED_MOST = 100_000
 """Messages that one query looks through; beyond these it has found nothing."""
 
 
-def query(runtime: Runtime, judges: Judges, step: Querying, happening: Happening, then: Callable[[], None]) -> None:
+def query(
+    runtime: Runtime, judges: Judges, one: Prepared, step: QueryStep, happening: Happening, then: Callable[[], None]
+) -> None:
     """Put the first message into the variable, then call `then`.  Raises NotFound for a name that is neither.
 
     The records of a SOW topic are meant before a queue of the same name; the oldest comes first.
     """
-    vhost, name = step.step.vhost, step.topic.render(happening).decode(errors="replace")
+    vhost, name = step.vhost, one.name("topic", happening)
     sow = runtime.core.sows.by_name.get((vhost, "", name))
     if sow is not None:
         chunks, _ = record_chunks(sow)
@@ -195,22 +199,23 @@ def query(runtime: Runtime, judges: Judges, step: Querying, happening: Happening
         chunks = available_chunks(queue)
     else:
         raise NotFound(f"no queue and no SOW topic '{name}' in vhost '{vhost}'")
-    happening.added[step.step.capture] = step.default.render(happening)
+    happening.added[step.capture] = one.texts["default"].render(happening)
 
     def found(rows: Rows, hits: list[bool]) -> bool:
         for body, hit in zip(rows.bodies, hits, strict=True):
             if hit:
-                happening.added[step.step.capture] = body
+                happening.added[step.capture] = body
                 return True
         return False
 
-    Walk(runtime, judges, at_most(chunks, LOOKED_MOST), step.filter, found, then).start()
+    Walk(runtime, judges, at_most(chunks, LOOKED_MOST), one.filter, found, then).start()
 
 
-def delete(runtime: Runtime, judges: Judges, step: Deleting, happening: Happening, then: Callable[[], None]) -> None:
+def delete(
+    runtime: Runtime, judges: Judges, one: Prepared, step: DeleteStep, happening: Happening, then: Callable[[], None]
+) -> None:
     """Remove the records that match, then call `then`.  One that has changed meanwhile stays.  Raises NotFound."""
-    vhost, name = step.step.vhost, step.topic.render(happening).decode(errors="replace")
-    sow: Sow = runtime.core.sow(vhost, "", name)
+    sow: Sow = runtime.core.sow(step.vhost, "", one.name("topic", happening))
     chunks, keys = record_chunks(sow)
 
     def found(rows: Rows, hits: list[bool]) -> bool:
@@ -220,7 +225,7 @@ def delete(runtime: Runtime, judges: Judges, step: Deleting, happening: Happenin
             runtime.arm()
         return False
 
-    Walk(runtime, judges, chunks, step.filter, found, then).start()
+    Walk(runtime, judges, chunks, one.filter, found, then).start()
 
 
 LONGEST_S = 60.0
@@ -352,7 +357,7 @@ class Steps:
             try:
                 waits = self._do(run, then) if run.happening is not EMPTY else self._store(run, run.together(), then)
             except PenstockError as error:
-                run.failed = f"{type(steps[run.step]).__name__.lower()}: {error}"
+                run.failed = f"{SAID[type(steps[run.step].step)].doing}: {error}"
                 break
             if waits:
                 return
@@ -372,59 +377,58 @@ class Steps:
 
     def _do(self, run: Run, then: Callable[..., None]) -> bool:
         """One step; whether it waits for an answer, which `then` is told."""
-        step, happening = run.rule.steps[run.step], run.happening
-        if run.step < run.begins and not isinstance(step, Extracting):
+        one, happening = run.rule.steps[run.step], run.happening
+        if run.step < run.begins and not isinstance(one.step, ExtractStep):
             return False
-        match step:
-            case Publishing():
-                return self._publish(run, step, then)
-            case Extracting():
-                return self._extract(step, happening, then)
-            case Querying():
-                query(self._runtime, self._judges, step, happening, then)
+        match one.step:
+            case PublishStep() as step:
+                return self._publish(run, one, step, then)
+            case ExtractStep():
+                return self._extract(one, happening, then)
+            case QueryStep() as step:
+                query(self._runtime, self._judges, one, step, happening, then)
                 return True
-            case Deleting():
-                delete(self._runtime, self._judges, step, happening, then)
+            case DeleteStep() as step:
+                delete(self._runtime, self._judges, one, step, happening, then)
                 return True
-            case Incrementing():
-                name = step.counter.render(happening).decode(errors="replace")
+            case IncrementStep() as step:
+                name = one.name("counter", happening)
                 counters = self._counts.counters
                 counters[name] = counters.get(name, 0) + 1
                 happening.added[step.capture] = b"%d" % counters[name]
-            case Echoing():
-                self.say(f"{run.rule.name}: {_line(step.message.render(happening))}")
-            case Executing():
-                return self._execute(step, happening, then)
-            case Proxying():
-                self._proxy(run.rule.name, step, happening)
-            case Pacing():
+            case EchoStep():
+                self.say(f"{run.rule.name}: {_line(one.texts['message'].render(happening))}")
+            case ExecuteStep():
+                return self._execute(one, happening, then)
+            case ProxyStep() as step:
+                self._proxy(run.rule.name, step, one.name("queue", happening))
+            case DowngradeStep() | UpgradeStep() as step:
                 if self._runtime.pace is not None:
-                    self._runtime.pace(step.step)
+                    self._runtime.pace(step)
         return False
 
-    def _extract(self, step: Extracting, happening: Happening, then: Callable[..., None]) -> bool:
+    def _extract(self, one: Prepared, happening: Happening, then: Callable[..., None]) -> bool:
         if self.off is None or len(happening.data) <= LOOP_BODY:
-            step.into(happening)
+            one.extract(happening)
             return False
-        self.off(partial(_extract, step, happening), lambda failed: then(failed=failed))
+        self.off(partial(_extract, one, happening), lambda failed: then(failed=failed))
         return True
 
-    def _proxy(self, by: str, step: Proxying, happening: Happening) -> None:
-        runtime, name = self._runtime, step.queue.render(happening).decode(errors="replace")
-        queue = runtime.core.find_queue(step.step.vhost, name)
+    def _proxy(self, by: str, step: ProxyStep, name: str) -> None:
+        runtime = self._runtime
+        queue = runtime.core.find_queue(step.vhost, name)
         if queue is None:
-            raise NotFound(f"no queue '{name}' in vhost '{step.step.vhost}'")
-        runtime.core.proxy(runtime.now(), queue, step.step.on, by=f"action {by}")
+            raise NotFound(f"no queue '{name}' in vhost '{step.vhost}'")
+        runtime.core.proxy(runtime.now(), queue, step.on, by=f"action {by}")
         runtime.arm()
 
-    def _publish(self, run: Run, step: Publishing, then: Callable[..., None]) -> bool:
+    def _publish(self, run: Run, one: Prepared, step: PublishStep, then: Callable[..., None]) -> bool:
         runtime, happening = self._runtime, run.happening
         if run.batch is None:
-            name = step.topic.render(happening).decode(errors="replace")
-            topic = runtime.core.topic(step.step.vhost, step.step.exchange, name)
-            data = step.data.render(happening)
+            topic = runtime.core.topic(step.vhost, step.exchange, one.name("topic", happening))
+            data = one.texts["data"].render(happening)
             run.batch = Publishes(topic, HEADER, [data], size=len(HEADER) + len(data))
-            if step.step.delta:
+            if step.delta:
                 runtime.core.sow(topic.vhost, topic.exchange, topic.name)  # or it is refused
                 run.batch.delta = True
         return self._store(run, run.batch, then)
@@ -455,7 +459,7 @@ class Steps:
             run.failed = f"publishing: {published.refused[0][1]}"
         return False
 
-    def _execute(self, step: Executing, happening: Happening, then: Callable[..., None]) -> bool:
+    def _execute(self, step: Prepared, happening: Happening, then: Callable[..., None]) -> bool:
         if not self.allow_execute:
             raise Refused("programs are run only with server.allow_execute = true")
         work = partial(self.programs.run, [word.render(happening) for word in step.words])
@@ -467,8 +471,8 @@ class Steps:
         return True
 
 
-def _extract(step: Extracting, happening: Happening) -> str:
-    step.into(happening)
+def _extract(step: Prepared, happening: Happening) -> str:
+    step.extract(happening)
     return ""
 
 

@@ -10,30 +10,18 @@ schedules, are not followed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from penstock.core.acted import HOPS_MOST, OWN
-from penstock.core.action_rules import (
-    Deleting,
-    Echoing,
-    Executing,
-    Extracting,
-    Happening,
-    Incrementing,
-    Pacing,
-    Proxying,
-    Publishing,
-    Querying,
-    Rule,
-    Rules,
-)
+from penstock.core.action_rules import Happening, Rule, Rules
 from penstock.core.publishing.evaluating import answers_of
 from penstock.expr import Filter, TopicPattern
 from penstock.records.chunks import Chunk, as_chunk
 from penstock.records.dataclass import dataclass
 from penstock.records.entries import Control, Publishes, Rows
+from penstock.records.event_actions import SAID, PublishStep
 from penstock.records.kinds import Kind
 
 if TYPE_CHECKING:
@@ -57,17 +45,6 @@ NOTED = 256
 
 EMPTY = Happening(0, "")
 """The happening of a run for several messages: what it publishes is made already, and its last step is left."""
-
-_NAMES: Mapping[type[object], str] = {
-    Deleting: "delete_sow",
-    Querying: "query_sow",
-    Extracting: "extract_values",
-    Executing: "execute_system",
-    Incrementing: "increment_counter",
-    Echoing: "echo_message",
-    Proxying: "proxied_transfer",
-    Pacing: "replication",
-}
 
 
 @dataclass(slots=True, eq=False)
@@ -97,10 +74,8 @@ class Run:
     @property
     def trouble(self) -> str:
         """Where it failed, in the words that metrics have."""
-        step = self.rule.steps[min(self.step, len(self.rule.steps) - 1)]
-        if isinstance(step, Publishing):
-            return "rounds" if self.hops >= HOPS_MOST else "publish"
-        return _NAMES[type(step)]
+        step = self.rule.steps[min(self.step, len(self.rule.steps) - 1)].step
+        return "rounds" if isinstance(step, PublishStep) and self.hops >= HOPS_MOST else SAID[type(step)].word
 
     def together(self) -> Publishes:
         """What a run for several messages publishes."""
