@@ -29,6 +29,7 @@ from penstock.core.state.fold import Fold
 from penstock.core.state.lsns import flat
 from penstock.core.state.pending import DecidedPart
 from penstock.core.streams import Link, sinks
+from penstock.core.streams.sinks import Batch
 from penstock.errors import PenstockError
 from penstock.log.log import Log
 from penstock.log.simdisk import SimDisk
@@ -168,13 +169,13 @@ def beside(instance: Instance) -> None:
         chunks = [(worker, [range(lsn, lsn + 1) for lsn in lsns]) for worker, lsns in some]
         core.settle_several(engine.now(), several, chunks)
     # sinks
-    core.sink_commit(engine.now(), "sink", 0, [batch(instance, "s", b'{"x": 1}')], lineage={"pipeline": "p"})
-    core.sink_decide(engine.now(), "large", 0, [DecidedPart("0" * 32, 3, 30, 1, "s", "", "/")])
+    core.sink_commit(engine.now(), Batch("sink", 0, lineage={"pipeline": "p"}), [batch(instance, "s", b'{"x": 1}')])
+    core.sink_decide(engine.now(), Batch("large", 0), [DecidedPart("0" * 32, 3, 30, 1, "s", "", "/")])
     core.sink_copy(engine.now(), "large", 2, [batch(instance, "s", b'{"x": 2}', b'{"x": 3}')])
     core.sink_copy(engine.now(), "large", 1, [batch(instance, "s", b'{"x": 4}')])
     with patch.object(sinks, "KEPT", 3), patch.object(sinks, "AT_ONCE", 5):
         for number in range(8):
-            core.sink_commit(engine.now(), f"query {number}", 0, [batch(instance, "s", b"{}")])
+            core.sink_commit(engine.now(), Batch(f"query {number}", 0), [batch(instance, "s", b"{}")])
     # queues that no route names, for the table is full
     core._interning._routes_max = 0
     core.bind(engine.now(), "/", "bound", "elsewhere", "queue", "")

@@ -22,6 +22,7 @@ from penstock.core.state.durable import DurableState, canonical
 from penstock.core.state.fold import Fold
 from penstock.core.state.pending import DecidedPart
 from penstock.core.streams import Link
+from penstock.core.streams.sinks import Batch
 from penstock.core.topology.topology import table_of
 from penstock.errors import PenstockError, Refused
 from penstock.expr import compile_filter
@@ -313,7 +314,9 @@ class History:
         settle = []
         if stream in self.epochs and self.next(2):
             settle = [(stream, self.epochs[stream], world.core.streams.state(stream).planned)]
-        world.core.sink_commit(world.now, "query", self.next(20), [Publishes(topic, header(), [b"{}", b"1"])], settle)
+        world.core.sink_commit(
+            world.now, Batch("query", self.next(20), settle), [Publishes(topic, header(), [b"{}", b"1"])]
+        )
 
     def decide(self) -> None:
         world = self.world
@@ -322,7 +325,7 @@ class History:
         if stream in self.epochs and self.next(2):
             settle = [(stream, self.epochs[stream], world.core.streams.state(stream).planned)]
         parts = [DecidedPart(f"{i}", self.next(3) + 1, 9, 7, NAMES[self.next(3)], "", "/") for i in range(2)]
-        world.core.sink_decide(world.now, f"large{self.next(2)}", self.next(20), parts, settle)
+        world.core.sink_decide(world.now, Batch(f"large{self.next(2)}", self.next(20), settle), parts)
 
     def copy(self) -> None:
         """A chunk of what is decided: some rows of the parts, one after the other."""

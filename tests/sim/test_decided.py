@@ -6,6 +6,7 @@ import pyarrow as pa
 import pytest
 
 from penstock.core.state.durable import DurableState
+from penstock.core.streams.sinks import Batch
 from penstock.errors import LogDamaged, PenstockError
 from penstock.log.simdisk import SimDisk
 from penstock.records.queue_settings import QueueSettings
@@ -53,7 +54,7 @@ class Driver:
             stages.drop_batch("query", 0)
             names = [self.stage(stages, part) for part in range(len(SIZES))]
             parts = parts_of(stages.find("query", 0, names[::-1]))
-            assert not core.sink_decide(now(), "query", 0, parts, [("s", opened.epoch, 1)]).already
+            assert not core.sink_decide(now(), Batch("query", 0, [("s", opened.epoch, 1)]), parts).already
             self.durable(life)
             for number, chunk in enumerate(chunks_of(self.disk, "query", core.decided["query"], LIMITS), 1):
                 core.sink_copy(now(), "query", chunk.rows, chunk_publishes(life.engine, chunk))
@@ -63,7 +64,7 @@ class Driver:
             assert not core.decided
             stages.drop(names)
         else:
-            assert core.sink_commit(now(), "query", 0, []).already
+            assert core.sink_commit(now(), Batch("query", 0), []).already
         self.answered = True
 
     def stage(self, stages: Stages, part: int) -> str:
@@ -210,7 +211,7 @@ def test_rows_whose_exchange_is_gone_by_then_go_nowhere() -> None:
         stages.keep(StageInfo("query", 0, place, 0, "out", exchange, "/"), schema, rows)
         for place, exchange in enumerate(("", "e", ""))
     ]
-    life.core.sink_decide(now(), "query", 0, parts_of(stages.find("query", 0, names)))
+    life.core.sink_decide(now(), Batch("query", 0), parts_of(stages.find("query", 0, names)))
     life.core.delete_exchange(now(), "/", "e")
     life.run()
     life.log.flush()
@@ -229,7 +230,7 @@ def test_a_broker_in_a_process_finishes_at_its_start_too() -> None:
     stages = Stages(disk, ticks, Bounds())
     schema = pa.schema([PUBLISH.field("body")])
     name = stages.keep(StageInfo("query", 0, 0, 0, "out", "", "/"), schema, [pa.record_batch({"body": [b"1", b"2"]})])
-    first.core.sink_decide(first.engine.now(), "query", 0, parts_of(stages.find("query", 0, [name])))
+    first.core.sink_decide(first.engine.now(), Batch("query", 0), parts_of(stages.find("query", 0, [name])))
     first.make_durable()
     first.crash()
     disk.crash()

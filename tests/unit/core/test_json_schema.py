@@ -14,6 +14,7 @@ from message_samples import SAMPLES
 from penstock.core.commands.transactions import Transaction
 from penstock.core.publishing import body_checks
 from penstock.core.publishing.published import Published
+from penstock.core.streams.sinks import Batch
 from penstock.errors import InvalidArgument, PreconditionFailed
 from penstock.expr.bodies import body_type
 from penstock.expr.json_schema import BODY_MOST, DEEPEST, compile_check
@@ -106,9 +107,9 @@ def test_transactions_and_batches_of_sinks_are_refused_whole() -> None:
     with pytest.raises(PreconditionFailed, match=r"message 2 of 2 is refused: .*/lines/1/sku"):
         world.core.transact(world.now, Transaction(rows(world, GOOD, BAD), []))
     with pytest.raises(PreconditionFailed, match=r"its message 2 is refused: .*/lines/1/sku"):
-        world.core.sink_commit(world.now, "q", 0, [rows(world, GOOD, BAD)])
+        world.core.sink_commit(world.now, Batch("q", 0), [rows(world, GOOD, BAD)])
     assert contents(world) == []
-    world.core.sink_commit(world.now, "q", 0, [rows(world, GOOD)])
+    world.core.sink_commit(world.now, Batch("q", 0), [rows(world, GOOD)])
     assert contents(world) == [GOOD]
 
 
@@ -117,7 +118,7 @@ def test_what_was_decided_is_copied_whatever_the_schema_is_by_then() -> None:
 
     world = World()
     world.declare("orders")
-    world.core.sink_decide(world.now, "q", 0, [DecidedPart("0" * 32, 1, 300, 1, "orders", "", "/")])
+    world.core.sink_decide(world.now, Batch("q", 0), [DecidedPart("0" * 32, 1, 300, 1, "orders", "", "/")])
     world.core.declare_topic(world.now, *NAME, {"json_schema": text(SCHEMA)})
     world.core.sink_copy(world.now, "q", 1, [rows(world, BAD)])
     world.turn()

@@ -10,6 +10,7 @@ from penstock.core.effects import Verb
 from penstock.core.queue.queue import Queue
 from penstock.core.state.durable import canonical
 from penstock.core.streams import Link, Resumed
+from penstock.core.streams.sinks import Batch
 from penstock.errors import Fenced, NotFound, PreconditionFailed
 from unit.core.world import World, header
 
@@ -101,7 +102,7 @@ def test_a_batch_that_a_sink_has_committed_stays_what_it_is(world: World) -> Non
     world.publish("q", *(b"%d" % n for n in range(30)))
     reader = Reader(world, (b"3",))
     assert not reader.run()
-    world.core.sink_commit(world.now, "query", 1, [])
+    world.core.sink_commit(world.now, Batch("query", 1), [])
     for _ in range(10):
         assert not reader.run()
     assert set(reader.sizes) == {30}

@@ -7,6 +7,7 @@ import pytest
 from penstock.core.state.durable import canonical, decode
 from penstock.core.state.pending import DecidedPart
 from penstock.core.streams import sinks
+from penstock.core.streams.sinks import Batch
 from penstock.errors import NotFound, PreconditionFailed, QueueFull
 from penstock.records.entries import Control, Publishes
 from penstock.records.kinds import Kind
@@ -36,10 +37,10 @@ def test_a_full_queue_refuses_the_whole_batch(world: World) -> None:
     before = world.core.last_lsn
     outputs = [rows(world, "free", b"x"), rows(world, "full", b"3", b"4")]
     with pytest.raises(QueueFull, match=r"nothing of batch 0 of query 'q' is visible: queue 'full' .* max_length is 3"):
-        world.core.sink_commit(world.now, "q", 0, outputs)
+        world.core.sink_commit(world.now, Batch("q", 0), outputs)
     assert world.core.last_lsn == before
     assert world.core.sink_state("q") is None
-    assert world.core.sink_commit(world.now, "q", 0, outputs[:1] + [rows(world, "full", b"3")]).stored == 2
+    assert world.core.sink_commit(world.now, Batch("q", 0), outputs[:1] + [rows(world, "full", b"3")]).stored == 2
     world.turn()
     assert contents(world, "full") == [b"1", b"2", b"3"]
     assert contents(world, "free") == [b"x"]
@@ -49,25 +50,25 @@ def test_a_full_queue_refuses_the_whole_batch(world: World) -> None:
 def test_more_than_a_queue_may_ever_hold_is_another_sentence(world: World) -> None:
     outputs = [rows(world, "full", b"1", b"2"), rows(world, "full", b"3", b"4")]
     with pytest.raises(PreconditionFailed, match="brings 4 messages to queue 'full'.*may never hold.*max_length is 3"):
-        world.core.sink_commit(world.now, "q", 0, outputs)
+        world.core.sink_commit(world.now, Batch("q", 0), outputs)
     world.declare("small", max_length_bytes=10, overflow="reject-publish")
     with pytest.raises(PreconditionFailed, match="max_length_bytes is 10; raise the limit, or make batches smaller"):
-        world.core.sink_commit(world.now, "q", 0, [rows(world, "small", b"12345", b"678901")])
+        world.core.sink_commit(world.now, Batch("q", 0), [rows(world, "small", b"12345", b"678901")])
 
 
 def test_a_row_that_is_refused_for_itself_refuses_its_batch(world: World) -> None:
     bad = encode(Properties(delivery_mode=PERSISTENT, headers={"x-dedup-key": True}))
     outputs = [rows(world, "free", b"1", b"2"), rows(world, "free", b"3", properties=bad)]
     with pytest.raises(PreconditionFailed, match="its message 3 is refused: invalid header 'x-dedup-key'"):
-        world.core.sink_commit(world.now, "q", 0, outputs)
+        world.core.sink_commit(world.now, Batch("q", 0), outputs)
     assert contents(world, "free") == []
 
 
 def test_a_topic_that_nobody_keeps(world: World) -> None:
     nobody = [rows(world, "free", b"1"), rows(world, "nobody", b"2")]
     with pytest.raises(NotFound, match="no queue takes topic 'nobody' in vhost '/'.*would be lost"):
-        world.core.sink_commit(world.now, "q", 0, nobody, mandatory=True)
-    assert world.core.sink_commit(world.now, "q", 0, nobody).stored == 1
+        world.core.sink_commit(world.now, Batch("q", 0, mandatory=True), nobody)
+    assert world.core.sink_commit(world.now, Batch("q", 0), nobody).stored == 1
 
 
 def test_what_is_decided_goes_over_a_limit(world: World) -> None:
@@ -76,7 +77,7 @@ def test_what_is_decided_goes_over_a_limit(world: World) -> None:
     for bodies in ((b"1", b"2"), (b"3",)):
         world.core.sink_look(world.now, whole, [rows(world, "full", *bodies)])
     whole.room()
-    world.core.sink_decide(world.now, "q", 0, [DecidedPart("0" * 32, 3, 300, 1, "full", "", "/")])
+    world.core.sink_decide(world.now, Batch("q", 0), [DecidedPart("0" * 32, 3, 300, 1, "full", "", "/")])
     world.publish("full", b"meanwhile")
     world.core.sink_copy(world.now, "q", 3, [rows(world, "full", b"1", b"2", b"3")])
     world.turn()
@@ -96,12 +97,12 @@ def test_queries_beyond_the_bound_are_forgotten_oldest_first(world: World, monke
     monkeypatch.setattr(sinks, "KEPT", 10)
     monkeypatch.setattr(sinks, "AT_ONCE", 15)
     for number in range(12):
-        world.core.sink_commit(world.now, f"q{number}", 5, [])
-    world.core.sink_decide(world.now, "q0", 6, [DecidedPart("0" * 32, 1, 100, 1, "free", "", "/")])
-    world.core.sink_commit(world.now, "q1", 6, [])
+        world.core.sink_commit(world.now, Batch(f"q{number}", 5), [])
+    world.core.sink_decide(world.now, Batch("q0", 6), [DecidedPart("0" * 32, 1, 100, 1, "free", "", "/")])
+    world.core.sink_commit(world.now, Batch("q1", 6), [])
     world.turn()
     assert len(world.core.sinks.batches) == 12
-    world.core.sink_commit(world.now, "new", 0, [], name="orders")
+    world.core.sink_commit(world.now, Batch("new", 0, name="orders"), [])
     assert forgotten(world) == ['{"queries":["q2","q3","q4"]}']
     world.turn()
     assert sorted(world.core.sinks.batches) == ["new", "q0", "q1", "q10", "q11", "q5", "q6", "q7", "q8", "q9"]
@@ -109,19 +110,19 @@ def test_queries_beyond_the_bound_are_forgotten_oldest_first(world: World, monke
     assert canonical(state) == world.folded() == decode(canonical(state).encode())
     world.restart(clean=False)
     assert world.core.sinks.marks["new"].name == "orders"
-    assert world.core.sink_commit(world.now, "q11", 5, []).already is True
+    assert world.core.sink_commit(world.now, Batch("q11", 5), []).already is True
 
 
 def test_a_batch_write_is_remembered_for_a_day(world: World) -> None:
-    world.core.sink_commit(world.now, "write-1", 0, [rows(world, "free", b"1")], once=True)
+    world.core.sink_commit(world.now, Batch("write-1", 0, once=True), [rows(world, "free", b"1")])
     world.turn()
     world.advance(86_000)
-    assert world.core.sink_commit(world.now, "write-1", 0, [], once=True).already is True
+    assert world.core.sink_commit(world.now, Batch("write-1", 0, once=True), []).already is True
     world.restart(clean=True)
-    world.core.sink_commit(world.now, "write-2", 0, [], once=True)
+    world.core.sink_commit(world.now, Batch("write-2", 0, once=True), [])
     world.turn()
     world.advance(86_401)
-    world.core.sink_commit(world.now, "write-3", 0, [], once=True)
+    world.core.sink_commit(world.now, Batch("write-3", 0, once=True), [])
     world.turn()
     assert set(world.core.sinks.batches) == {"write-3"}
     assert canonical(world.core.durable_state()) == world.folded()
@@ -133,25 +134,25 @@ def test_beyond_the_bound_a_batch_write_is_remembered_for_an_hour(
     monkeypatch.setattr(sinks, "WRITES_KEPT", 10)
     monkeypatch.setattr(sinks, "AT_ONCE", 15)
     for number in range(20):
-        world.core.sink_commit(world.now, f"w{number:02}", 0, [], once=True)
+        world.core.sink_commit(world.now, Batch(f"w{number:02}", 0, once=True), [])
         world.turn()
         world.advance(60)
-    world.core.sink_decide(world.now, "w00", 1, [DecidedPart("0" * 32, 1, 100, 1, "free", "", "/")], once=True)
+    world.core.sink_decide(world.now, Batch("w00", 1, once=True), [DecidedPart("0" * 32, 1, 100, 1, "free", "", "/")])
     world.turn()
     assert len(world.core.sinks.batches) == 20  # somebody may ask for each of them
     world.advance(2700)  # an hour since the first five
-    world.core.sink_commit(world.now, "w20", 0, [], once=True)
+    world.core.sink_commit(world.now, Batch("w20", 0, once=True), [])
     assert forgotten(world) == ['{"queries":["w01","w02","w03","w04","w05"]}']
     world.turn()
     world.advance(3600)
-    world.core.sink_commit(world.now, "w21", 0, [], once=True)
+    world.core.sink_commit(world.now, Batch("w21", 0, once=True), [])
     world.turn()
-    world.core.sink_commit(world.now, "w22", 0, [], once=True)
+    world.core.sink_commit(world.now, Batch("w22", 0, once=True), [])
     world.turn()
     assert sorted(world.core.sinks.batches) == ["w00", *(f"w{number:02}" for number in range(13, 23))]
     assert canonical(world.core.durable_state()) == world.folded()
     world.restart(clean=True)
-    assert world.core.sink_commit(world.now, "w22", 0, [], once=True).already is True
+    assert world.core.sink_commit(world.now, Batch("w22", 0, once=True), []).already is True
 
 
 def test_versions_that_may_come_late_are_skipped(world: World) -> None:
@@ -159,14 +160,14 @@ def test_versions_that_may_come_late_are_skipped(world: World) -> None:
 
     def commit(number: int, *, skip_late: bool = True) -> bool:
         output = [rows(world, "free", str(number).encode())]
-        return world.core.sink_commit(world.now, "app", number, output, skip_late=skip_late).already
+        return world.core.sink_commit(world.now, Batch("app", number, skip_late=skip_late), output).already
 
     assert [commit(number) for number in (7, 7, 3, 9)] == [False, True, True, False]
     with pytest.raises(PreconditionFailed, match="has committed batch 9; batch 3 comes too late"):
         commit(3, skip_late=False)
     part = DecidedPart("0" * 32, 1, 100, 1, "free", "", "/")
-    assert world.core.sink_decide(world.now, "app", 12, [part], skip_late=True).already is False
-    assert world.core.sink_decide(world.now, "app", 11, [part], skip_late=True).already is True
+    assert world.core.sink_decide(world.now, Batch("app", 12, skip_late=True), [part]).already is False
+    assert world.core.sink_decide(world.now, Batch("app", 11, skip_late=True), [part]).already is True
     world.core.sink_copy(world.now, "app", 1, [rows(world, "free", b"12")])
     assert commit(2**63 - 1) is False
     world.turn()

@@ -11,6 +11,7 @@ from penstock.core.effects import Verb
 from penstock.core.state.durable import canonical
 from penstock.core.state.pending import DecidedPart
 from penstock.core.streams import Plan
+from penstock.core.streams.sinks import Batch
 from penstock.errors import Fenced, InvalidArgument, LogDamaged, NotFound, PreconditionFailed
 from penstock.records.entries import Control, Group, Publishes
 from penstock.records.kinds import Kind
@@ -208,7 +209,7 @@ def test_log_mode_answers_the_same_end(world: World) -> None:
 
 def commit(world: World, batch: int, *rows: bytes, settle: Sequence[tuple[str, int, int]] = ()) -> bool:
     topic = world.core.topic("/", "", "out")
-    answer = world.core.sink_commit(world.now, "query", batch, [Publishes(topic, DURABLE, list(rows))], settle)
+    answer = world.core.sink_commit(world.now, Batch("query", batch, settle), [Publishes(topic, DURABLE, list(rows))])
     world.turn()
     return answer.already
 
@@ -232,7 +233,7 @@ def test_outputs_and_settlement_are_one_group(world: World) -> None:
     plan(world, epoch, 0)
     topics = [world.core.topic("/", "", name) for name in ("out", "q")]
     outputs = [Publishes(topic, DURABLE, [b"x", b"y"]) for topic in topics]
-    answer = world.core.sink_commit(world.now, "query", 0, outputs, [("s", epoch, 1)])
+    answer = world.core.sink_commit(world.now, Batch("query", 0, [("s", epoch, 1)]), outputs)
     assert (answer.already, answer.stored) == (False, 4)
     [group] = world.core.journal
     assert isinstance(group, Group)
@@ -289,7 +290,7 @@ def test_a_decided_batch_is_committed_and_its_rows_follow(world: World) -> None:
     world.declare("out")
     epoch = opened(world)
     plan(world, epoch, 0)
-    assert world.core.sink_decide(world.now, "query", 3, parts(2, 0, 1), [("s", epoch, 1)]).already is False
+    assert world.core.sink_decide(world.now, Batch("query", 3, [("s", epoch, 1)]), parts(2, 0, 1)).already is False
     [group] = world.core.journal
     assert isinstance(group, Group)
     kinds = [entry.kind for entry in group.entries if not isinstance(entry, Publishes)]
@@ -311,7 +312,7 @@ def test_a_decided_batch_is_committed_and_its_rows_follow(world: World) -> None:
 
 def test_a_chunk_and_its_record_are_one_group(world: World) -> None:
     world.declare("out")
-    world.core.sink_decide(world.now, "query", 0, parts(2))
+    world.core.sink_decide(world.now, Batch("query", 0), parts(2))
     world.turn()
     topic = world.core.topic("/", "", "out")
     world.core.sink_copy(world.now, "query", 2, [Publishes(topic, DURABLE, [b"1", b"2"])])
@@ -325,19 +326,19 @@ def test_a_chunk_and_its_record_are_one_group(world: World) -> None:
 
 def test_while_a_batch_is_copied_its_query_commits_no_other(world: World) -> None:
     world.declare("out")
-    world.core.sink_decide(world.now, "query", 1, parts(3))
+    world.core.sink_decide(world.now, Batch("query", 1), parts(3))
     assert copied(world, b"a") == 1
     assert commit(world, 1, b"again") is True
-    assert world.core.sink_decide(world.now, "query", 1, parts(9)).already is True
+    assert world.core.sink_decide(world.now, Batch("query", 1), parts(9)).already is True
     before = world.core.last_lsn
     with pytest.raises(PreconditionFailed, match="has decided batch 1, and 1 of its 3 rows are written; batch 2"):
         commit(world, 2, b"b")
     with pytest.raises(PreconditionFailed, match="batch 2 comes after them"):
-        world.core.sink_decide(world.now, "query", 2, parts(1))
+        world.core.sink_decide(world.now, Batch("query", 2), parts(1))
     with pytest.raises(PreconditionFailed, match="comes too late"):
-        world.core.sink_decide(world.now, "query", 0, parts(1))
+        world.core.sink_decide(world.now, Batch("query", 0), parts(1))
     with pytest.raises(InvalidArgument, match="no rows"):
-        world.core.sink_decide(world.now, "other", 0, parts(0))
+        world.core.sink_decide(world.now, Batch("other", 0), parts(0))
     assert world.core.last_lsn == before
     copied(world, b"b", b"c")
     assert commit(world, 2, b"d") is False
@@ -348,14 +349,14 @@ def test_a_refused_settlement_decides_nothing(world: World) -> None:
     epoch = opened(world)
     before = world.core.last_lsn
     with pytest.raises(Fenced):
-        world.core.sink_decide(world.now, "query", 0, parts(1), [("s", epoch - 1, 0)])
+        world.core.sink_decide(world.now, Batch("query", 0, [("s", epoch - 1, 0)]), parts(1))
     assert world.core.last_lsn == before
     assert world.core.decided == {}
     assert world.core.sink_state("query") is None
 
 
 def test_a_chunk_counts_every_row_and_stores_what_somebody_wants(world: World) -> None:
-    world.core.sink_decide(world.now, "query", 0, parts(2, 2))
+    world.core.sink_decide(world.now, Batch("query", 0), parts(2, 2))
     assert copied(world, b"nobody", b"wants", b"these") == 0
     world.declare("out")
     with pytest.raises(ValueError, match="chunk 2 of batch 0 up to row 5 follows chunk 1 of batch 0 up to row 3 of 4"):
@@ -369,7 +370,7 @@ def test_a_chunk_counts_every_row_and_stores_what_somebody_wants(world: World) -
     {"batch": 0, "chunk": 1, "rows": 0},
 ])  # fmt: skip
 def test_a_chunk_that_does_not_follow_is_damage(world: World, header: dict[str, int]) -> None:
-    world.core.sink_decide(world.now, "query", 0, parts(3))
+    world.core.sink_decide(world.now, Batch("query", 0), parts(3))
     world.turn()
     lsn = world.core.last_lsn + 1
     world.tables.append(to_table([Control(Kind.CHUNK, "query", orjson.dumps(header), b"", lsn)]))
@@ -382,7 +383,7 @@ def test_a_commit_that_no_group_can_hold_is_refused_before_anything_is_written(w
     huge = Publishes(topic, DURABLE, [b"as it says"], size=(1 << 30) + 1)
     before = world.core.last_lsn
     with pytest.raises(InvalidArgument, match="has 1073741825 bytes, a group at most 1073741824"):
-        world.core.sink_commit(world.now, "query", 0, [huge])
+        world.core.sink_commit(world.now, Batch("query", 0), [huge])
     with pytest.raises(InvalidArgument, match="a batch has 1073741825 bytes"):
         world.core.publish(world.now, huge, publisher="p", sequence=1)
     assert world.core.last_lsn == before

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from penstock.core.publishing.published import Published
-from penstock.core.streams.sinks import Committed
+from penstock.core.streams.sinks import Batch, Committed
 from penstock.errors import DiskFull, InvalidArgument, LogBroken, LogDamaged
 from penstock.log.simdisk import SimDisk
 from penstock.records.queue_settings import QueueSettings
@@ -43,7 +43,7 @@ class House:
             pa.schema([PUBLISH.field("body")]),
             [pa.record_batch({"body": list(rows)})],
         )
-        life.core.sink_decide(life.engine.now(), "query", 0, parts_of(self.stages.find("query", 0, [name])))
+        life.core.sink_decide(life.engine.now(), Batch("query", 0), parts_of(self.stages.find("query", 0, [name])))
         life.run()
 
     def chunks(self) -> list[Chunk]:
@@ -102,7 +102,9 @@ def test_a_stage_goes_when_its_rows_are_durable_and_not_before() -> None:
     body = pa.schema([PUBLISH.field("body")])
     names = [house.stages.keep(query, body, [pa.record_batch({"body": rows})]) for rows in ([b"1", b"2"], [b"3", b"4"])]
     life.core.sink_decide(
-        life.engine.now(), "two", 0, [part for name in names for part in parts_of(house.stages.find("two", 0, [name]))]
+        life.engine.now(),
+        Batch("two", 0),
+        [part for name in names for part in parts_of(house.stages.find("two", 0, [name]))],
     )
     life.run()
 
@@ -162,7 +164,7 @@ def test_a_chunk_is_judged_off_the_loop_first() -> None:
         pa.schema([PUBLISH.field("body")]),
         [pa.record_batch({"body": [b'{"n": %d, "fill": "%s"}' % (n, b"x" * 300_000) for n in range(4)]})],
     )
-    life.core.sink_decide(life.engine.now(), "other", 0, parts_of(house.stages.find("other", 0, [name])))
+    life.core.sink_decide(life.engine.now(), Batch("other", 0), parts_of(house.stages.find("other", 0, [name])))
     life.run()
     off: list[Callable[[], None]] = []
     life.engine.judges.off = lambda work, done: off.append(lambda: done(work()))

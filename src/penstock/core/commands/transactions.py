@@ -11,8 +11,8 @@ answer nor how a transaction is opened: that is the doors' business.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import field, replace
 from operator import itemgetter
 from typing import NoReturn, TypeAlias
 
@@ -28,7 +28,7 @@ from penstock.core.queue.queue import Letter, Queue
 from penstock.core.queue.refusing import Reckoning, refusal
 from penstock.core.sow.holding import Cut, Sow
 from penstock.core.state.pending import DecidedPart, DecidedState
-from penstock.core.streams.sinks import Batch, Committed, Owner, Remembered, Settled, kept
+from penstock.core.streams.sinks import Batch, Committed, Remembered
 from penstock.errors import Fenced, PreconditionFailed, QueueFull, Unroutable
 from penstock.records.causes import FORCED
 from penstock.records.chunks import Chunk, Now
@@ -276,25 +276,10 @@ class SinkCommands(CoreParts):
     """What a sink asks for."""
 
     def sink_commit(
-        self,
-        now: Now,
-        query: str,
-        batch: int,
-        outputs: Sequence[Publishes],
-        settle: Sequence[Settled] = (),
-        lineage: Mapping[str, object] | None = None,
-        *,
-        name: str = "",
-        once: bool = False,
-        mandatory: bool = False,
-        skip_late: bool = False,
-        drop: Drop | None = None,
-        owner: Owner = kept,
+        self, now: Now, batch: Batch, outputs: Sequence[Publishes], *, drop: Drop | None = None
     ) -> Committed:
-        """Make the outputs of a query's batch visible, once.  See `Sinks.commit` and `Batch`."""
-        before = self._dropping(drop)
-        asked = Batch(query, batch, settle, name, once, mandatory, skip_late, lineage, owner, before)
-        return self._sinks.commit(self._at(now), asked, outputs)
+        """Make the outputs of a query's batch visible, once.  See `Sinks.commit`."""
+        return self._sinks.commit(self._at(now), self._with(batch, drop), outputs)
 
     def sink_whole(self, query: str, batch: int, *, mandatory: bool = False) -> Preflight:
         """For looking at the rows of a batch that will be decided, some at a time."""
@@ -311,32 +296,19 @@ class SinkCommands(CoreParts):
         return mandatory or bool(self._router.rejecting) or self._publisher.keyed is not None
 
     def sink_decide(
-        self,
-        now: Now,
-        query: str,
-        batch: int,
-        parts: Sequence[DecidedPart],
-        settle: Sequence[Settled] = (),
-        lineage: Mapping[str, object] | None = None,
-        *,
-        name: str = "",
-        once: bool = False,
-        skip_late: bool = False,
-        drop: Drop | None = None,
-        owner: Owner = kept,
+        self, now: Now, batch: Batch, parts: Sequence[DecidedPart], *, drop: Drop | None = None
     ) -> Committed:
         """Commit a batch whose rows follow in chunks.  See `Sinks.decide`."""
-        before = self._dropping(drop)
-        asked = Batch(
-            query, batch, settle, name, once, skip_late=skip_late, lineage=lineage, owner=owner, before=before
-        )
-        return self._sinks.decide(self._at(now), asked, parts)
+        return self._sinks.decide(self._at(now), self._with(batch, drop), parts)
 
-    def _dropping(self, drop: Drop | None) -> Callable[[Now], object] | None:
+    def _with(self, batch: Batch, drop: Drop | None) -> Batch:
         if drop is None:
-            return None
-        sow, cut = drop
-        return lambda now: self._keyed.cut(sow, cut, "deleted")
+            return batch
+
+        def cut(_: Now) -> object:
+            return self._keyed.cut(*drop, "deleted")
+
+        return replace(batch, before=cut)
 
     def sink_copy(self, now: Now, query: str, rows: int, outputs: Sequence[Publishes]) -> Committed:
         """The next chunk of a decided batch.  See `Sinks.copy`."""

@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
 from penstock.core.state.pending import DecidedPart, DecidedState, SinkMark
-from penstock.core.streams.sinks import Committed, Owner, Settled, kept
+from penstock.core.streams.sinks import Batch, Committed, Owner, kept
 from penstock.errors import InvalidArgument, LogDamaged, NotFound, PreconditionFailed, Refused
 from penstock.records.dataclass import dataclass
 from penstock.records.entries import Publishes
@@ -78,9 +78,13 @@ class Asked:
     mine: Callable[[str], bool] = anybodys  # whose stages may be used
     kept: frozenset[tuple[str, str, str]] = frozenset()  # (vhost, exchange, key) of topics that somebody must keep
 
-    def settled(self) -> list[Settled]:
-        """On the loop: the inputs with the epochs that their streams have now."""
-        return [(stream, epoch(), batch) for stream, epoch, batch in self.settle]
+    def of_core(self) -> Batch:
+        """On the loop: as the core takes it, the inputs with the epochs that their streams have now."""
+        settle = [(stream, epoch(), batch) for stream, epoch, batch in self.settle]
+        return Batch(
+            self.query, self.batch, settle, self.name, self.once, self.mandatory, self.skip_late, self.lineage,
+            self.owner,
+        )  # fmt: skip
 
     @property
     def behind(self) -> bool:
@@ -331,7 +335,6 @@ class SinkActions(StreamActions):
         """A batch too large for one group: decided, then copied; answered when its last row is durable."""
         given = [stem for stem, _ in found]
         parts: list[DecidedPart] = []
-        query, batch = asked.query, asked.batch
 
         def job(answer: Answer[Committed | None]) -> None:
             why = refusal(self.engine, new=not asked.settle)
@@ -344,10 +347,7 @@ class SinkActions(StreamActions):
             for vhost, exchange in {(part.vhost, part.exchange) for part in parts}:
                 core.topic(vhost, exchange, "")
             self._refuse_unkept(asked)
-            committed = core.sink_decide(
-                self.engine.now(), query, batch, parts, asked.settled(), asked.lineage,
-                name=asked.name, once=asked.once, skip_late=asked.skip_late, drop=asked.dropped(), owner=asked.owner,
-            )  # fmt: skip
+            committed = core.sink_decide(self.engine.now(), asked.of_core(), parts, drop=asked.dropped())
             self._handover.when_persisted(committed.lsn, answer, committed)
 
         self.stages.hold(given)
@@ -371,7 +371,7 @@ class SinkActions(StreamActions):
             self._let_go(given, parts)
             return committed
         self.stages.release([stem for stem in given if all(stem != part.stage for part in parts)])
-        return self.copier.finish(query, batch, sound=True).wait(caller.gone)
+        return self.copier.finish(asked.query, asked.batch, sound=True).wait(caller.gone)
 
     def _let_go(self, given: Sequence[str], parts: Sequence[DecidedPart]) -> None:
         """As it was before; stages that were made of others go."""
@@ -447,9 +447,5 @@ class SinkActions(StreamActions):
         if asked.behind:
             answer.give(None)
             return
-        committed = engine.core.sink_commit(
-            engine.now(), asked.query, asked.batch, publishes, asked.settled(), asked.lineage,
-            name=asked.name, once=asked.once, mandatory=asked.mandatory, skip_late=asked.skip_late,
-            drop=asked.dropped(), owner=asked.owner,
-        )  # fmt: skip
+        committed = engine.core.sink_commit(engine.now(), asked.of_core(), publishes, drop=asked.dropped())
         self._handover.when_persisted(committed.lsn, answer, committed)
