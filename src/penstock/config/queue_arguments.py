@@ -107,12 +107,7 @@ def read_policy(
     if not isinstance(name, str) or not name:
         raise InvalidArgument(f"a {what} needs a name, not {name!r}")
     where = "" if origin == "file" else f"{what} '{name}': "  # of a file, its place says that
-    if not isinstance(pattern, str):
-        raise InvalidArgument(f"{where}the pattern {'is missing' if pattern is None else f'{pattern!r} is not text'}")
-    try:
-        compile_pattern(pattern)
-    except PatternError as error:
-        raise InvalidArgument(f"{where}pattern '{pattern}': {error}") from None
+    found = _read_pattern(where, pattern)
     if not isinstance(priority, int) or isinstance(priority, bool) or abs(priority) > 2**31:
         raise InvalidArgument(f"{where}priority {priority!r} is not a whole number of 32 bits")
     if apply_to not in APPLY_TO:
@@ -126,8 +121,18 @@ def read_policy(
     except BadValue as bad:
         raise InvalidArgument(f"{where}{bad.key}: {bad}") from None
     return Policy(
-        vhost, name, pattern, dict(table), settings, alternate, priority, apply_to, operator, origin
+        vhost, name, found, dict(table), settings, alternate, priority, apply_to, operator, origin
     )  # fmt: skip
+
+
+def _read_pattern(where: str, pattern: object) -> str:
+    if not isinstance(pattern, str):
+        raise InvalidArgument(f"{where}the pattern {'is missing' if pattern is None else f'{pattern!r} is not text'}")
+    try:
+        compile_pattern(pattern)
+    except PatternError as error:
+        raise InvalidArgument(f"{where}pattern '{pattern}': {error}") from None
+    return pattern
 
 
 def _read_definition(definition: Mapping[str, object], *, operator: bool) -> tuple[dict[str, object], str | None]:

@@ -364,6 +364,20 @@ class Telling:
 
     def _settled(self, records: Sequence[_Record]) -> Iterator[Told]:
         """Of each queue all that ended in a batch, in few spans; not what the other side has told itself."""
+        ended, barriers = self._ended(records)
+        for (number, twins), some in ended.items():
+            shared = self._home.shared_as(number, self._to.name)
+            if shared is not None:
+                for spans in _portions(self._known(merged(some))):
+                    yield Told(*shared, spans, twins=twins)
+        for number, let_go in barriers:  # a site that takes its messages for no barriers has them wait for it
+            shared = self._home.shared_as(number, self._to.name)
+            own = tuple([span for span in self._known(let_go) if span[0] == self._home.origin])
+            if shared is not None and own:
+                yield Told(*shared, own)
+
+    def _ended(self, records: Sequence[_Record]) -> tuple[dict[tuple[int, bool], list[Ints]], list[tuple[int, Ints]]]:
+        """Pairs by queue and whether they were twins, and the barriers that were let go, by queue."""
         ended, barriers = dict[tuple[int, bool], list[Ints]](), list[tuple[int, Ints]]()
         for _, kind, _, header, body in records:
             if kind not in ENDED or not body:
@@ -376,16 +390,7 @@ class Telling:
                 barriers.append((number, ints(pairs).reshape(-1, 2)))
             elif len(pairs):
                 ended.setdefault((number, said.get("reason") == TWIN), []).append(ints(pairs).reshape(-1, 2))
-        for (number, twins), some in ended.items():
-            shared = self._home.shared_as(number, self._to.name)
-            if shared is not None:
-                for spans in _portions(self._known(merged(some))):
-                    yield Told(*shared, spans, twins=twins)
-        for number, let_go in barriers:  # a site that takes its messages for no barriers has them wait for it
-            shared = self._home.shared_as(number, self._to.name)
-            own = tuple([span for span in self._known(let_go) if span[0] == self._home.origin])
-            if shared is not None and own:
-                yield Told(*shared, own)
+        return ended, barriers
 
     def _known(self, pairs: Ints) -> Iterator[tuple[int, int, int]]:
         """Messages of this log, pairs ascending, as every site knows them."""

@@ -37,7 +37,7 @@ def places(queue: Contents, *states: State) -> Iterator[Place]:
 
 
 def _places(queue: Contents) -> Iterator[Place]:
-    main, returned, tail, delays = queue.main, queue.returned, queue.tail, queue.delays
+    main, returned, tail = queue.main, queue.returned, queue.tail
     if main.count:
         loose = main.copies if isinstance(main, PriorityOrder) and main.in_rows else None
         yield Place(
@@ -58,17 +58,7 @@ def _places(queue: Contents) -> Iterator[Place]:
         )  # fmt: skip
     if queue.held:
         yield from _held(queue)
-    if delays.retries.count:
-        late = delays.retries
-        yield Place(
-            "delayed", "retries", late.count, back=late.runs, page=late.page,
-            extract=lambda wanted: _undelayed(queue, late.extract(wanted)),
-        )  # fmt: skip
-    if delays.scheduled.count:
-        yield Place(
-            "delayed", "scheduled", delays.scheduled.count, delays.scheduled.chunks, page=delays.scheduled.page,
-            extract=lambda wanted: _undelayed(queue, delays.unschedule(wanted)), between=delays.scheduled.within,
-        )  # fmt: skip
+    yield from _delayed(queue)
     if queue.leased:
         yield Place(
             "leased", "leases", queue.leased, back=lambda: (run for run, _ in leased(queue)),
@@ -79,6 +69,21 @@ def _places(queue: Contents) -> Iterator[Place]:
         yield from _foreign(queue.foreign)
     if queue.letters.count:
         yield Place("dying", "letters", queue.letters.count, back=queue.letters.runs)
+
+
+def _delayed(queue: Contents) -> Iterator[Place]:
+    delays = queue.delays
+    late, scheduled = delays.retries, delays.scheduled
+    if late.count:
+        yield Place(
+            "delayed", "retries", late.count, back=late.runs, page=late.page,
+            extract=lambda wanted: _undelayed(queue, late.extract(wanted)),
+        )  # fmt: skip
+    if scheduled.count:
+        yield Place(
+            "delayed", "scheduled", scheduled.count, scheduled.chunks, page=scheduled.page,
+            extract=lambda wanted: _undelayed(queue, delays.unschedule(wanted)), between=scheduled.within,
+        )  # fmt: skip
 
 
 def _of_shares(queue: Contents, shares: Shares) -> Iterator[Place]:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from heapq import heapify, heapreplace
 from itertools import chain
 from typing import TYPE_CHECKING
@@ -415,20 +415,26 @@ def _one_by_one(queue: Contents, now: Now, sink: Sink, budget: int) -> None:
 def _wanting(queue: Contents, order: Sequence[Consumer]) -> tuple[Key, list[Consumer]] | None:
     """The oldest message that somebody with room wants, and those of the highest priority who want it."""
     free = [consumer for consumer in order if consumer.room > 0]
-    heads: dict[TargetList | None, Key | None] = {}
-    for consumer in free:
-        targets = consumer.targets
-        if targets not in heads:
-            heads[targets] = queue.head() if targets is None else targets.head(queue.main)
+    heads = {
+        targets: queue.head() if targets is None else targets.head(queue.main)
+        for targets in dict.fromkeys([consumer.targets for consumer in free])
+    }
     if queue.roster.silent:
-        speaking = [one.targets for one in free if one.targets is not None and not one.silent]
-        first, _ = to_look(speaking, queue.main)
-        free = [one for one in free if not one.silent or (heads[one.targets] or END) < first]
+        free = _in_turn(queue, free, heads)
     oldest = min([key for one in free if (key := heads[one.targets]) is not None], default=None)
     if oldest is None:
         return None
     wanting = [consumer for consumer in free if heads[consumer.targets] == oldest]
     return oldest, [consumer for consumer in wanting if consumer.level == wanting[0].level]
+
+
+def _in_turn(
+    queue: Contents, free: Sequence[Consumer], heads: Mapping[TargetList | None, Key | None]
+) -> list[Consumer]:
+    """Without those who are silent, where somebody else has still to look at what they would be given."""
+    speaking = [one.targets for one in free if one.targets is not None and not one.silent]
+    first, _ = to_look(speaking, queue.main)
+    return [one for one in free if not one.silent or (heads[one.targets] or END) < first]
 
 
 def _count_at_once(consumer: Consumer, count: int) -> int:
