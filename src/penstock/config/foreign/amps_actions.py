@@ -11,7 +11,7 @@ from typing import NamedTuple, cast
 
 from penstock.config.foreign import amps_elements
 from penstock.config.foreign.amps_elements import Fields, Row, read_fields, stray, unknown
-from penstock.config.foreign.converted import Book, Element, Path_, Place, Verdict
+from penstock.config.foreign.converted import Book, Element, Path_, Place, Table, Verdict
 from penstock.errors import InvalidArgument
 from penstock.records.cron import parse_schedule
 from penstock.records.dataclass import dataclass
@@ -106,16 +106,15 @@ def _step(book: Book, element: Element, modules: Mapping[str, Module]) -> Step |
 
 
 def _add(book: Book, element: Element, ons: list[Step], dos: list[Step], condition: Element | None) -> None:
-    places: dict[Path_, Place] = {}
-    on = [_on(book, step, ("on", at), places) for at, step in enumerate(ons)]
-    do = [_do(book, step, ("do", at), places) for at, step in enumerate(dos)]
-    table: dict[str, object] = {"on": on[0] if len(on) == 1 else on}
+    table = Table()
+    on = [_on(book, step, ("on", at), table.places) for at, step in enumerate(ons)]
+    do = [_do(book, step, ("do", at), table.places) for at, step in enumerate(dos)]
+    table.values["on"] = on[0] if len(on) == 1 else on
     if condition is not None:
-        table["if"] = condition.text
-        places["if",] = condition.place("<Action>")
-    table["do"] = do[0] if len(do) == 1 else do
-    _as_written(places, len(on), len(do))
-    book.add("action", table, Place(element.file, element.line, "<Action>"), places)
+        table.put("if", condition.text, condition.place("<Action>"))
+    table.values["do"] = do[0] if len(do) == 1 else do
+    _as_written(table.places, len(on), len(do))
+    book.add("action", table, Place(element.file, element.line, "<Action>"))
 
 
 def _as_written(places: dict[Path_, Place], ons: int, dos: int) -> None:

@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import TypeAlias, cast
 
-from penstock.config.foreign.converted import Book, Element, Place, Verdict
+from penstock.config.foreign.converted import Book, Element, Place, Table, Verdict
 from penstock.config.queue_values import COUNT_MAX, TEN_YEARS_US
 from penstock.errors import known_name
 from penstock.records.dataclass import dataclass
@@ -318,6 +318,12 @@ class Fields:
     def place(self, key: str) -> Place:
         """Where a key stands."""
         return self.elements[key].place(self.of)
+
+    def into(self, table: Table, *keys: str) -> None:
+        """Put the values of these keys, as far as there are any, into a table."""
+        for key in keys:
+            if key in self.values:
+                table.put(key, self.values[key], self.place(key))
 
 
 def said(element: Element) -> str:

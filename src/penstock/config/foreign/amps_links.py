@@ -12,7 +12,7 @@ from typing import cast
 
 from penstock.config.foreign import amps_elements
 from penstock.config.foreign.amps_elements import seen, stray, unknown
-from penstock.config.foreign.converted import Book, Element, Path_, Place, Verdict
+from penstock.config.foreign.converted import Book, Element, Path_, Place, Table, Verdict
 from penstock.errors import known_name
 from penstock.records.message_types import JSON
 from penstock.records.regular_expressions import SPECIAL, topic_pattern
@@ -50,7 +50,7 @@ def read_replication(book: Book, element: Element) -> None:
 
 def _read_destination(book: Book, element: Element) -> None:
     of, before = "<Destination>", len(book.mistakes)
-    table, places = dict[str, object](), dict[Path_, Place]()
+    table = Table()
     _others(book, element, of, _KNOWN, _NOTHING)
     for tag in ("SyncType", "Topic", "Transport"):
         if not element.all(tag):
@@ -58,27 +58,25 @@ def _read_destination(book: Book, element: Element) -> None:
     for tag in _ONCE:
         for again in element.all(tag)[1:]:
             book.wrong(again.place(of), f"is there twice ({seen(element.all(tag)[0], again)})")
-    _read_name(book, element, table, places)
+    _read_name(book, element, table)
     for kind in element.all("SyncType")[:1]:
         try:
             if amps_elements.words("sync", "async")(kind.text) == "sync":
-                table["sync"] = True
-                places["sync",] = kind.place(of)
+                table.put("sync", True, kind.place(of))
         except ValueError as error:
             book.wrong(kind.place(of), str(error))
     groups = [one.text for one in element.all("PassThrough")]
     if groups:
-        table["pass_through"] = groups
-        places["pass_through",] = element.all("PassThrough")[0].place(of)
-    topics = [_topic(book, topic, places, number) for number, topic in enumerate(element.all("Topic"))]
-    table["topic"] = topics
+        table.put("pass_through", groups, element.all("PassThrough")[0].place(of))
+    topics = [_topic(book, topic, table.places, number) for number, topic in enumerate(element.all("Topic"))]
+    table.values["topic"] = topics
     if element.all("Topic"):
-        places["topic",] = element.all("Topic")[0].place(of)
+        table.places["topic",] = element.all("Topic")[0].place(of)
     if len(book.mistakes) == before:
-        _topics_of_queues(book, topics, places)
-    table["to"] = _addresses(book, element, table, places)
+        _topics_of_queues(book, topics, table.places)
+    table.values["to"] = _addresses(book, element, table)
     if len(book.mistakes) == before:
-        book.add("link", table, Place(element.file, element.line, of), places)
+        book.add("link", table, Place(element.file, element.line, of))
 
 
 def _others(book: Book, element: Element, of: str, known: Iterable[str], why: str) -> None:
@@ -94,20 +92,18 @@ def _others(book: Book, element: Element, of: str, known: Iterable[str], why: st
             book.remark(Verdict.NO_MEANING, child.place(of), why)
 
 
-def _read_name(book: Book, element: Element, table: dict[str, object], places: dict[Path_, Place]) -> None:
+def _read_name(book: Book, element: Element, table: Table) -> None:
     names, groups = element.all("Name"), element.all("Group")
     if not names and not groups:
         book.wrong(element.place("<Replication>"), "has neither <Name> nor <Group>: which instance is it?")
         return
     one = (names or groups)[0]
-    table["name"] = one.text
-    places["name",] = one.place("<Destination>")
+    table.put("name", one.text, one.place("<Destination>"))
     if not names:
         why = f"a link is to one instance, which has to be called {one.text!r}"
         book.remark(Verdict.DIFFERS, one.place("<Destination>"), why)
     elif groups:
-        table["group"] = groups[0].text
-        places["group",] = groups[0].place("<Destination>")
+        table.put("group", groups[0].text, groups[0].place("<Destination>"))
 
 
 def _topic(book: Book, element: Element, places: dict[Path_, Place], number: int) -> dict[str, object]:
@@ -153,11 +149,11 @@ def _matcher(pattern: str) -> Callable[[str], bool]:
     return lambda name: not SPECIAL.intersection(name) and bool(matches(name))
 
 
-def _addresses(book: Book, element: Element, table: dict[str, object], places: dict[Path_, Place]) -> list[str]:
+def _addresses(book: Book, element: Element, table: Table) -> list[str]:
     """Those of all transports, in their order: the next is tried where one does not answer."""
     out = list[str]()
     for transport in element.all("Transport"):
-        _transport(book, transport, table, places)
+        _transport(book, transport, table)
         kind = next((one.text for one in transport.all("Type")), "")
         scheme = "penstocks" if kind in _SECURE else "penstock"
         found = [one for one in transport.all("InetAddr") if one.text]
@@ -167,7 +163,7 @@ def _addresses(book: Book, element: Element, table: dict[str, object], places: d
             if one.text.isdigit():
                 book.wrong(one.place("<Transport>"), f"{one.text!r} names no host: write host:port")
                 continue
-            places.setdefault(("to",), one.place("<Transport>"))
+            table.places.setdefault(("to",), one.place("<Transport>"))
             out.append(f"{scheme}://{one.text}")
             book.remark(
                 Verdict.DIFFERS,
@@ -177,7 +173,7 @@ def _addresses(book: Book, element: Element, table: dict[str, object], places: d
     return out
 
 
-def _transport(book: Book, element: Element, table: dict[str, object], places: dict[Path_, Place]) -> None:
+def _transport(book: Book, element: Element, table: Table) -> None:
     """Its type, and the files of its TLS; what of it is said elsewhere here."""
     of = "<Transport>"
     _others(book, element, of, (*_OF_TRANSPORT, *_FILES, *_LEFT_OUT), _NOTHING)
@@ -188,8 +184,8 @@ def _transport(book: Book, element: Element, table: dict[str, object], places: d
             book.wrong(one.place(of), f"{one.text!r} is not one of {', '.join(known)}{hint}")
     for tag, key in _FILES.items():
         for one in element.all(tag):
-            before = cast("str", table.setdefault(key, one.text))
-            places.setdefault((key,), one.place(of))
+            before = cast("str", table.values.setdefault(key, one.text))
+            table.places.setdefault((key,), one.place(of))
             if before != one.text:
                 book.remark(
                     Verdict.DIFFERS, one.place(of), f"a link has one {key} for all of its addresses: {before!r}"

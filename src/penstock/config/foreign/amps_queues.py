@@ -24,7 +24,7 @@ from penstock.config.foreign.amps_elements import (
     stray,
     unknown,
 )
-from penstock.config.foreign.converted import Book, Element, Path_, Place, Verdict
+from penstock.config.foreign.converted import Book, Element, Place, Table, Verdict
 from penstock.config.queue_settings import QUEUE_KEYS
 from penstock.records.message_types import JSON
 from penstock.records.regular_expressions import SPECIAL
@@ -86,13 +86,21 @@ def _type(element: Element) -> str:
     return next((child.text for child in element.all("MessageType")), "")
 
 
-def _start(book: Book, element: Element, fields: Fields) -> tuple[dict[str, object], dict[Path_, Place]] | None:
-    if not named(book, element, fields):
-        return None
-    table: dict[str, object] = {"name": fields.values["name"]}
-    places: dict[Path_, Place] = {("name",): fields.place("name")}
-    typed(fields, table, places)
-    return table, places
+def _start(book: Book, element: Element, fields: Fields) -> Table | None:
+    return begun(fields) if named(book, element, fields) else None
+
+
+def begun(fields: Fields) -> Table:
+    """A table with the name, and the message type where it is not the one that goes without saying."""
+    table = Table()
+    fields.into(table, "name")
+    _typed(fields, table)
+    return table
+
+
+def _typed(fields: Fields, table: Table) -> None:
+    if fields.values.get("message_type", JSON) != JSON:
+        fields.into(table, "message_type")
 
 
 def _refused(book: Book, fields: Fields, reasons: dict[str, str]) -> None:
@@ -101,25 +109,20 @@ def _refused(book: Book, fields: Fields, reasons: dict[str, str]) -> None:
             book.remark(Verdict.REFUSED, fields.place(key), why)
 
 
-def _close(book: Book, section: str, element: Element, table: dict[str, object], places: dict[Path_, Place]) -> None:
-    book.add(section, table, Place(element.file, element.line, said(element)), places)
+def _close(book: Book, section: str, element: Element, table: Table) -> None:
+    book.add(section, table, Place(element.file, element.line, said(element)))
 
 
 def _read_topic(book: Book, element: Element) -> None:
     fields = read_fields(book, element, TOPIC)
-    begun = _start(book, element, fields)
+    table = _start(book, element, fields)
     _refused(book, fields, _TOPIC_REFUSED)
-    if begun is None:
+    if table is None:
         return
-    table, places = begun
     if "key" in fields:
-        table["key"] = fields.values["key"]
-        places["key",] = fields.place("key")
-        if "key_domain" in fields:
-            table["key_domain"] = fields.values["key_domain"]
-            places["key_domain",] = fields.place("key_domain")
+        fields.into(table, "key", "key_domain")
     elif "key_generator" not in fields.elements:
-        table["key_from"] = "publisher"  # as the documents have it: no <Key>, so each message brings its own
+        table.values["key_from"] = "publisher"  # as the documents have it: no <Key>, so each message brings its own
     if "key_domain" in fields and "key" not in fields:
         book.wrong(fields.place("key_domain"), "belongs to keys that come from <Key>")
     lifetime = fields.text("expiration")
@@ -132,25 +135,23 @@ def _read_topic(book: Book, element: Element) -> None:
             book.wrong(fields.place("expiration"), f"{error}, enabled or disabled")
             read = None
         if read is not None:
-            table["expiration"] = read
-            places["expiration",] = fields.place("expiration")
-    _close(book, "topic", element, table, places)
+            table.put("expiration", read, fields.place("expiration"))
+    _close(book, "topic", element, table)
 
 
 def _read_view(book: Book, element: Element) -> None:
     fields = read_fields(book, element, VIEW)
-    begun = _start(book, element, fields)
+    table = _start(book, element, fields)
     lists = {key: _texts(book, fields, key, "Field") for key in ("select", "group_by")}
     for key, tag in (("source", "UnderlyingTopic"), ("select", "Projection"), ("group_by", "Grouping")):
         if key not in fields:
             book.wrong(Place(element.file, element.line, fields.of), f"has no <{tag}>")
-    if begun is None or "source" not in fields:
+    if table is None or "source" not in fields:
         return
-    table, places = begun
     source = cast("Element", fields.values["source"])
     joins = _texts(book, fields, "source", "Join") if source.children else []
     if joins:
-        table["join"] = joins
+        table.values["join"] = joins
         if "filter" in fields:
             book.wrong(
                 fields.place("filter"),
@@ -159,14 +160,13 @@ def _read_view(book: Book, element: Element) -> None:
     elif not source.text:
         book.wrong(fields.place("source"), "is empty")
     else:
-        table["source"] = source.text
-    table["select"] = ", ".join(lists["select"])
-    table["group_by"] = lists["group_by"]
-    for key in ("filter", "conflation", "join_null_equivalency"):
-        if key in fields:
-            table[key] = fields.values[key]
-    places.update({(key,): fields.place(key) for key in table if key in fields.elements})
-    _close(book, "view", element, table, places)
+        table.put("source", source.text, fields.place("source"))
+    for key, value in (("select", ", ".join(lists["select"])), ("group_by", lists["group_by"])):
+        table.values[key] = value
+        if key in fields.elements:
+            table.places[key,] = fields.place(key)
+    fields.into(table, "filter", "conflation", "join_null_equivalency")
+    _close(book, "view", element, table)
 
 
 def _texts(book: Book, fields: Fields, key: str, tag: str) -> list[str]:
@@ -187,19 +187,15 @@ def _texts(book: Book, fields: Fields, key: str, tag: str) -> list[str]:
 
 def _read_conflated(book: Book, element: Element) -> None:
     fields = read_fields(book, element, CONFLATED_TOPIC)
-    begun = _start(book, element, fields)
+    table = _start(book, element, fields)
     _refused(book, fields, _CONFLATED_REFUSED)
     if "source" not in fields.elements:
         book.wrong(Place(element.file, element.line, fields.of), "has no <UnderlyingTopic>")
-    if begun is None:
+    if table is None:
         return
-    table, places = begun
-    for key in ("source", "interval", "filter"):
-        if key in fields:
-            table[key] = fields.values[key]
-            places[key,] = fields.place(key)
-    table.setdefault("interval", "5s")
-    _close(book, "conflated_topic", element, table, places)
+    fields.into(table, "source", "interval", "filter")
+    table.values.setdefault("interval", "5s")
+    _close(book, "conflated_topic", element, table)
 
 
 _ONE_OF = ("priority_expression", "barrier_expression", "target_queue_depth")
@@ -217,22 +213,18 @@ def read_queue(book: Book, element: Element) -> None:
         return
     _impossible(book, element, fields)
     kind = QUEUE_KINDS[element.name]
-    table: dict[str, object] = {"name": fields.values["name"]}
-    places: dict[Path_, Place] = {("name",): fields.place("name")}
+    table = Table()
+    fields.into(table, "name")
     if kind != "distributed":
-        table["kind"] = kind
-        places["kind",] = element.place()
-    typed(fields, table, places)
-    for key in fields.values:
-        if key not in {"name", "message_type"} and fields.values[key] is not False:
-            table[key] = fields.values[key]
-            places[key,] = fields.place(key)
+        table.put("kind", kind, element.place())
+    _typed(fields, table)
+    skipped = ("name", "message_type")
+    fields.into(table, *(key for key, value in fields.values.items() if key not in skipped and value is not False))
     for key, value in _DEFAULTS.items():
         if key in QUEUE_KEYS:
-            table.setdefault(key, value)
+            table.values.setdefault(key, value)
     _topics(book, element, fields)
-    place = Place(element.file, element.line, said(element))
-    book.add("queue", table, place, places)
+    _close(book, "queue", element, table)
 
 
 def named(book: Book, element: Element, fields: Fields) -> bool:
@@ -241,13 +233,6 @@ def named(book: Book, element: Element, fields: Fields) -> bool:
         if key not in fields.elements:
             book.wrong(Place(element.file, element.line, said(element)), f"has no <{tag}>")
     return "name" in fields and "message_type" in fields
-
-
-def typed(fields: Fields, table: dict[str, object], places: dict[Path_, Place]) -> None:
-    """The message type, where it is not the one that goes without saying."""
-    if fields.values["message_type"] != JSON:
-        table["message_type"] = fields.values["message_type"]
-        places["message_type",] = fields.place("message_type")
 
 
 def _impossible(book: Book, element: Element, fields: Fields) -> None:

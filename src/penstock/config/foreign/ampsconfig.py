@@ -45,13 +45,12 @@ from penstock.config.foreign.amps_elements import (
     unknown,
 )
 from penstock.config.foreign.amps_links import read_replication
-from penstock.config.foreign.amps_queues import read_sow, typed
+from penstock.config.foreign.amps_queues import begun, read_sow
 from penstock.config.foreign.converted import (
     BYTES_MAX,
     Book,
     Converted,
     Element,
-    Path_,
     Place,
     Verdict,
     parse_xml,
@@ -294,11 +293,7 @@ def _logged(book: Book, element: Element, patterns: list[str]) -> None:
     if _is_view(book, name):
         book.remark(Verdict.NO_MEANING, place, f"{name!r} is a queue: its state is always in the log")
     elif not any(topic.get("name") == name for topic in book.tables("topic")):
-        table: dict[str, object] = {"name": name}
-        places: dict[Path_, Place] = {("name",): place}
-        if "message_type" in fields:
-            typed(fields, table, places)
-        book.add("topic", table, Place(element.file, element.line, fields.of), places)
+        book.add("topic", begun(fields), Place(element.file, element.line, fields.of))
 
 
 def _is_view(book: Book, name: str) -> bool:

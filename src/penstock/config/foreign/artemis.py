@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 
 from penstock.config.address_settings import ADDRESS_KEYS, ELSEWHERE
-from penstock.config.foreign.converted import Book, Converted, Element, Path_, Place, Verdict
+from penstock.config.foreign.converted import Book, Converted, Element, Place, Table, Verdict
 from penstock.config.queue_values import COUNT_MAX
 from penstock.records.address_settings import LAST_VALUE, last_value
 from penstock.units import format_duration
@@ -160,7 +160,7 @@ def _address(book: Book, element: Element) -> None:
             f"{len(anycast)} anycast queues share its messages there; here each queue would have all of them",
         )
     if not anycast and not multicast:
-        book.add("topic", {"name": address}, place, {})
+        book.add("topic", Table({"name": address}), place)
     for queue in (*anycast, *multicast):
         _queue(book, queue, address)
 
@@ -170,27 +170,25 @@ def _queue(book: Book, element: Element, address: str) -> None:
     if name is None:
         return
     place = element.place()._replace(what=f'<queue> "{name}"')
-    table: dict[str, object] = {"name": name}
-    places: dict[Path_, Place] = {}
+    table = Table({"name": name})
     if name != address:
-        table["underlying_topic"] = address
+        table.values["underlying_topic"] = address
     for attribute, value in element.attributes.items():
         at = place._replace(what=f"{attribute} of {place.what}")
         if attribute == "name" or value == _NEUTRAL.get(attribute):
             continue
         key = _OF_QUEUE.get(attribute)
         if key is not None:
-            table[key] = last_value(value) if attribute == "last-value-key" else _typed(attribute, value)
-            places[key,] = at
+            table.put(key, last_value(value) if attribute == "last-value-key" else _typed(attribute, value), at)
         elif attribute == "last-value" and value == "true":
-            table.setdefault("last_value_key", last_value(LAST_VALUE))
+            table.values.setdefault("last_value_key", last_value(LAST_VALUE))
         elif attribute in _REFUSED_OF_QUEUE:
             book.remark(Verdict.REFUSED, at, _REFUSED_OF_QUEUE[attribute])
         else:
             book.remark(Verdict.NO_MEANING, at, "is not read")
     for child in element.children:
-        _part_of_queue(book, table, child, child.place(place.what))
-    book.add("queue", table, place, places)
+        _part_of_queue(book, table.values, child, child.place(place.what))
+    book.add("queue", table, place)
 
 
 def _part_of_queue(book: Book, table: dict[str, object], child: Element, at: Place) -> None:
@@ -211,28 +209,24 @@ def _setting(book: Book, element: Element, markers: str) -> None:
     if match is None:
         return
     place = element.place()._replace(what=f'<address-setting> "{match}"')
-    table: dict[str, object] = {"pattern": match}
+    table = Table({"pattern": match})
     if len(markers) == 2 and len(match) > 2 and (match[0], match[-1]) == (markers[0], markers[1]):
-        table = {"pattern": match[1:-1], "literal": True}
+        table = Table({"pattern": match[1:-1], "literal": True})
     for child in element.children:
-        key = child.name.replace("-", "_")
+        key, at = child.name.replace("-", "_"), child.place(place.what)
+        table.places[key,] = at
         if key in ELSEWHERE:
-            book.remark(Verdict.NO_MEANING, child.place(place.what), ELSEWHERE[key])
+            book.remark(Verdict.NO_MEANING, at, ELSEWHERE[key])
             continue
         if child.text == _NEUTRAL_OF_ADDRESS.get(child.name):
             continue
         if key not in ADDRESS_KEYS:
-            book.remark(Verdict.REFUSED, child.place(place.what), f"{child.text!r} has no equal here")
+            book.remark(Verdict.REFUSED, at, f"{child.text!r} has no equal here")
             continue
-        if key in table:
-            book.wrong(child.place(place.what), "is there twice")
-        table[key] = _value(child)
-    book.add(
-        "address",
-        table,
-        place,
-        {(child.name.replace("-", "_"),): child.place(place.what) for child in element.children},
-    )
+        if key in table.values:
+            book.wrong(at, "is there twice")
+        table.values[key] = _value(child)
+    book.add("address", table, place)
 
 
 def _value(element: Element) -> object:

@@ -99,6 +99,19 @@ def refusal(mistakes: Sequence[T], told: Callable[[T], str]) -> SettingsError:
 
 
 @dataclass(slots=True)
+class Table:
+    """One of a list of tables, and where its values were read."""
+
+    values: dict[str, object] = field(default_factory=dict[str, object])
+    places: dict[Path_, Place] = field(default_factory=dict[Path_, Place])
+
+    def put(self, key: str, value: object, place: Place) -> None:
+        """A value that was read there."""
+        self.values[key] = value
+        self.places[key,] = place
+
+
+@dataclass(slots=True)
 class Book:
     """What a reader has gathered so far."""
 
@@ -113,16 +126,15 @@ class Book:
         self.plain.setdefault(section, {})[key] = value
         self.places[section, key] = place
 
-    def add(self, section: str, table: dict[str, object], place: Place, places: Mapping[Path_, Place]) -> int:
-        """One more table of a list of tables; `places` are those of its keys.  Returns its index."""
+    def add(self, section: str, table: Table, place: Place) -> None:
+        """One more table of a list of tables."""
         tables = self.lists.setdefault(section, [])
         index = len(tables)
-        tables.append(table)
+        tables.append(table.values)
         self.places.setdefault((section,), place)
         self.places[section, index] = place
-        for path, where in places.items():
+        for path, where in table.places.items():
             self.places[(section, index, *path)] = where
-        return index
 
     def tables(self, section: str) -> Sequence[Mapping[str, object]]:
         """The tables of a list so far."""

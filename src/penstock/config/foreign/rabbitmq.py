@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple, cast
 
-from penstock.config.foreign.converted import Book, Converted, Path_, Place, Verdict
+from penstock.config.foreign.converted import Book, Converted, Place, Table, Verdict
 from penstock.config.foreign.rabbitmq_people import (
     VHOST_LIMITS,
     Permission,
@@ -56,6 +56,8 @@ _USUAL: Mapping[str, object] = {
     "auto_delete": False,
     "internal": False,
     "arguments": dict[str, object](),
+    "destination_type": "queue",
+    "key": "",
 }
 _USUAL_OF_POLICIES: Mapping[str, object] = {"vhost": "/", "apply_to": "all", "priority": 0}
 VHOST_COMPONENT = "vhost-limits"
@@ -137,7 +139,7 @@ def _vhosts(book: Book, top: Mapping[str, object], shown: str, default_vhost: st
         elif kind not in (None, "classic", "undefined"):
             book.remark(Verdict.DIFFERS, vhost.place, f"default_queue_type {kind!r} is no type of queues here")
         if name and (name != "/" or more):
-            book.add("vhost", {"name": name, **more}, vhost.place, {})
+            book.add("vhost", Table({"name": name, **more}), vhost.place)
     return names
 
 
@@ -216,7 +218,7 @@ def _users(book: Book, top: Mapping[str, object], shown: str) -> list[str]:
         table = user_table(book, user.values, user.place)
         if table is not None:
             names.append(str(table["name"]))
-            book.add("user", table, user.place, {})
+            book.add("user", Table(table), user.place)
     return names
 
 
@@ -259,7 +261,7 @@ def _limits_of_vhosts(book: Book, top: Mapping[str, object], shown: str, default
             if vhost not in listed:
                 limits = limits_of(book, out[vhost], VHOST_LIMITS, item.place)
                 if limits:
-                    book.add("vhost", {"name": vhost, **limits}, item.place, {})
+                    book.add("vhost", Table({"name": vhost, **limits}), item.place)
     return out
 
 
@@ -294,7 +296,7 @@ def _policy(book: Book, item: Item, default_vhost: str, *, operator: bool = Fals
         "definition": definition,
     }
     kept = {key: value for key, value in table.items() if value != _USUAL_OF_POLICIES.get(key)}
-    book.add("operator_policy" if operator else "policy", kept, item.place, {})
+    book.add("operator_policy" if operator else "policy", Table(kept), item.place)
 
 
 def _exchange(book: Book, item: Item, default_vhost: str) -> None:
@@ -313,7 +315,12 @@ def _exchange(book: Book, item: Item, default_vhost: str) -> None:
         "internal": _truth(book, item, "internal", default=False),
         "arguments": dict(_arguments(book, item)),
     }
-    book.add("exchange", {key: value for key, value in table.items() if value != _USUAL.get(key)}, item.place, {})
+    book.add("exchange", Table(_unusual(table)), item.place)
+
+
+def _unusual(table: Mapping[str, object]) -> dict[str, object]:
+    """What of it does not go without saying."""
+    return {key: value for key, value in table.items() if value != _USUAL.get(key)}
 
 
 def _queue(book: Book, item: Item, default_vhost: str) -> None:
@@ -321,25 +328,22 @@ def _queue(book: Book, item: Item, default_vhost: str) -> None:
     vhost = _text(book, item, "vhost", default_vhost)
     if not name:
         return
-    table: dict[str, object] = {"name": name}
-    if vhost != "/":
-        table["vhost"] = vhost
     arguments = _arguments(book, item)
     if lost := lost_by(arguments):
         book.remark(Verdict.DIFFERS, item.place, lost)
-    if not _truth(book, item, "durable", default=True):
-        table["durable"] = False
-    if _truth(book, item, "auto_delete", default=False):
-        table["auto_delete"] = True
-    table["fairness_model"] = "round-robin"
-    places: dict[Path_, Place] = {}
+    life: dict[str, object] = {
+        "vhost": vhost,
+        "durable": _truth(book, item, "durable", default=True),
+        "auto_delete": _truth(book, item, "auto_delete", default=False),
+    }
+    table = Table({"name": name, **_unusual(life), "fairness_model": "round-robin"})
     kind = QUEUE_TYPES.get(str(arguments.get(argument_name("queue_type"))), QUEUE_TYPES["classic"])
     for argument, value in arguments.items():
         place = item.place._replace(what=f"{item.place.what} {argument}")
-        _argument(book, table, places, argument, value, place, kind)
+        _argument(book, table, argument, value, place, kind)
     if arguments:
-        table["arguments"] = dict(arguments)
-    book.add("queue", table, item.place, places)
+        table.values["arguments"] = dict(arguments)
+    book.add("queue", table, item.place)
 
 
 def _goes_without_saying(key: str | None, harmless: tuple[object, ...] | None, value: object) -> bool:
@@ -349,12 +353,9 @@ def _goes_without_saying(key: str | None, harmless: tuple[object, ...] | None, v
     return harmless is not None and any(value == one and type(value) is type(one) for one in harmless)
 
 
-def _argument(
-    book: Book, table: dict[str, object], places: dict[Path_, Place], argument: str, value: object, place: Place,
-    kind: QueueType,
-) -> None:  # fmt: skip
+def _argument(book: Book, table: Table, argument: str, value: object, place: Place, kind: QueueType) -> None:
     if argument == DEDUPLICATION and isinstance(value, bool):
-        table |= DEDUPLICATES if value else {}
+        table.values |= DEDUPLICATES if value else {}
         return
     key, harmless = _OURS.get(argument), HARMLESS_ARGUMENTS.get(argument)
     if key == "queue_type" and value not in QUEUE_TYPES:
@@ -372,8 +373,7 @@ def _argument(
         verdict = Verdict.NO_MEANING if harmless is None else Verdict.REFUSED
         book.remark(verdict, place, f"{value!r} is {'not known' if harmless is None else 'another kind of queue'}")
         return
-    table[key] = _with_unit(key, value)
-    places[key,] = place
+    table.put(key, _with_unit(key, value), place)
 
 
 def _with_unit(key: str, value: object) -> object:
@@ -391,18 +391,13 @@ def _binding(book: Book, item: Item, default_vhost: str) -> None:
     source, destination = _text(book, item, "source"), _text(book, item, "destination")
     if not source or not destination:
         return  # the default exchange needs no bindings
-    table: dict[str, object] = {"source": source, "destination": destination}
-    kind = _text(book, item, "destination_type", "queue")
-    if kind != "queue":
-        table["destination_type"] = kind
-    key = _text(book, item, "routing_key", "")
-    if key:
-        table["key"] = key
-    vhost = _text(book, item, "vhost", default_vhost)
-    if vhost != "/":
-        table["vhost"] = vhost
-    arguments = dict(_arguments(book, item))
-    if arguments:
-        table["arguments"] = arguments
+    table: dict[str, object] = {
+        "source": source,
+        "destination": destination,
+        "destination_type": _text(book, item, "destination_type", "queue"),
+        "key": _text(book, item, "routing_key", ""),
+        "vhost": _text(book, item, "vhost", default_vhost),
+        "arguments": dict(_arguments(book, item)),
+    }
     place = item.place._replace(what=f'{item.place.what} "{source}" to "{destination}"')
-    book.add("binding", table, place, {})
+    book.add("binding", Table(_unusual(table)), place)

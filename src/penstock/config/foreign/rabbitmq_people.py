@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeVar, cast, get_args
 
-from penstock.config.foreign.converted import Book, Place, Verdict
+from penstock.config.foreign.converted import Book, Place, Table, Verdict
 from penstock.config.queue_values import argument_name
 from penstock.records.password_hashes import IN_SETTINGS, SHA256
 from penstock.records.rights import Tag
@@ -134,10 +134,10 @@ def permit(
         return
     for right in granted:
         said = {"configure": right.configure, "write": right.write, "read": right.read}
-        book.add("permission", _of_user(right.user, right.vhost) | said, right.place, {})
+        book.add("permission", Table(_of_user(right.user, right.vhost) | said), right.place)
     for one in narrower:
         table = _of_user(one.user, one.vhost) | {"exchange": one.exchange, "write": one.write, "read": one.read}
-        book.add("topic_permission", table, one.place, {})
+        book.add("topic_permission", Table(table), one.place)
 
 
 def _parted(items: Iterable[_T], test: Callable[[_T], bool]) -> tuple[list[_T], list[_T]]:
