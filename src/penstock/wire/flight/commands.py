@@ -126,8 +126,8 @@ class Replay:
 
 
 @dataclass(frozen=True, slots=True)
-class Sow:
-    """DoGet: the records of a SOW topic now, or what is available in a queue."""
+class Records:
+    """Which records of a SOW topic, or rows, in which order, and what of each."""
 
     topic: str
     exchange: str = ""
@@ -136,13 +136,19 @@ class Sow:
     order_by: tuple[str, ...] = ()  # expressions, each perhaps with ASC or DESC
     top_n: int | None = None
     skip_n: int = 0
-    batch_size: int = BATCH_MOST
     columns: tuple[str, ...] | None = None
     projection: tuple[str, ...] = ()  # with `grouping`: rows as a view with these would have
     grouping: tuple[str, ...] | None = None
     select: tuple[str, ...] = ()  # as of `Replay`
-    stats: bool = False  # beside an empty last batch: how many records were compared, matched and returned
     shown: tuple[str, ...] = ()  # as of `Replay`
+
+
+@dataclass(frozen=True, slots=True)
+class Sow(Records):
+    """DoGet: the records of a SOW topic now, or what is available in a queue."""
+
+    batch_size: int = BATCH_MOST
+    stats: bool = False  # beside an empty last batch: how many records were compared, matched and returned
     message_type: MessageType = JSON  # as of `Replay`
 
 
@@ -155,27 +161,15 @@ class Sql:
 
 
 @dataclass(frozen=True, slots=True)
-class Subscribe:
+class Subscribe(Records):
     """DoGet: the records of a SOW topic now, then what becomes of them."""
 
-    topic: str
-    exchange: str = ""
-    vhost: str = DEFAULT_VHOST
-    filter: str | None = None
     sow: bool = True  # first the records there are
     delta: bool = False  # changed fields only
     no_empties: bool = False
     oof: bool = False
-    order_by: tuple[str, ...] = ()
-    top_n: int | None = None
-    skip_n: int = 0
-    columns: tuple[str, ...] | None = None
     conflation: str | None = None  # an interval, `auto` or `none`
     conflation_key: tuple[str, ...] = ()
-    projection: tuple[str, ...] = ()  # with `grouping`, as of `Sow`
-    grouping: tuple[str, ...] | None = None
-    select: tuple[str, ...] = ()  # as of `Replay`
-    shown: tuple[str, ...] = ()  # as of `Replay`
 
 
 @dataclass(frozen=True, slots=True)
