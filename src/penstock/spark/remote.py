@@ -15,14 +15,15 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any, TypeVar, cast
 
-import orjson
 import pyarrow as pa
 
 from penstock.client.link import Link, translated
+from penstock.client.outgoing import Upload
 from penstock.client.urls import parse_urls
 from penstock.errors import PenstockError, Unavailable
 from penstock.records.compute import cut
 from penstock.records.dataclass import dataclass
+from penstock.wire.flight.tickets import command
 
 T = TypeVar("T")
 
@@ -76,14 +77,14 @@ class Remote:
 
     def schema(self, operation: str, **fields: object) -> pa.Schema:
         """The schema of a DoGet, without its rows."""
-        return self._again(lambda: self._connected().schema(command(operation, fields)))
+        return self._again(lambda: self._connected().schema(command(operation, **fields)))
 
     def rows(self, operation: str, skip: int = 0, /, **fields: object) -> Iterator[pa.RecordBatch]:
         """The batches of a DoGet whose rows are the same each time; a broken stream is taken up where it broke.
 
         skip: so many rows are left out at the beginning.
         """
-        ticket = command(operation, fields)
+        ticket = command(operation, **fields)
         given = skip
         tries = self._tries()
         while True:
@@ -99,7 +100,7 @@ class Remote:
 
     def gathered(self, operation: str, most: int = 1 << 62, /, **fields: object) -> list[pa.RecordBatch] | None:
         """All batches of a DoGet, of one moment: a broken stream is begun anew.  None when they have more bytes."""
-        ticket = command(operation, fields)
+        ticket = command(operation, **fields)
 
         def gather() -> list[pa.RecordBatch] | None:
             found, size = list[pa.RecordBatch](), 0
@@ -117,29 +118,14 @@ class Remote:
 
     def put(self, operation: str, batches: Sequence[pa.RecordBatch], **fields: object) -> dict[str, Any]:
         """The last answer to an upload of batches of one schema."""
-        return self._again(lambda: self._put(command(operation, fields), batches))
+        return self._again(lambda: self._put(operation, command(operation, **fields), batches))
 
-    def _put(self, text: bytes, batches: Sequence[pa.RecordBatch]) -> dict[str, Any]:
-        writer, reader = self._connected().put(text, batches[0].schema)
-        with translated():
-            try:
-                for batch in batches:
-                    for part in cut(batch, MESSAGE_BYTES):
-                        writer.write_batch(part)
-                rows = sum(batch.num_rows for batch in batches)
-                writer.write_metadata(orjson.dumps({"end": {"rows": rows}}))
-                writer.done_writing()
-                last: dict[str, Any] | None = None
-                while True:
-                    answer = reader.read()
-                    if answer is None:
-                        break
-                    last = orjson.loads(answer.to_pybytes())
-            finally:
-                writer.close()
-        if last is None:
-            raise Unavailable("the server ended an upload without an answer")
-        return last
+    def _put(self, operation: str, text: bytes, batches: Sequence[pa.RecordBatch]) -> dict[str, Any]:
+        with Upload(*self._connected().put(text, batches[0].schema), answers=operation == "publish") as upload:
+            for batch in batches:
+                for part in cut(batch, MESSAGE_BYTES):
+                    upload.send(part)
+            return upload.end()
 
     def _connected(self) -> Link:
         with self._lock:
@@ -219,11 +205,6 @@ def batches_behind(reader: Any, skip: int) -> Iterator[pa.RecordBatch]:
             skip = 0
     finally:
         reader.cancel()  # does nothing to a stream that has ended
-
-
-def command(operation: str, fields: dict[str, object]) -> bytes:
-    """A ticket or descriptor; fields that are None are left out."""
-    return orjson.dumps({operation: {name: value for name, value in fields.items() if value is not None}})
 
 
 @lru_cache(maxsize=16)

@@ -25,7 +25,8 @@ import pyarrow as pa
 from penstock.client.link import Link
 from penstock.client.urls import Address
 from penstock.errors import PenstockError, Unavailable
-from penstock.spark.remote import Remote, Where, batches_behind, command, remote
+from penstock.spark.remote import Remote, Where, batches_behind, remote
+from penstock.wire.flight.tickets import command
 
 WAIT_S = 2.0
 """How long a part waits for a follower that does not have all of it yet."""
@@ -157,7 +158,7 @@ class Followers:
 
         From a follower while one serves, else from the leader.  waits: for one that is behind
         """
-        ticket, given, turn = command(operation, fields), skip, next(self._turn)
+        ticket, given, turn = command(operation, **fields), skip, next(self._turn)
         until = time.monotonic() + (WAIT_S if waits else 0.0)
         for at in range(len(self._all)):
             follower = self._all[(turn + at) % len(self._all)]
