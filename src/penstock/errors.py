@@ -29,6 +29,7 @@ Each class has a stable `code` that is never reused, whether a `retry` may help,
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import islice
 from typing import Any, ClassVar
 
 AROUND = 60
@@ -263,9 +264,17 @@ def shown(value: object) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
+NEAR_MOST = 1_000
+"""Names of which the nearest to a wrong one is told."""
+
+
 def known_name(name: str, known: Iterable[str], otherwise: str = "") -> str:
-    """`; did you mean 'x'?` for the known name that is nearest to an unknown one; otherwise what else is to be said."""
+    """`; did you mean 'x'?` for the known name that is nearest to an unknown one; otherwise what else is to be said.
+
+    Among more than `NEAR_MOST` nobody looks: each takes some 20 us, and strangers make up both.
+    """
     from difflib import get_close_matches  # for mistakes alone
 
-    near = get_close_matches(name, sorted(known), n=1, cutoff=0.6)
+    names = sorted(islice(known, NEAR_MOST + 1))
+    near = get_close_matches(name, names, n=1, cutoff=0.6) if len(names) <= NEAR_MOST else []
     return f"; did you mean {near[0]!r}?" if near else otherwise

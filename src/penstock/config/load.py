@@ -24,10 +24,10 @@ from pydantic import BaseModel, ValidationError
 from penstock.config.address_settings import OWN, read_address_value
 from penstock.config.foreign import Converted, Remark, Verdict, is_foreign, read_bytes, read_foreign
 from penstock.config.foreign.converted import DEPTH_MAX, Path_, refusal
+from penstock.config.impossible import impossible
 from penstock.config.mistakes import (
     NOT_YET,
     Problem,
-    impossible,
     in_our_words,
     lines_of,
     place_at,

@@ -1,39 +1,37 @@
-"""Mistakes in the settings: what sound sections say together and cannot be, and how each mistake is told.
-
-It is told by its place in the file it came from, and a sentence.
-
-Pipelines and views on Spark share names of streams on the server and of files beside checkpoints.  A pipeline `p` over
-several inputs has the streams `p.a`, `p.b`; its backfills are `p.backfill.<id>`, and beside its checkpoint `p` lie
-`p.json`, `p.lock` and others.  A pipeline that is called so itself would share them.
-"""
+"""Mistakes in the settings, and how each is told: by its place in the file it came from, and a sentence."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple, cast, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from penstock.config.action_section import wrong_actions
 from penstock.config.foreign import Converted
 from penstock.config.foreign.converted import Path_, Place
-from penstock.config.pipeline_inputs import ONLY
-from penstock.config.pipeline_section import Pipeline
-from penstock.config.sections import DOORS
 from penstock.config.settings import Settings
-from penstock.config.vhost_sections import ViewSection, wrong_views
 from penstock.errors import known_name
 from penstock.units import format_size
 
 
 class Problem(NamedTuple):
-    """One mistake: where, and a sentence."""
+    """One mistake: where, and a sentence.
+
+    near    a wrong name, and those that are known: the nearest is looked for when the mistake is told, for of very many
+            mistakes few are
+    """
 
     path: Path_
     text: str
+    near: tuple[str, Collection[str]] | None = None
+
+    @property
+    def sentence(self) -> str:
+        """The text, with the name that may have been meant."""
+        return self.text if self.near is None else self.text + known_name(*self.near)
 
 
 def told(
@@ -43,9 +41,9 @@ def told(
     for length in range(len(problem.path), 0, -1):
         label = overrides.get(problem.path[:length])
         if label is not None:
-            return f"{label}: {problem.text}"
+            return f"{label}: {problem.sentence}"
     line = line_of(text, problem.path) if text is not None else None
-    return f"{source}{f':{line}' if line else ''}: {place_of(problem.path, data)}: {problem.text}"
+    return f"{source}{f':{line}' if line else ''}: {place_of(problem.path, data)}: {problem.sentence}"
 
 
 def told_at(problem: Problem, converted: Converted, overrides: Mapping[Path_, str]) -> str:
@@ -53,8 +51,8 @@ def told_at(problem: Problem, converted: Converted, overrides: Mapping[Path_, st
     for length in range(len(problem.path), 0, -1):
         label = overrides.get(problem.path[:length])
         if label is not None:
-            return f"{label}: {problem.text}"
-    return place_at(problem, converted).told(problem.text)
+            return f"{label}: {problem.sentence}"
+    return place_at(problem, converted).told(problem.sentence)
 
 
 def place_at(problem: Problem, converted: Converted) -> Place:
@@ -157,10 +155,10 @@ def unknown(path: Path_, known: Sequence[str]) -> Problem:
     if len(path) == 1:
         if section in LATER_SECTIONS:
             return Problem(path, f"the section {NOT_YET}")
-        return Problem(path, f"unknown section{known_name(section, list(known))}")
+        return Problem(path, "unknown section", (section, known))
     if key in LATER_KEYS.get(section, ()):
         return Problem(path, NOT_YET)
-    return Problem(path, f"unknown key{known_name(key, list(known))}")
+    return Problem(path, "unknown key", (key, known))
 
 
 def in_our_words(details: ErrorDetails) -> Problem:
@@ -287,209 +285,3 @@ def _model_in(annotation: object) -> type[BaseModel] | None:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     return next((found for item in get_args(annotation) if (found := _model_in(item)) is not None), None)
-
-
-def impossible(settings: Settings) -> list[Problem]:
-    """All that the sections say of each other and that cannot be, each with its place."""
-    return [problem for check in CHECKS for problem in check(settings)]
-
-
-def _names(settings: Settings) -> dict[str, list[tuple[str, str]]]:
-    """Of every section whose members have names: (vhost, name) of each, with no vhost where names are for all."""
-    return {
-        "user": [("", one.name) for one in settings.user],
-        "vhost": [("", one.name) for one in settings.vhost],
-        "exchange": [(one.vhost, one.name) for one in settings.exchange],
-        "topic": [(one.vhost, f"{one.exchange}/{one.name}") for one in settings.topic],
-        "queue": [(one.vhost, one.name) for one in settings.queue],
-        "pipeline": [("", one.name) for one in settings.pipeline],
-        "link": [("", one.name) for one in settings.link],
-        "permission": [(one.vhost, one.user) for one in settings.permission],
-        "topic_permission": [(one.vhost, f"{one.user}, {one.exchange}") for one in settings.topic_permission],
-        "policy": [(one.vhost, one.name) for one in settings.policy],
-        "operator_policy": [(one.vhost, one.name) for one in settings.operator_policy],
-        "view": [(one.vhost, one.name) for one in settings.view],
-        "conflated_topic": [(one.vhost, one.name) for one in settings.conflated_topic],
-    }
-
-
-def _twice(settings: Settings) -> Iterator[Problem]:
-    """What has the name of another."""
-    for section, names in _names(settings).items():
-        for index, name in enumerate(names):
-            if name in names[:index]:
-                yield Problem((section, index, "name"), f"{name[1]!r} is there twice")
-    patterns = [one.setting().key for one in settings.address]
-    for index, key in enumerate(patterns):
-        if key in patterns[:index]:
-            yield Problem(("address", index, "pattern"), f"{key[1]!r} is there twice")
-
-
-IN_A_VHOST = (
-    "exchange", "topic", "queue", "binding", "entitlement", "view", "conflated_topic", "permission", "policy",
-    "operator_policy", "address",
-)  # fmt: skip
-"""Sections whose members name the vhost they are in."""
-
-
-def _unknown_vhosts(settings: Settings) -> Iterator[Problem]:
-    """Everything that is in a vhost which nobody declared."""
-    placed: list[tuple[Path_, str]] = [
-        ((section, index), one.vhost) for section in IN_A_VHOST for index, one in enumerate(getattr(settings, section))
-    ]
-    for index, action in enumerate(settings.action):
-        placed += ((("action", index, "on", place), on.vhost) for place, on in enumerate(action.on))
-    for index, link in enumerate(settings.link):
-        placed += ((("link", index, "topic", place), one.vhost) for place, one in enumerate(link.topic))
-    for path, vhost in (*placed, *_places_of_pipelines(settings)):
-        if vhost not in settings.vhosts:
-            hint = known_name(vhost, list(settings.vhosts))
-            yield Problem((*path, "vhost"), f"there is no [[vhost]] {vhost!r}{hint}")
-
-
-def _unknown_people(settings: Settings) -> Iterator[Problem]:
-    """Permissions of who is not there, or of what would narrow none."""
-    people = [one.name for one in settings.users]
-    for index, permission in enumerate(settings.permission):
-        if (user := permission.user) not in people:
-            yield Problem(("permission", index, "user"), f"there is no [[user]] {user!r}{known_name(user, people)}")
-    permitted = {(one.user, one.vhost) for one in settings.permission}
-    for index, one in enumerate(settings.topic_permission):
-        if (one.user, one.vhost) not in permitted:
-            why = f"there is no [[permission]] of {one.user!r} in vhost {one.vhost!r}, which this would narrow"
-            yield Problem(("topic_permission", index, "user"), why)
-
-
-def _actions(settings: Settings) -> Iterator[Problem]:
-    for wrong in wrong_actions(settings.action, allow_execute=settings.server.allow_execute):
-        yield Problem(("action", *wrong.path), wrong.why)
-
-
-def _views(settings: Settings) -> Iterator[Problem]:
-    queues = _names(settings)["queue"]
-    for wrong in wrong_views(settings.view, settings.conflated_topic, queues):
-        yield Problem((wrong.section, wrong.place, wrong.key), wrong.why)
-    keyed = {(one.vhost, one.name) for one in settings.topic if one.key or one.key_from} - set(queues)
-    for index, one in enumerate(settings.view):
-        if one.engine == "spark" and (one.vhost, one.source) in keyed:
-            why = f"{one.source!r} is a topic, and engine 'spark' computes views of queues"
-            yield Problem(("view", index, "source"), why)
-
-
-def _pipelines(settings: Settings) -> Iterator[Problem]:
-    for index, why in shared_names(settings.pipeline, settings.view):
-        yield Problem(("pipeline", index, "name"), why)
-
-
-def _doors_without_certificate(settings: Settings) -> Iterator[Problem]:
-    """Doors with TLS that have none, and what such a door cannot do."""
-    listen, tls = settings.listen, settings.tls
-    for name in DOORS:
-        if getattr(listen, name) is not None and tls.certificate is None:
-            yield Problem(("listen", name), "needs the certificate and key of [tls]")
-    if listen.flight_tls is not None and tls.min_version != "1.2":
-        why = f"{tls.min_version!r} does not go with listen.flight_tls: gRPC's TLS begins with 1.2 and cannot be told"
-        yield Problem(("tls", "min_version"), why)
-
-
-def _places_of_pipelines(settings: Settings) -> Iterator[tuple[Path_, str]]:
-    """Everything of pipelines that is in a vhost, and in which."""
-    for index, one in enumerate(settings.pipeline):
-        for name, source in one.source.items():
-            yield ("pipeline", index, "from", *([] if name == ONLY else [name])), source.vhost
-        for place, to in enumerate(one.to):
-            yield ("pipeline", index, "to", place), to.vhost
-
-
-def _views_of_pipelines(settings: Settings) -> Iterator[Problem]:
-    """Outputs that keep the last row of each key: their topics, and who else says what the key is."""
-    keys = {(one.vhost, one.exchange, one.name): one.key for one in settings.topic}
-    computed = {(one.vhost, one.name) for one in settings.view}
-    for index, pipeline in enumerate(settings.pipeline):
-        for place, to in enumerate(pipeline.to):
-            if to.view is None:
-                continue
-            path, topic = ("pipeline", index, "to", place), (to.vhost, to.exchange, to.view)
-            known = keys.get(topic)
-            if (to.vhost, to.view) in computed:
-                yield Problem((*path, "view"), f"[[view]] {to.view!r} is computed by the server itself")
-            elif not to.keys and not known:
-                yield Problem((*path, "view"), "needs a key, here or in a [[topic]], as in key = ['id']")
-            elif to.keys and known is not None and known != to.keys:
-                elsewhere = f"elsewhere {', '.join(known)}" if known else f"[[topic]] {to.view!r} has no key"
-                yield Problem((*path, "key"), f"is {', '.join(to.keys)}, and {elsewhere}")
-            elif to.keys:
-                keys[topic] = to.keys
-
-
-def _in_a_cluster(settings: Settings) -> Iterator[Problem]:
-    """What a server cannot do that keeps its log together with others."""
-    if settings.cluster is None:
-        return
-    if settings.server.sync != "commit":
-        why = f"{settings.server.sync!r} does not go with [cluster]: a follower's word is that its disk has it"
-        yield Problem(("server", "sync"), why)
-    archive = settings.log.archive
-    if settings.link and settings.cluster.name is None:
-        yield Problem(("cluster", "name"), "is missing: a [[link]] ends at a site, which is the whole cluster")
-    if archive is not None and not (archive.shared and archive.folder.startswith("/")):
-        why = "with [cluster] whoever leads next goes on with it: name a folder that all members see, and shared = true"
-        yield Problem(("log", "archive"), why)
-
-
-def _links(settings: Settings) -> Iterator[Problem]:
-    """Links to oneself, and the names of local queues as topics of links."""
-    local = {(one.vhost, "", one.name) for one in settings.queue if one.settings.kind == "local"}
-    for index, link in enumerate(settings.link):
-        if link.name == settings.site:
-            where = "server.name" if settings.cluster is None else "cluster.name"
-            yield Problem(("link", index, "name"), f"{link.name!r} is this site's own name, in {where}")
-        for place, topic in enumerate(link.topic):
-            if (topic.vhost, topic.exchange, topic.pattern) in local:
-                why = f"{topic.pattern!r} is the name of a local queue, of which each site has its own"
-                yield Problem(("link", index, "topic", place, "pattern"), why)
-
-
-CHECKS: tuple[Callable[[Settings], Iterable[Problem]], ...] = (
-    _twice, _unknown_people, _unknown_vhosts, _actions, _views, _views_of_pipelines, _doors_without_certificate,
-    _pipelines, _in_a_cluster, _links,
-)  # fmt: skip
-
-
-FILES = ("json", "lock", "anew", "places", "handover", "forgotten", "part")
-"""What is kept beside a checkpoint, as `<name>.<ending>`."""
-
-
-def streams_of(pipeline: Pipeline) -> tuple[str, ...]:
-    """The names under which the server knows what a pipeline reads, as `Definition.stream_of` has them."""
-    if list(pipeline.source) == [ONLY]:
-        return (pipeline.name,)
-    return tuple(f"{pipeline.name}.{name}" for name, one in pipeline.source.items() if one.is_stream)
-
-
-def _taken(pipelines: Sequence[Pipeline]) -> dict[str, str]:
-    """Names that pipelines use beside their own, each with what it is the name of."""
-    taken: dict[str, str] = {}
-    for one in pipelines:
-        for stream in streams_of(one):
-            if stream != one.name:
-                taken.setdefault(stream, f"the stream of input {stream[len(one.name) + 1 :]} of pipeline {one.name!r}")
-        for ending in FILES:
-            taken.setdefault(f"{one.name}.{ending}", f"a file of pipeline {one.name!r}")
-    return taken
-
-
-def shared_names(pipelines: Sequence[Pipeline], views: Sequence[ViewSection]) -> Iterator[tuple[int, str]]:
-    """Places of pipelines whose name cannot be beside another's, and why."""
-    taken = _taken(pipelines)
-    on_spark = [f"view.{one.name}" for one in views if one.engine == "spark"]
-    for index, one in enumerate(pipelines):
-        what = taken.get(one.name)
-        for other in pipelines:
-            if one.name.startswith(f"{other.name}.backfill."):
-                what = what or f"a backfill of pipeline {other.name!r}"
-        for view in on_spark:
-            if one.name == view or one.name.startswith(f"{view}."):
-                what = what or f"what runs the view {view.removeprefix('view.')!r} on Spark"
-        if what is not None:
-            yield index, f"{one.name!r} is also the name of {what}: give it another name"

@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, ClassVar, Literal, NamedTuple, Self, TypeAlias, cast
 
 import orjson
@@ -197,32 +197,53 @@ def wrong_views(
         ("conflated_topic", conflated),
     )
     for section, some in sections:
-        names = [(one.vhost, one.name) for one in some]
+        names = Places.of((one.vhost, one.name) for one in some)
         for place, one in enumerate(some):
             name = (one.vhost, one.name)
-            if name in taken and name not in names[:place]:
+            if name in taken and not names.before(name, place):
                 yield WrongView(section, place, "name", f"{one.name!r} is a {taken[name]} already")
             for key, why in _misplaced(one, names, place, taken):
                 yield WrongView(section, place, key, why)
-        taken |= dict.fromkeys(names, section.replace("_", " "))
+        taken |= dict.fromkeys(names.first, section.replace("_", " "))
+
+
+class Places(NamedTuple):
+    """Where each name stands in a list, (vhost, name): at first and at last."""
+
+    first: Mapping[tuple[str, str], int]
+    last: Mapping[tuple[str, str], int]
+
+    @staticmethod
+    def of(names: Iterable[tuple[str, str]]) -> Places:
+        """By a list of names."""
+        listed = list(enumerate(names))
+        return Places({name: at for at, name in reversed(listed)}, {name: at for at, name in listed})
+
+    def before(self, name: tuple[str, str], place: int) -> bool:
+        """Whether it is there before this place."""
+        return self.first.get(name, place) < place
+
+    def from_on(self, name: tuple[str, str], place: int) -> bool:
+        """Whether it is there, or anywhere after."""
+        return self.last.get(name, -1) >= place
 
 
 def _misplaced(
     one: ViewSection | ConflatedSection,
-    names: Sequence[tuple[str, str]],
+    names: Places,
     place: int,
     taken: Mapping[tuple[str, str], str],
 ) -> Iterator[tuple[str, str]]:
     """The key to blame, and why: what a view reads comes before it.  names: of its kind, of which it is at `place`."""
     name, source = (one.vhost, one.name), (one.vhost, one.source or "")
     for joined in _joined(one):
-        if (one.vhost, joined) in names[place:]:
+        if names.from_on((one.vhost, joined), place):
             yield "join", f"{joined!r} is this view or one after it; it must come first"
-    if isinstance(one, ViewSection) and one.engine == "spark" and source in names[:place]:
+    if isinstance(one, ViewSection) and one.engine == "spark" and names.before(source, place):
         yield "source", f"{one.source!r} is a view, and engine 'spark' computes views of queues"
     if source == name:
         yield "source", f"{one.name!r} cannot be its own source"
-    elif source in names[place:]:
+    elif names.from_on(source, place):
         yield "source", f"{one.source!r} is defined after this one; it must come first"
     elif isinstance(one, ConflatedSection) and taken.get(source) == "queue":
         yield "source", f"{one.source!r} is a queue, and nothing of it is conflated"
