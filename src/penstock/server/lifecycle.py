@@ -211,17 +211,21 @@ class Starting:
         return True
 
     async def _listen_amqp(self) -> None:
-        listen, loop, doors = self._server.settings.listen, asyncio.get_running_loop(), self._server.doors
-        if doors is None:
-            return
-        if listen.amqp is not None:
-            bound = await loop.run_in_executor(None, _bound, listen.amqp, "amqp", doors.listen)
-            self.addresses["amqp"] = _text(bound)
-        if listen.amqps is not None and self.tls is not None:
-            with_tls = partial(doors.listen, identity=self.tls.identity)
-            bound = await loop.run_in_executor(None, _bound, listen.amqps, "amqps", with_tls)
-            self.addresses["amqps"] = _text(bound)
-            self.tls.renewed.append(partial(_renew, doors))
+        if (doors := self._server.doors) is not None:
+            await self._listen_apart(doors, ("amqp", "amqps"), doors.listen)
+
+    async def _listen_apart(
+        self, door: Entrance | Doors, names: tuple[str, str], listen_tls: Callable[..., tuple[str, int]]
+    ) -> None:
+        """Have what is a process, or several, listen at its addresses: without TLS, and with."""
+        (name, secured), loop = names, asyncio.get_running_loop()
+        listen = self._server.settings.listen
+        if (address := getattr(listen, name)) is not None:
+            self.addresses[name] = _text(await loop.run_in_executor(None, _bound, address, name, door.listen))
+        if (address := getattr(listen, secured)) is not None and self.tls is not None:
+            with_tls = partial(listen_tls, identity=self.tls.identity)
+            self.addresses[secured] = _text(await loop.run_in_executor(None, _bound, address, secured, with_tls))
+            self.tls.renewed.append(partial(_renew, door))
 
     def _begin_flight(self) -> None:
         """Start the door's process: it loads what it needs while the log is checked."""
@@ -242,17 +246,8 @@ class Starting:
         self.entrance.process.start()
 
     async def _listen_flight(self) -> None:
-        listen, loop, entrance = self._server.settings.listen, asyncio.get_running_loop(), self.entrance
-        if entrance is None:
-            return
-        if listen.flight is not None:
-            bound = await loop.run_in_executor(None, _bound, listen.flight, "flight", entrance.listen)
-            self.addresses["flight"] = _text(bound)
-        if listen.flight_tls is not None and self.tls is not None:
-            with_tls = partial(entrance.listen_tls, identity=self.tls.identity)
-            bound = await loop.run_in_executor(None, _bound, listen.flight_tls, "flight_tls", with_tls)
-            self.addresses["flight_tls"] = _text(bound)
-            self.tls.renewed.append(partial(_renew, entrance))
+        if (entrance := self.entrance) is not None:
+            await self._listen_apart(entrance, ("flight", "flight_tls"), entrance.listen_tls)
 
     def open(self, amqp: AmqpDoor, flight: FlightDoor) -> None:
         if self._server.doors is not None:

@@ -5,7 +5,7 @@ link -> Hosted.receive: machine -> rows and events -> the house, which gathers o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 import orjson
@@ -40,6 +40,11 @@ PARTIAL_STEP = 64 << 10
 
 MOST = 1 << 20
 """Bytes gathered beyond which whoever brings more is not read."""
+
+ENDS: Mapping[type[events.Event], Up] = {
+    events.ChannelClosed: Up.CHANNEL_CLOSED, events.ChannelFailed: Up.CHANNEL_FAILED,
+}  # fmt: skip
+"""What the core is told where a channel ends."""
 
 CORE, GATHERS, ASKS = 1, 2, 4
 """Why a client is not read: the core says so, too much gathers, the core is asked about it."""
@@ -265,10 +270,8 @@ class Hosted:
                 self._tell(Up.METHOD, event.method.encode(), event.channel)
             case events.ChannelOpened():
                 self._tell(Up.CHANNEL, channel=event.channel)
-            case events.ChannelClosed():
-                self._tell_code(Up.CHANNEL_CLOSED, event.channel, event.code, event.text)
-            case events.ChannelFailed():
-                self._tell_code(Up.CHANNEL_FAILED, event.channel, event.code, event.text)
+            case events.ChannelClosed() | events.ChannelFailed():
+                self._tell_code(ENDS[type(event)], event.channel, event.code, event.text)
             case events.ConnectionClosed():
                 self._tell_code(Up.CLOSED, 0, event.code, event.text)
             case events.ConnectionFailed():

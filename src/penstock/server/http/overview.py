@@ -293,8 +293,6 @@ class _Checks:
     async def alive(self, ask: Ask) -> Response:
         """A message goes through a queue."""
         vhost = ask.names["vhost"]
-        if vhost not in self._facts.vhosts:
-            return not_found()
         await self._messages.declare(ask.user, vhost, TEST_QUEUE)
         routed = await self._messages.publish(ask.user, vhost, "", TEST_QUEUE, b"\x00\x00", b"test_message")
         if routed and await self._messages.get(ask.user, vhost, TEST_QUEUE, 1, "ack_requeue_false"):

@@ -242,7 +242,7 @@ def rows(facts: Facts) -> Sequence[Row]:
     doors = _Queues(facts)
     return (
         Row("GET", "/api/queues", doors.every, "Every queue", LOGIN, many=True),
-        Row("GET", "/api/queues/{vhost}", doors.of_vhost, "Every queue of a vhost", SEES, many=True),
+        Row("GET", "/api/queues/{vhost}", doors.every, "Every queue of a vhost", SEES, many=True),
         Row("GET", "/api/queues/{vhost}/{name}", doors.one, "One queue with its consumers", SEES, query=COLUMNS),
     )
 
@@ -250,13 +250,6 @@ def rows(facts: Facts) -> Sequence[Row]:
 class _Queues:
     def __init__(self, facts: Facts) -> None:
         self._facts = facts
-
-    async def every(self, ask: Ask) -> Response:
-        return await self._listed(ask, None)
-
-    async def of_vhost(self, ask: Ask) -> Response:
-        vhost = ask.names["vhost"]
-        return await self._listed(ask, vhost) if vhost in self._facts.vhosts else not_found()
 
     async def one(self, ask: Ask) -> Response:
         vhost, name = ask.names["vhost"], ask.names["name"]
@@ -268,8 +261,9 @@ class _Queues:
         item = {**queue_item(found, node), "consumer_details": details}
         return json_response(only_columns(item, ask.query))
 
-    async def _listed(self, ask: Ask, vhost: str | None) -> Response:
-        node, sort = self._facts.node, ask.query.get("sort", "")
+    async def every(self, ask: Ask) -> Response:
+        """Of all vhosts, or of one."""
+        node, sort, vhost = self._facts.node, ask.query.get("sort", ""), ask.names.get("vhost")
         if "page" in ask.query and (sort in SHORT or sort.startswith("message_stats.")):
             return await self._page(ask, vhost, sort, node)
         queues = self._facts.queues(ask.user)
@@ -346,18 +340,12 @@ def queue_item(facts: Mapping[str, object], node: str) -> dict[str, object]:
 
 def consumer_rows(facts: Facts) -> Sequence[Row]:
     async def every(ask: Ask) -> Response:
-        node = facts.node
-        return await ask.listed(consumer_item(one, node) for one in facts.consumers(ask.user, None))
-
-    async def of_vhost(ask: Ask) -> Response:
-        vhost, node = ask.names["vhost"], facts.node
-        if vhost not in facts.vhosts:
-            return not_found()
-        return await ask.listed(consumer_item(one, node) for one in facts.consumers(ask.user, vhost))
+        found, node = facts.consumers(ask.user, ask.names.get("vhost")), facts.node
+        return await ask.listed(consumer_item(one, node) for one in found)
 
     return (
         Row("GET", "/api/consumers", every, "Every consumer", LOGIN, many=True),
-        Row("GET", "/api/consumers/{vhost}", of_vhost, "Every consumer of a vhost", SEES, many=True),
+        Row("GET", "/api/consumers/{vhost}", every, "Every consumer of a vhost", SEES, many=True),
     )
 
 

@@ -20,6 +20,7 @@ from penstock.core.sow.index import Index
 from penstock.core.view_contributions import AVAILABLE, AWAY, INACTIVE
 from penstock.core.view_feed import Moved, Noted
 from penstock.errors import PenstockError
+from penstock.server.views.row_source import topic_of
 from penstock.server.views.step_worker import PORTION, Worker, edge_of, portion
 
 if TYPE_CHECKING:
@@ -50,20 +51,13 @@ class Builder:
 
     def source(self, vhost: str, name: str) -> Queue | Sow | None:
         """The topic with a key of a name, or the queue."""
-        topic = self.topic(vhost, name)
+        topic = topic_of(self._runtime.core, vhost, name)
         if topic is not None:
             return topic
         try:
             return self._runtime.core.queue(vhost, name)
         except PenstockError:
             return None  # none there, or another connection has it for itself
-
-    def topic(self, vhost: str, name: str) -> Sow | None:
-        """The topic with a key: `K`, or `E/K`."""
-        exchange, slash, key = name.partition("/")
-        by_name = self._runtime.core.sows.by_name
-        found = by_name.get((vhost, exchange, key)) if slash and exchange else None
-        return found or by_name.get((vhost, "", name))
 
     def look(self, live: Live) -> None:
         """A queue or topic was declared or deleted: the view may have another source now."""

@@ -101,7 +101,7 @@ def positions(core: Core, vhost: str, name: str) -> Ints:
 
     Errors: NotFound, InvalidArgument for a topic without a key.
     """
-    found = _topic(core, vhost, name)
+    found = topic_of(core, vhost, name)
     if found is not None:
         return np.sort(found.index.snapshot().arrays()[1])
     queue = core.find_queue(vhost, name)
@@ -114,18 +114,16 @@ def positions(core: Core, vhost: str, name: str) -> Ints:
 
 def type_at(core: Core, vhost: str, name: str) -> MessageType:
     """What the bodies are that `positions` tells of."""
-    found = _topic(core, vhost, name)
+    found = topic_of(core, vhost, name)
     return core.queue(vhost, name).settings.message_type if found is None else found.rule.message_type
 
 
-def _topic(core: Core, vhost: str, name: str) -> Sow | None:
+def topic_of(core: Core, vhost: str, name: str) -> Sow | None:
+    """The topic with a key: `K`, or `E/K`."""
     exchange, slash, key = name.partition("/")
     by_name = core.sows.by_name
     sow = by_name.get((vhost, exchange, key)) if slash and exchange else None
     return sow or by_name.get((vhost, "", name))
-
-
-"""Rows that are gathered in one step."""
 
 
 def adhoc_view(

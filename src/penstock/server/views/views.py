@@ -21,7 +21,7 @@ from penstock.server.faults import TOLD, Told
 from penstock.server.views.builder import Builder
 from penstock.server.views.conflated import ConflatedTopic
 from penstock.server.views.record_source import RecordSource, unkeyed
-from penstock.server.views.row_source import RowSource, conflated
+from penstock.server.views.row_source import RowSource, conflated, topic_of
 from penstock.server.views.rowfeed import RowFeed
 from penstock.server.views.setbacks import Alarms, Setback, not_level
 from penstock.server.views.shown import Live
@@ -270,7 +270,7 @@ class Views:
     def _look_at(self, topic: ConflatedTopic) -> None:
         if topic.follows and not topic.source:
             return  # rows stay as long as the server runs
-        found = self._builder.topic(topic.vhost, topic.definition.source)
+        found = topic_of(self._runtime.core, topic.vhost, topic.definition.source)
         if topic.source != (0 if found is None else found.id):
             topic.let_go()
         if not topic.follows:
@@ -283,7 +283,7 @@ class Views:
         if shown is not None and shown is not topic:
             topic.follow(RowSource(self._runtime.clock, shown, topic.wish))
             return
-        found = self._builder.topic(definition.vhost, definition.source)
+        found = topic_of(self._runtime.core, definition.vhost, definition.source)
         if found is not None:
             topic.follow(RecordSource(self._runtime, self._replays, found, topic.wish), found.id)
 
