@@ -44,7 +44,7 @@ def crowd(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_every_amqp_mode_runs_on_a_real_server(tmp_path: Path) -> None:
-    command = [str(FOLDER / "bench_amqp.py"), "--quick", "--messages", "1500"]
+    command = [str(FOLDER / "bench_amqp.py"), "--quick", "--messages", "300"]
     folder = tmp_path / "not" / "there"
     command += ["--folder", str(folder)]
     done = ran(*command, seconds=600)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import shutil
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
@@ -153,13 +154,20 @@ async def settled(server: App) -> None:
 
 
 async def filled(folder: Path) -> None:
-    """A log with a deep queue, and nothing of it in memory at the next start."""
     server = served(folder, HeldPools())
     await server.start()
     publisher = opened(server, confirm=True)
     publisher.publish("deep", *(b'{"n":%d}' % (n % 10) for n in range(2_000)))
     await settled(server)
     await server.stop()
+
+
+@pytest.fixture(scope="module")
+def deep(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A log with a deep queue, and nothing of it in memory at the next start; each test has a copy."""
+    folder = tmp_path_factory.mktemp("deep")
+    asyncio.run(filled(folder))
+    return folder
 
 
 def load_on(server: App) -> None:
@@ -176,10 +184,10 @@ def load_on(server: App) -> None:
 
 @pytest.mark.parametrize("moment", range(10))
 async def test_a_stop_at_any_moment(
-    tmp_path: Path, moment: int, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    deep: Path, tmp_path: Path, moment: int, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lifecycle, "PATIENCE_S", 0.02)  # an action that is held would not end in two seconds either
-    await filled(tmp_path)
+    shutil.copytree(deep, tmp_path, dirs_exist_ok=True)
     pools = HeldPools()
     server = served(tmp_path, pools)
     await server.start()
