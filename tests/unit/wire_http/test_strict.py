@@ -8,7 +8,7 @@ import h11
 import pytest
 
 from penstock.server.http.calls import PARAMETERS_MOST
-from penstock.server.http.connections import LINES_MOST, StrictConnection
+from penstock.server.http.connections import CHUNK_LEAST, CHUNKS_MOST, LINES_MOST, StrictConnection
 
 HEAD = b"POST /api/x HTTP/1.1\r\nhost: a\r\n"
 CHUNKED = HEAD + b"transfer-encoding: chunked\r\n\r\n"
@@ -155,3 +155,31 @@ def test_requests_one_after_the_other_are_each_judged() -> None:
     assert connection.begun
     with pytest.raises(h11.RemoteProtocolError):
         connection.next_event()
+
+
+def test_a_body_of_very_many_chunks_is_refused_unless_they_have_something() -> None:
+    """Each takes the loop as long as a kilobyte: a body in bytes took it seconds, and others waited."""
+
+    def body(size: int, count: int) -> bytes:
+        return CHUNKED + (b"%x\r\n" % size + b"x" * size + b"\r\n") * count + b"0\r\n\r\n"
+
+    more = CHUNKS_MOST + 500
+    assert len(read(whole(body(1, CHUNKS_MOST)))) == CHUNKS_MOST
+    with pytest.raises(h11.RemoteProtocolError, match=r"bytes of the body came in 10,\d+ chunks: 10,000 are allowed"):
+        read(whole(body(1, more)))
+    large = body(CHUNK_LEAST, more)
+    parts = (large[at : at + 100] for at in range(0, len(large), 100))  # a chunk that comes in parts is one
+    assert len(read(parts)) == more * CHUNK_LEAST
+
+
+def test_chunks_are_counted_anew_for_each_body() -> None:
+    connection = StrictConnection(4096)
+    connection.trusted = True
+    one = CHUNKED + b"1\r\nx\r\n" * (CHUNKS_MOST * 2 // 3) + b"0\r\n\r\n"
+    connection.receive_data(one + one)
+    for _ in range(2):
+        while not isinstance(connection.next_event(), h11.EndOfMessage):
+            pass
+        connection.send(h11.Response(status_code=204, headers=[]))
+        connection.send(h11.EndOfMessage())
+        connection.start_next_cycle()

@@ -43,6 +43,9 @@ _LINE = re.compile(rb"(?<!\r)\n|\r(?!\n|\Z)|\n[ \t]|\0")
 _CHUNK = re.compile(rb"\r?\n?(?:[0-9A-Fa-f]{1,16}\r\n)?(?:\r\n)?")
 """What one event of a chunked body has beside its data; a line end before it may have come in two parts."""
 
+CHUNKS_MOST, CHUNK_LEAST = 10_000, 64
+"""A body has so many chunks at most, and one more for each so many bytes: reading one takes 8 us, however small."""
+
 P = ParamSpec("P")
 
 Event: TypeAlias = "type[h11.NEED_DATA | h11.PAUSED] | h11.Event"
@@ -60,6 +63,7 @@ class StrictConnection(h11.Connection):
         self._judged = 0  # bytes of it that are no wrong lines
         self._chunked = False
         self._body = False  # of the present request: there is one
+        self._chunks = self._sent = 0  # of it so far, and their bytes
         self._wrong: h11.RemoteProtocolError | None = None
 
     def receive_data(self, data: bytes) -> None:
@@ -128,6 +132,7 @@ class StrictConnection(h11.Connection):
             self._refuse("Content-Length stands beside Transfer-Encoding")
         if self._chunked and request.http_version == b"1.0":
             self._refuse("HTTP/1.0 has no Transfer-Encoding")
+        self._chunks = self._sent = 0
         self._body = self._chunked or int(headers.get(b"content-length", b"0")) > 0
 
     def _piece(self) -> Event:
@@ -138,6 +143,12 @@ class StrictConnection(h11.Connection):
             self._refuse("a chunk has more than a size")
         if isinstance(event, h11.EndOfMessage) and (event.headers or not taken.endswith(b"\r\n")):
             self._refuse("what follows the last chunk is no empty line")
+        if isinstance(event, h11.Data):
+            self._chunks += event.chunk_start
+            self._sent += len(event.data)
+            if self._chunks > CHUNKS_MOST + self._sent // CHUNK_LEAST:
+                few = f"{CHUNKS_MOST:,} are allowed, and one more for each {CHUNK_LEAST} bytes"
+                self._refuse(f"{self._sent:,} bytes of the body came in {self._chunks:,} chunks: {few}")
         return event
 
     def _refuse(self, why: str, status: int = 400) -> None:
