@@ -105,62 +105,25 @@ class _Overview:
 
     def _whole(self, numbers: Metrics, seen: Seen) -> dict[str, object]:
         """Totals of the server."""
-        messages, ready, leased = (
+        objects = (numbers[f"rabbitmq_{what}"] for what in ("connections", "channels", "consumers"))
+        depths = (
             QUEUES.total(numbers.queues, f"rabbitmq_queue_messages{which}") for which in ("", "_ready", "_unacked")
         )
-        return {
-            "object_totals": {
-                "connections": numbers["rabbitmq_connections"],
-                "channels": numbers["rabbitmq_channels"],
-                "consumers": numbers["rabbitmq_consumers"],
-                "queues": len(numbers.queues),
-                "exchanges": seen.exchanges(),
-            },
-            "queue_totals": {
-                "messages": messages,
-                "messages_ready": ready,
-                "messages_unacknowledged": leased,
-            },
-            "message_stats": {
-                "publish": numbers["rabbitmq_global_messages_received"],
-                "confirm": numbers["rabbitmq_global_messages_confirmed"],
-                "deliver_get": numbers["rabbitmq_global_messages_delivered"],
-                "redeliver": numbers["rabbitmq_global_messages_redelivered"],
-                "ack": numbers["rabbitmq_global_messages_acknowledged"],
-                "return_unroutable": numbers["rabbitmq_global_messages_unroutable_returned"],
-                "drop_unroutable": numbers["rabbitmq_global_messages_unroutable_dropped"],
-            },
-            "churn_rates": {
-                "connection_created": numbers["rabbitmq_connections_opened"],
-                "connection_closed": numbers["rabbitmq_connections_closed"],
-                "channel_created": numbers["rabbitmq_channels_opened"],
-                "channel_closed": numbers["rabbitmq_channels_closed"],
-            },
+        went = {name: numbers[f"rabbitmq_global_messages_{of}"] for name, of in STATS.items()}
+        churn = {
+            f"{thing}_{how}": numbers[f"rabbitmq_{thing}s_{of}"]
+            for thing in ("connection", "channel")
+            for how, of in (("created", "opened"), ("closed", "closed"))
         }
+        totals = _totals((*objects, len(numbers.queues), seen.exchanges()), depths, went)
+        return {**totals, "churn_rates": churn}
 
     async def _part(self, seen: Seen) -> dict[str, object]:
         """Totals of what somebody sees who does not see everything."""
-        connections, channels = seen.connections()
         sums = await seen.queues()
-        return {
-            "object_totals": {
-                "connections": connections,
-                "channels": channels,
-                "consumers": sums.consumers,
-                "queues": sums.queues,
-                "exchanges": seen.exchanges(),
-            },
-            "queue_totals": {
-                "messages": sums.ready + sums.leased + sums.delayed,
-                "messages_ready": sums.ready,
-                "messages_unacknowledged": sums.leased,
-            },
-            "message_stats": {
-                "publish": sums.published,
-                "deliver_get": sums.delivered,
-                "ack": sums.acknowledged,
-            },
-        }
+        objects = (*seen.connections(), sums.consumers, sums.queues, seen.exchanges())
+        went = {"publish": sums.published, "deliver_get": sums.delivered, "ack": sums.acknowledged}
+        return _totals(objects, (sums.ready + sums.leased + sums.delayed, sums.ready, sums.leased), went)
 
     def _exchange_types(self) -> list[dict[str, object]]:
         return [{"name": name, "description": "", "enabled": True} for name in self._facts.exchange_types()]
@@ -202,6 +165,24 @@ class _Overview:
         """The name of the instance, or the one that tools gave it."""
         numbers = self._facts.metrics()
         return json_response({"name": numbers.cluster or numbers.node})
+
+
+STATS: Mapping[str, str] = {
+    "publish": "received", "confirm": "confirmed", "deliver_get": "delivered", "redeliver": "redelivered",
+    "ack": "acknowledged", "return_unroutable": "unroutable_returned", "drop_unroutable": "unroutable_dropped",
+}  # fmt: skip
+"""What an overview calls the counts of messages."""
+
+
+def _totals(objects: Iterable[int], depths: Iterable[int], went: Mapping[str, object]) -> dict[str, object]:
+    """objects: connections, channels, consumers, queues, exchanges.  depths: all messages, those ready, leased."""
+    counted = ("connections", "channels", "consumers", "queues", "exchanges")
+    standing = ("messages", "messages_ready", "messages_unacknowledged")
+    return {
+        "object_totals": dict(zip(counted, objects, strict=True)),
+        "queue_totals": dict(zip(standing, depths, strict=True)),
+        "message_stats": went,
+    }
 
 
 TEST_QUEUE = "aliveness-test"
