@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+import time
 import tomllib
 from pathlib import Path
 
@@ -91,3 +92,33 @@ def test_a_damaged_file_is_told_or_taken(data: bytes, tmp_path_factory: pytest.T
         converted = read_foreign(path, {"DATA": "/data"})
         judged(converted)
         assert tomllib.loads(to_toml(converted.settings, converted.places)) == converted.settings
+
+
+QUEUE = "<AMPSConfig><SOW><Queue><Name>{}</Name></Queue></SOW></AMPSConfig>"
+
+
+def refused(tmp_path: Path, text: str, environ: dict[str, str]) -> str:
+    path = tmp_path / "made.xml"
+    path.write_text(text)
+    with pytest.raises(SettingsError) as error:
+        judged(read_foreign(path, environ))
+    return str(error.value)
+
+
+def test_what_variables_stand_for_does_not_grow_without_bound(tmp_path: Path) -> None:
+    """10 GB out of 500 kB, and in a second form out of very many elements."""
+    wide = QUEUE.format("${X}" * 100_000)
+    long = QUEUE.format("</Name></Queue><Queue><Name>".join(["${X}"] * 5_000))
+    for text in (wide, long):
+        told = refused(tmp_path, text, {"X": "x" * 100_000})
+        assert "made.xml:1: <Name>" in told
+        assert told.endswith("what is included and what variables stand for is larger than 5,000,000 bytes")
+
+
+def test_very_many_variables_that_are_not_there_are_told_at_once(tmp_path: Path) -> None:
+    known = {f"VARIABLE_{number}": "x" for number in range(200)}
+    began = time.process_time()
+    told = refused(tmp_path, QUEUE.format("".join(f"${{VARIABLE_{number}X}}" for number in range(50_000))), known)
+    assert time.process_time() - began < 5  # 0.5 s; a look for the nearest name of each takes minutes
+    assert "the environment has no variable VARIABLE_0X; did you mean 'VARIABLE_0'?" in told
+    assert told.count("\n") == 100

@@ -48,6 +48,7 @@ from penstock.config.foreign.amps_links import read_replication
 from penstock.config.foreign.amps_queues import begun, read_sow
 from penstock.config.foreign.converted import (
     BYTES_MAX,
+    TOLD_MOST,
     Book,
     Converted,
     Element,
@@ -57,7 +58,7 @@ from penstock.config.foreign.converted import (
     read_bytes,
 )
 from penstock.config.queue_values import of_files
-from penstock.errors import known_name
+from penstock.errors import SettingsError, known_name
 from penstock.records.message_types import AVRO, MESSAGE_TYPES, PROTOBUF, SCHEMA_TYPES
 from penstock.records.regular_expressions import SPECIAL, topic_pattern
 from penstock.units import parse_size
@@ -175,13 +176,18 @@ class _Expander:
         def filled(match: re.Match[str]) -> str:
             name = match[1]
             if name not in self._variables:
-                hint = known_name(name, list(self._variables))
+                few = len(self._book.mistakes) < TOLD_MOST
+                hint = known_name(name, list(self._variables)) if few else ""
                 self._book.wrong(element.place(), f"the environment has no variable {name}{hint}")
                 return match[0]
             value = self._variables[name]
             if any("\ud800" <= sign <= "\udfff" for sign in value):
                 self._book.wrong(element.place(), f"the environment variable {name} is not UTF-8")
                 return match[0]
+            self._bytes += len(value)
+            if self._bytes > BYTES_MAX:
+                what = f"what is included and what variables stand for is larger than {BYTES_MAX:,} bytes"
+                raise SettingsError(element.place().told(what))
             return value
 
         return _VARIABLE.sub(filled, element.raw)
