@@ -365,7 +365,7 @@ def test_a_queue_that_a_fault_stops_ends_its_consumers_and_they_hear_its_name(
             consumer.take(30)
 
 
-@pytest.mark.parametrize("pattern", ["qa"])
+@pytest.mark.parametrize("pattern", ["qa", "^q"])
 def test_who_rejects_in_a_queue_that_a_fault_stops_hears_that_nothing_became_of_it(
     pattern: str, client: penstock.Client, house: FlightHouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:

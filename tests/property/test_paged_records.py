@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 from unittest.mock import patch
@@ -45,9 +46,9 @@ class PagedIndex(Index):
         super().put_many(*what)
         self.leave()
 
-    def take_due(self, now: int, most: int) -> tuple[list[int], list[int]]:
+    def expire(self, numbers: Sequence[int], now: int) -> None:
         self.leave()
-        return super().take_due(now, most)
+        super().expire(numbers, now)
 
 
 @settings(max_examples=100, deadline=None)

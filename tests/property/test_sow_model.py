@@ -195,7 +195,8 @@ def agree(steps: list[tuple[str, int, int]], seed: int) -> None:
                     model[number] = one, time
             case "due":
                 over = {number: one for number, (one, time) in model.items() if 0 < time <= a}
-                gone, had = index.take_due(a, b)
+                gone, had = index.overdue(a, b)
+                index.expire(gone, a)
                 assert len(gone) == min(b, len(over))
                 assert all(over[number] == one for number, one in zip(gone, had, strict=True))
                 for number in gone:

@@ -226,7 +226,8 @@ class WholeMachine(OrderedMachine, SettlingMachine):
         self.model.newest = self.sink.next_lsn - 1
         self.model.forget(self.clock)
         if self.deferred.due <= self.clock:
-            self.deferred.expire(self.now, {1: self.queue}, self.sink)
+            for _ in self.deferred.overdue(self.now):
+                self.deferred.expire(self.now, self.queue, self.sink)
 
     def tick(self) -> None:
         """The queue does what is due, as before a command."""

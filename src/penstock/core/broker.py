@@ -16,16 +16,18 @@ It knows no wire; who takes the deliveries is the `holder` of every consumer.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 
 from penstock.core.commands.common_parts import Arenas
+from penstock.core.commands.containing import Due, part_of
 from penstock.core.commands.deliveries import AnswerCommands, DeliveryCommands, InterventionCommands
 from penstock.core.commands.life import Life
 from penstock.core.commands.linking import LinkingCommands
 from penstock.core.commands.subscription import STAYS, Stays, Subscription
 from penstock.core.commands.topology import PolicyCommands, TopologyCommands
 from penstock.core.commands.transactions import SinkCommands, TransactionCommands
-from penstock.core.effects import Question
+from penstock.core.effects import Part, Question
 from penstock.core.publishing import Preflight
 from penstock.core.publishing.published import USUAL, Published, Refusal, Terms
 from penstock.core.queue.dispatching.consumers import UNLIMITED, Consumer, Credit
@@ -279,19 +281,41 @@ class Core(
             if queue is None:
                 continue
             if queue.is_unused(now) and not self.streams.reads(number):
-                self._end_queue(now, queue)
+                self._do(Due(part_of(queue), partial(self._end_queue, now, queue), (queue,)))
                 continue
             self._tick(now, queue)
             self._touch(queue)
-        if self._publisher.keyed is not None:
-            self._keyed.tick(now)
-        self._publisher.publishers.tick(now)
+        beside = (
+            self._topics_due, self._publishers_due, self._streams_due, self._deferred_due, self.rulings_due,
+        )  # fmt: skip
+        for dues in beside:
+            for due in dues(now):
+                self._do(due)
+
+    def _topics_due(self, now: Now) -> Iterator[Due]:
+        for sow in self._keyed.overdue(now) if self._publisher.keyed is not None else ():
+            part = Part("topic", sow.vhost, sow.name)
+            yield Due(part, partial(self._keyed.expire, now, sow), stop=partial(self._keyed.lasting.add, sow.id))
+
+    def _publishers_due(self, now: Now) -> Iterator[Due]:
+        publishers = self._publisher.publishers
+        if (due := publishers.due()) is not None and due <= now.wall:
+            stop = partial(publishers.expire_after, now, None)
+            yield Due(Part("publishers"), partial(publishers.tick, now), stop=stop)
+
+    def _streams_due(self, now: Now) -> Iterator[Due]:
         for name in self.streams.keeping.overdue(now):
-            self.streams.release(now, name, abandoned=True)
-        if self._deferred.due <= now.wall:
-            self._deferred.expire(now, self._admin.by_id, self._out)
-        if self._unruled:
-            self._rule_some(now, self._concerned(self._next_unruled()))
+            queue = self.queue_by_id(self.streams.states[name].queue)
+            release = partial(self.streams.release, now, name, abandoned=True)
+            stop = partial(self.streams.stopped.add, name)
+            yield Due(Part("stream", "", name), release, () if queue is None else (queue,), stop)
+
+    def _deferred_due(self, now: Now) -> Iterator[Due]:
+        deferred, out = self._deferred, self._out
+        for number in deferred.overdue(now):
+            queue = self._admin.by_id[number]
+            work, stop = partial(deferred.expire, now, queue, out), partial(deferred.keep, number)
+            yield Due(part_of(queue), work, (queue,), stop)
 
     def next_deadline(self) -> tuple[int | None, int | None]:
         """When to `tick` next: (wall, monotonic) microseconds, None for never; 0 is at once."""
@@ -302,7 +326,7 @@ class Core(
         if self.streams.states:
             dues.append(self.streams.keeping.due())
         if self._publisher.keyed is not None:
-            dues.append(self._keyed.sows.due())
+            dues.append(self._keyed.due())
         if self._deferred.by_queue:
             dues.append(self._deferred.due)
         for due in dues:

@@ -130,11 +130,28 @@ class Dying:
     chunks: Sequence[Chunk]
 
 
+class Part(NamedTuple):
+    """A part of the core that a fault stops alone."""
+
+    kind: str  # queue, topic, stream, publishers
+    vhost: str = ""
+    name: str = ""
+
+    def __str__(self) -> str:
+        named = f"{self.kind} '{self.name}'" if self.name else self.kind
+        return f"{named} in vhost '{self.vhost}'" if self.vhost else named
+
+
+def names_of(parts: Iterable[Part]) -> str:
+    """In a sentence for people."""
+    return ", ".join(map(str, parts))
+
+
 @dataclass(slots=True, eq=False)
 class Stopped:
-    """A fault has stopped queues: they give nothing until the next start."""
+    """A fault has stopped these: nothing falls due there before the next start, and such a queue gives nothing."""
 
-    names: Sequence[tuple[str, str]]  # vhost and name
+    parts: Sequence[Part]
     error: Exception
 
 

@@ -46,6 +46,7 @@ class Outbox(Generic[E]):
         "_group",
         "_left_half",
         "_nesting",
+        "_opened",
         "_run",
         "_weighs",
         "effects",
@@ -66,6 +67,7 @@ class Outbox(Generic[E]):
         self.write_as(FORMAT)
         self._group: Group | None = None
         self._nesting = 0
+        self._opened = next_lsn, 0  # the first LSN of the open group, and how many effects there were before it
         self._run: Moves | None = None  # in the journal, outside of groups: the next record is added if its LSN is next
         self._asked: Now = Now(0, 0)  # when the last command was to decide
         self._at: Now = self._asked  # when it did
@@ -133,6 +135,7 @@ class Outbox(Generic[E]):
         """Open a group; nested calls join the outermost."""
         if self._nesting == 0:
             self._group, self._run = Group(), None
+            self._opened = self.next_lsn, len(self.effects)
         self._nesting += 1
 
     def end(self) -> None:
@@ -145,6 +148,21 @@ class Outbox(Generic[E]):
                 self.journal.append(group.entries[0])
             elif group.entries:
                 self.journal.append(group)
+
+    def drop_group(self) -> list[Control] | None:
+        """Undo an open group that a fault has left, whose records and effects nobody has seen: its records.
+
+        Nothing is undone, and None, where it has messages: they are elsewhere already.
+        """
+        entries = [] if self._group is None else self._group.entries
+        records = [one for one in entries if isinstance(one, Control)]
+        if len(records) < len(entries):
+            return None
+        if self._group is not None:
+            self.next_lsn, effects = self._opened
+            del self.effects[effects:]
+            self._nesting, self._group = 0, None
+        return records
 
     def record(
         self,

@@ -6,9 +6,10 @@ They are looked at once a second, whoever listens: one that is set or over is an
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
+from penstock.core.effects import Part, names_of
 from penstock.units import format_size
 
 if TYPE_CHECKING:
@@ -47,11 +48,16 @@ def alarms(engine: Engine, before: Mapping[str, str], *, slowed_us: int = 0, sho
         milliseconds = slowed_us / 1000
         found["upkeep"] = f"the log has outgrown log.retention: each batch of publishes waits {milliseconds:g} ms"
     if stopped := engine.core.stopped:
-        names = ", ".join(f"'{one.name}'" for one in stopped)
-        found["queue_stopped"] = f"an internal error has stopped {names}: start the server again, nothing is lost"
+        for kind in dict.fromkeys(one.kind for one in stopped):
+            found[f"{kind}_stopped"] = stopped_by_a_fault(one for one in stopped if one.kind == kind)
     if engine.core.draining:
         found["draining"] = "the server drains: it takes no new messages and no new consumers"
     return found
+
+
+def stopped_by_a_fault(parts: Iterable[Part]) -> str:
+    """Why these do nothing, and what helps."""
+    return f"an internal error has stopped {names_of(parts)}: start the server again, nothing is lost"
 
 
 def nearly_full(engine: Engine, was: bool) -> str | None:

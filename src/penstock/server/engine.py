@@ -358,9 +358,8 @@ class Engine(Runtime):
             self.views.dying(effect)
 
     def _stopped(self, effect: e.Stopped) -> None:
-        self.faults.stopped(effect.error, "queue")
-        for vhost, name in effect.names:
-            logger.critical("an internal error has stopped queue %r in vhost %r: it delivers nothing", name, vhost)
+        self.faults.stopped(effect.error, effect.parts[0].kind)
+        logger.critical("an internal error has stopped %s: until the next start", e.names_of(effect.parts))
 
     def _swept(self, effect: e.Swept) -> None:
         self.bodies.look_over()  # what waited may be settled

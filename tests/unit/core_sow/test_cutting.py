@@ -62,7 +62,7 @@ def test_a_cut_is_what_drops_one_by_one_are(seed: int, share: float) -> None:
     assert there(index) == there(model)
     assert (index.count, index.oldest()) == (model.count, model.oldest())
     assert lows_hold(index)
-    assert sorted(index.take_due(10**9, N)[1]) == sorted(model.take_due(10**9, N)[1])
+    assert sorted(index.overdue(10**9, N)[1]) == sorted(model.overdue(10**9, N)[1])
     index.put(7, 8)
     assert index.get(7) == 8
 

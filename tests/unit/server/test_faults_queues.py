@@ -199,17 +199,35 @@ def starts_stopped(life: Life, name: str) -> None:
     publish(life, "beside", b"newer")
 
 
-def test_what_shares_its_credit_is_not_stopped_alone(life: Life, monkeypatch: pytest.MonkeyPatch) -> None:
-    plant = Plant(monkeypatch, PLACES["a message that is over"])
+@pytest.mark.parametrize("holds", ["bad", "beside"])
+@pytest.mark.parametrize("name", PLACES)
+def test_who_shares_its_credit_goes_on_without_it(
+    name: str, holds: str, life: Life, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is held of it counts no more, so that another of its prefetch is free for the others."""
+    plant = Plant(monkeypatch, PLACES[name])
     fill(life)
     client = life.client()
     client.method(m.BasicQos(prefetch_count=1, global_qos=True))
-    for queue in ("bad", "beside"):
+    for queue in sorted(("bad", "beside"), reverse=holds == "beside"):
         client.consume(queue, queue)
-    life.run()
+        life.run()
+    [credit] = {one.shared for one in life.core.queue("/", "beside").consumers}
+    assert credit is not None
+    assert credit.used == 1
     plant.there = True
-    with pytest.raises(Fault):
-        pass_time(life, 52)
+    pass_time(life, PLACES[name].after)
+    assert [one.name for one in life.core.stopped] == ["bad"]
+    assert {one.queue.name for one in credit.consumers} == {"beside"}
+    client.take_all()
+    for _ in range(4):
+        publish(life, "beside", b"more")
+    assert credit.used == sum(one.outstanding for one in credit.consumers) == 1
+    life.core.queue("/", "beside").check()
+    client.lose()
+    life.run()
+    assert life.engine.faults.fatal is None
+    assert credit.used == 0
 
 
 def test_no_state_is_taken_while_a_queue_is_stopped_and_a_deleted_one_is_none(

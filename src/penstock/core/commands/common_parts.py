@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from penstock.core.acted import Hops
 from penstock.core.action_rules import Rules
 from penstock.core.arena import Arena, Move
-from penstock.core.effects import Effect, Token
+from penstock.core.effects import Effect, Part, Token
 from penstock.core.links.asking import Wanted
 from penstock.core.links.sharing import Peers
 from penstock.core.outbox import Outbox
@@ -353,6 +353,7 @@ class CoreParts:
         self.attendance: list[tuple[bool, Consumer]] | None = None  # consumers that came (True) or went; whoever wants
         # to know of them puts a list here, and empties it
         self._stopped: list[Queue] = []  # by a fault
+        self._parts_stopped: dict[Part, None] = {}  # those that are no queues
 
     def keep(self, state: DurableState) -> None:
         """Go on with this: what of the durable state no part keeps in a form of its own."""

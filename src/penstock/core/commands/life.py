@@ -24,14 +24,13 @@ from typing import ClassVar, NamedTuple, Self
 import numpy as np
 
 from penstock.core.acted import OWN
-from penstock.core.commands.common_parts import CoreParts
-from penstock.core.effects import Found, Pass, Purpose, Recover, Recovered, Stopped, Token
+from penstock.core.commands.containing import Containing
+from penstock.core.effects import Found, Pass, Purpose, Recover, Recovered, Token
 from penstock.core.queue.dispatching.attendance import note_use
 from penstock.core.queue.expiry import deadlines
 from penstock.core.queue.order.runs import packed
 from penstock.core.queue.queue import Queue
 from penstock.core.queue.settling.deferred import Deferred
-from penstock.core.queue.stopped import end_consumers, stop_those_in
 from penstock.core.state import pending
 from penstock.core.state.capture import Captured, Marked, Snapshot
 from penstock.core.state.durable import DECLARED, DEFAULTS, DurableState, Reign, copies
@@ -50,7 +49,7 @@ NOWHERE: Mapping[int, int] = MappingProxyType({})
 """Nobody has asked the log for times."""
 
 
-class RecoveryCommands(CoreParts):
+class RecoveryCommands(Containing):
     """Passes over the log for queues that take what was published before."""
 
     def passes(self) -> list[Pass]:
@@ -286,27 +285,6 @@ class Life(RecoveryCommands):
             self._tick(now, queue)
             self._timers.touched.add(queue)
 
-    def _tick(self, now: Now, queue: Queue) -> None:
-        """Have a queue do what is due.  What fails stops it alone, where nothing else can be half changed."""
-        try:
-            queue.tick(now, self._out)
-        except Exception as error:
-            stopped = stop_those_in(error) if self._out.whole else []
-            if not stopped:
-                raise
-            self._stopped += stopped
-            self._out.effect(Stopped([(one.vhost, one.name) for one in stopped], error))
-            for one in stopped:
-                self._touch(one)
-                ended = end_consumers(one, self._out)
-                if self.attendance is not None:
-                    self.attendance += [(False, consumer) for consumer in ended]
-
-    @property
-    def stopped(self) -> list[Queue]:
-        """Queues that a fault has stopped.  While there are any, memory is not what the log says."""
-        return [one for one in self._stopped if self._admin.by_id.get(one.id) is one]
-
     def _forget_transient(self, queue: Queue) -> None:
         """Leave out of a queue the messages that no restart keeps."""
         transient = self._publisher.transient
@@ -407,6 +385,8 @@ class Life(RecoveryCommands):
     def floor(self) -> int:
         """No message below this LSN is in a queue, and no stream may ask for one again."""
         self.look_for_floor(len(self._admin.by_id))
+        if self._parts_stopped:
+            return 0
         return min(self._floors.lowest(), self._keyed.sows.oldest(), self.promised())
 
     def promised(self) -> int:

@@ -12,10 +12,12 @@ was read (`config.queue_arguments`).
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import islice
 from typing import Any, Unpack, cast
 
 from penstock.core.commands.common_parts import CoreParts
+from penstock.core.commands.containing import Due, part_of
 from penstock.core.commands.deliveries import DeliveryCommands
 from penstock.core.commands.queues import fixed
 from penstock.core.publishing.body_checks import Failures
@@ -385,13 +387,23 @@ class PolicyCommands(DeliveryCommands):
         numbers = [one.id for one in self._admin.by_id.values() if one.ruling is not None or not nothing]
         self._unruled = dict.fromkeys(numbers[AT_ONCE:])
         self._changes.note_all()
-        self._rule_some(self._at(now), numbers[:AT_ONCE])
+        for due in self._rulings(self._at(now), numbers[:AT_ONCE]):
+            self._do(due)
 
     def _rule_takers(self, now: Now, batch: Publishes) -> None:
         """The queues that may take some of a batch are ruled by the policies of now."""
         numbers = sorted(queue.id for queue in self._publisher.queues_of(batch) if queue.id in self._unruled)
         if numbers:
             self._rule_some(now, numbers)
+
+    def rulings_due(self, now: Now) -> Iterator[Due]:
+        """Queues for which policies of now may say something else: so many as one step looks at."""
+        return self._rulings(now, self._concerned(self._next_unruled())) if self._unruled else iter(())
+
+    def _rulings(self, now: Now, numbers: Iterable[int]) -> Iterator[Due]:
+        for number in numbers:
+            if (queue := self._admin.by_id.get(number)) is not None:
+                yield Due(part_of(queue), partial(self._rule_some, now, (number,)), (queue,))
 
     def _rule_some(self, now: Now, numbers: Iterable[int]) -> None:
         self._out.begin()
@@ -402,7 +414,7 @@ class PolicyCommands(DeliveryCommands):
         for number in numbers:
             self._unruled.pop(number, None)
             queue = self._admin.by_id.get(number)
-            if queue is not None:
+            if queue is not None and not queue.stopped:
                 self._rule_by_policies(now, queue)
 
     def _rule_by_policies(self, now: Now, queue: Queue) -> None:

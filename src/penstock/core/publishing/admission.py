@@ -17,6 +17,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from operator import itemgetter
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -314,17 +315,15 @@ class Publishers:
         return next(iter(self.heard.values())) + self._expiration
 
     def tick(self, now: Now) -> None:
-        """Forget those of whom nothing came for as long as `expire_after` says; a record names them."""
-        gone: list[str] = []
-        while (due := self.due()) is not None and due <= now.wall and len(gone) < GONE_AT_ONCE:
-            publisher = next(iter(self.heard))
-            del self.heard[publisher]
-            self.highest.pop(publisher, None)
-            self._holes.pop(publisher, None)
-            self._held.pop(publisher, None)
-            gone.append(publisher)
-        if gone:
-            self._outbox.record(Kind.PUBLISHERS_GONE, "", {"publishers": gone})
+        """Forget those of whom nothing came for as long as `expire_after` says; a record names them first."""
+        if self._expiration is None:
+            return
+        since = now.wall - self._expiration
+        gone = [name for name, heard in islice(self.heard.items(), GONE_AT_ONCE) if heard <= since]
+        self._outbox.record(Kind.PUBLISHERS_GONE, "", {"publishers": gone})
+        for publisher in gone:
+            for known in (self.heard, self.highest, self._holes, self._held):
+                known.pop(publisher, None)
 
 
 def _beside(published: Published, rows: Sequence[int], size: int) -> Published:

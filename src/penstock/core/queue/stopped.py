@@ -8,12 +8,15 @@ taken of it, and nothing of the log goes.  A start has it as the log says.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from traceback import walk_tb
 
 from penstock.core.effects import Cancelled, Sink, Token
-from penstock.core.queue.dispatching.consumers import Consumer
+from penstock.core.queue.dispatching.consumers import Consumer, Credit
 from penstock.core.queue.dispatching.roster import Roster
-from penstock.core.queue.queue import Queue
+from penstock.core.queue.parts import NO_CREDIT
+from penstock.core.queue.queue import Queue, queue_of
+from penstock.core.queue.whole import DISPATCH
 from penstock.errors import Unavailable
 from penstock.records.chunks import LSN_LIMIT, Now
 
@@ -101,19 +104,37 @@ def end_consumers(queue: Queue, sink: Sink) -> list[Consumer]:
     return [one for one in ended if not one.passive]
 
 
-def stop_those_in(error: Exception) -> list[Queue]:
-    """Stop the queues that an exception has left in the middle of something; none where others may be changed, too.
-
-    What shares its credit with other queues had perhaps begun to serve these.
-    """
+def queues_in(error: Exception) -> list[Queue]:
+    """The queues that an exception may have left in the middle of something."""
     found: dict[Queue, None] = {}
     for frame, _ in walk_tb(error.__traceback__):
         for name in ("self", "queue"):
             if isinstance(one := frame.f_locals.get(name), Queue):
                 found[one] = None
-    if isinstance(error, MemoryError) or any(one.sharing or one.free_credit for one in found):
-        return []
-    for queue in found:
+    return list(found)
+
+
+def stop(queues: Iterable[Queue]) -> list[Queue]:
+    """These give nothing any more; the queues that shared credit with them and have to go on without."""
+    credits: dict[Credit, None] = {}
+    for queue in queues:
         queue.agenda, queue.draining = 0, True
         queue.__class__ = Stopped
-    return list(found)
+        credits |= dict.fromkeys((*queue.free_credit, *_leave_credit(queue)))
+        queue.sharing, queue.free_credit = 0, NO_CREDIT
+    for credit in credits:  # what was being counted may be counted half
+        credit.used = sum(0 if one.no_ack else one.outstanding for one in credit.consumers)
+    others = list(dict.fromkeys(queue_of(one) for credit in credits for one in credit.consumers))
+    for other in others:
+        other.agenda |= DISPATCH
+    return others
+
+
+def _leave_credit(queue: Queue) -> Iterator[Credit]:
+    """What its consumers hold counts for the others no more."""
+    for consumer in queue.all_consumers:
+        if (credit := consumer.shared) is not None:
+            consumer.shared = None
+            if consumer in credit.consumers:
+                credit.consumers.remove(consumer)
+            yield credit

@@ -405,11 +405,6 @@ class Sows:
         """No present record is older."""
         return min((sow.index.oldest() for sow in self), default=NEVER)
 
-    def due(self) -> int | None:
-        """When the next record expires, or somewhat before; None: none does."""
-        due = min((sow.index.due for sow in self), default=NEVER)
-        return None if due >= NEVER else due
-
     def capture(self) -> Callable[[], dict[int, SowState]]:
         """The state as it is now, to be made into plain values later, in any thread."""
         taken = [(sow.id, sow.key, sow.index.snapshot()) for _, sow in sorted(self.by_id.items())]

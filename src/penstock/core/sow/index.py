@@ -219,29 +219,30 @@ class Index:
             if high > low:
                 self._put_part(place, mine[low:high], own[low:high], None if due is None else due[low:high])
 
-    def take_due(self, now: int, most: int) -> tuple[list[int], list[int]]:
-        """Take out up to `most` records whose time has come: numbers and LSNs."""
+    def overdue(self, now: int, most: int) -> tuple[list[int], list[int]]:
+        """Up to `most` records whose time has come: numbers and LSNs.  Nothing is changed."""
         gone: list[int] = []
         had: list[int] = []
-        due = NEVER
-        for leaf in list(self._leaves):
-            if leaf.due <= now:
+        for leaf in self._leaves:
+            if leaf.due <= now and len(gone) < most:
                 times: Ints = np.frombuffer(leaf.deadlines, dtype=np.int64)
                 over = np.flatnonzero((times > 0) & (times <= now))
-                rest = times[(times > now)]
-                left = most - len(gone)
-                leaf.due = int(rest.min()) if len(rest) else NEVER
-                if len(over) > left:
-                    leaf.due = int(times[over[left:]].min())
-                places: list[int] = over[:left].tolist()
+                places: list[int] = over[: most - len(gone)].tolist()
                 gone += [leaf.numbers[at] for at in places]
                 had += [leaf.lsns[at] for at in places]
                 del times
-            due = min(due, leaf.due)
-        self.due = due
-        for number in gone:
-            self.drop(number)
         return gone, had
+
+    def expire(self, numbers: Sequence[int], now: int) -> None:
+        """Take out what was `overdue` now."""
+        for number in numbers:
+            self.drop(number)
+        for leaf in self._leaves:
+            if leaf.due <= now:
+                times: Ints = np.frombuffer(leaf.deadlines, dtype=np.int64)
+                leaf.due = int(times[times > 0].min(initial=NEVER))
+                del times
+        self.due = min((leaf.due for leaf in self._leaves), default=NEVER)
 
     def oldest(self) -> int:
         """The lowest LSN of a present record; `NEVER` when there is none.

@@ -19,7 +19,7 @@ from penstock.core.effects import Effect
 from penstock.core.outbox import Outbox
 from penstock.core.publishing.published import Published, Refusal, TraitsMemo
 from penstock.core.sow.holding import Cut, Sow, parse_number
-from penstock.core.sow.index import Ints, Numbers, Put, pack_drop, pack_one, pack_put
+from penstock.core.sow.index import NEVER, Ints, Numbers, Put, pack_drop, pack_one, pack_put
 from penstock.core.sow.rows import LARGE, KeyedRows, Work, is_delta
 from penstock.errors import InvalidArgument
 from penstock.records.chunks import Now
@@ -47,6 +47,7 @@ class Keyed(KeyedRows):
         """checks: of bodies; what a delta makes of its record is held to them."""
         super().__init__(traits, checks)
         self._outbox = outbox
+        self.lasting = set[int]()  # ids of topics that a fault has stopped: nothing expires there any more
 
     # -- publishing
 
@@ -171,25 +172,40 @@ class Keyed(KeyedRows):
         sow.deleted += count
         return count
 
-    def tick(self, now: Now) -> None:
+    def due(self) -> int | None:
+        """When the next record expires, or somewhat before; None: none does."""
+        due = min((sow.index.due for sow in self.sows if sow.id not in self.lasting), default=NEVER)
+        return None if due >= NEVER else due
+
+    def overdue(self, now: Now) -> list[Sow]:
+        """Topics of which some records may expire now."""
+        return [sow for sow in self.sows if sow.index.due <= now.wall and sow.id not in self.lasting]
+
+    def expire(self, now: Now, sow: Sow) -> None:
         """Records whose time has come go; if there are very many, some of them."""
-        for sow in self.sows:
-            if sow.index.due <= now.wall:
-                numbers, lsns = sow.index.take_due(now.wall, EXPIRED_AT_ONCE)
-                if numbers:
-                    sow.expired += len(numbers)
-                    self._dropped(sow, numbers, lsns, "expired", "")
+        numbers, lsns = sow.index.overdue(now.wall, EXPIRED_AT_ONCE)
+        lsn = self._log_drop(sow, numbers, lsns, "expired", "") if numbers else 0
+        sow.index.expire(numbers, now.wall)
+        if numbers:
+            sow.expired += len(numbers)
+            _tell_drop(sow, lsn, numbers, lsns, "expired")
 
     def _dropped(self, sow: Sow, numbers: Sequence[int] | Numbers, lsns: Sequence[int], reason: str, by: str) -> None:
         """lsns: of the records that they had; none where nobody asks."""
+        _tell_drop(sow, self._log_drop(sow, numbers, lsns, reason, by), numbers, lsns, reason)
+
+    def _log_drop(self, sow: Sow, numbers: Sequence[int] | Numbers, lsns: Sequence[int], reason: str, by: str) -> int:
         header: dict[str, object] = {"reason": reason, **({"by": by} if by else {})}
         if sow.acting:
             header["lsns"] = sorted(lsns)
-        lsn = self._outbox.record(Kind.SOW_DROP, sow.name, header, pack_drop(sow.id, numbers))
-        if sow.watchers:
-            keys = numbers.tolist() if isinstance(numbers, np.ndarray) else numbers
-            for watcher in sow.watchers:
-                watcher.dropped(lsn, keys, lsns, reason)
+        return self._outbox.record(Kind.SOW_DROP, sow.name, header, pack_drop(sow.id, numbers))
+
+
+def _tell_drop(sow: Sow, lsn: int, numbers: Sequence[int] | Numbers, lsns: Sequence[int], reason: str) -> None:
+    if sow.watchers:
+        keys = numbers.tolist() if isinstance(numbers, np.ndarray) else numbers
+        for watcher in sow.watchers:
+            watcher.dropped(lsn, keys, lsns, reason)
 
 
 def _deadlines(batch: Publishes, sow: Sow, ttl: int | None, time: int) -> list[int] | None:

@@ -261,8 +261,10 @@ class Streams(StreamTable):
         abandon_after: microseconds, 0 for never; None: as it is.
         anew: in mode changes nothing is counted yet.
         pipeline: whose stream it is; None: as it is.  owner: the same of a user.
-        Errors: PreconditionFailed when the stream reads another queue, another topic or in another mode.
+        Errors: PreconditionFailed when the stream reads another queue, another topic or in another mode; Unavailable
+        for one that a fault has stopped.
         """
+        self.refuse_stopped(name)
         _refuse_mode(name, queue, mode)
         number = queue.id if queue is not None else 0
         state = self.states.get(name)
@@ -372,7 +374,6 @@ class Streams(StreamTable):
             self._dropped[name] = epoch
         if abandoned:
             header["abandoned"] = True
-            self.keeping.abandoned.append(name)
         if epoch != state.epoch:
             self.readers.pop(name, None)
         self.outbox.begin()
@@ -383,6 +384,8 @@ class Streams(StreamTable):
         if queue is not None and held and state.mode == "queue":
             self.holdings.settle(now, queue, name, held, Verb.RELEASE)
         self.outbox.end()
+        if abandoned:
+            self.keeping.abandoned.append(name)
         return sum(map(len, held)) if state.mode == "queue" else 0
 
     def held(self, queue: int) -> dict[str, list[Chunk]]:

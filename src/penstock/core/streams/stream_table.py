@@ -25,7 +25,7 @@ from penstock.core.queue.order.runs import Run
 from penstock.core.queue.queue import Queue
 from penstock.core.state.lsns import Ints, combined, count, ints, merged, to_array, within
 from penstock.core.state.streams import Asked, StreamState
-from penstock.errors import Fenced, InvalidArgument, NotFound, PreconditionFailed
+from penstock.errors import Fenced, InvalidArgument, NotFound, PreconditionFailed, Unavailable
 from penstock.records.causes import POISON
 from penstock.records.chunks import Chunk, Now, as_chunk, pack_pairs
 from penstock.records.dataclass import dataclass
@@ -48,6 +48,7 @@ class StreamTable:
         self.states: dict[str, StreamState] = {}
         self.readers: dict[str, str] = {}  # who opened each last; of this process alone
         self.gone: dict[str, str] = {}  # the queues of streams that ended with them; of this process alone
+        self.stopped = set[str]()  # by a fault, until the next start
         self.keeping = Keeping(self)
 
     def write(self, kind: Kind, name: str, state: StreamState, header: Mapping[str, object], body: bytes = b"") -> None:
@@ -55,8 +56,14 @@ class StreamTable:
         self.outbox.record(kind, name, header, body)
         state.fold(kind, header, body)
 
+    def refuse_stopped(self, name: str) -> None:
+        """Unavailable for one that a fault has stopped: what is known of it may be wrong."""
+        if name in self.stopped:
+            raise Unavailable(f"stream '{name}' was stopped by an internal error until the server is started again")
+
     def state(self, name: str) -> StreamState:
-        """What a stream is.  NotFound when there is none."""
+        """What a stream is.  Errors: NotFound when there is none, Unavailable for one that a fault has stopped."""
+        self.refuse_stopped(name)
         state = self.states.get(name)
         if state is None:
             if name in self.gone:
@@ -132,20 +139,19 @@ class Keeping:
 
     def due(self) -> int | None:
         """When the next stream is overdue: wall microseconds, None for never."""
-        return min((self._end(name, one) for name, one in self._streams.states.items() if _watched(one)), default=None)
+        return min((self._end(name, one) for name, one in self._watched()), default=None)
 
     def overdue(self, now: Now) -> list[str]:
         """Streams that let go now."""
-        watched = [(name, one) for name, one in self._streams.states.items() if _watched(one)]
-        return [name for name, one in watched if self._end(name, one) <= now.wall]
+        return [name for name, one in self._watched() if self._end(name, one) <= now.wall]
+
+    def _watched(self) -> list[tuple[str, StreamState]]:
+        every, stopped = self._streams.states.items(), self._streams.stopped
+        return [(name, one) for name, one in every if one.abandon_after and not one.released and name not in stopped]
 
     def _end(self, name: str, state: StreamState) -> int:
         grace = self._started + min(GRACE_US, state.abandon_after)
         return max(self.last_read(name, state) + state.abandon_after, grace)
-
-
-def _watched(state: StreamState) -> bool:
-    return bool(state.abandon_after) and not state.released
 
 
 class Holdings:

@@ -25,7 +25,7 @@ from penstock.errors import NotFound, Unavailable
 from penstock.operations.queues import settings_in_force
 from penstock.operations.vhosts import CLUSTER_NAME
 from penstock.records.declared_types import EXCHANGE_TYPES
-from penstock.server.alarms import NO_DESCRIPTOR
+from penstock.server.alarms import NO_DESCRIPTOR, stopped_by_a_fault
 from penstock.server.allocator import resident_bytes
 from penstock.server.clock import SystemClock
 from penstock.server.counters import Rates
@@ -248,8 +248,7 @@ class Facts:
                 health["reason"] = "fewer members are in sync than min_in_sync: nothing is confirmed until more are"
         if status == "ok" and (stopped := engine.core.stopped):
             health["status"] = "degraded"
-            names = ", ".join(f"'{one.name}' in vhost '{one.vhost}'" for one in stopped)
-            health["reason"] = f"an internal error has stopped {names}: start the server again, nothing is lost"
+            health["reason"] = stopped_by_a_fault(stopped)
         return health | self._remarks()
 
     def _remarks(self) -> dict[str, object]:

@@ -17,6 +17,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from penstock.config.settings import FOREVER
+from penstock.core.effects import names_of
 from penstock.errors import PenstockError, Unavailable
 from penstock.log.catalog import SegmentInfo
 from penstock.log.rewrite_plan import Aims
@@ -287,8 +288,7 @@ class Keeper:
         """The state now, on disk with everything it stands for.  Raises LogBroken."""
         runtime = self.runtime
         if stopped := runtime.core.stopped:
-            names = ", ".join(f"'{one.name}'" for one in stopped)
-            raise Unavailable(f"nothing is taken of memory while queues are stopped by an internal error: {names}")
+            raise Unavailable(f"nothing is taken of memory while an internal error has stopped {names_of(stopped)}")
         for hook in runtime.on_checkpoint:
             hook()
         runtime.finish_turn()  # what is journalled belongs to the state and must reach the log

@@ -43,11 +43,12 @@ DEFERRED_MOST = 100_000
 class Deferred:
     """The deferred acks of all queues."""
 
-    __slots__ = ("_known", "by_queue", "due")
+    __slots__ = ("_known", "by_queue", "due", "lasting")
 
     def __init__(self, start: DeferredAcks | None = None) -> None:
         self.by_queue: DeferredAcks = copies(start or {})
         self.due = NEVER  # wall: nothing is forgotten before this
+        self.lasting = set[int]()  # queues of which nothing is forgotten any more: a fault has stopped them
         self._known: dict[int, dict[int, set[int]]] = {}  # by queue and origin: what is remembered
         for queue, entries in self.by_queue.items():
             for entry in entries:
@@ -119,12 +120,23 @@ class Deferred:
         self._set_due()
         return affected
 
-    def expire(self, now: Now, queues: dict[int, Queue], sink: Sink) -> None:
+    def overdue(self, now: Now) -> list[int]:
+        """Queues of which something has been remembered for long enough."""
+        if now.wall < self.due:
+            return []
+        some = [number for number in self.by_queue if number not in self.lasting]
+        return [number for number in some if any(entry.until <= now.wall for entry in self.by_queue[number])]
+
+    def expire(self, now: Now, queue: Queue, sink: Sink) -> None:
         """Forget what has been remembered for long enough."""
-        for number, entries in list(self.by_queue.items()):
-            for entry in list(entries):
-                if entry.until <= now.wall:
-                    self._forget(queues[number], entry.origin, entry.lsns, sink)
+        for entry in list(self.by_queue[queue.id]):
+            if entry.until <= now.wall:
+                self._forget(queue, entry.origin, entry.lsns, sink)
+        self._set_due()
+
+    def keep(self, queue: int) -> None:
+        """Forget nothing of a queue any more."""
+        self.lasting.add(queue)
         self._set_due()
 
     def queue_gone(self, number: int) -> None:
@@ -140,7 +152,9 @@ class Deferred:
         self._known_of(queue.id, origin).difference_update(lsns)
 
     def _set_due(self) -> None:
-        self.due = min((entry.until for entries in self.by_queue.values() for entry in entries), default=NEVER)
+        lasting = self.lasting
+        ends = (one.until for number, some in self.by_queue.items() if number not in lasting for one in some)
+        self.due = min(ends, default=NEVER)
 
 
 STRETCH = 16_384
