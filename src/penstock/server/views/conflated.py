@@ -1,6 +1,8 @@
 """Conflated topics: records of a topic or rows of a view as they were told last, each at most once an interval.
 
-A conflated topic subscribes to its source as anybody does, and shows what it was told at the time.
+A conflated topic subscribes to its source as anybody does, and shows what it was told at the time.  One whose source
+a fault has ended begins anew in a while (`setbacks`): its rows stay meanwhile as they were told, and what differs is
+told when it is level again.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from penstock.core.view_feed import DEFAULT_US
+from penstock.errors import PenstockError
 from penstock.expr import compile_filter
 from penstock.records.dataclass import dataclass
 from penstock.server.follow import ENDLESS, Follow
@@ -17,10 +20,9 @@ from penstock.server.views.row_source import Conflated
 from penstock.server.views.shown import RowChange
 
 if TYPE_CHECKING:
-    from penstock.errors import PenstockError
     from penstock.server.follow import Source
     from penstock.server.views.record_query import Event
-    from penstock.server.views.setbacks import Alarms
+    from penstock.server.views.setbacks import Alarms, Setback
     from penstock.server.views.shown import Refuse
 
 
@@ -45,12 +47,14 @@ class ConflatedTopic:
         self.definition = definition
         self.told: list[Callable[[Sequence[RowChange]], None]] = []
         self.source = 0  # id of the topic that it follows; 0: it follows rows, or nothing
-        self.error: PenstockError | None = None  # why nothing more comes
+        self.ending: PenstockError | None = None  # why nothing more comes
         self.rebuilds = 0
+        self.setback: Setback
         self._alarms = alarms
         self._rows: dict[str, bytes] = {}
         self._follow: Follow[list[Event]] | None = None
         self._level = False  # it has the rows that there were
+        self._stale = dict[str, bytes]()  # rows as they were told before it began anew, of which it has not heard since
         self._waiting: list[Callable[[], None]] = []
 
     @property
@@ -61,11 +65,17 @@ class ConflatedTopic:
     def vhost(self) -> str:
         return self.definition.vhost
 
+    @property
+    def error(self) -> PenstockError | str | None:
+        """Why nothing more comes, or not before it has begun anew."""
+        return self.setback.error or self.ending
+
     def facts(self) -> dict[str, object]:
         """For people, as of a topic."""
         return {
             "topic": self.name, "kind": "conflated topic", "exchange": "", "vhost": self.vhost, "key": None,
             "records": self.count, "source": self.definition.source,
+            **({} if self.error is None else {"error": str(self.error)}),
         }  # fmt: skip
 
     @property
@@ -103,7 +113,7 @@ class ConflatedTopic:
 
     def follow(self, source: Source[list[Event]], topic: int = 0) -> None:
         """Begin; topic: the id of the topic whose records they are."""
-        self.source = topic
+        self.source, self._level, self.ending = topic, False, None
         self._follow = Follow(Conflated(self._alarms, source, self.definition.interval), self)
 
     def let_go(self) -> None:
@@ -113,8 +123,13 @@ class ConflatedTopic:
             self._follow = None
             self.rebuilds += 1
         self.source, self._level = 0, False
-        rows, self._rows = self._rows, {}
+        rows, self._rows, self._stale = self._rows, {}, {}
         self._tell([RowChange(key, None, body, "deleted") for key, body in rows.items()])
+
+    def begin_anew(self) -> None:
+        """What it is told next is all there is."""
+        self._follow, self._stale, self.ending = None, dict(self._rows), None
+        self.rebuilds += 1
 
     # -- a taker
 
@@ -126,6 +141,8 @@ class ConflatedTopic:
         told: list[RowChange] = []
         for event in portion:
             before = self._rows.get(event.key)
+            if self._stale.pop(event.key, None) == event.body and event.kind != "oof":
+                continue
             if event.kind == "oof":
                 if before is not None:
                     del self._rows[event.key]
@@ -138,13 +155,28 @@ class ConflatedTopic:
     def level(self) -> None:
         """The rows there were have come."""
         self._level = True
+        gone, self._stale = self._stale, {}
+        for key in gone:
+            del self._rows[key]
+        self._tell([RowChange(key, None, body, "deleted") for key, body in gone.items()])
+        self.setback.over()
+        self._let_wait()
+
+    def _let_wait(self) -> None:
         waiting, self._waiting = self._waiting, []
         for then in waiting:
             then()
 
     def ended(self, error: PenstockError | None) -> None:
-        self.error = error
-        self.level()
+        self.ending = error
+        if type(error) is PenstockError:  # which has no word for it: a fault
+            self.setback.end_by_fault()
+        self._let_wait()
+
+    def stop(self) -> None:
+        """Nothing more comes before it begins anew."""
+        if self._follow is not None:
+            self._follow.close()
 
     def _tell(self, told: list[RowChange]) -> None:
         if told:

@@ -135,6 +135,7 @@ class Views:
         """A conflated topic more.  Its source may come later.  Errors as `add`."""
         key = self._free(definition)
         topic = self._conflated[key] = ConflatedTopic(self.alarms, definition)
+        topic.setback = Setback(self._runtime, self.alarms, partial(self._follow_anew, topic), topic.stop)
         self._begin()
         self._follow(topic)
         return topic
@@ -268,8 +269,8 @@ class Views:
         self.rows_published.look()
 
     def _look_at(self, topic: ConflatedTopic) -> None:
-        if topic.follows and not topic.source:
-            return  # rows stay as long as the server runs
+        if topic.setback.stopped or (topic.follows and not topic.source):
+            return  # it looks when it begins anew, or its source are rows, which stay as long as the server runs
         found = topic_of(self._runtime.core, topic.vhost, topic.definition.source)
         if topic.source != (0 if found is None else found.id):
             topic.let_go()
@@ -286,6 +287,16 @@ class Views:
         found = topic_of(self._runtime.core, definition.vhost, definition.source)
         if found is not None:
             topic.follow(RecordSource(self._runtime, self._replays, found, topic.wish), found.id)
+
+    def _follow_anew(self, topic: ConflatedTopic) -> None:
+        before = topic.source
+        topic.begin_anew()
+        found = topic_of(self._runtime.core, topic.vhost, topic.definition.source)
+        if before and before != (0 if found is None else found.id):
+            topic.let_go()
+        self._follow(topic)
+        if not topic.follows:
+            topic.setback.over()  # its source may come again
 
     # -- what fails
 
