@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from penstock.core.effects import Fetch
+from penstock.core.publishing.dead_letters import DeadLetters
 from penstock.core.queue.queue import Queue
 from penstock.server.engine import Engine
 from unit.server.test_faults_http import Scene
@@ -117,6 +118,23 @@ async def test_who_waits_for_one_of_a_queue_that_a_fault_stops_is_refused(
     assert await ready(scene, "failed") == 0, "the message comes again after a start, so it has no letter"
     assert engine.core.queue("/", "q").dying == 1
     assert engine.faults.fatal is None
+
+
+async def test_a_fault_on_the_way_of_a_letter_stops_its_queue_alone(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def planted(*_: object) -> None:
+        raise ArithmeticError
+
+    monkeypatch.setattr(DeadLetters, "prepare", planted)
+    async with asyncio.timeout(60):
+        answer = await scene.ask("POST", "/api/queues/%2F/q/get", REJECT)
+    assert answer.status_code == 503
+    engine = scene.server.engine
+    assert engine.faults.fatal is None
+    assert [one.name for one in engine.core.stopped] == ["q"]
+    assert not engine.burying
+    await published(scene, "failed")
 
 
 async def test_nor_is_one_that_a_broken_log_will_never_have(scene: Scene) -> None:

@@ -246,3 +246,35 @@ def test_no_state_is_taken_while_a_queue_is_stopped_and_a_deleted_one_is_none(
     assert client.take(m.QueueDeleteOk)
     assert life.core.stopped == []
     assert "queue_stopped" not in alarms(life.engine, {})
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_fault_in_a_pass_over_the_log_stops_its_queue_alone(
+    late: bool, life: Life, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    life.core.declare_topic(life.engine.now(), "/", "", "kept")
+    publish(life, "kept", b"1", b"2")
+    before: Callable[..., Any] = Queue.take_older
+    raised = 0
+
+    def planted(*what: Any) -> None:
+        nonlocal raised
+        raised += 1
+        if late:
+            before(*what)
+        raise Fault
+
+    monkeypatch.setattr(Queue, "take_older", planted)
+    life.declare("kept", **{"x-recovery-point": "epoch"})
+    assert raised == 1
+    assert [one.name for one in life.core.stopped] == ["kept"]
+    publish(life, "other", b"1")
+    publish(life, "kept", b"3")
+    pass_time(life, 2)
+    assert raised == 1
+    assert life.engine.faults.fatal is None
+    monkeypatch.undo()
+    life.kill()
+    again = Life(life.disk, life.clock, **LIFE)  # type: ignore[arg-type]
+    again.run()
+    assert again.contents("kept") == [b"1", b"2", b"3"]

@@ -16,9 +16,11 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import TypeAlias, Unpack
 
 from penstock.core.action_rules import iso_time
+from penstock.core.commands.containing import Due, part_of
 from penstock.core.commands.queues import QueueCommands
 from penstock.core.effects import (
     Answer,
@@ -388,7 +390,9 @@ class AnswerCommands(DeliveryCommands):
         now = self._at(now)
         match answer:
             case Recovered():
-                self._pass_answered(now, answer)
+                queue = self.queue_by_id(answer.of.queue)
+                if queue is not None and not queue.stopped:
+                    self._do(Due(part_of(queue), partial(self._pass_answered, now, queue, answer), (queue,)))
             case Scanned() if answer.token.purpose is Purpose.SWEEP:
                 queue = self.queue_by_id(answer.token.queue)
                 if (swept := self._sweeps.scanned(now, answer, queue, self._out)) is not None:
@@ -400,8 +404,8 @@ class AnswerCommands(DeliveryCommands):
                     wanted.found(answer)
             case _:
                 queue = self.queue_by_id(answer.token.queue)
-                if queue is not None:
-                    self._queue_answered(now, queue, answer)
+                if queue is not None and not queue.stopped:
+                    self._do(Due(part_of(queue), partial(self._queue_answered, now, queue, answer), (queue,)))
                     self._touch(queue)
                 elif isinstance(answer, Judged):
                     self._buried.pop(answer.token, None)

@@ -57,7 +57,7 @@ class RecoveryCommands(Containing):
         out = list[Pass]()
         for number, (reviewed, passing) in self._passes.items():
             queue = self._admin.by_id[number]
-            if passing is not None:
+            if passing is not None and not queue.stopped:
                 others = self._interning.without(number) if passing.until > number + 1 else frozenset[int]()
                 out.append(
                     Pass(
@@ -75,12 +75,11 @@ class RecoveryCommands(Containing):
         """The lowest LSN that a pass may still ask for."""
         return min((one.at for _, one in self._passes.values() if one is not None), default=LSN_LIMIT)
 
-    def _pass_answered(self, now: Now, step: Recovered) -> None:
+    def _pass_answered(self, now: Now, queue: Queue, step: Recovered) -> None:
         """A step of a pass is done; it does not count where its queue has changed meanwhile."""
         one, found = step.of, step.found
-        queue = self._admin.by_id.get(one.queue)
         reviewed, passing = self._passes.get(one.queue, ((), None))
-        if queue is None or passing is None or queue.settings is not one.settings or passing.at != one.at:
+        if passing is None or queue.settings is not one.settings or passing.at != one.at:
             return
         queue.catch_up(now, self._out)
         upto = min(step.upto, passing.until)
