@@ -6,6 +6,7 @@ import gc
 import os
 from collections.abc import Generator, Iterator
 from pathlib import Path
+from traceback import walk_tb
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from xdist.scheduler import LoadScopeScheduling
 from choices import EFFORT
 from costs import Costs
 from forked import with_loaded_children
+from penstock.core.commands.containing import Containing, Due
 from penstock.core.commands.life import Life
 from penstock.core.state.durable import Reign
 from penstock.records.chunks import Now
@@ -97,6 +99,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def effort() -> int:
     """By how much random and crash tests multiply their work: 1, or what `PENSTOCK_EFFORT` says."""
     return EFFORT
+
+
+@pytest.fixture(autouse=True, scope="session")
+def faults_surface() -> Iterator[None]:
+    """A fault of the core that no test has planted is no queue that stops: it fails the test that met it."""
+    contain = Containing.contain
+
+    def checked(core: Containing, error: Exception, due: Due) -> bool:
+        place = [frame.f_code.co_filename for frame, _ in walk_tb(error.__traceback__)][-1]
+        return f"{os.sep}tests{os.sep}" in place and contain(core, error, due)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Containing, "contain", checked)
+        yield
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -1,9 +1,10 @@
 """A fault at any call of what a client asks for: it alone is ended, or the server ends and a start has all.
 
 The fault is an exception that is raised as some function of ours is entered: the first, the second, and so on, over all
-that an act of a client leads to.  Whatever it hits, one of two things is true afterwards.  Either nothing was half
+that an act of a client leads to.  Whatever it hits, one of three things is true afterwards.  Either nothing was half
 changed: then the client is ended with 541 or cut off, the others go on, leases are back, and memory is what a start
-would make of the log.  Or the server has ended, and a start finds all that was confirmed and all that was declared.
+would make of the log.  Or a queue is stopped that failed at work of its own, or the server has ended, and a start finds
+all that was confirmed and all that was declared.
 """
 
 from __future__ import annotations
@@ -256,7 +257,7 @@ def goes_on(scene: Scene, hit: str) -> None:
     if ended(scene.publisher) and scene.both:
         assert not ended(scene.asker), hit
         scene.publisher = life.client(confirm=True)
-    elif faults.ended:
+    elif faults.ended and not life.core.stopped:
         assert ended(scene.asker), f"{hit}: the asker goes on"
     scene.publisher.take_all()
     scene.publisher.publish("work", b"after")
@@ -269,6 +270,10 @@ def goes_on(scene: Scene, hit: str) -> None:
     assert scene.consumer.bodies(), f"{hit}: the consumer waits for ever"
     scene.asker.lose()
     life.run()
+    if life.core.stopped:  # it was nobody's who asks: a queue failed at an answer that it had asked for
+        assert "lettered" in {one.name for one in life.core.stopped}, hit
+        restarts(scene, hit)
+        return
     for queue in life.core.queues():
         queue.check()
         assert all(session_of(one) is scene.consumer.session for one in queue.holders()), f"{hit}: leases"

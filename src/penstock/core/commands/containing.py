@@ -50,10 +50,11 @@ class Containing(CoreParts):
         try:
             due.work()
         except Exception as error:
-            if not self._contain(error, due):
+            if not self.contain(error, due):
                 raise
 
-    def _contain(self, error: Exception, due: Due) -> bool:
+    def contain(self, error: Exception, due: Due) -> bool:
+        """Stop the part where something failed; False: it may reach further."""
         whole = self._out.whole
         if isinstance(error, MemoryError) or (undone := self._out.drop_group()) is None:
             return False
