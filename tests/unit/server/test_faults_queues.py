@@ -278,3 +278,25 @@ def test_a_fault_in_a_pass_over_the_log_stops_its_queue_alone(
     again = Life(life.disk, life.clock, **LIFE)  # type: ignore[arg-type]
     again.run()
     assert again.contents("kept") == [b"1", b"2", b"3"]
+
+
+@pytest.mark.parametrize("clean", [False, True])
+def test_what_was_held_and_not_settled_comes_again_after_a_start_and_says_so(
+    clean: bool, life: Life, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant = Plant(monkeypatch, PLACES["what is looked at"])
+    publish(life, "bad", b"settled", b"held")
+    client = ask(life, "bad")
+    client.take(m.BasicConsumeOk)
+    settled, _ = client.messages()
+    plant.there = True
+    pass_time(life, 32)
+    client.ack(settled.tag)
+    life.run()
+    life.commit()
+    plant.there = False
+    (life.stop if clean else life.kill)()
+    again = Life(life.disk, life.clock, **LIFE)  # type: ignore[arg-type]
+    after = ask(again, "bad")
+    after.take(m.BasicConsumeOk)
+    assert [(one.body, one.redelivered) for one in after.messages()] == [(b"held", True)]
