@@ -252,8 +252,8 @@ class OsDisk:
             os.close(self._log_fd)
 
     def free(self) -> int:
-        """Bytes that this user may still write."""
-        status = os.statvfs(self.folder)
+        """Bytes that this user may still write: on the disk of a folder that is held, wherever its name leads now."""
+        status = os.statvfs(self.folder) if self._lock_fd < 0 else os.fstatvfs(self._lock_fd)
         return status.f_bavail * status.f_frsize
 
     def lock(self) -> None:

@@ -87,6 +87,18 @@ def test_a_second_process_is_refused(tmp_path: Path) -> None:
     opened(OsDisk(tmp_path), QUICK).close()
 
 
+def test_the_room_of_a_held_folder_is_known_wherever_its_name_leads(tmp_path: Path) -> None:
+    """The server looks each second: a mount or a name that was away for a moment ended it."""
+    disk = OsDisk(tmp_path / "data")
+    (tmp_path / "data").mkdir(exist_ok=True)
+    disk.lock()
+    (tmp_path / "data").rename(tmp_path / "elsewhere")
+    assert disk.free() > 0
+    disk.unlock()
+    with pytest.raises(FileNotFoundError):
+        disk.free()
+
+
 def test_a_log_on_the_real_disk(tmp_path: Path) -> None:
     log = opened(OsDisk(tmp_path), replace(QUICK, segment=20_000))
     for at in range(30):
