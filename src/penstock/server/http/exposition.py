@@ -8,9 +8,9 @@ names, as RabbitMQ has it: `?family=queue_coarse_metrics&family=queue_consumer_c
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from math import inf
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, TypeAlias, cast
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, SummaryMetricFamily
@@ -285,19 +285,29 @@ def _detailed(metrics: Metrics, families: Sequence[str], vhosts: Collection[str]
     if "ra_metrics" in families:
         for one in (*_of_raft(metrics), *_terms(there.membership)):
             yield one._replace(name=DETAILED + one.name.removeprefix("rabbitmq_"))
-    up = [([one], 1.0) for one in there.vhosts if wanted(one)]
-    names = [(one[:3], 1.0) for one in there.exchanges if wanted(one[0])]
-    counts = [(one[:3], float(one[3])) for one in there.exchanges if wanted(one[0])]
-    labels = ["vhost", "exchange", "type"]
-    for family, made in {
-        "vhost_status": Family("rabbitmq_cluster_vhost_status", "1 for a vhost that is there", ["vhost"], up),
-        "exchange_names": Family("rabbitmq_cluster_exchange_name", "1 for an exchange that is there", labels, names),
-        "exchange_bindings": Family(
-            "rabbitmq_cluster_exchange_bindings", "Bindings that begin at an exchange", labels, counts
-        ),
-    }.items():
+    for family, look in _OF_THERE.items():
         if family in families:
-            yield made
+            yield look(there, wanted)
+
+
+_Look: TypeAlias = "Callable[[There, Callable[[str], bool]], Family]"
+
+_LABELS = ["vhost", "exchange", "type"]
+_OF_THERE: Mapping[str, _Look] = {
+    "vhost_status": lambda there, wanted: Family(
+        "rabbitmq_cluster_vhost_status", "1 for a vhost that is there", ["vhost"],
+        [([one], 1.0) for one in there.vhosts if wanted(one)],
+    ),
+    "exchange_names": lambda there, wanted: Family(
+        "rabbitmq_cluster_exchange_name", "1 for an exchange that is there", _LABELS,
+        [(one[:3], 1.0) for one in there.exchanges if wanted(one[0])],
+    ),
+    "exchange_bindings": lambda there, wanted: Family(
+        "rabbitmq_cluster_exchange_bindings", "Bindings that begin at an exchange", _LABELS,
+        [(one[:3], float(one[3])) for one in there.exchanges if wanted(one[0])],
+    ),
+}  # fmt: skip
+"""Of what is there: of the vhosts that are wanted, each only where it is asked for."""
 
 
 def _whole(metrics: Metrics) -> Line:
