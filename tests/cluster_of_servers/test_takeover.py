@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import time
 from pathlib import Path
@@ -14,8 +15,11 @@ from etcd_process import running_etcd
 from waiting import eventually
 
 
-def test_what_was_confirmed_is_there_after_leaders_were_killed(tmp_path: Path) -> None:
-    """Each comes back as a follower, gives up what only it had, and is in sync again."""
+def test_what_was_confirmed_is_there_after_leaders_were_killed_and_a_disk_failed(tmp_path: Path) -> None:
+    """Each comes back as a follower, gives up what only it had, and is in sync again.
+
+    Then the file of a follower may not grow, as on a full disk: it says so and ends, and the others go on without it.
+    """
     with Cluster(tmp_path, 3) as cluster:
         publisher = Publisher(cluster)
         cluster.leader()
@@ -30,6 +34,17 @@ def test_what_was_confirmed_is_there_after_leaders_were_killed(tmp_path: Path) -
             before.start()
             cluster.level()
         assert cluster.status()["term"] == 4
+        follower = cluster.followers()[0]
+        for process in follower.processes():
+            resource.prlimit(process, resource.RLIMIT_FSIZE, (4096, resource.RLIM_INFINITY))
+        publisher.more(20)
+        assert follower.process is not None
+        assert follower.process.wait(PATIENCE_S) == 6
+        assert follower.said().splitlines()[-1] == (
+            f"cluster: this process ends: {follower.folder / 'data'} cannot be written: File too large; the others go "
+            "on without this member: see to its disk, and start it again"
+        )
+        publisher.more(20)
         found = drain(cluster.leader())
         assert publisher.confirmed <= set(found)
         assert found == sorted(found), "in the order of their publisher"

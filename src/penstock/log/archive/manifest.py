@@ -15,7 +15,6 @@ LSN.  The newest day stays.
 
 from __future__ import annotations
 
-import errno
 import math
 import re
 from bisect import bisect_right
@@ -277,10 +276,6 @@ def escaped(topic: str) -> str:
 def has_folder(topic: str) -> bool:
     """Whether a topic's name can be one of a folder."""
     return topic not in ("", OTHERS) and len(escaped(topic).encode()) <= _NAME_BYTES
-
-
-FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
-"""What a disk without room says."""
 
 
 RUN_BYTES = 256 << 20

@@ -31,6 +31,7 @@ from penstock.log.archive.parquet import file_sum
 from penstock.log.catalog import Segment
 from penstock.log.disk import OsDisk
 from penstock.log.reader import decode
+from penstock.log.room import out_of_space
 from penstock.log.segment import FOLDER, read_header
 from penstock.ports import Disk, File, replace_whole
 from penstock.server.accounts import FILE as ACCOUNTS
@@ -136,7 +137,7 @@ def run(
         return _Backup(request, OsDisk(place), copy, server, progress, archive).run()
     except OSError as error:
         clear(place)
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        if out_of_space(error):
             raise DiskFull(f"the backup does not fit into {target}: {error.strerror}") from error
         raise InvalidArgument(f"the backup cannot be written to {target}: {error.strerror or error}") from error
     except BaseException:

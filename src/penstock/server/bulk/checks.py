@@ -24,9 +24,10 @@ from penstock.core.state.fold import Fold
 from penstock.errors import DiskFull, LogDamaged
 from penstock.history.view import View, base_of, rows_of
 from penstock.log.archive import archive_disk
-from penstock.log.archive.manifest import FULL, Part
+from penstock.log.archive.manifest import Part
 from penstock.log.catalog import Segment
 from penstock.log.reader import decode
+from penstock.log.room import out_of_space
 from penstock.log.segment import FOLDER, first_lsn
 from penstock.server.bulk.requests import Request
 
@@ -173,6 +174,6 @@ def told_when_full(folder: str) -> Generator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno in FULL:
+        if out_of_space(error):
             raise DiskFull(f"the archive's folder {folder} has no room: {error.strerror}") from error
         raise

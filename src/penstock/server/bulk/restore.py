@@ -11,7 +11,6 @@ Everything is written beside its place and moved there at the end, `log` last.  
 
 from __future__ import annotations
 
-import errno
 import os
 import shutil
 from collections.abc import Callable
@@ -28,6 +27,7 @@ from penstock.log.archive.manifest import make_folder
 from penstock.log.archive.manifest import read as read_archive
 from penstock.log.disk import EnclosedDisk, OsDisk, OsFile
 from penstock.log.encode import Encoder
+from penstock.log.room import out_of_space
 from penstock.log.segment import FOLDER, NotASegment, read_header
 from penstock.server.bulk import RESTORE_PART as PART
 from penstock.server.bulk.backup import ARCHIVE, NAME, Kept, Manifest, blocks, read
@@ -64,7 +64,7 @@ def restore(
         OsDisk(place).sync_folder()
     except OSError as error:
         shutil.rmtree(part, ignore_errors=True)
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        if out_of_space(error):
             raise DiskFull(f"the backup does not fit into {data}: {error.strerror}") from error
         raise InvalidArgument(f"{data} cannot be written: {error.strerror or error}") from error
     except BaseException:

@@ -8,6 +8,7 @@ says so, and then reads what the server writes there.
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import os
 import secrets
@@ -43,6 +44,9 @@ from penstock.server.strangers import Terms as Bounds
 
 if TYPE_CHECKING:
     from penstock.replication.register import Member as Listed
+
+DISK_FAILS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EFBIG})
+"""What the system says of a file that cannot be written: an operator wants to know which, and nothing of our code."""
 
 STRANGERS = Bounds(PATIENCE_S, sockets=32, per_address=16)
 """Of the stream's address."""
@@ -174,6 +178,11 @@ class Process:
 
     def _failed(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")
+        if isinstance(error, OSError) and error.errno in DISK_FAILS:
+            self.end(
+                f"{self._asked['data']} cannot be written: {error.strerror}; the others go on without this member: "
+                "see to its disk, and start it again"
+            )
         logger.critical("stopped: %s", context.get("message"), exc_info=error)
         self.end(f"{type(error).__name__}: {error}")
 
