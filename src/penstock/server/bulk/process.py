@@ -99,7 +99,7 @@ class Exchange:
         sock, self._sock = self._sock, None
         if sock is not None:
             sock.close()
-            self._bulk.ended()
+            self._bulk.ended(sock)
 
     def __del__(self) -> None:
         """A stream that nobody ever began to read."""
@@ -132,7 +132,7 @@ class Bulk:
         self.requests = 0
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
-        self._running = 0
+        self._asked = set[socket.socket]()  # held here: in a cycle of garbage nothing says which goes first
         self._last_used = time.monotonic()
         self._closed = False
         self._lock = threading.Lock()
@@ -149,7 +149,7 @@ class Bulk:
     @property
     def running(self) -> int:
         """Requests that the child works on."""
-        return self._running
+        return len(self._asked)
 
     def ask(self, kind: str, name: str, values: dict[str, object], wanted: Callable[[], bool] = _always) -> Exchange:
         """Begin a request: kind "read" or "job".  Unavailable when no child can be started."""
@@ -215,10 +215,10 @@ class Bulk:
         how = f"was killed by signal {-code}" if code < 0 else f"ended with status {code}"
         return Unavailable(f"the bulk process {how} while it worked on {what}; it is started again when needed")
 
-    def ended(self) -> None:
-        with self._lock:
-            self._running -= 1
-            self._last_used = time.monotonic()
+    def ended(self, asked: socket.socket) -> None:
+        """Without the lock: a request may be collected, and closed, in the middle of anything."""
+        self._last_used = time.monotonic()
+        self._asked.discard(asked)
 
     def _connect(self, *, fresh: bool) -> socket.socket:
         """A socket whose other end the child has; starts the child if none runs.  OSError when that fails."""
@@ -239,7 +239,7 @@ class Bulk:
             except OSError:
                 ours.close()
                 raise
-            self._running += 1
+            self._asked.add(ours)
             self.requests += 1
             self._last_used = time.monotonic()
             return ours
@@ -302,7 +302,7 @@ class Bulk:
             process = self._process
             if process is not None and process.poll() is not None:
                 self._bury()
-            elif not self._running and time.monotonic() - self._last_used >= self._idle_s:
+            elif not self._asked and time.monotonic() - self._last_used >= self._idle_s:
                 control, self._control = self._control, None
                 if control is not None:
                     control.close()

@@ -313,6 +313,7 @@ class Lines:
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
         self._idle = list[tuple[float, Line, int]]()  # since when, and the number of the last call; the newest last
+        self._taken = set[Line]()  # held here: in a cycle of garbage nothing says which goes first
         self._lock = threading.Lock()
         self._closed = False
 
@@ -322,6 +323,7 @@ class Lines:
             while self._idle:
                 _, line, number = self._idle.pop()
                 if not line.gone():
+                    self._taken.add(line)
                     return line, number
                 line.close()
         try:
@@ -333,10 +335,21 @@ class Lines:
                 unsent.pop_all()
         except OSError as error:
             raise Unavailable(f"the door has no line to the server: {error.strerror}") from None
-        return Line(ours), 0
+        line = Line(ours)
+        self._taken.add(line)
+        return line, 0
+
+    def drop(self, line: Line) -> None:
+        """Its call has ended as it may: the other side sees that, and nobody has the line again.
+
+        Without the lock: a call may be collected in the middle of anything.
+        """
+        line.close()
+        self._taken.discard(line)
 
     def give(self, line: Line, number: int) -> None:
         """Its call has ended in order."""
+        self._taken.discard(line)
         with self._lock:
             if len(self._idle) < LINES_KEPT and not self._closed:
                 self._idle.append((time.monotonic(), line, number))

@@ -62,7 +62,7 @@ class Intake:
         self.whole = 0  # all that there are
         self.bytes = 0  # those that count for the budget
         self._most = budget // SHARE
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a stream may be collected, and give back, in the middle of anything
 
     def add(self, size: int) -> None:
         """So many bytes more; a negative number gives them back."""

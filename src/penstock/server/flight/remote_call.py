@@ -83,9 +83,10 @@ class Call:
         self.place = place or Place()
         self._lines = lines
         self._context = context
+        self._over = False  # the server has said its last word
+        self._closed = True  # as long as there is no line
         self._line, number = lines.take()
         self._number = number + 1
-        self._over = False  # the server has said its last word
         self._closed = False
 
     def begin(self, told: dict[str, object], blob: bytes, ahead: Callable[[Call], None] | None = None) -> None:
@@ -134,7 +135,7 @@ class Call:
         if self._over:
             self._lines.give(self._line, self._number)
         else:
-            self._line.close()
+            self._lines.drop(self._line)
 
     def cut(self) -> None:
         """Nobody waits for it any more: who waits for the server here sees that, too."""
@@ -142,8 +143,10 @@ class Call:
             self._line.close()
 
     def __del__(self) -> None:
-        """A stream that nobody read to its end."""
-        self.close()
+        """A stream that nobody read to its end.  It may be a part of a cycle, and go in the middle of anything."""
+        if not self._closed:
+            self._closed = True
+            self._lines.drop(self._line)
 
 
 @contextmanager

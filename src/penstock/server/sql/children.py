@@ -72,11 +72,12 @@ class Children:
     def __init__(self, idle_s: float = IDLE_S) -> None:
         self._idle_s = idle_s
         self._warm: Child | None = None
-        self._lock = threading.Lock()
+        self._out = set[Child]()  # held here: in a cycle of garbage nothing says which goes first
+        self._lock = threading.RLock()  # a statement may be collected, and end, in the middle of anything
         self._closed = False
 
     def take(self) -> Child:
-        """A child for one statement; give it `back`, or end it.  PreconditionFailed without duckdb."""
+        """A child for one statement; give it `back`, or `end` it.  PreconditionFailed without duckdb."""
         from importlib.util import find_spec
 
         if find_spec("duckdb") is None:
@@ -85,20 +86,27 @@ class Children:
             )
         with self._lock:
             child, self._warm = self._warm, None
-        if child is not None and child.lives:
-            return child
-        if child is not None:
+        if child is not None and not child.lives:
             child.end()
-        return Child()
+            child = None
+        child = child or Child()
+        self._out.add(child)
+        return child
 
     def back(self, child: Child) -> None:
         """A child is done with its statement: it waits for the next, if none does so already."""
-        child.idle_since = time.monotonic()
+        child.idle_since, lives = time.monotonic(), child.lives
         with self._lock:
-            if not self._closed and self._warm is None and child.lives:
+            if lives and not self._closed and self._warm is None:
                 self._warm = child
+                self._out.discard(child)
                 return
+        self.end(child)
+
+    def end(self, child: Child) -> None:
+        """A child has not come to the end of its statement, or nobody needs another one."""
         child.end()
+        self._out.discard(child)
 
     def beat(self) -> None:
         """Once a second, on the loop: a child that nobody needed goes, and a thread waits until it has."""

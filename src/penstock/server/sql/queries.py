@@ -350,7 +350,7 @@ class Query(Iterator[pa.RecordBatch]):
         if self._done:
             self._queries.children.back(child)
         else:
-            child.end()
+            self._queries.children.end(child)
         shutil.rmtree(self._scratch, ignore_errors=True)
         self._queries.running -= 1
         self._queries.left(self._caller)
