@@ -140,7 +140,7 @@ async def _busy(log: Log, guard_us: int, seconds: float) -> None:
     end = time.perf_counter() + seconds
     while time.perf_counter() < end:
         stop = time.perf_counter() + 0.0002
-        if log.pending_bytes < 16 << 20:
+        if log.pending.bytes < 16 << 20:
             log.append([Publishes(ORDERS, b"\x10\0\x02", body, log.appended + 1, 0, 3)])
             handed[log.appended] = time.perf_counter()
         while time.perf_counter() < stop:

@@ -156,7 +156,7 @@ def test_a_full_disk_is_waited_for(
     finish = copier.finish
 
     def on_a_full_disk(query: str, batch: int, *, sound: bool = False) -> object:
-        house.log._room.full = True
+        house.log.room.full = True
         return finish(query, batch, sound=sound)
 
     monkeypatch.setattr(copier, "finish", on_a_full_disk)
@@ -165,7 +165,7 @@ def test_a_full_disk_is_waited_for(
         running = pool.submit(driver.action, "sink_commit", query="query", batch=0, stages=[name])
         assert waited.wait(30)
         assert client.queue("out")["ready"] == 0
-        house.log._room.full = False
+        house.log.room.full = False
         assert running.result(30)["stored"] == 200
     assert contents(client) == [body(0, n) for n in range(200)]
 

@@ -352,10 +352,10 @@ def test_a_full_disk_and_a_full_queue_at_once() -> None:
     client = told(life.client())
     client.publish("full", b"1", b"2", b"3", b"4")
     life.run()
-    life.log._room.full = True
+    life.log.room.full = True
     take(life, count=2)
     assert life.contents("full") == []
-    life.log._room.full = False
+    life.log.room.full = False
     life.door.beat()
     life.run()
     assert life.contents("full") == [b"3", b"4"]

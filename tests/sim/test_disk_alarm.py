@@ -13,7 +13,7 @@ from sim.serverkit import Client, Life, clock, message
 
 def full(life: Life, state: bool) -> None:
     """The disk fills up, or has room again and the door looks."""
-    life.log._room.full = state
+    life.log.room.full = state
     if not state:
         life.door.beat()
     life.run()

@@ -111,13 +111,13 @@ class World:
             self.log.flush()
             for _ in range(0 if self.log.broken else self.random.randint(1, 30)):
                 self.step()
-                assert self.log.pending_bytes == pending(self.log)
+                assert self.log.pending.bytes == pending(self.log)
                 self.safe = max(self.safe, self.log.synced)
                 if self.log.broken:
                     break
         except OSError:
             pass  # a checkpoint or a retirement met the fault: the log itself goes on
-        assert self.log.pending_bytes == pending(self.log)
+        assert self.log.pending.bytes == pending(self.log)
         self.safe = max(self.safe, self.log.synced)
         match self.random.choice(["crash", "crash", "kill", "close"]):
             case "crash":

@@ -161,9 +161,9 @@ def fill(life: Life) -> None:
         client.publish("ballast", *(b"-" * 900 for _ in range(10)))
         life.run()
         let_time_pass(life, 1)
-        if life.log.full:
+        if life.log.room.full:
             break
-    assert life.log.full
+    assert life.log.room.full
     client.lose()
     life.run()
 
@@ -191,7 +191,7 @@ def test_rows_wait_for_room_and_then_come() -> None:
     assert life.engine.broken is None
     life.disk.capacity = 1 << 40
     let_time_pass(life, 3)
-    assert not life.log.full
+    assert not life.log.room.full
     assert rows(life) == [(1, 4), (1, 3), (1, 2)]
     assert not life.engine.views.alarms.all
     life.kill()

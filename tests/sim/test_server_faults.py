@@ -87,7 +87,7 @@ def test_the_disk_fails_once_at_every_commit(kind: str, power: str) -> None:
         script.settle()
         assert life.log.durable == durable
         assert not script.told
-        assert life.log.pending_bytes == 0
+        assert life.log.pending.bytes == 0
         if power == "kill":
             life.kill()
         else:
@@ -112,9 +112,9 @@ def test_a_full_disk_refuses_publishes_and_serves_on() -> None:
         client.publish("q", *(b"%d" % (sent + n) + b"-" * 900 for n in range(10)))
         sent += 10
         life.advance(1_100_000)
-        if life.log.full:
+        if life.log.room.full:
             break
-    assert life.log.full
+    assert life.log.room.full
     client.publish("q", b"no room")
     life.run()
     told = client.confirms()
@@ -141,7 +141,7 @@ def test_a_full_disk_refuses_publishes_and_serves_on() -> None:
     assert client.confirms() == [(False, sent + 2, False)]
     disk.capacity = 1 << 40
     life.advance(1_100_000)
-    assert not life.log.full
+    assert not life.log.room.full
     client.publish("q", b"room")
     life.run()
     assert client.confirms() == [(True, sent + 3, True)]

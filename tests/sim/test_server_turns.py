@@ -171,10 +171,10 @@ def test_while_the_disk_is_full_publishes_are_refused_and_no_ack_covers_them() -
     client = life.client(confirm=True)
     client.publish("q", b"1", b"2")
     life.turn()
-    life.log._room.full = True
+    life.log.room.full = True
     client.publish("q", b"3", b"4")
     life.turn()
-    life.log._room.full = False
+    life.log.room.full = False
     client.publish("q", b"5")
     life.turn()
     life.commit()

@@ -35,7 +35,7 @@ def assert_few(life: Life, living: int) -> None:
     """What memory has is about what so many messages need."""
     life.run()
     assert life.engine.bodies.used <= 3 * living * (BODY + 600) + SLACK
-    assert life.engine.bodies.used == life.engine.bodies.budget.used - life.log.pending_bytes - life.log.decoded.bytes
+    assert life.engine.bodies.used == life.engine.bodies.budget.used - life.log.pending.bytes - life.log.decoded.bytes
 
 
 LIMITED = {

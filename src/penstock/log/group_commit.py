@@ -129,6 +129,15 @@ class Gathering:
         return floor
 
 
+class Pending:
+    """What is gathered and in the running commit: the memory budget counts it."""
+
+    __slots__ = ("bytes",)
+
+    def __init__(self) -> None:
+        self.bytes = 0
+
+
 logger = logging.getLogger("penstock.log")
 
 _RECHECK = 1_000_000  # microseconds between looks at a full disk
@@ -161,7 +170,7 @@ class Committing:
         self.written = self.durable
         self.synced = self.durable
         self.appended = self.durable  # LSN of the last row gathered
-        self.pending_bytes = 0  # gathered and in the running commit: what the memory budget counts
+        self.pending = Pending()
         self.waiting_since = 0  # mono microseconds when the running commit was handed over; 0: none runs
         self.thread_since = 0  # the same where a thread was given it, for which it needs the interpreter
         self.commits = self.bytes_written = 0
@@ -169,12 +178,12 @@ class Committing:
         self._disk = disk
         self._clock = clock
         self._catalog = catalog
-        self._room = Room(disk, ahead=settings.ahead, reserve=settings.reserve, low_space=settings.low_space)
-        self._room.prepare()
+        self.room = Room(disk, ahead=settings.ahead, reserve=settings.reserve, low_space=settings.low_space)
+        self.room.prepare()
         self._appender = Appender(
             disk,
             catalog.segments[-1],
-            self._room,
+            self.room,
             segment_bytes=settings.segment,
             batch_rows=settings.batch_rows,
             batch_bytes=settings.batch_bytes,
@@ -208,7 +217,7 @@ class Committing:
         """
         self.flush()
         self._call_soon, self._call_later = call_soon, call_later
-        self._room.start_thread()
+        self.room.start_thread()
         thread = CommitThread(self._appender, self._finished)
         if readers is None or syncer is None:
             self._committer = thread
@@ -227,11 +236,6 @@ class Committing:
         self._appender.tell()
         on_synced(self.synced)
 
-    @property
-    def copied(self) -> bool:
-        """Whether others copy it."""
-        return self.on_synced is not None
-
     def committed(self, lsn: int) -> None:
         """Every disk that counts, this one among them, has all up to this LSN."""
         self._agreed = max(self._agreed, lsn)
@@ -244,7 +248,7 @@ class Committing:
     @property
     def _claim(self) -> int:
         """The LSN up to which a batch may say that all is on the disk, whoever has a copy of it."""
-        return min(self.synced, self._agreed) if self.copied else self.synced
+        return self.synced if self.on_synced is None else min(self.synced, self._agreed)
 
     def append(self, entries: Sequence[Entry], *, urgent: bool = True, sync: bool = False) -> None:
         """Gather entries, in LSN order, for the next commit.
@@ -257,7 +261,7 @@ class Committing:
         if self._closed:
             raise LogBroken("the log is closed")
         gathered = self._gathered
-        self.pending_bytes += gathered.add(entries)
+        self.pending.bytes += gathered.add(entries)
         self.appended = last_of(entries[-1])
         if sync:
             gathered.must_sync = True
@@ -268,20 +272,6 @@ class Committing:
         elif not gathered.lazy_since:
             gathered.lazy_since = self._clock.mono()
             self._arm()
-
-    @property
-    def full(self) -> bool:
-        """Whether publishes must be refused because the disk is full.  Acks still have room."""
-        return self._room.full
-
-    @property
-    def lacking(self) -> int:
-        """Bytes that must become free for publishes to be taken for a while; 0: none, or the disk is not asked."""
-        return self._room.lacking()
-
-    def lend(self) -> int:
-        """On a full disk free a part of the reserve, for work that frees more; how many bytes.  Any thread; OSError."""
-        return self._room.lend()
 
     def roll(self) -> None:
         """Go on in a new segment, soon: the present one, if it has rows, is closed as it is."""
@@ -330,7 +320,7 @@ class Committing:
         elif self._may_mark and now - self._idle_since >= self.settings.idle_mark:
             self._unmarked = False
             self._run(Commit([], self._claim, self.settings.sync == "commit", mark=self.written + 1))
-        if self._room.full and now - self._last_look >= _RECHECK:
+        if self.room.full and now - self._last_look >= _RECHECK:
             self._last_look = now
             self._look()
 
@@ -346,7 +336,7 @@ class Committing:
             due.append(self._idle_since + self.settings.idle_mark)
         if self.settings.sync == "interval" and self.synced < self.durable:
             due.append(self._sync_due())
-        if self._room.full:
+        if self.room.full:
             due.append(self._last_look + _RECHECK)
         return min(due, default=None)
 
@@ -361,7 +351,7 @@ class Committing:
 
     def _look(self) -> None:
         try:
-            self._room.recheck()
+            self.room.recheck()
         except OSError as error:
             self._break(error)
 
@@ -399,7 +389,7 @@ class Committing:
         if self._running is not commit:
             return  # flush() was faster than the loop
         self._running = None
-        self.pending_bytes -= commit.size
+        self.pending.bytes -= commit.size
         began, self.waiting_since, self.thread_since = self.waiting_since, 0, 0
         if commit.error is not None:
             self._break(commit.error)
@@ -447,7 +437,7 @@ class Committing:
         if self.broken:
             return
         self.broken = f"the log cannot be written: {error}"
-        self.pending_bytes -= self._gathered.take(self._claim, False).size
+        self.pending.bytes -= self._gathered.take(self._claim, False).size
         logger.error("%s; nothing is confirmed until the server is restarted", self.broken)
         failure = LogBroken(self.broken)
         failure.__cause__ = error
@@ -492,4 +482,4 @@ class Committing:
         if self._committer is not None:
             committer, self._committer = self._committer, None
             committer.stop()
-        self._room.stop()
+        self.room.stop()

@@ -93,16 +93,6 @@ class Log(Committing):
         """Bytes of the disk that no other work of the server may take; 0: it is not asked."""
         return 2 * self.settings.low_space + self.settings.reserve if self.settings.low_space else 0
 
-    @property
-    def room_left(self) -> int:
-        """Bytes that the log can still write: zeros, the reserve, and what the disk has free.  Any thread."""
-        return self._room.left()
-
-    @property
-    def why_full(self) -> str:
-        """Why publishes are refused while it is `full`: what is free, and what has to be.  Any thread."""
-        return self._room.why_full()
-
     def mend(self) -> None:
         """Cut what is to be cut, where `open` has left it; before the first append.  OSError.
 
@@ -111,7 +101,7 @@ class Log(Committing):
         try:
             mend(self.recovery)
         except OSError as error:
-            if not (out_of_space(error) and self._room.give_reserve()):
+            if not (out_of_space(error) and self.room.give_reserve()):
                 raise
             mend(self.recovery)
         self._warn()

@@ -33,7 +33,7 @@ def out_of_space(error: OSError) -> bool:
 
 
 class Room:
-    """Used by the writer; `full` and `failure` may be read by any thread."""
+    """Used by the writer.  Any thread may read `failure`, and `full`: publishes are refused, acks go on."""
 
     def __init__(self, disk: Disk, *, ahead: int, reserve: int, low_space: int) -> None:
         self.full = False

@@ -33,8 +33,8 @@ def alarms(engine: Engine, before: Mapping[str, str], *, slowed_us: int = 0, sho
     log, bodies = engine.log, engine.bodies
     if engine.broken is not None:
         found["log"] = f"nothing is stored any more: {engine.broken}; restart the server, it replays the log"
-    if log.full:
-        found["disk_full"] = f"{log.why_full}: publishes are refused until there is room"
+    if log.room.full:
+        found["disk_full"] = f"{log.room.why_full()}: publishes are refused until there is room"
     elif (low := nearly_full(engine, "disk_low" in before)) is not None:
         found["disk_low"] = low
     if bodies.tight:

@@ -195,7 +195,7 @@ class App(Server):
         starting.end()
         self.engine.tending.fill_heads()
         self._make_chores()
-        timed = [Timed(*one, self.engine.faults, self.clock) for one in self.engine.timed()]
+        timed = [Timed(*one, self.engine.faults, self.clock) for one in self.engine.timed]
         self.alarm = Alarm(timed, loop.call_later)
         self.engine.on_turn = self.alarm.look_soon
         if settings.link:

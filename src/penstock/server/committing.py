@@ -48,8 +48,8 @@ class Committing:
         engine, transaction = self._engine, self._transaction
         if engine.broken is not None:
             raise LogBroken(f"{engine.broken}; nothing of the transaction is done")
-        if transaction.batch is not None and engine.log.full:
-            raise DiskFull(f"{engine.log.why_full}; nothing of the transaction is done")
+        if transaction.batch is not None and engine.log.room.full:
+            raise DiskFull(f"{engine.log.room.why_full()}; nothing of the transaction is done")
         if engine.core.draining and not transaction.endings:
             raise Draining("the server drains: it takes no new messages; nothing of the transaction is done")
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from penstock.core import effects
@@ -160,6 +160,7 @@ class Engine(Runtime):
 
     # -- time
 
+    @cached_property
     def timed(self) -> Sequence[tuple[Dues, Callable[[], None]]]:
         """What has its times, and what does then what is due: what one of them fails at holds up none of the others."""
         return (
@@ -190,14 +191,14 @@ class Engine(Runtime):
 
     def tick(self) -> None:
         """All that is due."""
-        for _, tick in self.timed():
+        for _, tick in self.timed:
             tick()
 
     def next_deadline(self) -> tuple[int | None, int | None]:
         """When to `tick` next, on the wall and on the monotonic clock; 0 is at once, None is never."""
         wall: int | None = None
         mono: int | None = None
-        for dues, _ in self.timed():
+        for dues, _ in self.timed:
             date, moment = dues()
             if date is not None and (wall is None or date < wall):
                 wall = date
@@ -277,7 +278,7 @@ class Engine(Runtime):
             sync, self.gates.sync_late = self.gates.sync_late, False
             if self.broken is None:
                 log.append(journal, urgent=urgent, sync=sync)
-                if not urgent and log.pending_bytes > UNHURRIED_MOST:
+                if not urgent and log.pending.bytes > UNHURRIED_MOST:
                     log.hurry()
         elif urgent:
             log.hurry()

@@ -429,7 +429,7 @@ class EventExchange:
     def _takes(self) -> bool:
         """Whether what happened may be published, and somebody wants it; else it is passed over."""
         runtime = self._runtime
-        if runtime.broken is not None or runtime.log.full or runtime.core.draining:
+        if runtime.broken is not None or runtime.log.room.full or runtime.core.draining:
             return False
         return next(iter(runtime.core.topology.bindings_from(VHOST, EVENTS)), None) is not None
 

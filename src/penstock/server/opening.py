@@ -338,13 +338,13 @@ def make_room(log: Log, pause: Pause, watch: Watch = nobody, wanted: int = ROOM)
     `watch` is told of each look and may raise to end the waiting.  OSError for a disk that does not work.
     """
     wanted = min(wanted, log.settings.low_space)  # 0: the disk is not asked
-    if log.room_left >= wanted:
+    if log.room.left() >= wanted:
         return
     freed = _drop_derived(log.disk)
     if freed:
         logger.warning("the disk is full: %d files that can be made again were removed to start at all", freed)
     told = False
-    while (left := log.room_left) < wanted:
+    while (left := log.room.left()) < wanted:
         if not told:
             logger.warning(
                 "the disk of the data folder has %s left; the start goes on when there is %s: free some space there",

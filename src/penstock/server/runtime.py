@@ -116,7 +116,7 @@ class Runtime(ABC):
         self._awaited = 0  # the highest LSN that anything waits for
         self._waiters: deque[tuple[int, Callable[[], None]]] = deque()
         bodies.arrivals.lacking = log.durable
-        bodies.budget.watch("commits", lambda: log.pending_bytes)  # beside the bodies that they were made from
+        bodies.budget.hold("commits", log.pending)  # beside the bodies that they were made from
         bodies.budget.hold("decoded", log.decoded)
         bodies.spare.append(log.decoded.give)
 
@@ -234,7 +234,7 @@ class Runtime(ABC):
             return True  # what comes is refused, and whoever waited would wait for ever
         budget = self.bodies.budget
         most = budget.gather_least if self.bodies.tight else budget.gather_most
-        return not self.slowed and self.log.pending_bytes < most
+        return not self.slowed and self.log.pending.bytes < most
 
     def look_for_room(self) -> None:
         """Wake publishers that wait for room, if there is some."""

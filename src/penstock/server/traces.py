@@ -140,7 +140,7 @@ class Traces:
     def _publish(self) -> None:
         runtime, some = self._runtime, self._pending
         self._pending = []
-        if not some or runtime.broken is not None or runtime.log.full or runtime.core.draining:
+        if not some or runtime.broken is not None or runtime.log.room.full or runtime.core.draining:
             return
         topics, headers, bodies = [one.topic for one in some], [one.header for one in some], [one.body for one in some]
         size = sum(map(len, headers)) + sum(map(len, bodies))

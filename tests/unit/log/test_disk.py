@@ -132,7 +132,7 @@ async def test_the_thread_confirms_on_the_loop(tmp_path: Path) -> None:
     assert log.waiting_since > 0
     await asyncio.wait_for(done.wait(), 20)
     assert heard == sorted(set(heard))
-    assert (log.durable, log.pending_bytes, log.waiting_since) == (400, 0, 0)
+    assert (log.durable, log.pending.bytes, log.waiting_since) == (400, 0, 0)
     assert log.commits < 200
     assert len(log.segments()) > 1
     log.append([note(401)], urgent=False)  # its time comes by the loop's own timer

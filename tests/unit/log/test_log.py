@@ -26,10 +26,10 @@ def test_what_was_appended_is_read() -> None:
     entries: list[Entry] = [messages(1, b"a", b"b"), note(3, b"n"), Group([note(4), messages(5, b"c")])]
     log.append(entries)
     assert (log.durable, heard, log.appended) == (0, [], 5)
-    assert log.pending_bytes > 0
+    assert log.pending.bytes > 0
     assert log.read([1]).lsns == []
     log.flush()
-    assert (log.durable, heard, log.pending_bytes) == (5, [5], 0)
+    assert (log.durable, heard, log.pending.bytes) == (5, [5], 0)
     assert content(log) == rows_of(entries)
     rows = log.read(range(1, 6))
     assert (rows.lsns, rows.bodies) == ([1, 2, 5], [b"a", b"b", b"c"])
@@ -159,7 +159,7 @@ def test_the_first_failed_write_is_the_last() -> None:
         assert "cannot be written" in log.broken
         commit(log, messages(3, b"never"))
         log.tick()
-        assert (log.durable, heard, len(broken), log.pending_bytes) == (1, [], 1, 0)
+        assert (log.durable, heard, len(broken), log.pending.bytes) == (1, [], 1, 0)
         assert content(log) == [(1, b"safe")]
         assert log.read([1, 2]).bodies == [b"safe"]
         log.close()
@@ -204,12 +204,12 @@ def test_what_is_gathered_when_the_log_breaks_is_pending_no_more() -> None:
     log = opened(disk, replace(SMALL, sync="interval", ack_sync=10 * SMALL.sync_interval), clock)
     commit(log, messages(1, b"written"))
     log.append([note(2)], urgent=False)
-    assert log.pending_bytes == pending(log) > 0
+    assert log.pending.bytes == pending(log) > 0
     clock.pass_by(SMALL.sync_interval)
     disk.fail_next("sync")
     log.tick()
     assert log.broken
-    assert log.pending_bytes == pending(log) == 0
+    assert log.pending.bytes == pending(log) == 0
 
 
 def test_sync_interval_syncs_in_time() -> None:
@@ -261,7 +261,7 @@ def test_what_no_batch_can_hold_is_refused_before_it_is_gathered(monkeypatch: py
         log.append([messages(2, b"b"), Group([note(3), messages(4, *[b"x" * 100] * 9)])])
     with pytest.raises(InvalidArgument, match="a message has 1001 bytes; the log holds at most 1000 in one piece"):
         log.append([messages(2, b"b", b"x" * 1001)])
-    assert log.pending_bytes == 0
+    assert log.pending.bytes == 0
     assert not log.broken
     many = messages(2, *[b"x" * 900] * 9)  # these may be parted
     commit(log, many)

@@ -29,7 +29,7 @@ def test_a_full_disk_refuses_publishes_and_takes_acks() -> None:
     disk, clock = SimDisk(), FakeClock()
     log = opened(disk, ROOMY, clock)
     disk.capacity = disk.used() + 1_000
-    while not log.full:
+    while not log.room.full:
         commit(log, messages(log.appended + 1, b"x" * 500))
     assert not log.broken
     for _ in range(5):  # beyond the zeros, into the reserve
@@ -40,7 +40,7 @@ def test_a_full_disk_refuses_publishes_and_takes_acks() -> None:
     disk.capacity += 1 << 20
     clock.pass_by(2_000_000)
     log.tick()
-    assert not log.full
+    assert not log.room.full
     assert len(disk.files()[RESERVE]) == 6_000
     commit(log, messages(last + 1, b"again"))
     disk.crash()
@@ -63,13 +63,13 @@ def test_when_nothing_is_left_the_log_breaks() -> None:
 def test_little_space_is_seen_before_it_is_none() -> None:
     disk = SimDisk(capacity=1 << 20)
     log = opened(disk, replace(ROOMY, low_space=1 << 19))
-    assert not log.full
+    assert not log.room.full
     disk.capacity = disk.used() + (1 << 18)
     log.check_space()
-    assert log.full
+    assert log.room.full
     disk.capacity = 1 << 20
     log.check_space()
-    assert not log.full
+    assert not log.room.full
 
 
 def test_a_roll_on_a_full_disk_goes_on_in_the_old_file() -> None:
@@ -79,7 +79,7 @@ def test_a_roll_on_a_full_disk_goes_on_in_the_old_file() -> None:
     disk.capacity = disk.used()
     for _ in range(3):
         commit(log, messages(log.appended + 1, b"y" * 1_000))
-    assert log.full
+    assert log.room.full
     assert not log.broken
     assert len(log.segments()) == 1
     disk.capacity *= 10

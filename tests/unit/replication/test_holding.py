@@ -92,9 +92,9 @@ def test_who_followed_for_long_waits_for_the_others_from_the_beginning_of_its_le
 
 
 def test_retention_waits_unless_the_disk_is_full() -> None:
-    log = SimpleNamespace(full=False, base_state=lambda: None)
+    log = SimpleNamespace(room=SimpleNamespace(full=False), base_state=lambda: None)
     runtime: Any = SimpleNamespace(log=log, archived=None, copied=lambda segment: segment.last < 500)
     retirement = Retirement(runtime, LogSection().retention)
     assert [n for n, one in enumerate(LOG) if retirement._may_go(one)] == [0, 1, 2, 3, 4]
-    log.full = True
+    log.room.full = True
     assert all(map(retirement._may_go, LOG))

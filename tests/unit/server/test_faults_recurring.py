@@ -425,7 +425,7 @@ def test_a_delayed_message_is_in_time_whatever_else_fails_at_its_time(
         engine.replays.wake_at(start)
     else:
         engine.views.alarms.add(Always())
-    parts = [Timed(*one, engine.faults, life.clock) for one in engine.timed()]
+    parts = [Timed(*one, engine.faults, life.clock) for one in engine.timed]
     engine.on_turn = Alarm(parts, timers).look_soon
     plant.there = True
     publisher, consumer = life.client(confirm=True), life.client(prefetch=1)

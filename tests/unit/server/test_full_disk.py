@@ -78,13 +78,13 @@ async def test_what_is_settled_frees_a_full_disk(segments: str, restarted: bool)
     sent = publish_until_full(life)
     assert sent > 200
     await tended(life, one)
-    assert life.log.full
+    assert life.log.room.full
     assert publish_until_full(life) == 0
     if restarted:
         life.kill()
         life = life_on(life.disk, segment, life.clock)
         one = keeper(life, segment)
-        assert life.log.full
+        assert life.log.room.full
     assert len(life.contents("q")) == sent
     if restarted:
         purge(life)
@@ -92,7 +92,7 @@ async def test_what_is_settled_frees_a_full_disk(segments: str, restarted: bool)
         drain(life)
     assert life.contents("q") == []
     await tended(life, one)
-    assert not life.log.full
+    assert not life.log.room.full
     assert len(life.disk.files()[RESERVE]) == LOG.reserve
     assert publish_until_full(life, most=100) == 100
     assert life.contents("needed") == [BODY] * 20
@@ -113,12 +113,12 @@ async def test_a_disk_that_others_fill_is_freed_without_a_byte_to_spare(segments
         publish_until_full(life, "needed", 1)
     life.disk.capacity = life.disk.used()
     life.log.check_space()
-    assert life.log.full
+    assert life.log.room.full
     purge(life)
     before = life.log.size
     await tended(life, one)
     assert life.log.size < before * 0.6
-    assert not life.log.full
+    assert not life.log.room.full
     assert life.contents("needed") == [BODY] * 10
     life.kill()
     assert life_on(life.disk, segment, life.clock).contents("needed") == [BODY] * 10
@@ -134,7 +134,7 @@ async def test_what_was_asked_for_is_kept(retention: object) -> None:
     await tended(life, one)
     assert life.log.first_lsn == first
     assert life.log.size >= size
-    assert life.log.full
+    assert life.log.room.full
 
 
 async def test_a_log_keeps_its_share_of_the_room_and_no_more() -> None:

@@ -438,8 +438,8 @@ class Steps:
         runtime = self._runtime
         if run.hops >= HOPS_MOST:
             raise Refused(too_many(run.hops))
-        if runtime.log.full:
-            raise DiskFull(runtime.log.why_full)
+        if runtime.log.room.full:
+            raise DiskFull(runtime.log.room.why_full())
         again = partial(then, again=True)
         if not self._judges.ready([batch], again):
             return True

@@ -301,7 +301,7 @@ class DiskAlarm:
         """Keep a run that cannot be taken now; False: it is to be stored or refused as usual."""
         if not self._on():
             return False
-        reason = REASON if self._engine.log.full else DRAINS
+        reason = REASON if self._engine.log.room.full else DRAINS
         self._told[session] = None
         self._holding.tell(session, reason).disk = True
         if channel.confirming and not run.early:
@@ -312,7 +312,7 @@ class DiskAlarm:
         return True
 
     def _on(self) -> bool:
-        return self._engine.broken is None and (self._engine.log.full or self._engine.core.draining)
+        return self._engine.broken is None and (self._engine.log.room.full or self._engine.core.draining)
 
     def look(self) -> None:
         """Let everything go once the log has room and the server does not drain (or broke: they are refused)."""

@@ -185,7 +185,7 @@ class Gathering:
         engine, core = self._engine, self._core
         if core.traced or self._publishers.held or self._topology.version != self.version:
             return False
-        return engine.broken is None and not core.draining and not engine.log.full
+        return engine.broken is None and not core.draining and not engine.log.room.full
 
     # -- acks
 
@@ -251,8 +251,8 @@ class Publishers:
         """Why no message can be taken at present, if so."""
         if self.engine.broken is not None:
             return Refused(f"the log is broken: {self.engine.broken}")
-        if self.engine.log.full:
-            return DiskFull(self.engine.log.why_full)
+        if self.engine.log.room.full:
+            return DiskFull(self.engine.log.room.why_full())
         if self.engine.core.draining:
             return Draining("the server drains: it takes no new messages")
         return None

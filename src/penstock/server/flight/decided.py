@@ -228,7 +228,7 @@ def finishing(engine: Engine, disk: Disk, limits: GroupLimits | None = None) -> 
     for query, state in waiting:
         logger.info("query %s: copying batch %d from row %d of %d", query, state.batch, state.rows, state.total)
         for chunk in chunks_of(disk, query, state, limits, engine.core.sows.by_name):
-            if engine.log.full:
+            if engine.log.room.full:
                 left = state.total - state.rows
                 raise DiskFull(f"{left} rows of batch {state.batch} of query '{query}', which is decided, have no room")
             engine.core.sink_copy(engine.now(), query, chunk.rows, chunk_publishes(engine, chunk))

@@ -62,8 +62,8 @@ def refusal(engine: Engine, *, new: bool = False) -> PenstockError | None:
     """Why no message can be taken at present, if so.  new: it is no part of work that is under way."""
     if engine.broken is not None:
         return LogBroken(f"the log is broken: {engine.broken}")
-    if engine.log.full:
-        return DiskFull(engine.log.why_full)
+    if engine.log.room.full:
+        return DiskFull(engine.log.room.why_full())
     if new and engine.core.draining:
         return Draining("the server drains: it takes no new messages")
     return None

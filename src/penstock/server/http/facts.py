@@ -231,7 +231,7 @@ class Facts:
         if (progress := self._recovering()) is not None:
             return {"status": "recovering", "name": self._server.settings.server.name, **progress.plain()}
         engine = self._server.engine
-        status = "broken" if engine.broken is not None else "full" if engine.log.full else "ok"
+        status = "broken" if engine.broken is not None else "full" if engine.log.room.full else "ok"
         if status == "ok" and engine.core.draining:
             status = "draining"
         health: dict[str, object] = {
@@ -303,7 +303,7 @@ class Facts:
 
     def _open(self) -> bool:
         engine = self._server.engine
-        return self._server.serving and engine.broken is None and not engine.log.full and not engine.core.draining
+        return self._server.serving and engine.broken is None and not engine.log.room.full and not engine.core.draining
 
     @property
     def behind(self) -> int:

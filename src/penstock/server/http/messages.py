@@ -77,8 +77,8 @@ class Commands(Operating):
     def refuse_full(self) -> None:
         """LogBroken or DiskFull when nothing can be stored."""
         self.usable()
-        if self.engine.log.full:
-            raise DiskFull(self.engine.log.why_full)
+        if self.engine.log.room.full:
+            raise DiskFull(self.engine.log.room.why_full())
 
 
 GET_BYTES = 16 << 20

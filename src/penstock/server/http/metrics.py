@@ -178,7 +178,7 @@ WHOLE = Things(
         Figure("rabbitmq_disk_space_available_limit_bytes", "disk_low", "Below this the log has no room for long"),
         Figure("rabbitmq_erlang_uptime_seconds", "uptime", "Time since the start, by the name that dashboards know"),
         Figure("penstock_confirming_channels", "publishers", "Channels that have published with confirms"),
-        Figure("rabbitmq_alarms_free_disk_space_watermark", "log.full", "1 if the disk alarm is on"),
+        Figure("rabbitmq_alarms_free_disk_space_watermark", "log.room.full", "1 if the disk alarm is on"),
         Figure("penstock_durable_lsn", "log.durable", "Last record that is on disk"),
         Figure("penstock_last_lsn", "core.last_lsn", "Last record given out"),
         Figure("penstock_checkpoint_lsn", _checkpoint, "Last record that the last checkpoint has"),

@@ -151,7 +151,7 @@ class Compaction:
             needs = Needs(state, runtime.underway())  # what was settled for its delivery is on its way now
             closed = await self._off(partial(_counted, closed, needs))
             hold = min(runtime.reading(), held_from(state))
-        full, aims = runtime.log.full, self._aims
+        full, aims = runtime.log.room.full, self._aims
         if full:  # what does not free much has to wait, and what frees much goes in pieces that fit
             aims = replace(aims, segment=min(aims.segment, max(room, 1)))
         tasks = [
@@ -268,7 +268,7 @@ class Compaction:
     def _puts_off(self, size: int, gain: int) -> bool:
         """Whether a base of this size has to wait."""
         now = self._runtime.clock.mono()
-        if 2 * size <= gain or (size < gain and self._runtime.log.full):
+        if 2 * size <= gain or (size < gain and self._runtime.log.room.full):
             return False
         self._base_since = self._base_since or now
         return now - self._base_since < BASE_WAIT_US
@@ -286,7 +286,7 @@ class Compaction:
         log, made = self._runtime.log, 0
         sizes = {one.first: one.bytes for one in log.segments()}
         for first in await self._off(log.unindexed):
-            if self.stopping or log.full or first in self._failed:
+            if self.stopping or log.room.full or first in self._failed:
                 continue
             await give_way()
             try:
@@ -314,7 +314,7 @@ class Compaction:
 
     def _room(self) -> int:
         log = self._runtime.log
-        if log.full:
+        if log.room.full:
             return max(0, log.disk.free() - log.settings.low_space // LEFT_PART) if self._retirement.yields else 0
         held_back = log.settings.low_space + log.settings.reserve
         return log.disk.free() - held_back - (MARGIN if log.settings.low_space else 0)

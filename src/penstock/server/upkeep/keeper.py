@@ -77,7 +77,7 @@ class Pace:
 
     def _given(self) -> tuple[int, int]:
         log = self._runtime.log
-        return log.bytes_written + log.pending_bytes, self._runtime.core.last_lsn
+        return log.bytes_written + log.pending.bytes, self._runtime.core.last_lsn
 
     def _shut(self) -> None:
         """Whoever published waits, by how much came; he is let in for one batch when it is over."""
@@ -246,7 +246,7 @@ class Keeper:
 
     def _may_get_out(self) -> bool:
         """Whether the disk is full, and something has come since the log was last tended: a purge, acks."""
-        if not (self.runtime.log.full and self.retirement.yields) or self.runtime.clock.mono() < self._rest_until:
+        if not (self.runtime.log.room.full and self.retirement.yields) or self.runtime.clock.mono() < self._rest_until:
             return False
         return self._looked != self._seen_now()
 
@@ -342,8 +342,8 @@ class Keeper:
         if self.stopping:
             return
         log = self.runtime.log
-        makes_room = log.full and self.retirement.yields
-        if makes_room and (lent := log.lend()):
+        makes_room = log.room.full and self.retirement.yields
+        if makes_room and (lent := log.room.lend()):
             logger.info("the disk is full: %d bytes of the reserve are free for work that frees more", lent)
         if self.retirement.wants_a_new_segment():
             log.roll()  # with a thread that writes it is closed at the next look
@@ -351,7 +351,7 @@ class Keeper:
         compaction = self.compaction
         if compaction.news() or self._tended % COMPACTION_LOOKS == 0 or makes_room:
             await self._rewrite(REWRITINGS_MOST)
-        if log.full:
+        if log.room.full:
             log.check_space()  # what has gone counts at once
         await compaction.index(self._give_way)
         await self._loop.run_in_executor(self._pool, log.give_back, self.runtime.floor())

@@ -99,7 +99,7 @@ class Retirement:
             return most
         size = log.size
         shared = int(self._settings.share * (size + log.disk.free()))
-        if lacking := log.lacking:
+        if lacking := log.room.lacking():
             shared = max(0, min(shared, size - lacking))
         return shared if most is None else min(most, shared)
 
@@ -115,7 +115,7 @@ class Retirement:
     def _may_go(self, segment: SegmentInfo) -> bool:
         """Whether it is in the archive, and followers have it, where there are any: until then it stays."""
         archived, copied = self._runtime.archived, self._runtime.copied
-        if copied is not None and not self._runtime.log.full and not copied(segment):
+        if copied is not None and not self._runtime.log.room.full and not copied(segment):
             return False
         return archived is None or archived(segment)
 
@@ -171,11 +171,11 @@ class Retirement:
     def room_for(self, state: bytes) -> bool:
         """Whether a base of this state would leave the log room for what comes after it, acks above all."""
         log = self._runtime.log
-        if not log.full or log.room_left >= len(state) + log.settings.reserve // ACKS_PART:
+        if not log.room.full or log.room.left() >= len(state) + log.settings.reserve // ACKS_PART:
             return True
         logger.warning(
             "nothing can be removed: that takes %d bytes, and the full disk has %d for the log and its acks",
-            len(state), log.room_left,
+            len(state), log.room.left(),
         )  # fmt: skip
         return False
 

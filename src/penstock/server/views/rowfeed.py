@@ -172,7 +172,7 @@ class _Feed:
     def _wait(self) -> None:
         if not self._full:
             self._full = True
-            logger.warning("rows of %r wait: %s", self.shown.name, self._runtime.log.why_full)
+            logger.warning("rows of %r wait: %s", self.shown.name, self._runtime.log.room.why_full())
         self._drop_oldest()
         self._due = self._runtime.clock.mono() + AGAIN_US
         self._alarms.add(self)
@@ -207,7 +207,7 @@ class _Feed:
         if batch is None or runtime.broken is not None:
             return
         self._batch = batch
-        if runtime.log.full:
+        if runtime.log.room.full:
             self._wait()
             return
         if self._lost:
