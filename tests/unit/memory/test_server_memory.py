@@ -291,7 +291,7 @@ def test_every_account_is_a_metric() -> None:
     assert set(names) >= {
         "arrivals", "direct", "pending", "heads", "loading", "sending", "partial", "commits", "decoded",
     }  # fmt: skip
-    text = exposition(Metrics(memory=names, gave_way={"sending": 3})).decode()
+    text = b"".join(exposition(Metrics(memory=names, gave_way={"sending": 3}))).decode()
     assert 'penstock_memory_gave_way_total{account="sending"} 3.0' in text
     for name, size in names.items():
         assert f'penstock_memory_bytes{{account="{name}"}} {float(size)}' in text

@@ -38,7 +38,7 @@ BY_HAND: dict[str, Any] = {**FOLLOWS, "manual": True, "rival": None, "claims": [
 
 def samples(known: dict[str, Any]) -> dict[tuple[str, ...], float]:
     """By name and values of labels."""
-    text = exposition(Metrics(), membership=known).decode()
+    text = b"".join(exposition(Metrics(), membership=known)).decode()
     found = (sample for family in text_string_to_metric_families(text) for sample in family.samples)
     return {(one.name, *one.labels.values()): one.value for one in found if one.name.startswith("penstock_cluster_")}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,28 @@ from sim.serverkit import Life, SimDisk, clock
 def test_a_field_that_no_policy_has_is_refused_by_name(http: Http) -> None:
     http.refused("PUT", "policies/%2F/cap", {"pattern": "", "definition": {"message-ttl": 5}, "aply-to": "queues"}, 400)
     http.do("PUT", "policies/%2F/cap", {"pattern": "", "definition": {"message-ttl": 5}, "vhost": "/"}, 201)
+
+
+def test_what_grows_with_queues_is_made_as_it_is_written(http: Http, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each object when it is asked for: others have their turn in between.  Bindings are in an order all the same."""
+    section, at_once = Definitions.section, set[str]()
+
+    def looked_at(self: Definitions, name: str, vhost: str | None) -> Iterable[Mapping[str, object]]:
+        found = section(self, name, vhost)
+        if not isinstance(found, Iterator):
+            at_once.add(name)
+        return found
+
+    monkeypatch.setattr(Definitions, "section", looked_at)
+    keys = [f"k{number * 7919 % 1000}" for number in range(600)]
+    taken = {"bindings": [
+        {"source": "amq.topic", "destination": "q", "destination_type": "queue", "vhost": "/", "routing_key": key}
+        for key in keys
+    ]}  # fmt: skip
+    http.do("POST", "definitions", taken, 204)
+    found = http.get("definitions")["bindings"]
+    assert [one["routing_key"] for one in found] == sorted(keys)
+    assert at_once.isdisjoint({"queues", "exchanges", "bindings"})
 
 
 def test_a_policy_is_set_found_and_deleted(http: Http) -> None:

@@ -21,7 +21,7 @@ LINK: dict[str, Any] = {
 
 def samples(*links: dict[str, Any]) -> dict[str, float]:
     """By name."""
-    text = exposition(Metrics(), links=links).decode()
+    text = b"".join(exposition(Metrics(), links=links)).decode()
     found = (sample for family in text_string_to_metric_families(text) for sample in family.samples)
     return {one.name: one.value for one in found}
 

@@ -50,7 +50,7 @@ from penstock.server.users import check_pattern
 from penstock.wire.fields import short
 from penstock.wire.http.bodies import LARGE_MOST
 from penstock.wire.http.lenient import Lenient
-from penstock.wire.http.lists import done, encoded, gathered, json_bytes, json_response
+from penstock.wire.http.lists import done, encoded, gathered, json_bytes, json_response, sorted_in_steps
 
 if TYPE_CHECKING:
     from starlette.responses import Response
@@ -107,11 +107,13 @@ class Definitions(Commands):
         }
         parts = [bytes(json_response(head).body)[:-1]]
         for name in SECTIONS if vhost is None else SECTIONS_OF_A_VHOST:
-            found = await gathered(self.section(name, vhost))
-            items: list[object] = [
-                {key: value for key, value in one.items() if vhost is None or key != "vhost"} for one in found
-            ]
-            parts.append(b'"' + name.encode() + b'":' + await encoded(items))
+            found = await gathered(
+                {key: value for key, value in one.items() if vhost is None or key != "vhost"}
+                for one in self.section(name, vhost)
+            )
+            if name == "bindings":
+                found = await sorted_in_steps(found, lambda one: [str(value) for value in one.values()])
+            parts.append(b'"' + name.encode() + b'":' + await encoded(cast("list[object]", found)))
         headers = {"content-disposition": "attachment; filename=definitions.json"}
         return json_bytes(b",".join(parts) + b"}", 200, headers)
 
@@ -132,22 +134,21 @@ class Definitions(Commands):
 
     def shared_queues(self, vhost: str | None) -> Iterable[Mapping[str, object]]:
         """As a declare makes them; those that an exchange has for itself come with it."""
-        return [
+        return (
             {"name": one.name, "vhost": one.vhost, "durable": one.durable, "auto_delete": one.auto_delete,
              "arguments": self._arguments(one)}
             for one in self.core.queues()
             if one.exclusive_to is None and one.exchange is None and vhost in {None, one.vhost}
-        ]  # fmt: skip
+        )  # fmt: skip
 
     def shared_bindings(self, vhost: str | None) -> Iterable[Mapping[str, object]]:
-        """Those of exchanges that have a name, in an order of their own."""
+        """Those of exchanges that have a name."""
         exclusive = {(one.vhost, one.name) for one in self.core.queues() if one.exclusive_to is not None}
-        found = [
+        return (
             one for one in topology.bindings(self, NOBODY, vhost, None, None, None)
             if one["source"] != DEFAULT
             and (one["destination_type"] != "queue" or (one["vhost"], one["destination"]) not in exclusive)
-        ]  # fmt: skip
-        return sorted(found, key=lambda one: [str(value) for value in one.values()])
+        )  # fmt: skip
 
     def _arguments(self, queue: Queue) -> dict[str, object]:
         """Of a declare that makes the same queue, whoever declared it."""

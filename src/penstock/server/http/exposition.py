@@ -8,17 +8,14 @@ names, as RabbitMQ has it: `?family=queue_coarse_metrics&family=queue_consumer_c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from itertools import chain
 from math import inf
-from typing import Any, NamedTuple, TypeAlias, cast
-
-from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, SummaryMetricFamily
-from prometheus_client.metrics_core import Metric
-from prometheus_client.registry import Collector
+from typing import Any, NamedTuple, TypeAlias
 
 from penstock.replication.election import Role
 from penstock.server.cluster.log_sending import BOUNDS
+from penstock.server.http.exposed import pieces
 from penstock.server.http.metrics import (
     ACTIONS,
     MESSAGES,
@@ -31,6 +28,7 @@ from penstock.server.http.metrics import (
     VIEWS,
     WHOLE,
     Family,
+    Histogram,
     Line,
     Metrics,
     Things,
@@ -41,70 +39,29 @@ from penstock.server.http.routes import RABBITMQ_VERSION
 _DEATHS = ("maxlen", "expired", "rejected", "delivery_limit")
 
 
-class _Once(Collector):
-    """A collector of families that are already there."""
-
-    def __init__(self, families: Iterable[Metric]) -> None:
-        self._families = families
-
-    def collect(self) -> Iterable[Metric]:
-        return self._families
-
-
 def exposition(
     metrics: Metrics, *, per_object: bool = False, membership: Mapping[str, object] | None = None,
     links: Sequence[Mapping[str, Any]] = (),
-) -> bytes:  # fmt: skip
-    """The text of a scrape, UTF-8.  membership: what a member knows of its cluster of servers."""
+) -> Iterator[bytes]:  # fmt: skip
+    """The text of a scrape, UTF-8, in pieces.  membership: what a member knows of its cluster of servers."""
     known = membership or {}
-    families = (*_families(metrics, per_object=per_object), *_terms(known), *_of_cluster(known), *_of_links(links))
-    found = list(map(_metric, families))
+    families = _families(metrics, per_object=per_object), _terms(known), _of_cluster(known), _of_links(links)
+    return pieces(chain(*families, _histograms(metrics, known)))
+
+
+def _histograms(metrics: Metrics, known: Mapping[str, Any]) -> Iterator[Histogram]:
+    """Of whatever was counted at all."""
     if metrics.message_sizes[1]:
-        found.append(_message_sizes(*metrics.message_sizes))
+        total, sizes = metrics.message_sizes
+        text = "Sizes of the bodies of messages received from publishers"
+        yield Histogram("rabbitmq_message_size_bytes", text, sizes, total, ["protocol"], ["amqp091"], ".0f")
     if metrics.pause_counts:
-        found.append(
-            HistogramMetricFamily(
-                "penstock_loop_pause_seconds",
-                "Turns of the event loop: how long a client had to wait for its next look",
-                buckets=[("+Inf" if end == inf else str(end), count) for end, count in metrics.pause_counts],
-                sum_value=metrics.pause_total,
-            )
-        )
-    if acks := known.get("ack_seconds"):
-        found.append(_ack_seconds(cast("dict[str, Any]", acks)))
-    return _text(found)
-
-
-def _message_sizes(total: int, counts: Sequence[tuple[float, int]]) -> Metric:
-    text = "Sizes of the bodies of messages received from publishers"
-    family = HistogramMetricFamily("rabbitmq_message_size_bytes", text, labels=["protocol"])
-    buckets = [("+Inf" if end == inf else f"{end:.0f}", count) for end, count in counts]
-    family.add_metric(["amqp091"], buckets, total)
-    return family
-
-
-def _ack_seconds(told: Mapping[str, Any]) -> Metric:
-    text = "From the sending of a piece of the log until a follower said that it is on its disk"
-    counts = zip((*map(str, BOUNDS), "+Inf"), told["counts"], strict=True)
-    return HistogramMetricFamily("penstock_cluster_ack_seconds", text, buckets=list(counts), sum_value=told["sum"])
-
-
-def _text(found: Iterable[Metric]) -> bytes:
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Once(found))
-    return generate_latest(registry)
-
-
-def _metric(one: Family) -> Metric:
-    if one.summary:  # `add_metric` of a summary knows sums and counts alone
-        summary = SummaryMetricFamily(one.name, one.text)
-        for named, value in one.values:
-            summary.add_sample(one.name, dict(zip(one.labels, named, strict=True)), float(value))
-        return summary
-    family = (CounterMetricFamily if one.counter else GaugeMetricFamily)(one.name, one.text, labels=one.labels)
-    for named, value in one.values:
-        family.add_metric(named, float(value))
-    return family
+        text = "Turns of the event loop: how long a client had to wait for its next look"
+        yield Histogram("penstock_loop_pause_seconds", text, metrics.pause_counts, metrics.pause_total)
+    if told := known.get("ack_seconds"):
+        text = "From the sending of a piece of the log until a follower said that it is on its disk"
+        counts = list(zip((*BOUNDS, inf), told["counts"], strict=True))
+        yield Histogram("penstock_cluster_ack_seconds", text, counts, told["sum"])
 
 
 def _families(metrics: Metrics, *, per_object: bool) -> Iterator[Family]:
@@ -267,10 +224,10 @@ class There(NamedTuple):
     membership: Mapping[str, object]  # as in `exposition`
 
 
-def detailed(metrics: Metrics, families: Sequence[str], vhosts: Collection[str], there: There) -> bytes:
-    """The text of the families that are asked for; vhosts: none is all."""
+def detailed(metrics: Metrics, families: Sequence[str], vhosts: Collection[str], there: There) -> Iterator[bytes]:
+    """The text of the families that are asked for, in pieces; vhosts: none is all."""
     found = _detailed(metrics, families, vhosts, there)
-    return _text([*map(_metric, found), _metric(_identity(metrics, "detailed"))])
+    return pieces(chain(found, [_identity(metrics, "detailed")]))
 
 
 def _detailed(metrics: Metrics, families: Sequence[str], vhosts: Collection[str], there: There) -> Iterator[Family]:

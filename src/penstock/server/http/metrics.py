@@ -51,6 +51,18 @@ class Family(NamedTuple):
     summary: bool = False  # its last label is a quantile
 
 
+class Histogram(NamedTuple):
+    """One metric that counts how many of something are up to each bound."""
+
+    name: str
+    text: str
+    buckets: Sequence[tuple[float, float]]  # upper end, how many up to it; the last one is all
+    total: float  # of what was counted
+    labels: Sequence[str] = ()
+    named: Sequence[str] = ()  # the values of its labels
+    form: str = ""  # of upper ends
+
+
 class Split(NamedTuple):
     """A metric with labels of its own, of which a thing has several figures."""
 
@@ -63,7 +75,7 @@ class Split(NamedTuple):
 
     def of_each(self, labels: Sequence[str], some: Sequence[tuple[Sequence[str], Mapping[Key, float]]]) -> Family:
         """Lines for each thing, of which there are the values of `labels` and the figures."""
-        lines = [([*of, *_parts(key)], got.get(key, 0)) for of, got in some for key in self.keys or got]
+        lines = (([*of, *_parts(key)], got.get(key, 0)) for of, got in some for key in self.keys or got)
         quantiles = "quantile" in self.labels
         return Family(self.name, self.text, (*labels, *self.labels), lines, counter=not self.alone, summary=quantiles)
 
@@ -109,11 +121,12 @@ class Things:
         return sum(int(line.values[at] or 0) for line in lines)
 
     def families(self, lines: Sequence[Line], *, per_object: bool) -> Iterator[Family]:
-        """A line for each thing, or one for all together."""
+        """A line for each thing, or one for all together.  Lines are made as they are taken."""
         for at, figure in enumerate(self.figures):
-            found = [(line.labels, value) for line in lines if (value := line.values[at]) is not None]
-            together = [((), figure.together(value for _, value in found))]
-            labels, values = (self.labels, found) if per_object else ((), together)
+            labels: Sequence[str] = self.labels
+            values: Values = _column(lines, at)
+            if not per_object:
+                labels, values = (), [((), figure.together(value for _, value in values))]
             yield Family(figure.name, figure.text, labels, values, counter=at >= self._counters)
         for at, split in enumerate(self.splits):
             some = [(line.labels, line.splits[at]) for line in lines]
@@ -121,6 +134,11 @@ class Things:
                 yield split.of_each(self.labels, some)
             elif not split.alone:
                 yield split.of_all([got for _, got in some])
+
+
+def _column(lines: Iterable[Line], at: int) -> Iterator[tuple[Sequence[str], float]]:
+    """One figure of those that have it."""
+    return ((line.labels, value) for line in lines if (value := line.values[at]) is not None)
 
 
 def _parts(key: Key) -> Sequence[str]:

@@ -1,32 +1,49 @@
 """Whether the server lives, takes clients and leads, and its metrics: for load balancers and scrapers.
 
-Most of it asks for no login.  One rendering of the metrics is good for a second, whoever asks.
+Most of it asks for no login.  What one scrape has found is good for a second, whoever asks.  Its text is sent as it is
+made: with a line for each of many queues it would take more memory than they do.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from itertools import islice
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 
 from penstock.records.rights import MONITORS
 from penstock.server.access import Who, judge
+from penstock.server.doors.line import Ended
 from penstock.server.http import overview
 from penstock.server.http.facts import Facts
 from penstock.server.http.metrics import Metrics
 from penstock.server.http.reception import DETAILED, PER_OBJECT
 from penstock.wire.http.lists import json_response
 
+if TYPE_CHECKING:
+    from starlette.types import Receive, Scope, Send
+
+logger = logging.getLogger(__name__)
+
 _METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 KEPT_S = 1.0
-"""For so long who scrapes gets what was rendered for somebody before: it takes seconds where there are many queues."""
+"""For so long who scrapes gets what was found for somebody before: it takes seconds where there are many queues."""
+
+LONG_MOST = 4
+LONG_S = 30.0
+"""Texts of more than one piece: so many are sent at a time, and each is to be read within so long."""
 
 _HEALTHY = frozenset({"ok", "draining", "recovering", "following", "degraded"})
+
+
+Text: TypeAlias = "Callable[[], Awaitable[Iterator[bytes]]]"
+"""Has the pieces of one made, of what there is by then."""
 
 
 class Probe(NamedTuple):
@@ -47,8 +64,10 @@ class Probes:
     def __init__(self, facts: Facts, kept_s: float) -> None:
         self._facts = facts
         self._kept_s = kept_s
-        self._rendering = asyncio.Lock()
-        self._kept = dict[bool, tuple[float, bytes]]()  # of each object or not -> until when, what was rendered
+        self._looking = asyncio.Lock()
+        self._kept: tuple[float, Metrics] | None = None  # until when, what was found
+        self._sums = 0.0, b""  # until when, the text of `/metrics`
+        self._long = asyncio.Semaphore(LONG_MOST)
 
     def paths(self) -> Mapping[str, Probe]:
         """All of them."""
@@ -87,54 +106,91 @@ class Probes:
         return json_response({"role": role}, 200 if role == "following" else 503)
 
     async def metrics(self, _: Request, __: Who) -> Response:
-        return await self._scrape(per_object=False)
+        """Small, and anybody may ask for it: its text is kept as well."""
+        metrics = await self._found()
+        until, text = self._sums
+        if time.monotonic() >= until:
+            text = await asyncio.to_thread(b"".join, self._exposition(metrics, per_object=False))
+            self._sums = self._until(metrics), text
+        return Response(text, media_type=_METRICS_TYPE)
 
     async def metrics_per_object(self, _: Request, who: Who) -> Response:
         """A line for each queue."""
         self._judge(who)
-        return await self._scrape(per_object=True)
+
+        async def text() -> Iterator[bytes]:
+            return self._exposition(await self._found(), per_object=True)
+
+        return await self._sent(text)
 
     async def metrics_detailed(self, request: Request, who: Who) -> Response:
         """The families that the query names."""
+        from penstock.server.http.exposition import There, detailed
+
         self._judge(who)
         families, vhosts = request.query_params.getlist("family"), set(request.query_params.getlist("vhost"))
-        async with self._rendering:
-            metrics = await overview.all_metrics(self._facts)
+
+        async def text() -> Iterator[bytes]:
+            metrics = await self._found(whole=False)
             exchanges = self._facts.exchanges() if any(one.startswith("exchange_") for one in families) else ()
-            there = list(self._facts.vhosts), exchanges, self._facts.membership()
-            content = await asyncio.to_thread(_detailed, metrics, families, vhosts, there)
-        return Response(content, media_type=_METRICS_TYPE)
+            there = There(list(self._facts.vhosts), exchanges, self._facts.membership())
+            return detailed(metrics, families, vhosts, there)
+
+        return await self._sent(text)
 
     def _judge(self, who: Who) -> None:
         if not self._facts.open_metrics():
             judge(who, MONITORS, {}, self._facts.vhosts, "Metrics of each queue")
 
-    async def _scrape(self, *, per_object: bool) -> Response:
-        """One rendering at a time, whoever asks."""
-        async with self._rendering:
-            until, content = self._kept.get(per_object, (0.0, b""))
-            if time.monotonic() >= until:
+    async def _found(self, *, whole: bool = True) -> Metrics:
+        """What there is.  One look at a time, whoever asks.  whole: what is measured since the last one is told."""
+        async with self._looking:
+            if self._kept is None or time.monotonic() >= self._kept[0]:
                 metrics = await overview.all_metrics(self._facts)
-                known, links = self._facts.membership(), self._facts.links()
-                content = await asyncio.to_thread(
-                    _exposition, metrics, per_object=per_object, membership=known, links=links
-                )
-                self._facts.scraped()
-                if not metrics["penstock_recovering"]:  # those are few, and another word in a moment
-                    self._kept[per_object] = time.monotonic() + self._kept_s, content
-                    asyncio.get_running_loop().call_later(self._kept_s, self._kept.pop, per_object, None)
-        return Response(content, media_type=_METRICS_TYPE)
+                if whole:
+                    self._facts.scraped()
+                self._kept = self._until(metrics), metrics
+                asyncio.get_running_loop().call_later(self._kept_s, self._forget, metrics)
+            return self._kept[1]
+
+    def _until(self, metrics: Metrics) -> float:
+        """Until when it is good.  Of a start those are few, and there is another word in a moment."""
+        return 0.0 if metrics["penstock_recovering"] else time.monotonic() + self._kept_s
+
+    def _forget(self, metrics: Metrics) -> None:
+        if self._kept is not None and self._kept[1] is metrics:
+            self._kept = None
+
+    def _exposition(self, metrics: Metrics, *, per_object: bool) -> Iterator[bytes]:
+        """As of `exposition`, which is loaded by whoever scrapes first: many servers are never scraped."""
+        from penstock.server.http.exposition import exposition
+
+        known, links = self._facts.membership(), self._facts.links()
+        return exposition(metrics, per_object=per_object, membership=known, links=links)
+
+    async def _sent(self, text: Text) -> Response:
+        """An answer with its length where it is one piece, else one that is made as it is read."""
+        begun = await asyncio.to_thread(list, islice(await text(), 2))
+        return Long(text, self._long) if len(begun) > 1 else Response(b"".join(begun), media_type=_METRICS_TYPE)
 
 
-def _exposition(metrics: Metrics, **known: Any) -> bytes:
-    """As of `exposition`, which is loaded by whoever scrapes first: many servers are never scraped."""
-    from penstock.server.http.exposition import exposition
+class Long(StreamingResponse):
+    """A text of many pieces, each made beside the loop when the one before is sent."""
 
-    return exposition(metrics, **known)
+    def __init__(self, text: Text, places: asyncio.Semaphore) -> None:
+        super().__init__(self._pieces(text), media_type=_METRICS_TYPE)
+        self._places = places
 
+    async def _pieces(self, text: Text) -> AsyncIterator[bytes]:
+        found = await text()  # anew: who waits for a place holds no figures meanwhile
+        while piece := await asyncio.to_thread(next, found, b""):
+            yield piece
 
-def _detailed(metrics: Metrics, families: Sequence[str], vhosts: Collection[str], there: tuple[Any, ...]) -> bytes:
-    """Bytes of `/metrics/detailed` for the families and vhosts that were chosen."""
-    from penstock.server.http.exposition import There, detailed
-
-    return detailed(metrics, families, vhosts, There(*there))
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """ASGI's.  Ended, which closes the connection: a text that stops is never taken for a whole one."""
+        try:
+            async with self._places, asyncio.timeout(LONG_S):
+                await super().__call__(scope, receive, send)
+        except TimeoutError:
+            logger.info("metrics over HTTP stopped: they were not read within %g s", LONG_S)
+            raise Ended from None

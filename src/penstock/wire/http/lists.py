@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from heapq import merge
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from starlette.responses import Response, StreamingResponse
 
@@ -177,11 +177,13 @@ async def chosen_of(items: list[dict[str, object]], query: Mapping[str, str]) ->
 
 
 async def _in_order(items: list[dict[str, object]], query: Mapping[str, str]) -> Sequence[Mapping[str, object]]:
-    """Sorted as a query asks for, a slice at a time: a sort of everything holds the interpreter throughout."""
+    """Sorted as a query asks for."""
     asked = order(query)
-    if asked is None:
-        return items
-    key, reverse = asked
+    return items if asked is None else await sorted_in_steps(items, *asked)
+
+
+async def sorted_in_steps(items: Sequence[T], key: Callable[[T], Any], reverse: bool = False) -> list[T]:
+    """A slice at a time: a sort of everything holds the interpreter throughout."""
     starts = range(0, len(items), SLICE)
     slices = await gathered(sorted(items[start : start + SLICE], key=key, reverse=reverse) for start in starts)
     return await gathered(merge(*slices, key=key, reverse=reverse))
