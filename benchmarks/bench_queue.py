@@ -60,7 +60,7 @@ class StartsWith:
         self._start = text
 
     def matches(
-        self, bodies: Sequence[bytes], properties: object, topics: object, *, lsns: object = None, times: object = None
+        self, bodies: Sequence[bytes], properties: object, topics: object, lsns: object = None, times: object = None
     ) -> list[bool]:
         """One answer a body."""
         return [body.startswith(self._start) for body in bodies]

@@ -66,7 +66,7 @@ class BitFilter:
     def __init__(self, text: str) -> None:
         self.text = text
 
-    def matches(self, bodies: Any, properties: Any, topics: Any, *, lsns: Any = None, times: Any = None) -> list[bool]:
+    def matches(self, bodies: Any, properties: Any, topics: Any, lsns: Any = None, times: Any = None) -> list[bool]:
         assert lsns is None or len(lsns) == len(bodies)
         return [matches(self.text, body) for body in bodies]
 

@@ -23,7 +23,7 @@ from penstock.expr.check import Checked, check
 from penstock.expr.compiler import Program, RunParsed, compile_parsed, compile_tree
 from penstock.expr.context import EVERYTHING, OF_THE_CONTEXT, Context, Group, meter
 from penstock.expr.tree import Call, Node, Scalar, message_type_of, walk_tree
-from penstock.records.entries import Topic
+from penstock.records.entries import Messages, Topic
 from penstock.records.message_types import MessageType, typed
 from penstock.records.properties import EMPTY
 
@@ -107,9 +107,9 @@ class _Compiled(Generic[Answer]):
         bodies: Sequence[bytes],
         properties: Properties = EMPTY,
         topics: Topics = None,
-        *,
         lsns: Sequence[int] | None = None,
         times: Sequence[int] | int | None = None,
+        *,
         origin: int | None = None,
         now: int | None = None,
         context: Context | None = None,
@@ -166,22 +166,14 @@ class Filter(_Compiled[bool]):
         text = typed(self.text, kind)
         return self if text == self.text else compile_filter(text, EVERYTHING)
 
-    def matches_parsed(
-        self,
-        bodies: Sequence[bytes],
-        records: Sequence[Table],
-        properties: Properties,
-        topics: Topics,
-        lsns: Sequence[int] | None,
-        times: Sequence[int] | int | None,
-    ) -> list[bool]:
+    def matches_parsed(self, records: Sequence[Table], rows: Messages) -> list[bool]:
         """As `matches`, for bodies that were read before: `records` has what `compiler.parsed` made of each."""
         if self._run_parsed is None:
             self._run_parsed = compile_parsed(self.tree, self._metered)
         try:
             return self._run_parsed(  # type: ignore[return-value]
-                bodies, records, _each(properties), _each(topics), _each(lsns), _each(times), None,
-                self._seconds(None), None,
+                rows.bodies, records, _each(rows.properties), _each(rows.topics), _each(rows.lsns), _each(rows.times),
+                None, self._seconds(None), None,
             )  # fmt: skip
         finally:
             meter.stop()

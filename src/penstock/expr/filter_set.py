@@ -10,16 +10,17 @@ equality rules out.  It knows neither queues nor consumers.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 from penstock.expr.batches import NOTHING, Properties, Table, header_tables, walk
 from penstock.expr.bodies import body_type
-from penstock.expr.filter import Filter
+from penstock.expr.filter import Filter, Topics
 from penstock.expr.text_patterns import Equality, equality_of
 from penstock.expr.tree import And, Field, Node
 from penstock.expr.values import Value, flatten, parse_number
-from penstock.records.entries import Topic
+from penstock.records.entries import Messages
 from penstock.records.message_types import MessageType
+from penstock.records.one_or_each import list_at
 
 
 def access_of(tree: Node) -> tuple[Equality, bool] | None:
@@ -101,11 +102,10 @@ class Matcher(Protocol):
     def matches(
         self,
         bodies: Sequence[bytes],
-        properties: bytes | Sequence[bytes],
-        topics: Topic | Sequence[Topic],
-        *,
+        properties: Properties,
+        topics: Topics,
         lsns: Sequence[int] | None = None,
-        times: Sequence[int] | None = None,
+        times: Sequence[int] | int | None = None,
     ) -> list[bool]:
         """One answer for each message."""
         ...
@@ -124,17 +124,17 @@ LOOP_US = 20_000
 class _Records:
     """The fields of a batch of bodies: read once for each message type that some filter asks for."""
 
-    __slots__ = ("_bodies", "_properties", "_read")
+    __slots__ = ("_read", "bodies", "properties")
 
     def __init__(self, bodies: Sequence[bytes], properties: Properties) -> None:
-        self._bodies = bodies
-        self._properties = properties
+        self.bodies = bodies
+        self.properties = properties
         self._read: dict[MessageType, list[Table]] = {}
 
     def of(self, kind: MessageType) -> list[Table]:
         found = self._read.get(kind)
         if found is None:
-            found = self._read[kind] = body_type(kind).tables(self._bodies, self._properties)
+            found = self._read[kind] = body_type(kind).tables(self.bodies, self.properties)
         return found
 
 
@@ -192,11 +192,10 @@ class FilterSet:
     def matches(
         self,
         bodies: Sequence[bytes],
-        properties: bytes | Sequence[bytes],
-        topics: Topic | Sequence[Topic],
-        *,
+        properties: Properties,
+        topics: Topics,
         lsns: Sequence[int] | None = None,
-        times: Sequence[int] | None = None,
+        times: Sequence[int] | int | None = None,
     ) -> dict[int, list[int]]:
         """By slot the places of the messages that match, ascending; filters that nothing matches are left out.
 
@@ -205,45 +204,36 @@ class FilterSet:
         if len(self) == 1:
             for slot, only in enumerate(self._filters):
                 if only is not None:
-                    rows = _true(only.matches(bodies, properties, topics, lsns=lsns, times=times))
+                    rows = _true(only.matches(bodies, properties, topics, lsns, times))
                     return {slot: rows} if rows else {}
         out: dict[int, list[int]] = {}
+        messages = Messages(bodies, properties, topics, lsns, times)
         records = _Records(bodies, properties)
         candidates: dict[int, list[int]] = {}
         for field, table in self._fields.items():
-            self._look_up(field, table, records, bodies, properties, out, candidates)
+            self._look_up(field, table, records, out, candidates)
         if candidates:
-            self._judge(candidates, records, bodies, properties, topics, lsns, times, out)
+            self._judge(candidates, records, messages, out)
         for slot, one in self._apart.items():
             if isinstance(one, Filter) and "body" in one.needs:
-                read = records.of(one.message_type)
-                found = one.matches_parsed(bodies, read, properties, topics, lsns=lsns, times=times)
+                found = one.matches_parsed(records.of(one.message_type), messages)
             else:
-                found = one.matches(bodies, properties, topics, lsns=lsns, times=times)
+                found = one.matches(*messages)
             if True in found:
                 out[slot] = _true(found)
         return out
 
     def _judge(
-        self,
-        candidates: dict[int, list[int]],
-        records: _Records,
-        bodies: Sequence[bytes],
-        properties: bytes | Sequence[bytes],
-        topics: Topic | Sequence[Topic],
-        lsns: Sequence[int] | None,
-        times: Sequence[int] | None,
-        out: dict[int, list[int]],
+        self, candidates: dict[int, list[int]], records: _Records, messages: Messages, out: dict[int, list[int]]
     ) -> None:
         """Evaluate by slot the rows whose equality holds."""
         for slot, rows in candidates.items():
             one = self._filters[slot]
             assert isinstance(one, Filter)
-            read = records.of(one.message_type) if "body" in one.needs else None
-            found = one.matches_parsed(
-                _of(bodies, rows), [NOTHING] * len(rows) if read is None else _of(read, rows), _of(properties, rows),
-                _of(topics, rows), lsns=_of(lsns, rows), times=_of(times, rows),
-            )  # fmt: skip
+            read = [NOTHING] * len(rows)
+            if "body" in one.needs:
+                read = list_at(records.of(one.message_type), rows)
+            found = one.matches_parsed(read, messages.some(rows))
             wanted = [row for row, yes in zip(rows, found, strict=True) if yes]
             if wanted:
                 out[slot] = wanted
@@ -253,13 +243,11 @@ class FilterSet:
         field: Field,
         table: Equalities,
         records: _Records,
-        bodies: Sequence[bytes],
-        properties: bytes | Sequence[bytes],
         out: dict[int, list[int]],
         candidates: dict[int, list[int]],
     ) -> None:
         access, find = self._access, table.find
-        for row, value in enumerate(_values(field, records, len(bodies), properties)):
+        for row, value in enumerate(_values(field, records)):
             if value is None:
                 continue
             for slot in find(value):
@@ -271,24 +259,19 @@ class FilterSet:
                     rows.append(row)
 
 
-def _of(column: Any, rows: Sequence[int]) -> Any:
-    """Some rows of a column, which may be one value for all."""
-    return column if column is None or isinstance(column, (bytes, Topic)) else [column[row] for row in rows]
-
-
 def _true(found: Sequence[bool]) -> list[int]:
     return [row for row, yes in enumerate(found) if yes]
 
 
-def _values(field: Field, records: _Records, count: int, properties: bytes | Sequence[bytes]) -> list[Value]:
+def _values(field: Field, records: _Records) -> list[Value]:
     """What the field holds in each message."""
     tables: Sequence[Table]
     if field.source == "body":
         tables = records.of(field.message_type)
     else:
-        at = 0 if field.source == "headers" else 1
+        at, properties = 0 if field.source == "headers" else 1, records.properties
         if isinstance(properties, bytes):
-            tables = [header_tables(properties)[at]] * count
+            tables = [header_tables(properties)[at]] * len(records.bodies)
         else:
             tables = [header_tables(data)[at] for data in properties]
     if len(field.steps) == 1:

@@ -11,7 +11,7 @@ import orjson
 from penstock.expr.batches import Table
 from penstock.expr.values import NAN, Value, to_bytes
 from penstock.records.dataclass import dataclass
-from penstock.records.entries import Topic
+from penstock.records.entries import Messages, Topic
 from penstock.records.properties import EMPTY
 
 if TYPE_CHECKING:
@@ -140,13 +140,9 @@ def given_by(plan: Plan, elements: Elements) -> Given:
         for run in plan.inputs
     ]
     if plan.filter is not None:
+        bodies = elements.bodies or [b""] * len(lsns)
         passed = plan.filter.matches_parsed(
-            elements.bodies or [b""] * len(lsns),
-            elements.records,
-            elements.headers,
-            elements.topics,
-            lsns=lsns,
-            times=elements.times,
+            elements.records, Messages(bodies, elements.headers, elements.topics, lsns, elements.times)
         )
         if not all(passed):
             rows = [row for row, passes in enumerate(passed) if passes]

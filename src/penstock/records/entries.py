@@ -8,7 +8,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import field
-from typing import TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from penstock.records.dataclass import dataclass
 from penstock.records.kinds import NO_ROUTE, NO_VIA, Kind
@@ -85,6 +85,13 @@ class Publishes:
     def properties_of(self, row: int) -> bytes:
         """The header of one row."""
         return self.properties[row] if isinstance(self.properties, list) else self.properties
+
+    @property
+    def messages(self) -> Messages:
+        """The same, once they are stored, for who looks at them."""
+        bodies = listed(self.bodies)
+        lsns = range(self.first, self.first + len(bodies))
+        return Messages(bodies, self.properties, self.topics, lsns, self.time)
 
     def select(self, rows: Sequence[int]) -> Publishes:
         """Some of its rows as a batch of their own, not yet stored; what was said of them before is kept."""
@@ -226,6 +233,41 @@ class Rows:
 
     def __len__(self) -> int:
         return len(self.lsns)
+
+    @property
+    def messages(self) -> Messages:
+        """The same for who looks at them."""
+        return Messages(self.bodies, self.properties, self.topics, self.lsns, self.times)
+
+
+class Messages(NamedTuple):
+    """Messages that are looked at together, as columns: one value where all rows agree, None where nobody asks."""
+
+    bodies: Sequence[bytes]
+    properties: bytes | Sequence[bytes]
+    topics: Topic | Sequence[Topic] | None
+    lsns: Sequence[int] | None = None
+    times: Sequence[int] | int | None = None
+
+    def topic_of(self, row: int) -> Topic:
+        """The topic of one row; where topics are asked for."""
+        topic = self.topics[row] if isinstance(self.topics, Sequence) else self.topics
+        assert topic is not None
+        return topic
+
+    def properties_of(self, row: int) -> bytes:
+        """The header of one row."""
+        return self.properties if isinstance(self.properties, bytes) else self.properties[row]
+
+    def some(self, where: Where) -> Messages:
+        """Those rows."""
+
+        def part(column: Any) -> Any:
+            if column is None or isinstance(column, (bytes, Topic, int)):
+                return column
+            return column[where] if isinstance(where, slice) else [column[row] for row in where]
+
+        return Messages(*map(part, self))
 
 
 def fence_of(term: int, attempt: int) -> int:

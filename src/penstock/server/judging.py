@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import repeat
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast, overload
+from typing import TYPE_CHECKING, Any, TypeAlias, cast, overload
 
 from penstock.core.effects import Judge, Judged
 from penstock.core.queue.last_values import key_of
@@ -25,9 +25,8 @@ from penstock.expr import FilterSet, Matcher, Value, compile_filter, compile_val
 from penstock.expr.context import Context
 from penstock.expr.filter import bound
 from penstock.expr.json_schema import BodyCheck, compile_check
-from penstock.records.entries import Publishes, Topic
+from penstock.records.entries import Messages, Publishes, Topic
 from penstock.records.message_bodies import listed
-from penstock.records.one_or_each import rows_at
 from penstock.server.faults import asker_behind
 
 if TYPE_CHECKING:
@@ -59,7 +58,6 @@ Ask = Callable[[str, dict[str, object]], dict[str, Any]]
 """`Bulk.call`: the result of a job of the bulk child."""
 
 MAKERS: Mapping[Made, Callable[[object], Any]] = {"rank": rank_of, "key": key_of, "text": key_text}
-Times: TypeAlias = "Sequence[int] | None"
 
 
 def breathe() -> None:
@@ -79,47 +77,25 @@ def slices(rows: Sequence[int], sizes: Sequence[int]) -> Iterator[Sequence[int]]
         start = stop
 
 
-class _Rows(NamedTuple):
-    """Messages that are evaluated together, as columns; one value where all rows agree."""
-
-    bodies: Sequence[bytes]
-    properties: bytes | Sequence[bytes]
-    topics: Topic | Sequence[Topic]
-    lsns: Times
-    times: Times
-
-
-def _portions(rows: _Rows) -> Iterator[tuple[int, _Rows]]:
+def _portions(rows: Messages) -> Iterator[tuple[int, Messages]]:
     """Slices of the rows, each with the place of its first row and followed by a breath."""
-    bodies, properties, topics, lsns, times = rows
-    for part in slices(range(len(bodies)), list(map(len, bodies))):
-        some = slice(part[0], part[-1] + 1)
-        yield (
-            part[0],
-            _Rows(
-                bodies[some],
-                properties if isinstance(properties, bytes) else properties[some],
-                topics if isinstance(topics, Topic) else topics[some],
-                None if lsns is None else lsns[some],
-                None if times is None else times[some],
-            ),
-        )
+    for part in slices(range(len(rows.bodies)), list(map(len, rows.bodies))):
+        yield part[0], rows.some(slice(part[0], part[-1] + 1))
         breathe()
 
 
-def _elsewhere(ask: Ask | None, job: str, asked: Mapping[str, object], rows: _Rows) -> dict[str, Any] | None:
+def _elsewhere(ask: Ask | None, job: str, asked: Mapping[str, object], rows: Messages) -> dict[str, Any] | None:
     """What the child tells of one large body; None for smaller ones, and when it could not tell."""
     if ask is None or len(rows.bodies[0]) <= CHILD_BODY:
         return None
-    bodies, properties, topics, lsns, times = rows
-    topic = topics if isinstance(topics, Topic) else topics[0]
+    topic, lsns, times = rows.topic_of(0), rows.lsns, rows.times
     message: dict[str, object] = {
-        "body": bodies[0],
-        "properties": properties if isinstance(properties, bytes) else properties[0],
+        "body": rows.bodies[0],
+        "properties": rows.properties_of(0),
         "exchange": topic.exchange,
         "name": topic.name,
         "lsn": None if lsns is None else lsns[0],
-        "time": None if times is None else times[0],
+        "time": times[0] if isinstance(times, Sequence) else times,
     }
     return _asked(ask, job, {**asked, **message})
 
@@ -134,32 +110,22 @@ def _asked(ask: Ask, job: str, values: dict[str, object]) -> dict[str, Any] | No
 
 def _received(
     body: memoryview, properties: memoryview, exchange: str, name: str, lsn: int | None, time: int | None
-) -> _Rows:
+) -> Messages:
     """The message of `_elsewhere`, in the child."""
     lsns, times = None if lsn is None else [lsn], None if time is None else [time]
-    return _Rows([bytes(body)], bytes(properties), Topic("", exchange, name), lsns, times)
+    return Messages([bytes(body)], bytes(properties), Topic("", exchange, name), lsns, times)
 
 
-def made_of(
-    value: Value,
-    made: Made,
-    bodies: Sequence[bytes],
-    properties: bytes | Sequence[bytes],
-    topics: Topic | Sequence[Topic],
-    *,
-    lsns: Times = None,
-    times: Times = None,
-    ask: Ask | None = None,
-) -> list[Any]:
+def made_of(value: Value, made: Made, messages: Messages, ask: Ask | None = None) -> list[Any]:
     """What is made of the value of each message: integers of ranks and keys, text or None of texts.
 
     Any thread but the loop's.
     """
     out = list[Any]()
-    for _, rows in _portions(_Rows(bodies, properties, topics, lsns, times)):
+    for _, rows in _portions(messages):
         told = _elsewhere(ask, "make", {"text": value.text, "made": made}, rows) if value.needs_body else None
         if told is None:
-            out += map(MAKERS[made], value.values(*rows[:3], lsns=rows.lsns, times=rows.times))
+            out += map(MAKERS[made], value.values(*rows))
         else:
             one = told["made"]
             out.append(bytes(one).decode(errors="surrogateescape") if made == "text" and one is not None else one)
@@ -168,8 +134,7 @@ def made_of(
 
 def make_there(disk: Disk, text: str, made: Made, **message: Any) -> dict[str, object]:
     """A job of the bulk child: what is made of an expression's value of one message; text as its bytes."""
-    rows = _received(**message)
-    [value] = compile_value(text).values(*rows[:3], lsns=rows.lsns, times=rows.times)
+    [value] = compile_value(text).values(*_received(**message))
     one = MAKERS[made](value)
     return {"made": one.encode(errors="surrogateescape") if isinstance(one, str) else one}
 
@@ -203,23 +168,14 @@ def check_there(
     return {"fits": compile_check(str(text, "utf-8"), kind).fits(bytes(body), bytes(properties))}
 
 
-def look(
-    filters: Sequence[Matcher],
-    bodies: Sequence[bytes],
-    properties: bytes | Sequence[bytes],
-    topics: Topic | Sequence[Topic],
-    *,
-    lsns: Times = None,
-    times: Times = None,
-    ask: Ask | None = None,
-) -> list[list[int]]:
+def look(filters: Sequence[Matcher], messages: Messages, ask: Ask | None = None) -> list[list[int]]:
     """For each filter the places of the messages that match, ascending.  Any thread but the loop's."""
     out: list[list[int]] = [[] for _ in filters]
     together = FilterSet(filters)
-    for start, rows in _portions(_Rows(bodies, properties, topics, lsns, times)):
+    for start, rows in _portions(messages):
         told = _elsewhere(ask, "judge", {"texts": [one.text for one in filters]}, rows)
         if told is None:
-            found = together.matches(*rows[:3], lsns=rows.lsns, times=rows.times)
+            found = together.matches(*rows)
         else:
             found = {slot: [0] for slot in told["slots"]}
         for slot, places in found.items():
@@ -229,8 +185,7 @@ def look(
 
 def judge_there(disk: Disk, texts: list[str], **message: Any) -> dict[str, object]:
     """A job of the bulk child: which of the filters one message passes."""
-    rows = _received(**message)
-    found = FilterSet([compile_filter(text) for text in texts]).matches(*rows[:3], lsns=rows.lsns, times=rows.times)
+    found = FilterSet([compile_filter(text) for text in texts]).matches(*_received(**message))
     return {"slots": sorted(found)}
 
 
@@ -331,8 +286,8 @@ def _answers(asked: Sequence[tuple[Publishes, Sequence[Question]]], ask: Ask | N
     """For each batch and question one answer a row, of an expression a number.  Any thread."""
     out: list[list[Answer]] = []
     for batch, questions in asked:
-        bodies = listed(batch.bodies)
-        out.append([_passed(batch, bodies, question, ask) for question in questions])
+        messages = Messages(listed(batch.bodies), batch.properties, batch.topics)
+        out.append([_passed(messages, question, ask) for question in questions])
     return out
 
 
@@ -346,17 +301,13 @@ def _answers_or_fault(
         return error
 
 
-def _passed(batch: Publishes, bodies: Sequence[bytes], question: Question, ask: Ask | None) -> Answer:
+def _passed(messages: Messages, question: Question, ask: Ask | None) -> Answer:
     rows = question.rows
-    asked = (
-        [bodies[row] for row in rows],
-        rows_at(batch.properties, rows),
-        rows_at(batch.topics, rows),
-    )
+    asked = messages.some(rows)
     if isinstance(question.filter, BodyCheck):
-        return checked(question.filter, *asked[:2], ask)
+        return checked(question.filter, asked.bodies, asked.properties, ask)
     if isinstance(question.filter, Value):
         assert question.made is not None
-        return made_of(question.filter, question.made, *asked, ask=ask)
-    hits = set(look([question.filter], *asked, ask=ask)[0])
+        return made_of(question.filter, question.made, asked, ask)
+    hits = set(look([question.filter], asked, ask)[0])
     return [row in hits for row in range(len(rows))]

@@ -232,10 +232,7 @@ class _Seeker:
         found, large = scanner.run(batch, rows)
         for lsn in large:
             one = self._log.read([lsn], around=True)
-            places = look(
-                self._filters, one.bodies, one.properties, one.topics, lsns=one.lsns, times=one.times, ask=ask
-            )
-            for some, here in zip(found, places, strict=True):
+            for some, here in zip(found, look(self._filters, one.messages, ask), strict=True):
                 some += [lsn for _ in here]
         return found
 

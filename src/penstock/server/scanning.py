@@ -35,8 +35,6 @@ from penstock.log.record_batches import Joining
 from penstock.records.chunks import Chunk
 from penstock.records.dataclass import dataclass
 from penstock.records.entries import Publishes, Rows
-from penstock.records.message_bodies import listed
-from penstock.records.one_or_each import rows_at
 from penstock.server.judging import Ask, breathe, look, made_of, spent
 
 if TYPE_CHECKING:
@@ -152,7 +150,7 @@ def warm_up() -> None:
 
 def matching(filters: Sequence[Matcher], rows: Rows) -> list[list[int]]:
     """For each filter the LSNs of the rows that it matches."""
-    found = FilterSet(filters).matches(rows.bodies, rows.properties, rows.topics, lsns=rows.lsns, times=rows.times)
+    found = FilterSet(filters).matches(*rows.messages)
     return [sorted(rows.lsns[row] for row in found.get(slot, ())) for slot in range(len(filters))]
 
 
@@ -162,19 +160,8 @@ def look_at_memory(
     """Look through batches that are in memory.  Any thread."""
     out: list[list[int]] = [[] for _ in filters]
     for batch, rows in pieces:
-        lsns = [batch.first + row for row in rows]
-        bodies = listed(batch.bodies)
-        found = look(
-            filters,
-            [bodies[row] for row in rows],
-            rows_at(batch.properties, rows),
-            rows_at(batch.topics, rows),
-            lsns=lsns,
-            times=[batch.time] * len(rows),
-            ask=ask,
-        )
-        for some, places in zip(out, found, strict=True):
-            some += [lsns[place] for place in places]
+        for some, places in zip(out, look(filters, batch.messages.some(rows), ask), strict=True):
+            some += [batch.first + rows[place] for place in places]
     return Seen(out, upto)
 
 
@@ -223,8 +210,7 @@ def look_at_log(
 def _large(log: Log, lsn: int, filters: Sequence[Matcher], ask: Ask | None) -> list[list[int]]:
     """By filter whether it matches one message with a large body, as a list of its LSN or nothing."""
     rows = log.read([lsn], around=True)
-    found = look(filters, rows.bodies, rows.properties, rows.topics, lsns=rows.lsns, times=rows.times, ask=ask)
-    return [[lsn for _ in places] for places in found]
+    return [[lsn for _ in places] for places in look(filters, rows.messages, ask)]
 
 
 def _joined(batches: Iterator[pa.RecordBatch], most: int) -> Iterator[pa.RecordBatch]:
@@ -272,10 +258,7 @@ def answer_to(ask: Rate | Key, chunk: Chunk, rows: Rows, child: Ask | None) -> R
 
 def keys_of(values: tuple[Value, ...], chunk: Chunk, rows: Rows, ask: Ask | None = None) -> list[Told]:
     """The keys of each message of a chunk; those without a row have none.  Any thread."""
-    columns = [
-        made_of(value, "text", rows.bodies, rows.properties, rows.topics, lsns=rows.lsns, times=rows.times, ask=ask)
-        for value in values
-    ]
+    columns = [made_of(value, "text", rows.messages, ask) for value in values]
     found = dict(zip(rows.lsns, zip(*columns, strict=True), strict=True))
     nothing = (None,) * len(values)
     return [found.get(lsn, nothing) for lsn in chunk]
@@ -286,8 +269,6 @@ def ranks_of(value: Ranking, chunk: Chunk, rows: Rows, ask: Ask | None = None) -
     if isinstance(value, Levels):
         ranks = value.ranks(rows.properties, len(rows), rows.times)
     else:
-        ranks = made_of(
-            value, "rank", rows.bodies, rows.properties, rows.topics, lsns=rows.lsns, times=rows.times, ask=ask
-        )
+        ranks = made_of(value, "rank", rows.messages, ask)
     found = dict(zip(rows.lsns, ranks, strict=True))
     return [found.get(lsn, LOWEST) for lsn in chunk]

@@ -198,7 +198,7 @@ class One:
     def __init__(self, text: str) -> None:
         self.text = text
 
-    def matches(self, bodies: Any, properties: Any, topics: Any, *, lsns: Any = None, times: Any = None) -> list[bool]:
+    def matches(self, bodies: Any, properties: Any, topics: Any, lsns: Any = None, times: Any = None) -> list[bool]:
         return [False for _ in bodies]
 
 

@@ -21,7 +21,7 @@ class Has:
     def __init__(self, text: str) -> None:
         self.text = text
 
-    def matches(self, bodies: Any, properties: Any, topics: Any, *, lsns: Any = None, times: Any = None) -> list[bool]:
+    def matches(self, bodies: Any, properties: Any, topics: Any, lsns: Any = None, times: Any = None) -> list[bool]:
         return [self.text.encode() in body for body in bodies]
 
 

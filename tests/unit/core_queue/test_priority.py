@@ -70,7 +70,7 @@ class IsX:
 
     text = "x"
 
-    def matches(self, bodies: Any, properties: Any, topics: Any, *, lsns: Any = None, times: Any = None) -> list[bool]:
+    def matches(self, bodies: Any, properties: Any, topics: Any, lsns: Any = None, times: Any = None) -> list[bool]:
         return [body == b"x" for body in bodies]
 
 

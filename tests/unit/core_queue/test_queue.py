@@ -90,7 +90,7 @@ class First:
         self.asked = 0
 
     def matches(
-        self, bodies: Sequence[bytes], properties: object, topics: object, *, lsns: object = None, times: object = None
+        self, bodies: Sequence[bytes], properties: object, topics: object, lsns: object = None, times: object = None
     ) -> list[bool]:
         self.asked += len(bodies)
         return [body.startswith(self.text.encode()) for body in bodies]

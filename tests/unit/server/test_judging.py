@@ -14,7 +14,7 @@ from penstock.core.queue.last_values import key_of
 from penstock.core.queue.order.ranks import rank_of
 from penstock.errors import Unavailable
 from penstock.log.disk import OsDisk
-from penstock.records.entries import Topic
+from penstock.records.entries import Messages, Topic
 from penstock.records.properties import EMPTY, Properties, encode
 from penstock.server.bulk.process import Bulk
 from penstock.server.judging import CHILD_BODY, judge_there, look, made_of, make_there
@@ -31,7 +31,7 @@ def body(kind: str, n: int, size: int = 0) -> bytes:
 def test_slices_give_the_answers_of_each_filter() -> None:
     bodies = [body("ab"[n % 2], n, 400) for n in range(2_000)]
     headers = [HEADER if n % 3 else EMPTY for n in range(2_000)]
-    found = look(FILTERS, bodies, headers, [TOPIC] * 2_000, lsns=range(2_000), times=range(2_000))
+    found = look(FILTERS, Messages(bodies, headers, [TOPIC] * 2_000, range(2_000), range(2_000)))
     assert found == [
         [row for row, yes in enumerate(one.matches(bodies, headers, TOPIC)) if yes] for one in FILTERS
     ]  # fmt: skip
@@ -46,7 +46,7 @@ def test_only_large_bodies_are_sent_elsewhere() -> None:
         return judge_there(OsDisk(Path()), **given)
 
     bodies = [body("a", 1), body("b", 2, CHILD_BODY), body("a", 3), body("a", 4, CHILD_BODY)]
-    assert look(FILTERS[:2], bodies, HEADER, TOPIC, ask=ask) == [[0, 2, 3], [1, 2, 3]]
+    assert look(FILTERS[:2], Messages(bodies, HEADER, TOPIC), ask) == [[0, 2, 3], [1, 2, 3]]
     assert asked == [len(bodies[1]), len(bodies[3])]
 
 
@@ -55,7 +55,7 @@ def test_without_the_child_the_answer_is_the_same(caplog: pytest.LogCaptureFixtu
         raise Unavailable("the bulk process cannot be started")
 
     bodies = [body("a", 1, CHILD_BODY), body("b", 2, CHILD_BODY)]
-    assert look(FILTERS[:1], bodies, EMPTY, TOPIC, ask=ask) == [[0]]
+    assert look(FILTERS[:1], Messages(bodies, EMPTY, TOPIC), ask) == [[0]]
     assert "the bulk process cannot be started" in caplog.text
 
 
@@ -64,8 +64,8 @@ def test_the_child_judges_as_the_server_does(tmp_path: Path) -> None:
     try:
         bodies = [body("a", 2, CHILD_BODY), b"[" * 10 + b" " * CHILD_BODY, b"\xff" * (CHILD_BODY + 1)]
         headers = [HEADER, EMPTY, HEADER]
-        found = look(FILTERS, bodies, headers, [TOPIC] * 3, lsns=[7, 8, 9], times=[1, 2, 3], ask=bulk.call)
-        assert found == look(FILTERS, bodies, headers, [TOPIC] * 3, lsns=[7, 8, 9], times=[1, 2, 3])
+        messages = Messages(bodies, headers, [TOPIC] * 3, [7, 8, 9], [1, 2, 3])
+        assert look(FILTERS, messages, bulk.call) == look(FILTERS, messages)
         assert bulk.requests == 3
     finally:
         bulk.close()
@@ -84,8 +84,8 @@ def test_what_is_made_of_large_bodies_is_the_same_in_the_child(made: Made, wante
 
     value = expr.compile_value("/n")
     bodies = [body("a", 7, CHILD_BODY), orjson.dumps({"pad": "x" * CHILD_BODY}), body("a", 7), b"{}"]
-    assert made_of(value, made, bodies, EMPTY, TOPIC, ask=ask) == wanted * 2
-    assert made_of(value, made, bodies, EMPTY, TOPIC) == wanted * 2
+    assert made_of(value, made, Messages(bodies, EMPTY, TOPIC), ask) == wanted * 2
+    assert made_of(value, made, Messages(bodies, EMPTY, TOPIC)) == wanted * 2
     assert asked == ["make", "make"]
 
 
@@ -95,7 +95,7 @@ def test_text_that_is_no_utf8_comes_back_from_the_child(tmp_path: Path) -> None:
     value = expr.compile_value("COALESCE(/missing, /@headers/k)")
     large = [orjson.dumps({"pad": "x" * CHILD_BODY})]
     try:
-        assert made_of(value, "text", large, header, TOPIC, ask=bulk.call) == ["\udcff\udcfe"]
+        assert made_of(value, "text", Messages(large, header, TOPIC), bulk.call) == ["\udcff\udcfe"]
         assert bulk.requests == 1
     finally:
         bulk.close()

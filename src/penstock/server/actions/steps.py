@@ -110,7 +110,7 @@ class Walk:
             then = partial(self._judged, rows, batch)
             self._judges.evaluate(batch, [Question(chosen, list(range(len(rows))))], then)
         elif chosen is not None:
-            self._tell(rows, chosen.matches(bodies, rows.properties, rows.topics, lsns=rows.lsns, times=rows.times))
+            self._tell(rows, chosen.matches(*rows.messages))
         else:
             self._tell(rows, [True] * len(rows))
 

@@ -207,11 +207,7 @@ def chosen_rows(entry: Watching, event: Event, rows: Rows, batch: Publishes) -> 
         if one is None or event.judged:
             continue
         known = answers_of(batch, one)
-        passed = (
-            [bool(known[row]) for row in range(len(rows))]
-            if known
-            else one.matches(rows.bodies, rows.properties, rows.topics, lsns=rows.lsns, times=rows.times)
-        )
+        passed = [bool(known[row]) for row in range(len(rows))] if known else one.matches(*rows.messages)
         wants = [a and b for a, b in zip(wants, passed, strict=True)]
     if named is not None and not (named.literal and named.text == event.queue):
         wants = [

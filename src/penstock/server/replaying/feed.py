@@ -16,8 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from penstock.errors import PenstockError
-from penstock.records.message_bodies import listed, size_of
-from penstock.records.one_or_each import rows_at
+from penstock.records.message_bodies import size_of
 from penstock.server.faults import TOLD
 from penstock.server.judging import Ask
 from penstock.server.replaying.page import Page, pages_of
@@ -260,9 +259,6 @@ class Feed:
 
 def _passed(sieve: Sieve, batch: Publishes, rows: list[int] | None, ask: Ask | None, *, here: bool) -> list[int]:
     """The rows that pass.  here: on the loop, at once."""
-    bodies, properties, topics = listed(batch.bodies), batch.properties, batch.topics
-    places = range(len(bodies)) if rows is None else rows
-    if rows is not None:
-        bodies, properties, topics = [bodies[row] for row in rows], rows_at(properties, rows), rows_at(topics, rows)
-    lsns, times = [batch.first + row for row in places], [batch.time] * len(places)
-    return [places[hit] for hit in sieve.passed(bodies, properties, topics, lsns, times, ask, here=here)]
+    if rows is None:
+        return sieve.passed(batch.messages, ask, here=here)
+    return [rows[hit] for hit in sieve.passed(batch.messages.some(rows), ask, here=here)]

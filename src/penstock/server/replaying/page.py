@@ -229,7 +229,7 @@ def _wanted(
     if not sieve.plain or sieve.filter is None:
         rows = Rows([], [], [], [], [], [], [])
         _add(log, batch, rows)
-        hits = sieve.passed(rows.bodies, rows.properties, rows.topics, rows.lsns, rows.times, ask, here=False)
+        hits = sieve.passed(rows.messages, ask, here=False)
         return chosen(batch, np.isin(np.arange(len(rows)), hits))
     from penstock.expr.context import LOOP_BODY
     from penstock.expr.scan import Scan
@@ -239,7 +239,7 @@ def _wanted(
     for lsn in large:
         one = Rows([], [], [], [], [], [], [])
         _add(log, chosen(batch, column(batch, "lsn", "<i8") == lsn), one)
-        if sieve.passed(one.bodies, one.properties, one.topics, one.lsns, one.times, ask, here=False):
+        if sieve.passed(one.messages, ask, here=False):
             found.append(lsn)
     return chosen(batch, np.isin(column(batch, "lsn", "<i8"), found))
 

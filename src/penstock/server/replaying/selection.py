@@ -9,7 +9,7 @@ right may be a filter of its own for each topic.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import field, replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Protocol
@@ -34,10 +34,9 @@ from penstock.expr import Filter, compile_filter
 from penstock.expr.text_patterns import TopicPattern
 from penstock.records.compute import compute
 from penstock.records.dataclass import dataclass
-from penstock.records.entries import Topic
+from penstock.records.entries import Messages, Topic
 from penstock.records.kinds import NO_VIA
 from penstock.records.message_types import JSON, MESSAGE_TYPE, MessageType, typed
-from penstock.records.one_or_each import rows_at, value_at
 from penstock.records.remembered import Remembered
 from penstock.server.entitlements import asks_shown, narrowed
 from penstock.server.judging import Ask, look
@@ -379,48 +378,26 @@ class Sieve:
         """Whether the filter is all there is."""
         return self.rights is None and self.chosen is None
 
-    def passed(
-        self,
-        bodies: list[bytes],
-        properties: bytes | list[bytes],
-        topics: Topic | list[Topic],
-        lsns: Sequence[int],
-        times: Sequence[int],
-        ask: Ask | None = None,
-        *,
-        here: bool,
-    ) -> list[int]:
+    def passed(self, messages: Messages, ask: Ask | None = None, *, here: bool) -> list[int]:
         """The places of the messages that may be seen and are wanted, ascending.  here: on the loop, at once."""
         if self.plain:
             assert self.filter is not None
-            return _matching(self.filter, bodies, properties, topics, lsns, times, ask, here=here)
+            return _matching(self.filter, messages, ask, here=here)
         out = list[int]()
-        for chosen, rows in self._asked(len(bodies), properties, topics).items():
+        for chosen, rows in self._asked(messages).items():
             if chosen is None:
                 out += rows
                 continue
-            hits = _matching(
-                chosen,
-                [bodies[row] for row in rows],
-                rows_at(properties, rows),
-                rows_at(topics, rows),
-                [lsns[row] for row in rows],
-                [times[row] for row in rows],
-                ask,
-                here=here,
-            )
-            out += [rows[hit] for hit in hits]
+            out += [rows[hit] for hit in _matching(chosen, messages.some(rows), ask, here=here)]
         return sorted(out)
 
-    def _asked(
-        self, count: int, properties: bytes | list[bytes], topics: Topic | list[Topic]
-    ) -> dict[Filter | None, list[int]]:
+    def _asked(self, messages: Messages) -> dict[Filter | None, list[int]]:
         """What each filter is to be asked about; None: what may be seen and is wanted without a question."""
         places = dict[Filter | None, list[int]]()
-        for row in range(count):
-            topic = value_at(topics, row)
+        for row in range(len(messages.bodies)):
+            topic = messages.topic_of(row)
             if self.chosen is not None:
-                data = value_at(properties, row)
+                data = messages.properties_of(row)
                 if not self.chosen.lets(topic, Told(read_traits(data).headers, data)):
                     continue
             right = True if self.rights is None else _right(self.rights, topic)
@@ -465,18 +442,7 @@ def fields_of(selection: Selection, rights: Rights | None) -> SelectList | None:
     return rights.fields(selection.vhost, term.exchange, term.alone)
 
 
-def _matching(
-    filter: Filter,
-    bodies: list[bytes],
-    properties: bytes | list[bytes],
-    topics: Topic | list[Topic],
-    lsns: Sequence[int],
-    times: Sequence[int],
-    ask: Ask | None,
-    *,
-    here: bool,
-) -> list[int]:
+def _matching(filter: Filter, messages: Messages, ask: Ask | None, *, here: bool) -> list[int]:
     if here:
-        found = filter.matches(bodies, properties, topics, lsns=lsns, times=times)
-        return [place for place, yes in enumerate(found) if yes]
-    return look([filter], bodies, properties, topics, lsns=lsns, times=times, ask=ask)[0]
+        return [place for place, yes in enumerate(filter.matches(*messages)) if yes]
+    return look([filter], messages, ask)[0]

@@ -38,7 +38,7 @@ from penstock.expr.tree import Scalar
 from penstock.history.history import Batches, History, Past
 from penstock.records import properties as header_codec
 from penstock.records.dataclass import dataclass
-from penstock.records.entries import Topic
+from penstock.records.entries import Messages, Topic
 from penstock.records.message_types import MessageType, typed
 from penstock.server.judging import Ask, breathe, look, slices
 from penstock.server.replaying.page import Page
@@ -94,15 +94,15 @@ def read_page(page: Page, rule: KeyRule, filter: Filter | None, terms: Sequence[
         numbers.append(-1 if isinstance(number, str) else number)
         keys.append(key if rule.given else str(number))
     n = len(page)
-    lsns, times = list(page.lsns), [page.time_of(row) for row in range(n)]
+    times = [page.time_of(row) for row in range(n)]
+    messages = Messages(page.bodies, page.properties, page.topics, list(page.lsns), times)
     matches = [filter is None] * n
     if filter is not None:
-        hits = look([filter], page.bodies, page.properties, page.topics, lsns=lsns, times=times, ask=ask)[0]
-        for hit in hits:
+        for hit in look([filter], messages, ask)[0]:
             matches[hit] = True
     values: list[list[Scalar]] = [[] for _ in range(n)]
     for term in terms:
-        found = term.value.values(page.bodies, page.properties, page.topics, lsns=lsns, times=times)
+        found = term.value.values(*messages)
         for of_row, value in zip(values, found, strict=True):
             of_row.append(value)
     return Read(numbers, keys, matches, values)
