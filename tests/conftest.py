@@ -16,7 +16,7 @@ from xdist.scheduler import LoadScopeScheduling
 from choices import EFFORT
 from costs import Costs
 from forked import with_loaded_children
-from penstock.core.commands.containing import Containing, Due
+from penstock.core.commands.containing import Containing
 from penstock.core.commands.life import Life
 from penstock.core.state.durable import Reign
 from penstock.records.chunks import Now
@@ -104,14 +104,15 @@ def effort() -> int:
 @pytest.fixture(autouse=True, scope="session")
 def faults_surface() -> Iterator[None]:
     """A fault of the core that no test has planted is no queue that stops: it fails the test that met it."""
-    contain = Containing.contain
+    due, command = Containing.contain, Containing.contain_command
 
-    def checked(core: Containing, error: Exception, due: Due) -> bool:
+    def planted(error: Exception) -> bool:
         place = [frame.f_code.co_filename for frame, _ in walk_tb(error.__traceback__)][-1]
-        return f"{os.sep}tests{os.sep}" in place and contain(core, error, due)
+        return f"{os.sep}tests{os.sep}" in place
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Containing, "contain", checked)
+        patch.setattr(Containing, "contain", lambda core, error, of: planted(error) and due(core, error, of))
+        patch.setattr(Containing, "contain_command", lambda core, error: planted(error) and command(core, error))
         yield
 
 

@@ -7,14 +7,15 @@ queue nor a disk.  Entries written between `begin` and `end` form one `Group`, w
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from traceback import walk_tb
 from typing import Generic, TypeVar
 
 from penstock.core.state.encoding import dump
 from penstock.errors import PenstockError, PreconditionFailed
 from penstock.records.chunks import LSN_LIMIT, Now
-from penstock.records.entries import Control, Entry, Group, Moves, Publishes
+from penstock.records.entries import Control, Entry, Group, Moves, Publishes, singly
 from penstock.records.kinds import FORMAT, MEANINGS, NO_ROUTE, NO_VIA, Kind, withheld
 
 E = TypeVar("E")
@@ -28,6 +29,9 @@ SHORT = 4096
 RUN_MOST = 1024
 """Records of a run."""
 
+TABLES = frozenset((Kind.VIA, Kind.ROUTE))
+"""Kinds of what others may name by its number as soon as it is recorded."""
+
 
 def _instants_of(error: BaseException) -> list[object]:
     """Those that the calls of the core were handed which an exception has left."""
@@ -36,25 +40,34 @@ def _instants_of(error: BaseException) -> list[object]:
     return [one.f_locals.get("now") for one in own]
 
 
+def _span(entry: Entry) -> range:
+    """The LSNs of an entry."""
+    if isinstance(entry, Group):
+        return range(_span(entry.entries[0]).start, _span(entry.entries[-1]).stop)
+    first = entry.lsn if isinstance(entry, Control) else entry.first
+    return range(first, first + len(entry))
+
+
 class Outbox(Generic[E]):
     """Journal, effects and the next LSN.  `E` is the union of effects."""
 
     __slots__ = (
         "_asked",
         "_at",
+        "_before",
         "_began",
         "_group",
         "_left_half",
         "_nesting",
         "_opened",
         "_run",
-        "_weighs",
         "effects",
         "format",
         "journal",
         "last_message",
         "next_lsn",
         "time",
+        "weighs",
         "withheld",
     )
 
@@ -72,7 +85,8 @@ class Outbox(Generic[E]):
         self._asked: Now = Now(0, 0)  # when the last command was to decide
         self._at: Now = self._asked  # when it did
         self._began = next_lsn  # what it would have given out first
-        self._weighs = False  # it changes nothing before that
+        self._before = 0  # effects that there were before it
+        self.weighs = False  # it changes nothing before that
         self._left_half = False  # an exception has left a command that may have changed something
 
     def write_as(self, format: int) -> None:
@@ -102,7 +116,8 @@ class Outbox(Generic[E]):
         if now is not self._asked and now is not self._at:
             if (error := sys.exception()) is not None and not isinstance(error, PenstockError):
                 self._left_half = self._left_half or not self.whole_after(error)
-            self._asked, self._began, self._weighs = now, self.next_lsn, weighs
+            self._asked, self._began, self.weighs = now, self.next_lsn, weighs
+            self._before = len(self.effects)
         if now.wall >= self.time:
             self.time = now.wall
         else:
@@ -124,12 +139,27 @@ class Outbox(Generic[E]):
         """
         if self._left_half:
             return False
-        if not any(one is self._asked or one is self._at for one in _instants_of(error)):
+        if not self.within(error):
             return self._nesting == 0
-        if not self._weighs or self.next_lsn != self._began:
+        if not self.weighs or self.next_lsn != self._began or (self._group is not None and self._group.entries):
             return False
         self._nesting, self._group = 0, None
         return True
+
+    def within(self, error: BaseException) -> bool:
+        """Whether the last command is what failed, and none before it has been left half done."""
+        return not self._left_half and any(one is self._asked or one is self._at for one in _instants_of(error))
+
+    @contextmanager
+    def group(self) -> Generator[None]:
+        """What is recorded inside is one group.  A fault leaves it open: half of it is nothing that may be logged."""
+        self.begin()
+        try:
+            yield
+        except PenstockError:
+            self.end()
+            raise
+        self.end()
 
     def begin(self) -> None:
         """Open a group; nested calls join the outermost."""
@@ -149,20 +179,38 @@ class Outbox(Generic[E]):
             elif group.entries:
                 self.journal.append(group)
 
-    def drop_group(self) -> list[Control] | None:
-        """Undo an open group that a fault has left, whose records and effects nobody has seen: its records.
+    def undo(self, *, whole: bool) -> list[Publishes | Control] | None:
+        """Take back what a fault has left, which nobody has seen: what was recorded, whose effects are gone, too.
 
-        Nothing is undone, and None, where it has messages: they are elsewhere already.
+        whole: of a command that weighs first that is all that it recorded; else, and of any other, the open group: what
+        stands by itself stays.  LSNs are not given out again, for what was done in memory may still have them: marks
+        stand there.  None, and nothing is undone, where not all of it is here.
         """
-        entries = [] if self._group is None else self._group.entries
-        records = [one for one in entries if isinstance(one, Control)]
-        if len(records) < len(entries):
-            return None
+        first, effects = self.next_lsn, len(self.effects)
         if self._group is not None:
-            self.next_lsn, effects = self._opened
-            del self.effects[effects:]
-            self._nesting, self._group = 0, None
-        return records
+            first, effects = self._opened
+        if whole and self.weighs:
+            first, effects = min(first, self._began), min(effects, self._before)
+        there: list[Entry] = [*self.journal, *([] if self._group is None else self._group.entries)]
+        tail = list[Entry]()
+        while there and _span(there[-1]).stop > first:
+            tail.append(there.pop())
+        if tail and _span(tail[-1]).start < first and not isinstance(tail[-1], Moves):
+            return None
+        kept, undone = list[Control](), list[Publishes | Control]()
+        for one in singly(reversed(tail)):
+            if isinstance(one, Control) and (one.lsn < first or one.kind in TABLES):
+                kept.append(one)
+            else:
+                undone.append(one)
+                kept += [Control(Kind.MARK, "", lsn=lsn, time=one.time) for lsn in _span(one)]
+        if [one.lsn for one in kept if one.lsn >= first] != list(range(first, self.next_lsn)):
+            return None
+        self.journal = [*there, *kept]
+        del self.effects[effects:]
+        self._nesting, self._group, self._run = 0, None, None
+        self._began, self.weighs = self.next_lsn, True
+        return undone
 
     def record(
         self,

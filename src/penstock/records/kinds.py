@@ -170,7 +170,10 @@ MEANINGS: Mapping[Kind, Meaning] = {
         "synced",
     ),
     Kind.MARK: Meaning(
-        "empty: its batch claims the durable LSN, so that damage of the last batch is no torn tail", (), "lazy"
+        "empty: its batch claims the durable LSN, so that damage of the last batch is no torn tail; or a fault has "
+        "undone the record that had this LSN",
+        (),
+        "lazy",
     ),
     Kind.BASE: Meaning(
         '{"part", "parts", "floor"}; body: a slice of the encoded durable state as of `floor`', (), "synced"

@@ -3,7 +3,8 @@
 One rule says how far a fault reaches.  It is asked wherever several parties are served one after the other:
 
     nothing is half changed   who asked is ended and told so, the others go on, the log and a counter tell of it
-    something may be          the server ends, and a start believes the log
+    queues alone may be       the same, and these queues are stopped until the next start (`core.commands.containing`)
+    something else may be     the server ends, and a start believes the log
 
 Half changed is the state in two cases.  A command of the core was under way and had decided something
 (`Outbox.whole_after`), or what was decided is with the engine and not yet with the log (`behind`).  Nothing more is
@@ -155,13 +156,13 @@ class Faults:
             raise
 
     def stopped(self, error: Exception, kind: str) -> None:
-        """What a fault left half changed was stopped by itself."""
-        self.ended += 1
+        """What a fault left half changed was stopped by itself; of a client's command it is told already."""
+        self.ended += not getattr(error, "told", False)
         reports.tell(error, kind)
         error.__traceback__ = None
 
     def check_whole(self, error: Exception, *, beside: bool = False) -> None:
-        """Of what was asked for several together: raise this again where something is half changed.
+        """Of what was asked for several together: raise this again where something else than queues is half changed.
 
         Where nothing is, each of them is to be tried alone, and whose fault it was shows then.  beside: as `contain`.
         """
@@ -190,7 +191,7 @@ class Faults:
 
     # -- how far it reaches
 
-    def _whole(self, error: BaseException) -> bool:
+    def _whole(self, error: Exception) -> bool:
         if self.fatal is not None or isinstance(error, MemoryError):
             return False
         logs = False
@@ -198,7 +199,15 @@ class Faults:
             name = str(frame.f_globals.get("__name__", ""))
             if name.startswith("penstock.log."):
                 logs = not name.endswith(".reader")
-        return not logs and self._core.whole_after(error)
+        return not logs and (self._core.whole_after(error) or self._contained(error))
+
+    def _contained(self, error: Exception) -> bool:
+        """Whether a command that was left half done is undone, and the queues that it was about are stopped."""
+        try:
+            return self._core.contain_command(error)
+        except Exception as second:
+            self.give_up(second)
+            raise
 
     def evict(self, asker: Asker) -> None:
         """Whoever is ended takes nothing any more, also by what was begun when it failed."""

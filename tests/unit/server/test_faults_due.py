@@ -26,7 +26,8 @@ from penstock.core.streams import Streams
 from penstock.core.streams.stream_table import Holdings
 from penstock.errors import Unavailable
 from penstock.log.simdisk import SimDisk
-from penstock.records.entries import Publishes
+from penstock.records import kinds
+from penstock.records.entries import Publishes, singly
 from penstock.records.queue_settings import Policy
 from penstock.server.alarms import alarms
 from penstock.server.faults import reports
@@ -234,14 +235,20 @@ def refused(life: Life, kind: str) -> None:
             raise Unavailable("nothing of it is refused")
 
 
-def test_messages_of_an_open_group_are_elsewhere_already_and_end_the_server(
-    life: Life, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As of a removal with its dead letter, or a queue that has all but gone: somebody else may be half changed."""
-    batch = Publishes([life.core.topic("/", "", "q")], [PERSISTENT], [b"x"])
-    with life.core.group():
-        life.core.publish(life.engine.now(), batch)
-        assert life.core._out.drop_group() is None
+def test_messages_of_an_open_group_are_undone_and_their_numbers_given_to_nobody(life: Life) -> None:
+    """As of a removal with its dead letter: a message that a queue has in memory has no other one's number."""
+    core = life.core
+    batch = Publishes([core.topic("/", "", "q")], [PERSISTENT], [b"x"])
+    core._out.begin()
+    core.publish(life.engine.now(), batch)
+    after = core.next_lsn
+    assert core._out.undo(whole=False) == [batch]
+    assert [(one.kind, one.lsn) for one in singly(core.take_journal())][-1] == (kinds.Kind.MARK, batch.first)  # type: ignore[union-attr]
+    assert core.next_lsn == after
+    life.kill()
+
+
+def test_a_queue_that_has_all_but_gone_ends_the_server(life: Life, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Containing, "_stands", lambda *_: False)
     monkeypatch.setattr(Queue, "tick", lambda *_: 1 // 0)
     with pytest.raises(ZeroDivisionError):

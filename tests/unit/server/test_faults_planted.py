@@ -3,8 +3,9 @@
 The fault is an exception that is raised as some function of ours is entered: the first, the second, and so on, over all
 that an act of a client leads to.  Whatever it hits, one of three things is true afterwards.  Either nothing was half
 changed: then the client is ended with 541 or cut off, the others go on, leases are back, and memory is what a start
-would make of the log.  Or a queue is stopped that failed at work of its own, or the server has ended, and a start finds
-all that was confirmed and all that was declared.
+would make of the log.  Or queues that the act was about are stopped, and the others go on.  Or the server has ended,
+which it does for what is about more than queues.  A start finds all that was confirmed, once, and all that was
+declared, and nothing that was settled.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ class Scene:
     def __init__(self, *, apart: bool) -> None:
         self.clock = clock()
         self.life = Life(SimDisk(), self.clock, apart=apart)
-        self.life.declare("work", "dead")
+        self.life.declare("work", "dead", "beside")
         asks = self.life.client()
         asks.method(m.QueueDeclare(queue="lettered", durable=True, arguments={
             "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead",
@@ -99,6 +100,8 @@ class Scene:
         self.publisher.publish("lettered", b"5", b"6")
         self.life.run()
         self.both = False  # the publisher is in the act, too
+        self.act = ""
+        self.confirmed = 0  # of what the asker has published
         assert self.publisher.confirms()[-1][1] == 6
         self.asker = self.life.client(confirm=True)
         self.consumer = self.life.client(prefetch=1)
@@ -109,6 +112,9 @@ class Scene:
 
 
 Act = Callable[[Scene], None]
+
+SENT = {"publish": 1, "publish_some": 30, "publish_to_all": 1, "publish_beside_others": 1, "commit": 1, "commit_ack": 1}
+"""By act, so many messages `x` are sent."""
 
 
 def publish(scene: Scene) -> None:
@@ -205,6 +211,19 @@ def commit(scene: Scene) -> None:
     scene.asker.method(m.TxCommit(), 2)
 
 
+def transacted_ack(scene: Scene) -> None:
+    transacted(scene)
+    scene.asker.method(m.BasicConsume(queue="lettered", consumer_tag="c"), 2)
+    scene.life.run()
+
+
+def commit_ack(scene: Scene) -> None:
+    scene.asker.send(message(b"x", "work", channel=2))
+    scene.asker.method(m.BasicAck(1), 2)
+    scene.asker.method(m.BasicReject(2, requeue=False), 2)
+    scene.asker.method(m.TxCommit(), 2)
+
+
 ACTS: Mapping[str, tuple[Act | None, Act]] = {
     one.__name__: (None, one)
     for one in (
@@ -212,7 +231,7 @@ ACTS: Mapping[str, tuple[Act | None, Act]] = {
         declare_exchange, bind, unbind, delete, purge, consume, get,
     )
 } | {one.__name__: (leased, one) for one in (ack, nack, reject, cancel, close_channel)} | {
-    "commit": (transacted, commit)
+    "commit": (transacted, commit), "commit_ack": (transacted_ack, commit_ack)
 }  # fmt: skip
 
 
@@ -226,6 +245,7 @@ def planted(name: str, at: int, *, apart: bool = False) -> tuple[str, bool] | No
     """Play an act with a fault at a call: what it hit, and whether the server went on.  None: there is no such call."""
     before, act = ACTS[name]
     scene, plant = Scene(apart=apart), Plant(at)
+    scene.act = name
     life, faults = scene.life, scene.life.engine.faults
     if before is not None:
         before(scene)
@@ -243,6 +263,8 @@ def planted(name: str, at: int, *, apart: bool = False) -> tuple[str, bool] | No
         error.__traceback__ = None  # as a process that ends: nothing collects what its frames had
     if not plant.hit:
         return None
+    acked = [one.delivery_tag for one in scene.asker.got if isinstance(one, m.BasicAck)]
+    scene.confirmed = max([*acked, *(1 for one in scene.asker.got if isinstance(one, m.TxCommitOk))], default=0)
     if faults.fatal is None:
         goes_on(scene, plant.hit)
     else:
@@ -259,6 +281,9 @@ def goes_on(scene: Scene, hit: str) -> None:
         scene.publisher = life.client(confirm=True)
     elif faults.ended and not life.core.stopped:
         assert ended(scene.asker), f"{hit}: the asker goes on"
+    if life.core.stopped:
+        goes_on_beside(scene, hit)
+        return
     scene.publisher.take_all()
     scene.publisher.publish("work", b"after")
     life.run()
@@ -270,10 +295,6 @@ def goes_on(scene: Scene, hit: str) -> None:
     assert scene.consumer.bodies(), f"{hit}: the consumer waits for ever"
     scene.asker.lose()
     life.run()
-    if life.core.stopped:  # it was nobody's who asks: a queue failed at an answer that it had asked for
-        assert "lettered" in {one.name for one in life.core.stopped}, hit
-        restarts(scene, hit)
-        return
     for queue in life.core.queues():
         queue.check()
         assert all(session_of(one) is scene.consumer.session for one in queue.holders()), f"{hit}: leases"
@@ -290,17 +311,62 @@ def session_of(consumer: Consumer) -> Session:
     return consumer.holder.session
 
 
-def restarts(scene: Scene, hit: str) -> None:
+def goes_on_beside(scene: Scene, hit: str) -> None:
+    """Some queues are stopped: they take messages and settle what is held, and all others go on."""
+    life = scene.life
+    assert {one.name for one in life.core.stopped} <= {"work", "lettered", "new", "own", "dead"}, hit
+    for queue in life.core.queues():
+        if not queue.stopped:
+            queue.check()
+    assert not ended(scene.consumer), hit
+    other = life.client(confirm=True)
+    for name in ("beside", "work"):
+        other.publish(name, b"after")
+    life.run()
+    assert other.confirms()[-1][:2] == (True, 2), f"{hit}: others wait for ever"
+    other.consume("beside", "other")
+    life.run()
+    other.take(m.BasicConsumeOk)
+    assert other.bodies() == [b"after"], hit
+    other.ack(1)
+    scene.consumer.ack(1)
+    life.run()
+    life.commit()
+    scene.asker.lose()
+    life.run()
+    assert life.engine.faults.fatal is None
+    again = restarts(scene, hit)
+    assert again["beside"] == [], f"{hit}: what was settled is back"
+    assert again["work"].count(b"after") == 1, hit
+    assert b"1" not in again["work"], f"{hit}: what was settled is back"
+
+
+def restarts(scene: Scene, hit: str) -> dict[str, list[bytes]]:
+    """What a start finds in the queues."""
     scene.life.kill()
     again = Life(scene.life.disk, scene.clock, apart=False)
-    names = {one.name for one in again.core.queues()}
-    assert {"work", "dead"} <= names, hit
+    there = {one.name: again.contents(one.name) for one in again.core.queues()}
+    assert {"work", "dead"} <= there.keys(), hit
     for queue in again.core.queues():
         queue.check()
-    bodies = [body for name in sorted(names) for body in again.contents(name)]
-    for body in (b"1", b"2", b"3", b"4"):
-        assert body in bodies, f"{hit}: {body!r} was confirmed and is gone"
+    found = [body for some in there.values() for body in some]
+    for body in (b"2", b"3", b"4", *((b"1",) if scene.life.engine.faults.fatal else ())):
+        assert found.count(body) == 1, f"{hit}: {body!r} was confirmed and is there {found.count(body)} times"
+    if sent := SENT.get(scene.act):
+        assert scene.confirmed <= found.count(b"x") <= sent, f"{hit}: {scene.confirmed} were confirmed"
+    assert max(found.count(b"5"), found.count(b"6")) <= 1, f"{hit}: twice"
+    match scene.act:
+        case "commit":
+            assert (b"x" in found) == (b"y" in found), f"{hit}: half of a transaction"
+        case "commit_ack":
+            assert (b"x" in found) == (b"5" not in found) == (b"6" in there["dead"]), f"{hit}: half of a transaction"
+            assert b"6" in found, hit
+        case _ if scene.act.startswith(("publish", "declare", "get", "consume", "cancel", "nack", "bind", "unbind")):
+            assert {b"5", b"6"} <= set(found), hit
+        case _:
+            pass
     again.kill()
+    return there
 
 
 @pytest.mark.parametrize("apart", [False, True], ids=["here", "at a door"])

@@ -9,8 +9,8 @@ shell says when, and brings the arenas.  The commands stand beside it, by noun, 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Generator, Iterable, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -420,17 +420,12 @@ class CoreParts:
         """Effects that were not handed out yet; for reading only."""
         return self._out.effects
 
-    @contextmanager
-    def group(self) -> Generator[None]:
+    def group(self) -> AbstractContextManager[None]:
         """What is decided inside lies in one group: a crash keeps or loses all of it.
 
         The caller makes sure that nothing inside is refused (`judge`): what was written before a refusal stays.
         """
-        self._out.begin()
-        try:
-            yield
-        finally:
-            self._out.end()
+        return self._out.group()
 
     # -- topics
 

@@ -1,27 +1,66 @@
-"""How far a fault in what falls due reaches: the part where it was, which stops until the next start.
+"""How far a fault reaches that has left something half done: the parts where it was, which stop until the next start.
 
-What was being done there may be half done.  A group of records that it had begun is undone, for nobody has seen it; a
-record that stands by itself stays, and a start believes it.  Memory may say something else then: no state is taken of
-it, and nothing of the log goes.  So what follows may rest on nothing of that part: a queue gives nothing more
+What was being done may be half done.  A group of records that it had begun is undone, for nobody has seen it; a record
+that stands by itself stays, and a start believes it.  Memory may say something else then: no state is taken of it, and
+nothing of the log goes.  So what follows may rest on nothing of that part: a queue gives nothing more
 (`core.queue.stopped`), a stream is refused to its reader, and nothing falls due there any more.
 
-Stopped are what was about to be done something to, the queues that the failed calls were about, and those that the
-undone records name.  Where something else may be half changed the server ends: messages of an open group, which are in
-queues already, and a queue that had all but gone.
+What falls due is done by parts, and stopped are what was about to be done something to, the queues that the failed
+calls were about, and those that the undone records name: by their id, or as messages by their route.
+
+A client's command is about queues alone as far as can be told, or the fault ends the server.  A publish or a
+transaction is undone whole, so whoever sent it may send it again, and where many were published together each is tried
+alone; of any other command what stands by itself in the log stays.  Whoever asked is told of an internal error.
+
+Where something else may be half changed the server ends, and a start believes the log: what queues there are and who
+is bound, numbers of publishers, topics with a key, streams and sinks, links to other sites; or a queue that had all
+but gone.  Failed calls and undone records say whether that is so: `QUEUES_OWN`, `OF_QUEUES`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from traceback import walk_tb
 from typing import NamedTuple
 
 from penstock.core.commands.common_parts import CoreParts
 from penstock.core.effects import Part, Stopped
+from penstock.core.publishing.admission import Publishers
 from penstock.core.queue.queue import Queue
+from penstock.core.queue.settling.deferred import Sweeps
 from penstock.core.queue.stopped import end_consumers, queues_in, stop
 from penstock.records.chunks import Now
-from penstock.records.entries import Control
+from penstock.records.entries import Control, Publishes
+from penstock.records.kinds import Kind
+from penstock.records.one_or_each import each
+
+QUEUES_OWN = (
+    "penstock.core.broker.", "penstock.core.chance.", "penstock.core.commands.common_parts.",
+    "penstock.core.commands.containing.Containing._do", "penstock.core.commands.deliveries.",
+    "penstock.core.commands.queues.", "penstock.core.commands.topology.PolicyCommands._attend",
+    "penstock.core.commands.transactions.TransactionCommands.", "penstock.core.commands.transactions._lsns",
+    "penstock.core.effects.", "penstock.core.outbox.", "penstock.core.publishing.", "penstock.core.queue.",
+    "penstock.core.sizes.", "penstock.core.sow.keyed.Keyed._stored", "penstock.core.sow.keyed.Keyed._uniform",
+    "penstock.core.sow.keyed.Keyed.publish", "penstock.core.state.encoding.", "penstock.core.state.lsns.",
+)  # fmt: skip
+"""Calls that change nothing but queues, and what they share with nobody."""
+
+CHANGES_NOTHING = (
+    "penstock.core.acted.Hops.of", "penstock.core.sow.rows.KeyedRows.judge",
+    "penstock.core.state.pending.DeferredAck.header", "penstock.core.state.pending.DeferredAck.pairs",
+    "penstock.core.topology.routing.Router.plan", "penstock.core.topology.routing.Router.target_of",
+)  # fmt: skip
+"""Calls that, with all that they call, do not."""
+
+BESIDE_QUEUES = (Publishers, Sweeps)
+"""They do change something else."""
+
+OF_QUEUES = frozenset((
+    Kind.TOOK, Kind.GRANT, Kind.RETURN, Kind.SETTLE, Kind.EXPIRE, Kind.DROP, Kind.PURGE, Kind.DUE, Kind.BARRIER,
+    Kind.PAUSE, Kind.RESCHEDULE, Kind.DEDUP, Kind.KEYED, Kind.DEFER, Kind.UNDEFER, Kind.TRANSACTION,
+))  # fmt: skip
+"""Kinds of records of which queues alone know."""
 
 
 class Due(NamedTuple):
@@ -38,8 +77,26 @@ def part_of(queue: Queue) -> Part:
     return Part("queue", queue.vhost, queue.name)
 
 
+def _in_queues(error: Exception) -> bool:
+    """Whether the failed calls can have left nothing half changed but queues."""
+    for frame, _ in walk_tb(error.__traceback__):
+        name = f"{frame.f_globals.get('__name__', '')}.{frame.f_code.co_qualname}"
+        if name in CHANGES_NOTHING:
+            return True
+        if name.startswith("penstock.core.") and not name.startswith(QUEUES_OWN):
+            return False
+        if isinstance(frame.f_locals.get("self"), BESIDE_QUEUES):
+            return False
+    return True
+
+
+def _of_queues(records: Iterable[Publishes | Control]) -> bool:
+    """Whether queues alone know of these records."""
+    return all(isinstance(one, Publishes) or one.kind in OF_QUEUES for one in records)
+
+
 class Containing(CoreParts):
-    """Doing what is due, each part by itself."""
+    """Doing what is due, each part by itself; and what becomes of a command that fails."""
 
     def _tick(self, now: Now, queue: Queue) -> None:
         """Have a queue do what is due."""
@@ -56,34 +113,64 @@ class Containing(CoreParts):
     def contain(self, error: Exception, due: Due) -> bool:
         """Stop the part where something failed; False: it may reach further."""
         whole = self._out.whole
-        if isinstance(error, MemoryError) or (undone := self._out.drop_group()) is None:
+        if isinstance(error, MemoryError) or (undone := self._out.undo(whole=False)) is None:
+            return False
+        if any(isinstance(one, Publishes) for one in undone) and not (_of_queues(undone) and _in_queues(error)):
             return False
         found = dict.fromkeys((*due.queues, *queues_in(error), *self._named(undone)))
         queues = [queue for queue in found if not (whole and self._gone(queue))]
         if not all(self._stands(queue) for queue in queues):
             return False
-        for queue in queues:
-            if self.find_queue(queue.vhost, queue.name) is None:
-                self._admin.altered(queue)  # it was out of routing meanwhile
         due.stop()
         parts = dict.fromkeys([due.part, *map(part_of, queues)])
         if due.part.kind != "queue":
             self._parts_stopped[due.part] = None
+        self._stop(error, queues, list(parts))
+        return True
+
+    def contain_command(self, error: Exception) -> bool:
+        """Undo a client's command that failed, and stop the queues that it was about; False: it may reach further."""
+        if isinstance(error, MemoryError) or len(self.peers.sites) > 1 or not self._out.within(error):
+            return False
+        weighs = self._out.weighs
+        if not _in_queues(error) or (undone := self._out.undo(whole=True)) is None or not _of_queues(undone):
+            return False
+        if weighs and not undone:  # tables have become longer, and nothing else has changed
+            return True
+        queues = list(dict.fromkeys((*queues_in(error), *self._named(undone))))
+        if not queues or not all(self._stands(queue) for queue in queues):
+            return False
+        if running := [queue for queue in queues if not queue.stopped]:
+            self._stop(error, running, [part_of(queue) for queue in running])
+        return True
+
+    def _stop(self, error: Exception, queues: Sequence[Queue], parts: list[Part]) -> None:
+        """These queues do nothing any more; who waits for something of them is told."""
+        for queue in queues:
+            if self.find_queue(queue.vhost, queue.name) is None:
+                self._admin.altered(queue)  # it was out of routing meanwhile
         self._stopped += [queue for queue in queues if not queue.stopped]
         for other in stop(queues):
             self._touch(other)
-        self._out.effect(Stopped(list(parts), error))
+        self._out.effect(Stopped(parts, error))
         for queue in queues:
             self._touch(queue)
+            self._deferred.keep(queue.id)
+            self._sweeps.stopped(queue, self._out)
             ended = end_consumers(queue, self._out)
             if self.attendance is not None:
                 self.attendance += [(False, consumer) for consumer in ended]
-        return True
 
-    def _named(self, records: Iterable[Control]) -> list[Queue]:
-        """The queues that some records are about: such a record begins with the queue's id."""
-        found = [(one.name, self._admin.by_id.get(int.from_bytes(one.body[:8], "little"))) for one in records]
-        return [queue for name, queue in found if queue is not None and queue.name == name]
+    def _named(self, records: Iterable[Publishes | Control]) -> list[Queue]:
+        """The queues that some records are about: a route names them, or the record begins with the queue's id."""
+        by_id, found = self._admin.by_id, list[Queue]()
+        for one in records:
+            if isinstance(one, Publishes):
+                routes = dict.fromkeys(each(one.routes, len(one)))
+                found += [by_id[number] for route in routes for number in self.queues_of_route(route)]
+            elif (queue := by_id.get(int.from_bytes(one.body[:8], "little"))) is not None and queue.name == one.name:
+                found.append(queue)
+        return found
 
     def _stands(self, queue: Queue) -> bool:
         """Whether who names a queue still comes to it, or can again."""

@@ -255,8 +255,8 @@ class DeliveryCommands(QueueCommands):
         self._sweeps.refuse_more()
         if queue.is_due(now := self._at(now)):
             queue.tick(now, self._out)
-        self._sweeps.begin(queue, filter, verb, client, answer, self._out)
         self._touch(queue)
+        self._sweeps.begin(queue, filter, verb, client, answer, self._out)
 
     def takers(self, route: int) -> list[Queue]:
         """The existing queues that a row's route names."""
@@ -395,8 +395,12 @@ class AnswerCommands(DeliveryCommands):
                     self._do(Due(part_of(queue), partial(self._pass_answered, now, queue, answer), (queue,)))
             case Scanned() if answer.token.purpose is Purpose.SWEEP:
                 queue = self.queue_by_id(answer.token.queue)
-                if (swept := self._sweeps.scanned(now, answer, queue, self._out)) is not None:
-                    self._touch(swept)
+                swept = partial(self._sweeps.scanned, now, answer, queue, self._out)
+                if queue is None:
+                    swept()
+                else:
+                    self._do(Due(part_of(queue), swept, (queue,)))
+                    self._touch(queue)
             case Fetched() | Scanned() if answer.token.purpose is Purpose.HISTORY:
                 self._history_answered(now, answer)
             case Scanned() if answer.token.purpose is Purpose.FOREIGN:

@@ -180,8 +180,7 @@ class QueueCommands(RecoveryCommands):
             self._check_point(name, settings)
             if vhost in self.queue_limits:
                 self._check_limit(vhost, name)
-        self._out.begin()
-        try:
+        with self._out.group():
             queue = self._admin.declare_queue(
                 now, vhost, name, settings, durable=durable, exclusive_to=exclusive_to, auto_delete=auto_delete,
                 arguments=arguments, passive=passive, by=by, server_named=server_named,
@@ -197,8 +196,6 @@ class QueueCommands(RecoveryCommands):
                 self._begin_pass(queue)
                 if self.peers.here:
                     self._say_owner(now, queue)
-        finally:
-            self._out.end()
         if fresh:
             self._appeared(now, queue)
         return queue
@@ -255,6 +252,8 @@ class QueueCommands(RecoveryCommands):
         self._publisher.raised.clear()
         for queue in raised:
             if queue.id not in self._router.leveling or any(one.filter is not None for one in queue.consumers):
+                continue
+            if queue.stopped:
                 continue
             settings = replace(self.ruling(queue).own, fairness_key=LEVELS_KEY, weights=LEVELS_WEIGHTS)
             if self._admin.why_not(queue, settings) is None:
@@ -391,15 +390,12 @@ class QueueCommands(RecoveryCommands):
         by: the connection that asks.  Who is bound gets what the exchange remembers of late.
         """
         now = self._at(now)
-        self._out.begin()
-        try:
+        with self._out.group():
             new = self._admin.bind(now, vhost, source, destination, kind, key, arguments, by)
             recent = self._admin.queues.find(vhost, RECENT.prefix + source) if new else None
             if recent is not None and recent.exchange == source:
                 into = self._admin.queue(vhost, destination, by) if kind == "queue" else destination
                 self._give_history(now, recent, into, packed(_remembered(recent)))
-        finally:
-            self._out.end()
 
     def _give_history(self, now: Now, source: Queue, into: Queue | str, chunk: Chunk) -> None:
         """Give these messages to a queue, at once or after its filters (or an exchange's routing) were asked."""
@@ -419,8 +415,7 @@ class QueueCommands(RecoveryCommands):
         if there(source.id) is not source or (isinstance(into, Queue) and there(into.id) is not into):
             return
         looked_at = bisect_right(chunk, answer.upto)
-        self._out.begin()
-        try:
+        with self._out.group():
             if isinstance(answer, Fetched):
                 for queue, lsns in self._routed_history(source, str(into), answer).items():
                     self._give_history(now, source, queue, as_chunk(lsns))
@@ -432,8 +427,6 @@ class QueueCommands(RecoveryCommands):
                     barriers = answer.found[-1] if into.settings.barrier_expression else ()
                     self._take_history(now, source, into, wanted, barriers)
             self._give_history(now, source, into, chunk[looked_at:])
-        finally:
-            self._out.end()
 
     def _routed_history(self, source: Queue, exchange: str, answer: Fetched) -> dict[Queue, list[int]]:
         """Where an exchange would send these messages.  What keeps duplicates out on their way takes none of them."""

@@ -299,6 +299,7 @@ class Publisher:
                     self.bury(now, *self._mourning.pop(0))
             finally:
                 self._burying = False
+                self._mourning.clear()  # of what a fault has undone nothing is buried later
 
         def comes_back(dying: Sequence[Queue]) -> bool:
             return self._comes_back(dying, batch, skip, terms)

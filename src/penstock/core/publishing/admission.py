@@ -189,16 +189,22 @@ class Publishers:
         """
         seen: dict[str, int] = {}
         fresh: list[int] = []
+        filled = dict[tuple[str, int], None]()
         for row, one in enumerate(traits):
             if one.publisher is not None and one.sequence is not None:
                 highest = seen.get(one.publisher, self.highest.get(one.publisher, 0))
-                if one.sequence <= highest and not self._fill(one.publisher, one.sequence):
-                    continue
+                if one.sequence <= highest:
+                    number = one.publisher, one.sequence
+                    if number in filled or not self._is_missing(*number):
+                        continue
+                    filled[number] = None
                 seen[one.publisher] = max(one.sequence, highest)
             fresh.append(row)
         if not fresh:
             return Published(0, self._outbox.last_lsn, repeats=range(len(traits)))
         published = store(batch if len(fresh) == len(traits) else batch.select(fresh))
+        for number in filled:
+            self._fill(*number)
         for row, why in published.refused:
             one = traits[fresh[row]]
             if one.publisher is not None and one.sequence is not None:
@@ -221,7 +227,7 @@ class Publishers:
         size = len(batch)
         highest = self.highest.get(publisher, sequence - 1)
         skip = min(max(highest - sequence + 1, 0), size)
-        missing = [row for row in range(skip) if self._fill(publisher, sequence + row)]  # refused when they came first
+        missing = [row for row in range(skip) if self._is_missing(publisher, sequence + row)]
         if skip == size and not missing:
             return Published(0, self._outbox.last_lsn, repeats=range(size))
         new: Sequence[int] = [*missing, *range(skip, size)] if missing else range(skip, size)
@@ -229,6 +235,8 @@ class Publishers:
             published = _beside(store(batch.select(new), 0).among(new), new, size)
         else:
             published = store(batch, skip)
+        for row in missing:
+            self._fill(publisher, sequence + row)
         for row, why in published.refused:
             self._refused(publisher, sequence + row, why)
         self.note({publisher: max(sequence + size - 1, highest)})
@@ -247,15 +255,16 @@ class Publishers:
             if self.numbering is not None:
                 self.numbering(publisher, runs)
 
-    def _fill(self, publisher: str, sequence: int) -> bool:
-        """Whether a message with this number was refused before, and comes again."""
-        holes = self._holes.get(publisher)
-        if holes is None or sequence not in holes:
-            return False
+    def _is_missing(self, publisher: str, sequence: int) -> bool:
+        """Whether a message with this number was refused when it came first."""
+        return sequence in self._holes.get(publisher, ())
+
+    def _fill(self, publisher: str, sequence: int) -> None:
+        """It has come again, and was decided."""
+        holes = self._holes[publisher]
         holes.discard(sequence)
         if not holes:
             del self._holes[publisher]
-        return True
 
     def _refused(self, publisher: str, sequence: int, why: Refusal) -> None:
         """A queue had no room for it: who sends it again is heard.  Other refusals are for good."""

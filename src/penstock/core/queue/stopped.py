@@ -68,6 +68,15 @@ class Stopped(Queue):
 
     def drain(self, now: Now, draining: bool, sink: Sink) -> None: ...
 
+    @property
+    def blocks(self) -> bool:
+        """Nobody waits for room that may never come: who waited is let in, or refused."""
+        return False
+
+    def holds_up(self, size: int) -> bool:
+        """Nobody."""
+        return False
+
     def letter(self, token: Token, upto: int = LSN_LIMIT) -> None:
         """No dead letter is written: what dies here is there again after a start."""
 
@@ -108,9 +117,15 @@ def queues_in(error: Exception) -> list[Queue]:
     """The queues that an exception may have left in the middle of something."""
     found: dict[Queue, None] = {}
     for frame, _ in walk_tb(error.__traceback__):
-        for name in ("self", "queue"):
-            if isinstance(one := frame.f_locals.get(name), Queue):
+        if not str(frame.f_globals.get("__name__", "")).startswith("penstock.core."):
+            continue
+        for one in frame.f_locals.values():
+            if isinstance(one, Queue):
                 found[one] = None
+            elif type(one).__module__.startswith("penstock.core.") and isinstance(
+                of := getattr(one, "queue", 0), Queue
+            ):
+                found[of] = None
     return list(found)
 
 

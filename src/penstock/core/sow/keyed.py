@@ -21,7 +21,7 @@ from penstock.core.publishing.published import Published, Refusal, TraitsMemo
 from penstock.core.sow.holding import Cut, Sow, parse_number
 from penstock.core.sow.index import NEVER, Ints, Numbers, Put, pack_drop, pack_one, pack_put
 from penstock.core.sow.rows import LARGE, KeyedRows, Work, is_delta
-from penstock.errors import InvalidArgument
+from penstock.errors import InvalidArgument, PenstockError
 from penstock.records.chunks import Now
 from penstock.records.dataclass import dataclass
 from penstock.records.entries import Publishes, Topic
@@ -85,8 +85,10 @@ class Keyed(KeyedRows):
             if published.stored:
                 lsns = dict(zip(published.stored_rows(len(rows)), published.positions, strict=True))
                 self._put(work, {rows[row]: lsn for row, lsn in lsns.items()})
-        finally:
+        except PenstockError:
             outbox.end()
+            raise
+        outbox.end()
         return replace(published, last=outbox.last_lsn) if published.stored else published
 
     def _uniform(
@@ -113,8 +115,10 @@ class Keyed(KeyedRows):
                 self._note_one(sow, numbers[0], first, 0 if column is None else column[0])
             elif count:
                 self._note(sow, numbers, np.array(published.positions, dtype=np.int64), column)
-        finally:
+        except PenstockError:
             outbox.end()
+            raise
+        outbox.end()
         return replace(published, last=outbox.last_lsn) if count else published
 
     def _numbers(self, sow: Sow, batch: Publishes) -> list[int] | None:

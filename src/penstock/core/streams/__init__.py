@@ -323,8 +323,7 @@ class Streams(StreamTable):
             )
         now = self.outbox.at(now)
         self.keeping.read(now, name, state)
-        self.outbox.begin()
-        try:
+        with self.outbox.group():
             self._settle(now, name, state, queue, start)
             if planned:
                 batch = min(planned)
@@ -336,8 +335,6 @@ class Streams(StreamTable):
             if not chunks:
                 return Plan(start, ())
             return self._new(now, name, state, chunks)
-        finally:
-            self.outbox.end()
 
     def settle(self, now: Now, name: str, epoch: int, batch: int) -> None:
         """Settle every batch up to this one.  Errors as `plan`."""

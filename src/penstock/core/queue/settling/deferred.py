@@ -236,18 +236,21 @@ class Sweeps:
         if sweep.ask(sink):
             self._by_token[sweep.token] = sweep
 
-    def scanned(self, now: Now, answer: Scanned, there: Queue | None, sink: Sink) -> Queue | None:
-        """A stretch was looked through, of the queue that has its number now; the queue if it was gone on with."""
+    def scanned(self, now: Now, answer: Scanned, there: Queue | None, sink: Sink) -> None:
+        """A stretch was looked through, of the queue that has its number now."""
         sweep = self._by_token.get(answer.token)
         if sweep is None:
-            return None
+            return
         if there is not sweep.queue:
             sweep.end(sink)
             del self._by_token[answer.token]
-            return None
-        if not sweep.scanned(now, answer.found[0], answer.upto, sink):
+        elif not sweep.scanned(now, answer.found[0], answer.upto, sink):
             del self._by_token[answer.token]
-        return sweep.queue
+
+    def stopped(self, queue: Queue, sink: Sink) -> None:
+        """A fault has stopped the queue: those who wait are told what was affected until then."""
+        for token in [token for token, sweep in self._by_token.items() if sweep.queue is queue]:
+            self._by_token.pop(token).end(sink)
 
 
 def _everything(queue: Queue, client: str) -> Iterable[Chunk]:
