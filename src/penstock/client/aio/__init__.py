@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Itera
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import islice
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from penstock.client import client as blocking
 from penstock.client import consumer as blocking_consumer
@@ -23,7 +23,7 @@ from penstock.client import replay as blocking_replaying
 from penstock.client import results as blocking_results
 from penstock.client import tracing, transactions
 from penstock.client.aio.stream import Batch, Consumer, Message, Replay
-from penstock.client.arguments import QueueOptions, texts_checked
+from penstock.client.arguments import texts_checked
 from penstock.client.client import BACKLOG, CONNECT_TIMEOUT
 from penstock.client.link import PATIENCE
 from penstock.client.messages import UNTYPED, B, Receipt, Refusal, TableReceipt
@@ -97,6 +97,8 @@ class Client:
         self._opening = asyncio.Lock()
 
     delete = _awaited(blocking.Client.delete)
+    declare = _awaited(blocking.Client.declare)
+    alter = _awaited(blocking.Client.alter)
     purge = _awaited(blocking.Client.purge)
     ack = _awaited(blocking.Client.ack)
     ack_filter = _awaited(blocking.Client.ack_filter)
@@ -173,26 +175,6 @@ class Client:
     async def task(self, id: str, *, results: str = RESULTS) -> Task:
         """One that was submitted by somebody, by its id."""
         return Task(self, (await self.blocking()).task(id, results=results))
-
-    async def declare(
-        self,
-        queue: str,
-        *,
-        durable: bool = True,
-        auto_delete: bool = False,
-        passive: bool = False,
-        **settings: Unpack[QueueOptions],
-    ) -> dict[str, Any]:
-        """Make a queue, or find it as asked; as `penstock.Client.declare`."""
-        client = await self.blocking()
-        return await self.run(
-            lambda: client.declare(queue, durable=durable, auto_delete=auto_delete, passive=passive, **settings)
-        )
-
-    async def alter(self, queue: str, **settings: Unpack[QueueOptions]) -> int:
-        """Change settings of a queue, as of the blocking client; how many messages a `recovery_point` took out."""
-        client = await self.blocking()
-        return await self.run(lambda: client.alter(queue, **settings))
 
     async def action(self, name: str, **fields: object) -> dict[str, Any]:
         """The answer of a server action by its name; fields that are None are left out."""
