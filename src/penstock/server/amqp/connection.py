@@ -33,7 +33,7 @@ from penstock.server.amqp import commands, incoming
 from penstock.server.amqp.channel import Channel
 from penstock.server.amqp.intake import Intake
 from penstock.server.amqp.publishers import FEW
-from penstock.server.amqp.session import Session
+from penstock.server.amqp.session import House, Session
 from penstock.server.amqp.tags import Settled, UnknownTag
 from penstock.server.faults import TOLD
 from penstock.wire.amqp import events, methods
@@ -42,20 +42,19 @@ if TYPE_CHECKING:
     from penstock.core.queue.dispatching.consumers import Consumer
     from penstock.records.chunks import Chunk
     from penstock.server.access import Who
-    from penstock.server.amqp.links import Link
-    from penstock.server.amqp.port import Client, Guarded, Sending
+    from penstock.server.amqp.links import Came
+    from penstock.server.amqp.port import Client, Sending
     from penstock.server.amqp.publishers import Publishers
-    from penstock.server.counters import Counters
     from penstock.server.entitlements import Rights
-    from penstock.server.logins import Logins
-    from penstock.server.tls import Peer
 
 
 logger = logging.getLogger("penstock.server")
 
 
-class Reception(Protocol):
+class Reception(House, Protocol):
     """Who lets connections in."""
+
+    publishers: Publishers
 
     def login(self, connection: Connection, event: events.LoginAsked, /) -> None:
         """Accept, or refuse late."""
@@ -83,25 +82,12 @@ class Connection(Session):
 
     __slots__ = (
         "_begun", "_counted", "_counted_size", "_gathering", "_holding", "_reception", "_shares", "channels", "intake",
-        "leaving", "refused", "stranger",
+        "leaving", "refused",
     )  # fmt: skip
 
-    def __init__(
-        self,
-        reception: Reception,
-        publishers: Publishers,
-        logins: Logins,
-        counters: Counters,
-        machine: Client,
-        outgoing: Sending,
-        link: Link,
-        peer: str,
-        local: str = "",
-        tls: Peer | None = None,
-        stranger: Guarded | None = None,
-    ) -> None:
-        """stranger: what it is to the guard until it has logged in; None: nobody guards."""
-        super().__init__(publishers.engine, logins, counters, machine, outgoing, link, peer, local, tls)
+    def __init__(self, reception: Reception, machine: Client, outgoing: Sending, came: Came) -> None:
+        super().__init__(reception, machine, outgoing, came)
+        publishers = reception.publishers
         self.channels: dict[int, Channel] = {}
         self.leaving: dict[int, Channel] | None = None  # those that are over and still owe answers
         self.refused: Unavailable | None = None  # why its user may have no more connections
@@ -110,7 +96,6 @@ class Connection(Session):
         self._holding = publishers.holding
         self._gathering = publishers.gathering
         self._shares = publishers.engine.shares.of("connections")
-        self.stranger = stranger
         self._counted = False  # among those of its user
         self._begun = publishers.begun
         self._counted_size = 0  # bytes of bodies begun, as they were last counted

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from penstock.memory import Held
 from penstock.records.rights import MONITORING
 from penstock.server.amqp.connection import Connection
-from penstock.server.amqp.links import AmqpLink, Link
+from penstock.server.amqp.links import AmqpLink, Came
 from penstock.server.amqp.publishers import Publishers
 from penstock.server.amqp.session import Outgoing
 from penstock.server.listening import bind
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from penstock.server.entitlements import Rights
     from penstock.server.listening import Entry, Listener
     from penstock.server.logins import Derive, Logins, Verdict
-    from penstock.server.strangers import Stranger
     from penstock.server.tls import Keeper, Peer
     from penstock.server.users import Users
 
@@ -47,25 +46,9 @@ class Reading(Connection):
 
     __slots__ = ("_counted_bodies", "reader")
 
-    def __init__(
-        self,
-        reception: Reception,
-        publishers: Publishers,
-        logins: Logins,
-        counters: Counters,
-        machine: ServerConnection,
-        link: Link,
-        peer: str,
-        local: str = "",
-        tls: Peer | None = None,
-        stranger: Stranger | None = None,
-    ) -> None:
-        """stranger: what it is to the guard until it has logged in; None: nobody guards."""
-        engine = publishers.engine
-        outgoing = Outgoing(engine, machine, link, self.go_on_delivering, self.linger)
-        super().__init__(
-            reception, publishers, logins, counters, machine, outgoing, link, peer, local, tls, stranger
-        )  # fmt: skip
+    def __init__(self, reception: Reception, machine: ServerConnection, came: Came) -> None:
+        outgoing = Outgoing(reception.engine, machine, came.link, self.go_on_delivering, self.linger)
+        super().__init__(reception, machine, outgoing, came)
         self.reader = machine
         self._counted_bodies = 0  # of those that were announced
 
@@ -243,27 +226,17 @@ class AmqpDoor:
         for session in list(self.sessions):
             session.close_by_server(320, text)
 
-    def open_session(
-        self, link: Link, peer: str, local: str = "", tls: Peer | None = None, stranger: Stranger | None = None
-    ) -> Reading:
-        """A connection came from one address to another.  tls: what its handshake has shown, where there was one.
-
-        stranger: how long it may be one is somebody's care.
-        """
-        external = self._certificates and tls is not None and tls.der is not None
-        machine = ServerConnection(self.limits, version=__version__, external=external)
-        session = Reading(
-            self, self.publishers, self.logins, self.counters, machine, link, peer, local, tls, stranger
-        )  # fmt: skip
+    def open_session(self, came: Came) -> Reading:
+        """A connection came."""
+        external = self._certificates and came.tls is not None and came.tls.der is not None
+        session = Reading(self, ServerConnection(self.limits, version=__version__, external=external), came)
         self.sessions.add(session)
         self.counters.connections_opened += 1
         return session
 
     def open_far(self, far: Apart, peer: str, local: str, tls: Peer | None) -> Connection:
         """A connection came to a door that is a process."""
-        session = Connection(
-            self, self.publishers, self.logins, self.counters, far, far, far, peer, local, tls, far
-        )  # fmt: skip
+        session = Connection(self, far, far, Came(far, peer, local, tls, far))
         self.sessions.add(session)
         self.counters.connections_opened += 1
         return session

@@ -44,10 +44,8 @@ from penstock.wire.amqp.machine import ServerConnection
 from penstock.wire.amqp.pieces import delivery
 
 if TYPE_CHECKING:
-    from penstock.server.amqp.links import Link
+    from penstock.server.amqp.links import Came
     from penstock.server.listening import Entry, Listener
-    from penstock.server.strangers import Stranger
-    from penstock.server.tls import Peer
 
 UNSENT = 128 << 20
 
@@ -93,9 +91,10 @@ class Host:
         self._undecided = 0
         self._over = False
 
-    def connect(self, link: Link, peer: str, local: str, tls: Peer | None, stranger: Stranger | None) -> Hosted:
+    def connect(self, came: Came) -> Hosted:
         """A client has come: its machine, and its number for the core."""
         self._last += 1
+        link, peer, local, tls, stranger = came
         external = self._external and tls is not None and tls.der is not None
         machine = ServerConnection(self._limits, version=self._version, external=external)
         one = self.sessions[self._last] = Hosted(self, self._last, machine, link, stranger)

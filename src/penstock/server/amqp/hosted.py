@@ -21,8 +21,7 @@ from penstock.wire.amqp.frames import SYNTAX_ERROR
 from penstock.wire.amqp.publishes import ACK, ACK_FRAME, PUBLISH, SMALL
 
 if TYPE_CHECKING:
-    from penstock.server.amqp.links import Link
-    from penstock.server.strangers import Stranger
+    from penstock.server.amqp.links import Guarded, Link
     from penstock.wire.amqp.events import AckRun
     from penstock.wire.amqp.machine import ServerConnection
     from penstock.wire.amqp.methods import Method
@@ -149,7 +148,7 @@ class Hosted:
     )  # fmt: skip
 
     def __init__(
-        self, host: House, number: int, machine: ServerConnection, link: Link, stranger: Stranger | None
+        self, host: House, number: int, machine: ServerConnection, link: Link, stranger: Guarded | None
     ) -> None:
         self.number = number
         self.machine = machine

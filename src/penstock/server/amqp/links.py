@@ -12,12 +12,13 @@ import asyncio
 import socket
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
 from penstock.server.listening import farewell
 from penstock.server.parting import parted
 
 if TYPE_CHECKING:
+    from penstock.server.logins import Derive
     from penstock.server.strangers import Stranger
     from penstock.server.tls import Peer
 
@@ -94,6 +95,41 @@ class Link(Protocol):
         ...
 
 
+class Guarded(Protocol):
+    """What whoever guards a door knows of a client until it has logged in."""
+
+    @property
+    def held(self) -> bool:
+        """Whether it waits for us."""
+        ...
+
+    @held.setter
+    def held(self, held: bool, /) -> None: ...
+
+    @property
+    def derive(self) -> Derive | None:
+        """Who makes a digest of its password; None: this process does."""
+        ...
+
+    def known(self) -> None:
+        """It has logged in, so that the bounds of strangers end."""
+        ...
+
+    def tell(self, why: str, /) -> None:
+        """A line in the log: it was sent away."""
+        ...
+
+
+class Came(NamedTuple):
+    """Who has come, before anybody knows more of him."""
+
+    link: Link
+    peer: str  # his address with its port
+    local: str = ""  # ours
+    tls: Peer | None = None  # what he showed in his handshake; None without TLS
+    stranger: Guarded | None = None  # what he is to the guard until he has logged in; None: nobody guards
+
+
 class Conversing(Protocol):
     """A session, as its link knows it."""
 
@@ -117,9 +153,7 @@ class Conversing(Protocol):
 class Connect(Protocol):
     """Begins the session of a link."""
 
-    def __call__(self, link: Link, peer: str, local: str, tls: Peer | None, stranger: Stranger, /) -> Conversing:
-        """peer, local: addresses with ports."""
-        ...
+    def __call__(self, came: Came, /) -> Conversing: ...
 
 
 class AmqpLink(asyncio.Protocol):
@@ -145,7 +179,7 @@ class AmqpLink(asyncio.Protocol):
             from penstock.server.tls import peer_of  # for those who have TLS
 
             tls = peer_of(transport)
-        self.session = self._connect(cast("Link", self), peer, f"{here[0]}:{here[1]}", tls, stranger)
+        self.session = self._connect(Came(cast("Link", self), peer, f"{here[0]}:{here[1]}", tls, stranger))
         stranger.close, stranger.doing = self.transport.abort, ""
 
     def data_received(self, data: bytes) -> None:

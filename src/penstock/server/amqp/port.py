@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from penstock.server.amqp.links import Link
+from penstock.server.amqp.links import Guarded, Link
 
 if TYPE_CHECKING:
     from penstock.records.entries import Topic
     from penstock.records.field_tables import FieldValue
-    from penstock.server.logins import Derive
     from penstock.wire.amqp.deliver import DeliveryEncoder
     from penstock.wire.amqp.methods import Method
 
@@ -137,31 +136,6 @@ class Sending(Protocol):
 
     def part(self) -> None:
         """The session is over, and is not held by what comes late."""
-        ...
-
-
-class Guarded(Protocol):
-    """What whoever guards a door knows of a client until it has logged in."""
-
-    @property
-    def held(self) -> bool:
-        """Whether it waits for us."""
-        ...
-
-    @held.setter
-    def held(self, held: bool, /) -> None: ...
-
-    @property
-    def derive(self) -> Derive | None:
-        """Who makes a digest of its password; None: this process does."""
-        ...
-
-    def known(self) -> None:
-        """It has logged in, so that the bounds of strangers end."""
-        ...
-
-    def tell(self, why: str, /) -> None:
-        """A line in the log: it was sent away."""
         ...
 
 

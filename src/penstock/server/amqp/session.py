@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from operator import itemgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from penstock.core.effects import Verb
 from penstock.core.queue.queue import queue_of
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from penstock.core.queue.settling.several import Acked
     from penstock.records.chunks import Chunk, Now
     from penstock.records.entries import Topic
-    from penstock.server.amqp.links import Link
+    from penstock.server.amqp.links import Came, Link
     from penstock.server.amqp.port import Client, Sending
     from penstock.server.counters import Counters
     from penstock.server.engine import Engine
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from penstock.server.faults import Asker
     from penstock.server.logins import Logins
     from penstock.server.runtime import Runtime
-    from penstock.server.tls import Peer
     from penstock.wire.amqp.deliver import DeliveryEncoder
     from penstock.wire.amqp.machine import ServerConnection
 
@@ -301,37 +300,29 @@ def _weight(owner: Owner, chunk: Chunk) -> int:
     return RANGE_WEIGHT if isinstance(chunk, range) else len(chunk)
 
 
+class House(Protocol):
+    """What all sessions of a door have in common."""
+
+    engine: Engine
+    logins: Logins
+    counters: Counters
+
+
 class Session(ABC):
     """A connection that has a link."""
 
     __slots__ = (
         "__weakref__", "began_after", "closed", "closing", "closing_at", "core", "counters", "engine", "incoming",
-        "link", "local", "logins", "machine", "opened", "opened_at", "outgoing", "peer", "rights", "settling", "tls",
-        "user", "vhost",
+        "link", "local", "logins", "machine", "opened", "opened_at", "outgoing", "peer", "rights", "settling",
+        "stranger", "tls", "user", "vhost",
     )  # fmt: skip
 
-    def __init__(
-        self,
-        engine: Engine,
-        logins: Logins,
-        counters: Counters,
-        machine: Client,
-        outgoing: Sending,
-        link: Link,
-        peer: str,
-        local: str,
-        tls: Peer | None,
-    ) -> None:
-        """tls: what the client showed in its handshake; None without TLS."""
-        self.engine = engine
+    def __init__(self, house: House, machine: Client, outgoing: Sending, came: Came) -> None:
+        self.engine = engine = house.engine
         self.core = engine.core
-        self.logins = logins
-        self.counters = counters
+        self.logins, self.counters = house.logins, house.counters
         self.machine = machine
-        self.link = link
-        self.peer = peer
-        self.local = local
-        self.tls = tls
+        self.link, self.peer, self.local, self.tls, self.stranger = came
         self.user = ""
         self.rights: Rights | None = None  # None: nothing is limited
         self.vhost = "/"
@@ -341,7 +332,7 @@ class Session(ABC):
         self.opened_at = engine.clock.mono()
         self.closing_at = 0  # when we gave it up, or said our last word
         self.outgoing = outgoing
-        self.incoming = Incoming(engine, link, self)
+        self.incoming = Incoming(engine, came.link, self)
         self.settling = Settling(engine, self)
         self.began_after = 0  # the last LSN when the present method came
 
