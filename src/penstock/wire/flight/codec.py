@@ -30,7 +30,7 @@ from penstock.records.properties import PERSISTENT, Properties, decode, encode
 from penstock.records.remembered import Remembered
 from penstock.units import LATEST
 from penstock.wire.fields import NAME_LIMIT
-from penstock.wire.flight.commands import HEADERS, TEXT_COLUMNS
+from penstock.wire.flight.commands import MESSAGES, TEXT_COLUMNS
 from penstock.wire.flight.received import Bounds, Received, check_bodies, columns_of
 
 # pyarrow's stubs leave the element types of arrays and fields open
@@ -48,7 +48,6 @@ _READ_COLUMNS = (*_HEADER_COLUMNS, "death_reason")
 
 _SEEN_MAX = 4096
 _SEEN_SIZE_MAX = 512
-_INT16 = pa.int16()
 
 
 class Header(NamedTuple):
@@ -186,8 +185,7 @@ def header_columns(
     out: dict[str, pa.Array[Any]] = {}
     for name in names:
         values = [getattr(header, name) for header in found]
-        kind = HEADERS if name == "headers" else _INT16 if name == "priority" else pa.string()
-        out[name] = _column(values, kind, rows, places)
+        out[name] = _column(values, MESSAGES.field(name).type, rows, places)
     return out
 
 

@@ -5,8 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
 
 import pyarrow as pa
 
@@ -206,26 +206,27 @@ Get: TypeAlias = "QueueContent | Replay | LogRange | Plan | Sow | Subscribe | Sq
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
 
 
-def _fields(*fields: pa.Field[Any]) -> list[pa.Field[Any]]:
-    return list(fields)
-
-
 HEADERS = pa.map_(pa.string(), pa.string())
 
 TEXT_COLUMNS = ("content_type", "message_id", "correlation_id", "reply_to")
 
-PUBLISH = pa.schema(
-    _fields(
-        pa.field("body", pa.binary()),
-        pa.field("topic", pa.string()),
-        pa.field("priority", pa.int16()),
-        pa.field("not_before", TIMESTAMP),
-        pa.field("expires_at", TIMESTAMP),
-        pa.field("delay", pa.int64()),  # microseconds
-        pa.field("expiration", pa.int64()),  # microseconds
-        pa.field("headers", HEADERS),
-        *(pa.field(name, pa.string()) for name in TEXT_COLUMNS),
-    )
+_TYPES: Mapping[str, pa.DataType] = {
+    **dict.fromkeys(("bookmark", "topic", "exchange", "queue", "sow_key", *TEXT_COLUMNS), pa.string()),
+    **dict.fromkeys(("verb", "state", "reason", "death_reason", "event"), pa.string()),
+    **dict.fromkeys(("time", "not_before", "expires_at", "lease_until"), TIMESTAMP),
+    **dict.fromkeys(("lsn", "delay", "expiration"), pa.int64()),  # durations are microseconds
+    **dict.fromkeys(("body", "properties"), pa.binary()),
+    "attempt": pa.int32(), "priority": pa.int16(), "redelivered": pa.bool_(), "headers": HEADERS,
+}  # fmt: skip
+"""The one type that a column of this name has, whatever is asked or told in it."""
+
+
+def _schema(*names: str) -> pa.Schema:
+    return pa.schema([pa.field(name, _TYPES[name]) for name in names])
+
+
+PUBLISH = _schema(
+    "body", "topic", "priority", "not_before", "expires_at", "delay", "expiration", "headers", *TEXT_COLUMNS
 )
 """Columns of a publish; `body` must be there, the others may be missing or null.
 
@@ -242,63 +243,28 @@ ORDER_KINDS = (pa.int64(), pa.binary())
 ORDERED = PUBLISH.append(pa.field(ORDER, ORDER_KINDS[0]))
 """Columns of an ordered stage."""
 
-DELIVERY = pa.schema(
-    _fields(
-        pa.field("lsn", pa.int64()),
-        pa.field("bookmark", pa.string()),
-        pa.field("topic", pa.string()),
-        pa.field("exchange", pa.string()),
-        pa.field("time", TIMESTAMP),
-        pa.field("attempt", pa.int32()),
-        pa.field("redelivered", pa.bool_()),
-        pa.field("lease_until", TIMESTAMP),
-        pa.field("headers", HEADERS),
-        pa.field("priority", pa.int16()),
-        *(pa.field(name, pa.string()) for name in TEXT_COLUMNS),
-        pa.field("body", pa.binary()),
-        pa.field("queue", pa.string()),
-    )
-)
+DELIVERY = _schema(
+    "lsn", "bookmark", "topic", "exchange", "time", "attempt", "redelivered", "lease_until", "headers", "priority",
+    *TEXT_COLUMNS, "body", "queue",
+)  # fmt: skip
 """What a consumer gets.  `lease_until` is null where a lease does not end by time, `queue` for the one it named."""
 
-SETTLE = pa.schema(
-    _fields(
-        pa.field("lsn", pa.int64()),
-        pa.field("attempt", pa.int32()),
-        pa.field("verb", pa.string()),
-        pa.field("delay", pa.int64()),  # microseconds
-        pa.field("reason", pa.string()),
-        pa.field("queue", pa.string()),
-    )
-)
+SETTLE = _schema("lsn", "attempt", "verb", "delay", "reason", "queue")
 """What a consumer sends; `delay` is for retry and extend, `reason` for reject and retry, `queue` as it came."""
 
-MESSAGES = pa.schema(
-    _fields(
-        pa.field("lsn", pa.int64()),
-        pa.field("bookmark", pa.string()),
-        pa.field("topic", pa.string()),
-        pa.field("exchange", pa.string()),
-        pa.field("time", TIMESTAMP),
-        pa.field("headers", HEADERS),
-        pa.field("attempt", pa.int32()),
-        pa.field("priority", pa.int16()),
-        *(pa.field(name, pa.string()) for name in TEXT_COLUMNS),
-        pa.field("properties", pa.binary()),
-        pa.field("body", pa.binary()),
-        pa.field("state", pa.string()),
-        pa.field("death_reason", pa.string()),
-    )
-)
+MESSAGES = _schema(
+    "lsn", "bookmark", "topic", "exchange", "time", "headers", "attempt", "priority", *TEXT_COLUMNS, "properties",
+    "body", "state", "death_reason",
+)  # fmt: skip
 """What replay, queue content and planned batches may show; a ticket chooses columns.
 
 `death_reason` says why a dead letter died: in the words of the consumer that refused it or failed last, else in AMQP's.
 """
 
-RECORDS = pa.schema([pa.field("sow_key", pa.string()), *MESSAGES])
+RECORDS = _schema("sow_key", *MESSAGES.names)
 """What a sow query may show; `sow_key` is null for messages of a queue."""
 
-EVENTS = pa.schema([pa.field("event", pa.string()), pa.field("reason", pa.string()), *RECORDS])
+EVENTS = _schema("event", "reason", *RECORDS.names)
 """What a subscription to records may show."""
 
 EVENTS_DEFAULT = ("event", "reason", "sow_key", "lsn", "bookmark", "topic", "time", "headers", "body")
