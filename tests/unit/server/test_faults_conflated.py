@@ -11,11 +11,14 @@ from typing import Any, NamedTuple
 import orjson
 import pytest
 
+from penstock.errors import PenstockError
 from penstock.log.simdisk import SimDisk
 from penstock.server.faults import TOLD
 from penstock.server.figures import view_facts
+from penstock.server.follow import ENDLESS, Follow
 from penstock.server.opening import declare_views
 from penstock.server.views.conflated import ConflatedTopic
+from penstock.server.views.record_query import Wish
 from penstock.server.views.record_source import RecordSource
 from penstock.server.views.row_source import Conflated, RowSource
 from penstock.server.views.shown import RowChange
@@ -186,3 +189,44 @@ def test_a_fault_of_its_views_look_is_no_end_of_it(monkeypatch: pytest.MonkeyPat
     assert not house.stopped()
     house.publish(2)
     assert all(len(rows) == 2 for rows in house.told.values())
+
+
+class Fails:
+    """A follower that fails at what it is told, and hears that it has ended."""
+
+    def __init__(self, house: House, name: str) -> None:
+        self.why: PenstockError | None = None
+        shown = house.topic(name)
+        others, shown.told = shown.told, []
+        self.follow = Follow(RowSource(house.life.clock, shown, Wish(sow=False, oof=True)), self)
+        shown.told += others  # which come behind it
+
+    def room(self) -> int:
+        return ENDLESS
+
+    def take(self, portion: object) -> None:
+        raise Fault
+
+    def level(self) -> None: ...
+
+    def ended(self, error: PenstockError | None) -> None:
+        self.why = error
+
+
+@pytest.mark.parametrize("changes", ["rows", "a source that goes"])
+@pytest.mark.parametrize("name", ["records", "sums"])
+def test_a_follower_that_fails_keeps_nothing_from_the_others(
+    name: str, changes: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house = House(monkeypatch, PLACES[f"ConflatedTopic.take of {name}"])
+    house.publish(1, 2)
+    fails = Fails(house, name)
+    if changes == "rows":
+        house.publish(2, 3)
+    else:
+        house.topic(name).let_go()
+    assert TOLD in str(fails.why)
+    assert house.topic(name).rows() == house.told[name]
+    assert len(house.told[name]) == (3 if changes == "rows" else 0)
+    assert not house.stopped()
+    assert house.life.engine.faults.fatal is None

@@ -7,13 +7,15 @@ told when it is level again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from penstock.core.view_feed import DEFAULT_US
 from penstock.errors import PenstockError
 from penstock.expr import compile_filter
 from penstock.records.dataclass import dataclass
+from penstock.server.faults import asker_behind
 from penstock.server.follow import ENDLESS, Follow
 from penstock.server.views.record_query import Wish
 from penstock.server.views.row_source import Conflated
@@ -164,8 +166,7 @@ class ConflatedTopic:
 
     def _let_wait(self) -> None:
         waiting, self._waiting = self._waiting, []
-        for then in waiting:
-            then()
+        self._run_each(waiting)
 
     def ended(self, error: PenstockError | None) -> None:
         self.ending = error
@@ -179,6 +180,11 @@ class ConflatedTopic:
             self._follow.close()
 
     def _tell(self, told: list[RowChange]) -> None:
+        """Tell who follows: one that fails is ended, and the others hear all the same."""
         if told:
-            for tell in list(self.told):
-                tell(told)
+            self._run_each([partial(tell, told) for tell in self.told])
+
+    def _run_each(self, works: Iterable[Callable[[], None]]) -> None:
+        """What fails ends who is behind it; where that is nobody, this topic begins anew."""
+        for work in works:
+            self._alarms.faults.run(work, asker_behind(work) or self.setback)

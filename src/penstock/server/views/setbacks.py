@@ -35,12 +35,12 @@ class Alarms:
         self.clock = runtime.clock
         self.changed = runtime.arm  # an alarm is due at another time: see that it is looked at
         self.all: dict[Alarm, Chore] = {}
-        self._faults = runtime.faults
+        self.faults = runtime.faults
 
     def add(self, alarm: Alarm) -> None:
         """It is set.  Twice does no harm."""
         if alarm not in self.all:
-            self.all[alarm] = Chore(self._faults, self.clock, lambda: alarm.tick(self.clock.mono()))
+            self.all[alarm] = Chore(self.faults, self.clock, lambda: alarm.tick(self.clock.mono()))
 
     def remove(self, alarm: Alarm) -> None:
         """It is set no more.  Twice does no harm."""
@@ -55,7 +55,7 @@ class Alarms:
             try:
                 return alarm.next_due()
             except Exception as error:  # noqa: BLE001 - the border of each
-                self._faults.contain(error, chore)
+                self.faults.contain(error, chore)
         return self.clock.mono() + chore.rest
 
     def tick(self) -> None:
