@@ -133,13 +133,15 @@ class Faults:
             return {}
         return {"internal_errors": {"count": self.total, "since": reports.first_us, "last": reports.last_us}}
 
-    def contain(self, error: Exception, asker: Asker | None = None, *, beside: bool = False) -> None:
+    def contain(
+        self, error: Exception, asker: Asker | None = None, *, beside: bool = False, sure: bool = False
+    ) -> None:
         """End who asked.  Where that is nobody, or something is half changed, the server ends, and this raises.
 
-        asker: on whose behalf it was, as far as the traceback does not say.  beside: it only looked at what was
-        decided, which goes on to the log whatever becomes of the look.
+        asker: on whose behalf it was, as far as the traceback does not say; sure: whatever that says.  beside: it only
+        looked at what was decided, which goes on to the log whatever becomes of the look.
         """
-        found = _asker_in(error) or asker
+        found = asker if sure else _asker_in(error) or asker
         if found is None:
             self.give_up(error)
             raise error

@@ -3,9 +3,9 @@
 The fault is an exception that is raised as some function of ours is entered: the first, the second, and so on, over all
 that an act of a client leads to.  Whatever it hits, one of three things is true afterwards.  Either nothing was half
 changed: then the client is ended with 541 or cut off, the others go on, leases are back, and memory is what a start
-would make of the log.  Or queues that the act was about are stopped, and the others go on.  Or the server has ended,
-which it does for what is about more than queues.  A start finds all that was confirmed, once, and all that was
-declared, and nothing that was settled.
+would make of the log.  Or queues that the act was about are stopped, and the others go on.  Or a door is cut off, with
+its clients.  Or the server has ended, which it does for what is about more than queues.  A start finds all that was
+confirmed, once, and all that was declared, and nothing that was settled.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from penstock.core.state.durable import canonical
 from penstock.log.simdisk import SimDisk
 from penstock.server.amqp.channel import Channel
 from penstock.server.amqp.session import Session
+from penstock.server.doors.line import Broken
 from penstock.wire.amqp import methods as m
 from sim.serverkit import Client, Life, clock, message, state_of
 
@@ -261,6 +262,9 @@ def planted(name: str, at: int, *, apart: bool = False) -> tuple[str, bool] | No
     except Planted as error:
         faults.give_up(error)  # as whoever has the loop does with what reaches it
         error.__traceback__ = None  # as a process that ends: nothing collects what its frames had
+    except Broken:
+        door_goes(scene, plant.hit)
+        return plant.hit, True
     if not plant.hit:
         return None
     acked = [one.delivery_tag for one in scene.asker.got if isinstance(one, m.BasicAck)]
@@ -341,6 +345,25 @@ def goes_on_beside(scene: Scene, hit: str) -> None:
     assert b"1" not in again["work"], f"{hit}: what was settled is back"
 
 
+def door_goes(scene: Scene, hit: str) -> None:
+    """Nobody knows what of its words was heard: all of its clients are gone, and what they held is back."""
+    life = scene.life
+    assert life.beside is not None
+    life.beside.cut()  # as whoever has the socket does
+    life.run()
+    assert life.engine.faults.fatal is None
+    for queue in life.core.queues():
+        if not queue.stopped:
+            queue.check()
+            assert not list(queue.holders()), f"{hit}: leases"
+    door = life.open_door()
+    other = life.client(confirm=True, door=door)
+    other.publish("beside", b"after")
+    life.run()
+    assert other.confirms() == [(True, 1, True)], hit
+    assert restarts(scene, hit)["beside"] == [b"after"], hit
+
+
 def restarts(scene: Scene, hit: str) -> dict[str, list[bytes]]:
     """What a start finds in the queues."""
     scene.life.kill()
@@ -350,7 +373,7 @@ def restarts(scene: Scene, hit: str) -> dict[str, list[bytes]]:
     for queue in again.core.queues():
         queue.check()
     found = [body for some in there.values() for body in some]
-    for body in (b"2", b"3", b"4", *((b"1",) if scene.life.engine.faults.fatal else ())):
+    for body in (b"2", b"3", b"4", *((b"1",) if scene.life.engine.faults.fatal is not None else ())):
         assert found.count(body) == 1, f"{hit}: {body!r} was confirmed and is there {found.count(body)} times"
     if sent := SENT.get(scene.act):
         assert scene.confirmed <= found.count(b"x") <= sent, f"{hit}: {scene.confirmed} were confirmed"

@@ -5,6 +5,8 @@
 
 A door is not believed: what it may not say, or says of a session in the wrong stage, is `Broken`, and whoever has the
 socket cuts it off.  Its sessions are lost then, as if each client had gone: leases return, what was begun is dropped.
+A fault of our own ends the client whose row or event it was; where that is nobody's alone, nobody knows what has been
+heard of the frame, and the door is cut off as well.
 Knows no rule; whether a client may do what it asks is decided by its session.
 """
 
@@ -25,6 +27,7 @@ from penstock.server.amqp import way
 from penstock.server.amqp.far import Far, Stage
 from penstock.server.amqp.way import Down, Frame, Up
 from penstock.server.doors.line import Broken, head_of, number, plain, text
+from penstock.server.faults import TOLD, Told
 from penstock.wire.amqp import events
 from penstock.wire.amqp.conversation import client_capabilities
 from penstock.wire.amqp.frames import decode_method
@@ -49,6 +52,7 @@ class Doorway:
         self._waiting = waiting
         self._charged = 0  # bytes that count against the budget
         self._fars = dict[int, Far]()
+        self._unopened = set[int]()  # sessions that a fault has ended as they began: the door has not heard it yet
         self._last = 0  # number of the newest session
         self._classes = HeaderClasses()
         self._programs = Remembered[bytes, "tuple[bytes, frozenset[str]]"](PROGRAMS_MOST)
@@ -174,7 +178,16 @@ class Doorway:
     # -- what comes
 
     def receive(self, data: bytes) -> None:
-        """What the door has sent.  Raises Broken: then nothing more of it is to be believed."""
+        """What the door has sent.  Raises Broken: then nothing more of it is to be believed, or known."""
+        try:
+            self._receive(data)
+        except Broken:
+            raise
+        except Exception as error:  # noqa: BLE001 - the border of the door
+            self._engine.faults.contain(error, Told("amqp"), sure=True)
+            raise Broken(TOLD) from None
+
+    def _receive(self, data: bytes) -> None:
         for frame in self._cutter.feed(data):
             if self._lost:
                 return
@@ -190,6 +203,9 @@ class Doorway:
                 self._opened(frame)
             elif kind == Up.FIGURES:
                 self._figures(frame)
+            elif frame.session in self._unopened:
+                if kind == Up.LOST:
+                    self._unopened.discard(frame.session)
             else:
                 far = self._far(frame.session)
                 try:
@@ -259,10 +275,11 @@ class Doorway:
     def _make_room(self, sessions: Iterable[int]) -> None:
         """Read nothing more of these while the log, or the memory, has no room."""
         if not self._engine.has_room():
-            for session in set(sessions):
+            for session in dict.fromkeys(sessions):
                 far = self._fars[session]
                 if far.stage is Stage.OPEN and not far.connection.closing:
-                    far.connection.incoming.hold_reading(self._engine.on_room)
+                    hold = partial(far.connection.incoming.hold_reading, self._engine.on_room)
+                    self._engine.faults.run(hold, far.connection)
 
     def _run(self, far: Far, frame: Frame) -> None:
         places, headers, bodies = way.run_of(frame)
@@ -319,10 +336,17 @@ class Doorway:
         if frame.session <= self._last:
             raise Broken(f"session {frame.session} after {self._last}")
         self._last = frame.session
-        told = plain(memoryview(frame.payload))
         far = Far(self, frame.session, self._door.limits)
-        local = intern(text(told, "local"))  # what many have in common is there once
-        far.connection = self._door.open_far(far, text(told, "peer"), local, _peer_of(told.get("tls")))
+        try:
+            told = plain(memoryview(frame.payload))
+            local = intern(text(told, "local"))  # what many have in common is there once
+            far.connection = self._door.open_far(far, text(told, "peer"), local, _peer_of(told.get("tls")))
+        except Broken:
+            raise
+        except Exception as error:  # noqa: BLE001 - the border of each client
+            self._unopened.add(frame.session)
+            self._engine.faults.contain(error, Told("amqp", far.abort), sure=True)
+            return
         self._fars[frame.session] = far
         if self._blocked:
             far.connection.pause_writing()

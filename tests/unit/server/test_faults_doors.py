@@ -1,0 +1,154 @@
+"""A fault in what the core hears of an AMQP door ends the client that it is about, or that door, and nothing else.
+
+One row a place.  Clients of another door go on, leases are back, and a start has all that was confirmed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import pytest
+
+from penstock.log.simdisk import SimDisk
+from penstock.server.amqp import way
+from penstock.server.amqp.door import AmqpDoor
+from penstock.server.amqp.doorway import Doorway
+from penstock.server.amqp.incoming import Incoming
+from penstock.server.doors.line import Broken
+from penstock.server.engine import Engine
+from penstock.server.faults import TOLD, reports
+from penstock.wire.amqp import methods as m
+from sim.serverkit import Beside, Client, Content, Life, clock
+
+
+class Fault(Exception):
+    """One that nobody expects."""
+
+
+class Place(NamedTuple):
+    owner: Any
+    name: str
+    alone: bool  # it is about one client
+    late: bool = False  # it has done its work
+
+
+PLACES = {
+    f"{name}{' late' * late}": Place(owner, name, alone, late)
+    for owner, name, alone in (
+        (way, "messages_of", False), (way, "rows_of", False), (way.Cutter, "feed", False),
+        (Doorway, "_make_room", False), (Doorway, "_figures", False), (AmqpDoor, "open_far", True),
+        (Incoming, "hold_reading", True), (Doorway, "_opened", False),
+    )
+    for late in (False, True)
+    if not (alone and late)
+}  # fmt: skip
+
+
+class House:
+    """A server with two doors, a client at each who holds a message, and a fault at what the first one says."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, place: Place) -> None:
+        self.life = Life(SimDisk(), clock(), apart=True)
+        self.life.declare("q", "beside")
+        assert self.life.beside is not None
+        self.doors = [self.life.beside, self.life.open_door()]
+        publisher = self.life.client(confirm=True, door=self.doors[1])
+        publisher.publish("q", b"1", b"2")
+        self.life.run()
+        assert publisher.confirms()[-1][:2] == (True, 2)
+        self.clients = [self.asks(door) for door in self.doors]
+        self.there = 0  # so many times it fails
+        before: Callable[..., Any] = getattr(place.owner, place.name)
+
+        def planted(*what: Any, **named: Any) -> Any:
+            if not self.there or not self.ours():
+                return before(*what, **named)
+            self.there -= 1
+            if place.late:
+                before(*what, **named)
+            raise Fault
+
+        self.heard: Beside | None = None
+        receive = Doorway.receive
+
+        def noted(doorway: Doorway, data: bytes) -> None:
+            self.heard = next((door for door in self.doors if door.doorway is doorway), None)
+            try:
+                receive(doorway, data)
+            finally:
+                self.heard = None
+
+        monkeypatch.setattr(Doorway, "receive", noted)
+        monkeypatch.setattr(place.owner, place.name, planted)
+        if place.name == "hold_reading":
+            monkeypatch.setattr(Engine, "has_room", lambda _: not self.ours())
+
+    def ours(self) -> bool:
+        return self.heard is self.doors[0]
+
+    def asks(self, door: Beside) -> Client:
+        client = self.life.client(confirm=True, prefetch=1, door=door)
+        client.consume("q")
+        self.life.run()
+        client.take(m.BasicConsumeOk)
+        return client
+
+
+@pytest.mark.parametrize("name", PLACES)
+def test_a_fault_in_what_a_door_says_ends_one_client_or_that_door(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = PLACES[name]
+    house = House(monkeypatch, place)
+    life, (at, beside) = house.life, house.clients
+    assert at.bodies() == [b"1"]
+    assert beside.bodies() == [b"2"]
+    other = life.client(door=house.doors[0])
+    life.run()
+    before = reports.counts["amqp"]
+    opens = place.name in ("open_far", "_opened")
+    fails = at if not opens else None
+
+    def act() -> None:
+        nonlocal fails
+        if fails is None:
+            fails = Client(life, login=False, door=house.doors[0])
+        else:
+            fails.publish("beside", b"3")
+            fails.ack(1)
+            house.doors[0].host.beat()
+        life.run()
+
+    house.there = 1
+    if place.alone:
+        act()
+    else:
+        with pytest.raises(Broken, match=TOLD):
+            act()
+        house.doors[0].cut()  # as whoever has the socket does
+    assert fails is not None
+    assert house.there == 0
+    assert reports.counts["amqp"] == before + 1
+    assert life.engine.faults.fatal is None
+    life.run()
+    if place.alone:
+        assert fails.closed or any(isinstance(one, m.ConnectionClose) for one in fails.got)
+        assert not other.closed
+        other.method(m.QueueDeclare(queue="q", passive=True))
+        life.run()
+        assert other.take(m.QueueDeclareOk)
+    beside.publish("beside", b"4")
+    beside.ack(1)
+    life.run()
+    came = beside.take_all()
+    assert any(isinstance(one, m.BasicAck) for one in came)
+    back = [one.body for one in came if isinstance(one, Content)] == [b"1"]
+    assert back is not opens or not place.alone, "what who was ended had is given to others"
+    life.core.queue("/", "q").check()
+    again = life.client(door=house.doors[1])
+    again.method(m.QueueDeclare(queue="q", passive=True))
+    life.run()
+    assert again.take(m.QueueDeclareOk)
+    life.kill()
+    last = Life(life.disk, life.clock, apart=False)
+    assert last.contents("q") in ([b"1"], [])
+    assert b"4" in last.contents("beside")
