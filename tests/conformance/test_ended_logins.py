@@ -9,9 +9,12 @@ import threading
 from base64 import b64encode
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 
 import httpx
+import pika
 import pytest
+from pika.exceptions import ChannelClosedByBroker
 
 import penstock
 from flight_house import FlightHouse
@@ -144,6 +147,27 @@ def test_who_may_publish_no_more_is_refused_where_he_has_published(
                 transaction.commit()
         with pytest.raises(AccessRefused):
             client.publish("orders", b"3")
+    assert guest.queue("orders")["ready"] == 1
+    end()
+
+
+def test_over_amqp_a_message_of_a_transaction_is_judged_as_it_is_published(
+    server: ServerProcess, guest: penstock.Client
+) -> None:
+    user, password, end = by_deletion(guest)
+    parameters = pika.URLParameters(server.amqp_url)
+    parameters.credentials = pika.PlainCredentials(user, password)
+    with closing(pika.BlockingConnection(parameters)) as connection:
+        channel = connection.channel()
+        channel.tx_select()
+        channel.basic_publish("", "orders", b"1")
+        channel.queue_declare("orders", passive=True)  # answered once the message is with the server
+        guest.set_permissions(user, "", "", ".*")
+        channel.tx_commit()
+        assert [one.body for one in guest.peek("orders")] == [b"1"]
+        with pytest.raises(ChannelClosedByBroker, match="ACCESS_REFUSED"):
+            channel.basic_publish("", "orders", b"2")
+            channel.tx_commit()
     assert guest.queue("orders")["ready"] == 1
     end()
 
