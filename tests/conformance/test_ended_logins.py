@@ -165,8 +165,8 @@ def test_over_amqp_a_message_of_a_transaction_is_judged_as_it_is_published(
         guest.set_permissions(user, "", "", ".*")
         channel.tx_commit()
         assert [one.body for one in guest.peek("orders")] == [b"1"]
+        channel.basic_publish("", "orders", b"2")
         with pytest.raises(ChannelClosedByBroker, match="ACCESS_REFUSED"):
-            channel.basic_publish("", "orders", b"2")
             channel.tx_commit()
     assert guest.queue("orders")["ready"] == 1
     end()

@@ -9,7 +9,8 @@ import pytest
 
 from penstock.core.publishing.published import HEADER_KEPT
 from penstock.core.state.durable import canonical
-from penstock.core.topology.exchange_types import KeyTrie, murmur3
+from penstock.core.topology.exchange_types import murmur3
+from penstock.core.topology.searching import KeyTrie
 from penstock.errors import AccessRefused, NotFound, PreconditionFailed
 from penstock.records.declared_types import EXCHANGE_TYPES
 from penstock.records.field_tables import FieldValue

@@ -21,12 +21,13 @@ A type is a class: it checks what is declared, and says what of a message it ask
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from hashlib import blake2b
 from math import log
 from typing import ClassVar, Literal, TypeAlias, cast
 
 from penstock.core.state.durable import Binding, ExchangeState
+from penstock.core.topology.searching import End, HeaderRule, HeaderRules, Headers, KeyTrie, end_of
 from penstock.core.topology.topology import (
     DEDUPLICATION_HEADER,
     DELAYED,
@@ -35,14 +36,10 @@ from penstock.core.topology.topology import (
     SEEN,
     OwnQueue,
     routing_type,
-    table_of,
 )
 from penstock.errors import PreconditionFailed
 from penstock.records import properties as header_codec
 from penstock.records.field_tables import FieldValue
-
-Headers: TypeAlias = "Mapping[str, FieldValue]"
-End: TypeAlias = "tuple[str, str]"  # ("queue" or "exchange", name)
 
 HASH_HEADER, HASH_PROPERTY = "hash-header", "hash-property"
 
@@ -97,75 +94,6 @@ class Index(ABC):
     @classmethod  # noqa: B027 - most types take anything
     def check_binding(cls, key: str, arguments: Mapping[str, object]) -> None:
         """Raise PreconditionFailed, in RabbitMQ's words, for a binding that such an exchange cannot have."""
-
-
-class KeyTrie:
-    """Topic bindings by words: `*` is exactly one word, `#` zero or more; both only as whole words."""
-
-    __slots__ = ("ends", "many", "words")
-
-    def __init__(self, word: str = "") -> None:
-        self.words: dict[str, KeyTrie] = {}
-        self.ends: dict[End, None] = {}
-        self.many = word == "#"  # stands for any number of words
-
-    def add(self, key: str, end: End) -> None:
-        node = self
-        for word in _words(key):
-            if (below := node.words.get(word)) is None:
-                below = node.words[word] = KeyTrie(word)
-            node = below
-        node.ends[end] = None
-
-    def find(self, key: str) -> Iterator[End]:
-        """Ends of all binding keys that match; one may come more than once."""
-        words = _words(key)
-        size = len(words)
-        seen = set[tuple[int, int]]()
-        todo: list[tuple[KeyTrie, int]] = [(self, 0)]
-        while todo:
-            node, i = todo.pop()
-            if (id(node), i) in seen:
-                continue
-            seen.add((id(node), i))
-            if i == size:
-                yield from node.ends
-            else:
-                if (literal := node.words.get(words[i])) is not None and words[i] not in ("*", "#"):
-                    todo.append((literal, i + 1))
-                if (star := node.words.get("*")) is not None:
-                    todo.append((star, i + 1))
-                if node.many:
-                    todo.append((node, i + 1))
-            if (some := node.words.get("#")) is not None:
-                todo.append((some, i))
-
-
-def _words(key: str) -> list[str]:
-    return key.split(".") if key else []
-
-
-class HeaderRule:
-    """One binding of a headers exchange."""
-
-    __slots__ = ("any", "end", "wanted")
-
-    def __init__(self, binding: Binding) -> None:
-        arguments = table_of(binding.arguments)
-        how = arguments.pop("x-match", "all")
-        self.any = how in ("any", "any-with-x")
-        with_x = how in ("all-with-x", "any-with-x")
-        self.wanted = {name: value for name, value in arguments.items() if with_x or not name.startswith("x-")}
-        self.end: End = (binding.destination_type, binding.destination)
-
-    def matches(self, headers: Headers) -> bool:
-        """Values compare by type and value; a void one asks for presence alone."""
-        hits = (name in headers and _same(value, headers[name]) for name, value in self.wanted.items())
-        return any(hits) if self.any else all(hits)
-
-
-def _same(wanted: FieldValue, found: FieldValue) -> bool:
-    return wanted is None or (type(wanted) is type(found) and wanted == found)
 
 
 class _Direct(Index):
@@ -247,14 +175,14 @@ class _Headers(Index):
     passes = "headers"
 
     def __init__(self, arguments: Headers) -> None:
-        self._rules: list[HeaderRule] = []
+        self._rules = HeaderRules()
 
     def add(self, binding: Binding) -> None:
-        self._rules.append(HeaderRule(binding))
+        self._rules.add(HeaderRule(binding))
         self.by_headers = True
 
     def ends(self, key: str, headers: Headers) -> Iterable[End]:
-        return (rule.end for rule in self._rules if rule.matches(headers))
+        return self._rules.find(headers)
 
     @classmethod
     def check_binding(cls, key: str, arguments: Mapping[str, object]) -> None:
@@ -273,21 +201,26 @@ class _Hash(Index):
 
     def __init__(self, arguments: Headers) -> None:
         self._weights: dict[End, int] = {}
+        self._order: list[tuple[End, int, bytes]] | None = None  # the same and their names as bytes, in one order
         self._header, self._property = arguments.get(HASH_HEADER), arguments.get(HASH_PROPERTY)
         self.by_headers = self._header is not None or self._property is not None
 
     @abstractmethod
-    def choose(self, text: str, weights: Mapping[End, int]) -> End:
-        """The one that takes what has this text."""
+    def choose(self, text: str, order: list[tuple[End, int, bytes]]) -> End:
+        """The one that takes what has this text.  order: ends, with their weights and their names as bytes."""
 
     def add(self, binding: Binding) -> None:
         end, weight = end_of(binding), int(binding.key) if binding.key.isdecimal() else 1
         self._weights[end] = self._weights.get(end, 0) + weight
+        self._order = None
 
     def ends(self, key: str, headers: Headers) -> Iterable[End]:
         if not self._weights:
             return ()
-        return (self.choose(self._hashed(key, headers), self._weights),)
+        if self._order is None:
+            weights = sorted(self._weights.items())
+            self._order = [(end, weight, _encoded(f"{end[0]}\0{end[1]}")) for end, weight in weights]
+        return (self.choose(self._hashed(key, headers), self._order),)
 
     def _hashed(self, key: str, headers: Headers) -> str:
         if self._property is not None:
@@ -312,11 +245,15 @@ class _Hash(Index):
 class _Consistent(_Hash):
     """Rendezvous hashing: each end draws by the message's hash and its own name, and the highest takes it."""
 
-    def choose(self, text: str, weights: Mapping[End, int]) -> End:
-        def drawn(end: End) -> float:
-            return weights[end] / -log(((_hash(f"{text}\0{end[0]}\0{end[1]}") >> 12) + 0.5) / 2**52)
+    def choose(self, text: str, order: list[tuple[End, int, bytes]]) -> End:
+        begun = blake2b(_encoded(f"{text}\0"), digest_size=8)
 
-        return max(sorted(weights), key=drawn)
+        def drawn(one: tuple[End, int, bytes]) -> float:
+            found = begun.copy()
+            found.update(one[2])
+            return one[1] / -log(((_number(found.digest()) >> 12) + 0.5) / 2**52)
+
+        return max(order, key=drawn)[0]
 
     @classmethod
     def check_binding(cls, key: str, arguments: Mapping[str, object]) -> None:
@@ -329,8 +266,8 @@ class _Consistent(_Hash):
 
 
 class _Modulus(_Hash):
-    def choose(self, text: str, weights: Mapping[End, int]) -> End:
-        return sorted(weights)[_hash(text) % len(weights)]
+    def choose(self, text: str, order: list[tuple[End, int, bytes]]) -> End:
+        return order[_hash(text) % len(order)][0]
 
 
 class _SuperStream(Index):
@@ -371,7 +308,15 @@ def _is_number(key: str) -> bool:
 
 def _hash(text: str) -> int:
     """64 bits that any machine gets of the same text."""
-    return int.from_bytes(blake2b(text.encode(errors="surrogatepass"), digest_size=8).digest(), "big")
+    return _number(blake2b(_encoded(text), digest_size=8).digest())
+
+
+def _encoded(text: str) -> bytes:
+    return text.encode(errors="surrogatepass")
+
+
+def _number(digest: bytes) -> int:
+    return int.from_bytes(digest, "big")
 
 
 def murmur3(data: bytes, seed: int) -> int:
@@ -413,11 +358,6 @@ def index_of(exchange: ExchangeState, bindings: Iterable[Binding]) -> Index:
     for binding in bindings:
         index.add(binding)
     return index
-
-
-def end_of(binding: Binding) -> End:
-    """Where a binding leads: a queue or an exchange."""
-    return binding.destination_type, binding.destination
 
 
 def passes_of(exchange: ExchangeState) -> Passes:

@@ -13,7 +13,8 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias, cast
 
 from penstock.core.queue.queue import Queue
-from penstock.core.topology.exchange_types import Headers, Index, index_of
+from penstock.core.topology.exchange_types import Index, index_of
+from penstock.core.topology.searching import Headers
 from penstock.core.topology.topology import DEFAULT, Topology
 from penstock.expr import Filter, FilterSet, TopicPattern, compile_filter
 from penstock.records.dataclass import dataclass

@@ -18,17 +18,8 @@ import pyarrow as pa
 
 from penstock.core.publishing.published import read_traits
 from penstock.core.state.durable import Binding
-from penstock.core.topology.exchange_types import (
-    End,
-    HeaderRule,
-    Headers,
-    Index,
-    KeyTrie,
-    Told,
-    end_of,
-    index_of,
-    passes_of,
-)
+from penstock.core.topology.exchange_types import Index, Told, index_of, passes_of
+from penstock.core.topology.searching import End, HeaderRule, Headers, KeyTrie, end_of
 from penstock.errors import InvalidArgument, NotFound
 from penstock.expr import Filter, compile_filter
 from penstock.expr.text_patterns import TopicPattern
