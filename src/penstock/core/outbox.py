@@ -111,9 +111,9 @@ class Outbox(Generic[E]):
         """Start of a command: the instant to decide at.  Record times never decrease, and decisions follow them.
 
         What the command does by other commands it does at the same instant, which is the same object.
-        weighs: it changes nothing before it has written its first record.
+        weighs: it changes nothing before it has written its first record, and is no part of another command.
         """
-        if now is not self._asked and now is not self._at:
+        if weighs or (now is not self._asked and now is not self._at):
             if (error := sys.exception()) is not None and not isinstance(error, PenstockError):
                 self._left_half = self._left_half or not self.whole_after(error)
             self._asked, self._began, self.weighs = now, self.next_lsn, weighs

@@ -7,9 +7,11 @@ Commands about more than queues end the server, and a start finds the same.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from inspect import CO_GENERATOR
 from itertools import chain, count
 from types import FrameType
@@ -17,6 +19,7 @@ from typing import NamedTuple
 
 import pytest
 
+from penstock.core.audit_log import Audit
 from penstock.core.commands.transactions import Ending, Transaction
 from penstock.core.effects import Verb
 from penstock.core.publishing.arrivals import Arrivals
@@ -24,12 +27,15 @@ from penstock.core.publishing.published import Published
 from penstock.core.queue.dispatching.consumers import Consumer
 from penstock.core.queue.queue import Queue
 from penstock.expr import compile_filter
+from penstock.log.log import Log
 from penstock.log.simdisk import SimDisk
+from penstock.log.writer import MEMORY
 from penstock.records.entries import Publishes, singly
 from penstock.records.properties import Properties, encode
 from penstock.server.faults import Told
+from penstock.testing.instance import FakeClock
 from penstock.wire.amqp import methods as m
-from sim.serverkit import PERSISTENT, Life, clock
+from sim.serverkit import PERSISTENT, Life, clock, state_of
 
 STRIDE = int(os.environ.get("PENSTOCK_FAULT_STRIDE", "29"))
 """A fault is planted at the first call of a command, and at every so many after another one; 1: at every call."""
@@ -277,6 +283,7 @@ def others_go_on(scene: Scene, hit: str) -> None:
 def after_a_start(scene: Scene, hit: str, name: str) -> dict[str, list[bytes]]:
     """What a start finds in the queues."""
     scene.life.kill()
+    assert audit(scene.life.disk, scene.clock) == [], hit
     again = Life(scene.life.disk, scene.clock, config=CONFIG)
     found = {one.name: again.contents(one.name) for one in again.core.queues()}
     for queue in again.core.queues():
@@ -294,6 +301,16 @@ def after_a_start(scene: Scene, hit: str, name: str) -> dict[str, list[bytes]]:
     assert not again.core.stopped
     again.kill()
     return found
+
+
+def audit(disk: SimDisk, clock: FakeClock) -> Sequence[object]:
+    """What is wrong with a log: half of something, for instance."""
+    log, found = Log.open(disk, clock, MEMORY), Audit()
+    for table in log.replay():
+        for batch in table.to_batches():
+            found.feed(batch)
+    log.close(clean=False)
+    return found.finish(state_of(disk, clock)).findings
 
 
 @pytest.mark.parametrize("name", ACTS)
@@ -345,6 +362,7 @@ def test_a_message_that_fails_whenever_it_comes_ends_its_sender_alone(
     assert [one.name for one in life.core.stopped] == ["plain"]
     assert caplog.text.count("has stopped queue 'plain'") == 1, "it is told once"
     life.kill()
+    assert audit(life.disk, life.clock) == []
     again = Life(life.disk, life.clock, config=CONFIG)
     found = again.contents("plain")
     assert [body for body in found if body != b"before"] == [b"1", b"2", b"3"]
@@ -414,4 +432,29 @@ def test_a_group_that_a_fault_has_left_is_not_closed(life: Life) -> None:
         fails()
     assert not any(isinstance(one, Publishes) for one in singly(core.journal))
     assert not core.whole_after(Planted())
+    life.kill()
+
+
+@pytest.mark.parametrize("late", ["publish", "settle"])
+def test_what_was_done_before_at_the_same_instant_stays(late: str, life: Life, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A message whose publisher may have been told is in the log, whatever fails next."""
+    core, now = life.core, life.engine.now()
+    life.declare("more")
+
+    def sent(queue: str) -> Published:
+        return core.publish(now, Publishes(core.topic("/", "", queue), PERSISTENT, [b"x"]))
+
+    first = sent("q")
+    with monkeypatch.context() as patch:
+        patch.setattr(type(core), "_make_levels" if late == "publish" else "_touch", lambda *_: 1 // 0)
+        patch.setattr(core._publisher, "raised", {core.queue("/", "more")})
+        work = (
+            partial(sent, "more")
+            if late == "publish"
+            else partial(core.settle, now, core.queue("/", "q"), [], Verb.ACK)
+        )
+        with contextlib.suppress(ZeroDivisionError):
+            life.engine.faults.run(work, Told("test"))
+    messages = [one for one in singly(core.journal) if isinstance(one, Publishes)]
+    assert [one.first for one in messages] == [first.first]
     life.kill()

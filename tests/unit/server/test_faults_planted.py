@@ -1,7 +1,7 @@
 """A fault at any call of what a client asks for: it alone is ended, or the server ends and a start has all.
 
 The fault is an exception that is raised as some function of ours is entered: the first, the second, and so on, over all
-that an act of a client leads to.  Whatever it hits, one of three things is true afterwards.  Either nothing was half
+that an act of a client leads to.  Whatever it hits, one of four things is true afterwards.  Either nothing was half
 changed: then the client is ended with 541 or cut off, the others go on, leases are back, and memory is what a start
 would make of the log.  Or queues that the act was about are stopped, and the others go on.  Or a door is cut off, with
 its clients.  Or the server has ended, which it does for what is about more than queues.  A start finds all that was

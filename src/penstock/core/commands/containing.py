@@ -43,6 +43,7 @@ QUEUES_OWN = (
     "penstock.core.effects.", "penstock.core.outbox.", "penstock.core.publishing.", "penstock.core.queue.",
     "penstock.core.sizes.", "penstock.core.sow.keyed.Keyed._stored", "penstock.core.sow.keyed.Keyed._uniform",
     "penstock.core.sow.keyed.Keyed.publish", "penstock.core.state.encoding.", "penstock.core.state.lsns.",
+    "penstock.core.state.pending.remember", "penstock.core.state.pending.forget",
 )  # fmt: skip
 """Calls that change nothing but queues, and what they share with nobody."""
 
@@ -52,6 +53,9 @@ CHANGES_NOTHING = (
     "penstock.core.topology.routing.Router.plan", "penstock.core.topology.routing.Router.target_of",
 )  # fmt: skip
 """Calls that, with all that they call, do not."""
+
+WEIGHING = ("Core.publish", "Core.let_in", "TransactionCommands.lay_out", "TransactionCommands.transact")
+"""Commands of which nothing stays; others may have begun before them at the same instant, but none within them."""
 
 BESIDE_QUEUES = (Publishers, Sweeps)
 """They do change something else."""
@@ -88,6 +92,14 @@ def _in_queues(error: Exception) -> bool:
         if isinstance(frame.f_locals.get("self"), BESIDE_QUEUES):
             return False
     return True
+
+
+def _command_of(error: Exception) -> str:
+    """The first of the failed calls of the core."""
+    frames = [frame for frame, _ in walk_tb(error.__traceback__)]
+    own = (frame for frame in frames if str(frame.f_globals.get("__name__", "")).startswith("penstock.core."))
+    first = next(own, None)
+    return "" if first is None else first.f_code.co_qualname
 
 
 def _of_queues(records: Iterable[Publishes | Control]) -> bool:
@@ -132,8 +144,8 @@ class Containing(CoreParts):
         """Undo a client's command that failed, and stop the queues that it was about; False: it may reach further."""
         if isinstance(error, MemoryError) or len(self.peers.sites) > 1 or not self._out.within(error):
             return False
-        weighs = self._out.weighs
-        if not _in_queues(error) or (undone := self._out.undo(whole=True)) is None or not _of_queues(undone):
+        weighs = self._out.weighs and _command_of(error) in WEIGHING
+        if not _in_queues(error) or (undone := self._out.undo(whole=weighs)) is None or not _of_queues(undone):
             return False
         if weighs and not undone:  # tables have become longer, and nothing else has changed
             return True
