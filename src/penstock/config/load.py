@@ -357,16 +357,17 @@ def _put(data: dict[str, object], path: Path_, value: object) -> None:
 # --- queues --------------------------------------------------------------------------------------------------------
 
 
+def _tables(data: Mapping[str, object], section: str) -> list[tuple[int, dict[str, object]]]:
+    """Each `[[section]]` with its place; of what is none the model tells."""
+    found = data.get(section)
+    every = enumerate(cast("list[object]", found)) if isinstance(found, list) else ()
+    return [(index, cast("dict[str, object]", one)) for index, one in every if isinstance(one, dict)]
+
+
 def _read_queues(data: dict[str, object]) -> list[Problem]:
     """Turn the keys of each `[[queue]]` into its `settings`; returns what cannot be read."""
-    queues = data.get("queue")
-    if not isinstance(queues, list):
-        return []
     problems: list[Problem] = []
-    for index, table in enumerate(cast("list[object]", queues)):
-        if not isinstance(table, dict):
-            continue
-        queue = cast("dict[str, object]", table)
+    for index, queue in _tables(data, "queue"):
         values: dict[str, object] = {}
         for key in [key for key in queue if key not in _QUEUE_OWN]:
             value = queue.pop(key)
@@ -391,14 +392,8 @@ def _read_queues(data: dict[str, object]) -> list[Problem]:
 
 def _read_addresses(data: dict[str, object]) -> list[Problem]:
     """Turn the keys of each `[[address]]` into its `values`; returns what cannot be read."""
-    addresses = data.get("address")
-    if not isinstance(addresses, list):
-        return []
     problems: list[Problem] = []
-    for index, table in enumerate(cast("list[object]", addresses)):
-        if not isinstance(table, dict):
-            continue
-        address = cast("dict[str, object]", table)
+    for index, address in _tables(data, "address"):
         values: dict[str, object] = {}
         for key in [key for key in address if key not in OWN]:
             try:
