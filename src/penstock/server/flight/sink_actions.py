@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
 from penstock.core.state.pending import DecidedPart, DecidedState, SinkMark
-from penstock.core.streams.sinks import Batch, Committed, Owner, kept
+from penstock.core.streams.sinks import Batch, Committed
 from penstock.errors import InvalidArgument, LogDamaged, NotFound, PreconditionFailed, Refused
 from penstock.records.dataclass import dataclass
 from penstock.records.entries import Publishes
@@ -65,26 +65,15 @@ class Goes:
 class Asked:
     """A commit as it was asked for."""
 
-    query: str
-    batch: int
+    batch: Batch  # but for its inputs
     settle: Sequence[Settlement]
-    name: str
-    once: bool
-    mandatory: bool
-    lineage: Mapping[str, object] | None
-    skip_late: bool = False
     drop: Dropping | None = None  # records that go with it
-    owner: Owner = kept
     mine: Callable[[str], bool] = anybodys  # whose stages may be used
     kept: frozenset[tuple[str, str, str]] = frozenset()  # (vhost, exchange, key) of topics that somebody must keep
 
     def of_core(self) -> Batch:
         """On the loop: as the core takes it, the inputs with the epochs that their streams have now."""
-        settle = [(stream, epoch(), batch) for stream, epoch, batch in self.settle]
-        return Batch(
-            self.query, self.batch, settle, self.name, self.once, self.mandatory, self.skip_late, self.lineage,
-            self.owner,
-        )  # fmt: skip
+        return replace(self.batch, settle=[(stream, epoch(), batch) for stream, epoch, batch in self.settle])
 
     @property
     def behind(self) -> bool:
@@ -212,11 +201,10 @@ class SinkActions(StreamActions):
             if one["origin"] in {None, self.engine.core.origin}:  # else it is read from another server
                 settled.append((one["stream"], self.epoch(one["stream"], one["epoch"]), one["batch"]))
         goes = self._goes(drop)
-        asked = Asked(
-            query, batch, settled, query_name, once, mandatory, lineage or None, skip_late,
-            owner=self.gate.owner(caller, query), mine=partial(self.gate.owns, caller),
-        )  # fmt: skip
-        self.do(caller, lambda: asked.owner(self.engine.core.sinks.owner(query)), durable=False)
+        owner = self.gate.owner(caller, query)
+        whole = Batch(query, batch, (), query_name, once, mandatory, skip_late, lineage or None, owner)
+        asked = Asked(whole, settled, mine=partial(self.gate.owns, caller))
+        self.do(caller, lambda: owner(self.engine.core.sinks.owner(query)), durable=False)
         committed: Committed | None = None
         while committed is None:
             self._catch_up(caller, query, batch)
@@ -245,7 +233,7 @@ class SinkActions(StreamActions):
 
     def _brought(self, asked: Asked, stages: Sequence[str], goes: Goes | None) -> Brought:
         """What a batch that is not committed brings.  NotFound and others as `Stages.find`."""
-        found = self.stages.find(asked.query, asked.batch, stages, asked.mine)
+        found = self.stages.find(asked.batch.query, asked.batch.number, stages, asked.mine)
         must = {(i.vhost, i.exchange, str(i.topic)) for _, i in found if i.mandatory and i.rows}
         return replace(asked, kept=frozenset(must), drop=self._dropping(asked, goes)), found
 
@@ -291,7 +279,7 @@ class SinkActions(StreamActions):
         if goes is None:
             return None
         dropping = Dropping(self.engine, partial(self._handover.call, durable=False), *goes.topic)
-        found = self.stages.find(asked.query, asked.batch, goes.stages, asked.mine)
+        found = self.stages.find(asked.batch.query, asked.batch.number, goes.stages, asked.mine)
         for stem, info in found:
             if (info.vhost, info.exchange, info.topic) != goes.topic:
                 raise InvalidArgument(f"sink_commit: stage {stem} of drop is of another topic than '{goes.topic[2]}'")
@@ -371,7 +359,7 @@ class SinkActions(StreamActions):
             self._let_go(given, parts)
             return committed
         self.stages.release([stem for stem in given if all(stem != part.stage for part in parts)])
-        return self.copier.finish(asked.query, asked.batch, sound=True).wait(caller.gone)
+        return self.copier.finish(asked.batch.query, asked.batch.number, sound=True).wait(caller.gone)
 
     def _let_go(self, given: Sequence[str], parts: Sequence[DecidedPart]) -> None:
         """As it was before; stages that were made of others go."""
@@ -402,19 +390,19 @@ class SinkActions(StreamActions):
         """
         core = self.engine.core
         closely = self.do(caller, core.sink_asks, durable=False)
-        if not (closely or asked.mandatory):
+        if not (closely or asked.batch.mandatory):
             return
-        whole = core.sink_whole(asked.query, asked.batch, mandatory=asked.mandatory)
+        whole = core.sink_whole(asked.batch.query, asked.batch.number, mandatory=asked.batch.mandatory)
         if not closely:
             places = {(i.vhost, i.exchange, str(i.topic)) for _, i in line if i.uniform and i.rows}
             line = [one for one in line if not one[1].uniform]
             self.do(caller, lambda: whole.refuse_unwanted({core.topic(*one) for one in places}), durable=False)
-        state = DecidedState(asked.batch, 0, tuple(parts_of(line)))
+        state = DecidedState(asked.batch.number, 0, tuple(parts_of(line)))
 
         def look(chunk: Chunk) -> None:
             core.sink_look(self.engine.now(), whole, chunk_publishes(self.engine, chunk))
 
-        for chunk in chunks_of(self.copier.disk, asked.query, state, self.copier.limits, core.sows.by_name):
+        for chunk in chunks_of(self.copier.disk, asked.batch.query, state, self.copier.limits, core.sows.by_name):
             self.do(caller, partial(look, chunk), durable=False)
         self.do(caller, whole.room, durable=False)
 
@@ -422,7 +410,9 @@ class SinkActions(StreamActions):
         """On the loop: NotFound for a topic that somebody must keep, and nobody does."""
         core = self.engine.core
         if asked.kept:
-            core.sink_whole(asked.query, asked.batch).refuse_unwanted({core.topic(*one) for one in asked.kept})
+            core.sink_whole(asked.batch.query, asked.batch.number).refuse_unwanted(
+                {core.topic(*one) for one in asked.kept}
+            )
 
     def _commit(
         self, asked: Asked, uploads: Uploads, before: list[Publishes], answer: Answer[Committed | None]
