@@ -181,7 +181,8 @@ class Operating:
             raise
         engine.arm()
         if wait:
-            await self._buried(engine, effects[before:])
+            if len(effects) > before:
+                await self._buried(engine, effects[before:])
             # also for what was there already: whose record that is may not be on the disk yet
             future = self._waits.until(engine, engine.core.last_lsn, since)
             if future is not None:
