@@ -33,6 +33,9 @@ class Loop:
     def whole_after(self, error: BaseException) -> bool:
         return self.whole
 
+    def contain_command(self, error: BaseException) -> bool:
+        return False
+
     def arm(self) -> None:
         self.armed += 1
 
