@@ -23,6 +23,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import ModuleType, SimpleNamespace
 
+from garbage import collector_as_before
 from penstock.server.loading import do_without_pandas
 from penstock.server.upkeep import keeper as keepers
 from penstock.server.upkeep import retention
@@ -53,14 +54,13 @@ def simulated_threads() -> Iterator[None]:
     early = retention.ROLL_LEAST, retention.ROLL_PART
     retention.ROLL_LEAST, retention.ROLL_PART = 500, 100
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), collector_as_before():
             warnings.simplefilter("ignore", RuntimeWarning)  # of coroutines that a power cut found before their start
             gc.collect()
             gc.freeze()  # what was imported is not looked through again after every chain
             yield
             gc.collect()
     finally:
-        gc.unfreeze()
         gc.enable()
         keepers.RETENTION_BEATS = beats
         retention.ROLL_LEAST, retention.ROLL_PART = early

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from garbage import collector_as_before
 from penstock.server import allocator
 from penstock.server.process import settle_garbage
 
@@ -39,11 +40,9 @@ class Cycle:
 @pytest.fixture
 def resting() -> Iterator[None]:
     """The collector of cycles as a server has it."""
-    thresholds = gc.get_threshold()
-    settle_garbage()
-    yield
-    gc.set_threshold(*thresholds)
-    gc.unfreeze()
+    with collector_as_before():
+        settle_garbage()
+        yield
 
 
 @pytest.mark.usefixtures("resting")

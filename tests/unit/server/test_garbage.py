@@ -14,6 +14,7 @@ from typing import Any, cast
 
 import pytest
 
+from garbage import collector_as_before
 from penstock.errors import Unavailable
 from penstock.server.access import Who
 from penstock.server.bulk.process import Bulk, Exchange
@@ -28,10 +29,8 @@ from penstock.server.sql.queries import Query
 @pytest.fixture
 def as_before() -> Iterator[None]:
     """The collector as it was."""
-    thresholds = gc.get_threshold()
-    yield
-    gc.set_threshold(*thresholds)
-    gc.unfreeze()
+    with collector_as_before():
+        yield
 
 
 @pytest.mark.usefixtures("as_before")
