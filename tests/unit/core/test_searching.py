@@ -60,6 +60,19 @@ def test_a_key_costs_no_more_than_the_words_of_all_patterns(one: str, other: str
     assert time.thread_time() - began < 0.5
 
 
+def test_signs_beside_each_other_are_one_path_however_they_stand() -> None:
+    trie = KeyTrie()
+    for at, pattern in enumerate(("a.#.*.#.*", "a.*.*.#", "a.*.#.*", "a.#.#.*.*", "a.*.#.#.*.#")):
+        trie.add(pattern, ("queue", str(at)))
+    assert len(list(trie.find("a.b.c"))) == len(list(trie.find("a.b.c.d"))) == 5
+    assert list(trie.find("a.b")) == []
+    nodes, todo = 0, [trie]
+    while todo:
+        todo.extend(todo.pop().words.values())
+        nodes += 1
+    assert nodes == len(["", "a", "*", "*", "#"])
+
+
 VALUES: list[Any] = [
     None, True, False, 1, 0, 1.0, float("nan"), "1", "", b"1", Decimal("1.5"), Timestamp(1), [], [1], [True],
     [[1], "x"], {}, {"a": 1}, {"a": [1]},

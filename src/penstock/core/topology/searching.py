@@ -7,6 +7,7 @@ by the words of the bindings, whatever they are.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import groupby
 from typing import TypeAlias, cast
 
 from penstock.core.state.durable import Binding
@@ -33,7 +34,7 @@ class KeyTrie:
 
     def add(self, key: str, end: End) -> None:
         node = self
-        for word in _words(key):
+        for word in _in_one_form(_words(key)):
             if (below := node.words.get(word)) is None:
                 below = node.words[word] = KeyTrie()
             node = below
@@ -79,6 +80,15 @@ _ANY = ("*", "#")
 
 def _words(key: str) -> list[str]:
     return key.split(".") if key else []
+
+
+def _in_one_form(words: list[str]) -> Iterator[str]:
+    """The same pattern, signs that stand beside each other in one order: however they stood, they are one path."""
+    for signs, some in groupby(words, _ANY.__contains__):
+        beside = list(some)
+        yield from (word for word in beside if not signs or word == "*")
+        if signs and "#" in beside:
+            yield "#"
 
 
 def _stand(words: list[str]) -> dict[str, int]:
