@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from decimal import Decimal
+from itertools import product
 from random import Random
 from typing import Any
 
@@ -14,8 +15,9 @@ from penstock.core.state.durable import Binding
 from penstock.core.topology import searching
 from penstock.core.topology.exchange_types import _TYPES
 from penstock.core.topology.searching import HeaderRule, HeaderRules, KeyTrie
-from penstock.core.topology.topology import canonical_table
+from penstock.core.topology.topology import CHANGES_MOST, canonical_table
 from penstock.records.field_tables import Timestamp
+from unit.core.world import World, header
 
 LONGEST = 255
 
@@ -134,3 +136,67 @@ def test_a_key_goes_to_the_end_that_it_always_went_to_and_ends_that_come_take_pa
     for place in range(400):
         index.add(Binding("/", "x", f"late{place}", "queue", "1000"))
     assert any(name.startswith("late") for n in range(8) for _, name in index.ends(f"key-{n}", {}))
+
+
+@pytest.mark.parametrize("kind", sorted(_TYPES))
+def test_what_came_and_went_one_by_one_is_what_is_there(kind: str) -> None:
+    """A bind or an unbind costs no look at all the others: with 20,000 at a topic exchange each took 93 ms."""
+    chance, index, there = Random(kind), _TYPES[kind]({}), dict[Binding, None]()
+    keys = [str(n) for n in range(6)] if kind.startswith("x-") else ["a", "a.b", "#", "a.#", "*.b", "#.*"]
+    tables = ["", *(canonical_table({"x-match": how, **one}) for how in ("any", "all") for one in WANTED)]
+    for step in range(600):
+        one = Binding(
+            "/", "x", f"q{chance.randrange(12)}", chance.choice(["queue", "exchange"]), chance.choice(keys),
+            chance.choice(tables) if kind in ("headers", "topic", "fanout") else "",
+        )  # fmt: skip
+        if one in there:
+            index.remove(one)
+            del there[one]
+        elif len(there) < 80 or step % 7 == 0:
+            index.add(one)
+            there[one] = None
+        elif there:
+            gone = chance.choice(list(there))
+            index.remove(gone)
+            del there[gone]
+        if step % 10 == 0:
+            fresh = _TYPES[kind]({})
+            for binding in there:
+                fresh.add(binding)
+            for key, headers in product(["a", "a.b", "3", "b.c.b", ""], [{}, *WANTED]):
+                assert set(index.ends(key, headers)) == set(fresh.ends(key, headers)), (step, key, headers)
+    for one in there:
+        index.remove(one)
+    assert [*index.ends("a", {}), *index.ends("a", WANTED[0])] == []
+
+
+WANTED: list[dict[str, Any]] = [{"a": 1}, {"a": 1, "b": "x"}, {"b": None}, {"a": [1], "c": True}]
+
+
+def test_an_exchange_that_is_made_anew_has_no_bindings_of_before() -> None:
+    """Also where so much has changed that all are looked at anew, and where nobody has looked meanwhile."""
+    world = World()
+    for name in ("a", "b"):
+        world.declare(name)
+    for changes in (1, CHANGES_MOST + 1):
+        world.core.declare_exchange(world.now, "/", "x", "direct")
+        for number in range(changes):
+            world.core.bind(world.now, "/", "x", "a", "queue", f"k{number}")
+        assert sent(world, "k0") == {"a": 1, "b": 0}
+        world.core.unbind(world.now, "/", "x", "a", "queue", "k0")
+        world.core.bind(world.now, "/", "x", "b", "queue", "k0")
+        world.core.bind(world.now, "/", "x", "b", "queue", "k0")
+        assert sent(world, "k0") == {"a": 0, "b": 1}
+        world.core.unbind(world.now, "/", "x", "b", "queue", "k0")
+        assert sent(world, "k0") == {"a": 0, "b": 0}
+        for number in range(changes):
+            world.core.bind(world.now, "/", "x", "b", "queue", f"m{number}")
+        assert sent(world, "m0") == {"a": 0, "b": 1}
+        world.core.delete_exchange(world.now, "/", "x")
+
+
+def sent(world: World, key: str) -> dict[str, int]:
+    """How many of the queues take a message."""
+    before = {name: world.core.queue("/", name).ready for name in ("a", "b")}
+    world.publish_all((world.core.topic("/", "x", key), header(), b"1"))
+    return {name: world.core.queue("/", name).ready - count for name, count in before.items()}

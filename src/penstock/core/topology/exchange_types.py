@@ -27,7 +27,7 @@ from math import log
 from typing import ClassVar, Literal, TypeAlias, cast
 
 from penstock.core.state.durable import Binding, ExchangeState
-from penstock.core.topology.searching import End, HeaderRule, HeaderRules, Headers, KeyTrie, end_of
+from penstock.core.topology.searching import End, Ends, HeaderRule, HeaderRules, Headers, KeyTrie, end_of
 from penstock.core.topology.topology import (
     DEDUPLICATION_HEADER,
     DELAYED,
@@ -80,6 +80,10 @@ class Index(ABC):
         """One more binding begins at this exchange."""
 
     @abstractmethod
+    def remove(self, binding: Binding) -> None:
+        """One of those that were added is gone."""
+
+    @abstractmethod
     def ends(self, key: str, headers: Headers) -> Iterable[End]:
         """Where the bindings lead for one key and one table of headers; one may come more than once."""
 
@@ -98,23 +102,35 @@ class Index(ABC):
 
 class _Direct(Index):
     def __init__(self, arguments: Headers) -> None:
-        self._keys: dict[str, dict[End, None]] = {}
+        self._keys: dict[str, Ends] = {}
 
     def add(self, binding: Binding) -> None:
-        self._keys.setdefault(binding.key, {})[end_of(binding)] = None
+        self._keys.setdefault(binding.key, Ends()).put(end_of(binding))
+
+    def remove(self, binding: Binding) -> None:
+        _drop(self._keys, binding)
 
     def ends(self, key: str, headers: Headers) -> Iterable[End]:
         return self._keys.get(key, ())
+
+
+def _drop(keys: dict[str, Ends], binding: Binding) -> None:
+    keys[binding.key].drop(end_of(binding))
+    if not keys[binding.key]:
+        del keys[binding.key]
 
 
 class _Fanout(Index):
     passes = "all"
 
     def __init__(self, arguments: Headers) -> None:
-        self._all: dict[End, None] = {}
+        self._all = Ends()
 
     def add(self, binding: Binding) -> None:
-        self._all[end_of(binding)] = None
+        self._all.put(end_of(binding))
+
+    def remove(self, binding: Binding) -> None:
+        self._all.drop(end_of(binding))
 
     def ends(self, key: str, headers: Headers) -> Iterable[End]:
         return self._all
@@ -164,6 +180,9 @@ class _Topic(Index):
     def add(self, binding: Binding) -> None:
         self._trie.add(binding.key, end_of(binding))
 
+    def remove(self, binding: Binding) -> None:
+        self._trie.remove(binding.key, end_of(binding))
+
     def ends(self, key: str, headers: Headers) -> Iterable[End]:
         return self._trie.find(key)
 
@@ -180,6 +199,9 @@ class _Headers(Index):
     def add(self, binding: Binding) -> None:
         self._rules.add(HeaderRule(binding))
         self.by_headers = True
+
+    def remove(self, binding: Binding) -> None:
+        self._rules.remove(binding)
 
     def ends(self, key: str, headers: Headers) -> Iterable[End]:
         return self._rules.find(headers)
@@ -200,6 +222,7 @@ class _Hash(Index):
     passes = "shared"
 
     def __init__(self, arguments: Headers) -> None:
+        self._ends = Ends()
         self._weights: dict[End, int] = {}
         self._order: list[tuple[End, int, bytes]] | None = None  # the same and their names as bytes, in one order
         self._header, self._property = arguments.get(HASH_HEADER), arguments.get(HASH_PROPERTY)
@@ -210,8 +233,17 @@ class _Hash(Index):
         """The one that takes what has this text.  order: ends, with their weights and their names as bytes."""
 
     def add(self, binding: Binding) -> None:
-        end, weight = end_of(binding), int(binding.key) if binding.key.isdecimal() else 1
-        self._weights[end] = self._weights.get(end, 0) + weight
+        end = end_of(binding)
+        self._ends.put(end)
+        self._weights[end] = self._weights.get(end, 0) + _weight(binding)
+        self._order = None
+
+    def remove(self, binding: Binding) -> None:
+        end = end_of(binding)
+        self._ends.drop(end)
+        self._weights[end] -= _weight(binding)
+        if end not in self._ends:
+            del self._weights[end]
         self._order = None
 
     def ends(self, key: str, headers: Headers) -> Iterable[End]:
@@ -277,11 +309,15 @@ class _SuperStream(Index):
 
     def __init__(self, arguments: Headers) -> None:
         self._bindings = 0
-        self._keys: dict[str, dict[End, None]] = {}
+        self._keys: dict[str, Ends] = {}
 
     def add(self, binding: Binding) -> None:
         self._bindings += 1
-        self._keys.setdefault(binding.key, {})[end_of(binding)] = None
+        self._keys.setdefault(binding.key, Ends()).put(end_of(binding))
+
+    def remove(self, binding: Binding) -> None:
+        self._bindings -= 1
+        _drop(self._keys, binding)
 
     def ends(self, key: str, headers: Headers) -> Iterable[End]:
         if not self._bindings:
@@ -292,6 +328,10 @@ class _SuperStream(Index):
     def check_binding(cls, key: str, arguments: Mapping[str, object]) -> None:
         if not _is_number(key):
             raise PreconditionFailed(f"The binding key must be an integer: {key!r}")
+
+
+def _weight(binding: Binding) -> int:
+    return int(binding.key) if binding.key.isdecimal() else 1
 
 
 _WEIGHT_MOST = 999_999_999

@@ -319,9 +319,8 @@ class Router:
         return found
 
     def _index(self, vhost: str, name: str) -> Index | None:
-        for changed in self.topology.touched:
-            self._indexes.pop(changed, None)
-        self.topology.touched.clear()
+        if self.topology.touched:
+            self._keep_up()
         index = self._indexes.get((vhost, name))
         if index is None:
             exchange = self.topology.exchange(vhost, name)
@@ -330,6 +329,16 @@ class Router:
             index = index_of(exchange, self.topology.bindings_from(vhost, name))
             self._indexes[vhost, name] = index
         return index
+
+    def _keep_up(self) -> None:
+        """Bindings have come or gone since somebody looked."""
+        for place, changes in self.topology.touched.items():
+            if changes is None:
+                self._indexes.pop(place, None)
+            elif (index := self._indexes.get(place)) is not None:
+                for binding, there in changes:
+                    (index.add if there else index.remove)(binding)
+        self.topology.touched.clear()
 
     def plan(self, vhost: str, exchange: str, keys: Iterable[str], headers: Headers | None) -> Plan:
         """The plan of a topic; with several keys (CC, BCC), of their union.  By queue id: a route has one form."""

@@ -6,6 +6,7 @@ by the words of the bindings, whatever they are.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby
 from typing import TypeAlias, cast
@@ -23,6 +24,22 @@ def end_of(binding: Binding) -> End:
     return binding.destination_type, binding.destination
 
 
+class Ends(dict[End, int]):
+    """Ends, and how many bindings lead to each."""
+
+    __slots__ = ()
+
+    def put(self, end: End) -> None:
+        self[end] = self.get(end, 0) + 1
+
+    def drop(self, end: End) -> None:
+        """One binding less leads there."""
+        if left := self[end] - 1:
+            self[end] = left
+        else:
+            del self[end]
+
+
 class KeyTrie:
     """Topic bindings by words: `*` is exactly one word, `#` zero or more; both only as whole words."""
 
@@ -30,7 +47,7 @@ class KeyTrie:
 
     def __init__(self) -> None:
         self.words: dict[str, KeyTrie] = {}
-        self.ends: dict[End, None] = {}
+        self.ends = Ends()
 
     def add(self, key: str, end: End) -> None:
         node = self
@@ -38,7 +55,18 @@ class KeyTrie:
             if (below := node.words.get(word)) is None:
                 below = node.words[word] = KeyTrie()
             node = below
-        node.ends[end] = None
+        node.ends.put(end)
+
+    def remove(self, key: str, end: End) -> None:
+        """The inverse of `add`; what leads nowhere any more goes."""
+        path, node = list[tuple[KeyTrie, str]](), self
+        for word in _in_one_form(_words(key)):
+            path.append((node, word))
+            node = node.words[word]
+        node.ends.drop(end)
+        while path and not node.ends and not node.words:
+            node, word = path.pop()
+            del node.words[word]
 
     def find(self, key: str) -> Iterator[End]:
         """Ends of all binding keys that match; one may come more than once.
@@ -103,9 +131,10 @@ def _stand(words: list[str]) -> dict[str, int]:
 class HeaderRule:
     """One binding of a headers exchange."""
 
-    __slots__ = ("any", "end", "wanted")
+    __slots__ = ("any", "binding", "end", "wanted")
 
     def __init__(self, binding: Binding) -> None:
+        self.binding = binding
         arguments = table_of(binding.arguments)
         how = arguments.pop("x-match", "all")
         self.any = how in ("any", "any-with-x")
@@ -133,10 +162,11 @@ FEW = 32
 class HeaderRules:
     """Bindings of a headers exchange by what they want: all of it where one thing is enough, else the rarest of it."""
 
-    __slots__ = ("_count", "_first", "_more", "_rules")
+    __slots__ = ("_count", "_first", "_more", "_places", "_rules")
 
     def __init__(self) -> None:
-        self._rules: list[HeaderRule] = []
+        self._rules: list[HeaderRule | None] = []  # None: it is gone
+        self._places: dict[Binding, int] = {}  # of those that are there
         self._count = 0  # things that they want
         self._first: dict[Wanted, int] = {}  # places of rules; mostly one alone wants a thing
         self._more: dict[Wanted, list[int]] = {}
@@ -148,8 +178,38 @@ class HeaderRules:
         for one in wanted:
             if self._first.setdefault(one, len(self._rules)) != len(self._rules):
                 self._more.setdefault(one, []).append(len(self._rules))
+        self._places[rule.binding] = len(self._rules)
         self._rules.append(rule)
         self._count += len(rule.wanted)
+
+    def remove(self, binding: Binding) -> None:
+        """The inverse of `add`."""
+        at = self._places.pop(binding)
+        rule, self._rules[at] = self._rules[at], None
+        assert rule is not None
+        self._count -= len(rule.wanted)
+        for one in [_NOTHING, *(_wanted(name, value) for name, value in rule.wanted.items())]:
+            self._forget(one, at)
+        if len(self._rules) > 2 * len(self._places) + FEW:
+            self._number_anew()
+
+    def _number_anew(self) -> None:
+        left = [rule for rule in self._rules if rule is not None]
+        self._rules, self._places, self._first, self._more, self._count = [], {}, {}, {}, 0
+        for rule in left:
+            self.add(rule)
+
+    def _forget(self, one: Wanted, at: int) -> None:
+        more = self._more.get(one, [])
+        if self._first.get(one) == at:
+            if more:
+                self._first[one] = more.pop(0)
+            else:
+                del self._first[one]
+        elif (place := bisect_left(more, at)) < len(more) and more[place] == at:
+            del more[place]
+        if not more:
+            self._more.pop(one, None)
 
     def _want(self, one: Wanted) -> int:
         """How many look for this."""
@@ -158,12 +218,12 @@ class HeaderRules:
     def find(self, headers: Headers) -> Iterator[End]:
         """Where those lead that match, in the order in which they came."""
         if self._count <= FEW:
-            return (rule.end for rule in self._rules if rule.matches(headers))
+            return (rule.end for rule in self._rules if rule is not None and rule.matches(headers))
         some = set(self._at(_NOTHING))
         for name, value in headers.items():
             some.update(self._at((name, None, None)), self._at(_wanted(name, value)))
         rules = (self._rules[at] for at in sorted(some))
-        return (rule.end for rule in rules if rule.any or rule.matches(headers))
+        return (rule.end for rule in rules if rule is not None and (rule.any or rule.matches(headers)))
 
     def _at(self, one: Wanted) -> Iterable[int]:
         return (self._first[one], *self._more.get(one, ())) if one in self._first else ()

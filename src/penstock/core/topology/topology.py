@@ -69,14 +69,17 @@ def table_of(text: str) -> dict[str, FieldValue]:
     return cast("dict[str, FieldValue]", as_table(orjson.loads(text))) if text else {}
 
 
+CHANGES_MOST = 256
+"""Bindings that came and went one by one before all of an exchange are looked at anew."""
+
+
 class Topology:
     """Exchanges and bindings, indexed by source and by destination; declared topics."""
 
     def __init__(self) -> None:
         self.version = 0  # rises with each change
-        self.touched: set[tuple[str, str]] = (
-            set()
-        )  # (vhost, exchange) whose bindings or type changed since routing looked
+        # (vhost, exchange) whose bindings changed since routing looked: those that came and went; None: look anew
+        self.touched: dict[tuple[str, str], list[tuple[Binding, bool]] | None] = {}
         self.exchanges: dict[tuple[str, str], ExchangeState] = {}  # declared ones, by (vhost, name)
         self.delaying: frozenset[tuple[str, str]] = frozenset()  # those of type `x-delayed-message`
         self.by_source: dict[tuple[str, str], dict[Binding, None]] = {}
@@ -121,7 +124,7 @@ class Topology:
 
     def declare_exchange(self, vhost: str, name: str, exchange: ExchangeState) -> None:
         self.version += 1
-        self.touched.add((vhost, name))
+        self.touched[vhost, name] = None
         self.exchanges[vhost, name] = exchange
         if exchange.type == DELAYED:
             self.delaying |= {(vhost, name)}
@@ -129,7 +132,7 @@ class Topology:
     def delete_exchange(self, vhost: str, name: str) -> None:
         """EXCHANGE_DELETE: with all bindings from it and to it."""
         self.version += 1
-        self.touched.add((vhost, name))
+        self.touched[vhost, name] = None
         self.exchanges.pop((vhost, name), None)
         self.delaying -= {(vhost, name)}
         self.policies.exchanges.pop((vhost, name), None)
@@ -139,7 +142,7 @@ class Topology:
     def bind(self, binding: Binding) -> None:
         """BIND; the same binding twice is one."""
         self.version += 1
-        self.touched.add((binding.vhost, binding.source))
+        self._touch(binding, there=True)
         self.by_source.setdefault((binding.vhost, binding.source), {})[binding] = None
         end = (binding.vhost, binding.destination_type, binding.destination)
         self.by_destination.setdefault(end, {})[binding] = None
@@ -150,9 +153,18 @@ class Topology:
     def unbind(self, binding: Binding) -> None:
         """UNBIND; a binding that is not there is no error."""
         self.version += 1
-        self.touched.add((binding.vhost, binding.source))
+        self._touch(binding, there=False)
         _drop(self.by_source, (binding.vhost, binding.source), binding)
         _drop(self.by_destination, (binding.vhost, binding.destination_type, binding.destination), binding)
+
+    def _touch(self, binding: Binding, *, there: bool) -> None:
+        """A binding is about to come or to go, unless it has."""
+        if self.has(binding) is not there:
+            changes = self.touched.setdefault((binding.vhost, binding.source), [])
+            if changes is not None:
+                changes.append((binding, there))
+                if len(changes) > CHANGES_MOST:
+                    self.touched[binding.vhost, binding.source] = None
 
     def queue_gone(self, vhost: str, name: str) -> None:
         """QUEUE_DELETE: the bindings that end at the queue go with it."""
