@@ -7,11 +7,9 @@ Commands about more than queues end the server, and a start finds the same.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from inspect import CO_GENERATOR
 from itertools import chain, count
 from types import FrameType
@@ -19,23 +17,18 @@ from typing import NamedTuple
 
 import pytest
 
-from penstock.core.audit_log import Audit
 from penstock.core.commands.transactions import Ending, Transaction
 from penstock.core.effects import Verb
-from penstock.core.publishing.arrivals import Arrivals
-from penstock.core.publishing.published import Published
 from penstock.core.queue.dispatching.consumers import Consumer
 from penstock.core.queue.queue import Queue
 from penstock.expr import compile_filter
-from penstock.log.log import Log
 from penstock.log.simdisk import SimDisk
-from penstock.log.writer import MEMORY
-from penstock.records.entries import Publishes, singly
+from penstock.records.entries import Publishes
 from penstock.records.properties import Properties, encode
 from penstock.server.faults import Told
-from penstock.testing.instance import FakeClock
 from penstock.wire.amqp import methods as m
-from sim.serverkit import PERSISTENT, Life, clock, state_of
+from sim.auditing import audit
+from sim.serverkit import PERSISTENT, Life, clock
 
 STRIDE = int(os.environ.get("PENSTOCK_FAULT_STRIDE", "29"))
 """A fault is planted at the first call of a command, and at every so many after another one; 1: at every call."""
@@ -303,16 +296,6 @@ def after_a_start(scene: Scene, hit: str, name: str) -> dict[str, list[bytes]]:
     return found
 
 
-def audit(disk: SimDisk, clock: FakeClock) -> Sequence[object]:
-    """What is wrong with a log: half of something, for instance."""
-    log, found = Log.open(disk, clock, MEMORY), Audit()
-    for table in log.replay():
-        for batch in table.to_batches():
-            found.feed(batch)
-    log.close(clean=False)
-    return found.finish(state_of(disk, clock)).findings
-
-
 @pytest.mark.parametrize("name", ACTS)
 def test_a_fault_in_a_command_stops_the_queues_that_it_is_about(name: str) -> None:
     for at in chain([1], count(2 + [*ACTS].index(name) % STRIDE, STRIDE)):
@@ -322,139 +305,3 @@ def test_a_fault_in_a_command_stops_the_queues_that_it_is_about(name: str) -> No
         hit, reach = found
         beyond = ACTS[name].beyond or hit.startswith("penstock.core.topology.") or hit in EARLY
         assert reach != "the server" or beyond, f"{hit}: the server ended"
-
-
-# -- what comes again, and who waits
-
-
-BAD = b"bad"
-
-
-def poison(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A batch with a bad message fails once it is in the outbox."""
-    store: Callable[..., int] = Arrivals.store
-
-    def planted(arrivals: Arrivals, batch: Publishes, *more: object) -> int:
-        first = store(arrivals, batch, *more)
-        if BAD in list(batch.bodies):
-            raise Planted
-        return first
-
-    monkeypatch.setattr(Arrivals, "store", planted)
-
-
-@pytest.mark.parametrize("apart", [False, True], ids=["here", "at a door"])
-def test_a_message_that_fails_whenever_it_comes_ends_its_sender_alone(
-    apart: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Those that were decided together with it are tried alone, and nothing of it is in the log."""
-    poison(monkeypatch)
-    life = Life(SimDisk(), clock(), config=CONFIG, apart=apart)
-    good = life.client(confirm=True)
-    for round_ in range(1, 4):
-        bad = life.client(confirm=True)
-        good.publish("plain", f"{round_}".encode())
-        bad.publish("plain", b"before", BAD)
-        life.run()
-        assert [one[:2] for one in good.confirms()] == [(True, round_)]
-        assert bad.closed or any(isinstance(one, m.ConnectionClose) and one.reply_code == 541 for one in bad.got)
-    assert life.engine.faults.fatal is None
-    assert [one.name for one in life.core.stopped] == ["plain"]
-    assert caplog.text.count("has stopped queue 'plain'") == 1, "it is told once"
-    life.kill()
-    assert audit(life.disk, life.clock) == []
-    again = Life(life.disk, life.clock, config=CONFIG)
-    found = again.contents("plain")
-    assert [body for body in found if body != b"before"] == [b"1", b"2", b"3"]
-
-
-def test_a_number_that_is_missing_stays_so_when_what_came_with_it_failed(
-    life: Life, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Refused for now, sent again, failed: a third time it is no duplicate."""
-    core = life.core
-    life.declare("small", **{"x-max-length": 1, "x-overflow": "reject-publish"})
-
-    def sent(body: bytes, sequence: int) -> Published:
-        batch = Publishes(core.topic("/", "", "small"), PERSISTENT, [body])
-        return core.publish(life.engine.now(), batch, publisher="p", sequence=sequence)
-
-    assert sent(b"1", 1).stored == 1
-    assert len(sent(b"2", 2).refused) == 1
-    core.purge_queue(life.engine.now(), core.queue("/", "small"))
-    with monkeypatch.context() as patch:
-        patch.setattr(type(core._publisher), "publish", lambda *_: 1 // 0)
-        told = list[int]()
-        life.engine.faults.run(lambda: sent(b"2", 2), Told("test", lambda: told.append(1)))
-        assert told == [1]
-    assert sent(b"2", 2).stored == 1
-    assert sent(b"2", 2).stored == 0
-    life.run()
-    assert life.contents("small") == [b"2"]
-
-
-def test_who_waits_for_room_or_an_answer_of_a_queue_that_is_stopped_gets_one(
-    life: Life, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    life.declare("narrow", **{"x-max-length": 1, "x-overflow": "block"})
-    first, waits = life.client(confirm=True), life.client(confirm=True)
-    first.publish("narrow", b"1")
-    life.run()
-    waits.publish("narrow", b"2")
-    life.run()
-    assert first.confirms()
-    assert waits.confirms() == []
-    queue, answers = life.core.queue("/", "narrow"), list[int]()
-    life.core.settle_matching(life.engine.now(), queue, compile_filter("/a = 1"), answers.append)
-
-    def purge() -> None:
-        life.core.purge_queue(life.engine.now(), queue)
-
-    monkeypatch.setattr(Queue, "purge", lambda *_: 1 // 0)
-    life.engine.faults.run(purge, Told("test"))
-    assert [one.name for one in life.core.stopped] == ["narrow"]
-    life.run()
-    assert len(waits.confirms()) == 1
-    assert answers == [0]
-    assert life.engine.rooms.waiting == 0
-
-
-def test_a_group_that_a_fault_has_left_is_not_closed(life: Life) -> None:
-    """Half of it would be in the log."""
-    core = life.core
-
-    def fails() -> None:
-        with core.group():
-            core.publish(life.engine.now(), Publishes(core.topic("/", "", "q"), PERSISTENT, [b"x"]))
-            raise Planted
-
-    with pytest.raises(Planted):
-        fails()
-    assert not any(isinstance(one, Publishes) for one in singly(core.journal))
-    assert not core.whole_after(Planted())
-    life.kill()
-
-
-@pytest.mark.parametrize("late", ["publish", "settle"])
-def test_what_was_done_before_at_the_same_instant_stays(late: str, life: Life, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A message whose publisher may have been told is in the log, whatever fails next."""
-    core, now = life.core, life.engine.now()
-    life.declare("more")
-
-    def sent(queue: str) -> Published:
-        return core.publish(now, Publishes(core.topic("/", "", queue), PERSISTENT, [b"x"]))
-
-    first = sent("q")
-    with monkeypatch.context() as patch:
-        patch.setattr(type(core), "_make_levels" if late == "publish" else "_touch", lambda *_: 1 // 0)
-        patch.setattr(core._publisher, "raised", {core.queue("/", "more")})
-        work = (
-            partial(sent, "more")
-            if late == "publish"
-            else partial(core.settle, now, core.queue("/", "q"), [], Verb.ACK)
-        )
-        with contextlib.suppress(ZeroDivisionError):
-            life.engine.faults.run(work, Told("test"))
-    messages = [one for one in singly(core.journal) if isinstance(one, Publishes)]
-    assert [one.first for one in messages] == [first.first]
-    life.kill()
