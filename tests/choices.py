@@ -18,6 +18,12 @@ USUAL = 1
 SEED = int(os.environ.get("PENSTOCK_SEED", "0")) or (USUAL if EFFORT == 1 else random.randrange(1, 1 << 30))
 """What `PENSTOCK_SEED` says; a failure names it."""
 
+
+def examples(many: int) -> int:
+    """Of so many that hypothesis makes of a test in a thorough run: a usual run makes half of them, a hunt more."""
+    return many * EFFORT if EFFORT > 1 else (many + 1) // 2
+
+
 PATIENCE = 1_000
 """Schedules of a hunt that are tried besides, until all has happened that must: what comes in one of 33 is missing in
 so many by chance once in 10^13."""

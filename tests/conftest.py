@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from xdist.scheduler import LoadScopeScheduling
 
-from choices import EFFORT
+from choices import EFFORT, examples
 from costs import Costs
 from forked import with_loaded_children
 from penstock.core.commands.containing import Containing
@@ -27,7 +27,7 @@ PHASES = [phase for phase in Phase if phase is not Phase.shrink or "PENSTOCK_UNS
 settings.register_profile(
     "penstock",
     deadline=None,  # a shared machine pauses; a slow example is no failure
-    max_examples=100 * EFFORT,
+    max_examples=examples(100),
     derandomize=EFFORT == 1,  # as all choices: a usual run makes those of every usual run, a hunt makes new ones
     phases=PHASES,
     suppress_health_check=[HealthCheck.too_slow],

@@ -7,6 +7,7 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from choices import examples
 from penstock.testing import Broker
 
 CONFIG = {
@@ -38,7 +39,7 @@ def drained(broker: Broker, queue: str) -> list[bytes]:
     return [message.body for message in broker.subscribe(queue, max_backlog=None).take()]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(steps=st.lists(STEP, max_size=25), seed=st.integers(0, 999))
 def test_each_end_of_a_message_is_told_once(steps: list[tuple[str, int]], seed: int) -> None:
     published = 0

@@ -9,6 +9,7 @@ from dataclasses import replace
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from choices import examples
 from penstock.core.state.capture import held_from, needed_pairs
 from penstock.core.state.durable import DurableState, canonical
 from penstock.core.state.fold import Fold
@@ -63,7 +64,7 @@ def messages(log: Log) -> dict[int, bytes]:
     return out
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(max_examples=examples(60), suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(st.lists(st.integers(0, 255), min_size=60, max_size=400), st.integers(0, 1 << 30))
 def test_a_compacted_log_folds_and_reads_as_the_whole_one(numbers: list[int], seed: int) -> None:
     history, chance = History(numbers), random.Random(seed)

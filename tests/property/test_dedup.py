@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from choices import examples
 from penstock.core.effects import Verb
 from penstock.core.queue import dedup
 from penstock.core.queue.dedup import Window
@@ -45,7 +46,7 @@ class Model:
             self.taken[key] = time
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150))
 @given(
     st.sampled_from([(10, False), (0, True), (10, True)]), st.sampled_from([None, 1, 3]), st.booleans(),
     st.lists(STEPS, max_size=20),
@@ -89,7 +90,7 @@ def test_any_history_agrees_with_the_model(
         assert folded == world.folded(3)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50))
 @given(st.lists(st.tuples(st.integers(1, 60), st.integers(0, 3)), max_size=300))
 def test_a_packed_window_has_what_a_table_has(taken: list[tuple[int, int]]) -> None:
     with pytest.MonkeyPatch.context() as patch:
@@ -124,7 +125,7 @@ def test_a_window_holds_so_many_keys_and_few_bytes_each() -> None:
         assert packed.has(400_000, 400_001, 1 << 40)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100))
 @given(st.lists(st.lists(st.integers(0, 4), min_size=1, max_size=7), max_size=6), st.integers(1, 3), st.booleans())
 def test_a_batch_is_decided_as_its_messages_one_by_one(batches: list[list[int]], length: int, ring: bool) -> None:
     worlds = World(), World()

@@ -13,6 +13,7 @@ from array import array
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from choices import examples
 from penstock.core.effects import Fetch, Verb
 from penstock.core.queue.queue import Queue
 from penstock.core.state.durable import canonical
@@ -129,7 +130,7 @@ class Side:
         return out
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80))
 @given(st.data(), st.lists(STEPS, min_size=1, max_size=12))
 def test_a_batch_to_queues_of_any_kind_is_decided_as_its_messages_one_by_one(
     data: st.DataObject, steps: list[tuple[str, list[int]]]

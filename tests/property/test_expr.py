@@ -6,9 +6,10 @@ import json
 import math
 import re
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from choices import examples
 from penstock import errors, expr
 from penstock.expr.functions import FUNCTIONS
 
@@ -249,7 +250,7 @@ def comparable(value: object) -> object:
     return (type(value).__name__, "NaN" if value != value else value)
 
 
-@settings(max_examples=500, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(500))
 @given(tree=TREES, records=st.lists(RECORDS, min_size=1, max_size=3))
 def test_compiled_equals_interpreted(tree: tuple[object, ...], records: list[dict[str, object]]) -> None:
     text = spell(tree)
@@ -285,7 +286,7 @@ TOKENS = st.sampled_from(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300))
 @given(
     text=st.one_of(st.lists(TOKENS, max_size=25).map("".join), st.lists(TOKENS, max_size=25).map(" ".join), st.text())
 )
@@ -305,7 +306,7 @@ def test_random_text_is_an_expression_or_an_expression_error(text: str) -> None:
 CALLS = st.sampled_from([name for name in sorted(FUNCTIONS) if name not in ("REGEXP_REPLACE", "REGEXP_MATCH")])
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300))
 @given(
     name=CALLS,
     arguments=st.lists(
@@ -324,7 +325,7 @@ def test_functions_never_raise(name: str, arguments: list[object]) -> None:
         assert INT_MIN <= found <= INT_MAX
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200))
 @given(pattern=st.text(alphabet="ab(?)*+[]{}1,\\.^$|:=!<>é", max_size=12), value=st.text(alphabet="abé1", max_size=8))
 def test_random_patterns_are_patterns_or_errors(pattern: str, value: str) -> None:
     try:
@@ -334,7 +335,7 @@ def test_random_patterns_are_patterns_or_errors(pattern: str, value: str) -> Non
     assert isinstance(found.matches(value), bool)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300))
 @given(body=st.binary(max_size=40), header=st.binary(max_size=40))
 def test_random_messages_never_raise(body: bytes, header: bytes) -> None:
     text = "/a = 1 OR /@headers/x = 1 OR /@properties/type LIKE 'x' OR CORRELATION_ID() = 'y' OR /a/b[1] < 5"

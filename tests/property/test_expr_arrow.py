@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from choices import examples
 from penstock import expr
 from penstock.expr import row_selection as selecting
 from penstock.expr.batches import batch_of
@@ -38,7 +39,7 @@ def columns(draw: st.DrawFn) -> list[dict[str, object]]:
     return [{name: held[name][at] for name in NAMES} for at in range(count)]
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(200))
 @given(tree=TREES, records=st.one_of(columns(), st.lists(RECORDS, min_size=1, max_size=4)))
 def test_arrow_equals_python(tree: tuple[object, ...], records: list[dict[str, object]]) -> None:
     text = spell(tree)
@@ -87,7 +88,7 @@ CALLS = st.recursive(
 )
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(300))
 @given(text=CALLS, records=st.one_of(columns(), st.lists(RECORDS, min_size=1, max_size=4)))
 def test_arrow_equals_python_in_calls_of_every_function(text: str, records: list[dict[str, object]]) -> None:
     bodies = [json.dumps(record).encode() for record in records]
@@ -160,7 +161,7 @@ def spellings(draw: st.DrawFn) -> bytes:
     return text.encode()
 
 
-@settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(250))
 @given(
     conditions=st.lists(CONDITIONS, min_size=1, max_size=3),
     joint=st.sampled_from([" AND ", " OR "]),
@@ -177,7 +178,7 @@ def test_shapes_never_lose_a_match(conditions: list[str], joint: str, bodies: li
         assert [found for found, wanted in zip(fits, expected, strict=True) if wanted and not found] == []
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=examples(10))
 @given(
     bodies=st.lists(spellings(), min_size=selecting.SAMPLE + 1, max_size=selecting.SAMPLE + 20), at=st.integers(0, 5)
 )

@@ -9,6 +9,7 @@ import pyarrow as pa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from choices import examples
 from penstock.config.queue_arguments import read_policy
 from penstock.core import sizes
 from penstock.core.commands import life
@@ -357,7 +358,7 @@ class History:
             self.world.core.captured(snapshot)
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(max_examples=examples(150), suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(st.lists(st.integers(0, 255), min_size=30, max_size=500), st.integers(1, 9))
 def test_fold_equals_life(numbers: list[int], tables: int) -> None:
     history = History(numbers)

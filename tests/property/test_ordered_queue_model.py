@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, rule
 
+from choices import examples
 from penstock.core.effects import Purpose, Rate, Scan, Sink
 from penstock.core.queue.order import pool, ranking, ranks, sorted_rows, standing
 from penstock.core.queue.order import priority as priority_order
@@ -392,7 +393,7 @@ class OrderedMachine(QueueMachine):
 
 
 OrderedMachine.TestCase.settings = settings(
-    max_examples=100,
+    max_examples=examples(100),
     stateful_step_count=40,
     deadline=None,
     report_multiple_bugs=False,

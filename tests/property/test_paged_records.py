@@ -8,9 +8,10 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from choices import examples
 from penstock.core.arena import Move
 from penstock.core.sow import index as index_module
 from penstock.core.sow.index import Index
@@ -51,7 +52,7 @@ class PagedIndex(Index):
         super().expire(numbers, now)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100))
 @given(PUTS, st.integers(0, 2**32))
 def test_a_paged_index_is_a_dict(steps: list[tuple[str, int, int]], seed: int) -> None:
     with patch.object(index_module, "LEAF", 16), patch.object(test_sow_model, "Index", PagedIndex):
@@ -69,7 +70,7 @@ def paged_config() -> dict[str, object]:
     }  # fmt: skip
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(15))
 @given(STEPS)
 def test_paged_records_are_those_of_a_dict(steps: list[tuple[str, Any, Any, Any]]) -> None:
     model = Model()

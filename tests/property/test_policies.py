@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from choices import examples
 from penstock.config.queue_arguments import read_policy
 from penstock.core.state.durable import DurableState, canonical
 from penstock.records.queue_settings import AddressSetting, QueueSettings
@@ -179,13 +180,13 @@ class History:
         self.world.restart(clean=bool(self.next(2)))
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(max_examples=examples(200), suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(st.lists(st.integers(0, 255), min_size=20, max_size=300), st.integers(1, 9))
 def test_settings_in_force_follow_from_what_there_is(numbers: list[int], tables: int) -> None:
     follows(numbers, tables)
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(max_examples=examples(100), suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(st.lists(st.integers(0, 255), min_size=20, max_size=200), st.integers(1, 9))
 def test_they_follow_where_a_change_goes_in_portions(numbers: list[int], tables: int) -> None:
     with pytest.MonkeyPatch.context() as patch:

@@ -8,6 +8,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
+from choices import examples
 from penstock.core.effects import Purpose, Scan, Swept, Verb
 from penstock.core.queue.dispatching.consumers import Credit
 from penstock.core.queue.dispatching.joining import replace
@@ -174,7 +175,7 @@ class SettlingMachine(QueueMachine):
 
 
 SettlingMachine.TestCase.settings = settings(
-    max_examples=30,
+    max_examples=examples(30),
     stateful_step_count=40,
     deadline=None,
     report_multiple_bugs=False,

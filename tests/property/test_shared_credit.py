@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from choices import examples
 from penstock.core.effects import Verb
 from penstock.core.queue.dispatching.consumers import Consumer, Credit
 from penstock.core.queue.dispatching.joining import replace
@@ -181,7 +182,7 @@ class House:
     first=[Subscribing(queue, credit, None, False, 0) for queue, credit in ((0, 0), (0, 0), (1, 1), (2, 1), (1, 0))],
     model="proportional", limits=(2, 1), queue_room=0, whole=True,
 )  # fmt: skip
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 def test_a_batch_is_its_messages_one_at_a_time(
     steps: list[Step], first: list[Subscribing], model: str, limits: tuple[int, int], queue_room: int, whole: bool,
 ) -> None:  # fmt: skip

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from choices import examples
 from penstock.core.sow.select import merge
 from penstock.testing import Broker
 
@@ -59,7 +60,7 @@ class Reader:
             assert {key: json.loads(body) for key, body in kept.items()} == found, name
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(60))
 @given(STEPS)
 def test_what_is_told_adds_up_to_what_is_there(steps: list[tuple[str, int, int]]) -> None:
     with Broker(CONFIG) as broker:

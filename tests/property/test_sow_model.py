@@ -8,9 +8,10 @@ from typing import Any
 from unittest.mock import patch
 
 import numpy as np
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from choices import examples
 from penstock.core.sow import index as index_module
 from penstock.core.sow.index import Index
 from penstock.core.state.fold import Fold
@@ -66,7 +67,7 @@ class Model:
         return {key: body for (name, key), (body, _) in self.records.items() if name == topic}
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(25))
 @given(STEPS)
 def test_records_are_those_of_a_dict(steps: list[tuple[str, Any, Any, Any]]) -> None:
     model = Model()
@@ -160,7 +161,7 @@ PUTS = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150))
 @given(PUTS, st.integers(0, 2**32))
 def test_an_index_is_a_dict(steps: list[tuple[str, int, int]], seed: int) -> None:
     with patch.object(index_module, "LEAF", 16):

@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from choices import examples
 from penstock.core import view_contributions
 from penstock.core.view_groups import Elements, View, body_of
 from penstock.expr.view_definition import Definition
@@ -126,7 +127,7 @@ class Kept(RuleBasedStateMachine):
 
 
 KeptTest = Kept.TestCase
-KeptTest.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
+KeptTest.settings = settings(max_examples=examples(40), stateful_step_count=25, deadline=None)
 
 CONFIG: dict[str, Any] = {
     "queue": [
@@ -245,7 +246,7 @@ class OverAQueue(RuleBasedStateMachine):
 
 OverAQueueTest = OverAQueue.TestCase
 OverAQueueTest.settings = settings(
-    max_examples=12, stateful_step_count=20, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=examples(12), stateful_step_count=20, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 
 

@@ -6,6 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from choices import examples
 from unit.memory.world import ModelLine, World
 
 
@@ -92,4 +93,4 @@ class Linked(RuleBasedStateMachine):
 
 
 TestLinked = Linked.TestCase
-TestLinked.settings = settings(deadline=None, max_examples=60, stateful_step_count=40)
+TestLinked.settings = settings(max_examples=examples(60), stateful_step_count=40)
