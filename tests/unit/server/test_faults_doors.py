@@ -5,6 +5,7 @@ One row a place.  Clients of another door go on, leases are back, and a start ha
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -12,12 +13,14 @@ import pytest
 
 from penstock.log.simdisk import SimDisk
 from penstock.server.amqp import way
-from penstock.server.amqp.door import AmqpDoor
+from penstock.server.amqp.door import AmqpDoor, Reading
 from penstock.server.amqp.doorway import Doorway
 from penstock.server.amqp.incoming import Incoming
+from penstock.server.amqp.links import AmqpLink
 from penstock.server.doors.line import Broken
 from penstock.server.engine import Engine
 from penstock.server.faults import TOLD, reports
+from penstock.server.listening import patient
 from penstock.wire.amqp import methods as m
 from sim.serverkit import Beside, Client, Content, Life, clock
 
@@ -152,3 +155,39 @@ def test_a_fault_in_what_a_door_says_ends_one_client_or_that_door(name: str, mon
     last = Life(life.disk, life.clock, apart=False)
     assert last.contents("q") in ([b"1"], [])
     assert b"4" in last.contents("beside")
+
+
+async def test_a_client_here_whose_session_cannot_begin_is_closed_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    life = Life(SimDisk(), clock(), apart=False)
+    other = life.client()
+
+    class Transport:
+        aborted = False
+
+        def write(self, data: bytes) -> None: ...
+
+        def set_write_buffer_limits(self, high: int, low: int) -> None: ...
+
+        def get_extra_info(self, name: str) -> tuple[str, int] | None:
+            return ("127.0.0.1", 5672) if name == "sockname" else None
+
+        def abort(self) -> None:
+            self.aborted = True
+
+    guards = patient(asyncio.get_running_loop()).guards
+    link = AmqpLink(life.door.greet, guards.of("amqp").enter("127.0.0.1", 5000, print))
+    transport = Transport()
+    with monkeypatch.context() as patch:
+        patch.setattr(Reading, "__init__", lambda *_: 1 // 0)
+        link.connection_made(transport)  # type: ignore[arg-type]
+    assert transport.aborted
+    link.data_received(b"AMQP")
+    link.pause_writing()
+    link.resume_writing()
+    link.session.connection_lost()
+    assert life.engine.faults.fatal is None
+    assert life.engine.faults.ended == 1
+    other.method(m.QueueDeclare(queue="q"))
+    life.run()
+    assert other.take(m.QueueDeclareOk)
+    life.kill()

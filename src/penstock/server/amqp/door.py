@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING
 from penstock.memory import Held
 from penstock.records.rights import MONITORING
 from penstock.server.amqp.connection import Connection
-from penstock.server.amqp.links import AmqpLink, Came
+from penstock.server.amqp.links import AmqpLink, Came, Conversing, Unheard
 from penstock.server.amqp.publishers import Publishers
 from penstock.server.amqp.session import Outgoing
+from penstock.server.faults import Told
 from penstock.server.listening import bind
 from penstock.version import __version__
 from penstock.wire.amqp import events, methods
@@ -205,14 +206,14 @@ class AmqpDoor:
     def open(self, sockets: Sequence[socket.socket]) -> tuple[str, int]:
         """Accept who waits at these listening sockets, and who comes; returns the first one's address."""
         assert self._entry is not None
-        listener = self._entry.listener("amqp", lambda stranger: AmqpLink(self.open_session, stranger))
+        listener = self._entry.listener("amqp", lambda stranger: AmqpLink(self.greet, stranger))
         self._listeners.append(listener)
         return listener.open(sockets)
 
     def open_tls(self, sockets: Sequence[socket.socket], keeper: Keeper) -> tuple[str, int]:
         """The same for clients with TLS."""
         assert self._entry is not None
-        listener = self._entry.listener("amqps", lambda stranger: AmqpLink(self.open_session, stranger), keeper.current)
+        listener = self._entry.listener("amqps", lambda stranger: AmqpLink(self.greet, stranger), keeper.current)
         self._listeners.append(listener)
         return listener.open(sockets)
 
@@ -225,6 +226,14 @@ class AmqpDoor:
         """connection.close 320 to everybody."""
         for session in list(self.sessions):
             session.close_by_server(320, text)
+
+    def greet(self, came: Came) -> Conversing:
+        """A connection came; one whose session cannot begin is closed, and it alone."""
+        try:
+            return self.open_session(came)
+        except Exception as error:  # noqa: BLE001 - the border of each client
+            self.engine.faults.contain(error, Told("amqp", came.link.abort), sure=True)
+            return Unheard()
 
     def open_session(self, came: Came) -> Reading:
         """A connection came."""

@@ -156,6 +156,20 @@ class Connect(Protocol):
     def __call__(self, came: Came, /) -> Conversing: ...
 
 
+class Unheard:
+    """In place of a session that a fault has kept from beginning: its link is being closed."""
+
+    def receive(self, data: bytes) -> int:
+        """Nobody hears it."""
+        return 0
+
+    def pause_writing(self) -> None: ...
+
+    def resume_writing(self) -> None: ...
+
+    def connection_lost(self) -> None: ...
+
+
 class AmqpLink(asyncio.Protocol):
     """The asyncio transport of one session."""
 
