@@ -202,8 +202,7 @@ class Operating:
     def usable(self) -> Engine:
         """LogBroken when nothing that is decided would last."""
         engine = self.engine
-        if engine.broken is not None:
-            raise LogBroken(f"the log is broken: {engine.broken}")
+        engine.usable()
         return engine
 
     async def durable(self, lsn: int) -> None:

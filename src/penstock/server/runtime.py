@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from penstock.errors import LogBroken
+from penstock.errors import DiskFull, Draining, LogBroken, PenstockError
 from penstock.memory import ReadCold, Relief, merged
 from penstock.memory.caches import Caches
 from penstock.memory.loader import Loader
@@ -225,6 +225,23 @@ class Runtime(ABC):
             self.read_cold(chunk, answer)
         else:
             self.read_cold(as_chunk(missing), lambda rows: answer(merged(present, rows)))
+
+    # -- what is refused
+
+    def usable(self) -> None:
+        """LogBroken where nothing that is decided would last."""
+        if self.broken is not None:
+            raise LogBroken(f"the log is broken: {self.broken}")
+
+    def refusal(self, *, new: bool = False) -> PenstockError | None:
+        """Why no message can be taken at present, if so.  new: it is no part of work that is under way."""
+        if self.broken is not None:
+            return LogBroken(f"the log is broken: {self.broken}")
+        if self.log.room.full:
+            return DiskFull(self.log.room.why_full())
+        if new and self.core.draining:
+            return Draining("the server drains: it takes no new messages")
+        return None
 
     # -- publishers
 

@@ -10,7 +10,6 @@ from penstock.errors import DiskFull
 from penstock.log.simdisk import SimDisk
 from penstock.log.writer import MEMORY
 from penstock.server.alarms import Alarms
-from penstock.server.flight.publish import refusal
 from sim.serverkit import Life, clock
 
 MIB = 1 << 20
@@ -39,7 +38,7 @@ def test_a_full_disk_is_told_when_it_begins_and_when_it_is_over(caplog: pytest.L
         alarms.beat()
     [line] = lines(caplog)
     assert line.startswith("alarm disk_full: the log has no room: the disk of server.data has ")
-    refused = refusal(life.engine)
+    refused = life.engine.refusal()
     assert isinstance(refused, DiskFull)
     assert str(refused) in line
     assert str(refused).endswith(" KiB free, and publishes are taken again from 512 KiB on")

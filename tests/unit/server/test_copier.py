@@ -131,7 +131,7 @@ def test_chunks_keep_their_places_when_the_disk_is_full_for_a_while(monkeypatch:
     """The chunk after the one that is refused would find room, and is not handed over."""
     house = House([b"%d" % row for row in range(6)])
     refusals = iter([None, DiskFull("full"), DiskFull("full"), None, None, DiskFull("full")])
-    monkeypatch.setattr(copier, "refusal", lambda engine: next(refusals, None))
+    monkeypatch.setattr(house.life.engine, "refusal", lambda: next(refusals, None))
     monkeypatch.setattr(copier, "SPACE_POLL_S", 0)
     answer = house.copier.finish("query", 0)
     while not answer.given:

@@ -227,7 +227,7 @@ def test_what_is_there_already_is_answered_when_it_is_durable() -> None:
         waiting = list[Callable[[], None]]()
         engine = SimpleNamespace(
             core=SimpleNamespace(last_lsn=7, effects=[]), log=SimpleNamespace(durable=6), broken=None, on_broken=[],
-            arm=lambda: None, when_answerable=lambda since, lsn, done: waiting.append(done),
+            arm=lambda: None, usable=lambda: None, when_answerable=lambda since, lsn, done: waiting.append(done),
         )  # fmt: skip
         operating = Operating(cast("Server", SimpleNamespace(engine=engine, serving=True)))
         answer = asyncio.ensure_future(operating.decide(lambda: "there"))

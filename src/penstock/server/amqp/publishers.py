@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 from penstock.core.effects import Verb
 from penstock.core.publishing.published import Published
 from penstock.core.queue.queue import queue_of
-from penstock.errors import DiskFull, Draining, Refused
+from penstock.errors import Refused
 from penstock.records.entries import Publishes
 from penstock.records.one_or_each import one_or_each
 from penstock.server.amqp.holding import DiskAlarm, Holding
@@ -249,13 +249,8 @@ class Publishers:
 
     def refusal(self) -> Refused | None:
         """Why no message can be taken at present, if so."""
-        if self.engine.broken is not None:
-            return Refused(f"the log is broken: {self.engine.broken}")
-        if self.engine.log.room.full:
-            return DiskFull(self.engine.log.room.why_full())
-        if self.engine.core.draining:
-            return Draining("the server drains: it takes no new messages")
-        return None
+        why = self.engine.refusal(new=True)
+        return why if why is None or isinstance(why, Refused) else Refused(str(why))
 
     def confirm(self, confirms: Iterable[tuple[Channel, int]]) -> None:
         """Of each of these channels everything up to a number is durable: told once a channel and commit."""

@@ -22,7 +22,6 @@ from penstock.errors import DiskFull, Unavailable
 from penstock.records.entries import Publishes
 from penstock.server.flight.decided import Chunk, GroupLimits, check_parts, chunk_publishes, chunks_of
 from penstock.server.flight.handover import Answer
-from penstock.server.flight.publish import refusal
 
 if TYPE_CHECKING:
     from penstock.core.state.pending import DecidedState
@@ -138,7 +137,7 @@ class Copier:
         engine = self._engine
         if not self._handover.has_room(partial(self._decide, query, chunk, before), taken):
             return
-        why = refusal(engine)
+        why = engine.refusal()
         if why is not None:
             raise why
         publishes = chunk_publishes(engine, chunk)

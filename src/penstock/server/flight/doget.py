@@ -28,7 +28,7 @@ import pyarrow as pa
 from penstock.core.sow.select import SelectList, narrowed_select, order_of, parse_select
 from penstock.core.streams import Link
 from penstock.core.view_groups import body_of
-from penstock.errors import AccessRefused, InvalidArgument, LogBroken, Unavailable
+from penstock.errors import AccessRefused, InvalidArgument, Unavailable
 from penstock.expr.group_rows import key_text
 from penstock.history.history import Batches, History
 from penstock.records.message_types import JSON, MESSAGE_TYPE, TYPE_IN_SCHEMA, typed
@@ -121,8 +121,7 @@ class Viewing:
 
         Unavailable where a fault keeps the view from that.
         """
-        if self._engine.broken is not None:
-            raise LogBroken(f"the log is broken: {self._engine.broken}")
+        self._engine.usable()
         shown.when_current(lambda: answer.give(shown.held()), answer.fail)
 
     def _gather(self, caller: Caller, wanted: Sow, view: View, bodies: list[bytes] | None) -> None:

@@ -282,8 +282,7 @@ class Aside:
 
     def usable(self) -> None:
         """LogBroken where nothing that is decided would last."""
-        if self._engine.broken is not None:
-            raise LogBroken(f"the log is broken: {self._engine.broken}")
+        self._engine.usable()
 
     def later(self, begin: Callable[[Callable[[Queue | None, T], None]], None]) -> T:
         """What the core tells by and by whom `begin` hands to it, with the queue of which some may have died."""

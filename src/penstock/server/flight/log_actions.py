@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from penstock.core.sow.keyed import Removal, numbers_of, steps
-from penstock.errors import AccessRefused, InvalidArgument, LogBroken, NotFound
+from penstock.errors import AccessRefused, InvalidArgument, NotFound
 from penstock.history.history import History, names_wanted
 from penstock.history.view import listing
 from penstock.log.catalog import Span, cuts
@@ -29,7 +29,6 @@ from penstock.records.rights import ADMINISTERS, LOGIN, MONITORS, USES, Right
 from penstock.server.flight.calls import Caller, Calls
 from penstock.server.flight.connections import host_and_port
 from penstock.server.flight.gatekeeper import Action, Body, Gatekeeper, Reply, Table, type_of
-from penstock.server.flight.publish import refusal
 from penstock.server.flight.record_rows import hold
 from penstock.server.flight.sink_actions import SinkActions
 from penstock.server.judging import asked_by
@@ -100,7 +99,7 @@ class Actions(SinkActions):
         engine, calls = self.engine, self.calls
 
         def work() -> Reply:
-            why = refusal(engine)
+            why = engine.refusal()
             return {
                 "status": "broken" if engine.broken is not None else "full" if why is not None else status(engine),
                 "why": str(why) if why is not None else None,
@@ -215,8 +214,7 @@ class Locating:
         self, caller: Caller, vhost: str, exchange: str, topic: str | None, pattern: str | None, queue: str | None
     ) -> str | None:
         """Why this user, or anybody, is not to read files.  AccessRefused for who may read nothing of it."""
-        if self._engine.broken is not None:
-            raise LogBroken(f"the log is broken: {self._engine.broken}")
+        self._engine.usable()
         limited = caller.rights is not None and partly(caller.rights, vhost, exchange, topic, pattern, queue)
         find = self._engine.core.find_queue
         if queue is not None and self._handover.call(lambda: find(vhost, queue), caller.gone, durable=False) is None:

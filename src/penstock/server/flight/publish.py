@@ -22,7 +22,7 @@ import orjson
 
 from penstock.core.queue import refusing
 from penstock.core.sow.rows import LARGE
-from penstock.errors import DiskFull, Draining, InvalidArgument, LogBroken, PenstockError, Refused, Unavailable
+from penstock.errors import InvalidArgument, PenstockError, Refused, Unavailable
 from penstock.records.entries import Publishes, Topic
 from penstock.records.message_bodies import lengths, listed
 from penstock.records.one_or_each import bytes_of, rows_at
@@ -56,17 +56,6 @@ DELTAS_AT_ONCE = 500
 
 KEYED_HERE = 250
 """Rows whose keys are worked out between two breaths; fewer are left to the loop."""
-
-
-def refusal(engine: Engine, *, new: bool = False) -> PenstockError | None:
-    """Why no message can be taken at present, if so.  new: it is no part of work that is under way."""
-    if engine.broken is not None:
-        return LogBroken(f"the log is broken: {engine.broken}")
-    if engine.log.room.full:
-        return DiskFull(engine.log.room.why_full())
-    if new and engine.core.draining:
-        return Draining("the server drains: it takes no new messages")
-    return None
 
 
 def to_publishes(engine: Engine, upload: Upload, vhost: str, exchange: str) -> Publishes:
@@ -243,7 +232,7 @@ class Publishing:
         later = partial(self._decide, command, upload, keyed, sequence, before, waiter=waiter)
         if not self._handover.has_room(later, answer):
             return
-        if (why := refusal(engine, new=True)) is not None:
+        if (why := engine.refusal(new=True)) is not None:
             raise why
         batch = to_publishes(engine, upload, command.vhost, command.exchange)
         if before is not None:

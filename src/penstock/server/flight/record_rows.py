@@ -20,7 +20,6 @@ import pyarrow as pa
 
 from penstock.core.queue.places import AVAILABLE
 from penstock.core.sow.select import order_of
-from penstock.errors import LogBroken
 from penstock.history.history import Batches, History, Past
 from penstock.records.compute import lsns_of
 from penstock.records.dataclass import dataclass
@@ -48,8 +47,7 @@ class Held:
 def hold(engine: Engine, command: Sow) -> Callable[[], Held]:
     """References to what there is now, on the loop; the rest in any thread."""
     core = engine.core
-    if engine.broken is not None:
-        raise LogBroken(f"the log is broken: {engine.broken}")
+    engine.usable()
     name = command.vhost, command.exchange, command.topic
     if not sow_of_queue(core, command):
         sow = core.sow(*name)

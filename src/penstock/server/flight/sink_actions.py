@@ -20,7 +20,6 @@ from penstock.server.flight.calls import Caller
 from penstock.server.flight.decided import Chunk, Dropping, alike, chunk_publishes, chunks_of, staged_publishes, texts
 from penstock.server.flight.gatekeeper import Action, Gatekeeper, Table
 from penstock.server.flight.handover import Answer
-from penstock.server.flight.publish import refusal
 from penstock.server.flight.sink_stages import Found, anybodys, parts_of
 from penstock.server.flight.stage_files import path_of
 from penstock.server.flight.stream_actions import BATCH, ORIGIN, Reply, StreamActions
@@ -325,7 +324,7 @@ class SinkActions(StreamActions):
         parts: list[DecidedPart] = []
 
         def job(answer: Answer[Committed | None]) -> None:
-            why = refusal(self.engine, new=not asked.settle)
+            why = self.engine.refusal(new=not asked.settle)
             if why is not None:
                 raise why
             if asked.behind:
@@ -424,7 +423,7 @@ class SinkActions(StreamActions):
         engine = self.engine
         if not self._handover.has_room(partial(self._commit, asked, uploads, before), answer):
             return
-        why = refusal(engine, new=not asked.settle)
+        why = engine.refusal(new=not asked.settle)
         if why is not None:
             raise why
         self._refuse_unkept(asked)

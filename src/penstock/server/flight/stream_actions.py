@@ -17,7 +17,7 @@ from penstock.core.queue.places import AVAILABLE
 from penstock.core.state.lsns import Ints
 from penstock.core.streams import Resumed
 from penstock.core.streams.stream_table import Range, available, difference
-from penstock.errors import InvalidArgument, LogBroken, NotFound
+from penstock.errors import InvalidArgument, NotFound
 from penstock.history.reach import Limits, Measured
 from penstock.records.chunks import Chunk
 from penstock.records.rights import LOGIN, USES
@@ -111,8 +111,8 @@ class StreamActions:
         """Run on the loop; answered when what was decided is durable."""
 
         def checked() -> T:
-            if durable and self.engine.broken is not None:
-                raise LogBroken(f"the log is broken: {self.engine.broken}")
+            if durable:
+                self.engine.usable()
             return work()
 
         return self._handover.call(checked, caller.gone, durable=durable)

@@ -18,7 +18,7 @@ from penstock.core.effects import Verb
 from penstock.core.publishing.published import read_traits
 from penstock.core.queue import refusing
 from penstock.core.queue.places import AVAILABLE, leased
-from penstock.errors import AccessRefused, DiskFull, Draining, InvalidArgument, NotFound, PenstockError
+from penstock.errors import AccessRefused, InvalidArgument, NotFound, PenstockError
 from penstock.records.causes import death_reason
 from penstock.records.chunks import Chunk, as_chunk
 from penstock.records.dataclass import dataclass
@@ -74,11 +74,10 @@ class Commands(Operating):
         """A queue that anybody may use.  Raises NotFound, ResourceLocked."""
         return self.core.queue(self.vhost(vhost), name)
 
-    def refuse_full(self) -> None:
-        """LogBroken or DiskFull when nothing can be stored."""
-        self.usable()
-        if self.engine.log.room.full:
-            raise DiskFull(self.engine.log.room.why_full())
+    def refuse_full(self, *, new: bool = False) -> None:
+        """LogBroken or DiskFull when nothing can be stored; Draining, when nothing new is to be."""
+        if (why := self.engine.refusal(new=new)) is not None:
+            raise why
 
 
 GET_BYTES = 16 << 20
@@ -126,9 +125,7 @@ class Messages(Commands):
         claimed = peeked(header).user_id
         if claimed is not None and claimed != user:
             raise InvalidArgument(f"user_id property set to '{claimed}' but authenticated user was '{user}'")
-        self.refuse_full()
-        if self.core.draining:
-            raise Draining("the server drains: it takes no new messages")
+        self.refuse_full(new=True)
         rights = self.rights(user)
         for one in (key, *read_traits(header).keys):  # those of CC and BCC, too
             right = None if rights is None else rights.publish(engine.core, vhost, exchange, one)

@@ -20,7 +20,6 @@ from penstock.records.schema import CARRIED
 from penstock.server.faults import TOLD
 from penstock.server.flight.downstream import Downstream
 from penstock.server.flight.handover import Answer
-from penstock.server.flight.publish import refusal
 from penstock.wire.flight.linking import LINKED, SAID, Welcome, read_rows, read_said
 
 if TYPE_CHECKING:
@@ -118,7 +117,7 @@ class Incoming:
         while self._queue and not self._waits and self._ending is None:
             head, rows, size, answer = self._queue[0]
             try:
-                if (why := refusal(engine)) is not None:
+                if (why := engine.refusal()) is not None:
                     raise why
                 if not engine.has_room():
                     self._waits = True
