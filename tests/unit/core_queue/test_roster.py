@@ -40,3 +40,23 @@ def test_levels_are_those_of_sorting_anew(priorities: tuple[int, ...], came_back
         roster.rank(dice.choice(some), silent=dice.random() < 0.5)
         assert roster.levels == sorted_levels(roster)
         assert roster.silent == sum(one.silent for one in some)
+
+
+@pytest.mark.parametrize("priorities", [(0,), (-1, 0, 7)])
+def test_those_who_come_and_go_in_any_order_leave_the_others_where_they_were(
+    priorities: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And nobody else is looked at: of 4,000 that went with their connection each was looked through by all others."""
+    dice, roster, here = Random(9), Roster(), list[Consumer]()
+    monkeypatch.delattr(Roster, "_sort")  # nobody has left and come back
+    for one in consumers(200, priorities, dice):
+        roster.add(one)
+        here.append(one)
+        for _ in range(dice.randrange(3)):
+            gone = here.pop(dice.randrange(len(here))) if here else None
+            if gone is not None:
+                roster.rank(gone, silent=dice.random() < 0.5)
+                roster.remove(gone)
+        assert roster.all == roster.plain == here
+        assert roster.levels == sorted_levels(roster)
+        assert roster.silent == sum(one.silent for one in here)

@@ -60,15 +60,27 @@ class Roster:
         self.silent += consumer.silent
         if consumer.targets is None:
             self.plain.append(consumer)
-        self._sort()
+        if self.in_order:
+            self._enter(consumer)
+        else:
+            self._sort()
 
     def remove(self, consumer: Consumer) -> None:
-        """A subscription has ended, and is pushed to no more."""
-        self.all.remove(consumer)
+        """A subscription has ended, and is pushed to no more.  Of ten thousand that end at once each costs little."""
+        self._drop(self.all, consumer)
         self.silent -= consumer.silent
         if consumer.targets is None:
-            self.plain.remove(consumer)
-        self._sort()
+            self._drop(self.plain, consumer)
+        if self.in_order:
+            self._leave(consumer)
+        else:
+            self._sort()
+
+    def _drop(self, some: list[Consumer], consumer: Consumer) -> None:
+        if self.in_order:
+            del some[bisect_left(some, consumer.serial, key=_serial_of)]
+        else:
+            some.remove(consumer)
 
     def sift(self) -> None:
         """A subscription has got a filter, or lost it."""
@@ -93,12 +105,19 @@ class Roster:
             consumer.level = level
             self._sort()
             return
+        self._leave(consumer)
+        consumer.level = level
+        self._enter(consumer)
+
+    def _leave(self, consumer: Consumer) -> None:
         levels = self.levels
         place = next(place for place, members in enumerate(levels) if members[0].level == consumer.level)
         del levels[place][bisect_left(levels[place], consumer.serial, key=_serial_of)]
         if not levels[place]:
             del levels[place]
-        consumer.level = level
+
+    def _enter(self, consumer: Consumer) -> None:
+        levels, level = self.levels, consumer.level
         place = next((place for place, members in enumerate(levels) if members[0].level <= level), len(levels))
         if place == len(levels) or levels[place][0].level < level:
             levels.insert(place, [])
