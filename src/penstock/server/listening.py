@@ -203,6 +203,7 @@ class Listener:
                     raise
         except (OSError, EOFError) as error:  # ssl's errors are among them
             self._refuse(stranger, error)
+            error.with_traceback(None)  # the transport has the error, whose frames have the transport
         finally:
             if not met:
                 stranger.gone()

@@ -110,6 +110,7 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
         while self._rest and not self._stopped and not self._closing:
             self._hand_over()
         self._closing = self._deaf = True
+        self._protocol = None  # who would have made one may know of this transport
         if (above := self._above) is not None:
             self._above = None  # they are not each other's garbage
             above.connection_lost(exc)
@@ -126,7 +127,7 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
         except ssl.SSLError as error:
             self._fail()
             if not self.greeted.done():
-                self.greeted.set_exception(error)
+                self.greeted.set_exception(error.with_traceback(None))  # whose frames have this transport: a cycle
             return
         self._send()
         assert self._protocol is not None

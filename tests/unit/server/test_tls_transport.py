@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import ssl
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -294,6 +295,22 @@ async def test_a_handshake_that_fails_is_told_of_and_the_peer_hears_why(contexts
     assert one.socket.closed
     one.bring(b"more of it")
     assert not hasattr(one.door, "transport")
+
+
+async def test_of_a_handshake_that_fails_nothing_waits_for_a_collection(contexts: Contexts) -> None:
+    """What OpenSSL has of it is 50 KiB, of which the collector knows nothing: thousands of strangers left 500 MB."""
+    gc.disable()
+    try:
+        for wrong in (b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\xff\xff" + bytes(400), b"\x15\x03\x01\x00\x02\x02\x28"):
+            one = Linked(contexts, greet=False)
+            one.bring(wrong)
+            one.transport.connection_lost(None)
+            gone = weakref.ref(one.transport)
+            del one
+            await asyncio.sleep(0)
+            assert gone() is None
+    finally:
+        gc.enable()
 
 
 async def test_a_peer_that_leaves_in_its_handshake_is_no_error_of_tls(contexts: Contexts) -> None:
