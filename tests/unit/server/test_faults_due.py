@@ -84,8 +84,8 @@ def deferred(life: Life) -> None:
 
 
 def policies(life: Life) -> None:
-    limit = {"max_length": 10}
-    life.core.set_policy(life.engine.now(), Policy("/", "p", "^(other|bad|beside)$", {"max-length": 10}, limit))
+    limit = {"max_backlog": 10}
+    life.core.set_policy(life.engine.now(), Policy("/", "p", "^(other|bad|beside)$", {"max-backlog": 10}, limit))
 
 
 def nothing(life: Life) -> None: ...
@@ -100,7 +100,7 @@ def acks(life: Life, name: str) -> int:
 
 
 def unruled(life: Life, name: str) -> bool:
-    return life.core.queue("/", name).settings.max_length is None
+    return life.core.queue("/", name).settings.max_backlog != 10
 
 
 class Kind(NamedTuple):

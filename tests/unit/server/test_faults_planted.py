@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Mapping
+from inspect import CO_GENERATOR
 from itertools import chain, count
 from types import FrameType
 
@@ -52,6 +53,8 @@ class Plant:
         if event != "call" or not str(frame.f_globals.get("__name__", "")).startswith(EVERYWHERE):
             return
         if frame.f_code.co_filename.endswith("faults.py") or not served(frame):
+            return
+        if frame.f_code.co_flags & CO_GENERATOR:  # some are entered to be closed
             return
         self.calls += 1
         own = self.at == 0 and str(frame.f_globals["__name__"]) == SESSION

@@ -41,7 +41,7 @@ QUEUES_OWN = (
     "penstock.core.commands.queues.", "penstock.core.commands.topology.PolicyCommands._attend",
     "penstock.core.commands.transactions.TransactionCommands.", "penstock.core.commands.transactions._lsns",
     "penstock.core.effects.", "penstock.core.outbox.", "penstock.core.publishing.", "penstock.core.queue.",
-    "penstock.core.sizes.", "penstock.core.sow.keyed.Keyed._stored", "penstock.core.sow.keyed.Keyed._uniform",
+    "penstock.core.sow.keyed.Keyed._stored", "penstock.core.sow.keyed.Keyed._uniform",
     "penstock.core.sow.keyed.Keyed.publish", "penstock.core.state.encoding.", "penstock.core.state.lsns.",
     "penstock.core.state.pending.remember", "penstock.core.state.pending.forget",
 )  # fmt: skip
@@ -158,12 +158,13 @@ class Containing(CoreParts):
 
     def _stop(self, error: Exception, queues: Sequence[Queue], parts: list[Part]) -> None:
         """These queues do nothing any more; who waits for something of them is told."""
-        for queue in queues:
-            if self.find_queue(queue.vhost, queue.name) is None:
-                self._admin.altered(queue)  # it was out of routing meanwhile
         self._stopped += [queue for queue in queues if not queue.stopped]
         for other in stop(queues):
             self._touch(other)
+        for queue in queues:  # a publish asks something else of it now, and it may have been out of routing meanwhile
+            if self.find_queue(queue.vhost, queue.name) is queue:
+                self._router.remove(queue)
+            self._admin.altered(queue)
         self._out.effect(Stopped(parts, error))
         for queue in queues:
             self._touch(queue)

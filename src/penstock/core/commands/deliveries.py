@@ -352,9 +352,10 @@ class InterventionCommands(QueueCommands):
         lsns     ascending; what is leased, dying, another site's or gone by now is left out
         batch    what they become there, row by row: topics, headers, bodies, times
         They begin anew: no attempt counts.  Errors: PreconditionFailed for a queue that is its own target; Unavailable
-        for a source that a fault has stopped.
+        for one of them that a fault has stopped.
         """
         refuse_stopped(source)
+        refuse_stopped(target)
         if source is target:
             raise PreconditionFailed(f"queue '{source.name}' cannot give its messages to itself")
         now = self._at(now)

@@ -25,7 +25,7 @@ import numpy as np
 
 from penstock.core.acted import OWN
 from penstock.core.commands.containing import Containing
-from penstock.core.effects import Found, Pass, Purpose, Recover, Recovered, Token
+from penstock.core.effects import Found, Pass, Purpose, Recover, Recovered, Token, names_of
 from penstock.core.queue.dispatching.attendance import note_use
 from penstock.core.queue.expiry import deadlines
 from penstock.core.queue.order.runs import packed
@@ -37,7 +37,7 @@ from penstock.core.state.durable import DECLARED, DEFAULTS, DurableState, Reign,
 from penstock.core.state.lsns import Ints, flat, runs_of, spread
 from penstock.core.state.pending import begin, go_on
 from penstock.core.state.queue_state import living_pairs
-from penstock.errors import InvalidArgument, PreconditionFailed
+from penstock.errors import InvalidArgument, PreconditionFailed, Unavailable
 from penstock.records.chunks import LSN_LIMIT, Chunk, Now, pack_pairs, pairs_of
 from penstock.records.entries import Group
 from penstock.records.event_actions import Action
@@ -306,7 +306,11 @@ class Life(RecoveryCommands):
         return state
 
     def snapshot(self) -> Snapshot:
-        """Begin to take the durable state: everything but the queues, as copies.  `capture` goes on."""
+        """Begin to take the durable state: everything but the queues, as copies.  `capture` goes on.
+
+        Errors of both: Unavailable while a fault has stopped something, also one that came between two steps.
+        """
+        self._check_believed()
         state = self.kept.copy(OF_PARTS)
         state.last_lsn = self._out.last_lsn
         for part in self.PARTS:
@@ -339,7 +343,12 @@ class Life(RecoveryCommands):
                 )
             )  # fmt: skip
             effort += 8 if contained is None else 32 + len(contained.main) + len(contained.runs)
+        self._check_believed()
         snapshot.marks = [Marked(name, some.pairs[:]) for name, some in self._marks()]
+
+    def _check_believed(self) -> None:
+        if stopped := self.stopped:
+            raise Unavailable(f"nothing is taken of memory while an internal error has stopped {names_of(stopped)}")
 
     def captured(self, snapshot: Snapshot) -> None:
         """The snapshot is written: forget what nothing in it needed, unless a pass has brought something back since."""

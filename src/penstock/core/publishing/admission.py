@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from penstock.core.effects import Effect
 from penstock.core.outbox import Outbox
 from penstock.core.publishing.published import Banned, Published, Refusal, banned_in, joined, part_of
+from penstock.core.publishing.routed import barred
 from penstock.core.queue import refusing
 from penstock.core.queue.queue import Queue
 from penstock.errors import QueueFull
@@ -125,7 +126,7 @@ def _stored(
     batch: Publishes, rows: range, refused: Sequence[tuple[Queue, Sequence[int]]], banned: Banned | None, store: Store
 ) -> Published:
     """What becomes of these rows of a batch, of which queues refuse some, in rows of the whole."""
-    bans = banned_in(rows, banned, ((row, queue.name) for queue, some in refused for row in some))
+    bans = banned_in(rows, banned, ((row, barred(queue)) for queue, some in refused for row in some))
     reasons, silent = _refused(refused)
     return _with(store(part_of(batch, rows), 0, bans), rows, reasons, silent)
 

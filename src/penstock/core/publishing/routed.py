@@ -66,6 +66,11 @@ def dedup_keys(settings: QueueSettings, batch: Publishes, rows: Sequence[int], m
     return keys
 
 
+def barred(queue: Queue) -> str:
+    """What is banned for a row that a queue does not take: where that is an exchange's own, all behind it."""
+    return queue.name if queue.exchange is None else CLOSED + queue.name
+
+
 class Deduplication:
     """Keeps duplicates out of queues."""
 
@@ -126,8 +131,7 @@ class Deduplication:
         spared = [(row, queue) for row, queues in duplicates.items() for queue in queues]
         for _, queue in spared:
             queue.spared(1)
-        names = ((row, queue.name if queue.exchange is None else CLOSED + queue.name) for row, queue in spared)
-        bans = banned_in(rows, banned, names)
+        bans = banned_in(rows, banned, ((row, barred(queue)) for row, queue in spared))
         return _told(self._in_group(some, 0, bans, store), rows, duplicates)
 
     def _part(

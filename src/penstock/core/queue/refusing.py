@@ -5,6 +5,8 @@ take at once.  What was accepted before it counts, unless it was dispatched mean
 whole batch is judged at once; elsewhere as far as the answer does not depend on it, and the caller asks again behind.
 
 A delayed newcomer is not ready, so it is not refused; what becomes ready by itself, or comes back, never is.
+
+One that refuses and has no limits lets nothing in at all: a fault has stopped it (`core.queue.stopped`).
 """
 
 from __future__ import annotations
@@ -29,7 +31,8 @@ if TYPE_CHECKING:
 def settled(queue: Queue, now: Now, sink: Sink, count: int) -> None:
     """Do what is due, and go on with a dispatch that stopped at its bound as far as it makes room for so many."""
     limits = queue.limits
-    assert limits is not None
+    if limits is None:
+        return
     if queue.is_due(now):
         queue.tick(now, sink)
     while queue.agenda & DISPATCH and (queue.ready + count > limits.length or limits.size < NEVER):
@@ -44,7 +47,8 @@ def judged(
     Nothing but these rows may come in meanwhile, and the queue must be `settled`.
     """
     limits = queue.limits
-    assert limits is not None
+    if limits is None:
+        return rows, None
     through = _through(queue, now, batch)
     free = limits.length - queue.ready
     later = batch.not_before
@@ -139,6 +143,8 @@ def blocked(queue: Queue) -> QueueBlocked:
 
 def told(queue: Queue) -> str:
     """The limits of a queue, and what is ready."""
+    if queue.stopped:
+        return "an internal error has stopped it until the next start"
     limits = queue.limits
     out: list[str] = []
     if limits is not None and limits.length < NEVER:
@@ -167,7 +173,8 @@ class Reckoning:
     def refused(self, queue: Queue, now: Now, batch: Publishes, rows: Sequence[int]) -> list[int]:
         """Which of these rows, ascending, have no room behind those that were asked about before."""
         limits = queue.limits
-        assert limits is not None
+        if limits is None:
+            return list(rows)
         later = batch.not_before
         taken, size = self._taken.get(queue, (0, 0))
         if limits.size == NEVER and (later is None or not any(later)):

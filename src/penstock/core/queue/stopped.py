@@ -1,9 +1,12 @@
 """A queue that a fault has stopped: what it has in memory may be other than what the log says.
 
 It takes messages, for the log says whose they are, and what its consumers hold is settled; what they reject has no
-dead letter and is there again after a start.  It gives nothing out and does nothing that is due, and its consumers end:
-they would wait for nothing.  So no record follows from what may be wrong, and it keeps the whole log: no checkpoint is
-taken of it, and nothing of the log goes.  A start has it as the log says.
+dead letter and is there again after a start.  Where newcomers would be counted or compared with what it has, for a
+limit or a key, it refuses them all: neither what was undone nor what memory alone has lost may say that one is a
+duplicate, has room, or takes the place of another.  Nothing gives way to what comes back, either.  It gives nothing
+out and does nothing that is due, and its consumers end: they would wait for nothing.  So no record follows from what
+may be wrong, and it keeps the whole log: no checkpoint is taken of it, and nothing of the log goes.  A start has it as
+the log says.
 """
 
 from __future__ import annotations
@@ -12,13 +15,20 @@ from collections.abc import Iterable, Iterator
 from traceback import walk_tb
 
 from penstock.core.effects import Cancelled, Sink, Token
+from penstock.core.queue.dedup import deduplicates
 from penstock.core.queue.dispatching.consumers import Consumer, Credit
 from penstock.core.queue.dispatching.roster import Roster
+from penstock.core.queue.limits import Limits, limits_of
 from penstock.core.queue.parts import NO_CREDIT
 from penstock.core.queue.queue import Queue, queue_of
+from penstock.core.queue.stages import PLAIN
 from penstock.core.queue.whole import DISPATCH
 from penstock.errors import Unavailable
 from penstock.records.chunks import LSN_LIMIT, Now
+from penstock.records.queue_settings import QueueSettings
+
+_SHUT = Limits(QueueSettings(max_length=0, overflow="reject-publish"))
+_OPEN = Limits(QueueSettings())
 
 
 class Stopped(Queue):
@@ -68,14 +78,20 @@ class Stopped(Queue):
 
     def drain(self, now: Now, draining: bool, sink: Sink) -> None: ...
 
-    @property
-    def blocks(self) -> bool:
-        """Nobody waits for room that may never come: who waited is let in, or refused."""
-        return False
+    def alter(self, now: Now, settings: QueueSettings, sink: Sink) -> None:
+        """They are in force after a start."""
+        self.settings = settings
 
-    def holds_up(self, size: int) -> bool:
-        """Nobody."""
-        return False
+    @property
+    def _bounds(self) -> Limits:
+        """Nobody waits for room that may never come, and nothing is let in that would be compared with others."""
+        settings = self.settings
+        compares = settings.last_value_key is not None or deduplicates(settings)
+        return _SHUT if compares or limits_of(settings) is not None else _OPEN
+
+    def ever_holds(self, count: int) -> bool:
+        """After a start."""
+        return True
 
     def letter(self, token: Token, upto: int = LSN_LIMIT) -> None:
         """No dead letter is written: what dies here is there again after a start."""
@@ -135,6 +151,9 @@ def stop(queues: Iterable[Queue]) -> list[Queue]:
     for queue in queues:
         queue.agenda, queue.draining = 0, True
         queue.__class__ = Stopped
+        queue.limits = queue.last_values = queue.dedup = None
+        if queue.plan is not PLAIN:
+            queue.plan = None
         credits |= dict.fromkeys((*queue.free_credit, *_leave_credit(queue)))
         queue.sharing, queue.free_credit = 0, NO_CREDIT
     for credit in credits:  # what was being counted may be counted half

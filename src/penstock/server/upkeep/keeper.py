@@ -17,7 +17,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from penstock.config.settings import FOREVER
-from penstock.core.effects import names_of
 from penstock.errors import PenstockError, Unavailable
 from penstock.log.catalog import SegmentInfo
 from penstock.log.rewrite_plan import Aims
@@ -285,10 +284,8 @@ class Keeper:
         runtime.core.captured(snapshot)
 
     async def _snapshot(self) -> Snapshot:
-        """The state now, on disk with everything it stands for.  Raises LogBroken."""
+        """The state now, on disk with everything it stands for.  Raises LogBroken, and what `snapshot` does."""
         runtime = self.runtime
-        if stopped := runtime.core.stopped:
-            raise Unavailable(f"nothing is taken of memory while an internal error has stopped {names_of(stopped)}")
         for hook in runtime.on_checkpoint:
             hook()
         runtime.finish_turn()  # what is journalled belongs to the state and must reach the log
