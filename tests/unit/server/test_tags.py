@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.records.chunks import as_chunk
+from penstock.records.chunks import Chunk, as_chunk
 from penstock.server.amqp import tags as tags_module
+from penstock.server.amqp.tag_index import places
 from penstock.server.amqp.tags import Settled, Tags, UnknownTag, singly
 
 
@@ -114,6 +115,7 @@ def test_any_order_agrees_with_a_dict(operations: list[tuple[str, Any, Any, Any]
             stack.enter_context(patch.object(tags_module, "EACH_MOST", 4))
             stack.enter_context(patch.object(tags_module, "IDLE_MOST", 0))
             stack.enter_context(patch.object(tags_module, "BLOCK_MOST", 4))
+            stack.enter_context(patch.object(tags_module, "UNINDEXED_MOST", 1))
         any_order(operations)
 
 
@@ -233,7 +235,7 @@ def test_skipped_tags_are_settled_without_effect_and_without_mistake() -> None:
 def test_what_is_taken_back_is_outstanding_as_if_it_had_never_been_lent(
     given_out: list[tuple[int, bool]], steps: list[tuple[str, int]], each: bool
 ) -> None:
-    with patch.object(tags_module, "SMALL", 4):
+    with patch.object(tags_module, "SMALL", 4), patch.object(tags_module, "UNINDEXED_MOST", 0):
         tags, model = Tags(), dict[int, tuple[Any, int]]()
         lsn = 0
         kept = list[Any]()
@@ -298,3 +300,38 @@ def test_a_tag_whose_message_was_given_again_to_its_consumer_means_nothing() -> 
     assert plain(tags.settle(0, 5)) == [(B, 20), (B, 21)]
     assert plain(tags.settle(0, 0)) == [(A, 10), (A, 12)]
     assert tags.count == 0
+
+
+def test_what_is_given_again_while_very_much_is_outstanding_has_few_blocks_looked_at() -> None:
+    """Of 100,000 deliveries that a client held each that it gave back went over all: 6 ms, and all others waited."""
+    tags, consumers, looks = Tags(), [cast("Any", Name("q")) for _ in range(50)], 0
+
+    def counted(held: Chunk, wanted: Chunk) -> list[int]:
+        nonlocal looks
+        looks += 1
+        return places(held, wanted)
+
+    for lsn in range(0, 20_000, 2):  # each a block, and those of a consumer reach over one another
+        tags.give(consumers[lsn // 2 % 50], as_chunk([lsn, lsn + 40_000]), True)
+    model = {
+        tag: (consumers[(tag - 1) // 2 % 50], (tag - 1) // 2 * 2 + (tag - 1) % 2 * 40_000) for tag in range(1, 20_001)
+    }
+    assert tags.count == len(model)
+    with patch.object(tags_module, "places", counted):
+        for n in range(1000):
+            tag = n * 7 % 10_000 * 2 + 1
+            who, lsn = model.pop(tag)
+            if n % 3:
+                assert plain(tags.settle(tag, tag)) == [(who, lsn)]
+            who = who if n % 3 < 2 else consumers[n % 50]
+            tags.supersede(who, range(lsn, lsn + 1))  # its lease ended, or it was given back, also to another
+            assert tags.count == len(model)
+            model[tags.give(who, range(lsn, lsn + 1), True)] = (who, lsn)
+    assert looks < 70 * 1000
+    assert sorted(plain(tags.all()), key=lambda one: one[1]) == sorted(model.values(), key=lambda one: one[1])
+
+
+@given(st.sets(st.integers(0, 40), min_size=1), st.sets(st.integers(0, 40), min_size=1))
+def test_where_messages_are_among_others(held: set[int], wanted: set[int]) -> None:
+    some = as_chunk(sorted(held))
+    assert [some[place] for place in places(some, as_chunk(sorted(wanted)))] == sorted(held & wanted)

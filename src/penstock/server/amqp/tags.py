@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 
 from penstock.records.chunks import Chunk, as_chunk
+from penstock.server.amqp.tag_index import TagIndex, places
 
 if TYPE_CHECKING:
     from penstock.core.queue.dispatching.consumers import Consumer
@@ -36,6 +37,10 @@ EACH_MOST = 256
 """The same in one of many consumers."""
 IDLE_MOST = 64
 """Empty blocks are let go when there are more than this, and more than others."""
+UNINDEXED_MOST = 64
+"""Blocks that are asked one by one for messages that are given again; of more there is an index."""
+UNINDEXED_SHARE = 1024
+"""Of very many deliveries, one block for so many: what the index takes in costs something for all that is in it."""
 _LIVING = bytes([1]) + bytes(255)
 """Turns marks of what is gone into marks of what is not."""
 
@@ -68,6 +73,13 @@ class _Block:
         """The tags that are outstanding from place `low` to before `high`."""
         every = range(self.first + low, self.first + high)
         return every if self.gone is None else _living(every, self.gone[low:high])
+
+    def after(self, tag: int) -> tuple[int, Owner, Chunk]:
+        """Its part from a tag on: the first tag, whose it is, and the messages."""
+        if tag <= self.first:
+            return self.first, self.owner, self.chunk
+        owner, place = self.owner, tag - self.first
+        return tag, owner[place:] if isinstance(owner, list) else owner, self.chunk[place:]
 
     def take(self, low: int, high: int) -> tuple[Owner, Chunk]:
         """Settle what is outstanding from place `low` to before `high`; its messages, and whose they are."""
@@ -109,7 +121,9 @@ def _living(part: Chunk, gone: bytearray) -> Chunk:
 class Tags:
     """Outstanding deliveries of a channel: `count` of them; `next` is the tag of the next delivery."""
 
-    __slots__ = ("_blocks", "_firsts", "_idle", "_joined", "_lone", "_skipped", "_start", "_tag", "count", "next")
+    __slots__ = (
+        "_blocks", "_firsts", "_idle", "_index", "_joined", "_lone", "_skipped", "_start", "_tag", "count", "next",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.next = 1
@@ -118,6 +132,7 @@ class Tags:
         self._firsts: list[int] = []  # their first tags
         self._start = 0
         self._idle = 0  # empty blocks after the start
+        self._index: TagIndex | None = None  # of blocks up to some tag, since they were asked for by message
         self._joined: array[int] | None = None  # the chunk of the last block, if it was made here
         self._skipped = False  # some tags name what nobody settles
         self._lone: tuple[Consumer, Chunk] | None = None  # all that is outstanding, one message; then no block has it
@@ -183,31 +198,39 @@ class Tags:
         Settling one of those has no effect and is no mistake, for its lease ended by itself.
         """
         self._place()
-        low, high = chunk[0], chunk[-1]
-        found = False
-        for at in range(self._start, len(self._blocks)):
-            block = self._blocks[at]
-            owner = block.owner
-            if not block.left or block.chunk[0] > high or block.chunk[-1] < low:
-                continue
-            if isinstance(owner, list):
-                if consumer not in owner:
-                    continue
-            elif owner is not consumer:
-                continue
-            again: list[int] = np.flatnonzero(np.isin(np.asarray(block.chunk), np.asarray(chunk))).tolist()
-            if isinstance(owner, list):
-                again = [place for place in again if owner[place] is consumer]
-            held = self.count
-            for place in reversed(again):
+        held = self.count
+        for tag in self._tags_of(consumer, chunk):
+            at = bisect_right(self._firsts, tag, self._start) - 1
+            block = self._blocks[at] if at >= self._start else None
+            place = tag - block.first if block is not None else 0
+            if block is None or place >= len(block.chunk) or not block.holds(place, place + 1):
+                continue  # it was settled
+            if (block.owner[place] if isinstance(block.owner, list) else block.owner) is consumer:
                 self.count -= len(block.take(place, place + 1)[1])
-            if self.count < held:
-                found = True
                 self._firsts[at] = block.first
                 self._idle += not block.left
-        if found:
+        if self.count < held:
             self._skipped = True
             self._sweep()
+
+    def _tags_of(self, consumer: Consumer, chunk: Chunk) -> list[int]:
+        """Under which tags the consumer may hold these: by the index, and by the blocks that are newer than it."""
+        index, blocks, at = self._index, self._blocks, self._start
+        if index is not None:
+            at = max(bisect_right(self._firsts, index.until - 1, at) - 1, at)
+        if len(blocks) - at > max(UNINDEXED_MOST, self.count // UNINDEXED_SHARE):
+            if index is None or len(index) > 2 * self.count:
+                index, at = TagIndex(), self._start
+            until = index.until
+            index.extend((block.after(until) for block in blocks[at:] if block.left), self.next)
+            self._index, at = index, len(blocks)
+        out = [] if index is None else index.find(consumer, chunk)
+        low, high = chunk[0], chunk[-1]
+        for block in blocks[at:]:
+            held, owner = block.chunk, block.owner
+            if block.left and held[0] <= high and held[-1] >= low and (owner is consumer or isinstance(owner, list)):
+                out += [block.first + place for place in places(held, chunk)]
+        return out
 
     def _join(self, last: _Block, first: int, consumer: Consumer, chunk: Chunk) -> bool:
         return last.owner is consumer and self._joins(last, first, chunk, BLOCK_MOST)
@@ -329,6 +352,7 @@ class Tags:
             self._blocks = sorted([*living, *fresh], key=_first_of)
             self._firsts = [block.first for block in self._blocks]
             self._start, self._idle, self._joined = 0, 0, None
+        self._index = None  # made meanwhile it has none of them
 
     def all(self) -> Settled:
         """Everything outstanding, oldest first; nothing is outstanding afterwards."""
@@ -404,6 +428,7 @@ class Tags:
         blocks = self._blocks
         if not self.count:
             self._blocks, self._firsts, self._start, self._idle, self._joined = [], [], 0, 0, None
+            self._index = None
             return
         while not blocks[self._start].left:
             self._start += 1
