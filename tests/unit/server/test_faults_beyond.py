@@ -20,6 +20,7 @@ from penstock.core.publishing.published import Published
 from penstock.core.queue.queue import Queue
 from penstock.errors import QueueFull, Unavailable
 from penstock.log.simdisk import SimDisk
+from penstock.records.chunks import as_chunk
 from penstock.records.entries import Publishes
 from penstock.records.properties import Properties, encode
 from penstock.records.queue_settings import QueueSettings
@@ -171,3 +172,29 @@ def test_a_fault_between_two_steps_of_taking_the_state_ends_the_taking(life: Lif
             list(steps)
     with pytest.raises(Unavailable, match="'plain'"):
         core.snapshot()
+
+
+def test_what_was_undone_comes_back_from_nobody_and_is_not_there_to_be_taken_away(life: Life) -> None:
+    core = life.core
+    publish(core, life.engine.now(), "plain", body(1))
+    client = life.client(prefetch=2)
+    client.consume("plain")
+    life.run()
+    client.take(m.BasicConsumeOk)
+    assert client.bodies() == [body(1)]
+    fails_late(life, "plain", body(2), body(3))
+    queue = core.queue("/", "plain")
+    lsns = as_chunk(sorted(lsn for chunk in queue.snapshot()[0] for lsn in chunk))
+    with pytest.raises(Unavailable):
+        core.purge_queue(life.engine.now(), queue)
+    with pytest.raises(Unavailable):
+        core.cancel_messages(life.engine.now(), [core.queue("/", "dead"), queue], lsns)
+    with pytest.raises(Unavailable):
+        core.reschedule_messages(life.engine.now(), [queue], lsns, life.clock.wall() + 1_000_000)
+    client.lose()
+    life.run()
+    life.kill()
+    assert audit(life.disk, life.clock) == []
+    again = Life(life.disk, life.clock, config=CONFIG, apart=False)
+    assert again.contents("plain") == [body(1)]
+    again.kill()

@@ -137,7 +137,7 @@ class Containing(CoreParts):
         parts = dict.fromkeys([due.part, *map(part_of, queues)])
         if due.part.kind != "queue":
             self._parts_stopped[due.part] = None
-        self._stop(error, queues, list(parts))
+        self._stop(error, queues, list(parts), undone)
         return True
 
     def contain_command(self, error: Exception) -> bool:
@@ -153,13 +153,15 @@ class Containing(CoreParts):
         if not queues or not all(self._stands(queue) for queue in queues):
             return False
         if running := [queue for queue in queues if not queue.stopped]:
-            self._stop(error, running, [part_of(queue) for queue in running])
+            self._stop(error, running, [part_of(queue) for queue in running], undone)
         return True
 
-    def _stop(self, error: Exception, queues: Sequence[Queue], parts: list[Part]) -> None:
+    def _stop(
+        self, error: Exception, queues: Sequence[Queue], parts: list[Part], undone: Sequence[Publishes | Control]
+    ) -> None:
         """These queues do nothing any more; who waits for something of them is told."""
         self._stopped += [queue for queue in queues if not queue.stopped]
-        for other in stop(queues):
+        for other in stop(queues, undone):
             self._touch(other)
         for queue in queues:  # a publish asks something else of it now, and it may have been out of routing meanwhile
             if self.find_queue(queue.vhost, queue.name) is queue:

@@ -300,13 +300,19 @@ class InterventionCommands(QueueCommands):
     def cancel_messages(
         self, now: Now, queues: Iterable[Queue], wanted: Chunk, *, by: str = ""
     ) -> list[tuple[Queue, int]]:
-        """Remove messages from the queues where they wait unleased; how many by queue, where there were any."""
+        """Remove messages from the queues where they wait unleased; how many by queue, where there were any.
+
+        Errors: Unavailable where a fault has stopped one of them; nothing is done then.
+        """
         return self._each(now, queues, wanted, None, by)
 
     def reschedule_messages(
         self, now: Now, queues: Iterable[Queue], wanted: Chunk, when: int, *, by: str = ""
     ) -> list[tuple[Queue, int]]:
-        """Delay messages until `when` (microseconds since the epoch; the past is now) in the queues where they wait."""
+        """Delay messages until `when` (microseconds since the epoch; the past is now) in the queues where they wait.
+
+        Errors: as `cancel_messages`, and InvalidArgument for a moment that there is not.
+        """
         if not 0 < when <= LATEST:
             raise InvalidArgument(f"{when} us since 1970 is not in the years 1970 to 9999")
         return self._each(now, queues, wanted, when, by)
@@ -318,6 +324,9 @@ class InterventionCommands(QueueCommands):
         out = list[tuple[Queue, int]]()
         if not len(wanted):
             return out
+        queues = list(queues)
+        for queue in queues:
+            refuse_stopped(queue)
         self._out.begin()
         for queue in queues:
             if queue.id > wanted[-1] and not self.looked_back(queue):

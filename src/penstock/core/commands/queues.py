@@ -31,6 +31,7 @@ from penstock.core.queue.order.runs import NEVER, packed
 from penstock.core.queue.owning import NOT_SHARED, not_shared
 from penstock.core.queue.places import oldest, weighed
 from penstock.core.queue.queue import Queue
+from penstock.core.queue.stopped import refuse_stopped
 from penstock.core.state.lsns import Ints, flat, spread
 from penstock.core.topology.declaring import NO_TABLE
 from penstock.core.topology.exchange_types import Told
@@ -333,7 +334,11 @@ class QueueCommands(RecoveryCommands):
             self._end_queue(now, queue)
 
     def purge_queue(self, now: Now, queue: Queue) -> int:
-        """Remove what is ready; returns how many messages that were."""
+        """Remove what is ready; returns how many messages that were.
+
+        Errors: Unavailable for one that a fault has stopped, of which nobody knows what is ready.
+        """
+        refuse_stopped(queue)
         count = queue.purge(self._at(now), self._out)
         self._touch(queue)
         return count

@@ -19,12 +19,15 @@ from penstock.core.queue.dedup import deduplicates
 from penstock.core.queue.dispatching.consumers import Consumer, Credit
 from penstock.core.queue.dispatching.roster import Roster
 from penstock.core.queue.limits import Limits, limits_of
+from penstock.core.queue.order.runs import sorted_chunk
 from penstock.core.queue.parts import NO_CREDIT
 from penstock.core.queue.queue import Queue, queue_of
 from penstock.core.queue.stages import PLAIN
 from penstock.core.queue.whole import DISPATCH
 from penstock.errors import Unavailable
-from penstock.records.chunks import LSN_LIMIT, Now
+from penstock.records.chunks import LSN_LIMIT, Chunk, Now, unpack_pairs
+from penstock.records.entries import Control, Publishes
+from penstock.records.kinds import Kind
 from penstock.records.queue_settings import QueueSettings
 
 _SHUT = Limits(QueueSettings(max_length=0, overflow="reject-publish"))
@@ -129,6 +132,18 @@ def end_consumers(queue: Queue, sink: Sink) -> list[Consumer]:
     return [one for one in ended if not one.passive]
 
 
+def ungranted(records: Iterable[Publishes | Control]) -> Chunk:
+    """The messages that nobody holds, whatever memory says: they, or that somebody was given them, were undone."""
+    found = list[Chunk]()
+    for one in records:
+        if isinstance(one, Publishes):
+            found.append(range(one.first, one.first + len(one)))
+        elif one.kind is Kind.GRANT:
+            pairs = unpack_pairs(one.body)[1]
+            found += map(range, pairs[::2], pairs[1::2])
+    return sorted_chunk([chunk for chunk in found if len(chunk)])
+
+
 def queues_in(error: Exception) -> list[Queue]:
     """The queues that an exception may have left in the middle of something."""
     found: dict[Queue, None] = {}
@@ -145,8 +160,12 @@ def queues_in(error: Exception) -> list[Queue]:
     return list(found)
 
 
-def stop(queues: Iterable[Queue]) -> list[Queue]:
-    """These give nothing any more; the queues that shared credit with them and have to go on without."""
+def stop(queues: Iterable[Queue], undone: Iterable[Publishes | Control] = ()) -> list[Queue]:
+    """These give nothing any more; the queues that shared credit with them and have to go on without.
+
+    undone: records; what memory has because of them comes back from nobody.
+    """
+    given = ungranted(undone)
     credits: dict[Credit, None] = {}
     for queue in queues:
         queue.agenda, queue.draining = 0, True
@@ -154,6 +173,8 @@ def stop(queues: Iterable[Queue]) -> list[Queue]:
         queue.limits = queue.last_values = queue.dedup = None
         if queue.plan is not PLAIN:
             queue.plan = None
+        for consumer in queue.all_consumers if len(given) else ():
+            consumer.leases.take(given)
         credits |= dict.fromkeys((*queue.free_credit, *_leave_credit(queue)))
         queue.sharing, queue.free_credit = 0, NO_CREDIT
     for credit in credits:  # what was being counted may be counted half
