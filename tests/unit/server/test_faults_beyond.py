@@ -26,6 +26,7 @@ from penstock.records.properties import Properties, encode
 from penstock.records.queue_settings import QueueSettings
 from penstock.server.faults import Told
 from penstock.wire.amqp import methods as m
+from planting import Planted
 from sim.auditing import audit
 from sim.serverkit import PERSISTENT, Life, clock
 
@@ -47,10 +48,6 @@ CONFIG = {
     ]
 }
 ASKS = [str(one["name"]) for one in CONFIG["queue"] if one["name"] not in ("plain", "dead")]
-
-
-class Planted(Exception):
-    """The fault."""
 
 
 @pytest.fixture

@@ -8,11 +8,8 @@ Commands about more than queues end the server, and a start finds the same.
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Iterator, Sequence
-from inspect import CO_GENERATOR
 from itertools import chain, count
-from types import FrameType
 from typing import NamedTuple
 
 import pytest
@@ -27,6 +24,7 @@ from penstock.records.entries import Publishes
 from penstock.records.properties import Properties, encode
 from penstock.server.faults import Told
 from penstock.wire.amqp import methods as m
+from planting import Plant, Planted
 from sim.auditing import audit
 from sim.serverkit import PERSISTENT, Life, clock
 
@@ -57,27 +55,6 @@ EARLY = (
     "penstock.core.commands.transactions:TransactionCommands.transact.<locals>.<dictcomp>",
 )
 """Calls at which nothing says yet which queues a command is about."""
-
-
-class Planted(Exception):
-    """The fault."""
-
-
-class Plant:
-    """Raises at a call of the core."""
-
-    def __init__(self, at: int) -> None:
-        self.calls, self.at, self.hit = 0, at, ""
-
-    def __call__(self, frame: FrameType, event: str, argument: object) -> None:
-        name = str(frame.f_globals.get("__name__", ""))
-        if frame.f_code.co_flags & CO_GENERATOR:  # some are entered to be closed
-            return
-        if event == "call" and not self.hit and name.startswith("penstock.core."):
-            self.calls += 1
-            if self.calls == self.at:
-                self.hit = f"{name}:{frame.f_code.co_qualname}"
-                raise Planted(self.hit)
 
 
 class Scene:
@@ -212,18 +189,15 @@ def confirmed() -> Iterator[bytes]:
 
 def planted(name: str, at: int) -> tuple[str, str] | None:
     """Play a command with a fault at a call: what it hit, and how far that reached.  None: there is no such call."""
-    scene, plant = Scene(), Plant(at)
+    scene, plant = Scene(), Plant(at, "penstock.core.")
     life, faults = scene.life, scene.engine.faults
 
     def told() -> None:
         scene.told += 1
 
     def command() -> None:
-        sys.setprofile(plant)
-        try:
+        with plant.there():
             ACTS[name].do(scene)
-        finally:
-            sys.setprofile(None)
 
     try:
         faults.run(command, Told("test", told))

@@ -11,7 +11,8 @@ import pytest
 
 from penstock.core.broker import Core
 from penstock.server.http.messages import Getter
-from unit.server.test_faults_http import ACTS, TAKE, Planted, Scene
+from planting import Planted
+from unit.server.test_faults_http import ACTS, TAKE, Scene
 
 LOOK = {**TAKE, "ackmode": "ack_requeue_true"}
 PATH = "/api/queues/%2F/kept/get"

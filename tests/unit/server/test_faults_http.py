@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
-import sys
 from collections.abc import Mapping
-from inspect import CO_GENERATOR
 from itertools import chain, count
 from pathlib import Path
 from types import FrameType
@@ -22,6 +20,7 @@ from penstock.server import faults as faults_module
 from penstock.server.app import App
 from penstock.server.faults import Reports
 from penstock.testing.process import load
+from planting import Plant
 
 STRIDE = int(os.environ.get("PENSTOCK_FAULT_STRIDE", "61"))
 """A fault is planted at the first call of a request, and at every so many after another one; 1: at every call."""
@@ -73,30 +72,10 @@ ACTS: Mapping[str, tuple[str, str, object]] = {
 }
 
 
-class Planted(Exception):
-    """The fault."""
-
-
-class Plant:
-    """Raises at a call."""
-
-    def __init__(self, at: int) -> None:
-        self.calls, self.at, self.hit = 0, at, ""
-
-    def __call__(self, frame: FrameType, event: str, argument: object) -> None:
-        name = str(frame.f_globals.get("__name__", ""))
-        if event != "call" or self.hit or not name.startswith("penstock.") or name.endswith(".faults"):
-            return
-        if frame.f_code.co_flags & CO_GENERATOR or not asked(frame):  # some are entered to be closed
-            return
-        self.calls += 1
-        if self.calls == self.at:
-            self.hit = f"{name}:{frame.f_code.co_qualname}"
-            raise Planted(self.hit)
-
-
 def asked(frame: FrameType | None) -> bool:
-    """Whether it is called on behalf of a request."""
+    """Whether it is called on behalf of a request, and tells of no fault."""
+    if frame is not None and str(frame.f_globals.get("__name__", "")).endswith(".faults"):
+        return False
     while frame is not None:
         if frame.f_code.co_qualname == "Application._answered":
             return True
@@ -142,14 +121,11 @@ async def test_a_fault_at_any_call_is_answered_with_500_or_ends_the_server(
     for at in chain([1], count(2 + sorted(ACTS).index(name) % STRIDE, STRIDE)):
         monkeypatch.setattr(faults_module, "reports", told := Reports())
         caplog.clear()
-        plant, faults = Plant(at), scene.server.engine.faults
+        plant, faults = Plant(at, "penstock.", asked), scene.server.engine.faults
         if name in {"delete", "purge"}:
             await scene.ask("PUT", "/api/queues/%2F/gone", {"durable": True})
-        sys.setprofile(plant)
-        try:
+        with plant.there():
             answer = await scene.ask(*ACTS[name])
-        finally:
-            sys.setprofile(None)
         if not plant.hit:
             break
         if faults.fatal is not None:

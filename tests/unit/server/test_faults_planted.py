@@ -11,9 +11,7 @@ confirmed, once, and all that was declared, and nothing that was settled.
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Mapping
-from inspect import CO_GENERATOR
 from itertools import chain, count
 from types import FrameType
 
@@ -26,6 +24,7 @@ from penstock.server.amqp.channel import Channel
 from penstock.server.amqp.session import Session
 from penstock.server.doors.line import Broken
 from penstock.wire.amqp import methods as m
+from planting import Plant, Planted
 from sim.serverkit import Client, Life, clock, message, state_of
 
 STRIDE = int(os.environ.get("PENSTOCK_FAULT_STRIDE", "23"))
@@ -37,42 +36,10 @@ SESSION = "penstock.server.amqp.connection"
 EVERYWHERE = ("penstock.core", "penstock.server", "penstock.wire", "penstock.records", "penstock.memory")
 
 
-class Planted(Exception):
-    """The fault."""
-
-
-class Plant:
-    """Raises at a call."""
-
-    def __init__(self, at: int) -> None:
-        """at: the number of the call; 0: the first of those that a session of its own makes."""
-        self.calls, self.at = 0, at
-        self.hit = ""
-
-    def __call__(self, frame: FrameType, event: str, argument: object) -> None:
-        if event != "call" or not str(frame.f_globals.get("__name__", "")).startswith(EVERYWHERE):
-            return
-        if frame.f_code.co_filename.endswith("faults.py") or not served(frame):
-            return
-        if frame.f_code.co_flags & CO_GENERATOR:  # some are entered to be closed
-            return
-        self.calls += 1
-        own = self.at == 0 and str(frame.f_globals["__name__"]) == SESSION
-        if self.calls == self.at or (own and not self.hit):
-            self.hit = f"{frame.f_globals['__name__']}:{frame.f_code.co_qualname}"
-            raise Planted(self.hit)
-
-    def over(self, work: Callable[[], object]) -> None:
-        """Do it with the fault planted."""
-        sys.setprofile(self)
-        try:
-            work()
-        finally:
-            sys.setprofile(None)
-
-
 def served(frame: FrameType | None) -> bool:
-    """Whether it is the server that calls, and not a client of a test, which uses the same codecs."""
+    """Whether it is the server that calls, and not a client of a test with the same codecs, or who tells of a fault."""
+    if frame is not None and frame.f_code.co_filename.endswith("faults.py"):
+        return False
     while frame is not None:
         name = str(frame.f_globals.get("__name__", ""))
         if name.endswith(("serverkit", ".front", ".hosted")):
@@ -248,7 +215,7 @@ def ended(client: Client) -> bool:
 def planted(name: str, at: int, *, apart: bool = False) -> tuple[str, bool] | None:
     """Play an act with a fault at a call: what it hit, and whether the server went on.  None: there is no such call."""
     before, act = ACTS[name]
-    scene, plant = Scene(apart=apart), Plant(at)
+    scene, plant = Scene(apart=apart), Plant(at, EVERYWHERE, served, SESSION)
     scene.act = name
     life, faults = scene.life, scene.life.engine.faults
     if before is not None:
@@ -261,7 +228,8 @@ def planted(name: str, at: int, *, apart: bool = False) -> tuple[str, bool] | No
         life.run()
 
     try:
-        plant.over(whole)
+        with plant.there():
+            whole()
     except Planted as error:
         faults.give_up(error)  # as whoever has the loop does with what reaches it
         error.__traceback__ = None  # as a process that ends: nothing collects what its frames had

@@ -21,14 +21,11 @@ from penstock.log.simdisk import SimDisk
 from penstock.records.entries import Publishes, singly
 from penstock.server.faults import Told
 from penstock.wire.amqp import methods as m
+from planting import Planted
 from sim.auditing import audit
 from sim.serverkit import PERSISTENT, Life, clock
 
 CONFIG = {"queue": [{"name": "plain"}]}
-
-
-class Planted(Exception):
-    """The fault."""
 
 
 BAD = b"bad"
