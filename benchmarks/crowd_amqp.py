@@ -65,7 +65,8 @@ class Publisher(Sender):
         body = tally.body(number)
         self._data = bytearray(method((60, 40), b"\0\0" + _short("") + _short(key) + b"\0") + content(body, told))
         self._body = len(self._data) - 1 - len(body)
-        found = [self._data.find(name, 0, self._body) for name in (b"id-", b"co-")]  # a body may have them by chance
+        # the whole of each: a server's name of the reply queue may have its first letters by chance, as a body may
+        found = [self._data.find(name + b"0" * 12, 0, self._body) for name in (b"id-", b"co-")]
         self._ids = [place + 3 for place in found if place >= 0]
 
     @property
