@@ -18,7 +18,7 @@ from penstock.core.queue.lasting import page
 from penstock.core.queue.queue import Queue
 from penstock.records.chunks import Now
 from penstock.records.queue_settings import QueueSettings
-from penstock.server.allocator import give_back, resident_bytes
+from penstock.server.base.allocator import give_back, resident_bytes
 from penstock.server.scratch_pages import Arena, ScratchFile
 
 NOW = Now(1, 1)

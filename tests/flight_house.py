@@ -25,15 +25,15 @@ from penstock.log.writer import LogSettings
 from penstock.memory.caches import Caches
 from penstock.records.chunks import Now
 from penstock.records.entries import Rows
+from penstock.server.base.clock import SystemClock
 from penstock.server.bulk.process import Bulk
-from penstock.server.clock import SystemClock
 from penstock.server.engine import Engine
 from penstock.server.flight.decided import finish_decided
 from penstock.server.flight.door import FlightDoor, FlightLimits
 from penstock.server.flight.operation_actions import administration
-from penstock.server.logins import Logins
+from penstock.server.people.logins import Logins
+from penstock.server.people.users import Users
 from penstock.server.upkeep.retention import Retirement
-from penstock.server.users import Users
 from progress import given
 
 if TYPE_CHECKING:

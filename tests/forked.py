@@ -39,7 +39,7 @@ BESIDE = (*DOORS, "penstock.server.flight.grpc_server")
 
 APART = {
     "penstock.server.bulk.child": (
-        {}, ("penstock.history.view", "penstock.server.bulk.requests", "penstock.server.allocator"),
+        {}, ("penstock.history.view", "penstock.server.bulk.requests", "penstock.server.base.allocator"),
     ),
     "penstock.server.sql.sql_child": ({"ARROW_DEFAULT_MEMORY_POOL": "system"}, ()),
     "penstock.server.cluster.process": ({"ARROW_DEFAULT_MEMORY_POOL": "system"}, ()),
@@ -289,7 +289,7 @@ def _is_loaded(args: Any, environ: Mapping[str, str]) -> bool:
 
 def _usual_door() -> list[int]:
     from penstock.config.settings import Settings
-    from penstock.server.loading import of_a_door
+    from penstock.server.base.loading import of_a_door
 
     return of_a_door(Settings().server.memory)
 

@@ -6,7 +6,7 @@ import threading
 from pathlib import Path
 
 from penstock.cli.main import main
-from penstock.server import progress
+from penstock.server.base import progress
 
 GO = Path("go")
 

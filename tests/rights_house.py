@@ -21,8 +21,8 @@ from pyarrow import flight
 
 from penstock.records.password_hashes import SHA256
 from penstock.records.queue_settings import QueueSettings
-from penstock.server.accounts import Account, Kept, Permission, hash_password
 from penstock.server.app import App
+from penstock.server.people.accounts import Account, Kept, Permission, hash_password
 from penstock.testing.process import load
 from penstock.wire.amqp import methods as m
 from penstock.wire.amqp.frames import HEADER, METHOD, PROTOCOL_HEADER, frame

@@ -1,7 +1,7 @@
 """What the pure floors ask of the world: clock, disk and randomness, as Protocols with little in them.
 
-Real ones live in `log.disk`, `server.clock` and `server.scratch_pages`; simulated ones in `log.simdisk` and `testing`.
-A disk names files by short relative paths (`log/00000000000000000001.arrows`); it never sees a user's text.
+Real ones live in `log.disk`, `server.base.clock` and `server.scratch_pages`; simulated ones in `log.simdisk` and
+`testing`.  A disk names files by short relative paths (`log/00000000000000000001.arrows`); it never sees a user's text.
 """
 
 from __future__ import annotations

@@ -17,8 +17,8 @@ from penstock.core.state.pending import SinkMark, dump_marks, load_marks
 from penstock.core.streams import sinks
 from penstock.core.streams.sinks import Remembered
 from penstock.errors import AccessRefused, NotFound
-from penstock.server.access import Who
 from penstock.server.flight.calls import Caller
+from penstock.server.people.access import Who
 
 pytestmark = pytest.mark.conformance
 

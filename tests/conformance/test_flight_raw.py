@@ -21,7 +21,7 @@ import penstock
 from flight_house import FlightHouse
 from penstock.errors import LogDamaged
 from penstock.records.message_bodies import PackedBodies, held_by
-from penstock.server.faults import TOLD
+from penstock.server.base.faults import TOLD
 from penstock.server.flight import downstream
 from penstock.server.flight.door import FlightLimits
 from penstock.wire.flight.commands import SETTLE

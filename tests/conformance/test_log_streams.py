@@ -15,10 +15,10 @@ import penstock
 from flight_house import FlightHouse
 from penstock.errors import Unavailable
 from penstock.history.reach import Limits
-from penstock.server.access import Who
 from penstock.server.bulk.process import Bulk
 from penstock.server.flight.calls import Caller
-from penstock.server.streams import Question
+from penstock.server.flight.streams import Question
+from penstock.server.people.access import Who
 
 pytestmark = pytest.mark.conformance
 
@@ -209,7 +209,7 @@ def test_a_stream_holds_the_log_until_it_is_dropped(client: penstock.Client, hou
 def test_a_quiet_topic_does_not_hold_what_others_fill(
     client: penstock.Client, house: FlightHouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.server.streams.EMPTY_BYTES", 2 * MIB)
+    monkeypatch.setattr("penstock.server.flight.streams.EMPTY_BYTES", 2 * MIB)
     fill(client, [1])
     reader = Reader(client)
     first = reader.plan(reader.begin())

@@ -14,7 +14,7 @@ import pytest
 from hostile.arrow_streams import CONSUMED, QUEUE, Message, Stream, command, messages_of, valid_streams
 from hostile.pressing import Pressed
 from hostile.watching import MIB, Bounds
-from penstock.server.loading import decoded_most
+from penstock.server.base.loading import decoded_most
 from penstock.wire.flight.received import Bounds as BatchBounds
 
 PUBLISH = command("publish", topic=QUEUE)

@@ -23,8 +23,8 @@ from pyarrow import flight
 
 import penstock
 from http_lab import NO_TLS
-from penstock.server.access import THINGS
 from penstock.server.flight.calls import Caller
+from penstock.server.people.access import THINGS
 from penstock.wire.amqp import methods as m
 from rights_house import HELD, PASSWORD, House, Link
 from waiting import eventually

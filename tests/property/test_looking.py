@@ -21,7 +21,7 @@ from penstock.core.queue.owning import why_not_shared
 from penstock.errors import QueueBlocked, QueueFull
 from penstock.records.entries import Publishes
 from penstock.records.properties import Properties, encode
-from penstock.server import recovering
+from penstock.server.asking import recovering
 from penstock.testing import Broker
 from penstock.testing.instance import Instance
 from property.queue_options import FULL, Options, covering, every, of, unknown

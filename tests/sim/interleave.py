@@ -24,7 +24,7 @@ from contextlib import contextmanager
 from types import ModuleType, SimpleNamespace
 
 from garbage import collector_as_before
-from penstock.server.loading import do_without_pandas
+from penstock.server.base.loading import do_without_pandas
 from penstock.server.upkeep import keeper as keepers
 from penstock.server.upkeep import retention
 from penstock.testing.instance import FakeClock

@@ -30,9 +30,9 @@ from penstock.server.amqp.hosted import Hosted
 from penstock.server.amqp.links import Came
 from penstock.server.counters import Counters
 from penstock.server.engine import Engine
-from penstock.server.logins import Logins
 from penstock.server.opening import apply_settings, fold, open_core
-from penstock.server.users import Users
+from penstock.server.people.logins import Logins
+from penstock.server.people.users import Users
 from penstock.testing.instance import FakeClock
 from penstock.testing.process import load
 from penstock.wire.amqp import methods as m

@@ -16,14 +16,14 @@ from choices import EFFORT, SEED
 from penstock.config.settings import User
 from penstock.errors import NotFound
 from penstock.log.simdisk import SimDisk
-from penstock.server.accounts import keep
 from penstock.server.amqp import way
 from penstock.server.amqp.door import Reading
 from penstock.server.amqp.links import SEND_MOST
 from penstock.server.amqp.way import Down, Up
 from penstock.server.doors.line import Broken
-from penstock.server.logins import Logins
-from penstock.server.users import Users
+from penstock.server.people.accounts import keep
+from penstock.server.people.logins import Logins
+from penstock.server.people.users import Users
 from penstock.wire.amqp import methods as m
 from penstock.wire.amqp.frames import METHOD, PROTOCOL_HEADER, frame
 from sim.serverkit import HANDSHAKE, Beside, Client, Content, Life, clock, message

@@ -9,8 +9,8 @@ import pytest
 from penstock.core.state.durable import canonical
 from penstock.log.log import Log
 from penstock.log.simdisk import SimDisk
+from penstock.server.base.progress import Progress, Stopped
 from penstock.server.opening import fold
-from penstock.server.progress import Progress, Stopped
 from sim.logkit import SMALL, FakeClock, commit, messages, opened
 
 SETTINGS = replace(SMALL, segment=4000)

@@ -18,7 +18,7 @@ from penstock.log.log import Log
 from penstock.log.rewrite_plan import Aims
 from penstock.log.writer import LogSettings
 from penstock.records.kinds import NO_ROUTE, Kind
-from penstock.server.clock import SystemClock
+from penstock.server.base.clock import SystemClock
 from penstock.server.upkeep.offline import Limits, archive, compact
 from penstock.spark import audits
 from penstock.spark.audits import redrive

@@ -9,7 +9,7 @@ from pyspark.errors import PySparkException
 
 from penstock.config.sections import TlsSection
 from penstock.errors import InvalidArgument
-from penstock.server.tls import load
+from penstock.server.sockets.tls import load
 from penstock.spark.options import COMMON, Taker
 from penstock.spark.pipelines.folders import Place
 from penstock.spark.pipelines.pipeline import Pipeline

@@ -6,7 +6,7 @@ import ast
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -20,8 +20,8 @@ SOURCE = Path(__file__).resolve().parents[2] / "src"
 PLAIN = {"records", "ports", "config", "errors", "units", "version"}
 BELOW_SERVER = PLAIN | {"expr", "core", "log", "memory", "replication", "wire", "history"}
 
-OF_ACCOUNTS = ("access", "accounts", "entitlements", "tokens", "users")
-"""What operations may import of the server: who may log in, and what for."""
+SERVER_ROOMS: dict[str, set[str]] = {"people": set(), "base": set(), "sockets": {"base"}, "asking": {"base"}}
+"""Rooms of the server that the others rest on -> the rooms of it that they may import; operations: people alone."""
 
 MAY_IMPORT: dict[str, set[str]] = {
     "records": PLAIN,
@@ -37,7 +37,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "replication": {"records", "ports", "wire", "errors", "units"},
     "wire": {"records", "errors", "units"},
     "history": {"records", "ports", "expr", "log", "wire", "errors", "units"},
-    "operations": BELOW_SERVER | {"server"},  # of which only `OF_ACCOUNTS`
+    "operations": BELOW_SERVER | {"server"},  # of which only its people
     "server": BELOW_SERVER | {"operations"},
     "client": {"records", "expr", "wire", "errors", "units"},
     "aio": {"client"},
@@ -123,8 +123,8 @@ def violations(source: Path) -> list[str]:
             other = floor_of(name)
             if other == floor == "wire" and wire_of(name) not in {wire_of(".".join(parts)), ""}:
                 found.append(f"{shown}  (one wire does not know another)")
-            if (floor, other) == ("operations", "server") and name.split(".")[2] not in OF_ACCOUNTS:
-                found.append(f"{shown}  (operations know of the server {', '.join(OF_ACCOUNTS)})")
+            if other == "server" and (known := rooms_for(parts)) is not None and name.split(".")[2] not in known:
+                found.append(f"{shown}  ({'/'.join(parts[1:-1])} knows of the server {', '.join(sorted(known))})")
             if other != floor and other not in MAY_IMPORT[floor]:
                 allowed_here = "anything" if floor == "cli" else ", ".join(sorted(MAY_IMPORT[floor]))
                 found.append(f"{shown}  ({floor} may import {allowed_here})")
@@ -152,6 +152,15 @@ def circles(source: Path) -> list[str]:
         if kept == needs:
             return sorted(kept)
         needs = kept
+
+
+def rooms_for(parts: Sequence[str]) -> set[str] | None:
+    """The rooms of the server that a file may import; None: all."""
+    if parts[1] == "operations":
+        return {"people"}
+    if parts[1] == "server" and parts[2] in SERVER_ROOMS:
+        return SERVER_ROOMS[parts[2]] | {parts[2]}
+    return None
 
 
 def wire_of(module: str) -> str:
@@ -196,7 +205,12 @@ def test_every_import_points_down() -> None:
             "parse.py:3:",
         ),
         ("penstock/log/writer.py", "from ..server import app", "writer.py:1:"),
-        ("penstock/operations/acts.py", "from penstock.server.http import door", "operations know of the server"),
+        (
+            "penstock/operations/acts.py",
+            "from penstock.server.http import door",
+            "operations knows of the server people",
+        ),
+        ("penstock/server/people/users.py", "from penstock.server import app", "people knows of the server people"),
         ("penstock/wire/http/routes.py", "from penstock.operations import table", "routes.py:1:"),
         ("penstock/utils/misc.py", "import os", "no line for 'utils'"),
         ("pyspark_penstock/__init__.py", "import penstock.server", "may import ['penstock.spark']"),

@@ -41,7 +41,7 @@ NOT_IN_AN_EMPTY_SERVER = (
     "penstock.core.audit_controls", "penstock.core.audit_histories", "penstock.core.audit_log",
     "penstock.expr.scan", "penstock.log.simdisk",
     "penstock.log.verify", "penstock.server.bulk.backup", "penstock.server.bulk.child", "penstock.server.http",
-    "penstock.server.tls", "penstock.spark", "penstock.testing", "penstock.wire.http",
+    "penstock.server.sockets.tls", "penstock.spark", "penstock.testing", "penstock.wire.http",
 )  # fmt: skip
 
 SETTINGS = """
@@ -76,7 +76,7 @@ print(*sys.modules)
 
 CHILD = """
 import json, socket, sys
-from penstock.server.loading import do_without_pandas
+from penstock.server.base.loading import do_without_pandas
 
 do_without_pandas()
 from penstock.server.bulk import requests
@@ -206,7 +206,7 @@ def test_dataclasses_are_those_whose_methods_are_made_when_needed() -> None:
 ])  # fmt: skip
 def test_a_process_that_takes_clients_has_its_own_needs_alone(module: str, without: list[str]) -> None:
     """Each of these is some MiB at rest: OpenSSL 4, numpy 20."""
-    program = f"from penstock.server.loading import do_without_pandas as less; less(); import sys, {module}"
+    program = f"from penstock.server.base.loading import do_without_pandas as less; less(); import sys, {module}"
     done = subprocess.run(
         [sys.executable, "-c", f"{program}; print(*sys.modules)"], capture_output=True, text=True, check=True,
         env={"PYTHONPATH": str(SOURCE)},

@@ -230,8 +230,8 @@ def _archived_here(data: str, folder: str | None, compression: str, topics: int,
     from penstock.log.archive import archive_disk
     from penstock.log.archive.file_writer import Form
     from penstock.log.archive.repairing import has_files
+    from penstock.server.base.clock import SystemClock
     from penstock.server.bulk.checks import told_when_full
-    from penstock.server.clock import SystemClock
     from penstock.server.upkeep.offline import archive as run
 
     disk = open_folder(data)
@@ -292,7 +292,7 @@ def _pruned(micros: int, data: str | None, folder: str | None, url: str, *, dry_
             return cast("dict[str, Any] | None", told["pruned"])
     from penstock.cli.logfiles import archive_place, open_folder
     from penstock.log.archive import archive_disk
-    from penstock.server.clock import SystemClock
+    from penstock.server.base.clock import SystemClock
     from penstock.server.upkeep.offline import prune as run
 
     place = archive_place(data, folder)
@@ -306,7 +306,7 @@ def _repair(data: str | None, folder: str | None, before: list[int], *, dry_run:
     from penstock.cli.logfiles import ARCHIVE_FOLDER, open_folder
     from penstock.log.archive import archive_disk
     from penstock.log.archive.repairing import paths_of
-    from penstock.server.clock import SystemClock
+    from penstock.server.base.clock import SystemClock
     from penstock.server.upkeep.offline import repair as run
 
     if data is None:

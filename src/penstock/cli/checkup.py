@@ -27,7 +27,7 @@ from penstock.cli.output import counted
 from penstock.errors import PenstockError, SettingsError
 from penstock.expr import TopicPattern
 from penstock.log.disk import LOCK_NAME, to_be
-from penstock.server.listening import OWN
+from penstock.server.sockets.listening import OWN
 from penstock.units import format_size
 
 if TYPE_CHECKING:
@@ -211,8 +211,8 @@ _AGAIN = "the server's log says why; one that ends begins again within seconds"
 
 def http_process(settings: Settings, server: int | None = None) -> Finding:
     """Whether a process reads what HTTP's clients send, and whether that of the server that runs is there."""
+    from penstock.server.base.loading import HTTP
     from penstock.server.http.doorway import MODULE
-    from penstock.server.loading import HTTP
 
     what, why = "HTTP process", f"(server.doors = {settings.server.doors})"
     if settings.server.doors == 0:
@@ -222,7 +222,7 @@ def http_process(settings: Settings, server: int | None = None) -> Finding:
 
 def flight_process(settings: Settings, server: int | None = None) -> Finding:
     """The same of what speaks gRPC; there is always one."""
-    from penstock.server.loading import STACKS, of_a_door
+    from penstock.server.base.loading import STACKS, of_a_door
 
     decoded, whole = map(format_size, of_a_door(settings.server.memory))
     stacks = format_size(STACKS)
@@ -265,7 +265,7 @@ def port(name: str, address: Address, server: int | None = None) -> Finding:
 
 def certificate(settings: Settings) -> Finding:
     """The files of `[tls]`: whether they can be used, and how long."""
-    from penstock.server.tls import load
+    from penstock.server.sockets.tls import load
 
     name = str(settings.tls.certificate)
     try:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress as Bar
     from rich.progress import TaskID
 
-    from penstock.server.progress import Progress, Show
+    from penstock.server.base.progress import Progress, Show
 
 Say: TypeAlias = "Callable[[str], object]"
 """Takes a line for people."""

@@ -83,7 +83,7 @@ def address_here(settings: Any, door: Door) -> str:
 
 def _named(tls: Any, host: str) -> str:
     """The host as the certificate calls it: one that listens on 127.0.0.1 is often called localhost."""
-    from penstock.server.tls import load  # heavy, and of no use without TLS
+    from penstock.server.sockets.tls import load  # heavy, and of no use without TLS
 
     names = load(tls).certificate.names
     others = (one for one in ("localhost", "127.0.0.1", "::1") if is_loopback(host) and one in names)

@@ -143,7 +143,7 @@ def _limit(option: str, text: str | None, parse: Callable[[str], int]) -> int | 
 def compacted(data: str, age: str | None, size: str | None, compress: bool, dry_run: bool) -> dict[str, Any]:
     """The same for a folder.  DataFolderInUse when a server has it; a dry run needs no lock."""
     from penstock.log.rewrite_plan import Aims
-    from penstock.server.clock import SystemClock
+    from penstock.server.base.clock import SystemClock
     from penstock.server.upkeep import offline
 
     limits = offline.Limits(_limit("--age", age, parse_duration), _limit("--size", size, parse_size))

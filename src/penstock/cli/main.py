@@ -24,7 +24,7 @@ from typer.models import CommandInfo
 from penstock import __version__
 from penstock.cli.output import Json, root, tell, tell_error
 from penstock.errors import InvalidArgument, PenstockError
-from penstock.server.loading import do_without_pandas
+from penstock.server.base.loading import do_without_pandas
 
 FILES: Mapping[str, str] = {
     "serving": "serve up check convert",

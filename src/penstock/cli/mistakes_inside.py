@@ -77,7 +77,7 @@ def _in_actions(settings: Settings) -> Iterator[Problem]:
 def _in_entitlements(settings: Settings) -> Iterator[Problem]:
     if not settings.entitlement:
         return
-    from penstock.server.entitlements import compiled
+    from penstock.server.people.entitlements import compiled
 
     for index, section in enumerate(settings.entitlement):
         try:
@@ -98,7 +98,7 @@ def _in_views(settings: Settings) -> Iterator[Problem]:
 def _in_certificates(settings: Settings) -> Iterator[Problem]:
     if settings.tls.certificate is None:
         return
-    from penstock.server.tls import load
+    from penstock.server.sockets.tls import load
 
     try:
         load(settings.tls)

@@ -148,7 +148,7 @@ def make(folder: Folder, host: Hosts = None, client: Clients = None, days: Days 
 
     Example: penstock tls make certificates --host localhost --host 127.0.0.1 --client shop
     """
-    from penstock.server.authority import Authority, write_new
+    from penstock.server.sockets.authority import Authority, write_new
 
     for name in client or []:
         if not name.replace("-", "").replace("_", "").replace(".", "").isalnum() or name in ("ca", "server"):

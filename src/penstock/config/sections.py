@@ -2,7 +2,7 @@
 
 `[listen]` has the doors, `[tls]` their certificate, `[before_login]` what is allowed before a login, `[cluster]` the
 others with whom this server keeps one log.  Whether the files of a certificate are there and fit each other is
-`server.tls`'; that a door with TLS has one is `config.mistakes`'.
+`server.sockets.tls`'; that a door with TLS has one is `config.mistakes`'.
 """
 
 from __future__ import annotations

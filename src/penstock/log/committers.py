@@ -1,7 +1,7 @@
 """Who does the commits of a server: a thread, or the loop itself where the kernel syncs beside it.
 
 A thread beside a loop that is always busy waits for the interpreter, some eight times a commit; so the loop naps for
-it (`server.rounds`).  Where there is a `KernelSync` the loop writes what is short and has the kernel sync it: that
+it (`server.base.rounds`).  Where there is a `KernelSync` the loop writes what is short and has the kernel sync it: that
 needs no other thread, and no nap, and the loop hears of its end as it hears of a socket.  What is long, begins another
 file, or finds no syncer is the thread's.
 

@@ -83,7 +83,7 @@ def rows_of(message: bytes | memoryview, *, compressed: bool) -> pa.RecordBatch:
     """The batch of one message of the log; one that is not compressed stays where it is.
 
     compressed: it may be.  What it becomes is then taken from this process's pool, not from Arrow's own, which clients
-    can fill (`server.loading`); only a stream's reader asks for that one.
+    can fill (`server.base.loading`); only a stream's reader asks for that one.
     """
     if not compressed:
         return pa.ipc.read_record_batch(pa.ipc.read_message(pa.py_buffer(message)), COLUMNS)

@@ -23,7 +23,7 @@ from penstock.operations.story import ENDINGS, Event, Story, tell
 from penstock.records.chunks import Chunk, Now
 from penstock.records.dataclass import dataclass
 from penstock.records.rights import TENDS, Right, sees, uses
-from penstock.server.entitlements import narrowed
+from penstock.server.people.entitlements import narrowed
 from penstock.units import LATEST
 from penstock.wire.fields import VHOST, count, flag, name, nearest, numbers, text, texts
 from penstock.wire.flight.bookmarks import MARKS_MOST, format_bookmark, parse_point, read_marks
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from penstock.core.broker import Core
     from penstock.core.queue.queue import Queue
     from penstock.operations.operation import Beside
-    from penstock.server.access import Who
+    from penstock.server.people.access import Who
 
 # -- what is known of a message
 

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from penstock.log.log import Log
     from penstock.records.chunks import Now
     from penstock.replication.register import ClusterState
-    from penstock.server.access import Who
-    from penstock.server.accounts import Accounts
-    from penstock.server.users import Users
+    from penstock.server.people.access import Who
+    from penstock.server.people.accounts import Accounts
+    from penstock.server.people.users import Users
 
 T = TypeVar("T")
 

@@ -17,16 +17,16 @@ from penstock.operations.operation import RABBITMQ, Answer, Operation, Path
 from penstock.records.password_hashes import ARGON2ID, SHA256, check_hash
 from penstock.records.rights import ADMINISTERS, ADMINISTRATOR, LOGIN
 from penstock.records.tokens import written
-from penstock.server.access import open_vhost
-from penstock.server.accounts import Account, Kept, Permission, Token, TopicPermission, hash_password, keep
-from penstock.server.tokens import ALL, LASTS_MOST_S, bound_to, digest, make_room, new_secret, tags_within
-from penstock.server.users import Permitted, check_pattern
+from penstock.server.people.access import open_vhost
+from penstock.server.people.accounts import Account, Kept, Permission, Token, TopicPermission, hash_password, keep
+from penstock.server.people.tokens import ALL, LASTS_MOST_S, bound_to, digest, make_room, new_secret, tags_within
+from penstock.server.people.users import Permitted, check_pattern
 from penstock.wire.fields import VHOST, count, flag, name, text, texts
 
 if TYPE_CHECKING:
     from penstock.operations.operation import House
-    from penstock.server.access import Who
-    from penstock.server.accounts import Accounts
+    from penstock.server.people.access import Who
+    from penstock.server.people.accounts import Accounts
 
 
 TAGS_MOST = 100

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from penstock.operations.operation import Beside, House
     from penstock.records.chunks import Now
     from penstock.records.queue_settings import QueueSettings
-    from penstock.server.access import Who
+    from penstock.server.people.access import Who
 
 
 def declare(

@@ -19,7 +19,7 @@ from penstock.wire.fields import VHOST, count, flag, name, table, text, texts
 if TYPE_CHECKING:
     from penstock.operations.operation import Beside, House
     from penstock.replication.register import ClusterState
-    from penstock.server.access import Who
+    from penstock.server.people.access import Who
 
 
 REASON_MOST = 200

@@ -27,7 +27,7 @@ from penstock.records.sow_settings import (
     version,
     versions,
 )
-from penstock.server.entitlements import exchange_needs
+from penstock.server.people.entitlements import exchange_needs
 from penstock.units import format_duration
 from penstock.wire.fields import VHOST, Field, Fields, flag, name, table, text
 from penstock.wire.flight.tickets import TEXT_LIMIT
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from penstock.core.queue.queue import Queue
     from penstock.core.state.durable import Binding, ExchangeState
     from penstock.operations.operation import House
-    from penstock.server.access import Who
+    from penstock.server.people.access import Who
 
 
 # -- exchanges

@@ -18,8 +18,8 @@ from penstock.operations.operation import RABBITMQ, Answer, Body, Operation
 from penstock.operations.people import TAGS_MOST, expect
 from penstock.records.declared_types import QUEUE_TYPES
 from penstock.records.rights import ADMINISTERS, KNOWS_VALUES, LOGIN, MONITORING, RULES, SEES, Right
-from penstock.server.accounts import USER_LIMITS, VHOST_LIMITS, Permission
-from penstock.server.tokens import ALL
+from penstock.server.people.accounts import USER_LIMITS, VHOST_LIMITS, Permission
+from penstock.server.people.tokens import ALL
 from penstock.wire.fields import VHOST, Field, count, flag, name, table, text, texts
 
 if TYPE_CHECKING:
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from penstock.operations.operation import House
     from penstock.records.chunks import Now
     from penstock.records.queue_settings import Policy
-    from penstock.server.access import Who
-    from penstock.server.accounts import Accounts
+    from penstock.server.people.access import Who
+    from penstock.server.people.accounts import Accounts
 
 
 CLUSTER_NAME = "cluster_name"

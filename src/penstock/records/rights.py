@@ -1,5 +1,5 @@
 """What an operation asks of who wants it, as data: it stands beside the operation, and one function judges it for all
-doors (`server.access`).
+doors (`server.people.access`).
 
     level       a tag, or one that includes it
     vhost       the request names a vhost (`vhost`), and the user has it, or `everywhere`

@@ -26,27 +26,27 @@ from penstock.log.log import Log
 from penstock.log.writer import BATCH_MOST, CACHE_MOST, LogSettings
 from penstock.memory.caches import Caches
 from penstock.records.dataclass import dataclass
-from penstock.server import allocator
-from penstock.server.accounts import Followed
 from penstock.server.alarms import Alarms
+from penstock.server.asking.scanning import warm_up
+from penstock.server.base import allocator
+from penstock.server.base.clock import Alarm, Timed
+from penstock.server.base.faults import Chore
+from penstock.server.base.loading import of_a_door
+from penstock.server.base.progress import Lines, Show
+from penstock.server.base.rounds import Pulse
 from penstock.server.bulk import RESTORE_PART
 from penstock.server.bulk.log_upkeep import Compactor
 from penstock.server.bulk.process import Bulk
-from penstock.server.clock import Alarm, Timed
 from penstock.server.doors.door_process import spawned
 from penstock.server.engine import Engine
-from penstock.server.faults import Chore
 from penstock.server.gates import scattered
 from penstock.server.lifecycle import Starting, Stopping, amqp_limits, doors_of
-from penstock.server.listening import connections_most, entry_of
-from penstock.server.loading import of_a_door
-from penstock.server.logins import Logins
 from penstock.server.opening import Recovered, apply_settings, declare_views, finishing_decided, make_room, open_core
-from penstock.server.progress import Lines, Show
-from penstock.server.rounds import Pulse
-from penstock.server.scanning import warm_up
+from penstock.server.people.accounts import Followed
+from penstock.server.people.logins import Logins
 from penstock.server.scratch_pages import Pager, Scratch
 from penstock.server.services import Pools, Say, Server, say_aloud
+from penstock.server.sockets.listening import connections_most, entry_of
 from penstock.server.sql import FOLDER as STATEMENTS
 from penstock.server.upkeep.keeper import Keeper
 

@@ -27,20 +27,20 @@ from penstock.memory import ReadCold
 from penstock.memory.caches import Caches
 from penstock.records.entries import Control, Entry, Group, Publishes
 from penstock.records.kinds import LAZY, Kind
-from penstock.server.access import Shares
 from penstock.server.actions import Acts
-from penstock.server.caching import Fetches, Present, Tending
-from penstock.server.faults import asker_behind, asker_of
+from penstock.server.asking.caching import Fetches, Present, Tending
+from penstock.server.asking.judging import Judges
+from penstock.server.asking.recovering import Recoveries
+from penstock.server.asking.scanning import Backfills, Scans
+from penstock.server.asking.stream_backlog import Walked
+from penstock.server.base.faults import asker_behind, asker_of
+from penstock.server.base.rounds import Nap
+from penstock.server.base.runtime import Runtime
 from penstock.server.gates import Gates, Rooms, receiver_of
-from penstock.server.judging import Judges
 from penstock.server.notices import EventExchange, Notices
+from penstock.server.people.access import Shares
 from penstock.server.pipelines import PipelineReports
-from penstock.server.recovering import Recoveries
 from penstock.server.replaying import Replays
-from penstock.server.rounds import Nap
-from penstock.server.runtime import Runtime
-from penstock.server.scanning import Backfills, Scans
-from penstock.server.stream_backlog import Walked
 from penstock.server.traces import Traces
 from penstock.server.transaction_memory import Charges
 from penstock.server.views.views import Views
@@ -50,10 +50,10 @@ if TYPE_CHECKING:
     from penstock.core.commands.deliveries import Deliveries, Delivery
     from penstock.log.log import Log
     from penstock.ports import Clock
-    from penstock.server.clock import Dues
-    from penstock.server.faults import Asker
-    from penstock.server.judging import Ask
-    from penstock.server.runtime import Copies, Off, Soon
+    from penstock.server.asking.judging import Ask
+    from penstock.server.base.clock import Dues
+    from penstock.server.base.faults import Asker
+    from penstock.server.base.runtime import Copies, Off, Soon
     from penstock.server.upkeep.archive import Archiving
     from penstock.server.upkeep.keeper import Keeper
 

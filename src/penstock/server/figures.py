@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from penstock.core.state.streams import StreamState
     from penstock.server.amqp.connection import Connection
     from penstock.server.engine import Engine
-    from penstock.server.entitlements import Rights
+    from penstock.server.people.entitlements import Rights
     from penstock.server.replaying.log_source import LogSource
     from penstock.server.services import Server
 

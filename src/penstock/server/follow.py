@@ -14,9 +14,9 @@
     with conflation     views.Conflated over these  as it comes              once in an interval   the last of a key
     events              events.RingSource           -                        what happens          in the ring, or lost
 
-Two things only look alike.  A stream's plan in log mode (`server.streams`) is a question with a deadline, asked from
-a thread: nothing is handed over, the log is measured from a place that is durable, and the next question may come days
-later.  A view that is built (`views.views`) is slowed by nobody, and when it is level it shares one pass over the
+Two things only look alike.  A stream's plan in log mode (`server.flight.streams`) is a question with a deadline, asked
+from a thread: nothing is handed over, the log is measured from a place that is durable, and the next question may come
+days later.  A view that is built (`views.views`) is slowed by nobody, and when it is level it shares one pass over the
 journal, and each parsed body, with all other views.
 
 Everything here belongs to the loop's thread.
@@ -30,10 +30,10 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from penstock.errors import PenstockError
-from penstock.server.faults import TOLD, asker_behind, asker_of
+from penstock.server.base.faults import TOLD, asker_behind, asker_of
 
 if TYPE_CHECKING:
-    from penstock.server.faults import Asker
+    from penstock.server.base.faults import Asker
 
 T = TypeVar("T")
 U = TypeVar("U")

@@ -9,12 +9,12 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from penstock.server.base.loading import HTTP, decoded_most, do_without_pandas, of_a_door, with_bounded_pool
 from penstock.server.doors.door_process import spawned
-from penstock.server.loading import HTTP, decoded_most, do_without_pandas, of_a_door, with_bounded_pool
 
 if TYPE_CHECKING:
     from penstock.config.settings import Settings
-    from penstock.server.progress import Show
+    from penstock.server.base.progress import Show
 
 GRPC_VERBOSITY = "GRPC_VERBOSITY"
 """gRPC and its protobuf write a line to standard error for each malformed message, before anybody has logged in: a

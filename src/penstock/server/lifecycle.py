@@ -40,7 +40,7 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 
 from penstock.config.sections import DOORS
 from penstock.errors import SettingsError
-from penstock.server.listening import bind
+from penstock.server.sockets.listening import bind
 from penstock.version import __version__
 from penstock.wire.amqp.frames import Limits
 
@@ -48,15 +48,15 @@ if TYPE_CHECKING:
     from penstock.config.sections import Address
     from penstock.config.settings import Settings
     from penstock.server.amqp.door import AmqpDoor
+    from penstock.server.base.progress import Show
     from penstock.server.cluster.leading import Cluster
     from penstock.server.doors.doors import Doors
     from penstock.server.engine import Engine
     from penstock.server.flight.door import FlightDoor
     from penstock.server.flight.entrance import Entrance
     from penstock.server.http.door import HttpDoor
-    from penstock.server.progress import Show
     from penstock.server.services import Server
-    from penstock.server.tls import Identity, Keeper
+    from penstock.server.sockets.tls import Identity, Keeper
 
 
 SHOW_S = 0.1
@@ -155,7 +155,7 @@ class Starting:
 
     def _keep_tls(self) -> None:
         if self.tls is None and any(getattr(self._server.settings.listen, name) is not None for name in DOORS):
-            from penstock.server.tls import Keeper
+            from penstock.server.sockets.tls import Keeper
 
             self.tls = Keeper(self._server.settings.tls)
 

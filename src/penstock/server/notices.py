@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from penstock.core.queue.dispatching.consumers import Consumer
     from penstock.records.entries import Entry
     from penstock.records.field_tables import Table
+    from penstock.server.base.runtime import Runtime
     from penstock.server.follow import Reader
-    from penstock.server.runtime import Runtime
 
 
 RING_MOST = 4096

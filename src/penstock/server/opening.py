@@ -34,7 +34,7 @@ from penstock.records.dataclass import dataclass
 from penstock.records.kinds import Kind
 from penstock.records.message_types import typed
 from penstock.records.queue_settings import parse_recovery_point, time_of
-from penstock.server.recovering import lsn_at
+from penstock.server.asking.recovering import lsn_at
 from penstock.units import format_size
 
 if TYPE_CHECKING:

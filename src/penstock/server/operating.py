@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.errors import LogBroken, NotFound, PenstockError, Refused, Unavailable
 from penstock.records.rights import MONITORING
-from penstock.server.account_events import events_between
-from penstock.server.burying import Burying
+from penstock.server.asking.burying import Burying
+from penstock.server.people.account_events import events_between
 from penstock.version import __version__
 
 if TYPE_CHECKING:
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from penstock.core.effects import Effect
     from penstock.operations.operation import Operation, Sites
     from penstock.records.chunks import Now
-    from penstock.server.access import Who
-    from penstock.server.accounts import Accounts
     from penstock.server.cluster.leading import Cluster
     from penstock.server.engine import Engine
     from penstock.server.figures import Links
     from penstock.server.flight.handover import Handover
+    from penstock.server.people.access import Who
+    from penstock.server.people.accounts import Accounts
+    from penstock.server.people.users import Users
     from penstock.server.services import Server
-    from penstock.server.users import Users
 
 T = TypeVar("T")
 

@@ -20,15 +20,15 @@ from typing import TYPE_CHECKING
 from penstock.config.load import chosen
 from penstock.log import disk as descriptors
 from penstock.log.disk import EXHAUSTED, lent
-from penstock.server import allocator
 from penstock.server.app import App, Ready
-from penstock.server.rounds import Pulse
+from penstock.server.base import allocator
+from penstock.server.base.rounds import Pulse
 from penstock.server.services import Say, say_aloud
 
 if TYPE_CHECKING:
     from penstock.config.settings import Settings
+    from penstock.server.base.progress import Show
     from penstock.server.doors.door_process import Spawned
-    from penstock.server.progress import Show
 
 
 class _Source(machinery.SourceFileLoader):

@@ -31,12 +31,12 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, cast
 import numpy as np
 import numpy.typing as npt
 
-from penstock.server.faults import Chore
+from penstock.server.base.faults import Chore
 
 if TYPE_CHECKING:
     from penstock.ports import Backing
+    from penstock.server.base.runtime import Off
     from penstock.server.engine import Engine
-    from penstock.server.runtime import Off
 
 
 class Spans:

@@ -22,14 +22,14 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from penstock.errors import PenstockError
-from penstock.server.access import Shares
-from penstock.server.accounts import accounts_of
-from penstock.server.clock import SystemClock
+from penstock.server.base.clock import SystemClock
+from penstock.server.base.faults import asker_behind
+from penstock.server.base.progress import Progress
+from penstock.server.base.rounds import Pulse
 from penstock.server.counters import Counters
-from penstock.server.faults import asker_behind
-from penstock.server.progress import Progress
-from penstock.server.rounds import Pulse
-from penstock.server.users import Users
+from penstock.server.people.access import Shares
+from penstock.server.people.accounts import accounts_of
+from penstock.server.people.users import Users
 
 if TYPE_CHECKING:
     from penstock.config.settings import Settings
@@ -37,19 +37,19 @@ if TYPE_CHECKING:
     from penstock.server.alarms import Alarms
     from penstock.server.amqp.door import AmqpDoor
     from penstock.server.amqp.doors import AmqpDoors
+    from penstock.server.base.faults import Faults
+    from penstock.server.base.runtime import Off
     from penstock.server.bulk.process import Bulk
     from penstock.server.cluster.leading import Cluster
     from penstock.server.doors.door_process import Spawned
     from penstock.server.engine import Engine
-    from penstock.server.faults import Faults
     from penstock.server.flight.door import FlightDoor
     from penstock.server.http.doorway import HttpDoors
     from penstock.server.links.links import Links
-    from penstock.server.listening import Entry
-    from penstock.server.logins import Logins
-    from penstock.server.runtime import Off
+    from penstock.server.people.logins import Logins
     from penstock.server.scratch_pages import Pager, Scratch
-    from penstock.server.tls import Keeper as TlsKeeper
+    from penstock.server.sockets.listening import Entry
+    from penstock.server.sockets.tls import Keeper as TlsKeeper
     from penstock.server.upkeep.keeper import Keeper, Pace
 
 

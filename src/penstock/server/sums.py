@@ -13,7 +13,7 @@ from penstock.records.rights import MONITORING
 from penstock.wire.http.lists import gathered
 
 if TYPE_CHECKING:
-    from penstock.server.access import Who
+    from penstock.server.people.access import Who
     from penstock.server.services import Server
 
 

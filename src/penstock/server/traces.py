@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from penstock.memory.slab import Piece
     from penstock.records.entries import Entry
     from penstock.records.field_tables import FieldValue, Table
-    from penstock.server.runtime import Runtime
+    from penstock.server.base.runtime import Runtime
 
 
 PENDING_MOST = 100_000

@@ -13,7 +13,7 @@ from penstock.errors import MemoryShort
 from penstock.memory import PATIENCE_US, Held
 
 if TYPE_CHECKING:
-    from penstock.server.runtime import Runtime
+    from penstock.server.base.runtime import Runtime
 
 SHARE = 4
 """Open transactions together may have the budget's share of one in so many."""

@@ -32,9 +32,9 @@ from penstock.records.entries import Control, Publishes, joined, singly
 from penstock.records.field_tables import FieldValue
 from penstock.records.kinds import Kind
 from penstock.records.one_or_each import value_at
-from penstock.server.access import Who
 from penstock.server.committing import Committing
 from penstock.server.flight.publish import to_publishes
+from penstock.server.people.access import Who
 from penstock.server.transaction_memory import Charge
 from penstock.testing.broker_life import VHOST, Running
 from penstock.testing.inbox import Message

@@ -15,18 +15,18 @@ from urllib.parse import quote
 
 from penstock.errors import InvalidArgument, PenstockError, Unavailable
 from penstock.log.simdisk import SimDisk
-from penstock.server.accounts import accounts_of
 from penstock.server.alarms import Alarms
 from penstock.server.amqp.door import Admission, AmqpDoor
 from penstock.server.amqp.links import AmqpLink
+from penstock.server.base.rounds import Pulse
 from penstock.server.bulk.process import Bulk
 from penstock.server.counters import Counters
-from penstock.server.listening import patient
-from penstock.server.logins import Logins
-from penstock.server.rounds import Pulse
+from penstock.server.people.accounts import accounts_of
+from penstock.server.people.logins import Logins
+from penstock.server.people.users import Users
 from penstock.server.services import Pools
+from penstock.server.sockets.listening import patient
 from penstock.server.upkeep.keeper import Pace
-from penstock.server.users import Users
 from penstock.testing.instance import FakeClock, Instance
 from penstock.testing.link import Link
 from penstock.testing.process import Config, load

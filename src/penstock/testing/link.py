@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from penstock.errors import InvalidArgument, Unavailable
 from penstock.expr import TopicPattern
-from penstock.server.access import Who
 from penstock.server.flight.calls import Caller
 from penstock.server.flight.handover import Answer, Aside, Handover
+from penstock.server.people.access import Who
 from penstock.wire.flight.commands import DEFAULT_VHOST, Consume, Get, Publish
 from penstock.wire.flight.failures import error_from
 from penstock.wire.flight.received import Bounds

@@ -26,7 +26,7 @@ from penstock.records.chunks import Now, as_chunk, pack_pairs
 from penstock.records.entries import Control, Entry, Group, Publishes, Topic
 from penstock.records.kinds import NO_ROUTE, Kind
 from penstock.records.queue_settings import QueueSettings, Retry
-from penstock.server.scanning import matching
+from penstock.server.asking.scanning import matching
 
 T0 = 1_700_000_000_000_000
 PERSISTENT = b"\x10\0\x02"

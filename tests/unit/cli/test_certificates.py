@@ -13,7 +13,7 @@ import pytest
 from penstock.client.urls import Trust, parse_url, reason_of, with_trust
 from penstock.config.load import load_text
 from penstock.errors import InvalidArgument
-from penstock.server.tls import load
+from penstock.server.sockets.tls import load
 
 Run = Callable[..., tuple[int, str, str]]
 

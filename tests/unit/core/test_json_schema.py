@@ -20,7 +20,7 @@ from penstock.expr.bodies import body_type
 from penstock.expr.json_schema import BODY_MOST, DEEPEST, compile_check
 from penstock.records.entries import Publishes
 from penstock.records.properties import EMPTY
-from penstock.server.judging import _answers, check_there, note  # pyright: ignore[reportPrivateUsage]
+from penstock.server.asking.judging import _answers, check_there, note  # pyright: ignore[reportPrivateUsage]
 from unit.core.world import DURABLE, World
 
 SCHEMA: dict[str, Any] = {

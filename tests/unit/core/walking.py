@@ -1,4 +1,4 @@
-"""The walk of `server.recovering` over the log of a `World`, a step at a time."""
+"""The walk of `server.asking.recovering` over the log of a `World`, a step at a time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from penstock.core.state.encoding import load
 from penstock.log.reader import Vias
 from penstock.records.entries import Control, Rows
 from penstock.records.kinds import Kind
-from penstock.server.recovering import look_for
+from penstock.server.asking.recovering import look_for
 from unit.core.world import World
 
 

@@ -34,7 +34,7 @@ from penstock.records.kinds import NO_ROUTE, NO_VIA, Kind
 from penstock.records.properties import Properties, encode
 from penstock.records.queue_settings import QueueSettings
 from penstock.records.schema import COLUMNS
-from penstock.server.scanning import answer_to, matching
+from penstock.server.asking.scanning import answer_to, matching
 
 SECOND = 1_000_000
 START = 1_700_000_000 * SECOND

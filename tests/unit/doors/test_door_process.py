@@ -14,12 +14,12 @@ import orjson
 import pytest
 
 from penstock.errors import Unavailable
-from penstock.server.access import Shares, Who
 from penstock.server.doors import door_process, doors
 from penstock.server.doors.line import AHEAD, HEAD, VERSION, Broken, Ended, Kind, Line, Lines, plain, with_head
 from penstock.server.flight.call_streams import CALL_MOST, Answers, Sent
 from penstock.server.flight.calls import Caller
 from penstock.server.flight.entrance import Entrance, Peers
+from penstock.server.people.access import Shares, Who
 from waiting import eventually
 
 CALLED = {

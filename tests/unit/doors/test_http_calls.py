@@ -22,7 +22,7 @@ from penstock.server.doors.line import HEAD, VERSION, Ended, Kind, with_head
 from penstock.server.http.calls import PIECE, Call, CallLine, call_of, wanted_of
 from penstock.server.http.doorway import HttpDoors
 from penstock.server.http.front import Relay
-from penstock.server.strangers import Terms
+from penstock.server.sockets.strangers import Terms
 from penstock.wire.http.bodies import LARGE_MOST, Brought, Reading
 
 HEAD_MOST = 4096

@@ -13,9 +13,9 @@ import pytest
 from pyarrow import flight
 
 from penstock.errors import InvalidArgument, Unavailable
-from penstock.server.access import Who
 from penstock.server.flight.arriving import Arriving
 from penstock.server.flight.calls import Caller, Calls, Intake
+from penstock.server.people.access import Who
 from penstock.wire.flight.received import PUBLISHED, Bounds
 
 SERVER = Path(__file__).resolve().parents[3] / "src" / "penstock" / "server"

@@ -9,9 +9,9 @@ import pytest
 from pyarrow import flight
 
 from penstock.errors import NotFound, Unavailable
-from penstock.server.access import Who
 from penstock.server.flight.calls import Caller, Calls, Guarded, Intake, Slot
 from penstock.server.flight.remote_call import CALLS_OF_LOGIN, CALLS_UNPROVEN, UNPROVEN_MAX, Credentials, Logins
+from penstock.server.people.access import Who
 
 DO_GET = flight.CallInfo(flight.FlightMethod.DO_GET)
 

@@ -11,12 +11,12 @@ import pytest
 from pyarrow import flight
 
 from penstock.errors import Unavailable
-from penstock.server.access import Shares, Who
 from penstock.server.flight import entrance
 from penstock.server.flight.calls import Caller
 from penstock.server.flight.door import FlightDoor
 from penstock.server.flight.entrance import Entrance
 from penstock.server.flight.handover import Abandoned
+from penstock.server.people.access import Shares, Who
 
 BASIC = [(b"authorization", b"Basic Z3Vlc3Q6Z3Vlc3Q=")]
 

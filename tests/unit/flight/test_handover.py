@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from penstock.errors import LogBroken, NotFound, Unavailable
-from penstock.server.faults import Faults
+from penstock.server.base.faults import Faults
 from penstock.server.flight.handover import Abandoned, Answer, Handover
 
 

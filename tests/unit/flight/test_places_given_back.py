@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 from pyarrow import flight
 
-from penstock.server.access import Shares, Who
 from penstock.server.flight import remote_call
 from penstock.server.flight.calls import Caller, Calls, Guarded, Intake
 from penstock.server.flight.entrance import Peers
 from penstock.server.flight.remote_call import NOBODY, Logins, Places
 from penstock.server.flight.senders import FIRST_WINDOW, Holder, Living, Senders
+from penstock.server.people.access import Shares, Who
 from waiting import eventually
 
 MINE = "penstock/server/"

@@ -14,10 +14,10 @@ from penstock.errors import MemoryShort
 from penstock.log.log import Log
 from penstock.memory import Budget
 from penstock.memory.slab import Piece
-from penstock.server.access import THINGS, Shares
 from penstock.server.engine import Engine
 from penstock.server.flight.downstream import QUEUED_HIGH, Delivery, Downstream
 from penstock.server.flight.handover import QUEUED_LEAST, QUEUED_MOST, Handover, Outlet
+from penstock.server.people.access import THINGS, Shares
 
 MIB = 1 << 20
 

@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from penstock.errors import PenstockError
-from penstock.server.faults import TOLD, reports
+from penstock.server.base.faults import TOLD, reports
 from penstock.server.flight.downstream import Delivery, Downstream
 
 if TYPE_CHECKING:

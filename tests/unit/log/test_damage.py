@@ -10,7 +10,7 @@ from penstock.errors import LogDamaged
 from penstock.expr import compile_filter
 from penstock.log.log import Log
 from penstock.log.simdisk import SimDisk
-from penstock.server.scanning import look_at_log
+from penstock.server.asking.scanning import look_at_log
 from sim.logkit import SMALL, FakeClock, commit, messages
 
 TINY = replace(SMALL, cache=1)

@@ -12,7 +12,7 @@ from penstock.log.rewrite import Old, Order, rewrite
 from penstock.log.simdisk import SimDisk
 from penstock.records.entries import Publishes
 from penstock.records.schema import COLUMNS
-from penstock.server.allocator import give_back, resident_bytes
+from penstock.server.base.allocator import give_back, resident_bytes
 from sim.logkit import ORDERS, SMALL, opened
 
 COUNT = 2000

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.server import allocator
+from penstock.server.base import allocator
 
 
 def test_memory_is_given_back_when_the_process_has_grown(monkeypatch: pytest.MonkeyPatch) -> None:

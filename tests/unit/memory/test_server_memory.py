@@ -12,9 +12,9 @@ from penstock.records.chunks import Chunk
 from penstock.records.entries import Rows
 from penstock.server.amqp.links import SEND_MOST
 from penstock.server.amqp.session import SEND_FREE
+from penstock.server.asking.scanning import JOIN_SHARE
 from penstock.server.http.exposition import exposition
 from penstock.server.http.metrics import Metrics
-from penstock.server.scanning import JOIN_SHARE
 from penstock.wire.amqp import methods as m
 from penstock.wire.amqp.frames import HEADER, METHOD, frame
 from sim.serverkit import PERSISTENT, Client, Content, Life, clock

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from penstock.server.faults import TOLD
+from penstock.server.base.faults import TOLD
 from penstock.server.replaying import page as pages
 from penstock.server.replaying.feed import Feed
 from penstock.server.replaying.log_source import Follower, LogSource, Rate

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from penstock.server.account_events import events_between
-from penstock.server.accounts import Account, Accounts, Kept, Permission, TopicPermission
+from penstock.server.people.account_events import events_between
+from penstock.server.people.accounts import Account, Accounts, Kept, Permission, TopicPermission
 
 ANN = Account("ann", Kept("one", "argon2id"), ("management",))
 

@@ -10,12 +10,12 @@ import pytest
 
 from penstock.errors import LogDamaged, Unavailable
 from penstock.operations.vhosts import SET_VHOST
-from penstock.server.access import Who
-from penstock.server.accounts import Accounts
 from penstock.server.flight.calls import Caller
 from penstock.server.flight.handover import Answer
 from penstock.server.flight.operation_actions import keeping_actions
 from penstock.server.operating import Operating
+from penstock.server.people.access import Who
+from penstock.server.people.accounts import Accounts
 
 
 class Keeper:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from penstock.server.clock import LONGEST_SLEEP_S, TICK_LAG_S, Alarm, Timed
+from penstock.server.base.clock import LONGEST_SLEEP_S, TICK_LAG_S, Alarm, Timed
 
 
 class Time:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from garbage import collector_as_before
-from penstock.server import allocator
+from penstock.server.base import allocator
 from penstock.server.process import settle_garbage
 
 

@@ -23,11 +23,11 @@ from penstock.log.log import Log
 from penstock.log.rewrite import Old, Order, rewrite
 from penstock.log.verify import verify
 from penstock.log.writer import LogSettings
-from penstock.server.accounts import Account, Accounts, Permission, keep
 from penstock.server.bulk import backup as backups
 from penstock.server.bulk.backup import run
 from penstock.server.bulk.requests import Request
 from penstock.server.bulk.restore import restore
+from penstock.server.people.accounts import Account, Accounts, Permission, keep
 from penstock.wire.flight.bookmarks import parse_span
 
 

@@ -13,7 +13,6 @@ from penstock.core.streams.sinks import Batch, Committed
 from penstock.errors import DiskFull, InvalidArgument, LogBroken, LogDamaged
 from penstock.log.simdisk import SimDisk
 from penstock.records.queue_settings import QueueSettings
-from penstock.server.access import Who
 from penstock.server.engine import Engine
 from penstock.server.flight import copier
 from penstock.server.flight.copier import Copier
@@ -23,6 +22,7 @@ from penstock.server.flight.handover import Answer, Handover
 from penstock.server.flight.publish import Publishing
 from penstock.server.flight.sink_stages import Stages, parts_of
 from penstock.server.flight.stage_files import StageInfo
+from penstock.server.people.access import Who
 from penstock.wire.flight.codec import read_upload
 from penstock.wire.flight.commands import PUBLISH, Publish
 from penstock.wire.flight.received import PUBLISHED, Bounds, receive

@@ -11,9 +11,9 @@ from bulk_lab import Writer
 from penstock.errors import NotLeading, Unavailable
 from penstock.history.copied import Copy
 from penstock.log.disk import OsDisk
-from penstock.server.access import Shares, Who
 from penstock.server.flight.calls import Caller
 from penstock.server.flight.copy_door import STREAMS, CopyDoor
+from penstock.server.people.access import Shares, Who
 
 BOB = Caller(Who("bob", ("administrator",)), "", lambda: False)
 HIS = STREAMS + 8

@@ -16,8 +16,8 @@ from penstock.records.properties import Properties, encode
 from penstock.server.amqp.links import AmqpLink
 from penstock.server.flight import crowding
 from penstock.server.http.connections import HttpServer
-from penstock.server.listening import Listener, bind, patient
-from penstock.server.strangers import Guard
+from penstock.server.sockets.listening import Listener, bind, patient
+from penstock.server.sockets.strangers import Guard
 from penstock.wire.amqp import methods as m
 from sim.serverkit import Client, Life, clock, message
 

@@ -12,7 +12,7 @@ from penstock.config.vhost_sections import EntitlementSection
 from penstock.errors import AccessRefused, ExpressionError, SettingsError
 from penstock.expr import Filter
 from penstock.records.queue_settings import QueueSettings
-from penstock.server.entitlements import Entitlements, Rights, narrowed
+from penstock.server.people.entitlements import Entitlements, Rights, narrowed
 
 TAGS = {"root": ("administrator",), "watch": ("monitoring",)}
 

@@ -14,10 +14,10 @@ from penstock.core.broker import Core
 from penstock.errors import PenstockError
 from penstock.log.simdisk import SimDisk
 from penstock.records.properties import HeaderClasses, Properties, encode
-from penstock.server import faults as faults_module
 from penstock.server.amqp import intake
 from penstock.server.amqp.channel import Channel
-from penstock.server.faults import Chore, Reports, Told
+from penstock.server.base import faults as faults_module
+from penstock.server.base.faults import Chore, Reports, Told
 from penstock.server.flight.handover import Answer, Handover
 from penstock.testing.instance import FakeClock
 from penstock.wire.amqp import methods as m

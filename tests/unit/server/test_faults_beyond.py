@@ -24,7 +24,7 @@ from penstock.records.chunks import as_chunk
 from penstock.records.entries import Publishes
 from penstock.records.properties import Properties, encode
 from penstock.records.queue_settings import QueueSettings
-from penstock.server.faults import Told
+from penstock.server.base.faults import Told
 from penstock.wire.amqp import methods as m
 from planting import Planted
 from sim.auditing import audit

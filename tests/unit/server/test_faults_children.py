@@ -16,8 +16,8 @@ import pytest
 
 from penstock.errors import PenstockError
 from penstock.history.view import Folder, Listing
+from penstock.server.base.faults import reports
 from penstock.server.bulk import child, process, requests
-from penstock.server.faults import reports
 from penstock.server.sql import sql_child
 from penstock.server.sql.duckdb_engine import Engine
 

@@ -22,7 +22,7 @@ from penstock.expr import compile_filter
 from penstock.log.simdisk import SimDisk
 from penstock.records.entries import Publishes
 from penstock.records.properties import Properties, encode
-from penstock.server.faults import Told
+from penstock.server.base.faults import Told
 from penstock.wire.amqp import methods as m
 from planting import Plant, Planted
 from sim.auditing import audit

@@ -13,7 +13,7 @@ import pytest
 
 from penstock.errors import PenstockError
 from penstock.log.simdisk import SimDisk
-from penstock.server.faults import TOLD
+from penstock.server.base.faults import TOLD
 from penstock.server.figures import view_facts
 from penstock.server.follow import ENDLESS, Follow
 from penstock.server.opening import declare_views

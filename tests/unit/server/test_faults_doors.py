@@ -17,10 +17,10 @@ from penstock.server.amqp.door import AmqpDoor, Reading
 from penstock.server.amqp.doorway import Doorway
 from penstock.server.amqp.incoming import Incoming
 from penstock.server.amqp.links import AmqpLink
+from penstock.server.base.faults import TOLD, reports
 from penstock.server.doors.line import Broken
 from penstock.server.engine import Engine
-from penstock.server.faults import TOLD, reports
-from penstock.server.listening import patient
+from penstock.server.sockets.listening import patient
 from penstock.wire.amqp import methods as m
 from sim.serverkit import Beside, Client, Content, Life, clock
 

@@ -30,7 +30,7 @@ from penstock.records import kinds
 from penstock.records.entries import Publishes, singly
 from penstock.records.queue_settings import Policy
 from penstock.server.alarms import alarms
-from penstock.server.faults import reports
+from penstock.server.base.faults import reports
 from penstock.wire.amqp import methods as m
 from sim.serverkit import PERSISTENT, Client, Life, clock, state_of
 

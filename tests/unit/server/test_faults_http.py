@@ -16,9 +16,9 @@ from typing import Any
 import httpx
 import pytest
 
-from penstock.server import faults as faults_module
 from penstock.server.app import App
-from penstock.server.faults import Reports
+from penstock.server.base import faults as faults_module
+from penstock.server.base.faults import Reports
 from penstock.testing.process import load
 from planting import Plant
 

@@ -9,7 +9,7 @@ import pytest
 
 from penstock.config.links import LinkSection
 from penstock.core.broker import Core
-from penstock.server.faults import TOLD, Told, reports
+from penstock.server.base.faults import TOLD, Told, reports
 from penstock.server.flight.handover import Handover
 from penstock.server.links.links import AGAIN_S, Links
 from penstock.server.links.receiving import Incoming

@@ -16,7 +16,7 @@ from penstock.core.queue.queue import Queue
 from penstock.errors import Unavailable
 from penstock.records.properties import Properties, encode
 from penstock.server.alarms import alarms
-from penstock.server.faults import reports
+from penstock.server.base.faults import reports
 from penstock.wire.amqp import methods as m
 from sim.serverkit import Client, Content, Life
 

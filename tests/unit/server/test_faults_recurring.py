@@ -16,15 +16,16 @@ import pytest
 
 from penstock.core.queue.queue import Queue
 from penstock.records.properties import Properties, encode
-from penstock.server import allocator, app, scratch_pages
+from penstock.server import app, scratch_pages
 from penstock.server.actions.triggers import Timing
 from penstock.server.amqp.door import AmqpDoor
 from penstock.server.app import App
+from penstock.server.asking.caching import Tending
+from penstock.server.base import allocator
+from penstock.server.base.clock import Alarm, Timed
+from penstock.server.base.faults import REST_LEAST_US, reports
 from penstock.server.bulk.process import Bulk
-from penstock.server.caching import Tending
-from penstock.server.clock import Alarm, Timed
 from penstock.server.cluster import leading
-from penstock.server.faults import REST_LEAST_US, reports
 from penstock.server.flight.door import FlightDoor
 from penstock.server.lifecycle import Starting
 from penstock.server.replaying import Replays

@@ -19,7 +19,7 @@ from penstock.core.queue.queue import Queue
 from penstock.expr import compile_filter
 from penstock.log.simdisk import SimDisk
 from penstock.records.entries import Publishes, singly
-from penstock.server.faults import Told
+from penstock.server.base.faults import Told
 from penstock.wire.amqp import methods as m
 from planting import Planted
 from sim.auditing import audit

@@ -19,9 +19,9 @@ from penstock.core.view_feed import Feed
 from penstock.core.view_groups import Side, View
 from penstock.errors import PenstockError
 from penstock.log.simdisk import SimDisk
-from penstock.server.faults import TOLD, reports
+from penstock.server.asking.judging import Judges
+from penstock.server.base.faults import TOLD, reports
 from penstock.server.figures import view_facts
-from penstock.server.judging import Judges
 from penstock.server.opening import declare_views
 from penstock.server.views import builder, evaluating, step_worker
 from penstock.server.views.builder import Builder

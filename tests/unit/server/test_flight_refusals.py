@@ -17,8 +17,8 @@ import penstock
 from penstock.config.load import load_mapping
 from penstock.errors import NotLeading
 from penstock.server.cluster.flight_refusals import FlightRefusals, refusal
-from penstock.server.listening import patient
-from penstock.server.tls import Keeper
+from penstock.server.sockets.listening import patient
+from penstock.server.sockets.tls import Keeper
 from tls_lab import Files
 
 WHO = NotLeading("this server follows: p1 leads, whose stream is at 127.0.0.1:8817: 100 %")

@@ -16,11 +16,11 @@ import pytest
 
 from garbage import collector_as_before
 from penstock.errors import Unavailable
-from penstock.server.access import Who
 from penstock.server.bulk.process import Bulk, Exchange
 from penstock.server.doors.line import Lines
 from penstock.server.flight.calls import Caller, Calls, Intake
 from penstock.server.flight.remote_call import Call
+from penstock.server.people.access import Who
 from penstock.server.process import settle_garbage
 from penstock.server.sql import children
 from penstock.server.sql.queries import Query

@@ -11,7 +11,7 @@ import pytest
 from penstock.records.entries import Publishes, singly
 from penstock.records.properties import Properties, encode
 from penstock.server.amqp import incoming, publishers
-from penstock.server.entitlements import Rights
+from penstock.server.people.entitlements import Rights
 from penstock.wire.amqp import methods as m
 from penstock.wire.amqp.frames import METHOD
 from sim.serverkit import Client, Life, frame, message

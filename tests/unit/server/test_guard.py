@@ -10,8 +10,8 @@ from itertools import count
 
 import pytest
 
-from penstock.server.listening import LEAST, OWN, connections_most
-from penstock.server.strangers import (
+from penstock.server.sockets.listening import LEAST, OWN, connections_most
+from penstock.server.sockets.strangers import (
     HEARD_MOST,
     MOST,
     SHORT_S,

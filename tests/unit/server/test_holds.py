@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.errors import Unavailable
-from penstock.server.access import Share, Shares, Terms, Who
+from penstock.server.people.access import Share, Shares, Terms, Who
 from penstock.server.upkeep.retention import HOLD_US, Holds
 from sim.serverkit import clock
 

@@ -16,8 +16,8 @@ from penstock.errors import Unavailable
 from penstock.log.disk import OsDisk
 from penstock.records.entries import Messages, Topic
 from penstock.records.properties import EMPTY, Properties, encode
+from penstock.server.asking.judging import CHILD_BODY, judge_there, look, made_of, make_there
 from penstock.server.bulk.process import Bulk
-from penstock.server.judging import CHILD_BODY, judge_there, look, made_of, make_there
 
 FILTERS = [expr.compile_filter(text) for text in ("/kind = 'a'", "/n > 1 AND /@headers/x = 1", "BOOKMARK() IS NULL")]
 TOPIC = Topic("/", "ex", "t")

@@ -14,19 +14,19 @@ import pytest
 
 from penstock.log.record_batches import make_batch, message_with, rows_of
 from penstock.records.schema import COLUMNS
-from penstock.server.loading import NO_MORE, POOL, RESERVED
+from penstock.server.base.loading import NO_MORE, POOL, RESERVED
 
 SOURCE = Path(__file__).resolve().parents[3] / "src"
 
 PROGRAM = """
 import json, os, sys
-from penstock.server.loading import with_bounded_pool
+from penstock.server.base.loading import with_bounded_pool
 assert "pyarrow" not in sys.modules
 before = dict(os.environ)
 with_bounded_pool(64 << 20)
 assert dict(os.environ) == before, "what is set is not for children"
 import pyarrow as pa
-from penstock.server import allocator
+from penstock.server.base import allocator
 allocator.keep_close(int(sys.argv[1]))
 theirs = pa.mimalloc_memory_pool()
 held = pa.allocate_buffer(30 << 20, memory_pool=theirs)

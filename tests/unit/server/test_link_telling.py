@@ -21,7 +21,7 @@ from penstock.core.links import parcels, telling
 from penstock.core.links.parcels import Parcel, read
 from penstock.core.links.telling import Telling
 from penstock.errors import Unavailable
-from penstock.server.faults import TOLD, Faults, reports
+from penstock.server.base.faults import TOLD, Faults, reports
 from penstock.server.links import sending
 from penstock.server.links.sending import AT_ONCE_LSNS, Outgoing
 from penstock.wire.flight.linking import SAID, Welcome

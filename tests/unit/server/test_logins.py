@@ -11,9 +11,9 @@ import pytest
 from penstock.config.settings import GUEST, User
 from penstock.log.simdisk import SimDisk
 from penstock.records.password_hashes import ARGON2ID, SHA256, Slow
-from penstock.server.accounts import Account, Accounts, Kept, hash_password, keep
-from penstock.server.logins import GOOD, GUESSES, KEYS_MOST, WAITING_MOST, WRONG, Logins, Throttle
-from penstock.server.users import Users
+from penstock.server.people.accounts import Account, Accounts, Kept, hash_password, keep
+from penstock.server.people.logins import GOOD, GUESSES, KEYS_MOST, WAITING_MOST, WRONG, Logins, Throttle
+from penstock.server.people.users import Users
 
 HERE, THERE = "127.0.0.1", "10.0.0.7"
 
@@ -224,7 +224,7 @@ async def test_more_than_may_wait_for_a_hash_are_refused() -> None:
     logins, lines = house(*(Account(f"u{i}", SLOW.password, ()) for i in range(WAITING_MOST + 1)))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Kept, "matches", lambda self, password: True)
-        patch.setattr("penstock.server.logins.ThreadPoolExecutor.submit", lambda *_: asyncio_future())
+        patch.setattr("penstock.server.people.logins.ThreadPoolExecutor.submit", lambda *_: asyncio_future())
         asked = [asyncio.ensure_future(logins.ask("amqp", f"u{i}", "secret", HERE)) for i in range(WAITING_MOST)]
         await asyncio.sleep(0)
         verdict = await logins.ask("amqp", f"u{WAITING_MOST}", "secret", HERE)

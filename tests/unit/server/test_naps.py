@@ -10,8 +10,8 @@ from typing import Any, cast
 import pytest
 
 from penstock.log.log import Log
-from penstock.server import rounds
-from penstock.server.rounds import GUEST_STAYS_US, GUEST_US, STARVED_US, Nap
+from penstock.server.base import rounds
+from penstock.server.base.rounds import GUEST_STAYS_US, GUEST_US, STARVED_US, Nap
 from penstock.server.services import Pools
 
 

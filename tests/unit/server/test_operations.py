@@ -21,12 +21,12 @@ from penstock.errors import AccessRefused, NotFound, Unavailable
 from penstock.operations import OPERATIONS
 from penstock.operations.operation import Answer, House, Operation, Path
 from penstock.records.rights import LOGIN, USES
-from penstock.server.access import Who, judge
-from penstock.server.accounts import Account, Accounts, Kept, Permission
 from penstock.server.flight import operation_actions
 from penstock.server.http import door as http_door
 from penstock.server.operating import Operating
-from penstock.server.users import Users
+from penstock.server.people.access import Who, judge
+from penstock.server.people.accounts import Account, Accounts, Kept, Permission
+from penstock.server.people.users import Users
 from penstock.testing import Broker
 from penstock.wire import fields as fields_of
 from penstock.wire.fields import VHOST

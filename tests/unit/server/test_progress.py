@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from penstock.cli.child_process import Line
-from penstock.server.progress import STAGES, Lines, Progress, Stopped
+from penstock.server.base.progress import STAGES, Lines, Progress, Stopped
 
 SECOND = 1_000_000
 

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from penstock.server import rounds
-from penstock.server.rounds import BOUNDS, Pauses, Pulse
+from penstock.server.base import rounds
+from penstock.server.base.rounds import BOUNDS, Pauses, Pulse
 
 
 def _run(pulse: Pulse, spans: list[float]) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import socket
 import time
 
-from penstock.server.rounds import Pulse
+from penstock.server.base.rounds import Pulse
 
 
 def _run(coroutine: object) -> None:

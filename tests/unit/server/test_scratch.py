@@ -13,7 +13,7 @@ from typing import Any, cast
 import pytest
 
 from penstock.server import scratch_pages as files
-from penstock.server.faults import Faults
+from penstock.server.base.faults import Faults
 from penstock.server.scratch_pages import HEAD, MARK, STEP, TIDY_BEATS, Pager, Scratch, ScratchFile
 from penstock.testing.instance import FakeClock, NoFile
 

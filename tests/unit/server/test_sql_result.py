@@ -12,9 +12,9 @@ import pyarrow as pa
 import pytest
 
 from penstock.errors import InvalidArgument, PreconditionFailed
-from penstock.server.access import Who
 from penstock.server.flight.calls import Caller
 from penstock.server.http.statements import encoded_rows
+from penstock.server.people.access import Who
 from penstock.server.sql import children, value_types
 from penstock.server.sql.duckdb_engine import Engine
 from penstock.server.sql.queries import Queries, SqlLimits

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from penstock.errors import ResourceExhausted
-from penstock.server.access import Who
+from penstock.server.people.access import Who
 from penstock.server.sql import FOLDER, queries
 from penstock.server.sql.queries import Queries, SqlLimits
 

@@ -19,8 +19,8 @@ from penstock.log.disk import OsDisk
 from penstock.log.log import Log
 from penstock.server import lifecycle
 from penstock.server.app import App
+from penstock.server.base.clock import SystemClock
 from penstock.server.bulk.process import Bulk
-from penstock.server.clock import SystemClock
 from penstock.server.services import Pools
 from penstock.testing.process import load
 from penstock.wire.amqp import methods as m

@@ -17,12 +17,12 @@ import pytest
 
 from penstock.config.sections import TlsSection
 from penstock.errors import SettingsError
-from penstock.server import tls
 from penstock.server.amqp.links import FIRST
-from penstock.server.faults import reports
-from penstock.server.listening import Entry, Listener, bind
-from penstock.server.strangers import Complaints, Guards, Stranger, Terms
-from penstock.server.tls import Keeper, load, peer_of
+from penstock.server.base.faults import reports
+from penstock.server.sockets import tls
+from penstock.server.sockets.listening import Entry, Listener, bind
+from penstock.server.sockets.strangers import Complaints, Guards, Stranger, Terms
+from penstock.server.sockets.tls import Keeper, load, peer_of
 from tls_lab import Files
 
 

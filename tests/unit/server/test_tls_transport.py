@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from penstock.server.amqp.links import FIRST, LEAST, AmqpLink
-from penstock.server.listening import farewell, patient
-from penstock.server.tls_transport import TlsTransport, read_buffer
+from penstock.server.sockets.listening import farewell, patient
+from penstock.server.sockets.tls_transport import TlsTransport, read_buffer
 from tls_lab import Files
 
 GOODBYE_S = 5.0

@@ -18,11 +18,11 @@ from penstock.operations import people
 from penstock.records.queue_settings import QueueSettings
 from penstock.records.rights import DRIVER
 from penstock.records.tokens import login_of
-from penstock.server.access import Who
-from penstock.server.accounts import Account, Accounts, Kept, Permission, hash_password
-from penstock.server.logins import GOOD, Logins
-from penstock.server.tokens import ALL, OF_USER, is_of
-from penstock.server.users import Users
+from penstock.server.people.access import Who
+from penstock.server.people.accounts import Account, Accounts, Kept, Permission, hash_password
+from penstock.server.people.logins import GOOD, Logins
+from penstock.server.people.tokens import ALL, OF_USER, is_of
+from penstock.server.people.users import Users
 from unit.core.world import World
 
 THERE = "10.0.0.7"

@@ -12,11 +12,11 @@ import penstock
 from flight_house import FlightHouse
 from penstock.errors import AccessRefused, InvalidArgument, LogDamaged, Unavailable
 from penstock.history.view import Moved
-from penstock.server.access import Who
 from penstock.server.bulk.process import Bulk, Progress
 from penstock.server.bulk.relay import on_log
 from penstock.server.flight.calls import Caller
 from penstock.server.flight.log_actions import upkeep_actions
+from penstock.server.people.access import Who
 
 
 class Looking(Bulk):

@@ -11,8 +11,8 @@ from pydantic import SecretStr
 from penstock.config.settings import GUEST, User
 from penstock.errors import AccessRefused, SettingsError
 from penstock.records.queue_settings import QueueSettings
-from penstock.server.accounts import Account, Accounts, Kept, Permission, TopicPermission
-from penstock.server.users import Permitted, Users
+from penstock.server.people.accounts import Account, Accounts, Kept, Permission, TopicPermission
+from penstock.server.people.users import Permitted, Users
 from unit.core.world import World
 
 
@@ -73,7 +73,7 @@ def test_whoever_has_permissions_while_they_are_put_back_has_what_narrows_them(m
         seen.append(len(accounts.topic_permissions))
         return Permission(**fields)
 
-    monkeypatch.setattr("penstock.server.accounts.Permission", made)
+    monkeypatch.setattr("penstock.server.people.accounts.Permission", made)
     accounts.restore(accounts.state())
     assert seen == [1]
 

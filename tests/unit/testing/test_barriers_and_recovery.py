@@ -7,7 +7,7 @@ import pytest
 from penstock.errors import ExpressionError, PreconditionFailed, SettingsError
 from penstock.records.kinds import Kind
 from penstock.records.queue_settings import QueueSettings
-from penstock.server import recovering
+from penstock.server.asking import recovering
 from penstock.testing import Broker, Message
 
 SYNC = {"name": "q", "barrier_expression": "/end = true"}

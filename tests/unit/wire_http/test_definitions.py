@@ -16,9 +16,9 @@ from penstock.config.foreign import read_foreign
 from penstock.config.foreign.converted import Verdict
 from penstock.operations.vhosts import DELETE_POLICY
 from penstock.records.password_hashes import SHA256
-from penstock.server.access import NOBODY
-from penstock.server.accounts import Account, Accounts, Kept
 from penstock.server.http.definitions import Definitions, Sections, Taking, Undo
+from penstock.server.people.access import NOBODY
+from penstock.server.people.accounts import Account, Accounts, Kept
 from penstock.testing import Broker
 from sim.serverkit import Life, SimDisk, clock
 

@@ -14,8 +14,8 @@ import penstock.wire.http.events as streams
 from event_stream import Event, EventReader
 from http_lab import Http
 from penstock.records.tokens import login_of
-from penstock.server.access import Terms
 from penstock.server.notices import TEXT_MOST, Feed
+from penstock.server.people.access import Terms
 from penstock.testing.broker_life import Doors
 from waiting import eventually
 

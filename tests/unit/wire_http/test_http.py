@@ -15,15 +15,15 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from penstock.core.queue.limits import Figures
-from penstock.server.access import Who
 from penstock.server.http import facts as real
 from penstock.server.http import overview
 from penstock.server.http.door import KEPT_S, Application
 from penstock.server.http.metrics import ACTIONS, QUEUES, TOPICS, VIEWS, Line, Metrics
 from penstock.server.http.reception import Reception, credentials
 from penstock.server.http.routes import RABBITMQ_VERSION
+from penstock.server.people.access import Who
+from penstock.server.people.users import Users
 from penstock.server.sums import Seen
-from penstock.server.users import Users
 
 
 def queue_line(vhost: str, name: str, ready: int, leased: int = 0, delayed: int = 0, consumers: int = 0) -> Line:

@@ -449,7 +449,7 @@ def test_a_damaged_file_stops_the_start(http: Http) -> None:
     file.pwrite(b"?", file.size() - 3)
     file.close()
     from penstock.errors import SettingsError
-    from penstock.server.accounts import Accounts
+    from penstock.server.people.accounts import Accounts
 
     with pytest.raises(SettingsError, match=r"accounts\.json of the data folder is damaged"):
         Accounts().load(disk)

@@ -3,7 +3,7 @@
 And what the log had before a queue was there, or before its recovery point was moved.  A RECOVER record says that a
 pass over the log begins; the shell walks, and each step comes back as `Recovered`: a RECOVERED record names the
 messages that the queue takes of it.  So a start in the middle goes on where the last step was durable, and folding runs
-no filter.  Passes of several queues walk together (`server.recovering`).
+no filter.  Passes of several queues walk together (`server.asking.recovering`).
 
 A queue is offered each message once.  What was published after its declare it was offered then, unless the route says
 that others alone took it; what an earlier pass has been over is not taken again, whatever became of it.  A point that

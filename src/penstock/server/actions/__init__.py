@@ -43,8 +43,8 @@ from penstock.server.actions.triggers import (
 if TYPE_CHECKING:
     from penstock.core.commands.deliveries import Delivery
     from penstock.core.queue.queue import Queue
-    from penstock.server.judging import Judges
-    from penstock.server.runtime import Runtime
+    from penstock.server.asking.judging import Judges
+    from penstock.server.base.runtime import Runtime
 
 SLICE = 128
 """Actions that begin in one turn."""

@@ -25,7 +25,7 @@ from penstock.records.dataclass import dataclass
 from penstock.records.entries import Topic
 from penstock.records.kinds import Kind
 from penstock.server.actions.triggers import Chosen, Event, plain, removal_rules
-from penstock.server.judging import breathe
+from penstock.server.asking.judging import breathe
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from penstock.core.action_rules import Rule
     from penstock.log.log import Log
     from penstock.server.actions.triggers import Ledger, RemovalWatch
-    from penstock.server.runtime import Off, Runtime
+    from penstock.server.base.runtime import Off, Runtime
 
 STEP_ROWS = 100_000
 """Rows that one stretch looks at, about."""

@@ -56,8 +56,8 @@ if TYPE_CHECKING:
     from penstock.core.queue.queue import Queue
     from penstock.core.sow.holding import Sow
     from penstock.ports import Clock
-    from penstock.server.judging import Judges
-    from penstock.server.runtime import Runtime
+    from penstock.server.asking.judging import Judges
+    from penstock.server.base.runtime import Runtime
 
 
 LOOKED = 256

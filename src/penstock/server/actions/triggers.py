@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from penstock.core.broker import Core
     from penstock.core.sow.holding import Sow
-    from penstock.server.runtime import Runtime
+    from penstock.server.base.runtime import Runtime
 
 
 NONE = -1

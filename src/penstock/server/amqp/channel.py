@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from penstock.records.entries import Topic
     from penstock.server.amqp.session import Session
     from penstock.server.amqp.transaction import Answer, Open
-    from penstock.server.faults import Asker
+    from penstock.server.base.faults import Asker
 
 
 class Reader(Protocol):

@@ -22,7 +22,7 @@ from penstock.server.amqp.replying import declared
 from penstock.server.amqp.session import generated_name
 from penstock.server.amqp.transaction import Open
 from penstock.server.committing import Committing
-from penstock.server.entitlements import exchange_needs
+from penstock.server.people.entitlements import exchange_needs
 from penstock.wire.amqp import methods as m
 
 if TYPE_CHECKING:

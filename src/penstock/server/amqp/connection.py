@@ -35,17 +35,17 @@ from penstock.server.amqp.intake import Intake
 from penstock.server.amqp.publishers import FEW
 from penstock.server.amqp.session import House, Session
 from penstock.server.amqp.tags import Settled, UnknownTag
-from penstock.server.faults import TOLD
+from penstock.server.base.faults import TOLD
 from penstock.wire.amqp import events, methods
 
 if TYPE_CHECKING:
     from penstock.core.queue.dispatching.consumers import Consumer
     from penstock.records.chunks import Chunk
-    from penstock.server.access import Who
     from penstock.server.amqp.links import Came
     from penstock.server.amqp.port import Client, Sending
     from penstock.server.amqp.publishers import Publishers
-    from penstock.server.entitlements import Rights
+    from penstock.server.people.access import Who
+    from penstock.server.people.entitlements import Rights
 
 
 logger = logging.getLogger("penstock.server")

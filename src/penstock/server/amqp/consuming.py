@@ -33,8 +33,8 @@ from penstock.server.amqp.consumer_arguments import BOOKMARK, OFFSET, count_of, 
 from penstock.server.amqp.entitled import consuming
 from penstock.server.amqp.session import generated_name, refuse_reuse
 from penstock.server.amqp.topic_consumers import consume as consume_from_bookmark
-from penstock.server.entitlements import narrowed
-from penstock.server.judging import asked_by
+from penstock.server.asking.judging import asked_by
+from penstock.server.people.entitlements import narrowed
 from penstock.units import parse_age
 from penstock.wire.amqp import methods as m
 

@@ -19,8 +19,8 @@ from penstock.server.amqp.connection import Connection
 from penstock.server.amqp.links import AmqpLink, Came, Conversing, Unheard
 from penstock.server.amqp.publishers import Publishers
 from penstock.server.amqp.session import Outgoing
-from penstock.server.faults import Told
-from penstock.server.listening import bind
+from penstock.server.base.faults import Told
+from penstock.server.sockets.listening import bind
 from penstock.version import __version__
 from penstock.wire.amqp import events, methods
 from penstock.wire.amqp.conversation import EXTERNAL, SPEAKS_TLS
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
     from penstock.server.amqp.port import Apart
     from penstock.server.counters import Counters
     from penstock.server.engine import Engine
-    from penstock.server.entitlements import Rights
-    from penstock.server.listening import Entry, Listener
-    from penstock.server.logins import Derive, Logins, Verdict
-    from penstock.server.tls import Keeper, Peer
-    from penstock.server.users import Users
+    from penstock.server.people.entitlements import Rights
+    from penstock.server.people.logins import Derive, Logins, Verdict
+    from penstock.server.people.users import Users
+    from penstock.server.sockets.listening import Entry, Listener
+    from penstock.server.sockets.tls import Keeper, Peer
 
 
 class Reading(Connection):

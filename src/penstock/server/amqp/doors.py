@@ -16,7 +16,7 @@ from penstock.version import __version__
 
 if TYPE_CHECKING:
     from penstock.server.amqp.door import AmqpDoor
-    from penstock.server.strangers import Terms
+    from penstock.server.sockets.strangers import Terms
     from penstock.wire.amqp.frames import Limits
 
 MODULE = "penstock.server.amqp.front"

@@ -26,8 +26,8 @@ from penstock.records.remembered import Remembered
 from penstock.server.amqp import way
 from penstock.server.amqp.far import Far, Stage
 from penstock.server.amqp.way import Down, Frame, Up
+from penstock.server.base.faults import TOLD, Told
 from penstock.server.doors.line import Broken, head_of, number, plain, text
-from penstock.server.faults import TOLD, Told
 from penstock.wire.amqp import events
 from penstock.wire.amqp.conversation import client_capabilities
 from penstock.wire.amqp.frames import decode_method
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from penstock.records.entries import Topic
     from penstock.server.amqp.connection import Connection
     from penstock.server.amqp.door import AmqpDoor
-    from penstock.server.tls import Peer
+    from penstock.server.sockets.tls import Peer
 
 
 class Doorway:
@@ -485,7 +485,7 @@ def _peer_of(told: Any) -> Peer | None:
     """What a client has shown to its door."""
     if told is None:
         return None
-    from penstock.server.tls import Peer  # for those who have TLS
+    from penstock.server.sockets.tls import Peer  # for those who have TLS
 
     match told:
         case {"version": str(version), "cipher": str(cipher), "der": str(der)}:

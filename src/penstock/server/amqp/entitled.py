@@ -15,7 +15,7 @@ from penstock.errors import AccessRefused
 from penstock.expr import Filter
 from penstock.expr.context import LOOP_BODY, LOOP_BYTES
 from penstock.records.entries import Publishes, Topic
-from penstock.server.entitlements import Need, Rights, narrowed
+from penstock.server.people.entitlements import Need, Rights, narrowed
 from penstock.wire.amqp import events, methods
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from penstock.records.password_hashes import Slow
     from penstock.records.remembered import Remembered
     from penstock.server.amqp.connection import Connection
-    from penstock.server.faults import Asker
+    from penstock.server.base.faults import Asker
     from penstock.wire.amqp.deliver import DeliveryEncoder
     from penstock.wire.amqp.events import Target
     from penstock.wire.amqp.frames import Limits, Method

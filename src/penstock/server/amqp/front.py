@@ -34,10 +34,10 @@ from penstock.server.amqp import way
 from penstock.server.amqp.hosted import CORE, GATHERS, Gathered, Hosted
 from penstock.server.amqp.links import SEND_FREE, SEND_MOST, AmqpLink, WayLink
 from penstock.server.amqp.way import Down, Frame, Up
+from penstock.server.base.rounds import Pulse
 from penstock.server.doors import front
 from penstock.server.doors.front import Front, Identities
 from penstock.server.doors.line import Broken
-from penstock.server.rounds import Pulse
 from penstock.wire.amqp.conversation import Phase
 from penstock.wire.amqp.frames import Limits, decode_method
 from penstock.wire.amqp.machine import ServerConnection
@@ -45,7 +45,7 @@ from penstock.wire.amqp.pieces import delivery
 
 if TYPE_CHECKING:
     from penstock.server.amqp.links import Came
-    from penstock.server.listening import Entry, Listener
+    from penstock.server.sockets.listening import Entry, Listener
 
 UNSENT = 128 << 20
 

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from penstock.server.amqp.channel import Channel
     from penstock.server.amqp.publishers import Publishers
     from penstock.server.amqp.session import Session
-    from penstock.server.entitlements import Rights
-    from penstock.server.faults import Asker
+    from penstock.server.base.faults import Asker
+    from penstock.server.people.entitlements import Rights
 
 
 USER_ID = 0x10

@@ -14,13 +14,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
-from penstock.server.listening import farewell
-from penstock.server.parting import parted
+from penstock.server.sockets.listening import farewell
+from penstock.server.sockets.parting import parted
 
 if TYPE_CHECKING:
-    from penstock.server.logins import Derive
-    from penstock.server.strangers import Stranger
-    from penstock.server.tls import Peer
+    from penstock.server.people.logins import Derive
+    from penstock.server.sockets.strangers import Stranger
+    from penstock.server.sockets.tls import Peer
 
 SEND_MOST = 1 << 20
 """Bytes that wait for a peer beyond which nothing more is delivered to it."""
@@ -190,7 +190,7 @@ class AmqpLink(asyncio.Protocol):
         stranger, here = self._stranger, self.transport.get_extra_info("sockname")[:2]
         peer, tls = f"{stranger.host}:{stranger.port}", None
         if transport.get_extra_info("ssl_object") is not None:
-            from penstock.server.tls import peer_of  # for those who have TLS
+            from penstock.server.sockets.tls import peer_of  # for those who have TLS
 
             tls = peer_of(transport)
         self.session = self._connect(Came(cast("Link", self), peer, f"{here[0]}:{here[1]}", tls, stranger))

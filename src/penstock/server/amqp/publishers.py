@@ -20,7 +20,7 @@ from penstock.records.entries import Publishes
 from penstock.records.one_or_each import one_or_each
 from penstock.server.amqp.holding import DiskAlarm, Holding
 from penstock.server.amqp.incoming import Begun
-from penstock.server.faults import asker_of
+from penstock.server.base.faults import asker_of
 from penstock.wire.amqp.events import PublishRun
 
 if TYPE_CHECKING:
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from penstock.records.entries import Topic
     from penstock.server.amqp.channel import Channel
     from penstock.server.amqp.incoming import Incoming
+    from penstock.server.base.faults import Asker
     from penstock.server.counters import Counters
     from penstock.server.engine import Engine
-    from penstock.server.faults import Asker
     from penstock.wire.amqp.events import Event, Target
 
 

@@ -22,7 +22,7 @@ from penstock.errors import PenstockError, PreconditionFailed, ProtocolError
 from penstock.server.amqp.incoming import GONE, Incoming
 from penstock.server.amqp.links import SEND_FREE, SEND_MOST
 from penstock.server.amqp.tags import Owner, Settled, singly
-from penstock.server.faults import asker_behind
+from penstock.server.base.faults import asker_behind
 from penstock.wire.amqp import events, methods
 
 if TYPE_CHECKING:
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
     from penstock.records.entries import Topic
     from penstock.server.amqp.links import Came, Link
     from penstock.server.amqp.port import Client, Sending
+    from penstock.server.base.faults import Asker
+    from penstock.server.base.runtime import Runtime
     from penstock.server.counters import Counters
     from penstock.server.engine import Engine
-    from penstock.server.entitlements import Rights
-    from penstock.server.faults import Asker
-    from penstock.server.logins import Logins
-    from penstock.server.runtime import Runtime
+    from penstock.server.people.entitlements import Rights
+    from penstock.server.people.logins import Logins
     from penstock.wire.amqp.deliver import DeliveryEncoder
     from penstock.wire.amqp.machine import ServerConnection
 

@@ -24,8 +24,8 @@ from penstock.core.sow.select import SelectList, narrowed_select, parse_select
 from penstock.errors import InvalidArgument, LogBroken, NotFound, PenstockError, ProtocolError
 from penstock.records.one_or_each import rows_at, value_at
 from penstock.server.amqp.consumer_arguments import BOOKMARK, STAMP, count_of, flag, informed, text_of
+from penstock.server.asking.judging import asked_by
 from penstock.server.follow import ENDLESS
-from penstock.server.judging import asked_by
 from penstock.server.replaying.log_source import Asked
 from penstock.server.replaying.page import Page
 from penstock.server.replaying.selection import fields_of, select_of, selection_of

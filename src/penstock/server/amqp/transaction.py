@@ -20,14 +20,14 @@ from penstock.records.dataclass import dataclass
 from penstock.records.entries import Publishes, Topic, joined
 from penstock.records.schema import TRANSACTION_BYTES_MAX
 from penstock.server.amqp.tags import Lent, Tags
-from penstock.server.faults import asker_of
+from penstock.server.base.faults import asker_of
 from penstock.server.transaction_memory import Charge
 from penstock.wire.amqp import events
 
 if TYPE_CHECKING:
     from penstock.errors import MemoryShort
+    from penstock.server.base.faults import Asker
     from penstock.server.engine import Engine
-    from penstock.server.faults import Asker
     from penstock.wire.amqp.methods import Method
 
 

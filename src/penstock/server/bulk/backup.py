@@ -34,8 +34,8 @@ from penstock.log.reader import decode
 from penstock.log.room import out_of_space
 from penstock.log.segment import FOLDER, read_header
 from penstock.ports import Disk, File, replace_whole
-from penstock.server.accounts import FILE as ACCOUNTS
 from penstock.server.bulk.requests import Request
+from penstock.server.people.accounts import FILE as ACCOUNTS
 from penstock.units import LATEST
 from penstock.version import __version__
 

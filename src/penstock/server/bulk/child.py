@@ -17,7 +17,7 @@ import time
 from typing import Any
 
 from penstock.errors import PenstockError, Unavailable
-from penstock.server.loading import beside_a_server, do_without_pandas, with_all_files
+from penstock.server.base.loading import beside_a_server, do_without_pandas, with_all_files
 
 logger = logging.getLogger("penstock.bulk")
 
@@ -50,7 +50,7 @@ def main() -> None:
         if not message:
             os._exit(0)
         if work is None:
-            from penstock.server.allocator import keep_close  # pyarrow comes with it
+            from penstock.server.base.allocator import keep_close  # pyarrow comes with it
 
             keep_close(budget)  # before there are threads
             work = Work(folder)
@@ -64,7 +64,7 @@ class Work:
     def __init__(self, folder: str) -> None:
         from penstock.history.view import Folder
         from penstock.log.disk import OsDisk  # and with it: not before somebody asks for something
-        from penstock.server.allocator import Tidy
+        from penstock.server.base.allocator import Tidy
 
         self.disk = OsDisk(folder)
         self.tidy = Tidy(HOLES)

@@ -28,9 +28,9 @@ import pyarrow as pa
 
 from penstock.errors import PenstockError, Unavailable
 from penstock.history.view import LISTINGS, PAUSE_S, Moved, Showing, lasting, listed_again, listing
+from penstock.server.base.faults import reports
+from penstock.server.base.loading import begun
 from penstock.server.bulk import requests
-from penstock.server.faults import reports
-from penstock.server.loading import begun
 from penstock.wire.flight.failures import error_from
 
 if TYPE_CHECKING:

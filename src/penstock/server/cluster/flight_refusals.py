@@ -19,15 +19,15 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from penstock.errors import NotLeading
-from penstock.server.listening import bind
+from penstock.server.sockets.listening import bind
 from penstock.wire.flight.failures import encode_error
 
 if TYPE_CHECKING:
     from penstock.config.settings import Settings
-    from penstock.server.listening import Entry, Listener
     from penstock.server.services import Say
-    from penstock.server.strangers import Stranger
-    from penstock.server.tls import Keeper
+    from penstock.server.sockets.listening import Entry, Listener
+    from penstock.server.sockets.strangers import Stranger
+    from penstock.server.sockets.tls import Keeper
 
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _HEAD = struct.Struct(">BHBBI")

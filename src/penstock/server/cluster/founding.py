@@ -13,7 +13,7 @@ from penstock.records.kinds import FORMAT
 from penstock.replication.register import TERM_LSNS, ClusterState, Member
 from penstock.replication.terms import first_base
 from penstock.server.app import make_folder
-from penstock.server.clock import SystemClock
+from penstock.server.base.clock import SystemClock
 from penstock.server.cluster import folder
 from penstock.server.cluster.leading import new_id
 from penstock.server.cluster.registers import MANUAL, register_at

@@ -31,12 +31,12 @@ from penstock.errors import NotLeading, PreconditionFailed
 from penstock.history.copied import Copy
 from penstock.replication.messages import ARCHIVE, SIDE_FILE, STAGE
 from penstock.replication.register import decode
-from penstock.server.accounts import FILE as ACCOUNTS
+from penstock.server.base.loading import POOL, begun, environment
 from penstock.server.cluster.log_sending import Hold
 from penstock.server.cluster.packets import LOST, ONE, THREE, TWO, boottime, packets
 from penstock.server.cluster.registers import MANUAL, changed, register_at
 from penstock.server.doors.door_process import begin_no_more
-from penstock.server.loading import POOL, begun, environment
+from penstock.server.people.accounts import FILE as ACCOUNTS
 
 if TYPE_CHECKING:
     from penstock.config.settings import Settings

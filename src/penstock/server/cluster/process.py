@@ -31,16 +31,16 @@ from penstock.log.replica import AHEAD, Beside
 from penstock.replication.election import Outcome
 from penstock.replication.insync import Times
 from penstock.replication.register import ClusterState, decode
+from penstock.server.base.loading import beside_a_server, end_with_parent
 from penstock.server.cluster import folder
 from penstock.server.cluster.member import Member
 from penstock.server.cluster.membership import Terms
 from penstock.server.cluster.packets import LOST, ONE, THREE, TWO, boottime, packets
 from penstock.server.cluster.registers import MANUAL, Kept, Register, register_at
 from penstock.server.cluster.speech import PATIENCE_S, Peer, Shown, Tls, reach
-from penstock.server.listening import bind, entry_for
-from penstock.server.loading import beside_a_server, end_with_parent
-from penstock.server.strangers import Stranger
-from penstock.server.strangers import Terms as Bounds
+from penstock.server.sockets.listening import bind, entry_for
+from penstock.server.sockets.strangers import Stranger
+from penstock.server.sockets.strangers import Terms as Bounds
 
 if TYPE_CHECKING:
     from penstock.replication.register import Member as Listed

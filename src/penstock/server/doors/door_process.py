@@ -33,8 +33,8 @@ from typing import Any, NamedTuple, cast
 import orjson
 
 from penstock.errors import Unavailable
+from penstock.server.base.loading import begun
 from penstock.server.doors.line import Broken, Ended, Kind, Line, number, plain
-from penstock.server.loading import begun
 
 logger = logging.getLogger("penstock.doors")
 

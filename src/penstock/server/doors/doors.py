@@ -22,12 +22,12 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.errors import Unavailable
 from penstock.server.doors.door_process import DoorProcess, strangers_of
-from penstock.server.listening import bind
+from penstock.server.sockets.listening import bind
 
 if TYPE_CHECKING:
     from penstock.server.doors.door_process import Spawned
-    from penstock.server.strangers import Terms
-    from penstock.server.tls import Identity
+    from penstock.server.sockets.strangers import Terms
+    from penstock.server.sockets.tls import Identity
 
 
 ANOTHER_S = 15.0

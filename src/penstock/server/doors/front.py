@@ -20,14 +20,14 @@ from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
-from penstock.server.allocator import HOLES, Tidy
+from penstock.server.base.allocator import HOLES, Tidy
+from penstock.server.base.loading import begun_as_a_door
 from penstock.server.doors.line import Broken, Ended, Kind, Line, plain
-from penstock.server.listening import Entry, Listener
-from penstock.server.loading import begun_as_a_door
-from penstock.server.strangers import Complaints, Guards, Terms
+from penstock.server.sockets.listening import Entry, Listener
+from penstock.server.sockets.strangers import Complaints, Guards, Terms
 
 if TYPE_CHECKING:
-    from penstock.server.tls import Identity
+    from penstock.server.sockets.tls import Identity
 
 CONTROL = {Kind.CONTROL: 4 << 20}
 

@@ -18,11 +18,11 @@ from weakref import WeakSet
 import pyarrow as pa
 
 from penstock.errors import AccessRefused, InvalidArgument, PenstockError
-from penstock.server.access import Shares, Who
+from penstock.server.base.faults import reports
 from penstock.server.doors.line import Told
-from penstock.server.entitlements import Rights
-from penstock.server.faults import reports
 from penstock.server.flight.handover import Abandoned
+from penstock.server.people.access import Shares, Who
+from penstock.server.people.entitlements import Rights
 from penstock.wire.flight.failures import encode_error, status_of
 
 # pyarrow's stubs leave the element types of arrays and fields open
@@ -31,7 +31,7 @@ from penstock.wire.flight.failures import encode_error, status_of
 
 
 class People(Protocol):
-    """Who there is: `server.logins.Logins`.  Any thread asks, with each call."""
+    """Who there is: `server.people.logins.Logins`.  Any thread asks, with each call."""
 
     def check(self, user: str, password: str, host: str) -> bool:
         """Whether this user may log in with this password from this host."""

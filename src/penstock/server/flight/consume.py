@@ -30,14 +30,14 @@ from penstock.expr import Filter, compile_filter
 from penstock.memory import Held
 from penstock.memory.slab import Piece
 from penstock.records.chunks import as_chunk
-from penstock.server.burying import Burying
-from penstock.server.entitlements import narrowed
-from penstock.server.faults import TOLD
+from penstock.server.asking.burying import Burying
+from penstock.server.asking.judging import asked_by
+from penstock.server.base.faults import TOLD
 from penstock.server.flight.calls import Caller, Slot
 from penstock.server.flight.downstream import QUEUED_HIGH, Delivery, Downstream
 from penstock.server.flight.settles import EXTEND, UNSEEN, VERBS, Attempts, Said, Settle, Terms, read_said, read_settles
 from penstock.server.gates import Receiver
-from penstock.server.judging import asked_by
+from penstock.server.people.entitlements import narrowed
 from penstock.wire.flight.commands import DELIVERY, Consume
 from penstock.wire.flight.failures import encode_error
 from penstock.wire.flight.received import SETTLED

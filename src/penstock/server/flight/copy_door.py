@@ -24,10 +24,10 @@ from penstock.history.copied import Copied, Copy
 from penstock.history.history import History
 from penstock.log.disk import OsDisk
 from penstock.records.rights import LOGIN
-from penstock.server.access import judge
 from penstock.server.flight.calls import Calls, Guarded, Intake
 from penstock.server.flight.gatekeeper import COMMANDS
 from penstock.server.flight.log_actions import partly
+from penstock.server.people.access import judge
 from penstock.wire.fields import Fields, read_json
 from penstock.wire.flight.bookmarks import parse_span
 from penstock.wire.flight.commands import LogRange, Replay
@@ -36,12 +36,12 @@ from penstock.wire.flight.tickets import parse_get
 if TYPE_CHECKING:
     from penstock.history.history import Batches
     from penstock.history.view import View
-    from penstock.server.access import Shares
     from penstock.server.cluster.leading import Cluster
     from penstock.server.flight.call_streams import Answers, Sent
     from penstock.server.flight.calls import Caller
     from penstock.server.flight.entrance import Info
     from penstock.server.flight.handover import Piece
+    from penstock.server.people.access import Shares
     from penstock.server.services import Server
 
 STREAMS = 16

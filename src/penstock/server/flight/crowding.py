@@ -27,7 +27,7 @@ from functools import cache
 from sys import getswitchinterval, setswitchinterval
 from typing import Any
 
-from penstock.server.loading import STACKS
+from penstock.server.base.loading import STACKS
 
 STACK = 1 << 20
 """Bytes of a thread's stack: they count as memory.  With half of it a first upload, for which modules are loaded,

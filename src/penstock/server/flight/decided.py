@@ -36,9 +36,9 @@ from penstock.records.compute import cut
 from penstock.records.dataclass import dataclass
 from penstock.records.entries import Publishes
 from penstock.records.message_bodies import listed
+from penstock.server.asking.judging import breathe
 from penstock.server.flight.publish import to_publishes
 from penstock.server.flight.stage_files import check, discard, path_of, rows_of
-from penstock.server.judging import breathe
 from penstock.wire.flight.codec import Upload, read_upload
 from penstock.wire.flight.commands import ORDER
 from penstock.wire.flight.received import STAGED, Bounds, receive

@@ -33,6 +33,7 @@ from penstock.expr.group_rows import key_text
 from penstock.history.history import Batches, History
 from penstock.records.message_types import JSON, MESSAGE_TYPE, TYPE_IN_SCHEMA, typed
 from penstock.records.schema import TIMESTAMP
+from penstock.server.asking.judging import breathe
 from penstock.server.flight.calls import Caller, Guarded, Slot
 from penstock.server.flight.entrance import Info
 from penstock.server.flight.followed import Following
@@ -40,7 +41,6 @@ from penstock.server.flight.handover import Outlet, Piece
 from penstock.server.flight.queue_rows import content, planned, snapshot
 from penstock.server.flight.record_rows import hold, records, with_stats
 from penstock.server.follow import Follow
-from penstock.server.judging import breathe
 from penstock.server.views.record_query import Counts, Event, Wish, selected
 from penstock.server.views.row_source import (
     adhoc_view,

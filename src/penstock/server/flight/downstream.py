@@ -27,7 +27,7 @@ from penstock.memory.slab import ROW_OVERHEAD, Piece
 from penstock.records.dataclass import dataclass
 from penstock.records.one_or_each import joined
 from penstock.records.schema import TIMESTAMP
-from penstock.server.faults import TOLD, reports
+from penstock.server.base.faults import TOLD, reports
 from penstock.server.flight.handover import Bell
 from penstock.wire.flight.codec import (
     bookmark_column,

@@ -27,7 +27,7 @@ import pyarrow as pa
 
 from penstock.errors import AccessRefused, Unavailable
 from penstock.records.tokens import PREFIX
-from penstock.server.access import Share, Shares, Who
+from penstock.server.base.loading import of_a_door
 from penstock.server.doors.door_process import DoorProcess, Spawned, strangers_of
 from penstock.server.doors.line import (
     AHEAD,
@@ -45,13 +45,13 @@ from penstock.server.flight.calls import Caller, People, told_of
 from penstock.server.flight.connections import Strangers
 from penstock.server.flight.handover import Abandoned, Piece
 from penstock.server.flight.senders import Peer
-from penstock.server.loading import of_a_door
+from penstock.server.people.access import Share, Shares, Who
 from penstock.version import __version__
 from penstock.wire.flight.failures import encode_error
 from penstock.wire.flight.received import Bounds
 
 if TYPE_CHECKING:
-    from penstock.server.tls import Identity
+    from penstock.server.sockets.tls import Identity
 
 MODULE = "penstock.server.flight.front"
 

@@ -32,10 +32,10 @@ from penstock.records.one_or_each import joined
 from penstock.records.schema import TIMESTAMP
 from penstock.server.flight.calls import Caller, Slot
 from penstock.server.flight.handover import POLL_S, Abandoned, Outlet, Piece
+from penstock.server.flight.streams import recent
 from penstock.server.replaying.log_source import Asked, Rate, parse_rate
 from penstock.server.replaying.page import Page
 from penstock.server.replaying.selection import Selection, fields_of, select_of, selection_of, sieve_of
-from penstock.server.streams import recent
 from penstock.server.views.record_query import selected
 from penstock.wire.flight.bookmarks import Point, format_bookmark, parse_span
 from penstock.wire.flight.codec import bookmark_column, constant, lsn_column, message_batch, topic_columns

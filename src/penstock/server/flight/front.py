@@ -18,10 +18,10 @@ import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from penstock.server import allocator
+from penstock.server.base import allocator
+from penstock.server.base.loading import UNGUARDED, begun_as_a_door, do_without_pandas, with_bounded_pool
 from penstock.server.doors.line import Broken, Ended, Kind, Line, Lines, plain
 from penstock.server.flight.crowding import with_small_stacks, with_threads_of_arrow
-from penstock.server.loading import UNGUARDED, begun_as_a_door, do_without_pandas, with_bounded_pool
 
 if TYPE_CHECKING:
     from penstock.server.flight.grpc_server import Server

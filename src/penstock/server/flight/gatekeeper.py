@@ -22,9 +22,9 @@ from penstock.records.entries import Topic
 from penstock.records.message_bodies import listed
 from penstock.records.message_types import JSON, MessageType, typed
 from penstock.records.rights import ADMINISTERS, LOGIN, USES, Right, uses
-from penstock.server.access import Who, judge, open_vhost, owns
-from penstock.server.entitlements import Rights, asks_shown, narrowed_text, refused, told
-from penstock.server.judging import asked_by, breathe
+from penstock.server.asking.judging import asked_by, breathe
+from penstock.server.people.access import Who, judge, open_vhost, owns
+from penstock.server.people.entitlements import Rights, asks_shown, narrowed_text, refused, told
 from penstock.server.replaying.selection import Selection, refuse_several
 from penstock.wire.fields import Field, Fields
 from penstock.wire.flight.commands import (

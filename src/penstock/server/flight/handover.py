@@ -24,8 +24,8 @@ import pyarrow as pa
 
 from penstock.errors import LogBroken, PenstockError, Unavailable
 from penstock.memory import Held
-from penstock.server.burying import Burying
-from penstock.server.faults import Told
+from penstock.server.asking.burying import Burying
+from penstock.server.base.faults import Told
 
 if TYPE_CHECKING:
     from penstock.core.queue.queue import Queue

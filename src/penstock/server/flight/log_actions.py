@@ -26,14 +26,14 @@ from penstock.history.view import listing
 from penstock.log.catalog import Span, cuts
 from penstock.records.message_types import typed
 from penstock.records.rights import ADMINISTERS, LOGIN, MONITORS, USES, Right
+from penstock.server.asking.judging import asked_by
 from penstock.server.flight.calls import Caller, Calls
 from penstock.server.flight.connections import host_and_port
 from penstock.server.flight.gatekeeper import Action, Body, Gatekeeper, Reply, Table, type_of
 from penstock.server.flight.record_rows import hold
 from penstock.server.flight.sink_actions import SinkActions
-from penstock.server.judging import asked_by
+from penstock.server.people.users import is_loopback
 from penstock.server.upkeep.retention import HOLD_US
-from penstock.server.users import is_loopback
 from penstock.server.views.record_query import Counts, Query, run
 from penstock.wire.fields import (
     LSN_MAX,
@@ -55,10 +55,10 @@ if TYPE_CHECKING:
     from penstock.ports import Disk
     from penstock.server.bulk.log_upkeep import Upkeep
     from penstock.server.engine import Engine
-    from penstock.server.entitlements import Rights
     from penstock.server.flight.copier import Copier
     from penstock.server.flight.handover import Handover
     from penstock.server.flight.sink_stages import Stages
+    from penstock.server.people.entitlements import Rights
     from penstock.server.upkeep.retention import Holds
 
 

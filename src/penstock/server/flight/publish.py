@@ -26,11 +26,11 @@ from penstock.errors import InvalidArgument, PenstockError, Refused, Unavailable
 from penstock.records.entries import Publishes, Topic
 from penstock.records.message_bodies import lengths, listed
 from penstock.records.one_or_each import bytes_of, rows_at
+from penstock.server.asking.judging import breathe
 from penstock.server.flight.arriving import Arriving
 from penstock.server.flight.calls import Caller
 from penstock.server.flight.handover import Answer
 from penstock.server.gates import Waiter
-from penstock.server.judging import breathe
 from penstock.wire.fields import Fields, read_json
 from penstock.wire.flight.codec import Upload, read_upload
 from penstock.wire.flight.commands import Publish

@@ -1,8 +1,8 @@
 """One call of a client in the door's process: who it says that it is, its line to the server, and how it ends.
 
 Somebody logs in by Basic on each call, or by Basic once and a bearer token.  The server is asked about each call
-(`server.logins` remembers who was right); a refused one is answered late.  A token ends with the door's process: its
-holder logs in again.
+(`server.people.logins` remembers who was right); a refused one is answered late.  A token ends with the door's
+process: its holder logs in again.
 """
 
 from __future__ import annotations

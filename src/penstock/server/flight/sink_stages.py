@@ -29,7 +29,6 @@ from penstock.errors import DiskFull, InvalidArgument, NotFound, Unavailable
 from penstock.records.compute import cut
 from penstock.records.message_bodies import listed
 from penstock.records.rights import ADMINISTRATOR
-from penstock.server.access import Share, Shares, Who
 from penstock.server.flight.arriving import Arriving
 from penstock.server.flight.calls import Caller, Intake
 from penstock.server.flight.decided import AT_ONCE, check_rising, lines, merged, plain
@@ -44,6 +43,7 @@ from penstock.server.flight.stage_files import (
     path_of,
     rows_of,
 )
+from penstock.server.people.access import Share, Shares, Who
 from penstock.wire.flight.codec import Upload, read_upload
 from penstock.wire.flight.commands import ORDER, Stage
 from penstock.wire.flight.received import STAGED, STAGED_IN_ORDER, Bounds, receive

@@ -23,8 +23,8 @@ from penstock.records.chunks import Chunk
 from penstock.records.rights import LOGIN, USES
 from penstock.server.flight.calls import Caller
 from penstock.server.flight.gatekeeper import Action, Gatekeeper, Table
+from penstock.server.flight.streams import SOON_S, Planner, Question, Siblings
 from penstock.server.replaying.log_source import parse_rate
-from penstock.server.streams import SOON_S, Planner, Question, Siblings
 from penstock.units import format_duration
 from penstock.wire.fields import LSN_MAX, VHOST, count, duration, flag, name, text, texts
 from penstock.wire.flight.tickets import TEXT_LIMIT

@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
     from penstock.operations.operation import House
-    from penstock.server.access import Who
     from penstock.server.http.routes import Ask, Deriving
     from penstock.server.operating import Operating
+    from penstock.server.people.access import Who
 
 OPERATOR, VHOST_LIMITS = "operator_policy", "vhost-limits"
 

@@ -20,18 +20,18 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from penstock.errors import Unavailable
-from penstock.server.faults import reports
+from penstock.server.base.faults import reports
 from penstock.server.http.calls import PARAMETERS_MOST
-from penstock.server.listening import farewell
-from penstock.server.parting import parted
+from penstock.server.sockets.listening import farewell
+from penstock.server.sockets.parting import parted
 
 if TYPE_CHECKING:
     from uvicorn.protocols.http.h11_impl import RequestResponseCycle
     from uvicorn.server import ServerState
 
-    from penstock.server.listening import Entry, Listener
-    from penstock.server.strangers import Stranger
-    from penstock.server.tls import Identity
+    from penstock.server.sockets.listening import Entry, Listener
+    from penstock.server.sockets.strangers import Stranger
+    from penstock.server.sockets.tls import Identity
 
 
 LINES_MOST = 128

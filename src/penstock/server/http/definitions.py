@@ -24,17 +24,6 @@ from penstock.operations import people, queues, topology, vhosts
 from penstock.operations.vhosts import DELETE_POLICY, LIMIT_MOST, SET_POLICY, policy_of
 from penstock.records.password_hashes import SHA256, check_hash
 from penstock.records.rights import ADMINISTERS, RULES
-from penstock.server.access import NOBODY
-from penstock.server.accounts import (
-    USER_LIMITS,
-    VHOST_LIMITS,
-    Account,
-    Accounts,
-    Kept,
-    Permission,
-    TopicPermission,
-    hash_password,
-)
 from penstock.server.http.administration import (
     OPERATOR,
     description_of,
@@ -46,7 +35,18 @@ from penstock.server.http.administration import (
 from penstock.server.http.administration import VHOST_LIMITS as LIMITS
 from penstock.server.http.messages import Commands
 from penstock.server.http.routes import RABBITMQ_VERSION, Row
-from penstock.server.users import check_pattern
+from penstock.server.people.access import NOBODY
+from penstock.server.people.accounts import (
+    USER_LIMITS,
+    VHOST_LIMITS,
+    Account,
+    Accounts,
+    Kept,
+    Permission,
+    TopicPermission,
+    hash_password,
+)
+from penstock.server.people.users import check_pattern
 from penstock.wire.fields import short
 from penstock.wire.http.bodies import LARGE_MOST
 from penstock.wire.http.lenient import Lenient

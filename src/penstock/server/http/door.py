@@ -30,9 +30,8 @@ from starlette.types import Receive, Scope, Send
 from penstock.errors import PenstockError
 from penstock.operations import OPERATIONS
 from penstock.records.rights import ADMINISTRATOR, LOGIN, MANAGEMENT
-from penstock.server.access import NOBODY
+from penstock.server.base.faults import TOLD, Told, reports
 from penstock.server.doors.line import Broken, Ended
-from penstock.server.faults import TOLD, Told, reports
 from penstock.server.http import overview, topology
 from penstock.server.http.administration import of_links, of_people, of_pipelines, of_policies, of_vhosts
 from penstock.server.http.definitions import Definitions
@@ -44,19 +43,20 @@ from penstock.server.http.reception import Reception, open_paths, unknown
 from penstock.server.http.routes import Ask, Deriving, Row, Table
 from penstock.server.http.statements import Querying
 from penstock.server.http.topology import of_bindings, of_exchanges, of_queues, of_super_streams
-from penstock.server.listening import bind
-from penstock.server.logins import Derive
 from penstock.server.operating import Operating, Waits
+from penstock.server.people.access import NOBODY
+from penstock.server.people.logins import Derive
+from penstock.server.sockets.listening import bind
 from penstock.wire.http.bodies import Reading, Room
 from penstock.wire.http.lists import LIST_QUERY, BadQuery, json_response, not_found, of_error, refusal
 
 if TYPE_CHECKING:
+    from penstock.server.base.progress import Progress
     from penstock.server.http.connections import HttpServer
     from penstock.server.http.doorway import HttpDoors
-    from penstock.server.listening import Entry, Listener
-    from penstock.server.progress import Progress
     from penstock.server.services import Server
-    from penstock.server.tls import Identity, Keeper
+    from penstock.server.sockets.listening import Entry, Listener
+    from penstock.server.sockets.tls import Identity, Keeper
 
 
 METHODS = ("GET", "PUT", "POST", "DELETE", "OPTIONS", "HEAD")

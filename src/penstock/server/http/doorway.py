@@ -17,10 +17,10 @@ from urllib.parse import unquote
 import orjson
 
 from penstock.errors import InvalidArgument
-from penstock.server import loading
+from penstock.server.base import loading
+from penstock.server.base.faults import reports
 from penstock.server.doors.doors import Doors
 from penstock.server.doors.line import Broken, Ended, Kind
-from penstock.server.faults import reports
 from penstock.server.http.calls import (
     PIECE,
     WHY_MOST,
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from penstock.records.password_hashes import Slow
     from penstock.server.doors.door_process import Spawned
-    from penstock.server.strangers import Terms
+    from penstock.server.sockets.strangers import Terms
 
 MODULE = "penstock.server.http.front"
 

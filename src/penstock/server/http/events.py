@@ -11,8 +11,8 @@ from starlette.responses import Response
 
 from penstock.errors import Unavailable
 from penstock.records.rights import LOGIN, MANAGEMENT, MONITORING, Level
-from penstock.server.allocator import resident_bytes
-from penstock.server.faults import Chore
+from penstock.server.base.allocator import resident_bytes
+from penstock.server.base.faults import Chore
 from penstock.server.follow import Asking
 from penstock.server.http.routes import Row as Path
 from penstock.server.notices import Missed, RingSource
@@ -22,11 +22,11 @@ from penstock.wire.http.events import QUERY, TYPE, EventStream, Told, Wanted, re
 from penstock.wire.http.lists import HEADERS
 
 if TYPE_CHECKING:
-    from penstock.server.access import Who
-    from penstock.server.entitlements import Rights
     from penstock.server.http.facts import Facts
     from penstock.server.http.routes import Ask
     from penstock.server.notices import Feed, Happened
+    from penstock.server.people.access import Who
+    from penstock.server.people.entitlements import Rights
     from penstock.server.services import Server
     from penstock.server.watch import Row
 

@@ -26,8 +26,9 @@ from penstock.operations.queues import settings_in_force
 from penstock.operations.vhosts import CLUSTER_NAME
 from penstock.records.declared_types import EXCHANGE_TYPES
 from penstock.server.alarms import NO_DESCRIPTOR, stopped_by_a_fault
-from penstock.server.allocator import resident_bytes
-from penstock.server.clock import SystemClock
+from penstock.server.base.allocator import resident_bytes
+from penstock.server.base.clock import SystemClock
+from penstock.server.base.rounds import BOUNDS
 from penstock.server.counters import Rates
 from penstock.server.figures import (
     archive_numbers,
@@ -53,16 +54,15 @@ from penstock.server.http.metrics import (
     Line,
     Metrics,
 )
-from penstock.server.rounds import BOUNDS
 from penstock.server.sums import Seen
 
 if TYPE_CHECKING:
     from penstock.core.broker import Core
     from penstock.core.queue.queue import Queue
     from penstock.records.chunks import Now
-    from penstock.server.access import Who
-    from penstock.server.logins import Derive
-    from penstock.server.progress import Progress
+    from penstock.server.base.progress import Progress
+    from penstock.server.people.access import Who
+    from penstock.server.people.logins import Derive
     from penstock.server.services import Server
 
 

@@ -40,7 +40,7 @@ from penstock.wire.http.bodies import Room
 
 if TYPE_CHECKING:
     from penstock.server.http.connections import HttpLink
-    from penstock.server.listening import Entry, Listener
+    from penstock.server.sockets.listening import Entry, Listener
     from penstock.wire.http.bodies import Reading
 
 CALLS_MOST = 768

@@ -25,11 +25,11 @@ from penstock.records.dataclass import dataclass
 from penstock.records.entries import Publishes
 from penstock.records.properties import Properties, decode, peeked
 from penstock.records.rights import USES, uses
-from penstock.server.entitlements import narrowed
-from penstock.server.faults import TOLD
+from penstock.server.base.faults import TOLD
 from penstock.server.gates import Receiver
 from penstock.server.http.routes import Row, exchange_name
 from penstock.server.operating import Operating, Waits, resolve
+from penstock.server.people.entitlements import narrowed
 from penstock.units import format_size
 from penstock.wire.flight.bookmarks import format_bookmark
 from penstock.wire.http.bodies import TEXTS
@@ -46,9 +46,9 @@ if TYPE_CHECKING:
     from penstock.expr import Filter
     from penstock.memory.slab import Piece
     from penstock.records.entries import Rows
-    from penstock.server.entitlements import Rights
     from penstock.server.http.facts import Facts
     from penstock.server.http.routes import Ask
+    from penstock.server.people.entitlements import Rights
     from penstock.server.services import Server
 
 

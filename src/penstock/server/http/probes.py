@@ -17,12 +17,12 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from penstock.records.rights import MONITORS
-from penstock.server.access import Who, judge
 from penstock.server.doors.line import Ended
 from penstock.server.http import overview
 from penstock.server.http.facts import Facts
 from penstock.server.http.metrics import Metrics
 from penstock.server.http.reception import DETAILED, PER_OBJECT
+from penstock.server.people.access import Who, judge
 from penstock.wire.http.lists import json_response
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from starlette.responses import Response
 from penstock.errors import InvalidArgument, NotFound, shown
 from penstock.records.dataclass import dataclass
 from penstock.records.rights import LISTS, LISTS_RULES, MANAGEMENT, RULES, SEES, Level, Right
-from penstock.server.access import Who, judge
+from penstock.server.people.access import Who, judge
 from penstock.wire.fields import Fields, short
 from penstock.wire.http.bodies import BODY_MOST, LARGE_MOST, Brought, Reading
 from penstock.wire.http.lenient import Lenient

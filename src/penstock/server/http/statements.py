@@ -22,10 +22,10 @@ from starlette.responses import Response, StreamingResponse
 
 from penstock.errors import InvalidArgument, PenstockError, Unavailable
 from penstock.records.rights import LOGIN
-from penstock.server.access import open_vhost
 from penstock.server.doors.line import Ended
 from penstock.server.http.messages import Commands
 from penstock.server.http.routes import Ask, Row
+from penstock.server.people.access import open_vhost
 from penstock.wire.http.lists import HEADERS, json_bytes
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from pyarrow import flight
 
 from penstock.errors import PenstockError, SettingsError, Unavailable
 from penstock.records.schema import CARRIED
-from penstock.server.faults import reports
+from penstock.server.base.faults import reports
 from penstock.wire.flight.failures import decode_error, lost
 from penstock.wire.flight.linking import Heard, Welcome, read_heard
 from penstock.wire.flight.tickets import told_sites

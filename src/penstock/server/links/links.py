@@ -20,7 +20,7 @@ from penstock.expr import TopicPattern
 from penstock.records.chunks import LSN_LIMIT
 from penstock.records.event_actions import LINK, DowngradeStep
 from penstock.records.message_types import typed
-from penstock.server.faults import Chore, Told
+from penstock.server.base.faults import Chore, Told
 from penstock.server.links.calling import hello_words
 from penstock.server.links.receiving import Incoming
 from penstock.server.links.sending import Outgoing

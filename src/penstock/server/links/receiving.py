@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.core.links.sharing import Site
 from penstock.errors import InvalidArgument, LogBroken, PenstockError, PreconditionFailed, Unavailable
 from penstock.records.schema import CARRIED
-from penstock.server.faults import TOLD
+from penstock.server.base.faults import TOLD
 from penstock.server.flight.downstream import Downstream
 from penstock.server.flight.handover import Answer
 from penstock.wire.flight.linking import LINKED, SAID, Welcome, read_rows, read_said

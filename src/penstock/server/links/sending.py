@@ -28,7 +28,7 @@ from penstock.core.links.sharing import Site
 from penstock.errors import PenstockError, PreconditionFailed, Unavailable
 from penstock.history.history import joined
 from penstock.log.record_batches import joined as as_one
-from penstock.server.faults import REST_LEAST_US, REST_MOST_US, TOLD, reports
+from penstock.server.base.faults import REST_LEAST_US, REST_MOST_US, TOLD, reports
 from penstock.server.flight.handover import Bell
 from penstock.server.links.calling import Connection, Reading, closed, ours
 from penstock.wire.flight.linking import BEAT, LEVEL, Welcome, ask_words

@@ -47,11 +47,11 @@ from penstock.server.upkeep.retention import HOLD_US
 from penstock.wire.flight.bookmarks import parse_span
 
 if TYPE_CHECKING:
+    from penstock.server.asking.judging import Ask
+    from penstock.server.base.runtime import Off, Runtime
     from penstock.server.follow import Taker
-    from penstock.server.judging import Ask
     from penstock.server.replaying.log_source import Place, Rate
     from penstock.server.replaying.page import Found, Page
-    from penstock.server.runtime import Off, Runtime
 
 T = TypeVar("T")
 

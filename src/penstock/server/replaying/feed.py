@@ -17,15 +17,15 @@ from typing import TYPE_CHECKING, Protocol
 
 from penstock.errors import PenstockError
 from penstock.records.message_bodies import size_of
-from penstock.server.faults import TOLD
-from penstock.server.judging import Ask
+from penstock.server.asking.judging import Ask
+from penstock.server.base.faults import TOLD
 from penstock.server.replaying.page import Page, pages_of
 from penstock.server.replaying.selection import Selection, Sieve, rows_of
 
 if TYPE_CHECKING:
     from penstock.memory import Account
     from penstock.records.entries import Publishes
-    from penstock.server.runtime import Off
+    from penstock.server.base.runtime import Off
 
 
 QUIET_BYTES = 8_192

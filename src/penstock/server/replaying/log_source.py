@@ -24,8 +24,8 @@ from penstock.units import SIZE_UNITS
 
 if TYPE_CHECKING:
     from penstock.errors import PenstockError
-    from penstock.server.entitlements import Rights
     from penstock.server.follow import Reader, Taker
+    from penstock.server.people.entitlements import Rights
     from penstock.server.replaying.feed import Feed
     from penstock.server.replaying.page import Found
     from penstock.server.replaying.selection import Selection, Sieve

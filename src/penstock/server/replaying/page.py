@@ -26,8 +26,8 @@ from penstock.records.dataclass import dataclass
 from penstock.records.entries import Publishes, Rows, Topic
 from penstock.records.kinds import Kind
 from penstock.records.one_or_each import bytes_of, one_or_each, rows_at, tight, value_at
-from penstock.server.faults import TOLD, reports
-from penstock.server.judging import Ask, breathe, spent
+from penstock.server.asking.judging import Ask, breathe, spent
+from penstock.server.base.faults import TOLD, reports
 from penstock.server.replaying.selection import Selection, Sieve
 
 if TYPE_CHECKING:

@@ -29,8 +29,8 @@ from penstock.records.entries import Messages, Topic
 from penstock.records.kinds import NO_VIA
 from penstock.records.message_types import JSON, MESSAGE_TYPE, MessageType, typed
 from penstock.records.remembered import Remembered
-from penstock.server.entitlements import asks_shown, narrowed
-from penstock.server.judging import Ask, look
+from penstock.server.asking.judging import Ask, look
+from penstock.server.people.entitlements import asks_shown, narrowed
 
 if TYPE_CHECKING:
     from penstock.core.broker import Core
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from penstock.core.sow.select import SelectList
     from penstock.core.topology.topology import Topology
     from penstock.log.name_index import Wanted
-    from penstock.server.entitlements import Rights
+    from penstock.server.people.entitlements import Rights
 
 
 KNOWN_MOST = 65_536

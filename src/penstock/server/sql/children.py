@@ -12,7 +12,7 @@ import threading
 import time
 
 from penstock.errors import PreconditionFailed, Unavailable
-from penstock.server.loading import begun, environment
+from penstock.server.base.loading import begun, environment
 
 IDLE_S = 60.0
 """How long a warm child waits for a statement."""

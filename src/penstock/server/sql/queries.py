@@ -25,10 +25,10 @@ import pyarrow as pa
 
 from penstock.errors import AccessRefused, InvalidArgument, PenstockError, ResourceExhausted, Unavailable
 from penstock.records.dataclass import dataclass
-from penstock.server.access import THINGS, Shares
+from penstock.server.base.faults import reports
 from penstock.server.bulk import requests
-from penstock.server.faults import reports
 from penstock.server.flight.handover import Abandoned
+from penstock.server.people.access import THINGS, Shares
 from penstock.server.sql import FOLDER
 from penstock.server.sql.children import Child, Children
 from penstock.server.sql.statement import COMPLETE, Found, Statement, Use, find, missing, names
@@ -37,9 +37,9 @@ from penstock.wire.flight.failures import error_from
 
 if TYPE_CHECKING:
     from penstock.server.engine import Engine
-    from penstock.server.entitlements import Rights
     from penstock.server.flight.calls import Caller
     from penstock.server.flight.handover import Handover
+    from penstock.server.people.entitlements import Rights
     from penstock.wire.flight.commands import Get
 
 logger = logging.getLogger("penstock.sql")

@@ -27,9 +27,9 @@ import duckdb
 import pyarrow as pa
 
 from penstock.errors import PenstockError
-from penstock.server.allocator import give_back, keep_close
+from penstock.server.base.allocator import give_back, keep_close
+from penstock.server.base.loading import beside_a_server
 from penstock.server.bulk import requests
-from penstock.server.loading import beside_a_server
 from penstock.server.sql.duckdb_engine import Bounds, Engine, told
 from penstock.server.sql.statement import COMPLETE, TABLES_MAX, Use
 

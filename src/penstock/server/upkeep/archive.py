@@ -28,8 +28,8 @@ from penstock.history.view import listing
 from penstock.log.archive import Shown, archive_disk
 from penstock.log.archive.manifest import AGAIN, Manifest, Part, Pruned, Run, commit, prunable, read, runs, tidy
 from penstock.log.archive.repairing import has_files
+from penstock.server.base.faults import reports
 from penstock.server.bulk.process import asked_of
-from penstock.server.faults import reports
 
 if TYPE_CHECKING:
     from penstock.config.settings import ArchiveSection

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from penstock.core.state.lsns import Ints
     from penstock.log.catalog import SegmentInfo
     from penstock.records.chunks import Chunk
-    from penstock.server.runtime import Runtime
+    from penstock.server.base.runtime import Runtime
     from penstock.server.upkeep.retention import Retirement
 
 logger = logging.getLogger("penstock.server")

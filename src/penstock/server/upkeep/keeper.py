@@ -20,8 +20,8 @@ from penstock.config.settings import FOREVER
 from penstock.errors import PenstockError, Unavailable
 from penstock.log.catalog import SegmentInfo
 from penstock.log.rewrite_plan import Aims
-from penstock.server.faults import Chore
-from penstock.server.rounds import nap
+from penstock.server.base.faults import Chore
+from penstock.server.base.rounds import nap
 from penstock.server.upkeep.compaction import Compaction, Elsewhere
 from penstock.server.upkeep.retention import SHARE, Retirement, in_words, ruling, unsaid
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from penstock.config.settings import LogSection
     from penstock.core.state.capture import Snapshot
     from penstock.core.state.durable import DurableState
-    from penstock.server.runtime import Runtime
+    from penstock.server.base.runtime import Runtime
 
 
 LAG_US, LAG_US_MOST = 5_000, 50_000

@@ -30,8 +30,8 @@ from penstock.units import format_duration, format_size
 if TYPE_CHECKING:
     from penstock.config.settings import Retention
     from penstock.ports import Clock
-    from penstock.server.access import Share, Who
-    from penstock.server.runtime import Runtime
+    from penstock.server.base.runtime import Runtime
+    from penstock.server.people.access import Share, Who
 
 
 SHARE = 0.5

@@ -26,7 +26,7 @@ from penstock.server.views.step_worker import PORTION, Worker, edge_of, portion
 if TYPE_CHECKING:
     from penstock.core.queue.places import State
     from penstock.core.queue.queue import Queue
-    from penstock.server.runtime import Runtime
+    from penstock.server.base.runtime import Runtime
     from penstock.server.views.shown import Live
 
 

@@ -15,7 +15,7 @@ from penstock.core.view_feed import DEFAULT_US
 from penstock.errors import PenstockError
 from penstock.expr import compile_filter
 from penstock.records.dataclass import dataclass
-from penstock.server.faults import asker_behind
+from penstock.server.base.faults import asker_behind
 from penstock.server.follow import ENDLESS, Follow
 from penstock.server.views.record_query import Wish
 from penstock.server.views.row_source import Conflated

@@ -40,7 +40,7 @@ from penstock.records import properties as header_codec
 from penstock.records.dataclass import dataclass
 from penstock.records.entries import Messages, Topic
 from penstock.records.message_types import MessageType, typed
-from penstock.server.judging import Ask, breathe, look, slices
+from penstock.server.asking.judging import Ask, breathe, look, slices
 from penstock.server.replaying.page import Page
 
 if TYPE_CHECKING:

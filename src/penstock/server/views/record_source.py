@@ -46,9 +46,9 @@ from penstock.server.views.record_query import (
 if TYPE_CHECKING:
     from penstock.core.broker import Core
     from penstock.core.sow.holding import Sow
+    from penstock.server.base.runtime import Runtime
     from penstock.server.follow import Reader
     from penstock.server.replaying import Replays
-    from penstock.server.runtime import Runtime
 
 
 PORTION = 1000

@@ -18,15 +18,15 @@ from penstock.errors import PenstockError
 from penstock.expr.text_patterns import TopicPattern
 from penstock.records import properties as header_codec
 from penstock.records.entries import Publishes
-from penstock.server.faults import TOLD
+from penstock.server.base.faults import TOLD
 from penstock.server.follow import ENDLESS, Follow
 from penstock.server.views.record_query import Wish
 from penstock.server.views.row_source import RowSource
 from penstock.server.views.setbacks import Setback
 
 if TYPE_CHECKING:
-    from penstock.server.judging import Judges
-    from penstock.server.runtime import Runtime
+    from penstock.server.asking.judging import Judges
+    from penstock.server.base.runtime import Runtime
     from penstock.server.views.record_query import Event
     from penstock.server.views.setbacks import Alarms
     from penstock.server.views.shown import Shown

@@ -12,10 +12,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from penstock.errors import Unavailable
-from penstock.server.faults import REST_MOST_US, TOLD, Chore
+from penstock.server.base.faults import REST_MOST_US, TOLD, Chore
 
 if TYPE_CHECKING:
-    from penstock.server.runtime import Runtime
+    from penstock.server.base.runtime import Runtime
 
 
 class Alarm(Protocol):

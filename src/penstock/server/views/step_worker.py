@@ -23,14 +23,14 @@ from penstock.log.writer import last_of
 from penstock.memory import READ_BYTES
 from penstock.records.chunks import pairs_of
 from penstock.records.entries import Rows
-from penstock.server.judging import breathe
+from penstock.server.asking.judging import breathe
 from penstock.server.views.evaluating import elements_of, elements_of_rows, given, noted
 
 if TYPE_CHECKING:
     from penstock.core.effects import Dying
     from penstock.core.queue.queue import Queue
     from penstock.records.entries import Entry, Publishes
-    from penstock.server.runtime import Off, Runtime
+    from penstock.server.base.runtime import Off, Runtime
     from penstock.server.views.shown import Live
 
 

@@ -17,7 +17,7 @@ from penstock.core.view_feed import Noted
 from penstock.core.view_groups import Changed, Side
 from penstock.errors import InvalidArgument, NotFound, PenstockError
 from penstock.expr.view_definition import Definition
-from penstock.server.faults import TOLD, Told
+from penstock.server.base.faults import TOLD, Told
 from penstock.server.views.builder import Builder
 from penstock.server.views.conflated import ConflatedTopic
 from penstock.server.views.record_source import RecordSource, unkeyed
@@ -30,10 +30,10 @@ from penstock.server.views.step_worker import Worker
 if TYPE_CHECKING:
     from penstock.core.effects import Dying
     from penstock.records.entries import Entry
+    from penstock.server.asking.judging import Judges
+    from penstock.server.base.runtime import Off, Runtime
     from penstock.server.follow import Source
-    from penstock.server.judging import Judges
     from penstock.server.replaying import Replays
-    from penstock.server.runtime import Off, Runtime
     from penstock.server.views.conflated import ConflatedDefinition
     from penstock.server.views.record_query import Event, Wish
     from penstock.server.views.shown import Refuse

@@ -24,7 +24,7 @@ from cryptography.x509.oid import NameOID
 
 from penstock.errors import SettingsError
 from penstock.records.dataclass import dataclass
-from penstock.server.faults import reports
+from penstock.server.base.faults import reports
 
 if TYPE_CHECKING:
     import asyncio
@@ -112,7 +112,7 @@ class Peer:
         """The user that its certificate names: the common name."""
         if self.der is None:
             return None
-        from penstock.server.tls import common_name
+        from penstock.server.sockets.tls import common_name
 
         return common_name(self.der)
 
@@ -120,7 +120,7 @@ class Peer:
         """For lists of connections, under RabbitMQ's names."""
         found: dict[str, object] = {"ssl_protocol": self.version.lower(), "ssl_cipher": self.cipher}
         if self.der is not None:
-            from penstock.server.tls import read_der
+            from penstock.server.sockets.tls import read_der
 
             shown = read_der(self.der)
             found["peer_cert_subject"], found["peer_cert_issuer"] = shown.subject, shown.issuer

@@ -35,12 +35,12 @@ from penstock.log.record_batches import Joining
 from penstock.records.chunks import Chunk
 from penstock.records.dataclass import dataclass
 from penstock.records.entries import Publishes, Rows
-from penstock.server.judging import Ask, breathe, look, made_of, spent
+from penstock.server.asking.judging import Ask, breathe, look, made_of, spent
 
 if TYPE_CHECKING:
     from penstock.log.log import Log
-    from penstock.server.judging import Judges
-    from penstock.server.runtime import Off, Runtime
+    from penstock.server.asking.judging import Judges
+    from penstock.server.base.runtime import Off, Runtime
 
 
 IN_PLACE = 500

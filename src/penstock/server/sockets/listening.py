@@ -26,13 +26,13 @@ from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Protocol
 
-from penstock.server.strangers import Complaints, Guard, Guards, Stranger, Terms
+from penstock.server.sockets.strangers import Complaints, Guard, Guards, Stranger, Terms
 
 if TYPE_CHECKING:
     import asyncio
 
     from penstock.config.settings import Settings
-    from penstock.server.tls_transport import TlsTransport
+    from penstock.server.sockets.tls_transport import TlsTransport
 
 
 AT_ONCE = 32
@@ -209,14 +209,14 @@ class Listener:
                 stranger.gone()
 
     def _tls(self, context: ssl.SSLContext, protocol: Callable[[], asyncio.BaseProtocol]) -> TlsTransport:
-        from penstock.server.tls_transport import TlsTransport, read_buffer  # for those who have TLS
+        from penstock.server.sockets.tls_transport import TlsTransport, read_buffer  # for those who have TLS
 
         if self._buffer is None:
             self._buffer = read_buffer()
         return TlsTransport(context, protocol, self._buffer, GOODBYE_S)
 
     def _refuse(self, stranger: Stranger, error: OSError | EOFError) -> None:
-        from penstock.server.listening import why
+        from penstock.server.sockets.listening import why
 
         self.refused += 1
         if (reason := why(error)) is not None:

@@ -29,13 +29,13 @@ from penstock.records.chunks import LSN_LIMIT
 from penstock.records.dataclass import dataclass
 from penstock.records.entries import Topic
 from penstock.records.kinds import NO_ROUTE, Kind
-from penstock.server.judging import Ask, breathe, look, spent
+from penstock.server.asking.judging import Ask, breathe, look, spent
 
 if TYPE_CHECKING:
     from penstock.expr.scan import Scan as Scanner
     from penstock.log.log import Log
     from penstock.records.queue_settings import QueueSettings
-    from penstock.server.runtime import Off, Runtime
+    from penstock.server.base.runtime import Off, Runtime
 
 STEP_US = 100_000
 """A stretch is over when it has taken this long,"""

@@ -19,7 +19,7 @@ import ssl
 from collections.abc import Callable
 from typing import Any, cast
 
-from penstock.server.parting import parted
+from penstock.server.sockets.parting import parted
 
 READ_MOST = 256 << 10
 """Bytes of one read of a socket."""

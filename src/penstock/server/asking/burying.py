@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from penstock.core.effects import Effect
     from penstock.core.queue.queue import Queue
     from penstock.errors import PenstockError
-    from penstock.server.faults import Asker
-    from penstock.server.runtime import Runtime
+    from penstock.server.base.faults import Asker
+    from penstock.server.base.runtime import Runtime
 
     Refuse = Callable[[PenstockError], None]
     """Tells who waits why he does so in vain."""

@@ -20,7 +20,7 @@ from penstock.memory.caches import Caches
 from penstock.memory.loader import Loader
 from penstock.records.chunks import LSN_LIMIT, Chunk, Now, as_chunk
 from penstock.records.entries import Rows
-from penstock.server.faults import Faults, asker_behind
+from penstock.server.base.faults import Faults, asker_behind
 
 if TYPE_CHECKING:
     from penstock.core.broker import Core

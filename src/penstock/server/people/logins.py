@@ -27,9 +27,9 @@ from typing import NamedTuple
 
 from penstock.errors import PenstockError
 from penstock.records.password_hashes import ARGON2ID, Slow, parted
-from penstock.server.access import Who
-from penstock.server.accounts import Account, Accounts, Kept, keep
-from penstock.server.users import Users
+from penstock.server.people.access import Who
+from penstock.server.people.accounts import Account, Accounts, Kept, keep
+from penstock.server.people.users import Users
 
 KEYS_MOST = 10_000
 

@@ -27,7 +27,7 @@ from penstock.records.dataclass import dataclass
 if TYPE_CHECKING:
     from penstock.log.log import Log
     from penstock.ports import Clock
-    from penstock.server.runtime import Soon
+    from penstock.server.base.runtime import Soon
 
 
 BOUNDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)

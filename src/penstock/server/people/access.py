@@ -28,7 +28,7 @@ from penstock.records.dataclass import dataclass
 from penstock.records.rights import ADMINISTRATOR, DRIVER, REPORTER, Level, Need, Right
 
 if TYPE_CHECKING:
-    from penstock.server.entitlements import Rights
+    from penstock.server.people.entitlements import Rights
 
 
 DEFAULT_VHOST = "/"

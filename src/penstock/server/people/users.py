@@ -38,10 +38,10 @@ from penstock.records.regular_expressions import PatternError, compile_pattern, 
 from penstock.records.remembered import Remembered
 from penstock.records.rights import DRIVER, TAGS
 from penstock.records.tokens import PREFIX
-from penstock.server.access import Who
-from penstock.server.accounts import Account, Accounts, Kept, Permission, Token, TopicPermission
-from penstock.server.entitlements import Entitlements, Need, Rights, refused
-from penstock.server.tokens import ALL, Scoped, is_of, tags_within
+from penstock.server.people.access import Who
+from penstock.server.people.accounts import Account, Accounts, Kept, Permission, Token, TopicPermission
+from penstock.server.people.entitlements import Entitlements, Need, Rights, refused
+from penstock.server.people.tokens import ALL, Scoped, is_of, tags_within
 
 if TYPE_CHECKING:
     from penstock.config.settings import User
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from penstock.core.queue.queue import Queue
     from penstock.expr import Filter
     from penstock.records.queue_settings import QueueSettings
-    from penstock.server.entitlements import Right
+    from penstock.server.people.entitlements import Right
 
 
 KINDS = ("configure", "write", "read")

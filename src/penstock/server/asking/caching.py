@@ -27,7 +27,7 @@ from penstock.records.entries import Publishes, Rows
 
 if TYPE_CHECKING:
     from penstock.core.queue.queue import Queue
-    from penstock.server.runtime import Off, Runtime
+    from penstock.server.base.runtime import Off, Runtime
 
 
 class Fetches:

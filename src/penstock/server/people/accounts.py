@@ -10,7 +10,7 @@ when the settings name nobody, can.
 RabbitMQ's form is one round of a fast hash: who steals it tries billions of passwords a second.  It is taken so that
 definitions move from there to here, and is replaced when its user logs in, for then the password is known.
 19 MiB and two rounds are what OWASP's cheat sheet asks of Argon2id at least: about 30 ms of a core, so it is never
-worked out on the loop (`server.logins`).
+worked out on the loop (`server.people.logins`).
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ class TopicPermission:
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A login of a user's that ends: what is kept of it, and what it is for (`server.tokens`)."""
+    """A login of a user's that ends: what is kept of it, and what it is for (`server.people.tokens`)."""
 
     id: str
     user: str

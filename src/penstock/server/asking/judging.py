@@ -27,15 +27,15 @@ from penstock.expr.filter import bound
 from penstock.expr.json_schema import BodyCheck, compile_check
 from penstock.records.entries import Messages, Publishes, Topic
 from penstock.records.message_bodies import listed
-from penstock.server.faults import asker_behind
+from penstock.server.base.faults import asker_behind
 
 if TYPE_CHECKING:
     from penstock.core.effects import Made, Question
     from penstock.expr import Filter
     from penstock.ports import Disk
     from penstock.records.message_types import MessageType
-    from penstock.server.caching import Present
-    from penstock.server.runtime import Off, Runtime
+    from penstock.server.asking.caching import Present
+    from penstock.server.base.runtime import Off, Runtime
 
 
 CHILD_BODY = 1 << 20

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 from penstock.errors import AccessRefused, PreconditionFailed
 from penstock.records.regular_expressions import compile_pattern, to_bytes
 from penstock.records.rights import ADMINISTRATOR, TAGS
-from penstock.server.accounts import Token
-from penstock.server.entitlements import Need, Rights
+from penstock.server.people.accounts import Token
+from penstock.server.people.entitlements import Need, Rights
 
 if TYPE_CHECKING:
     from penstock.core.broker import Core
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from penstock.core.sow.select import SelectList
     from penstock.expr import Filter
     from penstock.records.queue_settings import QueueSettings
-    from penstock.server.accounts import Accounts
-    from penstock.server.entitlements import Right
+    from penstock.server.people.accounts import Accounts
+    from penstock.server.people.entitlements import Right
 
 ALL = ".*"
 ID_LETTERS, ID_SIZE = string.ascii_letters + string.digits, 12

@@ -20,7 +20,7 @@ from penstock.wire.flight.commands import Replay
 
 if TYPE_CHECKING:
     from penstock.core.state.streams import Asked
-    from penstock.server.runtime import Off, Runtime
+    from penstock.server.base.runtime import Off, Runtime
 
 
 PIECE_ROWS = 100_000

@@ -1,0 +1,1 @@
+"""Listening sockets, TLS, and who has not logged in yet: the same for every door."""
