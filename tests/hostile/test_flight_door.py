@@ -56,6 +56,12 @@ class Server(LiveServer):
     children_load = True
 
 
+class SmallDoor(Server):
+    """Its door is full with less: who fills one has several times as much."""
+
+    program = (str(Path(__file__).parents[1] / "small_door_server.py"),)
+
+
 def another_door(pid: int | None, door: int) -> bool:
     with suppress(ValueError, OSError):
         return door_of(pid) != door
@@ -63,10 +69,10 @@ def another_door(pid: int | None, door: int) -> bool:
 
 
 @contextmanager
-def serving(folder: Path, settings: str = "") -> Iterator[LiveServer]:
+def serving(folder: Path, settings: str = "", kind: type[Server] = Server) -> Iterator[LiveServer]:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "settings.toml").write_text(settings)
-    with Server(folder, [str(folder / "settings.toml")], flight=True) as server:
+    with kind(folder, [str(folder / "settings.toml")], flight=True) as server:
         yield server
         assert "Traceback" not in server.output(), server.output()
         assert server.process is not None
@@ -135,10 +141,16 @@ def test_a_message_of_any_size_after_a_login_does_not_take_the_memory(tmp_path: 
         pressed.judge()
 
 
+SMALL = """
+[server]
+memory = "64MiB"
+"""
+
+
 def test_a_message_that_takes_all_of_a_doors_memory_is_cut_and_the_door_goes_on(tmp_path: Path) -> None:
     """Nobody can say how long a message gRPC reads; the door ended, with the calls of all others."""
-    huge = textwrap.dedent(LARGE).replace("200 << 20", "1900 << 20")
-    with serving(tmp_path) as server:
+    huge = textwrap.dedent(LARGE).replace("200 << 20", "700 << 20")
+    with serving(tmp_path, SMALL, SmallDoor) as server:
         assert server.process is not None
         door = door_of(server.process.pid)
         subprocess.run(
