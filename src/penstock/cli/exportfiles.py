@@ -9,7 +9,6 @@ How a body is shown: `binary` as it is (Parquet and Arrow alone), `text` as UTF-
 
 from __future__ import annotations
 
-import base64
 import io
 from datetime import datetime
 from typing import Any, BinaryIO, Literal, Protocol, cast
@@ -17,6 +16,7 @@ from typing import Any, BinaryIO, Literal, Protocol, cast
 import orjson
 import pyarrow as pa
 
+from penstock.cli.output import spelled
 from penstock.errors import InvalidArgument
 
 FORMATS = {
@@ -217,7 +217,7 @@ class JsonLines:
                 value = row.get(name)
                 if value is not None:
                     del row[name]
-                    row.update(self._shown(name, value))
+                    row.update([self._shown(name, value)])
             if isinstance(row.get("headers"), list):
                 row["headers"] = dict(row["headers"])
             lines.append(orjson.dumps(row, default=_other))
@@ -228,16 +228,13 @@ class JsonLines:
 
     def abandon(self) -> None: ...
 
-    def _shown(self, name: str, value: bytes) -> dict[str, object]:
+    def _shown(self, name: str, value: bytes) -> tuple[str, object]:
         if name == "body" and self._body == "json":
             try:
-                return {name: orjson.loads(value)}
+                return name, orjson.loads(value)
             except orjson.JSONDecodeError:
                 pass  # shown as text below
-        try:
-            return {name: value.decode()}
-        except UnicodeDecodeError:
-            return {f"{name}_base64": base64.b64encode(value).decode()}
+        return spelled(name, value)
 
 
 def _other(value: object) -> object:

@@ -28,6 +28,7 @@ from penstock.cli.output import (
     root,
     served,
     write,
+    write_bytes,
     write_json,
     write_table,
 )
@@ -346,8 +347,8 @@ def take(
     return done, failed
 
 
-def reader(ask: Callable[[], Mapping[str, object]]) -> Callable[[Message], str]:
-    """How messages' bodies become text for a person: those of a type that has fields as JSON, all others as they are.
+def reader(ask: Callable[[], Mapping[str, object]]) -> Callable[[Message], bytes]:
+    """How messages' bodies are shown to a person: those of a type that has fields as JSON, all others as they are.
 
     ask: the facts of the queue or topic that has them.
     """
@@ -360,10 +361,10 @@ def reader(ask: Callable[[], Mapping[str, object]]) -> Callable[[Message], str]:
     if kind.name in _AS_THEY_ARE:
         return as_it_is
 
-    def read(message: Message) -> str:
+    def read(message: Message) -> bytes:
         heads = EMPTY if kind.header is None else encode(Properties(headers=dict(message.headers)))
         try:
-            return kind.json(kind.one_whole(message.body, heads)).decode("utf-8", "replace")
+            return kind.json(kind.one_whole(message.body, heads))
         except ValueError:
             return as_it_is(message)
 
@@ -374,18 +375,18 @@ _AS_THEY_ARE = frozenset({JSON, "binary", "nvfix", "fix", "xml"})
 """Types whose bodies are text already, or have no fields."""
 
 
-def as_it_is(message: Message) -> str:
-    """The body itself as text."""
-    return message.body.decode("utf-8", "replace")
+def as_it_is(message: Message) -> bytes:
+    """The body itself, byte for byte."""
+    return message.body
 
 
-def show(message: Message, *, as_json: bool, text: Callable[[Message], str] = as_it_is) -> None:
-    """One message on a line.  text: what a person sees of its body."""
+def show(message: Message, *, as_json: bool, line: Callable[[Message], bytes] = as_it_is) -> None:
+    """One message on a line.  line: what a person sees of its body."""
     if as_json:
         fields = ("lsn", "bookmark", "topic", "attempt", "reason", "body")
         write_json({field: getattr(message, field) for field in fields}, indent=False)
     else:
-        write(text(message))
+        write_bytes(line(message))
 
 
 app = family("message", "Show, withdraw or move one message.")

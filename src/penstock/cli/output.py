@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 import os
 import sys
+from base64 import b64encode
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec, TypeAlias, cast
@@ -141,6 +142,12 @@ def write(text: str) -> None:
     sys.stdout.write(text + "\n")
 
 
+def write_bytes(line: bytes) -> None:
+    """One line of bytes on standard output, as they are: they need not be text."""
+    sys.stdout.flush()  # text that was written earlier goes first
+    sys.stdout.buffer.write(line + b"\n")
+
+
 def note(text: str) -> None:
     """One line on standard error: progress, warnings, hints."""
     sys.stderr.write(text + "\n")
@@ -162,8 +169,10 @@ def ago(seconds: float) -> str:
 
 
 def write_json(value: object, *, indent: bool = True) -> None:
-    """A value as JSON; bytes as text, with what is no UTF-8 replaced."""
+    """A value as JSON.  Bytes are text; a row's field of bytes that is no UTF-8 stands in `FIELD_base64` instead."""
     options = _OPTIONS | (orjson.OPT_INDENT_2 if indent else 0)
+    if isinstance(value, Mapping):
+        value = dict(spelled(name, one) for name, one in cast("Mapping[str, object]", value).items())
     write(orjson.dumps(value, option=options, default=_plain).decode())
 
 
@@ -173,6 +182,16 @@ def tell(facts: object, text: str, as_json: bool) -> None:
         write_json(facts)
     else:
         write(text)
+
+
+def spelled(name: str, value: object) -> tuple[str, object]:
+    """A field of a row and its value as JSON has them: what is no text in base64, under a name that says so."""
+    if not isinstance(value, bytes):
+        return name, value
+    try:
+        return name, value.decode()
+    except UnicodeDecodeError:
+        return f"{name}_base64", b64encode(value).decode()
 
 
 def _plain(value: object) -> object:

@@ -209,9 +209,9 @@ def peek(
     """
     with connect(url) as client:
         messages = client.peek(name, count)
-        text = as_it_is if raw or json else reader(partial(client.queue, name))
+        line = as_it_is if raw or json else reader(partial(client.queue, name))
     for message in messages:
-        show_message(message, as_json=json, text=text)
+        show_message(message, as_json=json, line=line)
         if message.reason and not json:
             write(f"  died: {message.reason}")
 

@@ -28,6 +28,7 @@ from penstock.cli.output import (
     served,
     tell,
     write,
+    write_bytes,
     write_facts,
     write_json,
     write_list,
@@ -173,13 +174,13 @@ def sow(
             topic, exchange=exchange, filter=filter, order_by=order_by, top_n=top, skip_n=skip, projection=select,
             grouping=group_by, select=fields, stats=_stats if stats else None,
         )  # fmt: skip
-        text = as_it_is if raw or json or select is not None else reader(partial(_facts, client, topic, exchange))
+        line = as_it_is if raw or json or select is not None else reader(partial(_facts, client, topic, exchange))
         for record in records:
             if json:
                 shown = ("sow_key", "lsn", "bookmark", "topic", "body")
                 write_json({field: getattr(record, field) for field in shown}, indent=False)
             else:
-                write(text(record))
+                write_bytes(line(record))
 
 
 def _refuse_gathering(select: str | None, group_by: str | None, fields: str | None) -> None:
