@@ -370,7 +370,9 @@ class Fabric:
                 self.sites[sender].turn()
 
     def kill(self) -> None:
-        site = self.sites[self.dice.choice(list(self.sites))]
+        self.die(self.sites[self.dice.choice(list(self.sites))])
+
+    def die(self, site: SiteWorld) -> None:
         self.counts["killed"] += 1
         site.durable = self.dice.choice(site.commits())  # what nobody was told of yet may be on the disk all the same
         self.forsake(site)

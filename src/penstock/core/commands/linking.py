@@ -38,6 +38,7 @@ from penstock.core.links.sharing import (
 from penstock.core.links.telling import Carried, Carries, Telling
 from penstock.core.queue.owning import why_not_shared
 from penstock.core.queue.queue import Queue
+from penstock.core.queue.stopped import refuse_stopped
 from penstock.core.state.encoding import load
 from penstock.core.state.lsns import to_array
 from penstock.core.topology.register import no_exchange
@@ -364,7 +365,12 @@ class LinkingCommands(TransferCommands):
     # -- how a shared queue ends
 
     def delete_queue(self, now: Now, queue: Queue, if_unused: bool = False, if_empty: bool = False) -> int:
-        """As everywhere.  PreconditionFailed where other sites hear of each other's messages through this queue."""
+        """As everywhere.  PreconditionFailed where other sites hear of each other's messages through this queue.
+
+        Unavailable for one that a fault has stopped and others have, too: what goes with it they would not be told.
+        """
+        if self._ends_elsewhere(queue):
+            refuse_stopped(queue)
         if queue.foreign_count and (between := self._between(queue)):
             raise PreconditionFailed(
                 f"queue '{queue.name}' in vhost '{queue.vhost}' has {queue.foreign_count} messages of other sites, and "
@@ -386,10 +392,14 @@ class LinkingCommands(TransferCommands):
 
     def _ending(self, now: Now, queue: Queue) -> int:
         """What is this site's goes with its queue, at all sites."""
-        shared = len(self.peers.sites) > 1 and why_not_shared(queue.settings) is None
-        if shared and any(self._carried_to(queue, site) for site in self._carries):
+        if self._ends_elsewhere(queue):
             queue.let_go(self._out)
         return super()._ending(now, queue)
+
+    def _ends_elsewhere(self, queue: Queue) -> bool:
+        """Whether other sites may have messages that go with this queue."""
+        shared = len(self.peers.sites) > 1 and why_not_shared(queue.settings) is None
+        return shared and any(self._carried_to(queue, site) for site in self._carries)
 
     # -- after a start
 

@@ -122,7 +122,7 @@ class LinkCommands(QueueCommands):
             batch, lsns = batch.select(rows), lsns[rows]
         self._out.begin()
         batch.checked = True  # where it was published first
-        with _coming(owners, self.peers):
+        with _coming(owners, self._stopped, self.peers):
             published = self._publisher.publish(now, batch, Terms(numbered=True))
         stored = published.stored_rows(len(lsns))
         if len(stored) < len(lsns):
@@ -461,14 +461,16 @@ def merged_spans(spans: Iterable[Span]) -> list[Span]:
 
 
 @contextmanager
-def _coming(owners: Mapping[Queue, str], peers: Peers) -> Generator[None]:
-    """What comes to these queues meanwhile is these sites'."""
+def _coming(owners: Mapping[Queue, str], stopped: Iterable[Queue], peers: Peers) -> Generator[None]:
+    """What comes to these queues meanwhile is these sites'.  Those that a fault has stopped refuse none of it."""
     before = {queue: queue.newcomers_of(Claim(owner), peers) for queue, owner in owners.items()}
-    for queue in owners:
+    open_ = dict.fromkeys((*owners, *stopped))
+    for queue in open_:
         queue.open_to_all(True, peers)
     try:
         yield
     finally:
-        for queue, claim in before.items():
+        for queue in open_:
             queue.open_to_all(False, peers)
+        for queue, claim in before.items():
             queue.newcomers_of(claim, peers)

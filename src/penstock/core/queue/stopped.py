@@ -3,10 +3,10 @@
 It takes messages, for the log says whose they are, and what its consumers hold is settled; what they reject has no
 dead letter and is there again after a start.  Where newcomers would be counted or compared with what it has, for a
 limit or a key, it refuses them all: neither what was undone nor what memory alone has lost may say that one is a
-duplicate, has room, or takes the place of another.  Nothing gives way to what comes back, either.  It gives nothing
-out and does nothing that is due, and its consumers end: they would wait for nothing.  So no record follows from what
-may be wrong, and it keeps the whole log: no checkpoint is taken of it, and nothing of the log goes.  A start has it as
-the log says.
+duplicate, has room, or takes the place of another; what another site has let in it takes, for nobody would hear that it
+was refused.  Nothing gives way to what comes back, either.  It gives nothing out and does nothing that is due, and its
+consumers end: they would wait for nothing.  So no record follows from what may be wrong, and it keeps the whole log: no
+checkpoint is taken of it, and nothing of the log goes.  A start has it as the log says.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator
 from traceback import walk_tb
 
 from penstock.core.effects import Cancelled, Sink, Token
+from penstock.core.links.sharing import Peers
 from penstock.core.queue.dedup import deduplicates
 from penstock.core.queue.dispatching.consumers import Consumer, Credit
 from penstock.core.queue.dispatching.roster import Roster
@@ -85,10 +86,15 @@ class Stopped(Queue):
         """They are in force after a start."""
         self.settings = settings
 
+    def open_to_all(self, always: bool, peers: Peers) -> None:
+        self.ensure_foreign(peers).open = always
+
     @property
     def _bounds(self) -> Limits:
-        """Nobody waits for room that may never come, and nothing is let in that would be compared with others."""
+        """Nobody waits for room that may never come, and nothing of this site is let in that would be compared."""
         settings = self.settings
+        if self.foreign is not None and self.foreign.open:
+            return _OPEN
         compares = settings.last_value_key is not None or deduplicates(settings)
         return _SHUT if compares or limits_of(settings) is not None else _OPEN
 

@@ -1,0 +1,101 @@
+"""Sites at which a fault stops the queue, until they start again.
+
+The fault is planted at some call of what a queue does by itself: what is due there, and what somebody who leaves gives
+back.  Links go on bringing what others publish and settle, and ask; an operator may delete the queue.
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+from penstock.core.commands.containing import Due, part_of
+from penstock.core.effects import Verb
+from penstock.core.queue.dispatching.consumers import Consumer
+from penstock.core.queue.whole import DISPATCH
+from penstock.core.state.lsns import flat
+from penstock.errors import Unavailable
+from planting import Plant, Planted
+from sim.sites_house import KINDS, Fabric, SiteWorld
+
+CALLS_MOST = 150
+"""A fault is at one of the first so many calls."""
+
+MORE_KINDS: dict[str, dict[str, object]] = {
+    "once": {"unique": True, "dedup_key": "/no"}, "blocks": {"max_length": 4, "overflow": "block"},
+}  # fmt: skip
+"""They would compare what comes with what they have."""
+
+
+class Halting(Fabric):
+    def __init__(self, seed: int, names: str, **how: bool) -> None:
+        dice = Random(f"faults {seed}")
+        kinds = KINDS | MORE_KINDS
+        kind = dice.choice(list(kinds))
+        owner = {"kind": "group-local", "initial_owner": "a", "group_local_queue_domain": "d"}
+        super().__init__(seed, names, settings={**kinds[kind], **(owner if dice.random() < 0.3 else {})}, **how)
+        self.kind = kind
+
+    def work(self) -> None:
+        site = self.mostly(self.eager)
+        if site.queue.stopped:
+            return
+        if len(site.queue.consumers) < 2:
+            site.subscribe(site.queue, tag=f"w{self.dice.random()}", max_backlog=self.dice.choice((1, 3, 8)))
+        if self.dice.random() < 0.7:
+            self.fault(site)
+
+    def fault(self, site: SiteWorld) -> None:
+        """Something fails as the queue does what is due, and mostly as it takes back what somebody had."""
+        core, queue = site.core, site.queue
+        plant = Plant(self.dice.randint(1, CALLS_MOST), "penstock.core.queue.")
+        leaving: Consumer | None = None
+        if (holders := [one for one in queue.consumers if one.leases.count]) and self.dice.random() < 0.7:
+            leaving = self.dice.choice(holders)
+            for lsn in flat([run.chunk for run in leaving.leases.held()]).tolist():
+                self.excused[self.known(site, lsn)] += 1
+                self.working.get(self.known(site, lsn), set()).discard(site.name)
+        queue.agenda |= DISPATCH
+
+        def due() -> None:
+            with plant.there():
+                if leaving is not None:
+                    core.unsubscribe(site.now, leaving, requeue=True)
+                queue.tick(site.now, core._out)
+
+        try:
+            core._do(Due(part_of(queue), due, (queue,)))
+        except Planted:
+            self.die(site)
+            return
+        core._touch(queue)
+        site.turn()
+        self.counts["stopped"] += queue.stopped
+
+    def ack(self) -> None:
+        """What somebody had when it was stopped is acked, too."""
+        site = self.mostly(self.eager)
+        if not site.queue.stopped:
+            super().ack()
+            return
+        for holder in list(site.queue.holders()):
+            for lsn in flat([run.chunk for run in holder.leases.held()]).tolist():
+                try:
+                    site.core.settle(site.now, site.queue, [range(lsn, lsn + 1)], Verb.ACK, by=holder)
+                except LookupError:  # half changed: of a command that fails beside other sites the server ends
+                    self.die(site)
+                    return
+                site.turn()
+                self.working.get(self.known(site, lsn), set()).discard(site.name)
+
+    def delete(self) -> None:
+        """Others would not be told of all that goes with one that is stopped."""
+        try:
+            super().delete()
+        except Unavailable:
+            self.counts["refused"] += 1
+
+    def settle_down(self) -> None:
+        for site in self.sites.values():
+            if site.has_queue and site.queue.stopped:
+                self.die(site)
+        super().settle_down()
