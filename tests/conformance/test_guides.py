@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from forked import ran
 from page_lab import blocks, command, page, run
 from penstock import connect
 from penstock.testing.process import ServerProcess
@@ -80,16 +79,17 @@ def test_a_guide_does_what_it_says(
         assert part in line
 
 
-def test_the_guide_to_tests_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_guide_to_tests_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     first, real_clients, with_pytest, expressions = blocks(page("testing.md"), "python")
     run([first, real_clients, expressions], {}, "testing.md")
     assert capsys.readouterr().out.splitlines() == ["b'{\"id\": 1}' 1 False", "2 True", "1", "1", "[True, None]"]
     jobs = tmp_path / "test_jobs.py"
     jobs.write_text(with_pytest)
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", tmp_path, jobs],
-        capture_output=True, text=True, cwd=tmp_path, timeout=120, check=False,
-    )  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    program = str(Path(pytest.__file__).with_name("__main__.py"))
+    done = ran(program, "-q", "-p", "no:cacheprovider", "--rootdir", str(tmp_path), str(jobs), seconds=120)
     assert "2 passed" in done.stdout, done.stdout + done.stderr
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import re
 import runpy
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
@@ -14,16 +12,18 @@ import pytest
 
 import penstock
 import penstock.testing as testing
+from forked import ran
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "workers.md"
 
 
-def test_the_example_and_its_test_run(tmp_path: Path) -> None:
+def test_the_example_and_its_test_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     module, around, *_, test = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
     (tmp_path / "shop.py").write_text(module + around)
     (tmp_path / "test_shop.py").write_text(test)
-    alone = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_shop.py"]
-    made = subprocess.run(alone, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120)
+    monkeypatch.chdir(tmp_path)
+    program = str(Path(pytest.__file__).with_name("__main__.py"))
+    made = ran(program, "-q", "-p", "no:cacheprovider", "test_shop.py", seconds=120)
     assert made.returncode == 0, made.stdout + made.stderr
 
 
