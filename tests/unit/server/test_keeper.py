@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from penstock.config.settings import LogSection, Retention
+from penstock.core.commands.containing import Due, part_of
 from penstock.core.state.fold import Fold
 from penstock.errors import LogDamaged, Unavailable
 from penstock.log.rewrite_plan import Task
@@ -28,6 +29,7 @@ from penstock.server.upkeep.keeper import (
 )
 from penstock.server.upkeep.retention import Retirement
 from penstock.wire.amqp import methods as m
+from planting import Planted
 from sim.serverkit import Life, Steps, clock, state_of
 
 SECOND = 1_000_000
@@ -170,6 +172,38 @@ async def test_a_checkpoint_that_is_due_waits_for_one_index_and_not_for_all(
     one.beat()
     await finished(life, one, rounds=1000)
     assert made == [1, 2, 3]
+
+
+async def test_beside_a_stopped_queue_all_is_tended_that_asks_nothing_of_memory(
+    life: Life, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """No checkpoint and no rewriting, which nobody has to be told each second; files, indexes and caches as ever."""
+    one = keeper(life, checkpoint_bytes="1B", retention=Retention(bytes="0B"))
+
+    def due() -> None:
+        raise Planted
+
+    fill(life, 2, "kept")
+    queue = life.core.queue("/", "kept")
+    life.core._do(Due(part_of(queue), due, (queue,)))
+    life.run()
+    assert queue.stopped
+    indexed, given = list[int](), list[int]()
+    monkeypatch.setattr(life.log, "unindexed", lambda: indexed.append(1) or [])
+    monkeypatch.setattr(life.log, "give_back", given.append)
+    caplog.clear()
+    before = life.log.first_lsn
+    for _ in range(2 * RETENTION_BEATS):
+        fill(life, 6, size=3000)
+        drain(life)
+        one.beat()
+        await finished(life, one)
+    assert len(indexed) == one._succeeded > 2
+    assert set(given) == {0}
+    assert (one.checkpoints, life.log.first_lsn) == (0, before)
+    assert "upkeep of the log" not in caplog.text
+    life.kill()
+    assert len(Life(life.disk, life.clock, log=SMALL).contents("kept")) == 20
 
 
 OUTGROWN = {"retention": Retention(bytes="0B"), "checkpoint_bytes": "1GiB"}

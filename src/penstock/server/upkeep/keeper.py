@@ -229,7 +229,9 @@ class Keeper:
             self._giving.begun(self._loop.run_in_executor(self._pool, self._tidy))
 
     def _checkpoint_due(self) -> bool:
-        """Whether enough was logged since the last one."""
+        """Whether enough was logged since the last one; none is while a fault keeps memory from being believed."""
+        if self.runtime.core.stopped:
+            return False
         rules, grown = self._settings, self.runtime.log.bytes_written - self._bytes
         if grown >= rules.checkpoint_bytes:
             return True
@@ -346,7 +348,8 @@ class Keeper:
             log.roll()  # with a thread that writes it is closed at the next look
         await self._retire()
         compaction = self.compaction
-        if compaction.news() or self._tended % COMPACTION_LOOKS == 0 or makes_room:
+        looks = compaction.news() or self._tended % COMPACTION_LOOKS == 0 or makes_room
+        if looks and not self.runtime.core.stopped:  # what is needed only memory says
             await self._rewrite(REWRITINGS_MOST)
         if log.room.full:
             log.check_space()  # what has gone counts at once
