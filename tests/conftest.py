@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import gc
 import os
 from collections.abc import Generator, Iterator
@@ -99,6 +100,27 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def effort() -> int:
     """By how much random and crash tests multiply their work: 1, or what `PENSTOCK_EFFORT` says."""
     return EFFORT
+
+
+@pytest.fixture(autouse=True, scope="session")
+def parsed_in_one_piece() -> Iterator[None]:
+    """No garbage is collected while `ast` parses: Python 3.11 takes a finalizer that parses, as any does that logs a
+    traceback, for a mistake of whoever it came between (`SystemError: AST constructor recursion depth mismatch`).
+    """
+    parse = ast.parse
+
+    def parsed(*args: Any, **named: Any) -> ast.AST:
+        collects = gc.isenabled()
+        gc.disable()
+        try:
+            return parse(*args, **named)
+        finally:
+            if collects:
+                gc.enable()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ast, "parse", parsed)
+        yield
 
 
 @pytest.fixture(autouse=True, scope="session")
