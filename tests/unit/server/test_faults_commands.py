@@ -55,6 +55,8 @@ EARLY = (
     "penstock.core.commands.transactions:TransactionCommands.transact.<locals>.<dictcomp>",
 )
 """Calls at which nothing says yet which queues a command is about."""
+OF_ALL = ("penstock.core.topology.", "penstock.core.sizes:")
+"""Calls that change what all queues share."""
 
 
 class Scene:
@@ -277,5 +279,5 @@ def test_a_fault_in_a_command_stops_the_queues_that_it_is_about(name: str) -> No
         if found is None:
             break
         hit, reach = found
-        beyond = ACTS[name].beyond or hit.startswith("penstock.core.topology.") or hit in EARLY
+        beyond = ACTS[name].beyond or hit.startswith(OF_ALL) or hit in EARLY
         assert reach != "the server" or beyond, f"{hit}: the server ended"
