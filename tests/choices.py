@@ -24,6 +24,11 @@ def examples(many: int) -> int:
     return many * EFFORT if EFFORT > 1 else (many + 1) // 2
 
 
+def stride(usual: int) -> int:
+    """Of so many calls a usual run plants a fault in one; a hunt in more of them, and with enough effort in each."""
+    return max(usual // EFFORT, 1)
+
+
 PATIENCE = 1_000
 """Schedules of a hunt that are tried besides, until all has happened that must: what comes in one of 33 is missing in
 so many by chance once in 10^13."""

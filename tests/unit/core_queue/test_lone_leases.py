@@ -129,3 +129,21 @@ def test_nobody_gets_a_newer_message_before_an_older_one() -> None:
     assert sorted(lsn for lsns in got.values() for lsn in lsns) == [*range(first, first + 17)]
     assert all(lsns == sorted(lsns) for lsns in got.values())
     queue.check()
+
+
+@pytest.mark.parametrize("scattered", [False, True])
+def test_what_failed_to_be_added_does_not_count(scattered: bool) -> None:
+    leases = Leases()
+    leases.add(Run(range(1, 200), True))
+    if scattered:
+        leases.take(range(50, 60))  # out of the middle: its runs are found by LSN from now on
+    broken = Run(range(300, 310), True)
+    del broken.deadline
+    with pytest.raises(AttributeError):
+        leases.add(broken)
+    taken, missing = leases.take(range(1, 50))
+    more, left = leases.take(range(60, 200) if scattered else range(50, 200))
+    assert [list(run.chunk) for run in taken + more] == [[*range(1, 50)], [*range(60 if scattered else 50, 200)]]
+    assert not missing
+    assert not left
+    assert leases.count == 0

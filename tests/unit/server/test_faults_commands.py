@@ -7,13 +7,13 @@ Commands about more than queues end the server, and a start finds the same.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, count
 from typing import NamedTuple
 
 import pytest
 
+from choices import stride
 from penstock.core.commands.transactions import Ending, Transaction
 from penstock.core.effects import Verb
 from penstock.core.queue.dispatching.consumers import Consumer
@@ -28,7 +28,7 @@ from planting import Plant, Planted
 from sim.auditing import audit
 from sim.serverkit import PERSISTENT, Life, clock
 
-STRIDE = int(os.environ.get("PENSTOCK_FAULT_STRIDE", "29"))
+STRIDE = stride(29)
 """A fault is planted at the first call of a command, and at every so many after another one; 1: at every call."""
 
 LETTERS = {"dead_letter_exchange": "", "dead_letter_routing_key": "dead"}

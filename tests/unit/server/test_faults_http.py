@@ -6,7 +6,6 @@ As `test_faults_planted` does for AMQP.  What a request leads to is what `Applic
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Mapping
 from itertools import chain, count
 from pathlib import Path
@@ -16,13 +15,14 @@ from typing import Any
 import httpx
 import pytest
 
+from choices import stride
 from penstock.server.app import App
 from penstock.server.base import faults as faults_module
 from penstock.server.base.faults import Reports
 from penstock.testing.process import load
 from planting import Plant
 
-STRIDE = int(os.environ.get("PENSTOCK_FAULT_STRIDE", "61"))
+STRIDE = stride(61)
 """A fault is planted at the first call of a request, and at every so many after another one; 1: at every call."""
 
 CONFIG = """

@@ -10,13 +10,13 @@ confirmed, once, and all that was declared, and nothing that was settled.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 from itertools import chain, count
 from types import FrameType
 
 import pytest
 
+from choices import stride
 from penstock.core.queue.dispatching.consumers import Consumer
 from penstock.core.state.durable import canonical
 from penstock.log.simdisk import SimDisk
@@ -27,7 +27,7 @@ from penstock.wire.amqp import methods as m
 from planting import Plant, Planted
 from sim.serverkit import Client, Life, clock, message, state_of
 
-STRIDE = int(os.environ.get("PENSTOCK_FAULT_STRIDE", "23"))
+STRIDE = stride(23)
 """A fault is planted at the first call of an act, and at every so many after another one; 1: at every call."""
 
 SESSION = "penstock.server.amqp.connection"

@@ -74,16 +74,18 @@ class Leases:
             self.add(terms.part(range(lsn, lsn + 1), True))
 
     def add(self, run: Run) -> None:
-        """A new grant, the newest."""
-        self.count += len(run.chunk)
+        """A new grant, the newest.  It counts once it is here: a fault on the way leaves none that is counted alone."""
+        size = len(run.chunk)
         runs = self.runs
         if self._lanes is not None:
             run = Lease(run)
             self._lanes.add(run)
-        elif len(run.chunk) < SMALL and runs and self._gather(runs[-1], run):
+        elif size < SMALL and runs and self._gather(runs[-1], run):
+            self.count += size
             return
         runs.append(run)
         self._gathering = None
+        self.count += size
 
     def _gather(self, last: Run, run: Run) -> bool:
         """Join small grants of one kind, so that a million of single messages are no million runs."""
