@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.cli.main import main
-from penstock.server import loading
+from penstock.server.base import loading
 
 if __name__ == "__main__":
     loading.DOOR_MEMORY //= 2
