@@ -11,7 +11,7 @@ from penstock.records.chunks import as_chunk
 from penstock.records.queue_settings import QueueSettings, Retry
 from property.test_ordered_queue_model import OrderedMachine
 
-WALKS, BULK = 20, 40
+WALKS = 40
 
 
 def some_settings(chance: random.Random) -> QueueSettings:
@@ -116,7 +116,7 @@ def step(machine: OrderedMachine, chance: random.Random, once: bool) -> None:
 
 @pytest.mark.parametrize("group", range(6))
 def test_walks(group: int, effort: int) -> None:
-    for number in range(WALKS if effort == 1 else BULK * effort):
+    for number in range(WALKS * effort):
         seed = group + 6 * number
         try:
             walk(seed)

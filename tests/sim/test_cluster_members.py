@@ -32,12 +32,12 @@ from sim.members_world import Mood, World
 
 EFFORT = int(os.environ.get("PENSTOCK_EFFORT", "1"))
 STEPS = 1500
-RANDOM, CHAINS, CHAIN = 20, 45, 5
+RANDOM, CHAINS, CHAIN = 20, 80, 5
 """For each shape: random schedules, and chains of directed ones, each of which begins with all members in sync.  Each
 rule that is left out is found by the first 33 of these chains or the first four of those of `FEW`, by five of its own
 mood; `make soak-members` has no end."""
 FEW = 10
-"""Chains in which disks are full, or lose what was not synced, or batches are staged."""
+"""Chains in which disks are full, or lose what was not synced."""
 SHAPES = ((3, 2), (2, 1), (3, 1))
 """Members, and how many of them a confirm needs at least."""
 
@@ -76,8 +76,7 @@ def test_nothing_confirmed_is_lost_in_disasters_that_follow_each_other(shape: tu
     assert broken is None
     assert seen["disasters"] == CHAINS * CHAIN * EFFORT
     assert min(seen["toppled"], seen["black-outs"], seen["terms"], seen["confirmed"]) > CHAINS, seen
-    assert min(seen["reverts"], seen["rewritten"], seen["retired"]) > 4, seen
-    assert seen["decided"] > 1, seen
+    assert min(seen["reverts"], seen["decided"], seen["rewritten"], seen["retired"]) > 5, seen
 
 
 def test_one_that_was_put_back_leads_with_its_stages_or_not_at_all() -> None:
@@ -101,12 +100,6 @@ def test_what_a_log_claims_is_there_after_a_power_cut(shape: tuple[int, int]) ->
     assert seen["opened alone"] > FEW // 2, seen
 
 
-def test_what_is_decided_is_copied_by_whoever_leads_next() -> None:
-    broken, seen = chained(range(FEW * EFFORT), (3, 1), STAGING)
-    assert broken is None
-    assert seen["decided"] > FEW // 2, seen
-
-
 def test_what_a_leader_found_is_not_claimed_of_the_disks_of_others() -> None:
     """It alone has the last of another term, and copies it to one that loses power before its sync."""
     broken, seen = chained([497], (3, 1))
@@ -115,7 +108,7 @@ def test_what_a_leader_found_is_not_claimed_of_the_disks_of_others() -> None:
 
 
 def test_so_many_schedules_are_tried() -> None:
-    assert len(SHAPES) * (RANDOM + CHAINS * CHAIN) >= 700
+    assert len(SHAPES) * (RANDOM + CHAINS * CHAIN) >= 1000
 
 
 def test_one_that_counts_is_dropped_before_it_is_emptied() -> None:
