@@ -212,6 +212,15 @@ class Fabric:
 
     # -- what happens
 
+    def run_named(self, name: str) -> Counter[str]:
+        """A run; a fault of it is told with what runs it again.  What happened, and how often."""
+        try:
+            self.run()
+        except Exception as error:
+            error.add_note(f"schedule {name}, kind {self.kind}")
+            raise
+        return self.counts
+
     def run(self) -> None:
         often = (
             (self.publish, 2), (self.work, 2), (self.leave, 1), (self.ack, 6), (self.sync, 4), (self.carry, 8),

@@ -24,12 +24,7 @@ def schedule(seed: int, names: str, how: str, dies_at: int | None = None) -> Fab
         publishers=everything or how == "sides", deletes=everything or how in ("deletes", "row"),
         row=how in ROWS, dies_at=dies_at,
     )  # fmt: skip
-    try:
-        fabric.run()
-    except Exception as error:
-        at = "" if dies_at is None else f", dies at {dies_at}"
-        error.add_note(f"schedule {seed} of {names}, {how}, kind {fabric.kind}{at}")
-        raise
+    fabric.run_named(f"{seed} of {names}, {how}" + ("" if dies_at is None else f", dies at {dies_at}"))
     return fabric
 
 

@@ -15,14 +15,9 @@ SCHEDULES = 40
 
 
 def hang(seed: int) -> Counter[str]:
-    """One schedule; a fault of it is told with what runs it again."""
+    """One schedule."""
     fabric = Hanging(seed, "ab" if seed % 4 else "abc", kills=seed % 3 == 0, deletes=seed % 5 == 0)
-    try:
-        fabric.run()
-    except Exception as error:
-        error.add_note(f"schedule {seed}, kind {fabric.kind}")
-        raise
-    return fabric.counts
+    return fabric.run_named(str(seed))
 
 
 HAPPENS = ("granted", "killed", "deleted", "ended", "silent was given", "others first")
