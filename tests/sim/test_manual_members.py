@@ -155,6 +155,58 @@ def test_an_order_gives_up_what_is_lacking_only_where_a_person_said_so(monkeypat
         _ordered_as_it_leaves()
 
 
+def _ordered_and_overruled() -> Parted:
+    """Three lead by themselves.  One is told to give up what the second has, which hears from it, and begins no term.
+
+    For the third begins one: it was told to give up what the first has, and knows nothing of the second.
+    """
+    world = Parted(1, members=3)
+    world.answers, world.told_of_ends, world.failing_syncs = 1.0, 1.0, 0.0
+    world.quiet()
+    third, second, first = world.hosts.values()
+
+    def alone(host: Machine) -> None:
+        before = len(world.confirmed)
+        assert host.promote(insist=False)
+        for n in range(300):
+            world.turn([host], publishes=n % 10 == 9)
+        assert len(world.confirmed) > before
+        host.stop()
+
+    def met(host: Machine, other: Machine) -> None:
+        for _ in range(100):
+            world.turn([host, other], publishes=False)
+        assert host.promote(insist=True)
+        host.stop()
+        other.stop()
+
+    for host in world.hosts.values():
+        host.stop()
+    for host in (first, second, third):
+        alone(host)
+    met(third, first)
+    met(first, second)
+    for _ in range(100):
+        for host in (first, second):
+            world.at(host, lambda host=host: world._turn_of(host, publishes=False))
+        for link in world.links:
+            if link.host is second:  # the first waits for its answer
+                world.at(second, link.come)
+    assert first.log is None
+    first.stop()
+    second.stop()
+    for _ in range(300):
+        world.turn([third], publishes=False)
+    assert third.log is not None
+    world.quiet()
+    return world
+
+
+def test_an_order_that_never_came_about_has_set_nothing_aside() -> None:
+    with unheard():
+        _ordered_and_overruled().compare()
+
+
 def _promoted_as_it_catches_up(most: int) -> Parted:
     """One that was away loses power after so many messages of a stream, whose leader has a checkpoint; then it leads.
 
