@@ -9,7 +9,8 @@ from contextlib import ExitStack
 
 import pytest
 
-from penstock.server.flight.connections import Connections, Strangers, host_and_port
+from penstock.server.flight.connections import QUIET_S, Connections, Strangers, host_and_port
+from waiting import eventually
 
 MAY = Strangers(seconds=10.0, bytes=1000, most=6, from_one_address=4)
 
@@ -22,6 +23,7 @@ class House:
         self.listening = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
         self.connections = Connections(MAY)
         self.connections._doors[self.listening.getsockname()[1]] = "flight"  # looked at by hand, not by the thread
+        self.looked = list[float]()
 
     def client(self, host: str = "127.0.0.1") -> socket.socket:
         """A connection from an address of this machine."""
@@ -33,6 +35,9 @@ class House:
 
     def look(self, now: float) -> None:
         self.connections.look(now)
+
+    def rests(self) -> bool:
+        return not self.connections._somebody.is_set()
 
 
 @pytest.fixture
@@ -221,6 +226,57 @@ def test_all_can_be_cut(house: House) -> None:
     house.look(0.0)
     assert house.connections.cut_all() == 3
     assert not any(map(is_open, clients))
+
+
+@pytest.fixture
+def watched(house: House, monkeypatch: pytest.MonkeyPatch) -> Iterator[House]:
+    """Looked at by the thread, which is never done with resting unless it is told."""
+    monkeypatch.setattr("penstock.server.flight.connections.QUIET_S", 0.0)
+    monkeypatch.setattr("penstock.server.flight.connections.REST_S", 3600.0)
+    looks = house.connections.look
+    monkeypatch.setattr(house.connections, "look", lambda now: (house.looked.append(now), looks(now)))
+    house.connections.watch(house.listening.getsockname()[1], "flight")
+    eventually(house.rests)
+    yield house
+    house.connections.end()
+    house.client()  # the thread hears of the end
+
+
+def test_nobody_looks_while_nobody_is_connected_and_who_connects_is_seen_at_once(watched: House) -> None:
+    greedy = watched.client()
+    greedy.sendall(b"x" * 1100)
+    eventually(lambda: watched.connections.closed == {("flight", "bytes"): 1})
+    watched.accepted.close()
+    eventually(watched.rests)
+    looked = len(watched.looked)
+    watched.client().close()  # accepted, and gone, before anybody looks
+    watched.accepted.close()
+    eventually(lambda: len(watched.looked) > looked)
+
+
+def test_nobody_rests_while_somebody_is_connected_or_stands_outside(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connections, now = house.connections, time.monotonic()
+    monkeypatch.setattr(connections, "_run", connections._ended.wait)
+    assert not connections.is_quiet(now)  # nobody would tell who comes
+    connections.watch(house.listening.getsockname()[1], "flight")
+    house.look(now)
+    assert not connections.is_quiet(now)
+    now = time.monotonic() + QUIET_S
+    assert connections.is_quiet(now)
+    with socket.create_connection(house.listening.getsockname()):
+        assert not connections.is_quiet(now)
+        accepted = house.listening.accept()[0]
+        house.look(now)
+        assert not connections.is_quiet(now + QUIET_S)
+        accepted.close()
+    house.look(now)
+    good = house.client()
+    connections.known(good.getsockname())
+    house.look(now)
+    assert not connections.is_quiet(now + QUIET_S)
+    connections.end()
 
 
 @pytest.mark.parametrize(

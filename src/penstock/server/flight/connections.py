@@ -6,7 +6,8 @@ descriptors of this process: those at one of our ports are found by their addres
 and a number of bytes, and there are so many of them in all and from one address, of which the oldest go first.  All
 together have `TOGETHER` times the bytes of one, and who sent most goes first.  After that call nothing here looks at a
 connection again, but to tell when it has ended: its user has it until then; and where gRPC holds too much of what came
-(`crowding`), to cut the one that sent most of it (`senders`).
+(`crowding`), to cut the one that sent most of it (`senders`).  While nobody is connected nobody looks: the kernel
+tells of the next one (`knocking`).
 """
 
 from __future__ import annotations
@@ -23,11 +24,13 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import unquote
 
 from penstock.log.disk import exhausted, lent
 from penstock.records.dataclass import dataclass
+from penstock.server.flight import knocking
 from penstock.server.flight.senders import Peer, Senders
 
 if TYPE_CHECKING:
@@ -43,6 +46,9 @@ COST = 20
 
 CROWDS_S = 0.02
 """Between two looks whether gRPC holds too much."""
+
+QUIET_S, REST_S = 1.0, 0.5
+"""How long nobody has to have come or gone before it is waited to be told of the next one, and how long at a time."""
 
 TOGETHER = 32
 """Strangers of all ports together have so many times the bytes of one."""
@@ -102,6 +108,9 @@ class Connections:
         self._waiting = dict[int, _Seen]()  # without, by socket, the oldest first
         self._sizes = dict[int, int]()  # what came on each of these, at the last look
         self._others = set[int]()  # sockets that are nobody's business here, or not any more
+        self._listening = dict[int, list[tuple[int, int]]]()  # sockets by port, of those that tell who connects
+        self._stirred = 0.0  # when somebody came or went last
+        self._somebody = threading.Event()  # is connected, for all that is known
         self._looking = threading.Lock()
         self._adding = threading.Lock()
         self._ended = threading.Event()
@@ -112,11 +121,16 @@ class Connections:
         with self._looking:
             self._doors[port] = door
             if self._thread is None and os.path.isdir(_FOLDER):
+                self._somebody.set()
                 self._thread = threading.Thread(target=self._run, name="penstock-flight-strangers", daemon=True)
-                self._thread.start()
+                with knocking.deaf():
+                    self._thread.start()
                 if self._crowding is not None:
                     watching = partial(self._watch_crowds, self._crowding)
                     threading.Thread(target=watching, name="penstock-flight-crowds", daemon=True).start()
+            self._stirred = time.monotonic()
+            if self._thread is not None and self._thread.native_id is not None:
+                self._listening[port] = list(_told_of(port, self._thread.native_id))
 
     def there(self) -> dict[str, int]:
         """How many have not logged in, by door."""
@@ -167,6 +181,7 @@ class Connections:
             here = dict(_descriptors())
             if not known and not self._waiting and here.keys() == self._others:
                 return  # nobody came, went or is a stranger, as mostly
+            self._stirred = now
             for number, descriptor in here.items():
                 if number not in self._others:
                     self._look_at(number, descriptor, now, known)
@@ -288,18 +303,48 @@ class Connections:
     def _run(self) -> None:
         pause = IDLE_S
         while not self._ended.wait(pause):
-            began = time.monotonic()
+            began, quiet = time.monotonic(), False
             try:
                 self.look(began)
+                quiet = self.is_quiet(began)
             except OSError as error:  # not one descriptor is left to look with: in a moment there may be
                 if not exhausted(error):
                     raise
-            spent = time.monotonic() - began
-            pause = max(LOOK_S if self._waiting else IDLE_S, COST * spent)
+            if quiet:
+                self._rest()
+                pause = 0.0
+            else:
+                self._somebody.set()
+                spent = time.monotonic() - began
+                pause = max(LOOK_S if self._waiting else IDLE_S, COST * spent)
+
+    def is_quiet(self, now: float) -> bool:
+        """Whether nobody is connected, and whoever connects is told of."""
+        with self._looking:
+            if self._waiting or self._members or now - self._stirred < QUIET_S:
+                return False
+            if self._crowding is not None and self._crowding.is_full():
+                return False
+            if not all(self._listening.get(port) for port in self._doors):
+                return False
+            for number, descriptor in chain.from_iterable(self._listening.values()):
+                if (one := _opened(number, descriptor)) is not None:
+                    with one:
+                        if knocking.stands_outside(one):
+                            return False
+            return True
+
+    def _rest(self) -> None:
+        """Until somebody connects, at most `REST_S`: what nobody tells of, as an end of all this, is seen then."""
+        self._somebody.clear()
+        if knocking.wait(REST_S):
+            self._stirred = time.monotonic()
+            self._somebody.set()  # before anybody looks: all that watch begin at once
 
     def _watch_crowds(self, crowding: Crowding) -> None:
         """A thread of its own: where Python's lock is wanted by hundreds, a look at all descriptors takes a second."""
         while not self._ended.wait(CROWDS_S):
+            self._somebody.wait(REST_S)
             try:
                 now = time.monotonic()
                 if crowding.too_many(now) and self.relieve(now, crowding.short_of, crowding.grown):
@@ -338,6 +383,19 @@ def _sockets() -> Iterator[tuple[int, socket.socket]]:
     for number, descriptor in _descriptors():
         if (one := _opened(number, descriptor)) is not None:
             yield number, one
+
+
+def _told_of(port: int, thread: int) -> Iterator[tuple[int, int]]:
+    """Socket and descriptor of each that listens at a port of ours and tells a thread who connects."""
+    for number, descriptor in _descriptors():
+        if (one := _opened(number, descriptor)) is not None:
+            with one:
+                if _listens_at(one, port) and knocking.tell(one, thread):
+                    yield number, descriptor
+
+
+def _listens_at(one: socket.socket, port: int) -> bool:
+    return one.family in (socket.AF_INET, socket.AF_INET6) and one.getsockname()[1] == port and knocking.listens(one)
 
 
 def _door_and_peer(one: socket.socket, doors: Mapping[int, str]) -> tuple[str, Peer] | None:

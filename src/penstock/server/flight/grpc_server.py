@@ -142,7 +142,8 @@ class Server:
             until, told = time.monotonic() + REBIND_S, False
             while not self._closed.is_set():
                 try:
-                    self._servers["flight_tls"] = self._made(*self._tls_at, tls)
+                    self._servers["flight_tls"] = made = self._made(*self._tls_at, tls)
+                    self.connections.watch(made.port, "flight_tls")
                     return
                 except OSError as error:
                     if time.monotonic() > until and not told:
