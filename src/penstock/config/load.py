@@ -417,12 +417,13 @@ def _check_pattern(pattern: str | None, target: str | None) -> None:
         raise BadValue("default_publish_target", f"{target!r} is not among the topics that {pattern!r} shows")
 
 
-_IN_FORCE = ("server", "listen", "before_login", "tls", "amqp", "log", "sql", "spark")
+_IN_FORCE = ("server", "listen", "before_login", "tls", "amqp", "log", "cluster", "sql", "spark")
 
 
 def in_force(settings: Settings) -> list[tuple[str, str, str]]:
     """Name, value as text and origin of every single setting, of users, and of what queues have beside the defaults."""
-    lines = [line for name in _IN_FORCE for line in _lines(settings, name, getattr(settings, name))]
+    sections = ((name, getattr(settings, name)) for name in _IN_FORCE)
+    lines = [line for name, table in sections if table is not None for line in _lines(settings, name, table)]
     for index, user in enumerate(settings.user):
         told_of = _lines(settings, f"user.{index}", user)
         lines += [(f'user "{user.name}" {place.rpartition(".")[2]}', value, origin) for place, value, origin in told_of]
@@ -432,6 +433,16 @@ def in_force(settings: Settings) -> list[tuple[str, str, str]]:
 def chosen(settings: Settings) -> list[tuple[str, str, str]]:
     """Those of `in_force` that are not the default."""
     return [line for line in in_force(settings) if line[2] != "default"]
+
+
+def by_default(settings: Settings) -> dict[str, str]:
+    """All others of `in_force`, as one text for each section and user."""
+    found = dict[str, list[str]]()
+    for name, value, origin in in_force(settings):
+        if origin == "default":
+            section, _, key = name.rpartition(" ") if " " in name else name.partition(".")
+            found.setdefault(section, []).append(f"{key} = {value}")
+    return {section: ", ".join(texts) for section, texts in found.items()}
 
 
 def _queue_lines(settings: Settings) -> Iterator[tuple[str, str, str]]:

@@ -13,11 +13,12 @@ import os
 import signal
 import sys
 from importlib import machinery
+from itertools import islice
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from penstock.config.load import chosen
+from penstock.config.load import by_default, chosen
 from penstock.log import disk as descriptors
 from penstock.log.disk import EXHAUSTED, lent
 from penstock.server.app import App, Ready
@@ -74,7 +75,7 @@ def lend_to_modules() -> None:
 
 
 SETTINGS_SHOWN = 200
-"""Settings that a start tells of at most: a file may declare thousands of queues."""
+"""Lines about settings of either kind at a start, at most: a file may declare thousands of queues."""
 
 
 def serve(
@@ -142,6 +143,8 @@ def tell(server: App, ready: Ready) -> None:
         say(f"setting {setting} = {value} ({origin})")
     if len(some) > SETTINGS_SHOWN:
         say(f"{len(some) - SETTINGS_SHOWN} more settings are not the default; /api/overview has all")
+    for section, usual in islice(by_default(settings).items(), SETTINGS_SHOWN):
+        say(f"setting {section}: {usual} (default)")
     for line in server.keeper.lines():
         say(line)
     if settings.server.sync != "commit":

@@ -11,7 +11,7 @@ import pytest
 from pydantic import BaseModel, ValidationError
 
 from penstock.config.impossible import impossible
-from penstock.config.load import chosen, in_force, load_file, load_mapping, load_text
+from penstock.config.load import by_default, chosen, in_force, load_file, load_mapping, load_text
 from penstock.config.mistakes import LATER_SECTIONS
 from penstock.config.sections import Address
 from penstock.config.settings import Settings
@@ -300,15 +300,23 @@ def test_values_know_their_file_and_line() -> None:
 
 def test_every_setting_in_force_is_told_with_its_origin_and_no_secret() -> None:
     text = ORIGINS + '[[user]]\nname = "ann"\npassword = "not to be seen"\n'
-    settings = load_text(text, source="p.toml", options={"server.sync": "off"})
+    text += '[cluster]\nregistry = "manual"\nsecret = "not to be seen, either"\n'
+    settings = load_text(text, source="p.toml", options={"server.memory": "1GiB"})
     told = {name: (value, origin) for name, value, origin in in_force(settings)}
     assert told["server.name"] == ("one", "p.toml:3")
-    assert told["server.sync"] == ("off", "option --sync")
+    assert told["server.memory"] == ("1 GiB", "option --memory")
     assert told["listen.amqp"][1] == told["amqp.heartbeat"][1] == told["log.retention.age"][1] == "default"
     assert told['queue "a" max_cancels'] == ("3", "p.toml:6")
     assert told['user "ann" password'] == ("**********", "p.toml:9")
+    assert told["cluster.secret"] == ("**********", "p.toml:12")
     assert not any("not to be seen" in value for value, _ in told.values())
     assert [name for name, _, _ in chosen(settings)] == [name for name in told if told[name][1] != "default"]
+    usual = by_default(settings)
+    assert usual["log"].startswith("segment = 256 MiB, retention.age = none, retention.bytes = none")
+    assert usual['user "ann"'].startswith("password_file = none, ")
+    assert usual["cluster"].startswith("name = none, members = none, listen = 127.0.0.1:8817")
+    of_each = [text.count(" = ") for text in usual.values()]
+    assert sum(of_each) + len(chosen(settings)) == len(told)
 
 
 @pytest.mark.parametrize(
