@@ -123,6 +123,16 @@ def test_an_end_that_counts_wrong_is_an_error_and_the_rows_stay(raw: Raw) -> Non
     assert raw.get(b'{"queue": {"name": "q"}}').num_rows == 2
 
 
+def test_the_end_has_the_sum_of_what_nobody_takes(raw: Raw) -> None:
+    writer, reader = raw.put(b'{"publish": {"topic": "nobody-takes-this"}}')
+    for _ in range(2):
+        writer.write_batch(BODIES)
+        assert json.loads(reader.read().to_pybytes())["unroutable"] == 2
+    writer.done_writing()
+    assert json.loads(reader.read().to_pybytes())["unroutable"] == 4
+    writer.close()
+
+
 def test_an_upload_without_an_end_is_not_complete(raw: Raw) -> None:
     writer, reader = raw.put(b'{"publish": {"topic": "q"}}')
     writer.write_batch(BODIES)

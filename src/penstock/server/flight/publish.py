@@ -92,7 +92,7 @@ class Publishing:
     ) -> None:
         """Read batches until the client has sent all; answer each, then the whole."""
         arriving.expect(PUBLISHED)
-        sent = stored = duplicates = refused = batches = 0
+        sent = stored = duplicates = unroutable = refused = batches = 0
         first = last = 0
         announced: int | None = None
         sequence = command.sequence
@@ -112,6 +112,7 @@ class Publishing:
                 covered = {"sequence": sequence - 1}  # all up to here are stored, for good
             stored += cast("int", answer["stored"])
             duplicates += cast("int", answer["duplicates"])
+            unroutable += cast("int", answer["unroutable"])
             refused += cast("int", answer["refused_rows"])
             if answer["stored"]:
                 first, last = first or cast("int", answer["first"]), cast("int", answer["last"])
@@ -128,6 +129,7 @@ class Publishing:
             "last": last,
             "stored": stored,
             "duplicates": duplicates,
+            "unroutable": unroutable,
             "refused_rows": refused,
         }
         if sequence is not None:
