@@ -116,7 +116,7 @@ def publish(
     if json:
         write_json({"topic": topic, **done.plain(), "seconds": round(seconds, 6)})
     else:
-        _show_published(topic, done, seconds)
+        _show_published(topic, file, done, seconds)
     if done.refused:
         raise Refused(f"{done.refused:,} of {done.rows:,} messages were refused; the first: {done.why}")
     if done.unroutable and "/" not in topic:
@@ -167,10 +167,14 @@ class Sent:
         self.refused += receipt.refused_rows
 
 
-def _show_published(topic: str, done: Sent, seconds: float) -> None:
+def _show_published(topic: str, file: Path | None, done: Sent, seconds: float) -> None:
     if sys.stderr.isatty():
         sys.stderr.write("\r")
-    write(f"{counted(done.stored, 'message')} published to {topic} in {seconds:.2f} s, all on disk")
+    if not done.rows:
+        write(f"nothing was published to {topic}: {file or 'standard input'} has no message")
+        return
+    kept = ", all on disk" if done.stored else ""
+    write(f"{counted(done.stored, 'message')} published to {topic} in {seconds:.2f} s{kept}")
     if done.unroutable:
         note(f"{counted(done.unroutable, 'message')} not stored: no queue and no declared topic takes {topic!r}")
 
@@ -356,7 +360,7 @@ def reader(ask: Callable[[], Mapping[str, object]]) -> Callable[[Message], bytes
 
     try:
         kind = body_type(cast("MessageType", ask().get("message_type") or JSON))
-    except (NotFound, AccessRefused, PreconditionFailed):  # its library is not here, or nobody says what it is
+    except (NotFound, AccessRefused, InvalidArgument, PreconditionFailed):  # no type that is known here
         return as_it_is
     if kind.name in _AS_THEY_ARE:
         return as_it_is

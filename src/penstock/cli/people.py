@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -12,12 +13,14 @@ from penstock.cli.output import (
     Told,
     counted,
     family,
+    note,
     served,
     write_table,
 )
 from penstock.cli.queues import Yes, confirmed
 from penstock.errors import InvalidArgument, NotFound
 from penstock.records.declared_types import QUEUE_TYPES
+from penstock.records.rights import without_right
 
 if TYPE_CHECKING:
     from penstock.client import Client
@@ -180,6 +183,7 @@ def add(
     """
     secret = read_password(password)
     client.add_user(name, secret, tags=tag or ())
+    _note_tags(tag or ())
     return {"added": name, "tags": tag or []}, f"user {name} added; set-permissions lets it open a vhost"
 
 
@@ -218,7 +222,13 @@ def set_tags(
     """
     tags = tag or []
     client.set_user_tags(name, *tags)
+    _note_tags(tags)
     return {"user": name, "tags": tags}, f"user {name}: {', '.join(tags) or 'no tags'}"
+
+
+def _note_tags(tags: Sequence[str]) -> None:
+    for sentence in without_right(tags):
+        note(sentence)
 
 
 @served(user_app)

@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from json import dumps
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,7 +17,7 @@ from typer.core import TyperCommand
 
 from penstock.cli.output import Json, family, note, root, write, write_json, write_table
 from penstock.cli.serving import ConfigFile, Data, read_settings
-from penstock.errors import InvalidArgument
+from penstock.errors import InvalidArgument, shown
 
 _SIGNED = re.compile(r"-(?:[^A-Za-z-]|\w+\s*\()")
 """What begins so is an expression and no option: `-5 % 3`, `-/a`, `-ABS(/a)`."""
@@ -54,12 +54,7 @@ def expr(
     from penstock.records.entries import Topic
     from penstock.testing import evaluate
 
-    bodies: list[bytes] = []
-    for text in message or ["{}"]:
-        if text == "-":
-            bodies += [line.rstrip(b"\r\n") for line in sys.stdin.buffer if line.strip()]
-        else:
-            bodies.append(text.encode("utf-8", "surrogateescape"))
+    bodies = list(_bodies(message or ["{}"]))
     exchange, slash, key = (topic or "").partition("/")
     where = Topic("/", exchange, key) if slash and exchange else Topic("/", "", topic or "")
     values = evaluate(expression, bodies, backend, topics=None if topic is None else where)
@@ -68,6 +63,26 @@ def expr(
             write_json({"expression": expression, "value": as_json(value)}, indent=False)
         else:
             write(as_text(value))
+
+
+def _bodies(messages: Sequence[str]) -> Iterator[bytes]:
+    """What was given as JSON bodies, `-` as the lines of standard input.  InvalidArgument for what is no JSON."""
+    import orjson
+
+    def checked(body: bytes, what: str) -> bytes:
+        try:
+            orjson.loads(body)
+        except orjson.JSONDecodeError as error:
+            raise InvalidArgument(f"{what} is no JSON: {error}") from None
+        return body
+
+    for text in messages:
+        if text != "-":
+            yield checked(text.encode("utf-8", "surrogateescape"), f"--message {shown(text)}")
+            continue
+        for number, line in enumerate(sys.stdin.buffer, 1):
+            if body := line.strip():
+                yield checked(body, f"line {number} of standard input, {shown(body.decode('utf-8', 'replace'))},")
 
 
 def as_text(value: object) -> str:

@@ -90,6 +90,8 @@ OPERATOR_KEYS = frozenset(
 )
 """What an operator policy may say."""
 
+PRIORITY_MOST = 2**31 - 1
+
 
 def read_policy(
     vhost: str,
@@ -108,8 +110,10 @@ def read_policy(
         raise InvalidArgument(f"a {what} needs a name, not {name!r}")
     where = "" if origin == "file" else f"{what} '{name}': "  # of a file, its place says that
     found = _read_pattern(where, pattern)
-    if not isinstance(priority, int) or isinstance(priority, bool) or abs(priority) > 2**31:
-        raise InvalidArgument(f"{where}priority {priority!r} is not a whole number of 32 bits")
+    if not isinstance(priority, int) or isinstance(priority, bool) or abs(priority) > PRIORITY_MOST:
+        raise InvalidArgument(
+            f"{where}priority {priority!r} is not a whole number in {-PRIORITY_MOST}..{PRIORITY_MOST}"
+        )
     if apply_to not in APPLY_TO:
         hint = known_name(apply_to, list(APPLY_TO)) if isinstance(apply_to, str) else ""
         raise InvalidArgument(f"{where}apply-to {apply_to!r} is not one of {', '.join(APPLY_TO)}{hint}")
@@ -143,7 +147,9 @@ def _read_definition(definition: Mapping[str, object], *, operator: bool) -> tup
     alternate: str | None = None
     for key, value in definition.items():
         if operator and key not in OPERATOR_KEYS:
-            raise BadValue(key, f"an operator policy may not say it{known_name(key, sorted(OPERATOR_KEYS))}")
+            may = sorted(OPERATOR_KEYS)
+            known = known_name(key, may, f"; it may say {', '.join(may)}")
+            raise BadValue(key, f"an operator policy may not say it{known}")
         if key == ALTERNATE:
             if not isinstance(value, str):
                 raise BadValue(key, f"{value!r} is not text")

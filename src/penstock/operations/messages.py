@@ -26,7 +26,7 @@ from penstock.records.rights import TENDS, Right, sees, uses
 from penstock.server.people.entitlements import narrowed
 from penstock.units import LATEST
 from penstock.wire.fields import VHOST, count, flag, name, nearest, numbers, text, texts
-from penstock.wire.flight.bookmarks import MARKS_MOST, format_bookmark, parse_point, read_marks
+from penstock.wire.flight.bookmarks import MARKS_MOST, format_bookmark, parse_mark, read_marks
 from penstock.wire.flight.tickets import TEXT_LIMIT
 
 if TYPE_CHECKING:
@@ -60,9 +60,7 @@ def lsn_of(text: str, origin: int) -> int:
     """
     if text.isdecimal():
         return int(text)
-    point = parse_point(text)
-    if point.kind != "lsn" or not point.lsn:
-        raise InvalidArgument(f"{text[:60]!r} names no message: write its bookmark <origin>|<lsn>|, or its LSN")
+    point = parse_mark(text, ", or its LSN")
     if point.origin != origin:
         raise InvalidArgument(f"{text[:60]!r} is of the origin {point.origin}; this server's is {origin}")
     return point.lsn

@@ -154,8 +154,10 @@ def permissions(house: House, who: Who, user: str | None, vhost: str | None) -> 
 
 
 def _known(house: House, user: str, vhost: str) -> None:
-    if vhost not in house.accounts.vhosts or not house.users.known(user):
-        raise NotFound(f"no user '{user}', or no vhost '{vhost}'")
+    if not house.users.known(user):
+        raise NotFound(f"no user '{user}'")
+    if vhost not in house.accounts.vhosts:
+        raise NotFound(f"no vhost '{vhost}'")
 
 
 def _owned(house: House, user: str) -> None:
@@ -352,6 +354,7 @@ async def issue_token(
     _by_password(who, "making a token")
     open_vhost(who, vhost, None, house.accounts.vhosts)
     for kind, pattern in (("configure", configure), ("write", write), ("read", read)):
+        check_pattern(kind, pattern)  # by itself: `a)|(b` would name more than it has
         check_pattern(kind, f"^(?:{pattern})$")
     for tag in tags or ():
         if not tags_within((tag,), who.tags):

@@ -11,7 +11,7 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from penstock.config.queue_arguments import read_policy
+from penstock.config.queue_arguments import PRIORITY_MOST, read_policy
 from penstock.core.topology.topology import table_of
 from penstock.errors import InvalidArgument, NotFound
 from penstock.operations.operation import RABBITMQ, Answer, Body, Operation
@@ -232,9 +232,6 @@ DELETE_VALUE = Operation(
     action=False,
     missing=RABBITMQ,
 )
-
-
-PRIORITY_MOST = 2**31 - 1
 
 
 def ruling(body: Body) -> Right:

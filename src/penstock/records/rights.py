@@ -11,9 +11,10 @@ Source: RabbitMQ, access control and the tags of its management plugin.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Iterator
 from typing import Literal, NamedTuple, TypeAlias
 
+from penstock.errors import known_name
 from penstock.records.dataclass import dataclass
 
 Tag: TypeAlias = Literal["administrator", "policymaker", "monitoring", "management", "impersonator"]
@@ -21,6 +22,15 @@ Tag: TypeAlias = Literal["administrator", "policymaker", "monitoring", "manageme
 
 TAGS = ("management", "policymaker", "monitoring", "administrator")
 """Tags that mean something; a user may have others."""
+
+
+def without_right(tags: Iterable[str]) -> Iterator[str]:
+    """A sentence for each tag that means nothing here, which tools may use and somebody may have misspelt."""
+    for tag in tags:
+        if tag not in TAGS:
+            known = known_name(tag, TAGS, f": those that do are {', '.join(TAGS)}")
+            yield f"the tag '{tag}' gives no right{known}"
+
 
 DRIVER = "driver"
 """What the user has whom pipelines act as, beside tags.  Nobody is given it."""

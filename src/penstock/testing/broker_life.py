@@ -33,7 +33,7 @@ from penstock.testing.process import Config, load
 from penstock.units import span
 from penstock.version import __version__
 from penstock.wire.amqp.frames import Limits
-from penstock.wire.flight.bookmarks import parse_point
+from penstock.wire.flight.bookmarks import parse_mark
 
 if TYPE_CHECKING:
     from penstock.config.settings import Settings
@@ -205,8 +205,8 @@ class Running:
 
     @staticmethod
     def _lsn(instance: Instance, bookmark: str) -> int:
-        point = parse_point(bookmark)
-        if point.kind != "lsn" or point.origin != instance.log.origin:
+        point = parse_mark(bookmark)
+        if point.origin != instance.log.origin:
             raise InvalidArgument(f"{bookmark!r} is no message of this broker")
         return point.lsn
 

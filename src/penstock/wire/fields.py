@@ -388,7 +388,20 @@ def write_json(value: object, where: str) -> bytes:
     try:
         return orjson.dumps(value)
     except TypeError as error:
-        raise InvalidArgument(f"{where}: {error}") from None
+        raise InvalidArgument(f"{where}: {_too_large(value) or error}") from None
+
+
+def _too_large(value: object, place: str = "") -> str:
+    """Which integer has more than 64 bits, in words; nothing where none has."""
+    if isinstance(value, int):
+        fits = -(1 << 63) <= value < 1 << 64
+        return "" if fits else f"{place} is {value}, and numbers from {-(1 << 63)} to {(1 << 64) - 1} are allowed"
+    inner: Iterable[tuple[object, object]] = ()
+    if isinstance(value, Mapping):
+        inner = cast("Mapping[object, object]", value).items()
+    elif isinstance(value, list | tuple):
+        inner = enumerate(cast("Sequence[object]", value))
+    return next(filter(None, (_too_large(one, f"{place}/{name}".lstrip("/")) for name, one in inner)), "")
 
 
 def to_micros(value: object) -> int | None:

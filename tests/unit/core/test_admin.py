@@ -58,8 +58,8 @@ REFUSALS: list[tuple[Command, type[Refused], str]] = [
      "operation not permitted on the default exchange"),
     (lambda w: w.core.delete_exchange(w.now, "/", "amq.direct"), AccessRefused,
      "deletion of system exchange 'amq.direct' in vhost '/' not allowed"),
-    (exchange("y", "topicc"), PreconditionFailed, "unknown exchange type 'topicc'; did you mean 'topic'?"),
-    (exchange("y", "foo"), PreconditionFailed,
+    (exchange("y", "topicc"), InvalidArgument, "unknown exchange type 'topicc'; did you mean 'topic'?"),
+    (exchange("y", "foo"), InvalidArgument,
      f"unknown exchange type 'foo'; there are {', '.join(EXCHANGE_TYPES)}"),
     (exchange("x", "fanout"), PreconditionFailed,
      "inequivalent arg 'type' for exchange 'x' in vhost '/': received 'fanout' but current is 'direct'"),
@@ -83,7 +83,7 @@ REFUSALS: list[tuple[Command, type[Refused], str]] = [
      "inequivalent arg 'x-max-length' for queue 'q' in vhost '/': received '10.0' but current is '10'"),
     (declare(exclusive_to=object(), arguments=SAME), ResourceLocked, LOCKED),
     (declare("n" * 256), InvalidArgument, "a queue name has 1 to 255 bytes, not 256"),
-    (lambda w: w.core.declare_queue(w.now, "/", "d", QueueSettings(dead_letter_routing_key="k")), PreconditionFailed,
+    (lambda w: w.core.declare_queue(w.now, "/", "d", QueueSettings(dead_letter_routing_key="k")), InvalidArgument,
      "invalid arg 'x-dead-letter-routing-key' for queue 'd' in vhost '/': routing_key_but_no_dlx_defined"),
 ]  # fmt: skip
 

@@ -120,11 +120,11 @@ def test_views_by_pattern_and_default_publish_target(world: World) -> None:
     world.publish("view", b"2")
     assert world.contents(view) == [b"1", b"2"]
     assert world.rows[world.core.last_lsn][0].topic_of(0).name == "orders-new"
-    with pytest.raises(PreconditionFailed, match="default_publish_target"):
+    with pytest.raises(InvalidArgument, match="default_publish_target"):
         world.declare("bad", underlying_topic="^orders-")
-    with pytest.raises(PreconditionFailed, match="not among its underlying topics"):
+    with pytest.raises(InvalidArgument, match="not among its underlying topics"):
         world.declare("bad", underlying_topic="^orders-", default_publish_target="bills")
-    with pytest.raises(PreconditionFailed, match="underlying_topic"):
+    with pytest.raises(InvalidArgument, match="underlying_topic"):
         world.declare("bad", underlying_topic="(?=x)", default_publish_target="x")
 
 

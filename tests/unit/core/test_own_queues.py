@@ -12,7 +12,7 @@ from penstock.core.effects import Fetch, Fetched, Verb
 from penstock.core.publishing.published import Published
 from penstock.core.state.durable import canonical
 from penstock.core.topology.topology import CACHE_MOST, HISTORY_MOST
-from penstock.errors import AccessRefused, InvalidArgument, PreconditionFailed, QueueFull
+from penstock.errors import AccessRefused, InvalidArgument, QueueFull
 from penstock.records.entries import Publishes
 from penstock.records.field_tables import FieldValue
 from unit.core.world import World, header
@@ -334,7 +334,7 @@ def test_what_comes_by_a_binding_between_exchanges_is_remembered_too(world: Worl
 
 @pytest.mark.parametrize("length", [0, -1, "5", True, 1.5, HISTORY_MOST + 1])
 def test_the_length_of_a_history_is_a_number_above_0(world: World, length: object) -> None:
-    with pytest.raises(PreconditionFailed, match="'x-recent-history-length' must be a positive integer"):
+    with pytest.raises(InvalidArgument, match="'x-recent-history-length' must be a positive integer"):
         remembering(world, length=length)
     assert world.core.find_queue("/", "amq.recent.x") is None
 
@@ -485,7 +485,7 @@ def test_who_sends_again_what_was_refused_is_heard(world: World) -> None:
     ],
 )
 def test_arguments_of_the_cache(world: World, arguments: dict[str, object], why: str) -> None:
-    with pytest.raises(PreconditionFailed, match=why):
+    with pytest.raises(InvalidArgument, match=why):
         deduplicating(world, **arguments)
 
 

@@ -11,7 +11,7 @@ from penstock.core.publishing.published import HEADER_KEPT
 from penstock.core.state.durable import canonical
 from penstock.core.topology.exchange_types import murmur3
 from penstock.core.topology.searching import KeyTrie
-from penstock.errors import AccessRefused, NotFound, PreconditionFailed
+from penstock.errors import AccessRefused, InvalidArgument, NotFound
 from penstock.records.declared_types import EXCHANGE_TYPES
 from penstock.records.field_tables import FieldValue
 from unit.core.world import World, header
@@ -145,7 +145,7 @@ def test_headers_part_a_batch_of_one_topic(world: World) -> None:
 
 def test_a_wrong_x_match_is_refused(world: World) -> None:
     world.declare("q")
-    with pytest.raises(PreconditionFailed, match="x-match"):
+    with pytest.raises(InvalidArgument, match="x-match"):
         bind(world, "amq.headers", "q", x_match="most")
 
 
@@ -321,9 +321,9 @@ def test_an_exchange_bound_to_one_that_shares_is_one_of_its_ends(world: World) -
                                              ("0", "greater than 0"), ("9" * 10, "999999999 at most")])  # fmt: skip
 def test_the_key_of_a_binding_to_a_consistent_hash_is_a_weight(world: World, weight: str, why: str) -> None:
     shared(world, "h", a="1")
-    with pytest.raises(PreconditionFailed, match=why):
+    with pytest.raises(InvalidArgument, match=why):
         bind(world, "h", "a", weight)
-    with pytest.raises(PreconditionFailed, match=why):
+    with pytest.raises(InvalidArgument, match=why):
         bind(world, "h", "amq.fanout", weight, kind="exchange")
 
 
@@ -337,7 +337,7 @@ def test_the_key_of_a_binding_to_a_consistent_hash_is_a_weight(world: World, wei
 )
 def test_what_a_hash_is_not_taken_of(world: World, arguments: dict[str, object], why: str) -> None:
     for kind in ("x-consistent-hash", "x-modulus-hash"):
-        with pytest.raises(PreconditionFailed, match=why):
+        with pytest.raises(InvalidArgument, match=why):
             world.core.declare_exchange(world.now, "/", "h", kind, arguments=arguments)
 
 
@@ -404,7 +404,7 @@ def test_a_super_stream_has_its_partitions_by_number(world: World) -> None:
     for number, queue in enumerate("abc"):
         world.declare(queue)
         bind(world, "s", queue, str(number))
-    with pytest.raises(PreconditionFailed, match="must be an integer: 'x'"):
+    with pytest.raises(InvalidArgument, match="must be an integer: 'x'"):
         bind(world, "s", "a", "x")
     found = ["abc".index(reached(world, "s", f"key {i}").pop()) for i in range(60)]
     assert found == [murmur3(b"key %d" % i, 104729) % 3 for i in range(60)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock import expr
+from penstock.errors import shown
 from penstock.records.regular_expressions import PATTERN_LIMIT, PatternError, compile_pattern, topic_pattern
 from penstock.wire.http.lists import BadQuery, name_search
 
@@ -30,7 +31,7 @@ def test_what_one_door_refuses_all_refuse_for_the_same_reason(pattern: str, why:
     assert str(in_settings.value) == f"{pattern!r} is no RE2 pattern: {why}"
     with pytest.raises(BadQuery) as over_http:
         name_search(pattern)
-    assert str(over_http.value) == f"name is no regular expression that RE2 reads: {why}"
+    assert str(over_http.value) == f"name {shown(pattern)} is no regular expression that RE2 reads: {why}"
     with pytest.raises(expr.PatternError):
         expr.TopicPattern(pattern)
 

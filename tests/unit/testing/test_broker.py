@@ -142,7 +142,7 @@ def test_wrong_arguments_are_named() -> None:
             broker.ack("q", [mark], option="nack")
         with pytest.raises(InvalidArgument, match="names no message"):
             broker.ack("q", ["NOW"])
-        with pytest.raises(InvalidArgument, match="no bookmark"):
+        with pytest.raises(InvalidArgument, match="'soon' names no message"):
             broker.ack("q", ["soon"])
         with pytest.raises(InvalidArgument, match="max_backlog"):
             broker.subscribe("q", max_backlog=-1)

@@ -207,7 +207,7 @@ def bad(section: str, **item: object) -> dict[str, Any]:
         (bad("policies", name="p", pattern="(", definition={"expires": 1}), "policies[0]: policy 'p': pattern '('"),
         (bad("parameters", component="shovel", name="s", value={}), "component 'shovel'"),
         (bad("users", name="eve", password_hash="x", tags=""), "users[1]: password_hash is not base64"),
-        (bad("permissions", user="eve", vhost="new", configure="(", write="", read=""), "configure is no regular"),
+        (bad("permissions", user="eve", vhost="new", configure="(", write="", read=""), "configure '(' is no regular"),
         ({**bad("queues", name="z"), "exchanges": 3}, "exchanges is 3, not a list"),
         ({"nothing": []}, "the document has none of users"),
     ],

@@ -308,12 +308,12 @@ def test_a_deleted_user_is_put_out(http: Http) -> None:
 
 def test_patterns_that_are_none(http: Http) -> None:
     with_user(http)
-    assert "read is no regular expression" in http.refused("PUT", "permissions/%2F/ann", {**ALL, "read": "("})
+    assert "read '(' is no regular expression" in http.refused("PUT", "permissions/%2F/ann", {**ALL, "read": "("})
     assert "write is missing" in http.refused("PUT", "permissions/%2F/ann", {"configure": ".*"})
     http.do("PUT", "permissions/nowhere/ann", ALL, 404)
     http.do("PUT", "permissions/%2F/nobody", ALL, 404)
     topic = {"exchange": "amq.topic", "write": "(", "read": ".*"}
-    assert "write is no regular expression" in http.refused("PUT", "topic-permissions/%2F/ann", topic)
+    assert "write '(' is no regular expression" in http.refused("PUT", "topic-permissions/%2F/ann", topic)
     http.do("PUT", "topic-permissions/nowhere/ann", {**topic, "write": "^a"}, 404)
     assert "exchange is missing" in http.refused("PUT", "topic-permissions/%2F/ann", {"write": "", "read": ""})
     every = {"exchange": "amq.topic", "write": ".*", "read": ".*"}

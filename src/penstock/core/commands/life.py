@@ -132,11 +132,11 @@ class RecoveryCommands(Containing):
     # -- for declaring and altering
 
     def _check_point(self, name: str, settings: QueueSettings) -> None:
-        """PreconditionFailed for a recovery point that this log does not know."""
+        """InvalidArgument for what is no recovery point, PreconditionFailed for one that this log does not know."""
         try:
             point = parse_recovery_point(settings.recovery_point)
         except ValueError as error:
-            raise PreconditionFailed(f"recovery_point of queue '{name}': {error}") from error
+            raise InvalidArgument(f"recovery_point of queue '{name}': {error}") from error
         if point.kind == "lsn" and point.origin != self.origin:
             raise PreconditionFailed(
                 f"recovery_point of queue '{name}': the bookmark {settings.recovery_point} is of the log "

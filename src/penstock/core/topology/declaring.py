@@ -257,7 +257,7 @@ class Admin(Register):
             return
         if kind not in EXCHANGE_TYPES:
             known = known_name(kind, EXCHANGE_TYPES, f"; there are {', '.join(EXCHANGE_TYPES)}")
-            raise PreconditionFailed(f"unknown exchange type '{kind}'{known}")
+            raise InvalidArgument(f"unknown exchange type '{kind}'{known}")
         if existing is not None:
             what = f"exchange '{name}' in vhost '{vhost}'"
             if kind != existing.type:

@@ -37,7 +37,7 @@ from penstock.core.topology.topology import (
     OwnQueue,
     routing_type,
 )
-from penstock.errors import PreconditionFailed
+from penstock.errors import InvalidArgument
 from penstock.records import properties as header_codec
 from penstock.records.field_tables import FieldValue
 
@@ -93,11 +93,11 @@ class Index(ABC):
 
     @classmethod  # noqa: B027 - most types take anything
     def check(cls, where: str, arguments: Mapping[str, object]) -> None:
-        """Raise PreconditionFailed for arguments that an exchange of this type does not take."""
+        """Raise InvalidArgument for arguments that an exchange of this type does not take."""
 
     @classmethod  # noqa: B027 - most types take anything
     def check_binding(cls, key: str, arguments: Mapping[str, object]) -> None:
-        """Raise PreconditionFailed, in RabbitMQ's words, for a binding that such an exchange cannot have."""
+        """Raise InvalidArgument, in RabbitMQ's words, for a binding that such an exchange cannot have."""
 
 
 class _Direct(Index):
@@ -209,7 +209,7 @@ class _Headers(Index):
     @classmethod
     def check_binding(cls, key: str, arguments: Mapping[str, object]) -> None:
         if (how := arguments.get("x-match", "all")) not in _X_MATCH:
-            raise PreconditionFailed(f"Invalid x-match field value {how!r}; expected one of {', '.join(_X_MATCH)}")
+            raise InvalidArgument(f"Invalid x-match field value {how!r}; expected one of {', '.join(_X_MATCH)}")
 
 
 HASHED_PROPERTIES = ("correlation_id", "message_id", "timestamp")
@@ -262,13 +262,11 @@ class _Hash(Index):
     @classmethod
     def check(cls, where: str, arguments: Mapping[str, object]) -> None:
         if HASH_HEADER in arguments and HASH_PROPERTY in arguments:
-            raise PreconditionFailed(
-                f"invalid args for {where}: {HASH_HEADER} and {HASH_PROPERTY} are mutually exclusive"
-            )
+            raise InvalidArgument(f"invalid args for {where}: {HASH_HEADER} and {HASH_PROPERTY} are mutually exclusive")
         if HASH_HEADER in arguments and not isinstance(arguments[HASH_HEADER], str):
-            raise PreconditionFailed(f"invalid arg '{HASH_HEADER}' for {where}: {arguments[HASH_HEADER]!r} is not text")
+            raise InvalidArgument(f"invalid arg '{HASH_HEADER}' for {where}: {arguments[HASH_HEADER]!r} is not text")
         if HASH_PROPERTY in arguments and arguments[HASH_PROPERTY] not in HASHED_PROPERTIES:
-            raise PreconditionFailed(
+            raise InvalidArgument(
                 f"invalid arg '{HASH_PROPERTY}' for {where}: Unsupported property: {arguments[HASH_PROPERTY]!r}; "
                 f"one of {', '.join(HASHED_PROPERTIES)}"
             )
@@ -290,11 +288,11 @@ class _Consistent(_Hash):
     @classmethod
     def check_binding(cls, key: str, arguments: Mapping[str, object]) -> None:
         if not _is_number(key.removeprefix("-")):
-            raise PreconditionFailed(f"The binding key must be an integer: {key!r}")
+            raise InvalidArgument(f"The binding key must be an integer: {key!r}")
         if int(key) < 1:
-            raise PreconditionFailed("The binding key must be greater than 0")
+            raise InvalidArgument("The binding key must be greater than 0")
         if int(key) > _WEIGHT_MOST:
-            raise PreconditionFailed(f"The binding key must be {_WEIGHT_MOST} at most: {key!r}")
+            raise InvalidArgument(f"The binding key must be {_WEIGHT_MOST} at most: {key!r}")
 
 
 class _Modulus(_Hash):
@@ -327,7 +325,7 @@ class _SuperStream(Index):
     @classmethod
     def check_binding(cls, key: str, arguments: Mapping[str, object]) -> None:
         if not _is_number(key):
-            raise PreconditionFailed(f"The binding key must be an integer: {key!r}")
+            raise InvalidArgument(f"The binding key must be an integer: {key!r}")
 
 
 def _weight(binding: Binding) -> int:
@@ -406,16 +404,16 @@ def passes_of(exchange: ExchangeState) -> Passes:
 
 
 def check_binding(exchange: ExchangeState, key: str, arguments: Mapping[str, object]) -> None:
-    """Raise PreconditionFailed, in RabbitMQ's words, for a binding that an exchange of this type cannot have."""
+    """Raise InvalidArgument, in RabbitMQ's words, for a binding that an exchange of this type cannot have."""
     _TYPES[routing_type(exchange)].check_binding(key, arguments)
 
 
 def check_type(where: str, kind: str, arguments: Mapping[str, object]) -> None:
-    """Raise PreconditionFailed for arguments of an exchange that its type does not take.  where: whose they are."""
+    """Raise InvalidArgument for arguments of an exchange that its type does not take.  where: whose they are."""
     if kind == DELAYED:
         kind = str(arguments.get("x-delayed-type"))
         if kind not in _TYPES:
-            raise PreconditionFailed(
+            raise InvalidArgument(
                 f"invalid arg 'x-delayed-type' for {where}: one of {', '.join(_TYPES)} is needed, not "
                 f"{arguments.get('x-delayed-type')!r}"
             )

@@ -26,7 +26,14 @@ from penstock.core.state.durable import DurableState
 from penstock.core.state.queue_state import QueueState
 from penstock.core.topology.routing import Router
 from penstock.core.topology.topology import DEFAULT, WAITING, Topology, canonical_table, owner_of
-from penstock.errors import AccessRefused, ExpressionError, NotFound, PreconditionFailed, ResourceLocked
+from penstock.errors import (
+    AccessRefused,
+    ExpressionError,
+    InvalidArgument,
+    NotFound,
+    PreconditionFailed,
+    ResourceLocked,
+)
 from penstock.expr import TopicPattern, compile_filter, compile_value
 from penstock.expr.bodies import body_type
 from penstock.records.chunks import Chunk, pack_pairs, pairs_of
@@ -227,7 +234,7 @@ def why_not(
         return why
     try:
         check_settings(vhost, name, settings)
-    except (ExpressionError, PreconditionFailed) as error:
+    except (ExpressionError, InvalidArgument, PreconditionFailed) as error:
         where = f"queue '{name}' in vhost '{vhost}'"
         return str(error).replace(f" for {where}", "").replace(f" of {where}", "")
     return None
@@ -252,9 +259,9 @@ def on_default_exchange() -> AccessRefused:
     return AccessRefused("operation not permitted on the default exchange")
 
 
-def bad_argument(argument: str, where: str, detail: object) -> PreconditionFailed:
+def bad_argument(argument: str, where: str, detail: object) -> InvalidArgument:
     """The refusal of one argument of a declare."""
-    return PreconditionFailed(f"invalid arg '{argument}' for {where}: {detail}")
+    return InvalidArgument(f"invalid arg '{argument}' for {where}: {detail}")
 
 
 def locked(vhost: str, name: str) -> ResourceLocked:

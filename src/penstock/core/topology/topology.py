@@ -23,7 +23,7 @@ import orjson
 from penstock.core.state.durable import Binding, DurableState, ExchangeState
 from penstock.core.state.encoding import as_table, wrap
 from penstock.core.topology.ruling import Policies
-from penstock.errors import PreconditionFailed
+from penstock.errors import InvalidArgument
 from penstock.records.field_tables import FieldValue
 from penstock.records.message_types import JSON, MESSAGE_TYPE
 from penstock.records.queue_settings import QueueSettings
@@ -271,7 +271,7 @@ NO_STORE = "x-recent-history-no-store"
 def _history(arguments: Mapping[str, object]) -> QueueSettings:
     value = arguments.get(HISTORY_LENGTH, HISTORY_USUAL)
     if isinstance(value, bool) or not isinstance(value, int) or not 0 < value <= HISTORY_MOST:
-        raise PreconditionFailed(
+        raise InvalidArgument(
             f"Invalid argument {value!r}, '{HISTORY_LENGTH}' must be a positive integer, and {HISTORY_MOST} at most"
         )
     return QueueSettings(max_length=int(value))
@@ -280,11 +280,11 @@ def _history(arguments: Mapping[str, object]) -> QueueSettings:
 def _seen(arguments: Mapping[str, object]) -> QueueSettings:
     size, ttl = _number(arguments, CACHE_SIZE), _number(arguments, CACHE_TTL)
     if size is None:
-        raise PreconditionFailed(f"Missing or invalid argument, '{CACHE_SIZE}' must be an integer greater than 0")
+        raise InvalidArgument(f"Missing or invalid argument, '{CACHE_SIZE}' must be an integer greater than 0")
     if size > CACHE_MOST:
-        raise PreconditionFailed(f"Invalid argument, '{CACHE_SIZE}' is {size}, and {CACHE_MOST} at most")
+        raise InvalidArgument(f"Invalid argument, '{CACHE_SIZE}' is {size}, and {CACHE_MOST} at most")
     if arguments.get(CACHE_PERSISTENCE, "memory") not in ("memory", "disk"):
-        raise PreconditionFailed(f"Invalid argument, '{CACHE_PERSISTENCE}' must be either 'disk' or 'memory'")
+        raise InvalidArgument(f"Invalid argument, '{CACHE_PERSISTENCE}' must be either 'disk' or 'memory'")
     return QueueSettings(
         max_length=size,
         message_ttl=None if ttl is None else ttl * 1000,
@@ -300,7 +300,7 @@ def _number(arguments: Mapping[str, object], name: str) -> int | None:
     if isinstance(value, str) and value.isdecimal() and value.isascii() and len(value) < 16:
         value = int(value)
     if value is not None and (isinstance(value, bool) or not isinstance(value, int) or not 0 < value < 2**48):
-        raise PreconditionFailed(f"Missing or invalid argument, '{name}' must be an integer greater than 0")
+        raise InvalidArgument(f"Missing or invalid argument, '{name}' must be an integer greater than 0")
     return value
 
 
@@ -310,7 +310,7 @@ class OwnQueue(NamedTuple):
     type: str
     prefix: str  # of its name; the exchange's follows
     argument: str  # of such a queue: whose it is
-    settings: Callable[[Mapping[str, object]], QueueSettings]  # by the exchange's arguments, or PreconditionFailed
+    settings: Callable[[Mapping[str, object]], QueueSettings]  # by the exchange's arguments, or InvalidArgument
     does: str  # what an exchange does that has one
 
 

@@ -13,7 +13,7 @@ from functools import lru_cache
 
 import orjson
 
-from penstock.errors import PreconditionFailed
+from penstock.errors import InvalidArgument, PreconditionFailed
 from penstock.expr.bodies.body_type import BodyType, Fields, Made, Whole
 from penstock.records.message_bodies import read_exact
 from penstock.records.message_types import (
@@ -136,7 +136,10 @@ KEPT = 256
 
 @lru_cache(maxsize=KEPT)
 def body_type(kind: MessageType) -> BodyType:
-    """How bodies of a type are read.  PreconditionFailed where its library is not installed, or a schema is none."""
+    """How bodies of a type are read.
+
+    PreconditionFailed where its library is not installed, InvalidArgument where a schema is none.
+    """
     try:
         if kind in _ROWS:
             return _ROWS[kind]()
@@ -148,4 +151,4 @@ def body_type(kind: MessageType) -> BodyType:
             f"message_type {extra} needs {error.name}, which is not installed: pip install 'penstock[{extra}]'"
         ) from None
     except ValueError as error:
-        raise PreconditionFailed(f"message_type {kind[:60]!r}: {error}") from None
+        raise InvalidArgument(f"message_type {kind[:60]!r}: {error}") from None

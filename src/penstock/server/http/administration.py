@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
+from penstock.config.queue_arguments import PRIORITY_MOST
 from penstock.errors import AccessRefused, InvalidArgument, NotFound, shown
 from penstock.operations import people, vhosts
 from penstock.operations.people import PERMISSIONS, TAGS_MOST, TOPIC_PERMISSIONS, USERS
@@ -17,7 +18,6 @@ from penstock.operations.vhosts import (
     LIMIT_MOST,
     LIMITS,
     POLICIES,
-    PRIORITY_MOST,
     SET_LIMIT,
     SET_POLICY,
     SET_VALUE,

@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.core.topology.topology import routing_type
-from penstock.errors import InvalidArgument, SettingsError
+from penstock.errors import InvalidArgument, SettingsError, shown
 from penstock.records.password_hashes import IN_SETTINGS
 from penstock.records.regular_expressions import PatternError, compile_pattern, to_bytes
 from penstock.records.remembered import Remembered
@@ -63,7 +63,7 @@ def check_pattern(kind: str, text: str) -> None:
     try:
         compile_pattern(text)
     except PatternError as error:
-        raise InvalidArgument(f"{kind} is no regular expression that RE2 reads: {error.why}") from None
+        raise InvalidArgument(f"{kind} {shown(text)} is no regular expression that RE2 reads: {error.why}") from None
 
 
 class Permitted(Rights):

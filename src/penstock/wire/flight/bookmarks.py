@@ -67,15 +67,20 @@ def parse_point(text: str, recent: Recent | None = None) -> Point:
 
     Raises InvalidArgument with the forms there are.
     """
+    return _parse_point(text, recent, "or a list of them with commas")
+
+
+def _parse_point(text: str, recent: Recent | None, more: str) -> Point:
     if "," in text:
         parts = text.split(",")
         if len(parts) > LISTED_MOST:
             raise InvalidArgument(f"a list of {len(parts)} bookmarks; {LISTED_MOST} are allowed")
-        return Point("list", points=tuple([_parse_one(part, recent) for part in parts]))
-    return _parse_one(text, recent)
+        return Point("list", points=tuple([_parse_one(part, recent, more) for part in parts]))
+    return _parse_one(text, recent, more)
 
 
-def _parse_one(text: str, recent: Recent | None) -> Point:
+def _parse_one(text: str, recent: Recent | None, more: str) -> Point:
+    """more: which other forms may stand where it does."""
     text = text.strip()
     word = _WORDS.get(text.upper())
     if word == "epoch":
@@ -93,8 +98,7 @@ def _parse_one(text: str, recent: Recent | None) -> Point:
         moment = datetime.fromisoformat(text)
     except ValueError:
         raise InvalidArgument(
-            f"{text[:60]!r} is no bookmark: write <origin>|<lsn>|, EPOCH, NOW, an ISO time, a list with commas, or a "
-            "range [a:b)"
+            f"{text[:60]!r} is no bookmark: write <origin>|<lsn>|, EPOCH, NOW, an ISO time, {more}"
         ) from None
     return Point("time", time=epoch_micros(moment))
 
@@ -103,7 +107,7 @@ def parse_span(text: str, recent: Recent | None = None) -> Span:
     """One place to read from, or a range of two.  Raises InvalidArgument."""
     text = text.strip()
     if not text or text[0] not in "[(":
-        return Span(parse_point(text, recent))
+        return Span(_parse_point(text, recent, "a list of them with commas, or a range [a:b)"))
     if text[-1] not in "])":
         raise InvalidArgument(f"the range {text[:60]!r} does not end with ] or )")
     start, end = _halves(text[1:-1], recent)
@@ -139,6 +143,14 @@ def _colon(inner: str, recent: Recent | None) -> tuple[int, Point, Point]:
     raise InvalidArgument(f"the range [{inner[:60]}] is not two places with a colon between them")
 
 
+def parse_mark(text: str, or_else: str = "") -> Point:
+    """The bookmark of one message.  Raises InvalidArgument; or_else: what else could have been written."""
+    match = _BOOKMARK.match(text.strip())
+    if match is None or text.strip() in _WORDS or not int(match[2]):
+        raise InvalidArgument(f"{text[:60]!r} names no message: write its bookmark <origin>|<lsn>|{or_else}")
+    return Point("lsn", origin=int(match[1]), lsn=int(match[2]))
+
+
 MARKS_MOST = 100_000
 """Bookmarks in one command."""
 
@@ -149,8 +161,6 @@ def read_marks(texts: Sequence[str]) -> dict[int, Chunk]:
         raise InvalidArgument(f"{len(texts)} bookmarks at once; {MARKS_MOST} are allowed")
     by_origin: dict[int, set[int]] = {}
     for text in texts:
-        point = parse_point(text)
-        if point.kind != "lsn" or not point.lsn:
-            raise InvalidArgument(f"{text[:60]!r} names no message: write <origin>|<lsn>|")
+        point = parse_mark(text)
         by_origin.setdefault(point.origin, set()).add(point.lsn)
     return {origin: as_chunk(array("q", sorted(lsns))) for origin, lsns in by_origin.items()}

@@ -26,6 +26,7 @@ from penstock.errors import (
     Refused,
     SettingsError,
     Unavailable,
+    shown,
 )
 from penstock.records.field_tables import as_json
 from penstock.records.regular_expressions import PatternError, compile_pattern, to_bytes
@@ -159,7 +160,7 @@ def name_search(pattern: str) -> Callable[[str], bool]:
     try:
         compiled = compile_pattern(pattern)
     except PatternError as error:
-        raise BadQuery(f"name is no regular expression that RE2 reads: {error.why}") from None
+        raise BadQuery(f"name {shown(pattern)} is no regular expression that RE2 reads: {error.why}") from None
     return lambda name: compiled.search(to_bytes(name)) is not None
 
 

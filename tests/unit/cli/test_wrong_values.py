@@ -1,0 +1,158 @@
+"""What somebody typed wrong ends with 2 and is told by name, value and limit, whoever found it."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from penstock.client import connect
+from penstock.testing import Broker
+
+Run = Callable[..., tuple[int, str, str]]
+Wrong = Callable[..., str]
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Broker]:
+    settings = {"queue": [{"name": "q"}], "user": [{"name": "root", "password": "r", "tags": ["administrator"]}]}
+    with Broker(settings) as broker, connect(broker.flight_url.replace("guest:guest", "root:r")) as client:
+        for kind in ("topic", "headers", "x-consistent-hash", "x-super-stream"):
+            client.declare_exchange(f"e-{kind}", kind)
+        client.add_user("ann", "secret")
+        yield broker
+
+
+@pytest.fixture
+def url(broker: Broker) -> str:
+    return broker.flight_url.replace("guest:guest", "root:r")
+
+
+@pytest.fixture
+def wrong(run: Run, url: str) -> Wrong:
+    """What is said of a command that a wrong value ended."""
+
+    def wrong(*words: str) -> str:
+        status, out, err = run(*words, "--url", url)
+        assert (status, out) == (2, ""), (out, err)
+        return err
+
+    return wrong
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("exchange declare e --type topc", "unknown exchange type 'topc'; did you mean 'topic'?"),
+        ("exchange declare e --argument alternate-exchange=5", "'alternate-exchange' for exchange 'e' in vhost '/': 5"),
+        ("exchange declare e --type x-delayed-message", "'x-delayed-type' for exchange 'e'"),
+        ("exchange declare e --type x-consistent-hash --argument hash-header=5", "5 is not text"),
+        ("exchange declare e --type x-consistent-hash --argument hash-property=body", "Unsupported property: 'body'"),
+        (
+            "exchange declare e --type x-modulus-hash --argument hash-header=a --argument hash-property=message_id",
+            "mutually exclusive",
+        ),
+        ("exchange declare e --type x-recent-history --argument x-recent-history-length=0", "x-recent-history-length"),
+        ("exchange declare e --type x-message-deduplication", "'x-cache-size'"),
+        ("exchange declare e --type x-message-deduplication --argument x-cache-size=1000001", "1000001, and 1000000"),
+        ("exchange declare e --type x-message-deduplication --argument x-cache-size=9 --argument x-cache-ttl=0", "ttl"),
+        ("binding declare e-headers q --argument x-match=some", "'some'; expected one of all, any"),
+        ("binding declare e-x-consistent-hash q heavy", "must be an integer: 'heavy'"),
+        ("binding declare e-x-consistent-hash q 0", "must be greater than 0"),
+        ("binding declare e-x-consistent-hash q 1000000000", "999999999 at most: '1000000000'"),
+        ("binding declare e-x-super-stream q first", "must be an integer: 'first'"),
+        ("queue declare r --set underlying_topic=^a(", "'underlying_topic' for queue 'r'"),
+        ("queue declare r --set underlying_topic=^a", "'default_publish_target' for queue 'r'"),
+        ("queue declare r --set dead_letter_routing_key=k", "dead_letter_routing_key of queue 'r'"),
+        ("queue declare r --set recovery_point=soon", "recovery_point of queue 'r'"),
+        ("queue declare r --set message_type=cobol", "cobol"),
+        ("queue alter q --set underlying_topic=^a(", "'underlying_topic' for queue 'q'"),
+    ],
+)
+def test_a_wrong_value_is_no_refusal(words: str, said: str, wrong: Wrong) -> None:
+    err = wrong(*words.split())
+    assert said in err
+    assert "PS105" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("user set-permissions ann ( b c", "configure '(' is no regular expression that RE2 reads: missing )"),
+        ("user set-permissions ann a [ c", "write '[' is no regular expression"),
+        ("user set-permissions ann a b (?=x)", "read '(?=x)' is no regular expression that RE2 reads: it uses look-"),
+        ("token issue t --read (", "read '(' is no regular expression that RE2 reads: missing )"),
+        ("token issue t --write a)|(b", "write 'a)|(b' is no regular expression"),
+        (
+            'operator-policy set p q {"dead-letter-exchange":"x"}',
+            "policy 'p': dead-letter-exchange: an operator policy may not say it; it may say delivery-limit, expires,",
+        ),
+        ('operator-policy set p q {"max-lenght":1}', "may not say it; did you mean 'max-length'?"),
+        ('policy set p q {"max-length":1} --priority 2147483648', "2147483648, not in -2147483647..2147483647"),
+        (f'policy set p q {{"max-length":1}} --priority {10**20}', f"policy_set: priority is {10**20}, and numbers"),
+        (f'policy set p q {{"max-length":{10**20}}}', f"policy_set: definition/max-length is {10**20}, and numbers"),
+        (f"user set-limit ann max-connections {10**20}", f"limit_set: value is {10**20}, and numbers from -"),
+    ],
+)
+def test_a_wrong_value_is_told_with_what_is_allowed(words: str, said: str, wrong: Wrong) -> None:
+    assert said in wrong(*words.split())
+
+
+@pytest.mark.parametrize("words", ["show {}", "cancel {}", "reschedule {} 5m"])
+@pytest.mark.parametrize("text", ["nope", "latest", "0|1|", "7|x|", "MOST_RECENT", "2026-01-01T00:00:00Z", "7|1|,7|2|"])
+def test_a_message_is_named_by_what_a_message_can_have(words: str, text: str, wrong: Wrong) -> None:
+    said = wrong("message", *words.format(text).split())
+    assert f"penstock: {text!r} names no message: write its bookmark <origin>|<lsn>|, or its LSN\n" in said
+
+
+def test_so_it_is_in_a_queue(wrong: Wrong) -> None:
+    assert "'nope' names no message: write its bookmark" in wrong("queue", "explain", "q", "--message", "nope")
+    assert "'EPOCH' names no message: write its bookmark <origin>|<lsn>|\n" in wrong("queue", "ack", "q", "EPOCH")
+
+
+def test_a_missing_user_is_not_a_missing_vhost(run: Run, url: str) -> None:
+    for words, said in (("nope a b c", "no user 'nope'"), ("ann a b c -p nope", "no vhost 'nope'")):
+        status, _, err = run("user", "set-permissions", *words.split(), "--url", url)
+        assert (status, f"penstock: {said}\n" in err) == (1, True), err
+
+
+def test_a_tag_that_gives_no_right_is_told(run: Run, url: str) -> None:
+    """It is kept, as RabbitMQ keeps it: tools have tags of their own."""
+    for words in (("add", "eve", "secret", "--tag", "administrater"), ("set-tags", "eve", "administrater")):
+        status, _, err = run("user", *words, "--url", url)
+        said = "the tag 'administrater' gives no right; did you mean 'administrator'?\n"
+        assert (status, err) == (0, said)
+    assert run("user", "set-tags", "eve", "blue", "monitoring", "--url", url)[2] == (
+        "the tag 'blue' gives no right: those that do are management, policymaker, monitoring, administrator\n"
+    )
+
+
+@pytest.mark.parametrize("body", ['{"x":9', "abc", "", '{"x": NaN}'])
+@pytest.mark.parametrize("backend", ["python", "arrow"])
+def test_a_body_that_is_no_json_is_no_null(body: str, backend: str, run: Run) -> None:
+    status, out, err = run("expr", "/x", "--message", '{"x": 1}', "--message", body, "--backend", backend)
+    assert (status, out) == (2, "")
+    assert f"penstock: --message {body!r} is no JSON: " in err
+
+
+def test_a_line_that_is_no_json_is_told_by_its_number(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b'{"x":1}\n\n{"x":\n')))
+    status, out, err = run("expr", "/x", "-m", "-")
+    assert (status, out) == (2, "")
+    assert "line 3 of standard input, '{\"x\":', is no JSON: " in err
+
+
+def test_nothing_is_not_all_on_disk(run: Run, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for given in (b"", b"\n\n"):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(given)))
+        assert run("publish", "q", "--url", url) == (
+            0,
+            "nothing was published to q: standard input has no message\n",
+            "",
+        )
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"")))
+    status, out, _ = run("publish", "q", "--json", "--url", url)
+    assert (status, json.loads(out)["published"]) == (0, 0)
