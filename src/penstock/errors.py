@@ -146,7 +146,10 @@ class Fenced(Refused):
 
 
 class ExpressionError(PenstockError):
-    """An expression that cannot be read or compiled.  `place` is the offset of the offending character."""
+    """An expression that cannot be read or compiled.  `place` is the offset of the offending character.
+
+    A traceback shows the expression below the message, as a note of the exception.
+    """
 
     code = "PS200"
     to_do = "Correct the expression at the caret."
@@ -156,9 +159,14 @@ class ExpressionError(PenstockError):
         super().__init__(message)
         self.text = text
         self.place = place
+        if text:
+            self.add_note(self._pointer())
 
     def pointed(self) -> str:
         """The message with the expression below it and a caret under the place."""
+        return f"{self}\n{self._pointer()}"
+
+    def _pointer(self) -> str:
         line_start = self.text.rfind("\n", 0, self.place) + 1
         line_end = self.text.find("\n", self.place)
         line = self.text[line_start : line_end if line_end >= 0 else None]
@@ -167,7 +175,7 @@ class ExpressionError(PenstockError):
             before, after = max(0, place - AROUND), place + AROUND
             line = ("..." if before else "") + line[before:after] + ("..." if after < len(line) else "")
             place += 3 - before if before else 0
-        return f"{self}\n  {line}\n  {' ' * place}^"
+        return f"  {line}\n  {' ' * place}^"
 
 
 class SettingsError(PenstockError):

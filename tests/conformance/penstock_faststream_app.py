@@ -91,6 +91,10 @@ def made(url: str) -> tuple[PenstockBroker, dict[str, list[Any]]]:
     async def filtered(body: dict[str, int]) -> None:
         keep("filtered", body["n"])
 
+    @broker.subscriber("^fs-late-[0-9]$")
+    async def matched(text: str) -> None:
+        keep("matched", text)
+
     router = PenstockRouter("fs-")
 
     @router.subscriber("double")
@@ -144,6 +148,9 @@ async def test_broker(url: str) -> None:
     async with TestPenstockBroker(broker) as tested:
         await tested.publish(Order(id=1), "fs-orders")
         await tested.publish_batch(1, 2, topic="fs-batch")
+        for n in (3, 9):
+            await tested.publish({"n": n}, "fs-filtered")
+        await tested.publish("one", "fs-late-1")
         answer = await tested.request(5, "fs-double")
         try:
             await tested.publish({"id": "x"}, "fs-orders")
@@ -151,6 +158,7 @@ async def test_broker(url: str) -> None:
         except ValidationError:
             refused = True
         said["tested"] = {"orders": got["orders"], "bills": got["bills"], "batch": got["batch"],
+                          "filtered": got.get("filtered"), "matched": got.get("matched"),
                           "answer": await answer.decode(), "refused": refused}  # fmt: skip
 
 

@@ -160,7 +160,7 @@ def test_lost_checkpoints_and_checkpoints_of_others(lab: Lab, tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"endingBookmark": "NOW"}, "endingBookmark is for batch reads"),
+        ({"endingBookmark": "NOW"}, "option endingBookmark has no effect in a stream in mode log"),
         ({"startingBookmark": "[EPOCH:NOW)"}, "has an end, and a stream has none"),
         ({"startingBookmark": "5|7|"}, "comes from another log"),
         ({"abandon_after": "soon"}, "option abandon_after"),

@@ -43,7 +43,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "aio": {"client"},
     "worker": {"client", "records", "errors", "units"},
     "otel": {"client", "errors", "version"},
-    "faststream": {"client", "records", "wire", "errors", "units"},
+    "faststream": {"client", "expr", "records", "wire", "errors", "units"},
     "spark": {"client", "core", "history", "log", "wire", "expr", "records", "errors", "units"},
     "testing": BELOW_SERVER | {"operations", "server", "client", "spark"},
     "cli": BELOW_SERVER | {"operations", "server", "client", "worker", "spark", "testing", "dashboard", "penstock"},

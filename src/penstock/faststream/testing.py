@@ -19,9 +19,11 @@ from faststream._internal.testing.broker import TestBroker, change_producer
 from faststream.exceptions import SubscriberNotFound
 
 from penstock.client.messages import Message, Receipt, Rows, TableReceipt
+from penstock.expr import TopicPattern, evaluate
 from penstock.faststream.broker import PenstockBroker
 from penstock.faststream.messages import Producer, PublishCommand
 from penstock.faststream.subscribing import BatchSubscriber, PenstockSubscriber
+from penstock.records.properties import Properties, encode
 from penstock.wire.flight.commands import DELIVERY
 
 
@@ -71,16 +73,25 @@ class FakeProducer(Producer):
             "lsn": 1, "topic": cmd.destination, "attempt": 1, "body": data, "content_type": kind,
             "headers": [(name, str(value)) for name, value in (cmd.headers or {}).items()],
             "correlation_id": cmd.correlation_id, "reply_to": cmd.reply_to or None, "exchange": "",
-            "message_id": cmd.options.get("message_id"), "bookmark": "0|1|", "redelivered": False,
+            "priority": cmd.options.get("priority"), "message_id": cmd.options.get("message_id"), "bookmark": "0|1|", "redelivered": False,
         }  # fmt: skip
         columns = [pa.array([values.get(field.name)], field.type) for field in DELIVERY]
         return Delivered(Rows(pa.RecordBatch.from_arrays(columns, schema=DELIVERY)), 0)
 
     def _handlers(self, topic: str) -> list[PenstockSubscriber]:
-        return [one for broker in self._brokers for one in broker.subscribers if one.queue == topic]
+        """Whose queue has this name, or whose pattern matches it."""
+        handlers = (one for broker in self._brokers for one in broker.subscribers)
+        return [one for one in handlers if TopicPattern(one.queue).matches(topic)]
 
     async def _handle(self, handler: PenstockSubscriber, cmd: PublishCommand, *bodies: Any) -> Any:
+        """What the handler makes of those that its filter lets in; None where that is none of them."""
         some = [await self._delivered(cmd, body) for body in bodies]
+        if (text := handler.config.filter) is not None:
+            heads = [encode(_properties(one)) for one in some]
+            let_in = evaluate(text, [one.body for one in some], properties=heads, topics=cmd.destination)
+            some = [one for one, value in zip(some, let_in, strict=True) if value is True]
+        if not some:
+            return None
         together = isinstance(handler, BatchSubscriber)
         return await handler.process_message(DeliveredTogether(some) if together else some[0])
 
@@ -104,12 +115,22 @@ class FakeProducer(Producer):
         for handler in self._handlers(cmd.destination):
             with anyio.fail_after(cmd.timeout):
                 result = await self._handle(handler, cmd, cmd.body)
+            if result is None:
+                raise TimeoutError  # its filter did not let the question in
             answer = PublishCommand(
                 result.body, destination=cmd.reply_to, headers=result.headers, correlation_id=cmd.correlation_id,
                 _publish_type=cmd.publish_type,
             )  # fmt: skip
             return await self._delivered(answer, result.body)
         raise SubscriberNotFound
+
+
+def _properties(message: Delivered) -> Properties:
+    """What a filter may ask for beside the body."""
+    return Properties(
+        content_type=message.content_type, headers=dict(message.headers), correlation_id=message.correlation_id,
+        reply_to=message.reply_to, message_id=message.message_id, priority=message.priority,
+    )  # fmt: skip
 
 
 class TestPenstockBroker(TestBroker[PenstockBroker, Any], broker=PenstockBroker):  # type: ignore[call-arg]

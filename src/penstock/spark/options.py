@@ -224,15 +224,25 @@ def _place(take: Taker, name: str) -> str:
 
 
 def _filter(take: Taker, name: str) -> str:
-    """Compiled here too: a mistake is told when it is made, and not by every task."""
     from penstock.expr import compile_filter
 
+    return _compiled(take, name, compile_filter)
+
+
+def _value(take: Taker, name: str) -> str:
+    from penstock.expr import compile_value
+
+    return _compiled(take, name, compile_value)
+
+
+def _compiled(take: Taker, name: str, compile_one: Callable[[str], object]) -> str:
+    """An expression, compiled here too: a mistake is told when it is made, and not by every task."""
     text = str(take.text(name))
     try:
-        compile_filter(text)
+        compile_one(text)
     except ExpressionError as error:
         where = f" at character {error.place + 1}" if error.text else ""
-        raise ExpressionError(f"option filter, {text!r}{where}: {error}", text=error.text, place=error.place) from None
+        raise ExpressionError(f"option {name}, {text!r}{where}: {error}", text=error.text, place=error.place) from None
     return text
 
 
@@ -278,6 +288,10 @@ def _seconds(take: Taker, name: str) -> float:
         raise InvalidArgument(f"option {name}: {error}; write a duration as in 15m") from None
 
 
+def _continuing(take: Taker, name: str) -> bool:
+    return take.word(name, "fail", "continue") == "continue"
+
+
 def _abandoning(take: Taker, name: str) -> str:
     """As the server takes it: a duration, `0s` for never."""
     text = str(take.text(name))
@@ -290,39 +304,48 @@ def _abandoning(take: Taker, name: str) -> str:
     return text
 
 
+TOPIC, QUEUE, VIEW, LOG = (f"a batch read of {what}" for what in ("a topic", "a queue", "a view", "the log"))
+LOG_MODE, QUEUE_MODE, CHANGES_MODE = (f"a stream in mode {mode}" for mode in ("log", "queue", "changes"))
+STREAMS = (LOG_MODE, QUEUE_MODE, CHANGES_MODE)
+READS = (TOPIC, QUEUE, VIEW, LOG, *STREAMS)
+"""What is read, and how, in the words that errors have for it."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Option:
-    """An option of a read: the field that takes it, and what reads it where it is given."""
+    """An option of a read: the field that takes it, what reads it where it is given, and in which reads it says
+    something."""
 
     name: str
     field: str
     read: Callable[[Taker, str], Any] = Taker.text
+    of: tuple[str, ...] = READS
 
 
 _READ = (
     _Option("topic", "topic"),
-    _Option("exchange", "exchange"),
+    _Option("exchange", "exchange", of=(TOPIC, VIEW, LOG_MODE)),
     _Option("queue", "queue"),
     _Option("view", "view"),
     _Option("log", "log", Taker.flag),
-    _Option("states", "states", _states),
-    _Option("startingLsn", "starting_lsn", Taker.count),
-    _Option("endingLsn", "ending_lsn", Taker.count),
+    _Option("states", "states", _states, (QUEUE,)),
+    _Option("startingLsn", "starting_lsn", Taker.count, (LOG,)),
+    _Option("endingLsn", "ending_lsn", Taker.count, (LOG,)),
     _Option("mode", "mode", lambda take, name: take.word(name, "log", "queue", "changes")),
-    _Option("stream", "stream"),
-    _Option("startingBookmark", "starting", _place),
-    _Option("startingOffsets", "starting", _place),
-    _Option("startingTimestamp", "starting", _place),
-    _Option("endingBookmark", "ending", _place),
-    _Option("endingOffsets", "ending", _place),
+    _Option("stream", "stream", of=STREAMS),
+    _Option("startingBookmark", "starting", _place, (TOPIC, LOG_MODE)),
+    _Option("startingOffsets", "starting", _place, (TOPIC, LOG_MODE)),
+    _Option("startingTimestamp", "starting", _place, (TOPIC, LOG_MODE)),
+    _Option("endingBookmark", "ending", _place, (TOPIC,)),
+    _Option("endingOffsets", "ending", _place, (TOPIC,)),
     _Option("backfillUntil", "backfill_until", Taker.count),
     _Option("backfillMaxRows", "backfill_rows", lambda take, name: take.count(name, 1)),
     _Option("backfillOnly", "backfill_only", Taker.flag),
-    _Option("filter", "filter", _filter),
-    _Option("maxRowsPerTrigger", "max_rows", lambda take, name: take.count(name, 1)),
-    _Option("maxBytesPerTrigger", "max_bytes", Taker.size),
-    _Option("minRowsPerTrigger", "min_rows", lambda take, name: take.count(name, 1)),
-    _Option("maxTriggerDelay", "max_delay_s", _seconds),
+    _Option("filter", "filter", _filter, (TOPIC, QUEUE, VIEW, LOG_MODE)),
+    _Option("maxRowsPerTrigger", "max_rows", lambda take, name: take.count(name, 1), STREAMS),
+    _Option("maxBytesPerTrigger", "max_bytes", Taker.size, STREAMS),
+    _Option("minRowsPerTrigger", "min_rows", lambda take, name: take.count(name, 1), (LOG_MODE, QUEUE_MODE)),
+    _Option("maxTriggerDelay", "max_delay_s", _seconds, (LOG_MODE, QUEUE_MODE)),
     _Option("minPartitions", "min_partitions", lambda take, name: take.count(name, 1)),
     _Option("schema", "ddl", _schema),
     _Option("parse", "parse", _type),
@@ -331,11 +354,11 @@ _READ = (
     _Option("badRecordsTopic", "bad_records_topic"),
     _Option("rescuedDataColumn", "rescued"),
     _Option("failOnDataLoss", "fail_on_data_loss", Taker.flag),
-    _Option("abandon_after", "abandon_after", _abandoning),
-    _Option("orderBy", "order_by"),
-    _Option("poisonAfter", "poison_after", Taker.count),
+    _Option("abandon_after", "abandon_after", _abandoning, STREAMS),
+    _Option("orderBy", "order_by", _value, (QUEUE_MODE,)),
+    _Option("poisonAfter", "poison_after", Taker.count, (QUEUE_MODE,)),
     _Option("poisonBlame", "poison_blame", Taker.flag),
-    _Option("onLostCheckpoint", "continue_lost", lambda take, name: take.word(name, "fail", "continue") == "continue"),
+    _Option("onLostCheckpoint", "continue_lost", _continuing, (QUEUE_MODE,)),
     _Option("beside", "beside", lambda take, name: tuple(one for one in str(take.text(name)).split(",") if one)),
     _Option("pipeline", "pipeline"),
     _Option("direct", "direct", _direct),
@@ -386,20 +409,8 @@ _APART = (
         "option maxTriggerDelay goes with minRowsPerTrigger, which says for what a batch waits",
     ),
     _Apart(
-        lambda one: one.mode == "changes" and one.min_rows is not None,
-        "option minRowsPerTrigger: mode changes has no rows until it has compared, and waits for none",
-    ),
-    _Apart(
-        lambda one: one.view is not None and (one.starting is not None or one.ending is not None),
-        "view {one.view!r} has no past: startingBookmark and endingBookmark go with a topic",
-    ),
-    _Apart(
         lambda one: one.read_from == "followers" and "," not in one.where.url.partition("?")[0],
         "option readFrom is followers, and the url names one server: name all of the cluster, as in penstock://a,b,c",
-    ),
-    _Apart(
-        lambda one: not one.log and (one.starting_lsn is not None or one.ending_lsn is not None),
-        "options startingLsn and endingLsn go with log = true; use startingBookmark for a topic",
     ),
 )
 
@@ -422,6 +433,13 @@ def read_options(given: Mapping[str, str], patience_s: float = DEFAULT_PATIENCE_
         if row.broken(options):
             raise InvalidArgument(row.why.format(one=options))
     return options
+
+
+def refuse_idle(options: ReadOptions, read: str) -> None:
+    """InvalidArgument for an option that says nothing in such a read, where who gave it believes that it does."""
+    for option in _READ:
+        if option.name in options.given and read not in option.of:
+            raise InvalidArgument(f"option {option.name} has no effect in {read}: it is for {' and '.join(option.of)}")
 
 
 def _source(take: Taker, values: Mapping[str, Any]) -> dict[str, str]:

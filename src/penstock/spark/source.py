@@ -14,7 +14,7 @@ from pyspark.sql.datasource import DataSource
 
 from penstock.errors import InvalidArgument, NotFound
 from penstock.spark.executor import spare_modules
-from penstock.spark.options import PATTERN_LETTERS, ReadOptions, read_options
+from penstock.spark.options import LOG, PATTERN_LETTERS, QUEUE, TOPIC, VIEW, ReadOptions, read_options, refuse_idle
 from penstock.spark.remote import BATCH_PATIENCE_S
 from penstock.spark.sink import write_options
 
@@ -70,8 +70,7 @@ class PenstockSource(DataSource):  # type: ignore[misc]  # pyspark is untyped he
             raise InvalidArgument(
                 f"mode {options.mode} is for streams; a batch read of a queue looks at what waits and takes nothing"
             )
-        if options.stream is not None and options.queue is not None:
-            raise InvalidArgument("option stream is for streams; a batch read needs no name")
+        refuse_idle(options, LOG if options.log else VIEW if options.view else QUEUE if options.queue else TOPIC)
         return SnapshotReader(options, self._layout(options, schema))
 
     def streamReader(self, schema: Any) -> StreamReader:  # noqa: N802 - Spark's name
@@ -95,7 +94,9 @@ class PenstockSource(DataSource):  # type: ignore[misc]  # pyspark is untyped he
         options = replace(options, mode=mode)
         readers = {"queue": QueueStreamReader, "changes": ChangesStreamReader, "log": LogStreamReader}
         made: type[StreamReader] = readers[mode]
-        return made(options, self._layout(options, schema))
+        reader = made(options, self._layout(options, schema))
+        refuse_idle(options, f"a stream in mode {mode}")
+        return reader
 
     def writer(self, schema: Any, overwrite: bool) -> BatchWriter:
         """A batch write: all its rows become visible at once."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import traceback
+
 import pytest
 
 from penstock import errors, expr
@@ -72,6 +74,12 @@ def test_the_caret_stands_under_the_offending_character() -> None:
     with pytest.raises(errors.ExpressionError) as caught:
         expr.compile_filter("/a = 1 AND\n  /b ~ 2 AND\n/c = 3")
     assert caught.value.pointed().splitlines()[1:] == ["    /b ~ 2 AND", "       ^"]
+
+
+def test_a_traceback_shows_the_expression() -> None:
+    with pytest.raises(errors.ExpressionError) as caught:
+        expr.compile_filter("/n >")
+    assert traceback.format_exception_only(caught.value)[1:] == ["  /n >\n", "      ^\n"]
 
 
 @pytest.mark.parametrize(

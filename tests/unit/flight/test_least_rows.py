@@ -137,7 +137,6 @@ def test_a_batch_that_is_full_waits_for_nothing(
         ({"minRowsPerTrigger": 5, "maxRowsPerTrigger": 4}, "is 5, and a batch has 4 messages at most"),
         ({"maxTriggerDelay": "5m"}, "goes with minRowsPerTrigger"),
         ({"minRowsPerTrigger": 5, "maxTriggerDelay": "soon"}, "option maxTriggerDelay: "),
-        ({"minRowsPerTrigger": 5, "mode": "changes"}, "mode changes"),
     ],
 )
 def test_options_that_say_nothing(options: dict[str, object], told: str) -> None:

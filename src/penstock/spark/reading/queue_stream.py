@@ -60,12 +60,6 @@ class QueueStreamReader(LimitedStreamReader):
                 "option filter: in mode queue the queue's own filter decides, because what a stream takes it also "
                 "settles; set it on the queue, or filter the rows in Spark"
             )
-        if options.starting is not None or options.ending is not None:
-            raise InvalidArgument("mode queue takes what the queue holds: bookmarks and offsets go with mode log")
-        if options.order_by is not None:
-            from penstock.expr import compile_value
-
-            compile_value(options.order_by)  # a mistake is told now and once, not by every task
         self._known = dict[int, Planned]()  # the newest batch
         self._elsewhere = False  # a query without a checkpoint reads a stream that has moved on
 
@@ -197,8 +191,6 @@ class ChangesStreamReader(LimitedStreamReader):
         super().__init__(options, layout)
         if options.queue is None:
             raise InvalidArgument("mode changes is of a queue: name it with option queue")
-        if options.filter is not None or options.starting is not None or options.ending is not None:
-            raise InvalidArgument("mode changes takes neither filter nor bookmark: it is about all that is available")
         self._target: int | None = None  # AvailableNow: rounds that are left
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name

@@ -172,11 +172,6 @@ class LogStreamReader(StreamReader):
         super().__init__(options, layout)
         if options.topic is None:
             raise InvalidArgument("mode log reads a topic: name the topic, or read the queue in mode queue")
-        if options.ending is not None:
-            raise InvalidArgument(
-                "endingBookmark is for batch reads: a stream goes on, and ends with what there is under "
-                "trigger(availableNow=True)"
-            )
         self._found: Answer | None = None  # the newest range
         self._told = False  # that something was lost
         self._counted = 0.0  # when the server was asked for the backlog

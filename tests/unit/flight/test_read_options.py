@@ -1,0 +1,81 @@
+"""Options of Spark's source that say nothing in a read are refused: rows that they should have left out would come."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.errors import ExpressionError, InvalidArgument
+from penstock.spark.options import (
+    CHANGES_MODE,
+    LOG,
+    LOG_MODE,
+    QUEUE,
+    QUEUE_MODE,
+    READS,
+    STREAMS,
+    TOPIC,
+    VIEW,
+    read_options,
+    refuse_idle,
+)
+from penstock.spark.source import PenstockSource
+
+READ_AS = {
+    TOPIC: {"topic": "t"},
+    QUEUE: {"queue": "q"},
+    VIEW: {"view": "v"},
+    LOG: {"log": "true"},
+    LOG_MODE: {"topic": "t", "stream": "s"},
+    QUEUE_MODE: {"queue": "q", "stream": "s"},
+    CHANGES_MODE: {"queue": "q", "stream": "s", "mode": "changes"},
+}
+"""Each read, as its options say it."""
+
+SAID = {
+    "exchange": ("x", (TOPIC, VIEW, LOG_MODE)),
+    "states": ("leased", (QUEUE,)),
+    "startingLsn": ("5", (LOG,)),
+    "endingLsn": ("5", (LOG,)),
+    "startingBookmark": ("EPOCH", (TOPIC, LOG_MODE)),
+    "startingOffsets": ("earliest", (TOPIC, LOG_MODE)),
+    "startingTimestamp": ("2026-11-20", (TOPIC, LOG_MODE)),
+    "endingBookmark": ("NOW", (TOPIC,)),
+    "endingOffsets": ("latest", (TOPIC,)),
+    "filter": ("/id > 1", (TOPIC, QUEUE, VIEW, LOG_MODE)),
+    "maxRowsPerTrigger": ("5", STREAMS),
+    "maxBytesPerTrigger": ("5", STREAMS),
+    "minRowsPerTrigger": ("5", (LOG_MODE, QUEUE_MODE)),
+    "abandon_after": ("7d", STREAMS),
+    "orderBy": ("/id", (QUEUE_MODE,)),
+    "poisonAfter": ("3", (QUEUE_MODE,)),
+    "onLostCheckpoint": ("continue", (QUEUE_MODE,)),
+    "minPartitions": ("2", READS),
+    "failOnDataLoss": ("false", READS),
+    "direct": ("false", READS),
+}
+"""A value of each option, and the reads in which the pages say what it does."""
+
+
+@pytest.mark.parametrize("name", SAID)
+def test_an_option_is_refused_where_nothing_reads_it(name: str) -> None:
+    value, said = SAID[name]
+    for read, given in READ_AS.items():
+        options = read_options(given | {name: value})
+        if read in said:
+            refuse_idle(options, read)
+        else:
+            with pytest.raises(InvalidArgument, match=f"option {name} has no effect in {read}: it is for {said[0]}"):
+                refuse_idle(options, read)
+
+
+@pytest.mark.parametrize("read", [TOPIC, QUEUE, VIEW, LOG])
+def test_a_batch_read_asks_no_server_before_it_says_so(read: str) -> None:
+    given = READ_AS[read] | {"poisonAfter": "3", "url": "penstock://127.0.0.1:1"}
+    with pytest.raises(InvalidArgument, match=f"option poisonAfter has no effect in {read}"):
+        PenstockSource(given).reader(None)
+
+
+@pytest.mark.parametrize(("name", "read"), [("filter", TOPIC), ("orderBy", QUEUE_MODE)])
+def test_an_expression_that_is_none_is_told_by_the_name_of_its_option(name: str, read: str) -> None:
+    with pytest.raises(ExpressionError, match=f"^option {name}, '/id [+]' at character 6: the expression ends"):
+        read_options(READ_AS[read] | {name: "/id +"})
