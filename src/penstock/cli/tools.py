@@ -54,7 +54,7 @@ def expr(
     from penstock.records.entries import Topic
     from penstock.testing import evaluate
 
-    bodies = list(_bodies(message or ["{}"]))
+    bodies = list(_bodies(message, expression)) if message else [b"{}"]
     exchange, slash, key = (topic or "").partition("/")
     where = Topic("/", exchange, key) if slash and exchange else Topic("/", "", topic or "")
     values = evaluate(expression, bodies, backend, topics=None if topic is None else where)
@@ -65,15 +65,26 @@ def expr(
             write(as_text(value))
 
 
-def _bodies(messages: Sequence[str]) -> Iterator[bytes]:
-    """What was given as JSON bodies, `-` as the lines of standard input.  InvalidArgument for what is no JSON."""
-    import orjson
+def _bodies(messages: Sequence[str], expression: str) -> Iterator[bytes]:
+    """What was given as bodies, `-` as the lines of standard input.
+
+    InvalidArgument for one that is not of the type that the expression reads: it would find no fields in it.
+    """
+    from penstock.expr import compile_value
+    from penstock.expr.bodies import body_type
+    from penstock.records.message_types import FIELDLESS
+    from penstock.records.properties import EMPTY
+
+    asked = compile_value(expression)
+    kind = body_type(asked.message_type)
+    looked_into = "body" in asked.needs and kind.name not in FIELDLESS
 
     def checked(body: bytes, what: str) -> bytes:
-        try:
-            orjson.loads(body)
-        except orjson.JSONDecodeError as error:
-            raise InvalidArgument(f"{what} is no JSON: {error}") from None
+        if looked_into:
+            try:
+                kind.read(kind.one_whole(body, EMPTY))
+            except ValueError as error:
+                raise InvalidArgument(f"{what} is no {kind.title}: {error}") from None
         return body
 
     for text in messages:

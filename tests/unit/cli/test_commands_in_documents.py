@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,8 @@ import typer
 
 from penstock.cli import main as tree
 from penstock.errors import PenstockError
+
+Run = Callable[..., tuple[int, str, str]]
 
 ROOT = Path(__file__).resolve().parents[3]
 DOCUMENTS = [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md"]
@@ -83,6 +85,18 @@ def mistake(words: list[str]) -> str:
 def test_the_commands_of_a_document_are_commands(page: Path) -> None:
     wrong = {" ".join(words): why for words in written(page.read_text()) if (why := mistake(words))}
     assert not wrong
+
+
+SHOWN = [
+    found
+    for page in DOCUMENTS
+    for found in re.findall(r"^penstock expr (.*?) +# ([A-Z]+|-?\d+)$", page.read_text(), re.MULTILINE)
+]
+
+
+@pytest.mark.parametrize(("words", "value"), SHOWN)
+def test_an_expression_of_a_document_gives_what_is_written_behind_it(words: str, value: str, run: Run) -> None:
+    assert run("expr", *shlex.split(words)) == (0, f"{value}\n", "")
 
 
 @pytest.mark.parametrize(

@@ -130,12 +130,29 @@ def test_a_tag_that_gives_no_right_is_told(run: Run, url: str) -> None:
     )
 
 
-@pytest.mark.parametrize("body", ['{"x":9', "abc", "", '{"x": NaN}'])
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [("JSON", '{"x":9'), ("JSON", "abc"), ("JSON", ""), ("JSON", '{"x": NaN}'), ("XML", "<x>"), ("NVFIX", "x")],
+)
 @pytest.mark.parametrize("backend", ["python", "arrow"])
-def test_a_body_that_is_no_json_is_no_null(body: str, backend: str, run: Run) -> None:
-    status, out, err = run("expr", "/x", "--message", '{"x": 1}', "--message", body, "--backend", backend)
+def test_a_body_that_is_none_of_its_type_is_no_null(kind: str, body: str, backend: str, run: Run) -> None:
+    expression = "/x" if kind == "JSON" else f"[{kind.lower()}] /x"
+    status, out, err = run("expr", expression, "--message", body, "--backend", backend)
     assert (status, out) == (2, "")
-    assert f"penstock: --message {body!r} is no JSON: " in err
+    assert f"penstock: --message {body!r} is no {kind}: " in err
+
+
+@pytest.mark.parametrize(
+    ("expression", "body", "value"),
+    [
+        ("[xml] /order/@id = 7", '<order id="7"/>', "TRUE"),
+        ("MESSAGE_SIZE()", "ab", "2"),
+        ("[binary] /x", "ab", "NULL"),
+        ("/x", "[1]", "NULL"),
+    ],
+)
+def test_a_body_of_its_type_is_read(expression: str, body: str, value: str, run: Run) -> None:
+    assert run("expr", expression, "--message", body) == (0, f"{value}\n", "")
 
 
 def test_a_line_that_is_no_json_is_told_by_its_number(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
