@@ -344,11 +344,22 @@ def test_sorting_choosing_and_paging(client: Client) -> None:
     assert [one["name"] for one in client.get("/api/queues?name=^j&use_regex=true").json()] == ["jobs"]
 
 
-@pytest.mark.parametrize("query", ["page=0", "page=x", "page=9", "page=1&page_size=501", "name=(&use_regex=true"])
-def test_a_query_that_cannot_be_used_is_400(client: Client, query: str) -> None:
+@pytest.mark.parametrize(
+    ("query", "reason"),
+    [
+        ("page=0", "page is '0', not a whole number from 1 to 1000000000"),
+        ("page=x", "page is 'x', not a whole number"),
+        ("page=9", "page 9 is beyond the last one, 1"),
+        ("page=1&page_size=501", "page_size is '501', not a whole number from 1 to 500"),
+        ("name=(&use_regex=true", "name '(' is no regular expression that RE2 reads: missing )"),
+        (f"name={'n' * 257}", "name has 257 characters, 256 are allowed"),
+    ],
+)
+def test_a_query_that_cannot_be_used_is_400(client: Client, query: str, reason: str) -> None:
     answer = client.get(f"/api/queues?{query}")
     assert answer.status_code == 400
     assert answer.json()["error"] == "bad_request"
+    assert answer.json()["reason"].startswith(reason)
 
 
 def test_overview_and_whoami(client: Client) -> None:

@@ -227,7 +227,7 @@ def _named(items: Sequence[Mapping[str, object]], query: Mapping[str, str]) -> S
     if not wanted:
         return items
     if len(wanted) > NAME_LIMIT:
-        raise BadQuery(f"name is longer than {NAME_LIMIT} characters")
+        raise BadQuery(f"name has {len(wanted)} characters, {NAME_LIMIT} are allowed")
     if query.get("use_regex", "").lower() == "true":
         found = name_search(wanted)
         return [item for item in items if found(str(item.get("name", "")))]
@@ -286,5 +286,5 @@ def _order(value: object) -> tuple[int, float, str]:
 
 def _count(text: str, what: str, highest: int) -> int:
     if not (text.isascii() and text.isdigit() and len(text) < 12 and 1 <= int(text) <= highest):
-        raise BadQuery(f"{what} is a whole number from 1 to {highest}")
+        raise BadQuery(f"{what} is {shown(text)}, not a whole number from 1 to {highest}")
     return int(text)
