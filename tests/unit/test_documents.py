@@ -15,6 +15,7 @@ import pytest
 from penstock.cli.main import FILES
 from penstock.config.load import load_text
 from penstock.records.kinds import LAZY, SYNCED, Kind
+from penstock.server.http import metrics
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = sorted(str(one.relative_to(ROOT)) for one in (*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")))
@@ -88,6 +89,14 @@ def test_every_guide_is_in_the_index() -> None:
 def test_settings_in_a_document_are_settings(document: str) -> None:
     for block in re.findall(r"^```toml\n(.*?)^```", (ROOT / document).read_text(), re.MULTILINE | re.DOTALL):
         load_text(block, source=document)
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_counters_in_a_document_are_named_as_they_are_shown(document: str) -> None:
+    kinds = [one for one in vars(metrics).values() if isinstance(one, metrics.Things)]
+    counters = {one.name for kind in kinds for one in kind.families([], per_object=True) if one.counter}
+    named = set(re.findall(r"\b(?:penstock|rabbitmq)_\w+", (ROOT / document).read_text()))
+    assert {f"{name}_total" for name in named & counters} == set()
 
 
 def test_the_page_of_settings_is_what_the_code_says() -> None:
