@@ -216,6 +216,7 @@ class Engine(Runtime):
             return
         if self.rooms.lines:
             self.rooms.look()
+        self.turns.number += 1
         for decide in self.before_turn:
             decide()
         core, faults = self.core, self.faults

@@ -670,29 +670,3 @@ def test_what_was_acknowledged_does_not_go_back_when_the_link_breaks_at_once(
     life.run()
     queue = life.core.queue("/", "q")
     assert queue.leased == queue.ready == 0
-
-
-def test_many_methods_in_one_read_are_acted_on_in_order_and_others_come_between(
-    life: Life, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(incoming, "METHODS_MOST", 3)
-    client, other = life.client(), life.client()
-    methods = [m.QueueDeclare(queue=f"many{n}", durable=True) for n in range(10)]
-    client.send(b"".join(frame(METHOD, 1, method.encode()) for method in methods))
-    assert len(life.core.queues()) < 11
-    other.publish("q", b"between")
-    assert len(life.core.queues()) < 11
-    life.run()
-    assert life.ready("q") == 1
-    answers = [one for one in client.take_all() if isinstance(one, m.QueueDeclareOk)]
-    assert [answer.queue for answer in answers] == [method.queue for method in methods]
-
-
-def test_what_came_before_the_end_of_a_connection_counts(life: Life, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(incoming, "METHODS_MOST", 3)
-    client = life.client()
-    methods = [m.QueueDeclare(queue=f"many{n}", durable=True) for n in range(10)]
-    client.send(b"".join(frame(METHOD, 1, method.encode()) for method in methods))
-    client.lose()
-    life.run()
-    assert len(life.core.queues()) == 11

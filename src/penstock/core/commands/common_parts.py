@@ -325,7 +325,7 @@ class CoreParts:
         self.whole_after = self._out.whole_after
         self.watch_queues, self.changed_queues = self._timers.watch, self._timers.changed
         self.declare_exchange, self.delete_exchange = self._admin.declare_exchange, self._admin.delete_exchange
-        self.unbind = self._admin.unbind
+        self.unbind, self.reach, self.dear = self._admin.unbind, self._publisher.reach, self._publisher.dear
         self.queue, self.find_queue = self._admin.queue, self._admin.queues.find
         self.queues_of_route = self._interning.queues_of
         self.transactions: int = 0  # committed by this process

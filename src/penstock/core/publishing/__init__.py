@@ -74,6 +74,7 @@ class Publisher:
         self.publishers = Publishers(outbox)
         self.keyed: Keyed | None = None  # once there are SOW topics
         self._rows = RowRouter(router, interning, self.traits)
+        self.reach, self.dear = self._rows.reach, self._rows.dear
         self._admission = Admission(outbox)
         self._burying = False
         self._mourning: list[tuple[Queue, Publishes, Sequence[int], bool]] = []  # refused; the server's own rows or not

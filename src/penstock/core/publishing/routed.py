@@ -209,6 +209,9 @@ def _told(published: Published, rows: Sequence[int], bans: Mapping[int, Sequence
     return replace(told, unroutable=left, repeats=[*told.repeats, *repeats])
 
 
+FEW = 32
+"""As many queues and their filters may take each message of a topic, and it is not dear."""
+
 PLANS_KEPT = 4096
 """Plans of single headers that are remembered under one topology."""
 
@@ -294,6 +297,18 @@ class RowRouter:
             return plan
         plan = topic.plan = self._router.plan(topic.vhost, topic.exchange, (topic.name, *topic.blind), None)
         return plan
+
+    def reach(self, topic: Topic, header: bytes) -> int:
+        """How many queues and filters a message comes to; its way is found, and a publish need not do that."""
+        plan, carbon = self.plan(topic), b"CC" in header and bool(self._traits[header].keys)
+        if plan.by_headers or carbon:
+            plan = self._special_plan(topic, header, carbon)
+        return len(plan.queues) + len(plan.filters)
+
+    def dear(self, topic: Topic) -> bool:
+        """Whether each message of a topic has a way of its own, or comes to many queues or filters."""
+        plan = self.plan(topic)
+        return plan.by_headers or len(plan.filters) > FEW
 
     def route_of(self, plan: Plan) -> int:
         """The interned id of the plan's queues; NO_ROUTE when it has none, or when the table of routes is full."""

@@ -117,7 +117,7 @@ class Connection(Session):
         intake, gathering = self.intake, self._gathering
         if not gathering.begun:
             gathering.begin()
-        if gathering.version != intake.topology or len(header) + len(body) > gathering.most:
+        if gathering.version != intake.light or len(header) + len(body) > gathering.most:
             return False
         gathering.publish(intake, channel, target, topic, header, body, mode)
         return True
@@ -148,10 +148,13 @@ class Connection(Session):
             return False
         if isinstance(event, events.MethodReceived):
             self._method(event)
-            self.incoming.count_method()
         else:
             self._other(event)
         return False
+
+    def decide(self) -> None:
+        """What it has brought and left to be decided with that of others is decided."""
+        self._gathering.decide()
 
     def _unconfirmed(self) -> int:
         return sum(channel.unconfirmed for channel in self.channels.values())
@@ -417,8 +420,11 @@ class Connection(Session):
 
     def connection_lost(self) -> None:
         """The link is gone; leases return, exclusive queues end."""
-        self.engine.faults.run(self.incoming.end, self)
-        if not self.closed:
+        if self.incoming.end(self.connection_lost):
+            if not self.outgoing.blocked:
+                self.engine.faults.run(self._pause, self)
+            self.outgoing.end()
+        elif not self.closed:
             self.closed = True
             self.outgoing.end()
             self.count_begun()

@@ -137,7 +137,7 @@ class Entitled:
     ) -> None:
         intake = self._intake
         if bad:
-            intake.take(channel, run.part(0, bad), judged)
+            intake.take(channel, run.part(0, bad), judged or {})  # at once, for the channel is closed behind them
         self._session.fail_channel(run.channel, error, methods.BasicPublish)
 
 

@@ -164,7 +164,7 @@ class Holding:
             return
         incoming = session.incoming
         line.going = True
-        tried = True
+        tried, waited = True, incoming.holding
         while line.events and tried and not incoming.holding:
             first, left = line.events.popleft(), len(line.events)
             self._weigh(held, line, -weight(first))
@@ -173,10 +173,13 @@ class Holding:
         line.going = False
         if held.lines.get(line.channel) is not line:
             pass  # the channel is over
-        elif line.events and tried:  # the first is being judged off the loop: what is behind it comes after that
+        elif line.events and tried:  # it waits for something else, as a whole or from where it has come to
             self._weigh(held, line, -line.waiting)
             del held.lines[line.channel]
-            incoming.put_back(line.events)
+            if waited:
+                incoming.put_back(line.events)
+            else:
+                incoming.keep(line.events)
         elif not line.events:
             del held.lines[line.channel]
         self.settle(session)

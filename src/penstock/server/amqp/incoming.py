@@ -1,7 +1,8 @@
 """Events from one AMQP peer in their order, and whether its link is read.
 
-Events wait while messages before them are judged off the loop, or while the others have their turn; reading pauses for
-that, for a running commit, and for room for bodies.  It does not know what an event means.
+Events wait while messages before them are judged off the loop, or, when those before them took long, while the others
+have their turn; reading pauses for that, for a running commit, and for room for bodies.  It does not know what an event
+means.
 
 Whose memory bodies take that have begun and not ended, and who may go on with his: a header announces how long a body
 will be.  So much is set aside before it comes, for what has begun must be able to end: a connection for whose first
@@ -38,8 +39,8 @@ if TYPE_CHECKING:
     from penstock.server.engine import Engine
 
 
-METHODS_MOST = 128
-"""Methods of one read that are acted on in one turn; a declare takes 60 microseconds."""
+UNTIMED = 4
+"""Events between two looks at the clock: small ones are most, and a look costs a twentieth of one."""
 
 PACED_READ = 16 * 1024
 """Reads shorter than this come from a publisher that sends one message a call: pacing them saves a third of the CPU."""
@@ -48,8 +49,9 @@ PACED_UNCONFIRMED = 32
 """Only publishers that pipeline at least this many are paced; one that waits for each confirm never is."""
 
 
-HELD, BEGUN = 1, 2
-"""Why a connection is not read until it is told so: publishes of it are held, memory is wanted for its bodies."""
+HELD, BEGUN, LOST = 1, 2, 4
+"""Why a connection is not read until it is told so: publishes of it are held, memory is wanted for its bodies; or ever,
+for its link is gone."""
 
 
 class Actor(Protocol):
@@ -64,6 +66,10 @@ class Actor(Protocol):
 
     def acted(self) -> None:
         """Events were acted on outside a read: see that the answers leave."""
+        ...
+
+    def decide(self) -> None:
+        """What it has brought and left to be decided with that of others is decided."""
         ...
 
 
@@ -82,6 +88,8 @@ class _Gone:
 
     def acted(self) -> None: ...
 
+    def decide(self) -> None: ...
+
 
 _GONE = _Gone()
 
@@ -90,8 +98,8 @@ class Incoming:
     """What one connection brings."""
 
     __slots__ = (
-        "_actor", "_breathing", "_link", "_methods", "_runtime", "held", "paused", "reads", "received",
-        "received_at", "stops",
+        "_actor", "_breathing", "_link", "_runtime", "_turn", "_turns", "_until", "_untimed", "held", "paused", "reads",
+        "received", "received_at", "stops",
     )  # fmt: skip
 
     def __init__(self, runtime: Runtime, link: Link, actor: Actor) -> None:
@@ -102,9 +110,12 @@ class Incoming:
         self._runtime = runtime
         self._link = link
         self._actor = actor
-        self.held: deque[events.Event] | None = None  # what came while messages are being judged
-        self._methods = 0  # since the others had their turn
-        self._breathing = False  # held for that reason
+        self._turns = runtime.turns
+        self._turn = -1  # number of the last turn in which something of it was acted on
+        self._until = 0  # when its time in that was over
+        self._untimed = 0  # events since it was looked whether it is
+        self.held: deque[events.Event] | None = None  # what came while it waits
+        self._breathing = False  # it waits for the others' turn
 
     @property
     def asker(self) -> Asker | None:
@@ -115,37 +126,51 @@ class Incoming:
         now = self.received_at = self._runtime.clock.mono()
         self.received += size
         self.reads += 1
-        self._methods = 0
         return now
 
     def take(self, some: Iterable[events.Event]) -> bool:
         """Act on events, or keep them; whether messages were acted on."""
         published = False
         for event in some:
-            if self.held is not None:
-                self.held.append(event)
+            if self.held is not None or self._late():
+                self.keep((event,))
             else:
                 published = self._actor.act(event) or published
         return published
 
-    def count_method(self) -> None:
-        """A method was acted on.  After many of one read the others have their turn before the next of them."""
-        self._methods += 1
-        if self._methods >= METHODS_MOST and self.held is None and not self._actor.closing:
+    def _late(self) -> bool:
+        """Whether the others have their turn before one more event; then it waits for that."""
+        turns = self._turns
+        if self._turn != turns.number:
+            self._turn, self._until, self._untimed = turns.number, turns.mine(), 0
+            return False
+        self._untimed += 1
+        if self._untimed < UNTIMED:
+            return False
+        self._untimed = 0
+        return not self._actor.closing and turns.over(self._until) and self.breathe()
+
+    def breathe(self) -> bool:
+        """Have what comes next wait until the others have had their turn; whether it waits: it may be over."""
+        self._actor.decide()
+        if self._actor.closing:
+            return False
+        if self.held is None:
             self._breathing = True
             self.hold()
-            self._runtime.call_soon(self._breathed)
+            self._turns.wait(self._breathed)
+        return True
 
     def _breathed(self) -> None:
         if self._breathing:
             self._breathing = False
-            self._methods = 0
+            self._turn = -1
             self.go_on(_nothing)
 
     # -- events that wait
 
     def hold(self) -> None:
-        """Act on nothing more and read nothing more until `go_on`: messages of this connection are being judged."""
+        """Act on nothing more and read nothing more until `go_on`."""
         if self.held is None:
             self.held = deque()
         if not self.paused:
@@ -161,8 +186,8 @@ class Incoming:
         self._act_on(held)
         if self.held is None:
             self.resume()
-        else:  # the next of them has to be judged, too
-            self.held.extend(held)
+        else:  # the next of them has to wait, too
+            self.keep(held)
         self._actor.acted()
 
     def _released(self) -> deque[events.Event] | None:
@@ -179,6 +204,11 @@ class Incoming:
         assert self.held is not None
         self.held.extendleft(reversed(some))
 
+    def keep(self, some: Iterable[events.Event]) -> None:
+        """Have these wait for `go_on`, behind what waits for it already."""
+        assert self.held is not None
+        self.held.extend(some)
+
     def act_last(self, event: events.Event) -> None:
         """Act on an event that was kept back elsewhere, after all that waits."""
         if self.held is not None:
@@ -187,14 +217,20 @@ class Incoming:
             self._actor.act(event)
 
     def _act_on(self, waiting: deque[events.Event]) -> None:
-        """Act on these until something has to be judged; leaves what has to wait for that."""
-        while waiting and self.held is None:
+        """Act on these until something has to wait; leaves what is behind that."""
+        while waiting and self.held is None and not self._late():
             self._actor.act(waiting.popleft())
 
-    def end(self) -> None:
-        """The link is gone; what came before the end counts, but for what is being judged."""
-        while self._breathing and not self._actor.closed and not self._actor.closing:
-            self._breathed()
+    def end(self, again: Callable[[], None]) -> bool:
+        """The link is gone: whether what came before that is still acted on; then `again` asks that again, later.
+
+        It counts, but for what is being judged.
+        """
+        if not self._breathing or self._actor.closed or self._actor.closing:
+            return False
+        self.stops |= LOST
+        self._turns.wait(again)
+        return True
 
     def part(self) -> None:
         """The connection is over, and is not held by what comes late."""

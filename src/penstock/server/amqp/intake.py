@@ -4,13 +4,16 @@ A run is what one read brought for one channel.  Topics are interned once for ea
 What cannot be taken now because the disk is full is nacked on a confirming channel, and held by the door's alarm on
 another, since nobody would learn that it was refused.  What a queue holds up that is full waits for room in it, on any
 channel, and with it all that the channel publishes behind it.
+
+Where a message goes is found once a topic, or each time where its header has a say in it.  That may take long, and it
+may be to very many queues: such messages are taken by turns (`server.base.turns`), and what is behind them waits.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from penstock.errors import InvalidArgument, PreconditionFailed, ProtocolError, Refused
 from penstock.records.entries import Publishes, Topic
@@ -41,12 +44,16 @@ UNHEARD = (*CLOSING, InvalidArgument)
 """The same where nobody would hear of a negative confirm: a message without the key of its topic."""
 
 
+PAIRS_MOST = 65_536
+"""Pairs of a topic, or of a header that has a say in it, and a queue that are decided together, about."""
+
+
 class Intake:
     """Takes the publishes of a session."""
 
     __slots__ = (
-        "_judge", "_targets", "acked", "core", "counters", "gathered", "gathering", "machine", "publishers",
-        "session", "topology",
+        "_judge", "_targets", "acked", "core", "counters", "gathered", "gathering", "light", "machine",
+        "publishers", "session", "topology", "turns",
     )  # fmt: skip
 
     def __init__(self, session: Session, publishers: Publishers) -> None:
@@ -58,7 +65,9 @@ class Intake:
         self.counters = session.counters
         self.gathered = 0  # the number of the last batch that has messages of this connection
         self.acked = 0  # the number of the last one behind whose messages it acknowledges
+        self.turns = session.engine.turns
         self.topology = -1  # the version under which the topics of targets were found
+        self.light = -1  # the same, where none of them is dear
         self._targets: list[Target] = []
         self._judge: Entitled | None = None  # where entitlements are configured
 
@@ -71,16 +80,62 @@ class Intake:
 
         judged: what content filters are known to say of its rows.
         """
-        self._take(channel, run, judged, gather=True)
+        topics = self._known(run) if judged is None else None
+        if judged is None and (topics is None or self.light < 0 or (run.plain < 0 and _asks_for_more(run))):
+            self._take_by_turns(channel, run)
+        else:
+            self._take(channel, run, judged, topics)
 
     def take_alone(self, channel: Channel, run: events.PublishRun) -> None:
         """The same at once, for what was gathered; it waits where one before it is being judged."""
         if self.session.incoming.holding:
             self.session.incoming.take([run])
             return
-        self._take(channel, run, None, gather=False)
+        self._take(channel, run, None, None, gather=False)
 
-    def _take(self, channel: Channel, run: events.PublishRun, judged: Judged | None, *, gather: bool) -> None:
+    def _known(self, run: events.PublishRun) -> Topic | list[Topic] | None:
+        """The topics of a run, where all of them were found already."""
+        if self.core.topology_version != self.topology:
+            self._forget_topics()
+        targets = run.targets
+        if not isinstance(targets, list):
+            return targets.topic
+        topics = [target.topic for target in targets]
+        return None if None in topics else cast("list[Topic]", topics)
+
+    def _take_by_turns(self, channel: Channel, run: events.PublishRun) -> None:
+        """Take what may be dear: as much as there is time for in this turn, and the rest in others."""
+        start, size, incoming = 0, len(run.bodies), self.session.incoming
+        while start < size and channel.open and not self.session.closing:
+            if self.turns.used_up:
+                incoming.breathe()
+            else:
+                stop = self._reach(run, start)
+                self._take(channel, run.part(start, stop) if stop - start < size else run, None, None)
+                start = stop
+            if incoming.holding and start < size:
+                incoming.keep((run.part(start, size) if start else run,))
+                return
+
+    def _reach(self, run: events.PublishRun, start: int) -> int:
+        """Up to which row messages from `start` on are published together: as far as their ways are found in time."""
+        size, pairs = len(run.bodies), 0
+        targets = run.targets if isinstance(run.targets, list) else [run.targets] * size
+        headers = run.properties if isinstance(run.properties, list) else [run.properties] * size
+        each = list(zip(targets, headers, strict=True))[start:]
+        for place, one in enumerate(dict.fromkeys(each)):
+            if pairs > PAIRS_MOST or (place and self.turns.used_up):
+                return start + each.index(one)
+            try:
+                pairs += self.core.reach(self.topic_of(one[0]), one[1])
+            except Refused:
+                return start + each.index(one) + 1  # whoever takes it says so
+        return size
+
+    def _take(
+        self, channel: Channel, run: events.PublishRun, judged: Judged | None, topics: Topic | list[Topic] | None, *,
+        gather: bool = True,
+    ) -> None:  # fmt: skip
         if not channel.open or self.session.closing:
             return
         if run.plain < 0 and (wrong := self._wrong_header(channel, run)) is not None:
@@ -88,11 +143,12 @@ class Intake:
             return
         if self.session.rights is not None and not self._entitled(self.session.rights).allows(channel, run, judged):
             return
-        try:
-            topics = self._topics_of(run.targets)
-        except Refused as refusal:
-            self._publish_known_part(channel, run, refusal)
-            return
+        if topics is None:
+            try:
+                topics = self._topics_of(run.targets)
+            except Refused as refusal:
+                self._publish_known_part(channel, run, refusal)
+                return
         if not (gather and self._waits(channel, run, topics, judged)):
             self._store(channel, run, topics, judged)
 
@@ -125,7 +181,7 @@ class Intake:
             gathering.begin()
         some = run.properties
         header = len(some) if isinstance(some, bytes) else max(map(len, some))
-        if header + max(map(len, run.bodies)) > gathering.most or gathering.version != self.topology:
+        if header + max(map(len, run.bodies)) > gathering.most or gathering.version != self.light:
             return False
         for row, body in enumerate(run.bodies):
             topic = topics[row] if isinstance(topics, list) else topics
@@ -168,7 +224,7 @@ class Intake:
     ) -> None:
         """Publish the rows before it, then close the channel for it."""
         if row and isinstance(run.properties, list):  # with one header for all the first is wrong already
-            self.take(channel, run.part(0, row), judged)
+            self._take(channel, run.part(0, row), judged, None)
         self.session.fail_channel(run.channel, why, methods.BasicPublish)
 
     def topic_of(self, target: Target) -> Topic:
@@ -182,7 +238,7 @@ class Intake:
         while good < len(targets) and targets[good].topic is not None:
             good += 1
         if isinstance(run.targets, list) and good:
-            self.take(channel, run.part(0, good))
+            self._take(channel, run.part(0, good), None, None)
         self.session.fail_channel(run.channel, refusal, methods.BasicPublish)
 
     def _resolve(self, target: Target) -> Topic:
@@ -190,13 +246,15 @@ class Intake:
         topic = self.core.topic(self.session.vhost, target.exchange, target.key)
         target.topic = topic
         self._targets.append(target)
+        if self.core.dear(topic):
+            self.light = -1
         return topic
 
     def _forget_topics(self) -> None:
         for target in self._targets:
             target.topic = None
         self._targets.clear()
-        self.topology = self.core.topology_version
+        self.light = self.topology = self.core.topology_version
 
     def _store(
         self, channel: Channel, run: events.PublishRun, topics: Topic | list[Topic], judged: Judged | None
@@ -321,3 +379,9 @@ class Intake:
             else:
                 self.machine.confirm(channel.number, sequence)
         self.session.outgoing.take_machine_output()
+
+
+def _asks_for_more(run: events.PublishRun) -> bool:
+    """Whether a header may name more keys: then it has a say in where its message goes."""
+    some = run.properties
+    return b"CC" in (some if isinstance(some, bytes) else b"\0".join(some))

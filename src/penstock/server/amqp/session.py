@@ -355,6 +355,10 @@ class Session(ABC):
         self.outgoing.mark_dirty()
         self.engine.arm()
 
+    @abstractmethod
+    def decide(self) -> None:
+        """What it has brought and left to be decided with that of others is decided."""
+
     @property
     @abstractmethod
     def consumes(self) -> bool:

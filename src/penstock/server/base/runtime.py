@@ -21,6 +21,7 @@ from penstock.memory.loader import Loader
 from penstock.records.chunks import LSN_LIMIT, Chunk, Now, as_chunk
 from penstock.records.entries import Rows
 from penstock.server.base.faults import Faults, asker_behind
+from penstock.server.base.turns import Turns
 
 if TYPE_CHECKING:
     from penstock.core.broker import Core
@@ -90,6 +91,7 @@ class Runtime(ABC):
         self.relief = Relief(bodies, clock.mono)
         self._call_soon = call_soon
         self._at_round_end = at_round_end or call_soon
+        self.turns = Turns(clock, call_soon, self.faults.run)
         self.read_cold = read_cold
         self.past: Spread = log  # what can be read back: the log, and its archive where there is one
         self.archived: Callable[[SegmentInfo], bool] | None = (

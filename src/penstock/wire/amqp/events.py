@@ -86,10 +86,10 @@ class PublishRun:
         return self.properties[row] if isinstance(self.properties, list) else self.properties
 
     def part(self, low: int, high: int) -> PublishRun:
-        """Rows low..high-1; nothing is known of their headers."""
+        """Rows low..high-1."""
         rows = slice(low, high)
         targets, properties = rows_at(self.targets, rows), rows_at(self.properties, rows)
-        return PublishRun(self.channel, targets, properties, self.bodies[rows], self.early)
+        return PublishRun(self.channel, targets, properties, self.bodies[rows], self.early, self.plain)
 
 
 @dataclass(slots=True, eq=False)

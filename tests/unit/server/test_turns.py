@@ -1,0 +1,228 @@
+"""What one connection has a turn of the loop do is bounded by time: the others come between, and its order stays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from penstock.core.publishing import routed
+from penstock.core.topology.routing import Router
+from penstock.log.simdisk import SimDisk
+from penstock.records.properties import Properties, encode
+from penstock.server.amqp import commands, intake
+from penstock.server.amqp.incoming import UNTIMED
+from penstock.server.base.turns import TURN_US
+from penstock.wire.amqp import methods as m
+from penstock.wire.amqp.frames import METHOD
+from sim.serverkit import Client, Life, clock, frame, message
+
+MS = 1000
+MANY = 40
+
+
+@pytest.fixture(params=[False, True], ids=["here", "apart"])
+def life(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Life:
+    """A server for which it takes a millisecond to find where the messages of a topic go."""
+    life = Life(SimDisk(), clock(), apart=request.param)
+    life.declare("q")
+    client = life.client()
+    client.method(m.QueueBind(queue="q", exchange="amq.topic", routing_key="#"))
+    life.run()
+    client.lose()
+    life.run()
+    slow(life, monkeypatch, Router, "plan")
+    return life
+
+
+def slow(life: Life, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> None:
+    """Have each call take a millisecond."""
+    work = getattr(owner, name)
+
+    def slowly(*args: Any) -> Any:
+        life.clock.advance(MS)
+        return work(*args)
+
+    monkeypatch.setattr(owner, name, slowly)
+
+
+def longest(life: Life, *reads: Callable[[], None]) -> int:
+    """Do these in one turn, and all that comes of them; how long the longest turn was."""
+    turns = [0]
+
+    def timed(work: Callable[[], object]) -> None:
+        began = life.clock.mono()
+        work()
+        turns[-1] += life.clock.mono() - began
+
+    for read in reads:
+        timed(read)
+    life.engine.arm()
+    while life.jobs:
+        now, turns[len(turns) :] = list(life.jobs), [0]
+        life.jobs.clear()
+        for job in (*now, *(door.rise for door in life.doors)):
+            timed(job)
+    life.run()
+    return max(turns)
+
+
+def publishes(*keys: str, **how: Any) -> bytes:
+    """Messages to these keys of a topic exchange, whose bodies are the keys."""
+    return b"".join(message(key.encode(), key, exchange="amq.topic", **how) for key in keys)
+
+
+def read(client: Client, data: bytes) -> Callable[[], None]:
+    """What comes in one read of a socket."""
+
+    def come() -> None:
+        client.send(data)
+        if client.door is not None:
+            client.door.rise()
+
+    return come
+
+
+def test_who_brings_topics_whose_ways_are_dear_lets_others_go_between(life: Life) -> None:
+    dear, other = life.client(confirm=True), life.client()
+    keys = [f"k{n}" for n in range(MANY)]
+    took = longest(life, read(dear, publishes(*keys)), read(other, publishes("between")))
+    assert took <= TURN_US + 2 * MS
+    stored = life.contents("q")
+    place = stored.index(b"between")
+    assert place < MANY // 2
+    assert stored[:place] + stored[place + 1 :] == [key.encode() for key in keys]
+    confirms = dear.confirms()
+    assert [ok for ok, _, _ in confirms] == [True] * len(confirms)
+    assert confirms[-1][1:] == (MANY, True)
+
+
+def test_many_connections_with_one_dear_message_each_share_what_there_is_in_a_turn(life: Life) -> None:
+    clients = [life.client(confirm=True) for _ in range(MANY)]
+    took = longest(life, *(read(client, publishes(f"k{n}")) for n, client in enumerate(clients)))
+    assert took <= TURN_US + 2 * MS
+    assert life.contents("q") == [b"k%d" % n for n in range(MANY)]
+    assert [client.confirms() for client in clients] == [[(True, 1, True)]] * MANY
+
+
+def test_runs_on_several_channels_and_what_is_behind_them_keep_their_order(life: Life) -> None:
+    client = life.client(confirm=True)
+    client.channel(2, confirm=True)
+    client.take_all()
+    data = b"".join(publishes(f"k{n}", channel=1 + n % 2) for n in range(MANY))
+    declare = m.QueueDeclare(queue="q", passive=True)
+    took = longest(life, read(client, data + frame(METHOD, 1, declare.encode()) + publishes("last")))
+    assert took <= TURN_US + 2 * MS
+    assert life.contents("q") == [*(b"k%d" % n for n in range(MANY)), b"last"]
+    [answer] = [one for one in client.take_all() if isinstance(one, m.QueueDeclareOk)]
+    assert answer.message_count == MANY
+
+
+def test_headers_that_name_more_keys_are_dear_too(life: Life) -> None:
+    client, other = life.client(), life.client()
+    longest(life, read(client, publishes("k")))  # the topic is known
+    rows = [encode(Properties(delivery_mode=2, headers={"CC": [f"c{n}"]})) for n in range(MANY)]
+    data = b"".join(publishes("k", properties=row) for row in rows)
+    took = longest(life, read(client, data), read(other, publishes("between")))
+    assert took <= TURN_US + 2 * MS
+    assert life.contents("q").index(b"between") < MANY // 2
+
+
+def test_topics_that_come_to_very_many_queues_are_stored_in_parts(life: Life, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(routed, "FEW", 0)
+    monkeypatch.setattr(intake, "PAIRS_MOST", 5)
+    client = life.client(confirm=True)
+    keys = [f"k{n}" for n in range(MANY)]
+    longest(life, read(client, publishes(*keys)))  # their ways are known
+    stored = []
+    put = life.core.publish
+    monkeypatch.setattr(
+        life.core, "publish", lambda now, batch, **how: (stored.append(len(batch)), put(now, batch, **how))[1]
+    )
+    longest(life, read(client, publishes(*keys)))
+    assert max(stored) <= 7
+    assert life.contents("q") == [key.encode() for key in keys] * 2
+
+
+def test_methods_of_one_read_that_take_long_are_acted_on_in_order_and_others_come_between(
+    life: Life, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, other = life.client(), life.client()
+    slow(life, monkeypatch, commands, "run")
+    methods = [m.QueueDeclare(queue=f"many{n}", durable=True) for n in range(MANY)]
+    data = b"".join(frame(METHOD, 1, method.encode()) for method in methods)
+    seen = list[int]()
+    took = longest(
+        life, read(client, data), read(other, message(b"", "q")), lambda: seen.append(len(life.core.queues()))
+    )
+    assert took <= TURN_US + UNTIMED * MS
+    assert seen[0] < MANY
+    answers = [one for one in client.take_all() if isinstance(one, m.QueueDeclareOk)]
+    assert [answer.queue for answer in answers] == [method.queue for method in methods]
+
+
+@pytest.mark.parametrize("what", ["messages", "methods"])
+def test_what_came_before_the_end_of_a_connection_counts(
+    life: Life, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """By turns as well: a connection that vanishes has the others wait no longer than one that stays."""
+    client = life.client()
+    client.method(m.QueueDeclare(queue="own", exclusive=True))
+    life.run()
+    slow(life, monkeypatch, commands, "run")
+    keys = [f"k{n}" for n in range(MANY)]
+    methods = [m.QueueDeclare(queue=key, durable=True) for key in keys]
+    data = publishes(*keys) if what == "messages" else b"".join(frame(METHOD, 1, one.encode()) for one in methods)
+    took = longest(life, read(client, data), client.lose)
+    assert took <= TURN_US + UNTIMED * MS
+    names = {one.name for one in life.core.queues()}
+    if what == "messages":
+        assert life.contents("q") == [key.encode() for key in keys]
+    else:
+        assert names == {"q", *keys}
+    assert "own" not in names
+    assert not life.door.sessions
+
+
+def test_what_waits_for_its_turn_when_its_channel_ends_goes_nowhere_and_nothing_is_stuck(life: Life) -> None:
+    client, other = life.client(), life.client()
+    close = frame(METHOD, 1, m.ChannelClose(200, "", 0, 0).encode())
+    longest(life, read(client, publishes(*(f"k{n}" for n in range(MANY))) + message(b"", "q", exchange="none") + close))
+    assert life.contents("q") == [b"k%d" % n for n in range(MANY)]
+    assert "ChannelClose" in client.names()
+    client.channel(2)
+    client.publish("q", b"again", channel=2)
+    other.publish("q", b"other")
+    life.run()
+    assert sorted(life.contents("q")[MANY:]) == [b"again", b"other"]
+
+
+@pytest.mark.parametrize("how", ["fault", "operator", "close"])
+def test_who_has_vanished_and_is_ended_before_its_turn_is_forgotten(
+    life: Life, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    client = life.client()
+    client.method(m.QueueDeclare(queue="own", exclusive=True))
+    life.run()
+    session, keys = client.session, [f"k{n}" for n in range(MANY)]
+    close = frame(METHOD, 0, m.ConnectionClose(200, "", 0, 0).encode()) if how == "close" else b""
+    read(client, publishes(*keys) + close)()
+    client.lose()
+    if client.door is not None:
+        client.door.rise()
+    assert session.incoming.holding
+    assert not session.closed
+    if how == "fault":
+
+        def fails(*_: Any, **__: Any) -> Any:
+            raise RuntimeError("planted")
+
+        monkeypatch.setattr(intake.Intake, "_take", fails)
+    elif how == "operator":
+        session.close_by_server(320, "enough")
+    life.run()
+    assert session.closed
+    assert not life.door.sessions
+    assert "own" not in {one.name for one in life.core.queues()}
+    assert life.engine.faults.ended == (how == "fault")
