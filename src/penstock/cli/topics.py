@@ -34,7 +34,7 @@ from penstock.cli.output import (
     write_list,
     write_table,
 )
-from penstock.errors import InvalidArgument, NotFound
+from penstock.errors import InvalidArgument, NotFound, known_name
 
 if TYPE_CHECKING:
     from penstock.client import Client
@@ -110,7 +110,12 @@ def message_type(
     Example: penstock topic message-type avro orders.avsc
     """
     from penstock.config.queue_values import of_files
+    from penstock.records.message_types import PROTOBUF, SCHEMA_TYPES
 
+    if name not in SCHEMA_TYPES:
+        raise InvalidArgument(f"{name!r} is not one of {', '.join(SCHEMA_TYPES)}{known_name(name, SCHEMA_TYPES)}")
+    if (message is None) == (name == PROTOBUF):
+        raise InvalidArgument("--message goes with protobuf, which needs it: shop.Order")
     numbered = {number: path for number, _, path in (one.partition("=") for one in files) if number.isdecimal()}
     if len(numbered) < len(files) != 1:
         raise InvalidArgument("several schemas need ids: 7=orders-7.avsc 9=orders-9.avsc")

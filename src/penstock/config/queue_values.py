@@ -420,8 +420,8 @@ def of_files(table: Mapping[str, object]) -> str:
     message, header = table.get(_MESSAGE), table.get(_HEADER)
     if len(bases) != 1 or table.keys() - {*bases, _MESSAGE, _HEADER} or (message is None) == (bases == [PROTOBUF]):
         raise ValueError(
-            'a table is { avro = "FILE" } or { protobuf = "FILE", message = "NAME" }; or { ID = "FILE" }, which may '
-            'have header = "NAME" beside it'
+            f'{in_line(table)} is no type: write {{ avro = "FILE" }} or {{ protobuf = "FILE", message = "NAME" }}, '
+            'or { ID = "FILE" } for "FILE", which may have header = "NAME" beside it'
         )
     base, given = bases[0], table[bases[0]]
     files = cast("Mapping[str, object]", given) if isinstance(given, Mapping) else {str(BARE): given}

@@ -73,7 +73,8 @@ class FakeProducer(Producer):
             "lsn": 1, "topic": cmd.destination, "attempt": 1, "body": data, "content_type": kind,
             "headers": [(name, str(value)) for name, value in (cmd.headers or {}).items()],
             "correlation_id": cmd.correlation_id, "reply_to": cmd.reply_to or None, "exchange": "",
-            "priority": cmd.options.get("priority"), "message_id": cmd.options.get("message_id"), "bookmark": "0|1|", "redelivered": False,
+            "priority": cmd.options.get("priority"), "message_id": cmd.options.get("message_id"),
+            "bookmark": "0|1|", "redelivered": False,
         }  # fmt: skip
         columns = [pa.array([values.get(field.name)], field.type) for field in DELIVERY]
         return Delivered(Rows(pa.RecordBatch.from_arrays(columns, schema=DELIVERY)), 0)

@@ -101,6 +101,21 @@ def test_a_wrong_value_is_told_with_what_is_allowed(words: str, said: str, wrong
     assert said in wrong(*words.split())
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("arvo orders.avsc", "'arvo' is not one of avro, protobuf; did you mean 'avro'?"),
+        ("protobuf shop.pb", "--message goes with protobuf, which needs it"),
+        ("avro orders.avsc --message shop.Order", "--message goes with protobuf"),
+        ("avro nowhere.avsc", "nowhere.avsc: No such file or directory"),
+        ("avro x=nowhere.avsc 7=nowhere.avsc", "several schemas need ids: 7=orders-7.avsc"),
+    ],
+)
+def test_a_message_type_that_cannot_be_made_is_told(words: str, said: str, run: Run) -> None:
+    status, out, err = run("topic", "message-type", *words.split())
+    assert (status, out, said in err) == (2, "", True), err
+
+
 @pytest.mark.parametrize("words", ["show {}", "cancel {}", "reschedule {} 5m"])
 @pytest.mark.parametrize("text", ["nope", "latest", "0|1|", "7|x|", "MOST_RECENT", "2026-01-01T00:00:00Z", "7|1|,7|2|"])
 def test_a_message_is_named_by_what_a_message_can_have(words: str, text: str, wrong: Wrong) -> None:

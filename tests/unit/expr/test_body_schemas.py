@@ -360,8 +360,8 @@ def test_the_settings_file_names_files(tmp_path: Path, monkeypatch: pytest.Monke
     assert settings.topic[1].message_type == penstock.avro({7: ORDER}, header="schema-id")
     for value, why in {
         '{ avro = "none.avsc" }': "none.avsc: No such file", '{ avro = "shop.pb" }': "shop.pb is no JSON",
-        '{ protobuf = "shop.pb" }': "a table is", '{ avro = { x = "orders.avsc" } }': "no id and no file",
-        "{}": "a table is", '{ avro = "orders.avsc", header = "x" }': "has no id",
+        '{ protobuf = "shop.pb" }': "is no type: write", '{ avro = { x = "orders.avsc" } }': "no id and no file",
+        "{}": "is no type: write", '{ avro = "orders.avsc", header = "x" }': "has no id",
         '{ avro = { 7 = "orders.avsc" }, header = 7 }': "no name of a header",
     }.items():  # fmt: skip
         for section in ("topic", "queue"):
