@@ -125,6 +125,19 @@ def test_definitions_and_messages_come_and_the_old_broker_keeps_them(ends: Ends)
     )  # fmt: skip
 
 
+def test_a_quorum_queue_whose_messages_tell_how_often_they_were_given_comes_once(ends: Ends) -> None:
+    fill(ends, "m8", range(20), arguments={"x-queue-type": "quorum"})
+    with ends.connect() as connection:
+        connection.channel().basic_publish("", "m8", b"bare", pika.BasicProperties(delivery_mode=2))
+    eventually(lambda: depth(ends.connect, "m8") == 21)
+    for now in (21, 0, 0):
+        found = ends.counts("--queue", "m8")["m8"]
+        assert (found["now"], found["carried"], found["new"]) == (now, 21, 21)
+        eventually(lambda: depth(ends.connect, "m8") == 21, "what was delivered to the command goes back")
+    drained = ends.counts("--queue", "m8", "--drain")["m8"]
+    assert (drained["now"], drained["drained"], drained["old"], drained["new"]) == (0, 21, 0, 21)
+
+
 def test_what_was_broken_off_goes_on(ends: Ends) -> None:
     """The journal says that more was sent than came, and of equal messages each counts."""
     fill(ends, "m3", range(40))

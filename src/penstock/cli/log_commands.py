@@ -262,7 +262,9 @@ def export(
     ] = None,
     pattern: Annotated[str | None, typer.Option("--pattern", help="Topics that a regular expression matches.")] = None,
     exchange: Annotated[str, typer.Option("--exchange", help="Exchange of the topics.")] = "",
-    vhost: Annotated[str, typer.Option("--vhost", help="Vhost of the topics, with --data; a URL names its own.")] = "/",
+    vhost: Annotated[
+        str | None, typer.Option("--vhost", help="Vhost of the topics, with --data; a URL names its own.")
+    ] = None,
     records: Annotated[
         bool, typer.Option("--records", help="Every record as the log stores it, control records too.")
     ] = False,
@@ -292,12 +294,17 @@ def export(
     chosen = COLUMNS if columns is None else _named_columns(columns)
     if topic is not None and pattern is not None:
         raise InvalidArgument("name a topic or a pattern, not both")
-    if records and (topic, pattern, filter, columns) != (None, None, None, None):
+    if records and (topic, pattern, exchange, vhost, filter, columns) != (None, None, "", None, None, None):
         raise InvalidArgument(
-            "--records writes all records: it goes without --topic, --pattern, --filter and --columns"
+            "--records writes all records: it goes without --topic, --pattern, --exchange, --vhost, --filter and "
+            "--columns"
         )
-    wanted = Wanted(topic, pattern, exchange, vhost, first, last, filter, limit, chosen, records)
     folder, url = _place(data, url)
+    if url is not None and vhost is not None:
+        raise InvalidArgument(
+            f"--vhost {vhost!r} goes with --data; a URL names its own, as in penstock://localhost/shop"
+        )
+    wanted = Wanted(topic, pattern, exchange, vhost or "/", first, last, filter, limit, chosen, records)
     reading = exported_here(folder, wanted) if url is None else exported_by_server(url, wanted)
     with reading as (source, start, end), bar("LSNs") as show:
         done = run(source, start, end, target, form, body, limit, show)

@@ -3,38 +3,26 @@
 The old broker is only looked at: its messages are delivered to this command, which acknowledges none of them, so they
 go back when it is done.  With `--drain` a message is acknowledged there once it is confirmed here.
 
-Each run is a numbered publisher of its own, and what it sends stands in a journal before it goes out.  After a break
-the server says how many of these it has; the rest is not counted as carried, and a message that was is known again by
-its bytes.  The journal is a file of lines:
-
-    {"journal": NAME}                           the first line: what tells its publishers from those of any other
-    {"queue": KEY, "run": N, "sent": [...]}     the next messages of run N, by their bytes; written before they go out
-    {"queue": KEY, "run": N, "kept": COUNT}     of run N only so many came
-    {"queue": KEY, "gone": [...]}               these were acknowledged in the old broker: it has them no more
-
-A message is 16 bytes of a hash over header and body.  Of equal messages as many are known as were sent.
+How each comes once, however often the command runs: `migration_journal`.
 """
 
 from __future__ import annotations
 
 import base64
 import json as plain_json
-import os
 import urllib.error
 import urllib.request
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from hashlib import blake2b
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated, Any, NamedTuple, Self, cast
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, cast
 from urllib.parse import urlsplit
 
-import orjson
 import typer
 
 from penstock.cli.amqp_link import Broker, Delivered, Link, read_address
+from penstock.cli.migration_journal import Carried, Journal
 from penstock.cli.output import Json, connect, counted, note, root, write, write_json, write_table
-from penstock.errors import AccessRefused, InvalidArgument, NotFound, Refused, Unavailable
+from penstock.errors import AccessRefused, NotFound, Refused, Unavailable
 from penstock.records import properties as header_codec
 from penstock.records.dataclass import dataclass
 from penstock.records.field_tables import FieldValue
@@ -42,136 +30,6 @@ from penstock.wire.amqp import methods as m
 
 if TYPE_CHECKING:
     from penstock.client import Client
-
-
-def mark_of(one: Delivered) -> str:
-    """What a message is known by."""
-    found = blake2b(one.properties, digest_size=16, key=b"penstock migrate")
-    found.update(len(one.properties).to_bytes(4, "big"))
-    found.update(one.body)
-    return found.hexdigest()
-
-
-class Carried:
-    """What one queue's messages have become in all runs."""
-
-    def __init__(self, journal: Journal, key: str, name: str) -> None:
-        self._journal, self._key, self._name = journal, key, name
-        self._runs: dict[int, list[str]] = {}
-        self._gone = Counter[str]()
-        self._known: Counter[str] | None = None  # that may still come out of the old broker
-        self._run = 0  # of this process; 0: it has sent nothing
-
-    def read(self, line: dict[str, Any]) -> None:
-        """A line of an earlier run."""
-        if "sent" in line:
-            self._runs.setdefault(int(line["run"]), []).extend(line["sent"])
-        elif "kept" in line:
-            del self._runs[int(line["run"])][int(line["kept"]) :]
-        else:
-            self._gone.update(line["gone"])
-
-    @property
-    def publisher(self) -> str | None:
-        """Who sent in the last run; None where none has."""
-        return self._publisher(max(self._runs)) if self._runs else None
-
-    @property
-    def sender(self) -> str:
-        """Who sends in this run."""
-        return self._publisher(self._run)
-
-    @property
-    def total(self) -> int:
-        """Messages that came, in all runs."""
-        return sum(map(len, self._runs.values()))
-
-    @property
-    def there(self) -> int:
-        """Of these the old broker should still have so many."""
-        return self.total - self._gone.total()
-
-    def _publisher(self, run: int) -> str:
-        return f"migrate {self._name} {run}"
-
-    def keep(self, count: int) -> None:
-        """Of the last run so many came."""
-        last = max(self._runs)
-        if len(self._runs[last]) > count:
-            del self._runs[last][count:]
-            self._journal.write({"queue": self._key, "run": last, "kept": count})
-
-    def knows(self, one: Delivered) -> bool:
-        """Whether it came in an earlier run; each is asked about once."""
-        if self._known is None:
-            self._known = Counter(mark for run, marks in self._runs.items() if run != self._run for mark in marks)
-            self._known.subtract(self._gone)
-        mark = mark_of(one)
-        if self._known[mark] <= 0:
-            return False
-        self._known[mark] -= 1
-        return True
-
-    def begin(self, some: Sequence[Delivered]) -> int:
-        """These are about to be sent; the sequence of the first of them."""
-        if not some:
-            return 0
-        if not self._run:
-            self._run = max(self._runs, default=0) + 1
-        marks = [mark_of(one) for one in some]
-        sent = self._runs.setdefault(self._run, [])
-        sent += marks
-        self._journal.write({"queue": self._key, "run": self._run, "sent": marks})
-        return len(sent) - len(marks) + 1
-
-    def forget(self, some: Iterable[Delivered]) -> None:
-        """These are about to leave the old broker."""
-        marks = [mark_of(one) for one in some]
-        self._gone.update(marks)
-        self._journal.write({"queue": self._key, "gone": marks})
-
-
-class Journal:
-    """The file."""
-
-    def __init__(self, path: Path) -> None:
-        self._queues: dict[str, Carried] = {}
-        self._lines: list[dict[str, Any]] = []
-        try:
-            data = path.read_bytes() if path.exists() else b""
-            whole = data[: data.rfind(b"\n") + 1]  # what was being written when it was killed was not sent either
-            self._lines = [orjson.loads(line) for line in whole.splitlines()]
-            self._file: IO[bytes] = path.open("r+b" if path.exists() else "w+b")
-        except (OSError, ValueError) as error:
-            raise InvalidArgument(f"{path} is no journal of a migration: {error}") from error
-        self._file.seek(len(whole))
-        self._file.truncate()
-        if not self._lines:
-            self._lines.append({"journal": os.urandom(9).hex()})
-            self.write(self._lines[0])
-        if "journal" not in self._lines[0]:
-            raise InvalidArgument(f"{path} is no journal of a migration")
-        self._name = str(self._lines[0]["journal"])
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._file.close()
-
-    def queue(self, broker: str, vhost: str, queue: str) -> Carried:
-        """What is known of one queue."""
-        key = f"{broker} {vhost} {queue}"
-        carried = Carried(self, key, blake2b(f"{self._name} {key}".encode(), digest_size=12).hexdigest())
-        for line in self._lines:
-            if line.get("queue") == key:
-                carried.read(line)
-        return carried
-
-    def write(self, line: dict[str, object]) -> None:
-        """One more line; it is the kernel's when this returns."""
-        self._file.write(orjson.dumps(line) + b"\n")
-        self._file.flush()
 
 
 IDLE_S = 2.0

@@ -164,6 +164,8 @@ def test_a_program_gets_numbers(run: Run) -> None:
         ("a.parquet", ["--from", "1|5|"], "comes from another log"),
         ("a.parquet", ["--topic", "a", "--pattern", "b"], "not both"),
         ("a.parquet", ["--records", "--topic", "a"], "--records"),
+        ("a.parquet", ["--records", "--exchange", "e"], "--exchange"),
+        ("a.parquet", ["--records", "--vhost", "shop"], "--vhost"),
         ("a.parquet", ["--format", "xls"], "'xls'"),
         ("a.parquet", ["--pattern", "("], "regular expression"),
         ("no/folder.parquet", [], "cannot be written"),
@@ -171,6 +173,13 @@ def test_a_program_gets_numbers(run: Run) -> None:
 )
 def test_mistakes_are_sentences_and_leave_no_file(run: Run, name: str, arguments: list[str], text: str) -> None:
     assert text in str(run(name, *arguments, code=2).exception)
+
+
+def test_a_server_is_asked_for_another_vhost_by_its_url_alone() -> None:
+    nowhere = ["log", "export", "-", "--url", "penstock://127.0.0.1:1", "--topic", "orders", "--vhost", "shop"]
+    assert "--vhost 'shop' goes with --data; a URL names its own" in str(
+        CliRunner().invoke(built(None), nowhere).exception
+    )
 
 
 def test_a_file_that_is_there_is_not_replaced_unless_asked(run: Run, tmp_path: Path) -> None:
