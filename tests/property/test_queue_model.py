@@ -394,7 +394,7 @@ class QueueMachine(RuleBasedStateMachine):
             for held in self.model.messages.values():
                 if not held.barrier:  # what was answered of one stays answered
                     held.known.discard(worker.filter)
-        self.queue.unsubscribe(self.now, consumer, self.sink, requeue=way != "cancel", lost=way == "lose")
+        self.queue.unsubscribe(self.now, [consumer], self.sink, requeue=way != "cancel", lost=way == "lose")
         self.after()
         if way != "cancel":
             del self.workers[worker.tag]

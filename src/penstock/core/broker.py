@@ -62,14 +62,17 @@ class SubscriptionCommands(DeliveryCommands):
 
     def close(self, now: Now, subscription: Subscription, *, requeue: bool = True, lost: bool = False) -> None:
         """End a subscription.  requeue: what it holds goes back; lost: as its connection did."""
-        subscription.closed = True
-        self._patterns.pop(subscription, None)
-        consumers = [*subscription.all()]
-        for consumer in consumers:
-            self.choke(consumer)  # what one gives back is not for the next one that goes
-        for consumer in consumers:
-            self.unsubscribe(now, consumer, requeue=requeue, lost=lost)
-        if requeue:
+        self.close_all(now, (subscription,), requeue=requeue, lost=lost)
+
+    def close_all(self, now: Now, some: Sequence[Subscription], *, requeue: bool = True, lost: bool = False) -> None:
+        """The same of several."""
+        consumers = list[Consumer]()
+        for subscription in some:
+            subscription.closed = True
+            self._patterns.pop(subscription, None)
+            consumers += subscription.all()
+        self.unsubscribe_all(now, consumers, requeue=requeue, lost=lost)
+        for subscription in some if requeue else ():
             subscription.consumers.clear()
             subscription.former.clear()
 
@@ -225,11 +228,10 @@ class SubscriptionCommands(DeliveryCommands):
                     if not consumer.choked:
                         self.unchoke(now, consumer)
 
-    def unsubscribe(self, now: Now, consumer: Consumer, *, requeue: bool, lost: bool = False) -> None:
-        """As before; where the queue was its own, those come that its pattern keeps waiting."""
-        super().unsubscribe(now, consumer, requeue=requeue, lost=lost)
-        queue = queue_of(consumer)
-        if consumer.exclusive and self._patterns and self.queue_by_id(queue.id) is queue:
+    def _leave(self, now: Now, queue: Queue, some: Sequence[Consumer], *, requeue: bool, lost: bool) -> None:
+        """As before; where the queue was one's own, those come that its pattern keeps waiting."""
+        super()._leave(now, queue, some, requeue=requeue, lost=lost)
+        if self._patterns and any(one.exclusive for one in some) and self.queue_by_id(queue.id) is queue:
             self._look_around(self._at(now), queue)
 
     def _look_around(self, now: Now, queue: Queue) -> None:

@@ -34,7 +34,7 @@ def test_a_snapshot_has_it_as_waiting() -> None:
     lsns = bench.publish(3)
     worker = bench.worker()
     bench.queue.set_aside(bench.now, worker, lsns[1:2], bench.sink)
-    bench.queue.unsubscribe(bench.now, worker, bench.sink, requeue=True)
+    bench.queue.unsubscribe(bench.now, [worker], bench.sink, requeue=True)
     assert bench.queue.ready == 2
     assert sorted(lsn for chunk in bench.queue.snapshot()[0] for lsn in chunk) == list(lsns)
     bench.queue.check()

@@ -75,7 +75,7 @@ def test_what_comes_back_holds_it_again(way: str) -> None:
     a, barrier = bench.take(0, 1)
     assert bench.sent(worker) == [a]
     if way == "leave":
-        bench.queue.unsubscribe(bench.now, worker, bench.sink, requeue=True)
+        bench.queue.unsubscribe(bench.now, [worker], bench.sink, requeue=True)
         worker = bench.worker(max_backlog=1)
     else:
         bench.settle(range(a, a + 1), Verb.CANCEL, by=worker)

@@ -100,7 +100,7 @@ def test_what_leaves_a_line_is_forgotten() -> None:
     assert world.known == 0
     world.arrive(b"a x")
     assert world.known == 1
-    world.queue.unsubscribe(NOW, x, world.sink, requeue=True)
+    world.queue.unsubscribe(NOW, [x], world.sink, requeue=True)
     assert world.known == 0
     world.queue.check()
 

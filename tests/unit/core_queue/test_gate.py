@@ -107,7 +107,7 @@ def test_no_longer_than_the_delay_says() -> None:
 def test_not_when_who_had_the_filter_has_left_or_has_another() -> None:
     gate = Gate()
     choosy = gate.consumer("choosy", "b")
-    gate.queue.unsubscribe(gate.now, choosy, gate.sink, requeue=True)
+    gate.queue.unsubscribe(gate.now, [choosy], gate.sink, requeue=True)
     assert gate.sent() == {}
     gate.consumer("second")
     assert gate.sent()

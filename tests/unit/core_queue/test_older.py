@@ -64,7 +64,7 @@ def test_records_of_what_came_back_behind_a_barrier_leave_out_what_was_found_bet
     bench.queue.arrive(bench.now, lsns, bench.sink)
     found(bench, 90, barriers=(90,))
     lasting.put_in_order(bench.queue, 119)
-    bench.queue.unsubscribe(bench.now, worker, bench.sink, requeue=True)
+    bench.queue.unsubscribe(bench.now, [worker], bench.sink, requeue=True)
     found(bench, 105)
     bench.log()
     assert bench.settle(lsns) == 2

@@ -86,7 +86,7 @@ def test_who_is_silent_waits_for_nobody_who_takes_nothing(what: str) -> None:
     if what == "choked":
         q.queue.choke(other)
     elif what == "gone":
-        q.queue.unsubscribe(q.now, other, q.sink, requeue=False)
+        q.queue.unsubscribe(q.now, [other], q.sink, requeue=False)
     elif what == "silent":
         q.queue.roster.rank(other, silent=True)
     q.advance(10)

@@ -245,10 +245,10 @@ def test_a_cancelled_consumer_keeps_what_it_holds_until_it_is_closed() -> None:
     q = Bench()
     worker = q.worker(max_backlog=2)
     lsns = q.publish(3)
-    q.queue.unsubscribe(q.now, worker, q.sink, requeue=False)
+    q.queue.unsubscribe(q.now, [worker], q.sink, requeue=False)
     assert (q.queue.ready, q.queue.leased) == (1, 2)
     assert q.settle(lsns[:1], by=worker) == 1
-    q.queue.unsubscribe(q.now, worker, q.sink, requeue=True)
+    q.queue.unsubscribe(q.now, [worker], q.sink, requeue=True)
     assert (q.queue.ready, q.queue.leased) == (2, 0)
     q.queue.check()
 
@@ -341,7 +341,7 @@ def test_what_several_held_comes_back_in_order() -> None:
         q.queue.choke(worker)
     q.sent()
     for worker in workers:
-        q.queue.unsubscribe(q.now, worker, q.sink, requeue=True)
+        q.queue.unsubscribe(q.now, [worker], q.sink, requeue=True)
     q.worker()
     assert q.sent() == list(lsns)
 
@@ -372,7 +372,7 @@ def test_a_late_ack_has_no_effect_under_strict_unless_unleased() -> None:
     assert q.settle(range(lsn, lsn + 1), Verb.CANCEL, by=a) == 0
     b = q.worker(max_backlog=1)
     assert q.settle(range(lsn, lsn + 1), by=a) == 0
-    q.queue.unsubscribe(q.now, b, q.sink, requeue=True)
+    q.queue.unsubscribe(q.now, [b], q.sink, requeue=True)
     assert q.settle(range(lsn, lsn + 1), by=a) == 1
     assert q.queue.ready == 0
 
@@ -515,7 +515,7 @@ def test_a_lost_connection_fails_its_oldest_delivery_only() -> None:
     lsns = q.publish(5)
     worker = q.worker()
     q.log()
-    q.queue.unsubscribe(q.now, worker, q.sink, requeue=True, lost=True)
+    q.queue.unsubscribe(q.now, [worker], q.sink, requeue=True, lost=True)
     assert q.log() == [
         (Kind.EXPIRE, {"reason": "max_deliveries"}, [lsns[0], lsns[0] + 1]),
         (Kind.RETURN, {"cause": "lost", "failed": False, "cancelled": False}, [lsns[1], lsns[-1] + 1]),

@@ -114,7 +114,7 @@ def test_the_same_where_a_filter_has_still_to_look_at_what_never_went_out() -> N
     oldest, wanted, *younger = house.bodies
     former = house.wanting("b")
     assert house.got(former) == [1]
-    house.queue.unsubscribe(house.now, former, house.sink, requeue=False)
+    house.queue.unsubscribe(house.now, [former], house.sink, requeue=False)
     worker = house.wanting("b", priority=1)
     house.end(former, Verb.RELEASE)
     assert house.sent() == []  # it is not answered yet about the oldest
@@ -128,7 +128,7 @@ def test_whose_filter_let_it_in_may_have_gone_as_long_as_somebody_has_the_same_f
     house = House(1, priority_expression=order)
     first = house.wanting("a")
     assert house.got(first) == [0]
-    house.queue.unsubscribe(house.now, first, house.sink, requeue=False)
+    house.queue.unsubscribe(house.now, [first], house.sink, requeue=False)
     second = house.wanting("a", priority=1)
     other = house.worker()
     house.look()
@@ -157,7 +157,7 @@ def test_what_a_leaver_held_comes_before_what_is_younger(lost: bool) -> None:
     house = House(20)
     first, second = house.wanting("a", 2), house.wanting("a", 1)
     assert (house.got(first), house.got(second)) == ([0, 4], [2])
-    house.queue.unsubscribe(house.now, first, house.sink, requeue=True, lost=lost)
+    house.queue.unsubscribe(house.now, [first], house.sink, requeue=True, lost=lost)
     house.end(second)
     assert house.got(second) == [0]
     house.end(second)
@@ -170,7 +170,7 @@ def test_a_list_that_did_not_give_it_out_waits_until_it_has_looked() -> None:
     house.look()
     assert house.held(everybody) == [100]
     assert house.got(worker) == [2]
-    house.queue.unsubscribe(house.now, everybody, house.sink, requeue=True)
+    house.queue.unsubscribe(house.now, [everybody], house.sink, requeue=True)
     house.end(worker)
     assert house.sent(worker) == [], "message 0 came back, and nobody has looked at it for this filter"
     assert house.got(worker) == [0]
@@ -238,7 +238,7 @@ def test_a_full_list_gives_what_is_older_than_all_it_knows() -> None:
     for lsn in reversed(house.held(first)):
         house.queue.choke(first)
         house.settle(range(lsn, lsn + 1), Verb.RELEASE, by=first)
-    house.queue.unsubscribe(house.now, first, house.sink, requeue=True)
+    house.queue.unsubscribe(house.now, [first], house.sink, requeue=True)
     out = list[int]()
     for _ in range(20):
         house.end(second)

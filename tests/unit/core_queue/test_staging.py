@@ -30,7 +30,7 @@ def test_a_key_is_in_use_while_one_that_was_delivered_waits_for_another_time_whe
     worker = q.worker()
     older, moved = q.publish(2)
     q.queue.choke(worker)
-    q.queue.unsubscribe(q.now, worker, q.sink, requeue=True)
+    q.queue.unsubscribe(q.now, [worker], q.sink, requeue=True)
     q.sink.take_effects()
     q.queue.alter(q.now, QueueSettings(group_key="/key"), q.sink)
     (asked,) = q.sink.take_effects()

@@ -60,7 +60,7 @@ class Side:
         gone = self.workers[place]
         if not gone.closed:
             self.held = [one for one in self.held if one[0] is not gone]
-            self.queue.unsubscribe(self.now, gone, self.sink, requeue=True)
+            self.queue.unsubscribe(self.now, [gone], self.sink, requeue=True)
 
     def choke(self, place: int) -> None:
         one = self.workers[place]

@@ -19,7 +19,7 @@ def test_a_lease_that_is_lengthened_stays_the_oldest() -> None:
     q.time += 5
     assert extend(q.queue, worker, lsns[:1], q.time + 20) == 1
     assert list(worker.leases.oldest()) == [lsns[0]]  # what its holder works on, and what failed if it is lost
-    q.queue.unsubscribe(q.now, worker, q.sink, requeue=True, lost=True)
+    q.queue.unsubscribe(q.now, [worker], q.sink, requeue=True, lost=True)
     failed = [pairs for _, header, pairs in q.log() if header.get("failed")]
     assert failed == [[lsns[0], lsns[0] + 1]]
 
@@ -81,7 +81,7 @@ def test_a_share_in_credit_leaves_nobody_waiting_when_it_ends() -> None:
     q.publish(1, body=b"a")
     other = q.worker(filter=First("b"), shared=Credit(5))
     q.publish(2, body=b"a")
-    q.queue.unsubscribe(q.now, other, q.sink, requeue=True)
+    q.queue.unsubscribe(q.now, [other], q.sink, requeue=True)
     [lsn] = q.publish(1, body=b"a")
     assert q.sent(to=waiter)[-1] == lsn
 
@@ -102,7 +102,7 @@ def test_a_closed_consumer_opens_again_with_what_it_holds() -> None:
     q = Bench()
     worker = q.worker(max_backlog=2)
     lsns = q.publish(3)
-    q.queue.unsubscribe(q.now, worker, q.sink, requeue=False)
+    q.queue.unsubscribe(q.now, [worker], q.sink, requeue=False)
     q.settle(lsns[:1], by=worker)
     assert q.sent() == list(lsns[:2])
     reopen(q.queue, q.now, worker, q.sink, filter=None)

@@ -9,7 +9,7 @@ shell says when, and brings the arenas.  The commands stand beside it, by noun, 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractContextManager
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, TypeAlias
@@ -477,11 +477,19 @@ class CoreParts:
         return ("transient", self._publisher.transient), ("letter", self._letters.letters)
 
     def _touch(self, queue: Queue, shared: Credit | None = None) -> None:
-        touched = self._timers.touched
-        touched.add(queue)
-        if queue.shares_credit:
-            for consumer in queue.holders():
-                if consumer.shared is not None:
-                    touched.update(map(queue_of, consumer.shared.consumers))
-        if shared is not None:
-            touched.update(map(queue_of, shared.consumers))
+        """Time may have something to do in a queue now, and in those that share credit with it."""
+        if shared is None and not queue.shares_credit:
+            self._timers.touched.add(queue)
+        else:
+            self._touch_all((queue,), {shared})
+
+    def _touch_all(self, queues: Collection[Queue], shared: Iterable[Credit | None]) -> None:
+        """The same of several queues: each credit is looked at once."""
+        touched, credits = self._timers.touched, set(shared)
+        touched.update(queues)
+        for queue in queues:
+            if queue.shares_credit:
+                credits.update([consumer.shared for consumer in queue.holders()])
+        for credit in credits:
+            if credit is not None:
+                touched.update(map(queue_of, credit.consumers))

@@ -39,7 +39,7 @@ from penstock.core.effects import (
 )
 from penstock.core.links.carried import translated
 from penstock.core.publishing.dead_letters import Buried
-from penstock.core.queue.dispatching.consumers import Consumer, Serving
+from penstock.core.queue.dispatching.consumers import Consumer, Credit, Serving
 from penstock.core.queue.dispatching.roster import Terms
 from penstock.core.queue.order.runs import NEVER, pairs_body, sift, sorted_chunk
 from penstock.core.queue.queue import Letter, Queue, queue_of
@@ -92,17 +92,36 @@ class DeliveryCommands(QueueCommands):
         return consumer
 
     def unsubscribe(self, now: Now, consumer: Consumer, *, requeue: bool, lost: bool = False) -> None:
-        """End a consumer.  requeue: what it holds goes back; lost: as its connection did, so its oldest failed."""
+        """End a consumer; see `unsubscribe_all`."""
+        self.unsubscribe_all(now, (consumer,), requeue=requeue, lost=lost)
+
+    def unsubscribe_all(self, now: Now, consumers: Iterable[Consumer], *, requeue: bool, lost: bool = False) -> None:
+        """End consumers, those of a queue together.
+
+        requeue: what they hold goes back; lost: as their connection did, so the oldest of each failed.
+        """
         now = self._at(now)
-        queue = queue_of(consumer)
-        if self._admin.by_id.get(queue.id) is not queue:
-            return
-        was_open = not consumer.closed
-        queue.unsubscribe(now, consumer, self._out, requeue=requeue, lost=lost)
-        self._touch(queue, consumer.shared)
-        if self.attendance is not None and was_open and not consumer.passive:
-            self.attendance.append((False, consumer))
-        if queue.auto_delete and was_open and not consumer.passive and not queue.consumers:
+        by_id, by_queue = self._admin.by_id, dict[Queue, list[Consumer]]()
+        shared = set[Credit | None]()
+        for consumer in consumers:
+            queue = queue_of(consumer)
+            if by_id.get(queue.id) is queue:
+                by_queue.setdefault(queue, []).append(consumer)
+                shared.add(consumer.shared)
+                if requeue:
+                    queue.choke(consumer)  # what one gives back is not for the next one that goes
+        self._touch_all(by_queue, shared)  # before any has left those that it shares with
+        for queue, some in by_queue.items():
+            if by_id.get(queue.id) is queue:
+                self._leave(now, queue, some, requeue=requeue, lost=lost)
+
+    def _leave(self, now: Now, queue: Queue, some: Sequence[Consumer], *, requeue: bool, lost: bool) -> None:
+        """Consumers of a queue end."""
+        gone = [one for one in some if not one.closed and not one.passive]
+        queue.unsubscribe(now, some, self._out, requeue=requeue, lost=lost)
+        if self.attendance is not None:
+            self.attendance += [(False, one) for one in gone]
+        if queue.auto_delete and gone and not queue.consumers:
             self._end_queue(now, queue)
 
     def pull(self, now: Now, consumer: Consumer, count: int) -> int:

@@ -371,7 +371,7 @@ class Contents(QueueParts):
             del self.all_consumers[consumer]
             if consumer.shared is not None:
                 self.sharing -= 1
-                consumer.shared.consumers.remove(consumer)
+                del consumer.shared.consumers[consumer]
 
     # -- all of it
 

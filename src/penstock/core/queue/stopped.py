@@ -196,6 +196,5 @@ def _leave_credit(queue: Queue) -> Iterator[Credit]:
     for consumer in queue.all_consumers:
         if (credit := consumer.shared) is not None:
             consumer.shared = None
-            if consumer in credit.consumers:
-                credit.consumers.remove(consumer)
+            credit.consumers.pop(consumer, None)
             yield credit

@@ -28,6 +28,7 @@ from penstock.wire.amqp.pieces import header_too_large, too_large
 from penstock.wire.flight.bookmarks import format_bookmark
 
 if TYPE_CHECKING:
+    from penstock.core.broker import Core
     from penstock.core.commands.deliveries import Deliveries, Delivery
     from penstock.core.commands.subscription import Subscription
     from penstock.core.queue.dispatching.consumers import Consumer, Credit
@@ -449,29 +450,40 @@ class Channel(Receiver):
         for following in list(self.followings.values()):
             following.go_on()
 
-    def give_back(self, now: Now, *, lost: bool) -> None:
-        """It is over: what its consumers hold goes back to the queues.  lost: the connection broke."""
-        if self.tx is not None:
-            self.tx.close()
-        self.silence()  # what one gives back must not be granted to the next one that goes
-        core = self.session.core
-        for consumer in [*self.consumers.values(), *self.cancelled_consumers, *self.getters.values()]:
-            core.unsubscribe(now, consumer, requeue=True, lost=lost)
-        for wish in self.subscriptions.values():
-            core.close(now, wish, lost=lost)
-        self.subscriptions.clear()
+    def let_go(self) -> None:
+        """It is over, and its consumers have ended.  Of what leads back to it nothing stays, so that it is freed with
+        whoever knows it.
+        """
         for following in self.followings.values():
             following.close()
-        self.followings.clear()
         if self.replies is not None:
             self.replies.close()
             self.replies = None
-        self._let_go()
-
-    def _let_go(self) -> None:
-        """Of what leads back to it nothing stays, so that it is freed with whoever knows it."""
-        for some in (self.consumers, self.getters, self.encoders, self.values, self.getting, self.unannounced):
+        for some in (
+            self.subscriptions, self.followings, self.consumers, self.getters, self.encoders, self.values, self.getting,
+            self.unannounced,
+        ):  # fmt: skip
             some.clear()
         self.cancelled_consumers, self.tags, self.shared = (), _NO_TAGS, None
         if self._contents is not None:
             self._contents.forget()
+
+
+def give_back(core: Core, now: Now, channels: Sequence[Channel], *, lost: bool) -> None:
+    """Channels of one connection are over: what their consumers hold goes back to the queues, those of each together.
+
+    lost: the connection broke.
+    """
+    for channel in channels:
+        if channel.tx is not None:
+            channel.tx.close()
+    consumers = [
+        one
+        for channel in channels
+        for one in (*channel.consumers.values(), *channel.cancelled_consumers, *channel.getters.values())
+    ]
+    core.unsubscribe_all(now, consumers, requeue=True, lost=lost)
+    wishes = [wish for channel in channels for wish in channel.subscriptions.values()]
+    core.close_all(now, wishes, lost=lost)
+    for channel in channels:
+        channel.let_go()

@@ -8,7 +8,7 @@ know: `reading` does where they come to this process, and a door's process other
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, cast
 
@@ -30,7 +30,7 @@ from penstock.errors import (
     Unavailable,
 )
 from penstock.server.amqp import commands, incoming
-from penstock.server.amqp.channel import Channel
+from penstock.server.amqp.channel import Channel, give_back
 from penstock.server.amqp.intake import Intake
 from penstock.server.amqp.publishers import FEW
 from penstock.server.amqp.session import House, Session
@@ -360,7 +360,7 @@ class Connection(Session):
             last()
         else:
             if channel.open:
-                self._close_channel(channel, lost=lost)
+                self._close_channels((channel,), lost=lost)
             self.leaving = self.leaving or {}
             self.leaving[number] = channel
             channel.answers.close(partial(self._left, number, last))
@@ -372,24 +372,25 @@ class Connection(Session):
         last()
         self.outgoing.take_machine_output()
 
-    def _close_channel(self, channel: Channel, *, lost: bool) -> None:
-        """What the channel held goes back to its queues, each message to its own place."""
-        channel.open = False
-        self.channels.pop(channel.number, None)
-        self._holding.drop(self, channel.number)
+    def _close_channels(self, channels: Sequence[Channel], *, lost: bool) -> None:
+        """What the channels held goes back to its queues, each message to its own place."""
+        for channel in channels:
+            channel.silence()  # what one gives back must not be granted to another
+            channel.open = False
+            self.channels.pop(channel.number, None)
+            self._holding.drop(self, channel.number)
         self.settling.finish()  # before it goes back
-        self.counters.channels_closed += 1
-        channel.give_back(self.engine.now(), lost=lost)
+        self.counters.channels_closed += len(channels)
+        give_back(self.core, self.engine.now(), channels, lost=lost)
         self.engine.arm()
 
     def _close_all(self, *, lost: bool) -> None:
+        for channel in self.channels.values():
+            channel.silence()  # what it has acknowledged makes room for others
         self._gathering.decide()  # what was brought before
         self.closing = True
         self.closing_at = self.engine.clock.mono()
-        for channel in self.channels.values():
-            channel.silence()  # what one gives back must not be granted to another
-        for channel in list(self.channels.values()):
-            self._close_channel(channel, lost=lost)
+        self._close_channels(list(self.channels.values()), lost=lost)
         self.leaving = None
         self.core.end_exclusive(self.engine.now(), self)
         self.engine.arm()

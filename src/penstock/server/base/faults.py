@@ -214,10 +214,9 @@ class Faults:
     def evict(self, asker: Asker) -> None:
         """Whoever is ended takes nothing any more, also by what was begun when it failed."""
         core = self._core
-        for queue in list(core.queues()):
-            some = dict.fromkeys((*queue.consumers, *queue.holders()))
-            for consumer in [one for one in some if asker_of(one.holder) is asker]:
-                core.unsubscribe(Now(self._clock.wall(), self._clock.mono()), consumer, requeue=True, lost=True)
+        some = [one for queue in core.queues() for one in dict.fromkeys((*queue.consumers, *queue.holders()))]
+        own = [one for one in some if asker_of(one.holder) is asker]
+        core.unsubscribe_all(Now(self._clock.wall(), self._clock.mono()), own, requeue=True, lost=True)
 
 
 class Chore:

@@ -6,7 +6,7 @@ shares with others, and whether its connection takes bytes at all.  The queue-wi
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -53,7 +53,7 @@ class Credit:
         self.limit = limit
         self.used = 0
         self.whole = whole  # one subscription: the fairness models look at all of it, not at each consumer alone
-        self.consumers: list[Consumer] = []  # the next to be served stands first
+        self.consumers = OrderedDict[Consumer, None]()  # the next to be served stands first
 
     @property
     def room(self) -> int:
@@ -62,13 +62,12 @@ class Credit:
 
     def served(self, consumer: Consumer) -> None:
         """Let the others come first the next time credit comes free."""
-        if self.consumers and self.consumers[-1] is not consumer:
-            self.consumers.remove(consumer)
-            self.consumers.append(consumer)
+        if consumer in self.consumers:
+            self.consumers.move_to_end(consumer)
 
     def queues(self) -> list[Serving]:
         """The queues that may use credit which came free, in the order they may try."""
-        return list(dict.fromkeys(consumer.queue for consumer in self.consumers))
+        return list(dict.fromkeys([one.queue for one in self.consumers if not (one.choked or one.closed)]))
 
 
 class Consumer:
@@ -133,7 +132,8 @@ class Consumer:
         self.limit = UNLIMITED
         self.set_limit()
         if shared is not None:
-            shared.consumers.insert(0, self)
+            shared.consumers[self] = None
+            shared.consumers.move_to_end(self, last=False)
 
     def set_limit(self) -> None:
         """Work out the effective backlog again, after a setting changed."""
@@ -152,7 +152,7 @@ class Consumer:
         """Use this credit from now on, and no backlog of its own; what is outstanding counts."""
         self.shared = credit
         self.queue.sharing += 1
-        credit.consumers.append(self)
+        credit.consumers[self] = None
         credit.used += 0 if self.no_ack else self.outstanding
         self.max_backlog = None
         self.set_limit()

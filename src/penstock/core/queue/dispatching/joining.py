@@ -9,6 +9,7 @@ it is allowed to, and then it gets nothing until it holds less.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Unpack
 
 from penstock.core.effects import Sink
@@ -85,36 +86,49 @@ def _admit(queue: Contents, *, exclusive: bool) -> None:
 
 
 def unsubscribe(
-    queue: Contents, now: Now, consumer: Consumer, sink: Sink, *, requeue: bool, lost: bool = False
+    queue: Contents, now: Now, some: Sequence[Consumer], sink: Sink, *, requeue: bool, lost: bool = False
 ) -> None:
-    """No more deliveries to the consumer; with `requeue` what it holds goes back to its places.
+    """No more deliveries to these consumers; with `requeue` what they hold goes back to its places.
 
-    `lost`: the connection broke.  The oldest unsettled delivery counts as a failure, for its work may have caused
-    that; what was prefetched behind it is returned uncounted.  Of very much the newest goes back in later ticks;
-    until then the consumer that is closed holds it.
+    `lost`: the connection broke.  The oldest unsettled delivery of each counts as a failure, for its work may have
+    caused that; what was prefetched behind it is returned uncounted.  Of very much the newest goes back in later ticks;
+    until then the consumer that is closed holds it.  Ten thousand that go at once cost little each: who stays is looked
+    at once.
     """
     if queue.is_due(now):
         queue.tick(now, sink)
-    was_open = not consumer.closed
-    close(queue, consumer)
-    if was_open and not consumer.passive and queue.settings.attended:
+    attended = queue.settings.attended and any(not one.closed and not one.passive for one in some)
+    for consumer in some:
+        close(queue, consumer)
+    if attended:
         muster(queue, now)
-    if requeue and consumer.leases.count and not consumer.leaving:
-        _return_all(queue, now, consumer, sink, lost=lost)
-    queue.drop_if_done(consumer)
+    if requeue:
+        _return_all(queue, now, [one for one in some if one.leases.count and not one.leaving], sink, lost=lost)
+    for consumer in some:
+        queue.drop_if_done(consumer)
     queue.carry_on(now, sink)
 
 
-def _return_all(queue: Contents, now: Now, consumer: Consumer, sink: Sink, *, lost: bool) -> None:
-    """What a consumer holds goes back; if it was lost, the oldest as failed."""
-    oldest = consumer.leases.oldest() if lost else range(0)
-    first = consumer.leases.take(oldest)[0] if len(oldest) else []
+def _return_all(queue: Contents, now: Now, some: Sequence[Consumer], sink: Sink, *, lost: bool) -> None:
+    """What consumers hold goes back; if they were lost, the oldest of each as failed."""
+    failed = list[tuple[Consumer, list[Run]]]()
+    for consumer in some if lost else ():
+        oldest = consumer.leases.oldest()
+        if len(oldest) and (first := consumer.leases.take(oldest)[0]):
+            failed.append((consumer, first))
     ring = queue.limits is not None and queue.limits.ring < NEVER  # takes the newest first
-    if first and not ring:
-        hand_back(queue, now, consumer, first, sink, cause="lost", failed=True)
-    consumer.leaving = "lost" if lost else "closed"
-    leave(queue, now, sink)
-    if first and ring:
+    if not ring:
+        _fail(queue, now, failed, sink)
+    for consumer in some:
+        consumer.leaving = "lost" if lost else "closed"
+    if some:
+        leave(queue, now, sink)
+    if ring:
+        _fail(queue, now, failed, sink)
+
+
+def _fail(queue: Contents, now: Now, failed: Sequence[tuple[Consumer, list[Run]]], sink: Sink) -> None:
+    for consumer, first in failed:
         hand_back(queue, now, consumer, first, sink, cause="lost", failed=True)
 
 
