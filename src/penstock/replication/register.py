@@ -6,7 +6,8 @@ Each change is a method that gives the value to swap in: whoever loses the swap 
 Where each member has a copy of its own, which of two is to be believed is no matter of the higher number: the one that
 knows of the other's term went on from it.  Of two that know nothing of each other one may be known to have confirmed
 nothing, since it waits for the very member that leads in the other.  If not, both have, and only a person can say which
-is to be given up.
+is to be given up.  That binds the others when who is told to lead begins its term: until then the order may come to
+nothing, and who had followed it would have set aside what was confirmed.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from penstock.replication.terms import (
     Written,
     ascending,
     common,
+    includes,
     next_term,
     runs,
     start_of,
@@ -97,6 +99,7 @@ class ClusterState:
     gone: tuple[str, ...] = ()  # the same: ids of members that were removed
     given_up: bool = False  # the same: who is told to lead may lack what was confirmed
     over: Runs = ()  # the same: terms that are over, and of which `terms` tells nothing, or nothing any more
+    aside: Runs = ()  # the same: terms that will be, once who is told to lead has begun its term
 
     @property
     def leader_name(self) -> str:
@@ -132,9 +135,7 @@ class ClusterState:
 
     def knows(self, term: int) -> bool:
         """Of a copy: whether it goes on from a term, or has set it aside."""
-        if term in (0, self.term) or any(one.term == term for one in self.terms):
-            return True
-        return any(first <= term <= last and (term - first) % LANES == 0 for first, last in self.over)
+        return term in (0, self.term) or any(one.term == term for one in self.terms) or includes(self.over, term)
 
     # what a leader, or one who would be, asks for
 
@@ -151,11 +152,12 @@ class ClusterState:
         before = [one if one.last is not None else one._replace(last=last) for one in self.terms]
         term, start, ceiling = self.term + 1, self.ceiling, self.ceiling + TERM_LSNS
         if self.manual:
-            term = next_term(self.members[candidate].number, max([above, self.term, *(last for _, last in self.over)]))
+            known = max([above, self.term, *(last for _, last in (*self.over, *self.aside))])
+            term = next_term(self.members[candidate].number, known)
             start, ceiling = start_of(self.base, term), start_of(self.base, term + 1)
         terms = (*before, Tenure(term, start, None))
         told, gone = terms[-TENURES_MOST:], terms[:-TENURES_MOST]
-        over = runs([*unrolled(self.over), *(one.term for one in gone)]) if self.manual else ()
+        ended = [*unrolled((*self.over, *self.aside)), *(one.term for one in gone)] if self.manual else ()
         return replace(
             self,
             term=term,
@@ -166,7 +168,8 @@ class ClusterState:
             terms=told,
             to=None,
             given_up=False,
-            over=over,
+            over=runs(ended),
+            aside=(),
         )
 
     def beaten(self, committed: int = 0) -> ClusterState:
@@ -277,13 +280,13 @@ class ClusterState:
                 f"{'; '.join(why)}.  Records up to LSN {upto} are known to have been confirmed there.  "
                 f"To promote {name} all the same say --lose {upto}"
             )
-        over = self.over
+        aside = unrolled(self.aside)
         if rival is not None:
-            aside = {rival.term, *(one.term for one in rival.terms), *unrolled(rival.over)}
-            over = runs([*unrolled(self.over), *(one for one in aside if not self.knows(one))])
+            aside |= {rival.term, *(one.term for one in rival.terms), *unrolled(rival.over)}
         if not why:
             return replace(self, in_sync=frozenset({key}), to=key)
-        return replace(self, in_sync=frozenset({key}), committed=0, to=key, given_up=True, over=over)
+        lost = runs(one for one in aside if not self.knows(one))
+        return replace(self, in_sync=frozenset({key}), committed=0, to=key, given_up=True, aside=lost)
 
     def finalized(self) -> ClusterState:
         """The same with the newest format that all members can read.  There is no way back to older versions then."""
@@ -298,6 +301,7 @@ class ClusterState:
             more = {"base": self.base, "numbers": self.numbers, "gone": list(self.gone)}
             more |= {"given_up": True} if self.given_up else {}
             more["over"] = [list(one) for one in self.over]
+            more |= {"aside": [list(one) for one in self.aside]} if self.aside else {}
         data = orjson.dumps(
             {
                 "cluster": self.cluster, "origin": self.origin, "format": self.format, "term": self.term,
@@ -360,7 +364,8 @@ def decode(data: bytes) -> ClusterState:
         numbers=fields.count("numbers", default=0),
         gone=tuple(fields.texts("gone", LANES)),
         given_up=fields.flag("given_up"),
-        over=_runs(f"{what}: over", as_list(fields.one(Field("over", "value"))) or []),
+        over=_runs(what, fields, "over"),
+        aside=_runs(what, fields, "aside"),
     )
     fields.finish()
     _check(what, found)
@@ -379,9 +384,9 @@ def _check(what: str, found: ClusterState) -> None:
         raise InvalidArgument(f"{what}: its last term is not {found.term}, or starts at its ceiling")
 
 
-def _runs(where: str, items: list[object]) -> Runs:
-    found = list[tuple[int, int]]()
-    for one in items:
+def _runs(what: str, fields: Fields, name: str) -> Runs:
+    where, found = f"{what}: {name}", list[tuple[int, int]]()
+    for one in as_list(fields.one(Field(name, "value"))) or ():
         numbers = [_whole(where, some) for some in as_list(one) or ()]
         if len(numbers) != 2 or len(found) == OVER_MOST:
             raise InvalidArgument(f"{where} has {shown(one)}, not [first term, last term], or has too many")
@@ -438,7 +443,7 @@ def compared(ours: ClusterState, theirs: ClusterState) -> Verdict:
         if ours.leader is not None and theirs.leader is not None and _starts(ours) != _starts(theirs):
             return Verdict.TWICE
         return Verdict.NEW if theirs.beat > ours.beat else Verdict.OLD
-    if ours.knows(theirs.term):
+    if ours.knows(theirs.term) or includes(ours.aside, theirs.term):
         return Verdict.OLD
     if theirs.knows(ours.term):
         return Verdict.NEW

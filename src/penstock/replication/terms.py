@@ -149,6 +149,11 @@ def unrolled(over: Runs) -> set[int]:
     return {term for first, last in over for term in range(first, last + 1, LANES)}
 
 
+def includes(over: Runs, term: int) -> bool:
+    """Whether a term is among these."""
+    return any(first <= term <= last and (term - first) % LANES == 0 for first, last in over)
+
+
 def ascending(over: Runs) -> bool:
     """Whether these are runs as they are made."""
     return all(0 < first <= last < TERMS and (last - first) % LANES == 0 for first, last in over) and all(

@@ -132,6 +132,17 @@ def test_one_that_is_not_in_sync_is_promoted_by_naming_what_is_lost() -> None:
     assert decode(order.encode()) == order
 
 
+def test_an_order_binds_nobody_but_who_has_it_until_its_term_begins() -> None:
+    """It may come to nothing, since another one is told to go on without both."""
+    a, b, c = (promoted(A, one) for one in "abc")
+    order = a.told_to_lead("a", rival=b, lose=9000)
+    assert compared(order, b) is Verdict.OLD
+    assert compared(b, order) is Verdict.RIVAL
+    assert compared(b, led(order, "a")) is Verdict.NEW
+    assert not promoted(c, "c", 0, order).knows(b.term), "nobody has said so to c"
+    assert decode(order.encode()) == order
+
+
 def test_two_processes_of_one_folder_are_told_from_one() -> None:
     there = A.members["a"]
     other = A.with_member("a", replace(there, process="another"))

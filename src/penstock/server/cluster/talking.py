@@ -3,9 +3,6 @@
 Each calls every other one, whoever leads, and they tell each other their copies about once a second.  A copy that goes
 on from ours is taken over, and a leader that hears of it ends.  One that went on without ours, as ours did without it,
 is kept beside it: then neither leads any more until a person has said which of both is to be set aside.
-
-Such an order is told to nobody until its term has begun: it may never come about, and who had followed it would have
-set aside what was confirmed for the sake of one that did not lead.
 """
 
 from __future__ import annotations
@@ -106,10 +103,9 @@ class Talks:
         self._told_at = -(1 << 60)
 
     def tell(self, link: Link) -> None:
-        """Our copy, as it is known to be kept; nothing while it is an order that gives something up."""
+        """Our copy, as it is known to be kept."""
         state = self._speaker.state
-        told = state is not None and state.leader is not None and not (state.order and state.given_up)
-        link.send(Copy(state.encode() if state is not None and told else b""))
+        link.send(Copy(b"" if state is None or state.leader is None else state.encode()))
 
     def called(self, address: str, link: Link | None) -> None:
         """A call was taken; None: it was not."""
