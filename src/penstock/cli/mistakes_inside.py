@@ -1,4 +1,4 @@
-"""What is wrong inside of settings: in filters, patterns, actions, rights, views and certificates.
+"""What is wrong inside of settings: in filters, patterns, places, actions, rights, views and certificates.
 
 Whoever reads a file of settings cannot tell: what reads these stands above.  Each mistake has the path of its value, so
 that it is told with the file, the line and the words of all others.
@@ -24,6 +24,7 @@ EXPRESSIONS = ("filter", "barrier_expression", *VALUES)
 def mistakes_inside(settings: Settings, *, serves: bool = True) -> Iterator[Problem]:
     """All of them; without `serves` certificates apart, which are the server's, that may be on another machine."""
     yield from _in_expressions(settings)
+    yield from _in_places(settings)
     yield from _in_actions(settings)
     yield from _in_entitlements(settings)
     yield from _in_views(settings)
@@ -58,6 +59,23 @@ def _in_expressions(settings: Settings) -> Iterator[Problem]:
                 compiled.require_deterministic(f"a queue's {key}")
         except ExpressionError as error:
             yield Problem(path, error.pointed())
+
+
+def _in_places(settings: Settings) -> Iterator[Problem]:
+    """Where the first runs of pipelines begin."""
+    if not settings.pipeline:
+        return
+    from penstock.spark.options import place
+
+    for index, pipeline in enumerate(settings.pipeline):
+        places = {("from", name, "start"): one.start for name, one in pipeline.source.items()}
+        if pipeline.backfill is not None:
+            places["backfill", "from"] = pipeline.backfill.start
+        for path, text in places.items():
+            try:
+                place(text or "EPOCH")
+            except InvalidArgument as error:
+                yield Problem(("pipeline", index, *path), str(error))
 
 
 def _in_actions(settings: Settings) -> Iterator[Problem]:

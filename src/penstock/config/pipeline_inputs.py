@@ -225,8 +225,8 @@ _REFUSED: Refusals[PipelineInput] = (
         "in mode 'queue' the queue's own filter decides: set `filter` on the queue",
     ),
     (
-        lambda one: one.filter is not None and one.table is not None,
-        "files have no filter of the server: filter them in the SQL",
+        lambda one: one.filter is not None and (one.table is not None or one.log),
+        "files and the log itself have no filter of the server: filter them in the SQL",
     ),
     (lambda one: one.topic is None and one.exchange, "an exchange goes with a topic, not with a queue"),
     (
@@ -241,8 +241,8 @@ _REFUSED: Refusals[PipelineInput] = (
         ),
     ),
     (
-        lambda one: not one.is_stream and (one.min_rows is not None or one.rescued is not None),
-        "min_rows and rescued are of queues and topics, whose rows come one after another",
+        lambda one: not one.is_stream and {"max_rows", "min_rows", "rescued"} & one.model_fields_set,
+        "max_rows, min_rows and rescued are of queues and topics, whose rows come one after another",
     ),
     (
         lambda one: one.min_rows is not None and one.min_rows > one.max_rows,

@@ -37,6 +37,17 @@ OURS = frozenset(
 """What `load(name)` and pipelines put there, which nobody else is told of."""
 
 
+SHOWN = 60
+"""Letters of a value that an error has."""
+
+_WHOLE = re.compile("[0-9]{1,18}")
+
+
+def _whole(text: str) -> int | None:
+    """A number that 64 bits have; None for any other text."""
+    return int(text) if _WHOLE.fullmatch(text) else None
+
+
 class Taker:
     """Options by name.  Unknown ones are refused with the nearest known name."""
 
@@ -68,15 +79,15 @@ class Taker:
         value = self.text(name)
         if value is None:
             return None
-        if not value.isascii() or not value.isdigit() or int(value) < low:
-            raise InvalidArgument(f"option {name} is {value!r}, not a whole number of at least {low}")
-        return int(value)
+        if (number := _whole(value)) is None or number < low:
+            raise InvalidArgument(f"option {name} is {value[:SHOWN]!r}, not a whole number of at least {low}")
+        return number
 
     def size(self, name: str) -> int | None:
         """Bytes: a number, or text with a unit."""
         value = self.text(name)
-        if value is None or value.isdigit():
-            return None if value is None else int(value)
+        if value is None or (number := _whole(value)) is not None:
+            return None if value is None else number
         try:
             return parse_size(value)
         except ValueError as error:
@@ -211,16 +222,23 @@ def _states(take: Taker, name: str) -> tuple[str, ...]:
     return states
 
 
+def place(text: str) -> str:
+    """A bookmark; a number of milliseconds since 1970 is written as a time.  InvalidArgument for what is no place."""
+    text = text.strip()
+    if (number := _whole(text)) is not None and len(text) >= MILLISECONDS:
+        try:
+            return datetime.fromtimestamp(number / 1000, UTC).isoformat()
+        except (ValueError, OverflowError):
+            raise InvalidArgument(f"{text!r} is no time: milliseconds since 1970 end with the year 9999") from None
+    parse_span(text, lambda: Point("epoch"))  # what MOST_RECENT is, and whether it may be said, is the server's
+    return text
+
+
 def _place(take: Taker, name: str) -> str:
-    """A bookmark; a number of milliseconds since 1970 is written as a time."""
-    text = str(take.text(name)).strip()
-    if text.isdigit() and len(text) >= MILLISECONDS:
-        return datetime.fromtimestamp(int(text) / 1000, UTC).isoformat()
     try:
-        parse_span(text, lambda: Point("epoch"))  # what MOST_RECENT is, and whether it may be said, is the server's
+        return place(str(take.text(name)))
     except InvalidArgument as error:
         raise InvalidArgument(f"option {name}: {error}") from None
-    return text
 
 
 def _filter(take: Taker, name: str) -> str:

@@ -189,6 +189,17 @@ def test_check_tells_what_is_wrong(run: Run, tmp_path: Path) -> None:
             '[[policy]]\nname = "p"\npattern = "q"\ndefinition = { group-key = "/a +" }',
             '[[policy]] "p" definition.group-key: the expression ends',
         ),
+        (
+            '[[pipeline]]\nname = "p"\nfrom = { topic = "t", start = "soon" }\nsql = "s"\nto = [{ topic = "o" }]',
+            "\"p\" from.start: 'soon' is no bookmark",
+        ),
+        (
+            (
+                '[[pipeline]]\nname = "p"\nfrom = { topic = "t" }\nbackfill = { from = "soon" }\nsql = "s"\n'
+                'to = [{ topic = "o" }]'
+            ),
+            "\"p\" backfill.from: 'soon' is no bookmark",
+        ),
         ('underlying_topic = "^a"', "default_publish_target: is missing, which the pattern '^a' of topics needs"),
     ],
 )

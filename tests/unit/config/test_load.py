@@ -182,6 +182,20 @@ def test_settings_are_frozen() -> None:
             '[[pipeline]]\nname = "p"\nfrom = { queue = "q", exchange = "e" }\nsql = "s"\nto = [{ topic = "t" }]',
             "goes with a topic",
         ),
+        (
+            (
+                '[[pipeline]]\nname = "p"\nsql = "s"\nto = [{ topic = "t" }]\n[pipeline.inputs.a]\ntopic = "t"\n'
+                '[pipeline.inputs.b]\ntable = "b.csv"\nmax_rows = 5'
+            ),
+            "max_rows, min_rows and rescued are of queues and topics",
+        ),
+        (
+            (
+                '[[pipeline]]\nname = "p"\nsql = "s"\nto = [{ topic = "t" }]\n[pipeline.inputs.a]\ntopic = "t"\n'
+                '[pipeline.inputs.b]\nlog = true\nfilter = "/a = 1"'
+            ),
+            "the log itself have no filter of the server",
+        ),
         ('[[pipeline]]\nname = "p"\nfrom = {}\nsql = "s"\nto = []', "an input is either a queue or a topic"),
         (
             '[[pipeline]]\nname = "../p"\nfrom = { topic = "q" }\nsql = "s"\nto = [{ topic = "t" }]',

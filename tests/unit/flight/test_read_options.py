@@ -79,3 +79,19 @@ def test_a_batch_read_asks_no_server_before_it_says_so(read: str) -> None:
 def test_an_expression_that_is_none_is_told_by_the_name_of_its_option(name: str, read: str) -> None:
     with pytest.raises(ExpressionError, match=f"^option {name}, '/id [+]' at character 6: the expression ends"):
         read_options(READ_AS[read] | {name: "/id +"})
+
+
+@pytest.mark.parametrize("digits", ["9" * 19, "9" * 5000, "\u00b2", "\u0663", "-1", ""])
+@pytest.mark.parametrize("name", ["maxRowsPerTrigger", "maxBytesPerTrigger", "startingTimestamp", "startingLsn"])
+def test_digits_that_are_no_number_for_64_bits_are_told_by_the_name_of_their_option(name: str, digits: str) -> None:
+    given = READ_AS[LOG if name == "startingLsn" else LOG_MODE]
+    if not digits:
+        assert read_options(given | {name: digits}) == read_options(given)
+        return
+    with pytest.raises(InvalidArgument, match=f"^option {name}(:| is) "):
+        read_options(given | {name: digits})
+
+
+def test_a_time_behind_the_year_9999_is_told() -> None:
+    with pytest.raises(InvalidArgument, match="^option startingTimestamp: '253402300800000' is no time: milliseconds"):
+        read_options({"topic": "t", "startingTimestamp": "253402300800000"})
