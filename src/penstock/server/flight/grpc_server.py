@@ -16,7 +16,7 @@ import time
 from base64 import b64decode
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
@@ -282,9 +282,12 @@ class Server:
                         uploads.go_on()
 
     def get(self, context: Any, ticket: Any) -> flight.FlightDataStream:
-        call = self.begun(context, "get", ticket.ticket)
-        schema = pa.ipc.read_schema(pa.py_buffer(call.next().payload))
-        return flight.GeneratorStream(schema, cast("Any", Rows(call, schema)))
+        with ExitStack() as refused:
+            call = refused.enter_context(closing(self.begun(context, "get", ticket.ticket)))
+            schema = pa.ipc.read_schema(pa.py_buffer(call.next().payload))
+            stream = flight.GeneratorStream(schema, cast("Any", Rows(call, schema)))
+            refused.pop_all()
+        return stream
 
     def exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
         command = _command(descriptor)
