@@ -68,7 +68,7 @@ def _in_places(settings: Settings) -> Iterator[Problem]:
     from penstock.spark.options import place
 
     for index, pipeline in enumerate(settings.pipeline):
-        places = {("from", name, "start"): one.start for name, one in pipeline.source.items()}
+        places: dict[Path_, str | None] = {("from", name, "start"): one.start for name, one in pipeline.source.items()}
         if pipeline.backfill is not None:
             places["backfill", "from"] = pipeline.backfill.start
         for path, text in places.items():

@@ -86,8 +86,10 @@ class Taker:
     def size(self, name: str) -> int | None:
         """Bytes: a number, or text with a unit."""
         value = self.text(name)
-        if value is None or (number := _whole(value)) is not None:
-            return None if value is None else number
+        if value is None:
+            return None
+        if (number := _whole(value)) is not None:
+            return number
         try:
             return parse_size(value)
         except ValueError as error:
