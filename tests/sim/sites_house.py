@@ -569,7 +569,7 @@ class Fabric:
                         self.take(site, consumer)
                         busy = True
             self.look()
-            if not busy and not (self.kind == "barred" and self.all_ask()):
+            if not busy and not self.all_ask():
                 break
         for site in self.sites.values():
             site.queue.check()
@@ -606,7 +606,10 @@ class Fabric:
         return all(lsn < owner.queue.id for lsn, _ in where(owner, *key, key[1] + 1))
 
     def all_ask(self) -> bool:
-        """Two sites may each hold back what stands before a barrier of the other: whether somebody is given some."""
+        """Two sites may each hold back what stands before a barrier of the other, or one may own what it has not.
+
+        Whether somebody is given some.
+        """
         given = 0
         for site in self.sites.values():
             site.advance(20)

@@ -104,6 +104,46 @@ def test_what_was_given_back_before_it_came_may_be_given_again() -> None:
     assert owners(steps, "a", "b", "c") == {"a": ["b"], "b": ["b"], "c": ["b"]}
 
 
+@pytest.mark.parametrize("killed", [False, True])
+@pytest.mark.parametrize("without", [False, True])
+def test_what_went_round_before_a_queue_had_it_goes_to_who_asks(killed: bool, without: bool) -> None:
+    """The site that keeps it cannot have it, nor has a queue at all; the next queue of another one has it."""
+    steps = Steps("abc", kind="group-local", initial_owner="a", group_local_queue_domain="d")
+    a, b, c = steps.a, steps.b, steps.sites["c"]
+    delete(a)
+    renew(steps, "ab", "ac")
+    c.publish("q", b"0", b"1")
+    delete(c)
+    c.sync()
+    renew(steps, "ac", "bc")
+    steps.send("ca")
+    a.declare("q", **a.settings)
+    c.declare("q", **c.settings)
+    renew(steps, "ab", "ac")
+    a.sync()
+    steps.send("ab")
+    delete(b)
+    b.declare("q", **b.settings)
+    renew(steps, "ab", "bc")
+    for way in ("ba", "ac", "ca", "ab", "ba", "ac", "ca"):
+        steps.sites[way[0]].sync()
+        steps.send(way)
+    if without:
+        delete(a)
+        renew(steps, "ab", "ac")
+    if killed:
+        a.sync()
+        a.kill()
+        renew(steps, "ab", "ac")
+    level(steps)
+    assert owners(steps, "b") == {"b": ["a"]}, "as everybody says"
+    assert worked(steps, b) == 2
+    said = returns(a)
+    assert worked(steps, c) == 0
+    level(steps)
+    assert returns(a) == said, "it is given once"
+
+
 @pytest.mark.parametrize("anew", [False, True])
 def test_what_came_of_a_queue_that_went_is_not_for_a_site_without_one(anew: bool) -> None:
     """Its publisher's site deletes the queue, or has another by then; a third has the message."""

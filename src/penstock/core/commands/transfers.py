@@ -244,18 +244,19 @@ class TransferCommands(LinkCommands):
         """
         vhost, name, told, path, others = read_ask(ask)
         queue, site = self.find_queue(vhost, name), via or asker
+        asker = path[0] if path else asker
+        if asker == self.peers.here or self.peers.number(asker) is None or not self.offered_by(site, vhost, name):
+            return 0
+        kept = self._give_kept(now, vhost, name, joined(told), asker) if self.returned else 0
         agreed = None if queue is None else self.sharing.with_site(queue.id, site)
         if queue is None or queue.stopped or agreed is None or agreed.faults:
-            return 0
-        asker = path[0] if path else asker
-        if asker == self.peers.here or self.peers.number(asker) is None:
-            return 0
+            return kept
         here, besides = (
             merged_spans([span for one in joined(some) for span in self._stand(*one)]) for some in (told, others)
         )
         if path and len(path) < HANDED_ON_MOST and self.peers.here not in path:
             self._hand_on_ask(queue, here, path, besides)
-        return sum(one.stop - one.first for one in self.grant(now, queue, here, asker, besides))
+        return kept + sum(one.stop - one.first for one in self.grant(now, queue, here, asker, besides))
 
     def _hand_on_ask(self, queue: Queue, spans: Sequence[Span], path: tuple[str, ...], besides: Sequence[Span]) -> None:
         """Ask for those that others own, in the name of who asks."""
@@ -342,12 +343,14 @@ class TransferCommands(LinkCommands):
     ) -> None:
         """Hand a claim of this site on: to messages that their origins call so.  Once, however often it is told.
 
-        What was yielded to this site nobody may have any more, so each heir has it once: the last of a round keeps it.
+        What was yielded to this site nobody may have any more, so each heir has it once.  The last of a round keeps it,
+        and gives it to the first that asks for it: that one has it.
         """
         if not heirs:
             self._keep_unplaced(now, vhost, queue, spans, claim)
             return
-        met, some = {one.origin for one in self.peers.sites.values()}, dict[tuple[int, str], list[Span]]()
+        met, here = {one.origin for one in self.peers.sites.values()}, self.peers.here
+        some = dict[tuple[int, str], list[Span]]()
         for origin, first, stop in joined([span for span in spans if span[0] in met]):
             left = self.returned.but(Place(vhost, queue, origin, ""), [(first, stop)], claim)
             for heir in heirs:
@@ -356,15 +359,33 @@ class TransferCommands(LinkCommands):
                 if new:
                     some.setdefault((origin, heir), []).extend(new)
                     left = [one for span in left for one in without(span, new)]
+            if left:
+                some.setdefault((origin, here), []).extend(left)
         self._at(now)
         for (origin, heir), new in some.items():
-            back = claim.to(heir, "yielded")
-            header: dict[str, object] = {
-                "origin": str(origin), "site": back.owner, "serial": back.serial, "why": back.why, "vhost": vhost,
-            }  # fmt: skip
-            self._out.record(Kind.CLAIMED, queue, header, pack_pairs(0, [end for span in new for end in span]))
-            self.returned.add(Place(vhost, queue, origin, heir), new, back)
-            self.foretold.placed(Name(vhost, queue, origin), new)
+            back = claim if heir == here else claim.to(heir, "yielded")
+            self._note_handed_on(Place(vhost, queue, origin, heir), new, back)
+
+    def _note_handed_on(self, place: Place, spans: Sequence[Span], claim: Claim) -> None:
+        """Say whose messages are that have no place here."""
+        header: dict[str, object] = {
+            "origin": str(place.origin), "site": claim.owner, "serial": claim.serial, "why": claim.why,
+            "vhost": place.vhost,
+        }  # fmt: skip
+        body = pack_pairs(0, [end for span in spans for end in span])
+        self._out.record(Kind.CLAIMED, place.queue, header, body)
+        self.returned.add(place, spans, claim)
+        self.foretold.placed(Name(*place[:3]), spans)
+
+    def _give_kept(self, now: Now, vhost: str, name: str, spans: Sequence[tuple[int, int, int]], asker: str) -> int:
+        """What this site kept, since nobody could take it, goes to one that asks for it, and so has it; how many."""
+        count, now = 0, self._at(now)
+        for origin, *span in self._beyond(self.find_queue(vhost, name), spans):
+            place = Place(vhost, name, origin, self.peers.here)
+            for first, stop, claim in self.returned.of(place, *span):
+                self._note_handed_on(place._replace(heir=asker), [(first, stop)], claim.to(asker, "yielded"))
+                count += stop - first
+        return count
 
     def _keep_unplaced(
         self, now: Now, vhost: str, queue: str, spans: Iterable[tuple[int, int, int]], claim: Claim

@@ -360,6 +360,20 @@ class Returned(Bounded[Place]):
                 left = [some for span in left for some in _but(known, *span, claim)]
         return left
 
+    def of(self, place: Place, first: int, stop: int) -> list[tuple[int, int, Claim]]:
+        """What went to an heir, and to nobody after that."""
+        known = self._claims.get(place)
+        if known is None:
+            return []
+        others = {one.heir for one in self._claims if one[:3] == place[:3]} - {place.heir}
+        found = list[tuple[int, int, Claim]]()
+        for low, high, claim in known.spans(first, stop):
+            left = [(low, high)]
+            for heir in others:
+                left = self.but(place._replace(heir=heir), left, claim)
+            found += [(*span, claim) for span in left]
+        return found
+
 
 def _but(known: Claims, first: int, stop: int, claim: Claim | None) -> Iterator[Span]:
     """Those of [first, stop) that nothing is known of; or nothing that holds against a claim."""
