@@ -31,6 +31,7 @@ from typing import NamedTuple
 from crc32c import crc32c
 
 from penstock.ports import File
+from penstock.records.chunks import LSN_LIMIT
 from penstock.records.remembered import Remembered
 
 START = b"\xff\xff\xff\xff"
@@ -193,6 +194,8 @@ class Layout:
             last = int(header[self.last : self.last + 16], 16) if self.last else -1
         except ValueError:
             raise NotAFrame("metadata that is no number") from None
+        if min(lsn, durable, last + 1) < 0 or max(lsn if rows else 0, durable, last) >= LSN_LIMIT:
+            raise NotAFrame(f"LSNs that nobody gives out: {lsn}, {last} and {durable}")
         buffers = struct.unpack_from(f"<{2 * self.n_buffers}q", header, self.buffers)
         if self.compressed:
             if last < 0:

@@ -34,6 +34,7 @@ from penstock.log.room import Room
 from penstock.log.segment import FOLDER, NotASegment, SegmentHeader, header_in, segment_name
 from penstock.log.writer import create_segment
 from penstock.ports import Disk, File
+from penstock.records.chunks import LSN_LIMIT
 from penstock.records.schema import GROUP_BYTES_MAX
 
 AHEAD = 4 << 20
@@ -402,8 +403,8 @@ class Replica:
         if last < 0:
             place = frame.header + frame.buffers[2] + 8 * (frame.rows - 1)
             last = int.from_bytes(self._read(frame, place, part), "little", signed=True)
-        if last - frame.lsn < frame.rows - 1:
-            raise NotAFrame("it has rows out of order")
+        if not frame.rows - 1 <= last - frame.lsn < LSN_LIMIT - frame.lsn:
+            raise NotAFrame(f"it has rows out of order: LSN {frame.lsn}, {frame.rows} rows, LSN {last}")
         segment.add(frame.lsn, last, frame.offset, frame.length, frame.rows, True)
         self._last = last
         if (stretch := last >> STRETCH_BITS) not in self.stretches[-1:]:

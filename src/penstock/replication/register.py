@@ -26,6 +26,7 @@ from penstock.replication.messages import ADDRESS_MOST
 from penstock.replication.terms import (
     LANES,
     OVER_MOST,
+    TERMS,
     Runs,
     Written,
     ascending,
@@ -380,8 +381,17 @@ def _check(what: str, found: ClusterState) -> None:
         raise InvalidArgument(f"{what}: {shown(found.leader)} leads and is not in sync")
     if any(a.term >= b.term or a.start >= b.start for a, b in zip(found.terms, found.terms[1:], strict=False)):
         raise InvalidArgument(f"{what}: its terms do not ascend")
-    if found.terms and (found.terms[-1].term != found.term or found.terms[-1].start >= found.ceiling):
+    newest = found.terms[-1] if found.terms else Tenure(0, 0, None)
+    if newest.term != found.term or newest.start >= found.ceiling or (found.leader is not None and not found.terms):
         raise InvalidArgument(f"{what}: its last term is not {found.term}, or starts at its ceiling")
+    if found.manual:
+        lanes = sorted(one.number for one in found.members.values())
+        most = min(found.numbers, LANES - 1)
+        if found.numbers > most or len({*lanes}) < len(lanes) or not {*lanes} <= {*range(1, most + 1)}:
+            raise InvalidArgument(f"{what}: its members have the numbers {lanes}, and {found.numbers} were given")
+        for one in found.terms:
+            if one.term >= TERMS or one.start != start_of(found.base, one.term):
+                raise InvalidArgument(f"{what}: term {one.term} starts at LSN {one.start}, which is not in its lane")
 
 
 def _runs(what: str, fields: Fields, name: str) -> Runs:

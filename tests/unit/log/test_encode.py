@@ -124,6 +124,17 @@ def test_the_sum_sees_every_flipped_bit(entries: list[Entry], data: st.DataObjec
         assert not sound(bent, made.data)
 
 
+@pytest.mark.parametrize("place", ["lsn", "durable"])
+@pytest.mark.parametrize("digits", [b"f" * 16, b"0020000000000000", b"-000000000000001"])
+def test_an_lsn_that_nobody_gives_out_is_none(place: str, digits: bytes) -> None:
+    """Sums do not tell: who has a secret of a cluster may make them."""
+    layout = ENCODER.layout
+    header, at = bytearray(ENCODER.encode(samples()[0], 12).data[: len(layout.header)]), getattr(layout, place)
+    header[at : at + 16] = digits
+    with pytest.raises(NotAFrame, match="LSNs that nobody gives out"):
+        FrameReader().header(bytes(header), 0)
+
+
 def test_a_batch_is_sound_only_where_it_was_written() -> None:
     """A batch that somebody sends as a message's body lies elsewhere, and is never taken for one of the log."""
     made = ENCODER.encode(samples()[0], 12, 4096)

@@ -63,17 +63,33 @@ def put(disk: SimDisk, name: str, content: bytes) -> None:
     file.close()
 
 
-def follower(disk: SimDisk) -> tuple[Narrow, Sending]:
-    """One that stands where the log begins."""
+def follower(disk: SimDisk, *, begins: bool = True) -> tuple[Narrow, Sending]:
+    """One that stands where the log begins, or has not said yet where."""
     link, files = Narrow(), Files(disk)
     files.told(Log(segment=1, end=0, last=0))
-    sending = Sending(link, Hello("c", 7, "b", 1, True, ()), files, STATE)
-    sending.begin(Begin(STATE.term, 1, 0))
+    sending = Sending(link, Hello("c", 0, "b", 1, True, ()), files, STATE)
+    if begins:
+        sending.begin(Begin(STATE.term, 1, 0))
     return link, sending
 
 
 def pieces(link: Narrow) -> list[File]:
     return [one for one in link.said if isinstance(one, File)]
+
+
+@pytest.mark.parametrize("lie", [{"term": 9}, {"synced": 51}, {"received": 1}, {"files": 1}], ids=str)
+def test_what_was_never_sent_cannot_be_acked_and_nobody_begins_unasked(lie: dict[str, int]) -> None:
+    """Such an ack would stand for all that is written later."""
+    _, sending = follower(SimDisk())
+    sending._files.told(Log(segment=1, end=0, last=50))
+    sending.ack(Ack(STATE.term, 50, 0))
+    (what, said), last = *lie.items(), sending.acked
+    words = {"term": "term", "synced": "LSN", "received": "byte", "files": "file"}
+    with pytest.raises(ProtocolError, match=rf"b acks {words[what]} {said}, and \d+ is the last there is"):
+        sending.ack(Ack(STATE.term, 50, 0)._replace(**lie))
+    assert sending.acked == last
+    with pytest.raises(ProtocolError, match="b begins in term 1, and was not welcomed to that"):
+        sending.begin(Begin(STATE.term, 1, 0))
 
 
 def test_a_file_goes_piece_by_piece_as_the_connection_takes_it() -> None:
@@ -176,7 +192,7 @@ def test_what_a_follower_puts_into_place_is_acked_and_said_at_the_next_welcome()
     begin = following(disk)[0].said[-1]
     assert begin == Begin(1, 0, 0, (STAGES[1],))
     assert isinstance(begin, Begin)
-    again, anew = follower(ours)
+    again, anew = follower(ours, begins=False)
     anew._files.beside.keep(STAGES[1], 1)
     again.room = 100
     anew.begin(begin)
@@ -227,7 +243,7 @@ def test_a_stage_stays_at_a_follower_until_its_log_has_what_says_that_it_may_go(
     link, files = Narrow(), Files(disk)
     link.room = 100
     files.told(Log(segment=1, end=0, last=50))  # the copy of the stage is there, and not in sync
-    sending = Sending(link, Hello("c", 7, "b", 1, True, ()), files, STATE)
+    sending = Sending(link, Hello("c", 0, "b", 1, True, ()), files, STATE)
     sending.begin(Begin(STATE.term, 1, 0, (name,)))
     sending.ack(Ack(STATE.term, 49, 0))
     sending.beat(1, 0, 1_000_000, 1)
@@ -246,7 +262,7 @@ def test_which_stages_count_is_said_to_who_has_them_and_what_else_counts() -> No
     link.room = 100
     files.told(Log(segment=1, end=0, last=50))
     files.beside.keep(STAGES[0], 1)
-    sending = Sending(link, Hello("c", 7, "b", 1, True, ()), files, STATE)
+    sending = Sending(link, Hello("c", 0, "b", 1, True, ()), files, STATE)
     sending.begin(Begin(STATE.term, 1, 0))
     sending.ack(Ack(STATE.term, 50, 0))
     sending.beat(1, 0, 1_000_000, 1)

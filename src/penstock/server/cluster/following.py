@@ -43,7 +43,7 @@ PART = "side.part"
 CHECKPOINTS_KEPT = 2
 
 RaiseTerm = Callable[[int], bool]
-"""Keeps a term that was heard of, synced; False: a higher one is known."""
+"""Keeps a term that is followed, synced; False: the register is of another one."""
 
 
 class _Part(NamedTuple):
@@ -130,6 +130,8 @@ class Following:
                 self._whole = self._dirty = True
             case Retire():
                 self._check(message.term)
+                if message.floor > message.base + 1:  # before any record the floor is 1
+                    raise ProtocolError(f"LSN {message.base} does not stand for all below LSN {message.floor}")
                 self._retire = message
             case Refusal() | Bye():
                 self.refusal = message.why
@@ -145,7 +147,7 @@ class Following:
         if message.format > FORMAT:
             raise ProtocolError(f"the leader writes format {message.format}, and this member reads {FORMAT}")
         if not self._raise_term(message.term):
-            raise ProtocolError(f"the leader is of term {message.term}, which is over")
+            raise ProtocolError(f"the leader says that it is of term {message.term}, and the register does not")
         self.term = message.term
         replica = self._replica
         if message.seed:

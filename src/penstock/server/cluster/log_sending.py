@@ -20,6 +20,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from penstock.errors import ProtocolError
 from penstock.log.segment import FOLDER, NotASegment, first_lsn, read_header, segment_name
 from penstock.ports import Disk, File
 from penstock.replication.messages import (
@@ -247,14 +248,19 @@ class Sending:
         self._floor = 0
         self._beside = SideSending(self.term, files.disk, files.beside)
         self._cut = common(hello.terms, written(state, files.log.last))
+        self._welcomed = False  # and it has not said where it stands since
         self.seeds = not self._cut and bool(hello.origin)  # it has to begin with nothing, and does not know yet
         if not self.seeds:
-            self.link.send(Welcome(self.term, self._format, self._cut, seed=False))
+            self._welcome(Welcome(self.term, self._format, self._cut, seed=False))
 
     def seed(self) -> None:
         """Have it begin with nothing: it counts for nothing by now."""
         self.seeds = False
-        self.link.send(Welcome(self.term, self._format, 0, seed=True))
+        self._welcome(Welcome(self.term, self._format, 0, seed=True))
+
+    def _welcome(self, message: Welcome) -> None:
+        self._welcomed = True
+        self.link.send(message)
 
     @property
     def level(self) -> bool:
@@ -279,7 +285,10 @@ class Sending:
         }  # fmt: skip
 
     def begin(self, message: Begin) -> None:
-        """It has cut its log and says where it stands."""
+        """It has cut its log and says where it stands.  ProtocolError, as of `ack`, where it was not asked."""
+        if not self._welcomed or message.term != self.term:
+            raise ProtocolError(f"{self.member} begins in term {message.term}, and was not welcomed to that")
+        self._welcomed = False
         files = self._files
         self._beside.begin(message.stages)
         self._tell_stages()
@@ -299,6 +308,15 @@ class Sending:
             self.link.send(keep)
 
     def ack(self, message: Ack) -> None:
+        """What it says to have.  ProtocolError where there is no such thing: it would count for all that comes yet."""
+        for what, said, most in (
+            ("term", message.term, self.term),
+            ("LSN", message.synced, self._files.log.last),
+            ("byte", message.received, self.sent),
+            ("file", message.files, self._beside.sent),
+        ):
+            if said > most:
+                raise ProtocolError(f"{self.member} acks {what} {said}, and {most} is the last there is")
         self.acked = max(self.acked, message.synced)
         self.received = message.received
         self._waits.acked(message.received, time.monotonic())

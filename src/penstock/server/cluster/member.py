@@ -271,10 +271,14 @@ class Member(Followers):
         self._out.end(why)
 
     def _follows(self, term: int) -> bool:
-        """Whether a leader of this term may be followed; it is kept as one that was heard of."""
-        if self.talks is not None:  # what counts is our copy, which is kept already
-            return self.state is not None and self.state.term == term
-        return self._raise_term(term)
+        """Whether a leader of this term may be followed: the register's, as last seen; it is kept as one heard of.
+
+        A stream's word alone raises no term: with a wrong one nobody else could ever be followed, or lead, from here.
+        """
+        if self.state is None or self.state.term != term:
+            self._look_at_register()  # it may have gone on
+            return False
+        return self.talks is not None or self._raise_term(term)  # what counts there is our copy, which is kept already
 
     def _raise_term(self, term: int) -> bool:
         if term < self.known.highest_term:

@@ -79,6 +79,7 @@ class SideSending:
         self._wanted = deque[tuple[str, int]]()  # of these, what was not sent
         self._unacked = deque[tuple[str, int]]()  # what was sent, with its number; 0: one that does not count
         self._acked = 0  # how many were acked
+        self.sent = 0  # how many were sent to their end
         self._rest: Iterator[File] | None = None  # of the file that is being sent
         self._accounts = 0  # CRC of what was sent
         self._checkpoint = 0  # LSN of the newest that was sent
@@ -209,6 +210,7 @@ class SideSending:
                 if len(part) < min(SIDE_PIECE, size - offset):
                     raise OSError(errno.EIO, f"{name} ends before its end")
                 crc = crc32c(part, crc)
+                self.sent += offset + len(part) == size
                 yield File(self._term, name, size, offset, crc, lsn, part)
                 offset += max(1, len(part))
         self._unacked.append((name, number))

@@ -149,10 +149,12 @@ class Talks:
 
     def _compare(self, theirs: ClusterState) -> None:
         speaker, ours = self._speaker, self._speaker.state
+        if not theirs.manual:
+            raise ProtocolError("it has no LSN from which terms are counted")
         if ours is None:
             speaker.adopt(theirs)
             return
-        if (theirs.cluster, theirs.origin) != (ours.cluster, ours.origin):
+        if (theirs.cluster, theirs.origin, theirs.base) != (ours.cluster, ours.origin, ours.base):
             raise ProtocolError(f"it is of cluster {theirs.cluster}, and this member of {ours.cluster}")
         speaker.knows_of(theirs.term)
         verdict = compared(ours, theirs)
