@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from penstock.cli.output import Told, bar, counted, family, served, write_table
-from penstock.cli.queues import Yes, confirmed, read_setting
+from penstock.cli.queues import Yes, confirmed, read_settings
 from penstock.errors import Refused, Unavailable
 
 if TYPE_CHECKING:
@@ -170,7 +170,7 @@ def own_queue(client: Client, setting: Sequence[str] | None, given: str | None =
         yield given
         return
     name = f"penstock-bench-{secrets.token_hex(4)}"
-    settings: dict[str, Any] = {"queue_expires": UNUSED, **dict(map(read_setting, setting or []))}
+    settings: dict[str, Any] = {"queue_expires": UNUSED, **read_settings(setting)}
     client.declare(name, **settings)
     try:
         yield name

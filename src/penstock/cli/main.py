@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -23,7 +24,7 @@ from typer.models import CommandInfo
 
 from penstock import __version__
 from penstock.cli.output import Json, root, tell, tell_error
-from penstock.errors import InvalidArgument, PenstockError
+from penstock.errors import InvalidArgument, PenstockError, shown
 from penstock.server.base.loading import do_without_pandas
 
 FILES: Mapping[str, str] = {
@@ -52,6 +53,9 @@ FILES: Mapping[str, str] = {
 WITH_PANDAS = {"bench", "expr", "pipeline", "worker", "--spark"}
 """Words of a command line that runs Spark or what others wrote.  All the rest does without, and saves loading it."""
 
+NO_NAME = (errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EACCES)
+"""What the system says of names of files that nobody can look at, wherever a command first does."""
+
 
 WrongUsage = cast("type[typer.BadParameter]", typer.BadParameter.__bases__[0])
 """Every mistake in a command line that was found before a command began."""
@@ -73,6 +77,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except BrokenPipeError:
         sys.stderr.close()  # the reader of our output went away; there is nobody to tell
         sys.exit(1)
+    except OSError as error:
+        if error.errno not in NO_NAME or error.filename is None:
+            raise
+        what = f"{shown(str(error.filename))}: {error.strerror}"
+        sys.exit(tell_error(InvalidArgument(what), as_json=as_json))
 
 
 class Root(TyperGroup):

@@ -138,8 +138,11 @@ def asked(url: str, action: str, **fields: object) -> dict[str, Any]:
 
 
 def write(text: str) -> None:
-    """One line on standard output."""
-    sys.stdout.write(text + "\n")
+    """One line on standard output; what is no character in it, as in an argument, is the byte that it was."""
+    try:
+        sys.stdout.write(text + "\n")
+    except UnicodeEncodeError:
+        write_bytes(text.encode("utf-8", "surrogateescape"))
 
 
 def write_bytes(line: bytes) -> None:
@@ -173,7 +176,17 @@ def write_json(value: object, *, indent: bool = True) -> None:
     options = _OPTIONS | (orjson.OPT_INDENT_2 if indent else 0)
     if isinstance(value, Mapping):
         value = dict(spelled(name, one) for name, one in cast("Mapping[str, object]", value).items())
-    write(orjson.dumps(value, option=options, default=_plain).decode())
+    write(json_text(value, options))
+
+
+def json_text(value: object, options: int = 0) -> str:
+    """A value as JSON; what is no character in a text, as the bytes of an argument may have it, is escaped."""
+    try:
+        return orjson.dumps(value, option=options, default=_plain).decode()
+    except TypeError:
+        from json import dumps  # for this alone
+
+        return dumps(value, default=_plain, indent=2 if options & orjson.OPT_INDENT_2 else None)
 
 
 def tell(facts: object, text: str, as_json: bool) -> None:
@@ -290,7 +303,7 @@ def tell_error(error: PenstockError, *, as_json: bool) -> int:
         }
         if isinstance(error, ExpressionError):
             what |= {"expression": error.text, "place": error.place}
-        sys.stderr.write(orjson.dumps({"error": what}).decode() + "\n")
+        sys.stderr.write(json_text({"error": what}) + "\n")
     else:
         text = error.pointed() if isinstance(error, ExpressionError) else str(error)
         sys.stderr.write(f"penstock: {text}\n  {error.code}. {error.to_do}\n")

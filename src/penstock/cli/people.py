@@ -150,7 +150,10 @@ def read_password(given: str | None) -> str:
     if given is None and sys.stdin.isatty():
         given = cast("str", typer.prompt("password", hide_input=True, confirmation_prompt=True, err=True))
     elif given is None:
-        given = sys.stdin.readline().rstrip("\r\n")
+        try:
+            given = sys.stdin.readline().rstrip("\r\n")
+        except UnicodeDecodeError as error:
+            raise InvalidArgument(f"the password from standard input is no text: {error}") from None
     if not given:
         raise InvalidArgument("the password is empty; `penstock user clear-password` lets nobody log in")
     return given

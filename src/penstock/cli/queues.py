@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -104,7 +104,7 @@ def declare(client: Client, name: Name, setting: Setting = None) -> Told:
 
     Example: penstock queue declare to-ship --set underlying_topic=orders --set lease_period=30s
     """
-    settings: dict[str, Any] = dict(map(read_setting, setting or []))
+    settings = read_settings(setting, flags=FLAGS)
     client.declare(name, **settings)
     return {"declared": name}, f"queue {name} declared"
 
@@ -123,8 +123,7 @@ def alter(
 
     Example: penstock queue alter to-ship --set lease_period=1m --unset filter
     """
-    settings: dict[str, Any] = dict(map(read_setting, setting or []))
-    settings |= {key.strip().replace("-", "_"): None for key in unset or []}
+    settings = read_settings(setting, unset)
     if not settings:
         raise InvalidArgument("name what to change: --set KEY=VALUE, or --unset KEY")
     if settings.get("recovery_point") not in (None, "epoch"):
@@ -174,6 +173,32 @@ def confirmed(question: str, yes: bool) -> bool:
     return typer.confirm(question)
 
 
+FLAGS = frozenset({"durable", "auto_delete", "passive"})
+"""What a declare takes beside the settings of a queue."""
+
+
+def read_settings(
+    given: Sequence[str] | None, unset: Sequence[str] | None = None, *, flags: frozenset[str] = frozenset()
+) -> dict[str, Any]:
+    """What `--set` and `--unset` say.  InvalidArgument for what is no setting, and for one that is named twice."""
+    from penstock.config.queue_arguments import refuse_unknown
+    from penstock.config.queue_settings import KEY_ALIASES
+
+    pairs = [*map(read_setting, given or []), *((_name_of(key), None) for key in unset or [])]
+    settings = dict[str, Any]()
+    for name, value in pairs:
+        if name not in flags:
+            refuse_unknown(KEY_ALIASES.get(name, name))
+        if name in settings:
+            raise InvalidArgument(f"{name} is named twice: say once what it is to be")
+        settings[name] = value
+    return settings
+
+
+def _name_of(key: str) -> str:
+    return key.strip().replace("-", "_")
+
+
 def read_setting(text: str) -> tuple[str, object]:
     """`KEY=VALUE`: the value as TOML where it is TOML (numbers, tables, lists), as text otherwise."""
     import tomllib
@@ -185,13 +210,15 @@ def read_setting(text: str) -> tuple[str, object]:
         read: object = tomllib.loads(f"value = {value}")["value"]
     except (tomllib.TOMLDecodeError, KeyError):
         read = value
-    name = key.strip().replace("-", "_")
+    name = _name_of(key)
     from penstock.config.queue_settings import KEY_ALIASES, QUEUE_KEYS
     from penstock.config.queue_values import Kind
 
     known = QUEUE_KEYS.get(KEY_ALIASES.get(name, name))
-    if known is not None and known.kind is Kind.DURATION and isinstance(read, int | float):
-        raise InvalidArgument(f"--set {text!r}: a duration needs a unit: write {name}={read}s if seconds are meant")
+    number = isinstance(read, int | float) and not isinstance(read, bool)
+    if number and known is not None and known.kind in (Kind.DURATION, Kind.SIZE):
+        what, unit, meant = ("duration", "s", "seconds") if known.kind is Kind.DURATION else ("size", "B", "bytes")
+        raise InvalidArgument(f"--set {text!r}: a {what} needs a unit: write {name}={read}{unit} if {meant} are meant")
     return name, read
 
 
@@ -328,11 +355,14 @@ def redrive(
 def _redrive_by_spark(
     name: str, filter: str | None, count: int | None, master: str, url: str, *, dry: bool, yes: bool, json: bool
 ) -> None:
+    from penstock.expr import compile_filter
     from penstock.spark import session
     from penstock.spark.audits import redrive as run
 
-    with connect(url):
-        pass  # says within seconds if nobody answers
+    if filter is not None:
+        compile_filter(filter)
+    with connect(url) as client:
+        client.queue(name)  # says within seconds if nobody answers, or knows it
     made = session(master)
     try:
         preview = run(made, url, name, filter=filter, count=count, dry_run=True)

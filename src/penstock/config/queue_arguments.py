@@ -17,7 +17,7 @@ from typing import cast
 from penstock.config.exclusions import refuse_impossible
 from penstock.config.queue_settings import KEY_ALIASES, QUEUE_KEYS, read_queue_settings
 from penstock.config.queue_values import BadValue, argument_name, read_value, written
-from penstock.errors import InvalidArgument, PreconditionFailed, known_name
+from penstock.errors import InvalidArgument, PreconditionFailed, known_name, shown
 from penstock.records.declared_types import MAX_AGE, QUEUE_TYPES, QueueType
 from penstock.records.queue_settings import APPLY_TO, Origin, Policy, QueueSettings
 from penstock.records.regular_expressions import PatternError, compile_pattern
@@ -201,9 +201,9 @@ def parse_definition(text: str | bytes) -> dict[str, object]:
     try:
         value: object = json.loads(text, object_pairs_hook=_once)
     except (ValueError, RecursionError) as error:
-        raise InvalidArgument(f"the definition is not JSON: {error}") from None
+        raise InvalidArgument(f"the definition {shown(text)} is not JSON: {error}") from None
     if not isinstance(value, dict):
-        raise InvalidArgument("the definition is not a JSON object of keys and values")
+        raise InvalidArgument(f"the definition {shown(value)} is not a JSON object of keys and values")
     return cast("dict[str, object]", value)
 
 
@@ -414,14 +414,14 @@ def queue_settings_from_mapping(
     """
     values = {KEY_ALIASES.get(name, name): value for name, value in values.items()}
     for name in values:
-        _refuse_unknown(name)
+        refuse_unknown(name)
     try:
         return read_queue_settings(values, "python", base=base)
     except BadValue as bad:
         raise InvalidArgument(f"{bad.key} of queue {queue!r}: {bad}") from None
 
 
-def _refuse_unknown(name: str) -> None:
+def refuse_unknown(name: str) -> None:
     """Raise InvalidArgument unless `name` is a setting of a queue in this version."""
     if name not in QUEUE_KEYS:
         raise InvalidArgument(f"{name!r} is no setting of a queue{known_name(name, QUEUE_KEYS)}")

@@ -384,24 +384,27 @@ def short(text: str, what: str) -> str:
 
 
 def write_json(value: object, where: str) -> bytes:
-    """The JSON of a command.  InvalidArgument for what JSON cannot hold: other types, integers beyond 64 bits."""
+    """The JSON of a command.  InvalidArgument for what it cannot hold: types, long integers, no texts."""
     try:
         return orjson.dumps(value)
     except TypeError as error:
-        raise InvalidArgument(f"{where}: {_too_large(value) or error}") from None
+        raise InvalidArgument(f"{where}: {_not_json(value) or error}") from None
 
 
-def _too_large(value: object, place: str = "") -> str:
-    """Which integer has more than 64 bits, in words; nothing where none has."""
+def _not_json(value: object, place: str = "") -> str:
+    """Which integer has more than 64 bits, or which text has what is no character, in words; nothing where none has."""
     if isinstance(value, int):
         fits = -(1 << 63) <= value < 1 << 64
         return "" if fits else f"{place} is {value}, and numbers from {-(1 << 63)} to {(1 << 64) - 1} are allowed"
+    if isinstance(value, str):
+        plain = value.isascii() or value == value.encode(errors="replace").decode()
+        return "" if plain else f"{place} is {shown(value)}, which is no text in UTF-8"
     inner: Iterable[tuple[object, object]] = ()
     if isinstance(value, Mapping):
         inner = cast("Mapping[object, object]", value).items()
     elif isinstance(value, list | tuple):
         inner = enumerate(cast("Sequence[object]", value))
-    return next(filter(None, (_too_large(one, f"{place}/{name}".lstrip("/")) for name, one in inner)), "")
+    return next(filter(None, (_not_json(one, f"{place}/{name}".lstrip("/")) for name, one in inner)), "")
 
 
 def to_micros(value: object) -> int | None:

@@ -34,7 +34,7 @@ def test_policies_are_set_listed_shown_and_deleted(run: Run) -> None:
 @pytest.mark.parametrize(
     ("definition", "why"),
     [
-        ("{", "the definition is not JSON"),
+        ("{", "the definition '{' is not JSON"),
         ("[]", "not a JSON object"),
         ('{"max-length": 1, "max-length": 2}', "the key 'max-length' twice"),
         ('{"max-lengt": 1}', "did you mean 'max-length'"),

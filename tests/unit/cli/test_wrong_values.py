@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from penstock.cli.output import write
 from penstock.client import connect
 from penstock.testing import Broker
 
@@ -67,6 +68,24 @@ def wrong(run: Run, url: str) -> Wrong:
         ("queue declare r --set underlying_topic=^a(", "'underlying_topic' for queue 'r'"),
         ("queue declare r --set underlying_topic=^a", "'default_publish_target' for queue 'r'"),
         ("queue declare r --set dead_letter_routing_key=k", "dead_letter_routing_key of queue 'r'"),
+        ("queue declare r --set queue=x", "'queue' is no setting of a queue"),
+        ("queue declare r --set self=x", "'self' is no setting of a queue"),
+        (
+            "queue declare r --set lease_perod=1s",
+            "'lease_perod' is no setting of a queue; did you mean 'lease_period'?",
+        ),
+        ("queue declare r --set lease_period=1s --set lease-period=2s", "lease_period is named twice"),
+        (
+            "queue declare r --set max_length_bytes=5",
+            "a size needs a unit: write max_length_bytes=5B if bytes are meant",
+        ),
+        ("queue declare r --set lease_period=true", "lease_period of queue 'r': True is not a"),
+        ("queue alter q --set queue=x", "'queue' is no setting of a queue"),
+        ("queue alter q --unset queue", "'queue' is no setting of a queue"),
+        ("queue alter q --set filter=/a --unset filter", "filter is named twice"),
+        ("bench publish --count 1 --set queue=x", "'queue' is no setting of a queue"),
+        ("policy set p q {", "the definition '{' is not JSON: "),
+        ("policy set p q [1]", "the definition [1] is not a JSON object"),
         ("queue declare r --set recovery_point=soon", "recovery_point of queue 'r'"),
         ("queue declare r --set message_type=cobol", "cobol"),
         ("queue alter q --set underlying_topic=^a(", "'underlying_topic' for queue 'q'"),
@@ -94,6 +113,7 @@ def test_a_wrong_value_is_no_refusal(words: str, said: str, wrong: Wrong) -> Non
         ('policy set p q {"max-length":1} --priority 2147483648', "2147483648, not in -2147483647..2147483647"),
         (f'policy set p q {{"max-length":1}} --priority {10**20}', f"policy_set: priority is {10**20}, and numbers"),
         (f'policy set p q {{"max-length":{10**20}}}', f"policy_set: definition/max-length is {10**20}, and numbers"),
+        ("queue show a\udc80b", "stats: queue is 'a\\udc80b', which is no text in UTF-8"),
         (f"user set-limit ann max-connections {10**20}", f"limit_set: value is {10**20}, and numbers from -"),
     ],
 )
@@ -175,6 +195,40 @@ def test_a_line_that_is_no_json_is_told_by_its_number(run: Run, monkeypatch: pyt
     status, out, err = run("expr", "/x", "-m", "-")
     assert (status, out) == (2, "")
     assert "line 3 of standard input, '{\"x\":', is no JSON: " in err
+
+
+@pytest.mark.parametrize(
+    "words", ["check {}", "log ls --data {}", "restore {} x", "convert {}", "doctor {}", "expr {}"]
+)
+@pytest.mark.parametrize("name", ["a\udc80b", "x" * 5000])
+def test_a_name_that_cannot_be_is_told_to_people_and_to_programs(words: str, name: str, run: Run) -> None:
+    given = [word.format(name) for word in words.split()]
+    if name.isascii():  # what is printed here takes no other characters, as a terminal does
+        status, out, err = run(*given)
+        assert (status, out) == (2, "")
+        assert err.startswith("penstock: ")
+    status, out, err = run(*given, "--json")
+    assert (status, out) == (2, "")
+    assert set(json.loads(err)["error"]) >= {"code", "message"}
+
+
+def test_a_password_that_is_no_text_is_told(wrong: Wrong, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"secret\xff\n"), encoding="utf-8"))
+    assert "the password from standard input is no text: " in wrong("user", "add", "dora")
+
+
+def test_a_name_that_is_no_text_is_printed_as_it_was(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    with open(1, "w", encoding="utf-8", closefd=False) as out, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "stdout", out)
+        write("a\udc80b: good")
+    assert capfdbinary.readouterr().out == b"a\x80b: good\n"
+
+
+def test_spark_is_not_started_for_a_queue_that_is_not_there(run: Run, url: str) -> None:
+    status, _, err = run("queue", "redrive", "nowhere", "--spark", "--url", url)
+    assert (status, "no queue 'nowhere'" in err) == (1, True)
+    status, _, err = run("queue", "redrive", "q", "--spark", "--filter", "/a >", "--url", url)
+    assert (status, "the expression ends where" in err) == (2, True)
 
 
 def test_nothing_is_not_all_on_disk(run: Run, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
