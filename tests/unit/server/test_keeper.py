@@ -726,6 +726,29 @@ async def test_the_keeper_retires_now_and_then(life: Life) -> None:
     same_after_restart(life)
 
 
+async def test_what_left_its_queue_a_moment_ago_goes_when_the_disk_has_that(life: Life) -> None:
+    """A base stands already, for more than could go then: one of a rewriting, or of a look that came too early."""
+    one = keeper(life, retention={"bytes": "1B", "age": None})
+    fill(life, 1, "kept")
+    fill(life, 20)
+    drain(life)
+    floor, first = life.log.segments()[-1].first, life.log.first_lsn
+    one.retirement.write_base(floor, one.retirement.state_below(floor))
+    life.commit()
+    kept = life.core.queue("/", "kept")
+    assert life.log.base_floor == floor > kept.floor()
+    life.core.purge_queue(life.engine.now(), kept)
+    life.turn()
+    one._beats = RETENTION_BEATS
+    one.beat()
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert life.log.first_lsn == first, "a power cut would bring back what is in there"
+    await finished(life, one)
+    assert life.log.first_lsn > first
+    same_after_restart(life)
+
+
 async def test_damage_found_by_retention_stops_nobody(life: Life, caplog: pytest.LogCaptureFixture) -> None:
     one = keeper(life, retention={"bytes": "20KiB", "age": None})
     fill(life, 15)

@@ -400,18 +400,22 @@ class Keeper:
             await self.checkpoint()
 
     async def _retire(self) -> None:
-        """One look at what retention may delete."""
-        due = await self._loop.run_in_executor(self._pool, self.retirement.due, self.runtime.floor())
+        """One look at what retention may delete.  Nothing goes before the disk has that nobody needs it any more."""
+        runtime, log = self.runtime, self.runtime.log
+        due = await self._loop.run_in_executor(self._pool, self.retirement.due, runtime.floor())
         if due is None:
             return
-        if self.runtime.log.base_floor < due:  # else it was written for a look that came too early
+        if log.base_floor < due:
             state = await self._loop.run_in_executor(self._pool, self.retirement.state_below, due)
             if not self.retirement.room_for(state):
                 return
-            await self._synced(self.retirement.write_base(due, state))
-        if self.runtime.floor() < due:
+            lsn = self.retirement.write_base(due, state)
+        else:  # it was written for a look that came too early
+            runtime.finish_turn()
+            lsn = runtime.core.last_lsn
+        await self._synced(lsn)
+        if runtime.floor() < due:
             return  # a read began meanwhile; the base stands, and the segments go at a later look
-        log = self.runtime.log
         for name in await self._loop.run_in_executor(self._pool, log.remove, log.detach(due)):
             logger.info("%s is past retention and was deleted", name)
 
