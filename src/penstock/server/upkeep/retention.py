@@ -8,7 +8,7 @@ any case as much as it takes for the disk not to be full.  With an archive it mu
 It may go when moreover every message in it has left every queue of its route, and no stream, reader or delivery may ask
 for it again. Segments go from the front, so that what remains is one piece; where something in them is still needed,
 `server.upkeep.compaction` leaves the rest out of them. The state as of the first kept LSN is folded from the old base
-and the segments that go, in a thread, and written as a base; nothing is deleted before that base is durable, and with it
+and the segments that go, in a thread, and written as a base; nothing is deleted before that base is durable, and
 that every message has left its queues: a start without that would look for what is gone.
 
 A batch read plans first and reads later, perhaps part by part, so it holds the log from an LSN on by name, and asks
