@@ -262,8 +262,12 @@ class Client(Querying):
         def opened(schema: pa.Schema) -> tuple[Any, Any]:
             return self._link.put(asked(wish.sequence), schema)
 
+        by_row = False  # whether rows say where they go
+
         def put() -> tuple[TableReceipt, list[Refusal]]:
+            nonlocal by_row
             schema, batches = rows()
+            by_row = "topic" in schema.names
             if alone:
                 way = asked(None), *schema.names
                 return self._kept.send(way, wish.sequence, next(batches), partial(opened, schema))
@@ -274,7 +278,7 @@ class Client(Querying):
 
         receipt, refused = put() if once else self._link.going_on(put, again=numbered)
         if wish.mandatory and receipt.unroutable:
-            raise unroutable(wish.topic, wish.exchange, receipt)
+            raise unroutable(None if by_row else wish.topic, wish.exchange, receipt)
         return receipt, refused
 
     @property

@@ -123,10 +123,10 @@ def is_mandatory(asked: bool | None, exchange: str) -> bool:
 
 
 def unroutable(topic: str | None, exchange: str, receipt: TableReceipt) -> Unroutable:
-    """The error for an upload of which some was not stored."""
+    """The error for an upload of which some was not stored.  topic: None where each row names its own."""
     lost, place = receipt.unroutable, f"{exchange}/{topic}" if exchange else topic
     what = "the message was" if receipt.rows == 1 else f"{lost:,} of {receipt.rows:,} messages were"
-    takes = "takes them" if topic is None else f"takes {place!r}"
+    takes = "takes what column 'topic' says of them" if topic is None else f"takes {place!r}"
     told = f"{what} not stored: no queue and no declared topic {takes}; see to one, and to the filters of the queues"
     told = f"{told}, or publish with mandatory=False"
     return Unroutable(told, receipt=receipt)

@@ -12,7 +12,8 @@ or failed last.
     moved, redriven   -                 somebody moved it to another queue, or back to where it died first
     due               -                 it had waited at an exchange, which routed it
 
-Several causes of one end are joined by commas.  What a consumer says is never one of them, whatever its words.
+Several causes of one end are joined by commas.  What a consumer says is never one of them, whatever its words; of
+what was put aside the word `poison` stands where a consumer's would, in the dead letter too.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ from penstock.core.state.durable import canonical
 from penstock.core.streams import Link, Resumed
 from penstock.core.streams.sinks import Batch
 from penstock.errors import Fenced, NotFound, PreconditionFailed
+from penstock.records.causes import death_reason
 from unit.core.world import World, header
 
 
@@ -79,7 +80,9 @@ def test_the_row_to_blame_is_put_aside_and_the_others_come_once(world: World, po
     if len(poison) == 1:
         assert reader.failures in (3 + 1 + 3, 3 + 2 + 3)  # the batch, then 19 (or the last 15) and 2 rows, then the row
         assert reader.out == [b"%d" % n for n in range(300) if n not in poison], "in order"
-    assert world.contents(world.core.queue("/", "dead")) == sorted(bad)
+    dead = world.core.queue("/", "dead")
+    assert world.contents(dead) == sorted(bad)
+    assert {death_reason(world.headers(lsn)) for chunk in dead.snapshot()[0] for lsn in chunk} == {"poison"}
     assert world.headers(world.core.queue("/", "dead").main.after(0, 1)[0])["x-first-death-reason"] == "rejected"
     assert (reader.queue.ready, reader.queue.leased, reader.queue.acked) == (0, 0, 300 - len(bad))
     world.publish("q", *(b"new" for _ in range(300)))

@@ -100,10 +100,12 @@ def test_a_number_that_nobody_took_is_no_duplicate_later(client: penstock.Client
         client.delete("later")
 
 
-def test_a_table_is_stored_as_far_as_somebody_takes_it(client: penstock.Client) -> None:
+@pytest.mark.parametrize("topic", [None, "taken"])
+def test_a_table_is_stored_as_far_as_somebody_takes_it(client: penstock.Client, topic: str | None) -> None:
     rows = pa.table({"topic": ["taken", "nobody", "taken"], "body": [b"1", b"2", b"3"]})
-    with pytest.raises(Unroutable, match="1 of 3 messages") as caught:
-        client.publish_table(None, rows)
+    told = "1 of 3 messages were not stored: no queue and no declared topic takes what column 'topic' says of them"
+    with pytest.raises(Unroutable, match=told) as caught:
+        client.publish_table(topic, rows)
     assert (caught.value.receipt.stored, caught.value.receipt.unroutable) == (2, 1)
     assert client.queue("taken")["ready"] == 2
 

@@ -180,9 +180,10 @@ class Holdings:
         return chunks
 
     def settle(self, now: Now, queue: Queue, name: str, chunks: list[Chunk], verb: Verb) -> None:
-        """End what the stream holds."""
+        """End what the stream holds.  A row that is put aside says so as a dead letter: AMQP has no word for it."""
         consumer = self._consumer(now, queue, name)
-        queue.settle(now, chunks, verb, self._outbox, by=consumer, cause=POISON)
+        why = POISON if verb is Verb.EXPIRE else None
+        queue.settle(now, chunks, verb, self._outbox, by=consumer, reason=why, cause=POISON)
         self._touched.add(queue)
 
     def restore(self, now: Now, queue: Queue, name: str, chunks: Iterable[Chunk]) -> None:
