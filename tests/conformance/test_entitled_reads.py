@@ -87,7 +87,7 @@ def last(broker: Broker, topic: str) -> None:
 
 def refused(*acts: Callable[[], object]) -> None:
     for act in acts:
-        with pytest.raises(AccessRefused, match="refused for user|may read a part|no entitlement"):
+        with pytest.raises(AccessRefused, match="refused for user|may read a part|no right"):
             act()
 
 

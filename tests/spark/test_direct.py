@@ -178,7 +178,7 @@ def test_files_are_for_who_may_read_all_of_a_topic(place: Place) -> None:
     for refused, told in (
         ({"topic": "orders"}, "user 'half' may read a part of it"),
         ({"topic": "^o"}, "user 'half' may read a part of it"),
-        ({"topic": "people"}, "no entitlement to read"),
+        ({"topic": "people"}, "no right to read"),
         ({"log": "true"}, "for users with the tag 'administrator'"),
     ):
         with pytest.raises((AnalysisException, PythonException)) as caught:

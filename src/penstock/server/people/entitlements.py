@@ -362,7 +362,7 @@ def told(vhost: str, exchange: str, name: str) -> str:
 
 def refused(verb: str, what: str, user: str) -> AccessRefused:
     """The error for a user who may not `verb` a thing, which is named as he named it."""
-    return AccessRefused(f"access to {what} refused for user '{user}': no entitlement to {verb}")
+    return AccessRefused(f"access to {what} refused for user '{user}': no right to {verb}")
 
 
 def narrowed(text: str | None, right: Filter | None, known: frozenset[Group] = frozenset()) -> Filter | None:
