@@ -150,15 +150,17 @@ def purge(client: Client, name: Name, yes: Yes = False) -> Told:
     return {"purged": name, "messages": messages}, f"{counted(messages, 'message')} removed from queue {name}"
 
 
+def _waiting(counts: Mapping[str, object]) -> str:
+    return f"{counts['ready']} ready, {counts['leased']} leased, {counts['delayed']} delayed"
+
+
 @served(app)
 def delete(client: Client, name: Name, yes: Yes = False) -> Told:
     """Delete a queue and what waits in it.  Its topics keep what the log keeps of them.
 
     Example: penstock queue delete to-ship --yes
     """
-    counts = client.queue(name)
-    waiting = f"{counts['ready']} ready, {counts['leased']} leased, {counts['delayed']} delayed"
-    if not confirmed(f"queue {name} has {waiting}: delete it?", yes):
+    if not confirmed(f"queue {name} has {_waiting(client.queue(name))}: delete it?", yes):
         return None
     client.delete(name)
     return {"deleted": name}, f"queue {name} deleted"
@@ -262,15 +264,10 @@ def ack(
     if filter is None:
         affected = client.ack(name, ",".join(bookmarks or []), by=by, option=option)
     else:
-        if not yes:
-            if not sys.stdin.isatty():
-                raise InvalidArgument("nobody is there to ask: say --yes to settle whatever matches")
-            counts = client.queue(name)
-            waiting = f"{counts['ready']} ready, {counts['leased']} leased, {counts['delayed']} delayed"
-            if not typer.confirm(f"queue {name} has {waiting}: settle what matches?"):
-                return None
+        if not confirmed(f"queue {name} has {_waiting(client.queue(name))}: settle what matches?", yes):
+            return None
         affected = client.ack_filter(name, filter, by=by, option=option)
-    return {"queue": name, "affected": affected}, f"{affected} messages of queue {name}"
+    return {"queue": name, "affected": affected}, f"{counted(affected, 'message')} of queue {name}"
 
 
 Filter = Annotated[str | None, typer.Option("--filter", help="Only messages that match this expression.")]

@@ -143,6 +143,14 @@ def test_a_message_is_named_by_what_a_message_can_have(words: str, text: str, wr
     assert f"penstock: {text!r} names no message: write its bookmark <origin>|<lsn>|, or its LSN\n" in said
 
 
+def test_settling_by_a_filter_says_how_much_there_is(wrong: Wrong, run: Run, url: str) -> None:
+    said = wrong("queue", "ack", "q", "--filter", "1=1")
+    assert "queue q has 0 ready, 0 leased, 0 delayed: settle what matches?  Nobody is there to ask: say --yes" in said
+    with connect(url) as client:
+        client.publish("q", b"one")
+    assert run("queue", "ack", "q", "--filter", "1=1", "--yes", "--url", url)[1] == "1 message of queue q\n"
+
+
 def test_so_it_is_in_a_queue(wrong: Wrong) -> None:
     assert "'nope' names no message: write its bookmark" in wrong("queue", "explain", "q", "--message", "nope")
     assert "'EPOCH' names no message: write its bookmark <origin>|<lsn>|\n" in wrong("queue", "ack", "q", "EPOCH")
