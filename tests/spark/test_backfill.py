@@ -80,6 +80,22 @@ def test_a_range_beside_the_live_stream(lab: Lab, tmp_path: Path) -> None:
     assert len(list((tmp_path / "out").glob("penstock_batch=*"))) == 3
 
 
+def test_the_dead_letters_of_a_range_come_with_its_batches(lab: Lab, tmp_path: Path) -> None:
+    lab.declare("ruled", "kept", "aside")
+    lab.publish("ruled", range(10))
+    checks = [{"name": "below", "that": "id < 7", "otherwise": "dead-letter", "topic": "aside"}]
+    source = {"topic": "ruled", "columns": "id int", "expect": checks}
+    given = section("ruled-out", **{"from": source}, to=[{"topic": "kept"}])
+    place = Place(Where(lab.house.url), tmp_path)
+    finish(Pipeline(Definition.of(given), place), lab)
+    for number, outputs in enumerate(([], [{"table": str(tmp_path / "out"), "vhost": "/"}]), 2):
+        what = {"id": f"again{number}", "from": "earliest", "max_rows": 4, "outputs": outputs}
+        for _ in range(2):  # the second one has nothing to do
+            finish(BackfillPipeline({**given, "range": what}, place), lab)
+        assert lab.ids("aside") == sorted([7, 8, 9] * number)
+    assert lab.ids("kept") == sorted([*range(7)] * 2)
+
+
 def test_what_a_backfill_cannot_be(lab: Lab, tmp_path: Path) -> None:
     lab.declare("plain")
     place = Place(Where(lab.house.url), tmp_path)

@@ -49,6 +49,11 @@ class Checkpoint:
         """Whether a query has started here."""
         return (self.folder / "metadata").exists()
 
+    @property
+    def key(self) -> str | None:
+        """What its batches are committed by, where that is not the id that Spark gave the query."""
+        return None
+
     def query_id(self) -> str:
         """The id of the query, for as long as the checkpoint lives.  PreconditionFailed when there is none."""
         try:

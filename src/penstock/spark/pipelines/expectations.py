@@ -87,14 +87,15 @@ class Post:
     where: Where
     start: str
     reports: Any  # an accumulator of `Reports`
+    key: str | None = None  # what batches are committed by, where that is not Spark's id of the query
 
 
 class Letters:
     """On the driver: what the tasks of one start of a pipeline have reported."""
 
-    def __init__(self, where: Where, context: Any) -> None:
-        """`context`: the SparkContext, or whatever else makes accumulators."""
-        self.post = Post(where, uuid4().hex, reports_of(context))
+    def __init__(self, where: Where, context: Any, key: str | None = None) -> None:
+        """context: the SparkContext, or whatever else makes accumulators.  key: as of `Post`."""
+        self.post = Post(where, uuid4().hex, reports_of(context), key)
 
     def stages(self, batch: int) -> list[str]:
         """The letters of a batch that has been computed."""
@@ -136,7 +137,7 @@ class Letterbox:
             raise TypeError("only a task of a streaming query has dead letters")
         context: Any = TaskContext.get()
         self._post = post
-        self._query, self._batch = task
+        self._query, self._batch = post.key or task[0], task[1]
         self._rule, self._topic = rule, topic
         self._partition, self._attempt = int(context.partitionId()), int(context.taskAttemptId())
         self._waiting: list[pa.RecordBatch] = []

@@ -276,7 +276,7 @@ class Pipeline:
             self.inputs.columns(one, patience)
             for one in definition.inputs
         }  # fmt: skip
-        letters = Letters(self.inputs.tasks or self.where, session.sparkContext)
+        letters = Letters(self.inputs.tasks or self.where, session.sparkContext, self.checkpoint.key)
         frame, digest = self._transformed(session, self.inputs.frames(session, known, letters.post))
         analyzed = frame._jdf.queryExecution().analyzed()
         plan = str(analyzed.toString())

@@ -76,10 +76,14 @@ def backfill_id(start: str, end: str | None, to: str) -> str:
 class BackfillCheckpoint(Checkpoint):
     """The checkpoint of a backfill, whose batches are committed under its own key."""
 
-    def query_id(self) -> str:
+    @property
+    def key(self) -> str:
         """The same whatever becomes of the folder: a lost one cannot double results."""
         name = self.folder.name
         return f"{hashlib.sha256(name.encode()).hexdigest()[:8]}-{name}"
+
+    def query_id(self) -> str:
+        return self.key
 
 
 def backfilled(given: Mapping[str, Any], what: Mapping[str, Any], where: Where, folder: Path) -> Definition:
