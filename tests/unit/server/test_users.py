@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from pydantic import SecretStr
 
 from penstock.config.settings import GUEST, User
+from penstock.config.vhost_sections import EntitlementSection
+from penstock.core.topology.topology import EVENTS
 from penstock.errors import AccessRefused, SettingsError
 from penstock.records.queue_settings import QueueSettings
 from penstock.server.people.accounts import Account, Accounts, Kept, Permission, TopicPermission
+from penstock.server.people.entitlements import Rights, compiled
 from penstock.server.people.users import Permitted, Users
 from unit.core.world import World
 
@@ -128,3 +132,27 @@ def test_a_publish_through_a_queue_asks_for_what_it_really_goes_to() -> None:
     for name in ("mine.c", "mine.d"):
         with pytest.raises(AccessRefused, match="access to exchange 'closed' .* to write"):
             NARROW.publish(world.core, "/", "", name)
+
+
+@pytest.mark.parametrize("tags", [(), ("management",), ("monitoring",), ("administrator",)], ids=str)
+def test_events_of_all_vhosts_and_of_people_are_for_administrators(tags: tuple[str, ...]) -> None:
+    """Whatever the permission for the exchange says: its messages name what else only an administrator is shown."""
+    may = "administrator" in tags
+    permitted = Permitted("ann", [Permission("ann", vhost, ".*", ".*", ".*") for vhost in ("/", "own")], tags=tags)
+    entitled = Rights("ann", [compiled(EntitlementSection(user="ann", read=True))], tags)
+    for rights in (permitted, entitled):
+        assert rights.reads_topic("/", EVENTS, "queue.created") is may
+        assert any(allowed for _, allowed in rights.topic_rights("/", EVENTS)) is may
+        assert rights.reads_topic("/", "amq.topic", "queue.created") is True
+    assert permitted.reads_topic("own", EVENTS, "queue.created") is True, "nothing is told there"
+    binds = [("write", "queue", "q"), ("read", "exchange", EVENTS)]
+    shows = QueueSettings(exchange=EVENTS, underlying_topic="queue.created")
+    asks: list[Callable[[], None]] = [
+        lambda: permitted.configure("binding", "/", binds), lambda: permitted.declare("/", "q", shows, None),
+    ]  # fmt: skip
+    for ask in asks:
+        if may:
+            ask()
+            continue
+        with pytest.raises(AccessRefused, match="exchange 'amq.rabbitmq.event' in vhost '/' refused for user 'ann'"):
+            ask()

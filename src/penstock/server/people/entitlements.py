@@ -17,6 +17,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, TypeAlias
 
 from penstock.core.sow.select import SelectList, parse_select
+from penstock.core.topology.topology import EVENTS
 from penstock.errors import AccessRefused, ExpressionError, InvalidArgument, SettingsError
 from penstock.expr import Filter, TopicPattern, compile_filter, parse
 from penstock.expr.context import Context, Group
@@ -175,7 +176,7 @@ class Rights:
         def look() -> Right:
             return next((one.read for one in self.entries if one.on_topic(vhost, exchange, name)), False)
 
-        return self._remembered(("read topic", vhost, exchange, name), look)
+        return self.hears(vhost, exchange) and self._remembered(("read topic", vhost, exchange, name), look)
 
     def writes_topic(self, vhost: str, exchange: str, name: str) -> Right:
         """What the user may publish to a topic."""
@@ -211,6 +212,10 @@ class Rights:
         """The same of a topic."""
         return self.monitors or self.reads_topic(vhost, exchange, name) is not False
 
+    def hears(self, vhost: str, exchange: str) -> bool:
+        """Whether what an exchange has is not of others alone: events tell of all vhosts, and of people."""
+        return self.administrator or (vhost, exchange) != ("/", EVENTS)
+
     def topic_rights(self, vhost: str, exchange: str) -> tuple[tuple[str | None, bool | str], ...]:
         """What the user may read of the topics of an exchange: which, and all, nothing or an expression; in order.
 
@@ -220,6 +225,7 @@ class Rights:
             (None if one.topic is None else one.topic.text, _read_whole(one))
             for one in self.entries
             if one.vhost == vhost and one.queue is None and (one.topic is None or one.exchange == exchange)
+            if self.hears(vhost, exchange)
         )
 
     # -- what a door asks
