@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, Self
+
 import pytest
 
 from penstock.core.broker import Core
@@ -68,3 +70,36 @@ def test_what_a_large_batch_pushes_out_goes_in_one_group_with_what_pushed_it() -
         state = DurableState.decode(crashed.folded().encode())
         assert Core.restore(state, origin=7, now=world.now).queue("/", "q").ready <= 2  # no start has trimmed it yet
     assert queue.ready == 2
+
+
+class Copied(list[int]):
+    """Rows that count how many of them are copied."""
+
+    rows = 0
+
+    def __add__(self, other: Any) -> Copied:
+        Copied.rows += len(self) + len(other)
+        return Copied([*self, *other])
+
+    def __iadd__(self, other: Any) -> Self:
+        Copied.rows += len(other)
+        self.extend(other)
+        return self
+
+
+def test_rows_of_very_many_topics_are_put_together_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each topic had all rows before it copied: for a queue that takes 100,000 topics those of a batch took seconds."""
+    found = storing.by_topic
+    monkeypatch.setattr(
+        storing, "by_topic", lambda *given: {topic: Copied(rows) for topic, rows in found(*given).items()}
+    )
+    monkeypatch.setattr(Copied, "rows", 0)
+    world, count = World(), 1000
+    queue = world.declare("q")
+    world.core.bind(world.now, "/", "amq.topic", "q", "queue", "#")
+    topics = [world.core.topic("/", "amq.topic", f"k{n}") for n in range(count // 2)] * 2
+    bodies = [b"%d" % n for n in range(count)]
+    world.core.publish(world.now, Publishes(topics, DURABLE, bodies))
+    world.turn()
+    assert world.contents(queue) == bodies
+    assert Copied.rows < 3 * count

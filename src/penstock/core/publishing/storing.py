@@ -156,8 +156,10 @@ class Storing:
             queues = plan.queues
             wanted += len(rows) * len(queues)
             for queue in queues:
-                if queue in takers:
-                    takers[queue] = takers[queue] + rows
+                if queue in shared:
+                    takers[queue] += rows
+                elif queue in takers:
+                    takers[queue] = takers[queue] + rows  # its own from now on
                     shared.add(queue)
                 else:
                     takers[queue] = rows
