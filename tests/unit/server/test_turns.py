@@ -11,11 +11,12 @@ from penstock.core.publishing import routed
 from penstock.core.topology.routing import Router
 from penstock.log.simdisk import SimDisk
 from penstock.records.properties import Properties, encode
-from penstock.server.amqp import commands, intake
+from penstock.server.amqp import commands, intake, session
 from penstock.server.amqp.incoming import UNTIMED
 from penstock.server.base.turns import TURN_US
 from penstock.wire.amqp import methods as m
 from penstock.wire.amqp.frames import METHOD
+from planting import Plant
 from sim.serverkit import Client, Life, clock, frame, message
 
 MS = 1000
@@ -226,3 +227,39 @@ def test_who_has_vanished_and_is_ended_before_its_turn_is_forgotten(
     assert not life.door.sessions
     assert "own" not in {one.name for one in life.core.queues()}
     assert life.engine.faults.ended == (how == "fault")
+
+
+def busiest(count: int, verb: m.Method) -> int:
+    """The most calls in one turn in which something is said of so many deliveries, each a step of its own."""
+    life = Life(SimDisk(), clock(), apart=False)
+    names = [f"q{n}" for n in range(8)]
+    life.declare(*names)
+    client, other = life.client(), life.client()
+    for name in names:
+        client.consume(name, name)
+    for _ in range(0, count, len(names)):
+        other.send(b"".join(message(b"x", name) for name in names))
+        life.turn()
+    life.run()
+    client.session.pause_writing()
+    calls = list[int]()
+    life.jobs.append(lambda: client.method(verb))
+    while life.jobs:
+        now = list(life.jobs)
+        life.jobs.clear()
+        plant = Plant(-1, "penstock")
+        with plant.there():
+            for job in now:
+                job()
+        calls.append(plant.calls)
+    queues = [life.core.queue("/", name) for name in names]
+    assert (sum(queue.leased for queue in queues), client.session.channels[1].tags.count) == (0, 0)
+    return max(calls)
+
+
+@pytest.mark.parametrize("verb", [m.BasicAck(0, True), m.BasicNack(0, True, True), m.BasicRecover(True)], ids=repr)
+def test_what_is_said_of_very_many_deliveries_is_not_even_looked_at_in_one_turn(
+    monkeypatch: pytest.MonkeyPatch, verb: m.Method
+) -> None:
+    monkeypatch.setattr(session, "PORTION", 8 * session.RANGE_WEIGHT)
+    assert busiest(800, verb) < 400

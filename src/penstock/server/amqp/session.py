@@ -12,7 +12,7 @@ import secrets
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from itertools import groupby
+from itertools import chain, groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING, Protocol
 
@@ -192,8 +192,11 @@ def _nothing() -> None:
     """There is nobody any more."""
 
 
-PORTION = 32_768
+PORTION = 16_384
 """Messages in a portion, about; a range counts as few, however long."""
+
+GIVEN_BACK = 4
+"""What is not acknowledged takes so much longer: each chunk is a step of its own."""
 
 RANGE_WEIGHT = 64
 
@@ -209,7 +212,7 @@ class Settling:
     def __init__(self, engine: Engine, asker: Asker) -> None:
         self._engine = engine
         self.asker = asker
-        self._left: deque[tuple[Settled, Verb]] | None = None  # an empty deque is large
+        self._left: deque[tuple[Iterator[Settled], Verb]] | None = None  # an empty deque is large
 
     def part(self) -> None:
         """The session is over."""
@@ -217,29 +220,33 @@ class Settling:
 
     def settle(self, settled: Settled, verb: Verb) -> None:
         """Settle chunks, those of one consumer together; of very much only the first part at once."""
-        few = len(settled) == 1
-        if not few:
-            weight = sum([_weight(owner, chunk) for owner, chunk in settled])
-            few = weight + RANGE_WEIGHT * len(settled) <= PORTION
-        portions = [settled] if few else list(_portions(settled))
-        self._now(portions[0], verb)
-        if len(portions) > 1:
+        if len(settled) == 1:
+            self._now(settled, verb)
+            return
+        portions = _portions(settled, PORTION if verb is Verb.ACK else PORTION // GIVEN_BACK)
+        self._now(next(portions), verb)
+        if (more := next(portions, None)) is not None:
             if self._left is None:
                 self._left = deque()
                 self._engine.call_soon(self._step)
-            self._left += ((portion, verb) for portion in portions[1:])
+            self._left.append((chain((more,), portions), verb))
 
     def finish(self) -> None:
         """Settle all that is left."""
         left, self._left = self._left, None
-        for settled, verb in left or ():
-            self._now(settled, verb)
+        for portions, verb in left or ():
+            for settled in portions:
+                self._now(settled, verb)
 
     def _step(self) -> None:
         left = self._left
         if left is None:
             return  # finished meanwhile
-        self._now(*left.popleft())
+        portions, verb = left[0]
+        if (settled := next(portions, None)) is None:
+            left.popleft()
+        else:
+            self._now(settled, verb)
         self._engine.arm()
         if left:
             self._engine.call_soon(self._step)
@@ -284,10 +291,11 @@ def _queue_of(acked: Acked) -> Queue:
     return queue_of(acked[0])
 
 
-def _portions(settled: Settled) -> Iterator[Settled]:
+def _portions(settled: Settled, most: int) -> Iterator[Settled]:
+    """At least one."""
     weight = start = 0
     for at, (owner, chunk) in enumerate(settled):
-        if weight >= PORTION:
+        if weight >= most and at:
             yield settled[start:at]
             weight, start = 0, at
         weight += _weight(owner, chunk)

@@ -391,6 +391,11 @@ class Tags:
 
     def _take(self, at: int, low: int, high: int, lent: Lent | None = None) -> Settled:
         out: Settled = []
+        if low == 0 and high >= self.next - 1 and lent is None:  # all, which may be very much
+            some = [block for block in self._blocks[self._start :] if block.left]
+            self.count = 0
+            self._sweep()
+            return [(one.owner, one.chunk) if one.gone is None else one.take(0, len(one.chunk)) for one in some]
         while at < len(self._blocks) and (block := self._blocks[at]).first <= high:
             size = block.left
             if size and lent is None and block.gone is None and low <= block.first and block.first + size - 1 <= high:
