@@ -40,6 +40,8 @@ SECOND = 1_000_000
 START = 1_700_000_000 * SECOND
 DURABLE = encode(Properties(delivery_mode=2))
 
+TYPES = [field.type for field in COLUMNS]
+
 
 def header(**values: object) -> bytes:
     """An encoded header; persistent unless it says otherwise."""
@@ -70,7 +72,7 @@ def to_table(entries: Sequence[Entry]) -> pa.Table:
                 entry.priority[i] if entry.priority else None, entry.properties_of(i), body,
             ))  # fmt: skip
     columns = list(zip(*rows, strict=True)) if rows else [[] for _ in COLUMNS]
-    arrays = [pa.array(values, field.type) for values, field in zip(columns, COLUMNS, strict=True)]
+    arrays = [pa.array(values, kind) for values, kind in zip(columns, TYPES, strict=True)]
     return pa.table(arrays, schema=COLUMNS)
 
 
@@ -80,7 +82,8 @@ class World:
     def __init__(self, *, actions: Sequence[Action] = (), origin: int = 7, next_lsn: int = 1) -> None:
         self.origin, self.actions = origin, tuple(actions)
         self.wall, self.mono = START, 0
-        self.tables: list[pa.Table] = []
+        self._tables: list[pa.Table] = []
+        self._unread: list[Sequence[Entry]] = []
         self.entries: list[Publishes | Control] = []
         self.rows: dict[int, tuple[Publishes, int]] = {}
         self.inbox: dict[Consumer, list[int]] = {}
@@ -94,6 +97,24 @@ class World:
     def now(self) -> Now:
         return Now(self.wall, self.mono)
 
+    @property
+    def tables(self) -> list[pa.Table]:
+        """The log, a table for each journal.  Those that nobody has looked at yet are made at once: many are short."""
+        unread, self._unread = self._unread, []
+        if len(unread) == 1:
+            self._tables.append(to_table(unread[0]))
+        elif unread:
+            whole, at = to_table([entry for journal in unread for entry in journal]), 0
+            for journal in unread:
+                count = sum(1 if isinstance(entry, Control) else len(entry) for entry in singly(journal))
+                self._tables.append(whole.slice(at, count))
+                at += count
+        return self._tables
+
+    @tables.setter
+    def tables(self, tables: list[pa.Table]) -> None:
+        self._tables, self._unread = tables, []
+
     def turn(self) -> None:
         """Log what was decided and perform the effects, until there are none."""
         while True:
@@ -102,7 +123,7 @@ class World:
             if not entries and not effects:
                 return
             if entries:
-                self.tables.append(to_table(entries))
+                self._unread.append(entries)
                 for entry in singly(entries):
                     self.entries.append(entry)
                     if isinstance(entry, Publishes):
