@@ -16,7 +16,7 @@ from pyarrow import flight
 import penstock
 from flight_house import FlightHouse
 from forked import penstock as command
-from penstock.errors import InvalidArgument
+from penstock.errors import InvalidArgument, NotFound
 from penstock.server.bulk.process import Bulk
 from penstock.server.bulk.relay import Relay
 from penstock.testing import Broker
@@ -98,6 +98,31 @@ async def _after(messages: Iterator[Any], work: Any) -> Any:
     finally:
         done.set()
         await task
+
+
+def test_what_is_published_within_the_block_comes(broker: Broker, client: penstock.Client) -> None:
+    """Whoever follows has begun when the block does, and not with the first message that is asked for."""
+    asked: dict[str, Any] = {"bookmark": "NOW", "follow": True, "timeout": "20s"}
+    with client.sow_and_subscribe("plain", timeout="20s") as live, client.replay("plain", **asked) as replay:
+        client.publish("plain", {"n": 1})
+        assert [one.json() for one in (live.take(), replay.take()) if one is not None] == [{"n": 1}] * 2
+
+    async def follow() -> None:
+        async with (
+            penstock.aio.connect(broker.flight_url) as mine,
+            mine.replay("plain", **asked) as replay,
+        ):
+            client.publish("plain", {"n": 2})
+            taken = await replay.take()
+        assert taken is not None
+        assert taken.json() == {"n": 2}
+
+    asyncio.run(follow())
+
+
+def test_what_is_refused_comes_with_the_first_message(client: penstock.Client) -> None:
+    with client.replay("nobody-keeps-this", "NOW", follow=True) as replay, pytest.raises(NotFound):
+        replay.take()
 
 
 def test_a_topic_without_a_key(client: penstock.Client, broker: Broker) -> None:

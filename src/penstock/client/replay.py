@@ -20,7 +20,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self, cast
 
@@ -305,7 +305,17 @@ class Replay:
         if self._saved is not None:
             self._saved()
 
+    def begin(self) -> None:
+        """Have the server begin now, and not with the first message that is asked for; nothing if it has.
+
+        What it refuses comes with that message, for which it is asked again.
+        """
+        if self._reader is None and not self._closed and not self._answered:
+            with suppress(PenstockError):
+                self._open()
+
     def __enter__(self) -> Self:
+        self.begin()
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:

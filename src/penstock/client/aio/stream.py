@@ -338,6 +338,11 @@ class Replay(Stream[replay.Replay, messages.Message, messages.Message]):
         replay = await self._open()
         return await self._next(lambda _: replay.take())
 
+    async def __aenter__(self) -> Self:
+        await super().__aenter__()
+        await self._run((await self._open()).begin)
+        return self
+
     async def pause(self) -> None:
         """Nothing more is sent until `resume`; what is under way still comes."""
         await self._run((await self._open()).pause)
