@@ -11,6 +11,7 @@ import pytest
 
 from penstock.cli.logfiles import archive_of, audit
 from penstock.core.audit_histories import Report
+from penstock.errors import InvalidArgument
 from penstock.log.archive import archive_disk
 from penstock.log.archive.file_writer import Form
 from penstock.log.disk import OsDisk
@@ -29,6 +30,16 @@ from unit.cli.test_audit import Forger, Still
 
 def said(report: Report) -> tuple[dict[str, int], list[tuple[str, str, list[int]]]]:
     return report.counts, sorted((one.guarantee, one.text, one.lsns) for one in report.findings)
+
+
+def test_an_audit_of_what_is_not_there_is_refused_and_makes_nothing(tmp_path: Path) -> None:
+    nowhere = tmp_path / "nowhere"
+    with pytest.raises(InvalidArgument, match=f"^{nowhere} is no data folder: it has no folder 'log'$"):
+        audits.audit(None, nowhere)
+    assert not nowhere.exists()
+    (tmp_path / "log").mkdir()
+    with pytest.raises(InvalidArgument, match=f"^{nowhere} is no archive: it has no manifest.json$"):
+        audits.audit(None, tmp_path, archive=nowhere)
 
 
 @pytest.mark.parametrize("seed", [3])

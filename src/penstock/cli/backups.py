@@ -53,7 +53,7 @@ def backup(
 
 
 def _backed_up_here(data: str, target: Path, copy: bool) -> dict[str, Any]:
-    from penstock.cli.logfiles import archive_place, open_folder
+    from penstock.history.folders import archive_place, open_folder
     from penstock.history.view import stand_alone
     from penstock.server.bulk.backup import run
     from penstock.server.bulk.requests import Request
@@ -226,7 +226,7 @@ def _archived_by_server(url: str, dry_run: bool) -> dict[str, Any]:
 
 
 def _archived_here(data: str, folder: str | None, compression: str, topics: int, dry_run: bool) -> dict[str, Any]:
-    from penstock.cli.logfiles import ARCHIVE_FOLDER, open_folder
+    from penstock.history.folders import ARCHIVE_FOLDER, open_folder
     from penstock.log.archive import archive_disk
     from penstock.log.archive.file_writer import Form
     from penstock.log.archive.repairing import has_files
@@ -290,7 +290,7 @@ def _pruned(micros: int, data: str | None, folder: str | None, url: str, *, dry_
         with connect(url, timeout=None) as client:
             told = client.action("log_archive_prune", with_vhost=False, age=micros / 1e6, dry_run=dry_run)
             return cast("dict[str, Any] | None", told["pruned"])
-    from penstock.cli.logfiles import archive_place, open_folder
+    from penstock.history.folders import archive_place, open_folder
     from penstock.log.archive import archive_disk
     from penstock.server.base.clock import SystemClock
     from penstock.server.upkeep.offline import prune as run
@@ -303,7 +303,7 @@ def _pruned(micros: int, data: str | None, folder: str | None, url: str, *, dry_
 
 
 def _repair(data: str | None, folder: str | None, before: list[int], *, dry_run: bool, json: bool) -> None:
-    from penstock.cli.logfiles import ARCHIVE_FOLDER, open_folder
+    from penstock.history.folders import ARCHIVE_FOLDER, open_folder
     from penstock.log.archive import archive_disk
     from penstock.log.archive.repairing import paths_of
     from penstock.server.base.clock import SystemClock

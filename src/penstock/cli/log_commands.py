@@ -176,7 +176,7 @@ def verify(data: DataFolder = None, archive: ArchiveFolder = None, url: OfServer
 
 
 def _verified(data: str, archive: str | None) -> dict[str, Any]:
-    from penstock.cli.logfiles import archive_place, open_folder
+    from penstock.history.folders import archive_place, open_folder
     from penstock.log.verify import verify as verify_log
 
     report = verify_log(open_folder(data))
@@ -385,7 +385,7 @@ def audit(
 
 
 def _audited_by_spark(data: str, archive: str | None, master: str) -> dict[str, Any]:
-    from penstock.cli.logfiles import archive_place, open_folder
+    from penstock.history.folders import archive_place, open_folder
     from penstock.spark import session
     from penstock.spark.audits import audit as run
 
@@ -410,7 +410,7 @@ def _told(report: Report) -> dict[str, Any]:
 
 
 def _audit_members(folders: list[str], members: bool, json: bool) -> None:
-    from penstock.cli.logfiles import open_folder
+    from penstock.history.folders import open_folder
     from penstock.log.copies import compare
 
     if not members:

@@ -23,12 +23,12 @@ import pyarrow.compute
 from penstock.cli.exportfiles import writer_for
 from penstock.cli.output import Progress, bar
 from penstock.errors import DataFolderInUse, InvalidArgument
+from penstock.history.folders import archive_place, open_folder
 from penstock.history.view import stand_alone
 from penstock.log.catalog import Catalog, SegmentInfo
 from penstock.log.disk import OsDisk
 from penstock.log.reader import Reader, Vias
 from penstock.log.recover import open_segments
-from penstock.log.segment import FOLDER
 from penstock.log.verify import segments
 from penstock.records.chunks import LSN_LIMIT
 from penstock.records.dataclass import dataclass
@@ -44,17 +44,6 @@ if TYPE_CHECKING:
     from penstock.log.rewrite_plan import Task
 
 
-ARCHIVE_FOLDER = "archive"
-"""Of a data folder, where its archive is unless a command says another place."""
-
-
-def open_folder(data: str | Path) -> OsDisk:
-    """The disk of an existing data folder.  InvalidArgument when there is none."""
-    if not (Path(data) / FOLDER).is_dir():
-        raise InvalidArgument(f"{data} is no data folder: it has no folder {FOLDER!r}")
-    return OsDisk(data)
-
-
 def archive_of(data: str, named: str | None = None) -> Archive | None:
     """The archive of a data folder, if there is one.  InvalidArgument for one that was named and is not there."""
     from penstock.log.archive import archive_disk
@@ -62,17 +51,6 @@ def archive_of(data: str, named: str | None = None) -> Archive | None:
 
     place = archive_place(data, named)
     return None if place is None else Archive(archive_disk(str(place)))
-
-
-def archive_place(data: str, named: str | None = None) -> Path | None:
-    from penstock.log.archive.manifest import NAME
-
-    place = Path(named) if named is not None else Path(data) / ARCHIVE_FOLDER
-    if (place / NAME).is_file():
-        return place
-    if named is not None:
-        raise InvalidArgument(f"{named} is no archive: it has no {NAME}")
-    return None
 
 
 def listing(data: str) -> list[SegmentInfo]:
@@ -240,7 +218,6 @@ def _place(text: str, origin: int) -> str:
 @contextmanager
 def exported_here(data: str, wanted: Wanted) -> Generator[tuple[Source, int, int]]:
     """Rows of a data folder, and the LSNs [start, end) they lie in."""
-    from penstock.cli.logfiles import archive_of, open_folder
     from penstock.history.history import History
     from penstock.wire.flight.commands import LogRange, Replay
 

@@ -42,9 +42,9 @@ from penstock.core.state.durable import DurableState
 from penstock.core.state.fold import Fold
 from penstock.core.state.lsns import flat
 from penstock.errors import InvalidArgument
+from penstock.history.folders import archive_place, open_folder
 from penstock.history.view import Folder, Listing, View, base_of, stand_alone
 from penstock.log.archive import Shown, archive_disk
-from penstock.log.archive.manifest import NAME
 from penstock.log.archive.manifest import Part as Archived
 from penstock.log.archive.row_groups import Archive
 from penstock.log.catalog import Segment
@@ -200,8 +200,8 @@ def audit(spark: Any, data: str | Path, *, archive: str | Path | None = None, pa
     data      the folder, as every executor sees it
     archive   of its archive; by default `archive` in it, if that is there
     parts     shares of the messages; by default one for two million of them
-    Errors: InvalidArgument, LogDamaged for bytes that are not what was written (inside Spark's own error, if a task
-    meets them).
+    Errors: InvalidArgument where one of them is not there, LogDamaged for bytes that are not what was written (inside
+    Spark's own error, if a task meets them).
     """
     folder = str(Path(data).absolute())
     plan = planned(folder, archive, parts)
@@ -294,8 +294,8 @@ def _cuts_of_segments(segments: Iterable[Segment]) -> Iterator[int]:
 
 def _view(folder: str, archive: str | Path | None) -> tuple[View, str]:
     """The log, and its archive where both together go back to the beginning; and where that is."""
-    disk, place = OsDisk(folder), Path(archive) if archive is not None else Path(folder) / "archive"
-    if (place / NAME).is_file():
+    disk, place = open_folder(folder), archive_place(folder, archive)
+    if place is not None:
         view = stand_alone(disk, Archive(archive_disk(str(place))))
         if view.complete:
             return view, str(place.absolute())
