@@ -107,6 +107,20 @@ def test_a_failing_check_stops_the_pipeline(lab: Lab, tmp_path: Path) -> None:
     assert sentence(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("that", "told"),
+    [("id >", "Syntax error"), ("nothing > 1", "`nothing` cannot be resolved"), ("id + 1", "data type mismatch")],
+)
+def test_a_condition_that_is_none_is_told_by_the_name_of_its_rule(
+    lab: Lab, tmp_path: Path, that: str, told: str
+) -> None:
+    lab.declare("ruled-in", "ruled-out")
+    given = {"name": "ruled", "from": {"queue": "ruled-in", "columns": "id BIGINT"}, "to": [{"topic": "ruled-out"}]}
+    rule = {"name": "in order", "that": that, "otherwise": "drop"}
+    with pytest.raises(SettingsError, match=f"^pipeline ruled: the rule 'in order' of input, '.*': .*{told}"):
+        run(lab, define(sql="SELECT id FROM input", **given, expect=[rule]), tmp_path / "spark")
+
+
 def test_a_dead_letter_that_nobody_kept_comes_with_the_next_try(
     lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -52,6 +52,7 @@ from pyspark.accumulators import AccumulatorParam
 from penstock.errors import PreconditionFailed, SettingsError
 from penstock.records.dataclass import dataclass
 from penstock.spark.executor import task_of
+from penstock.spark.pipelines.code import short
 from penstock.spark.pipelines.definition import ONLY, Check, Definition
 from penstock.spark.record_batches import Column, column
 from penstock.spark.remote import Where, remote
@@ -218,6 +219,8 @@ def checked(frame: Any, checks: Sequence[Check], post: Post, pipeline: str, sour
 
     if not checks:
         return frame
+    for check in checks:
+        _refuse_unreadable(frame, check, pipeline, source)
     frame = frame.observe(f"{OBSERVED}{source}", *_counts(checks))
     for place, check in enumerate(checks):
         met = f"coalesce(({check.that}), false)"
@@ -233,6 +236,18 @@ def checked(frame: Any, checks: Sequence[Check], post: Post, pipeline: str, sour
             name = f"expect/{pipeline}/{place}" if source == ONLY else f"expect/{pipeline}.{source}/{place}"
             frame = frame.withColumn(MET, functions.expr(met)).mapInArrow(Separator(post, name, check), schema)
     return frame
+
+
+def _refuse_unreadable(frame: Any, check: Check, pipeline: str, source: str) -> None:
+    """SettingsError with the rule's name for a condition that Spark cannot make sense of."""
+    from pyspark.errors import AnalysisException
+    from pyspark.sql import functions
+
+    try:
+        frame.select(functions.expr(f"coalesce(({check.that}), false)"))
+    except AnalysisException as error:
+        told = f"the rule {check.name!r} of {source}, {check.that!r}: {short(str(error))}"
+        raise SettingsError(f"pipeline {pipeline}: {told}") from None
 
 
 def stopping(check: Check, pipeline: str, source: str) -> str:
