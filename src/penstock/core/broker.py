@@ -112,11 +112,11 @@ class SubscriptionCommands(DeliveryCommands):
         for consumer in subscription.consumers.values():
             self.choke(consumer)
 
-    def go_on(self, now: Now, subscription: Subscription) -> None:
-        """Grant again: its connection takes bytes."""
-        subscription.choked = False
-        for consumer in list(subscription.consumers.values()):
-            self.unchoke(now, consumer)
+    def go_on(self, now: Now, *some: Subscription) -> None:
+        """Grant again: their connection takes bytes."""
+        for subscription in some:
+            subscription.choked = False
+        self.unchoke_all(now, [one for subscription in some for one in subscription.consumers.values()])
 
     # -- which queues
 
@@ -224,9 +224,11 @@ class SubscriptionCommands(DeliveryCommands):
         for subscription in self._patterns:
             if queue.id in subscription.consumers:
                 self._set_credit(subscription)
-                for consumer in list(subscription.consumers.values()):
-                    if not consumer.choked:
-                        self.unchoke(now, consumer)
+                self._offer_anew(now, subscription)
+
+    def _offer_anew(self, now: Now, subscription: Subscription) -> None:
+        """Its credit is another one now."""
+        self.unchoke_all(now, [one for one in subscription.consumers.values() if not one.choked])
 
     def _leave(self, now: Now, queue: Queue, some: Sequence[Consumer], *, requeue: bool, lost: bool) -> None:
         """As before; where the queue was one's own, those come that its pattern keeps waiting."""
@@ -248,9 +250,7 @@ class SubscriptionCommands(DeliveryCommands):
             subscription.consumers.pop(queue.id, None)
             subscription.former = [one for one in subscription.former if one.queue is not queue]
             self._set_credit(subscription)
-            for consumer in list(subscription.consumers.values()):
-                if not consumer.choked:
-                    self.unchoke(now, consumer)
+            self._offer_anew(now, subscription)
         return ready
 
 

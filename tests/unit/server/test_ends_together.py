@@ -1,4 +1,4 @@
-"""Consumers that end together: what each takes does not grow with how many go, stay, or share credit."""
+"""Consumers that end or go on together: what each takes does not grow with how many do, stay, or share credit."""
 
 from __future__ import annotations
 
@@ -102,6 +102,37 @@ def test_each_of_many_takes_what_each_of_few_does(
     take: Callable[[Life, Client, int], None], way: str, full: bool
 ) -> None:
     few, many = (work(count, take, way, full=full) / count for count in (FEW, MANY))
+    assert many < ALIKE * few
+
+
+def once_more(count: int, take: Callable[[Life, Client, int], None], *, anew: bool) -> int:
+    """Calls until so many consumers have got a message each, whose connection takes bytes again.
+
+    anew: they share a credit, and that is another one then.
+    """
+    life = Life(SimDisk(), clock(), apart=False, budget=16 << 20)
+    life.declare("q")
+    client, other = life.client(), life.client()
+    take(life, client, count)
+    life.run()
+    names = [queue.name for queue in life.core.queues() if queue.consumers]
+    client.session.pause_writing()
+    for name in names * (count // len(names)):
+        other.publish(name, b"x")
+    life.run()
+    plant = Plant(-1, "penstock")
+    with plant.there():
+        client.session.resume_writing()
+        if anew:
+            client.method(m.BasicQos(prefetch_count=count + 1, global_qos=True))
+        life.run()
+    assert sum(queue.leased for queue in life.core.queues()) == count
+    return plant.calls
+
+
+@pytest.mark.parametrize("take", KINDS)
+def test_the_same_holds_where_they_go_on_together(take: Callable[[Life, Client, int], None]) -> None:
+    few, many = (once_more(count, take, anew="credit" in take.__name__) / count for count in (FEW, MANY))
     assert many < ALIKE * few
 
 

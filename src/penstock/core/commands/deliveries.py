@@ -15,7 +15,7 @@ two: their bodies are fetched, then content filters of where they go may have to
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TypeAlias, Unpack
 
@@ -139,9 +139,14 @@ class DeliveryCommands(QueueCommands):
 
     def unchoke(self, now: Now, consumer: Consumer) -> None:
         """A consumer's connection takes bytes again."""
-        queue = queue_of(consumer)
-        queue.unchoke(self._at(now), consumer, self._out)
-        self._touch(queue, consumer.shared)
+        self.unchoke_all(now, (consumer,))
+
+    def unchoke_all(self, now: Now, consumers: Collection[Consumer]) -> None:
+        """The same of several consumers, in their order."""
+        now = self._at(now)
+        self._touch_all({queue_of(one) for one in consumers}, {one.shared for one in consumers})
+        for consumer in consumers:
+            queue_of(consumer).unchoke(now, consumer, self._out)
 
     def settle(
         self,

@@ -8,7 +8,7 @@ are owed: clients match answers with questions by their order.  Deliveries are n
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -437,14 +437,6 @@ class Channel(Receiver):
         for wish in self.subscriptions.values():
             core.hold(wish)
 
-    def go_on(self, now: Now) -> None:
-        """They may get something again."""
-        core = self.session.core
-        for consumer in self.consumers.values():
-            core.unchoke(now, consumer)
-        for wish in self.subscriptions.values():
-            core.go_on(now, wish)
-
     def go_on_following(self) -> None:
         """There is room again for those with a bookmark."""
         for following in list(self.followings.values()):
@@ -467,6 +459,12 @@ class Channel(Receiver):
         self.cancelled_consumers, self.tags, self.shared = (), _NO_TAGS, None
         if self._contents is not None:
             self._contents.forget()
+
+
+def go_on(core: Core, now: Now, channels: Collection[Channel]) -> None:
+    """The consumers of channels of one connection may get something again."""
+    core.unchoke_all(now, [one for channel in channels for one in channel.consumers.values()])
+    core.go_on(now, *(wish for channel in channels for wish in channel.subscriptions.values()))
 
 
 def give_back(core: Core, now: Now, channels: Sequence[Channel], *, lost: bool) -> None:

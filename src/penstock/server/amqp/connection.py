@@ -30,7 +30,7 @@ from penstock.errors import (
     Unavailable,
 )
 from penstock.server.amqp import commands, incoming
-from penstock.server.amqp.channel import Channel, give_back
+from penstock.server.amqp.channel import Channel, give_back, go_on
 from penstock.server.amqp.intake import Intake
 from penstock.server.amqp.publishers import FEW
 from penstock.server.amqp.session import House, Session
@@ -199,9 +199,7 @@ class Connection(Session):
         self.outgoing.blocked = False
         self.outgoing.count_unsent()
         self.go_on_delivering()
-        now = self.engine.now()
-        for channel in self.channels.values():
-            channel.go_on(now)
+        go_on(self.core, self.engine.now(), self.channels.values())
         self.engine.arm()
 
     def go_on_delivering(self) -> None:

@@ -56,8 +56,7 @@ def qos(session: Session, channel: Channel, method: m.BasicQos) -> None:
         else:
             channel.shared.limit = limit
             if not session.outgoing.blocked:
-                for consumer in list(channel.shared.consumers):
-                    session.core.unchoke(session.engine.now(), consumer)
+                session.core.unchoke_all(session.engine.now(), list(channel.shared.consumers))
     else:
         channel.prefetch = method.prefetch_count
     channel.reply(m.BasicQosOk())
