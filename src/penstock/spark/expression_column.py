@@ -16,7 +16,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import reduce
-from operator import itemgetter
+from operator import add, eq, ge, gt, itemgetter, le, lt, mul, ne, or_, sub
 from typing import Any, Literal, TypeAlias
 
 import pyarrow as pa
@@ -59,6 +59,8 @@ EXACT = 1 << 53
 SIZE_MOST = 1 << 31
 TYPES = ("boolean", "bigint", "double", "string", "binary")
 
+_COMPARE: Mapping[str, Callable[[Any, Any], Any]] = {"=": eq, "!=": ne, "<": lt, "<=": le, ">": gt, ">=": ge}
+
 _PLAIN = re.compile(r"(\^?)([^\\.^$*+?()\[\]{}|]+)(\$?)", re.DOTALL)
 # fmt: off
 _RESULTS: Mapping[Kind, frozenset[str]] = {
@@ -80,12 +82,19 @@ _RESULTS: Mapping[Kind, frozenset[str]] = {
 
 @dataclass(frozen=True, slots=True)
 class _Spark:
-    """A sub-tree as Spark's own expression; the bounds are those of a bigint."""
+    """A sub-tree as Spark's own expression; the bounds are those of a bigint.
 
-    column: Column
+    Its column is many questions to Java, and so is made for what Spark judges as a whole, and not to find that out.
+    """
+
+    make: Callable[[], Column]
     kind: Kind | None  # None: NULL
     low: int = 0
     high: int = 0
+
+    @property
+    def column(self) -> Column:
+        return self.make()
 
 
 def _known(given: Collection[str]) -> frozenset[Group]:
@@ -166,9 +175,13 @@ class _Builder:
     """Makes the columns of one expression."""
 
     def __init__(self, columns: dict[str, Any], origin: int | None, metered: bool) -> None:
-        from pyspark.sql import functions
+        from pyspark.sql import functions, types
 
         self.functions: Any = functions
+        self.types: Mapping[str, Any] = {  # by a name Spark would ask Java
+            "boolean": types.BooleanType, "bigint": types.LongType, "double": types.DoubleType,
+            "string": types.StringType, "binary": types.BinaryType, "tagged": types.BinaryType,
+        }  # fmt: skip
         self.columns = columns
         self.origin = origin
         self.metered = metered
@@ -236,7 +249,7 @@ class _Builder:
             wanted += names
             arguments += [self.at(name) for name in names]
         run = function(node, self.metered, tuple(wanted), result, self.origin)
-        return functions.arrow_udf(run, "binary" if result == "tagged" else result)(*arguments)
+        return functions.arrow_udf(run, self.types[result]())(*arguments)
 
     # Spark's own
 
@@ -260,71 +273,75 @@ class _Builder:
 
     def _not(self, node: Not) -> _Spark | None:
         one = self._logic(self.native(node.operand))
-        return None if one is None else _Spark(~one.column, "boolean")
+        return None if one is None else _Spark(lambda: ~one.column, "boolean")
 
     def _is(self, node: Is) -> _Spark | None:
         tested = self.native(node.operand) if node.what == "NULL" else None
-        return None if tested is None else _Spark(tested.column.isNull(), "boolean")
+        return None if tested is None else _Spark(lambda: tested.column.isNull(), "boolean")
 
     def _call(self, name: str) -> _Spark | None:
         functions = self.functions
         if name == "MESSAGE_SIZE":
-            size = functions.coalesce(functions.octet_length(self.at("body")), functions.lit(0)).cast("bigint")
-            return _Spark(size, "bigint", 0, SIZE_MOST)
+            return _Spark(
+                lambda: functions.coalesce(functions.octet_length(self.at("body")), functions.lit(0)).cast("bigint"),
+                "bigint", 0, SIZE_MOST,
+            )  # fmt: skip
         if name == "TOPIC_NAME":
-            topic = self.at("topic")
-            return _Spark(functions.when(topic != "", topic), "string")
+            return _Spark(lambda: functions.when(self.at("topic") != "", self.at("topic")), "string")
         if name in ("TRUE_VALUE", "FALSE_VALUE"):
-            return _Spark(functions.lit(name == "TRUE_VALUE"), "boolean")
+            return _Spark(lambda: functions.lit(name == "TRUE_VALUE"), "boolean")
         return None
 
     def _joined(self, how: Literal["AND", "OR"], parts: Sequence[_Spark | None]) -> _Spark | None:
         """All of these conditions, or None where one is not Spark's own."""
-        columns = [part.column for part in parts if part is not None]
-        if len(columns) < len(parts):
+        own = [part for part in parts if part is not None]
+        if len(own) < len(parts):
             return None
-        return _Spark(reduce(lambda a, b: a & b if how == "AND" else a | b, columns), "boolean")
+        join: Callable[[Column, Column], Column] = (lambda a, b: a & b) if how == "AND" else (lambda a, b: a | b)
+        return _Spark(lambda: reduce(join, [part.column for part in own]), "boolean")
 
     def _constant(self, value: Scalar) -> _Spark | None:
         lit = self.functions.lit
         if value is None or value == "":
-            return _Spark(lit(None).cast("boolean"), None)
+            return _Spark(lambda: lit(None).cast("boolean"), None)
         if isinstance(value, bool):
-            return _Spark(lit(value), "boolean")
+            return _Spark(lambda: lit(value), "boolean")
         if isinstance(value, int):
-            return _Spark(lit(value).cast("bigint"), "bigint", value, value) if abs(value) <= EXACT else None
+            whole = _Spark(lambda: lit(value).cast("bigint"), "bigint", value, value)
+            return whole if abs(value) <= EXACT else None
         if isinstance(value, float):
-            return _Spark(lit(value), "double") if abs(value) < float("inf") else None
-        return _Spark(lit(value), "string") if to_bytes(value).decode("utf-8", "replace") == value else None
+            return _Spark(lambda: lit(value), "double") if abs(value) < float("inf") else None
+        return _Spark(lambda: lit(value), "string") if to_bytes(value).decode("utf-8", "replace") == value else None
 
     def _logic(self, found: _Spark | None) -> _Spark | None:
         """A condition: numbers are TRUE unless they are 0."""
         if found is None or found.kind in ("string", "double"):
             return None
-        return found if found.kind != "bigint" else _Spark(found.column != 0, "boolean")
+        return found if found.kind != "bigint" else _Spark(lambda: found.column != 0, "boolean")
 
     def _sign(self, node: Sign) -> _Spark | None:
         one = self.native(node.operand)
         if one is None or one.kind != "bigint":
             return None
-        return one if node.operator == "+" else _Spark(-one.column, "bigint", -one.high, -one.low)
+        return one if node.operator == "+" else _Spark(lambda: -one.column, "bigint", -one.high, -one.low)
 
     def _arithmetic(self, node: Arithmetic) -> _Spark | None:
         left, right = self.native(node.left), self.native(node.right)
         if left is None or right is None or not left.kind == right.kind == "bigint":
             return None
-        a, b = left.column, right.column
+        compute: Callable[[Any, Any], Column]
         match node.operator:
             case "+":
-                found, ends = a + b, (left.low + right.low, left.high + right.high)
+                compute, ends = add, (left.low + right.low, left.high + right.high)
             case "-":
-                found, ends = a - b, (left.low - right.high, left.high - right.low)
+                compute, ends = sub, (left.low - right.high, left.high - right.low)
             case "*":
                 corners = [x * y for x in (left.low, left.high) for y in (right.low, right.high)]
-                found, ends = a * b, (min(corners), max(corners))
+                compute, ends = mul, (min(corners), max(corners))
             case _:
                 return None
-        return _Spark(found, "bigint", *ends) if max(map(abs, ends)) <= EXACT else None
+        found = _Spark(lambda: compute(left.column, right.column), "bigint", *ends)
+        return found if max(map(abs, ends)) <= EXACT else None
 
     def _compare(self, operator: str, left: _Spark | None, right: _Spark | None) -> _Spark | None:
         if left is None or right is None:
@@ -333,30 +350,27 @@ class _Builder:
             return self._constant(None)
         if (left.kind == "string") != (right.kind == "string"):
             return None
+        return _Spark(lambda: self._compared(operator, left, right), "boolean")
+
+    def _compared(self, operator: str, left: _Spark, right: _Spark) -> Column:
         a, b = left.column, right.column
         if left.kind != right.kind:  # numbers: Booleans count as 0 and 1, and all integers here are doubles
             a = a.cast("bigint") if left.kind == "boolean" else a
             b = b.cast("bigint") if right.kind == "boolean" else b
-        compare: dict[str, Callable[[], Column]] = {
-            "=": lambda: a == b,
-            "!=": lambda: a != b,
-            "<": lambda: a < b,
-            "<=": lambda: a <= b,
-            ">": lambda: a > b,
-            ">=": lambda: a >= b,
-        }
-        return _Spark(compare[operator](), "boolean")
+        return _COMPARE[operator](a, b)
 
-    def _text(self, node: Node) -> Column | None:
+    def _text(self, node: Node) -> _Spark | None:
         found = self.native(node)
-        return None if found is None or found.kind != "string" else found.column
+        return None if found is None or found.kind != "string" else found
 
     def _like(self, node: Like) -> _Spark | None:
         operand, plain = self._text(node.operand), _PLAIN.fullmatch(str(node.pattern.value or ""))
         if operand is None or plain is None or not plain[2].isascii() or plain[3]:
             return None
-        test = operand.startswith if plain[1] else operand.contains
-        return _Spark(test(plain[2]), "boolean")
+        text, at_start = plain[2], bool(plain[1])
+        return _Spark(
+            lambda: operand.column.startswith(text) if at_start else operand.column.contains(text), "boolean"
+        )  # fmt: skip
 
     def _affix(self, node: Affix) -> _Spark | None:
         operand = self._text(node.operand)
@@ -364,11 +378,16 @@ class _Builder:
         wanted = Affixes(values)
         if operand is None or len(values) < len(node.items) or not wanted.plain or not wanted.texts:
             return None
-        test = operand.startswith if node.end == "BEGINS" else operand.endswith
-        found = [test(one) for one in wanted.texts]
-        if wanted.unknown:
-            found.append(self.functions.lit(None).cast("boolean"))
-        return _Spark(reduce(lambda a, b: a | b, found), "boolean")
+
+        def tested() -> Column:
+            column = operand.column
+            test = column.startswith if node.end == "BEGINS" else column.endswith
+            found = [test(one) for one in wanted.texts]
+            if wanted.unknown:
+                found.append(self.functions.lit(None).cast("boolean"))
+            return reduce(or_, found)
+
+        return _Spark(tested, "boolean")
 
 
 _UNKNOWN: dict[str, Any] = {
