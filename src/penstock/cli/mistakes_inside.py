@@ -1,4 +1,4 @@
-"""What is wrong inside of settings: in filters, patterns, places, actions, rights, views and certificates.
+"""What is wrong inside of settings: in filters, patterns, places, registers, actions, rights, views and certificates.
 
 Whoever reads a file of settings cannot tell: what reads these stands above.  Each mistake has the path of its value, so
 that it is told with the file, the line and the words of all others.
@@ -25,6 +25,7 @@ def mistakes_inside(settings: Settings, *, serves: bool = True) -> Iterator[Prob
     """All of them; without `serves` certificates apart, which are the server's, that may be on another machine."""
     yield from _in_expressions(settings)
     yield from _in_places(settings)
+    yield from _in_cluster(settings)
     yield from _in_actions(settings)
     yield from _in_entitlements(settings)
     yield from _in_views(settings)
@@ -76,6 +77,18 @@ def _in_places(settings: Settings) -> Iterator[Problem]:
                 place(text or "EPOCH")
             except InvalidArgument as error:
                 yield Problem(("pipeline", index, *path), str(error))
+
+
+def _in_cluster(settings: Settings) -> Iterator[Problem]:
+    """A register that is none."""
+    if settings.cluster is None:
+        return
+    from penstock.server.cluster.registers import register_at
+
+    try:
+        register_at(settings.cluster.registry, settings.server.data)
+    except SettingsError as error:
+        yield _told((), error)
 
 
 def _in_actions(settings: Settings) -> Iterator[Problem]:

@@ -200,6 +200,10 @@ def test_check_tells_what_is_wrong(run: Run, tmp_path: Path) -> None:
             ),
             "\"p\" backfill.from: 'soon' is no bookmark",
         ),
+        (
+            '[cluster]\nregistry = "ftp://x"\nsecret = "a long text, the same for all"',
+            "[cluster] registry: 'ftp://x' is no register: give file:///folder, etcd://",
+        ),
         ('underlying_topic = "^a"', "default_publish_target: is missing, which the pattern '^a' of topics needs"),
     ],
 )
