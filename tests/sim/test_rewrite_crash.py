@@ -84,6 +84,40 @@ def test_a_power_cut_at_each_step_of_a_rewriting(count: int, drops: bool, first:
     assert found == {False, True}
 
 
+@pytest.mark.parametrize("fails", ["folder", "remove"])
+@pytest.mark.parametrize("again", [False, True])
+def test_what_a_rewriting_left_goes_before_the_file_that_stands_for_it(fails: str, again: bool) -> None:
+    """Its end met a fault of the disk, and retention came before the next start; the power goes at each call of that."""
+    for last in range(14):
+        disk = Steps(1)
+        log = filled(disk)
+        if fails == "folder":
+            disk.fail_next("folder")
+            swap(log, order(log, 2, None))
+        else:
+            exchange = log.swap(rewrite(disk, order(log, 2, None)))
+            exchange.prepare()
+            exchange.enter()
+            disk.step, disk.last = 0, 2  # the rename, the folder, and the old file
+            with pytest.raises(OSError, match="died"):
+                exchange.finish()
+            disk.last = -1
+        if again:
+            swap(log, order(log, 2, None))
+        kept = [row for row in content(log) if row[0] >= log.base_floor]
+        disk.step, disk.last = 0, last
+        try:
+            log.retire(log.base_floor)
+        except OSError:
+            pass  # the machine died
+        disk.last = -1
+        disk.crash()
+        assert verify(disk).good
+        log = opened(disk, SETTINGS, FakeClock())
+        assert content(log)[-len(kept) :] == kept
+        assert len(disk.list("log")) == len(log.segments())
+
+
 def test_a_power_cut_at_each_step_of_the_start_that_ends_a_rewriting() -> None:
     """The new file is in place, the replaced ones are still there, and beside them one that was never finished."""
     for last in range(12):

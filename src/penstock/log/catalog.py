@@ -25,8 +25,8 @@ class Segment:
     """
 
     __slots__ = (
-        "checked", "end", "file", "first", "given_back", "gone", "header", "last", "lengths", "lsns", "name", "offsets",
-        "rows", "start",
+        "checked", "end", "file", "first", "given_back", "gone", "header", "last", "left", "lengths", "lsns", "name",
+        "offsets", "rows", "start",
     )  # fmt: skip
 
     def __init__(self, name: str, header: SegmentHeader, start: int, file: File) -> None:
@@ -44,6 +44,7 @@ class Segment:
         self.checked = bytearray()  # 1: the CRC of the batch was found right by this process
         self.given_back = False  # its pages need not stay in the page cache
         self.gone = False  # in no list any more: who still reads it does so for the last time
+        self.left: Sequence[str] = ()  # older files that it stands for and that are still there: they go before it
 
     def add(self, lsn: int, last: int, offset: int, length: int, rows: int, checked: bool) -> None:
         """A batch with rows, after all others."""

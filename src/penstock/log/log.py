@@ -22,7 +22,7 @@ from penstock.log.mending import Recovery, Watch, mend, nobody
 from penstock.log.name_index import Indexes, Wanted
 from penstock.log.reader import Damage, Reader, Vias
 from penstock.log.recover import Start, choose_start, newest_base, open_segments, replayed_after, rows_after, tables
-from penstock.log.rewrite import Made, Swap
+from penstock.log.rewrite import Made, Swap, remove_left
 from penstock.log.room import out_of_space
 from penstock.log.segment import FOLDER, pin
 from penstock.log.writer import LogSettings
@@ -271,6 +271,9 @@ class Log(Committing):
     def remove(self, gone: Sequence[Segment]) -> list[str]:
         """Delete detached segments, oldest first, so that a crash leaves an unbroken rest; their names.  Any thread."""
         for segment in gone:
+            if segment.left:  # a rewriting that could not be ended
+                self._disk.sync_folder(FOLDER)
+                remove_left(self._disk, segment)
             pin(segment.file)
             self._disk.remove(segment.name)
             self._disk.sync_folder(FOLDER)

@@ -378,7 +378,7 @@ class Swap:
             unpin(old.file)
 
     def finish(self) -> None:
-        """OSError before the rename: see `undo`.  OSError after it: an old file stays, and the next start removes it.
+        """OSError before the rename: see `undo`.  OSError after it: an old file stays, until the new one or a start goes.
 
         When the folder cannot be synced all old files stay, with a warning.
         """
@@ -388,6 +388,7 @@ class Swap:
         self.renamed = True
         if shelf is not None:  # now its name can be opened again
             new.file = shelf.put(new.name, new.file)
+        new.left = [name for old in self.olds for name in (*old.left, old.name) if name != new.name]
         self._recovery.forget(self.olds)
         for old in self.olds:
             self._reader.forget(old)
@@ -396,10 +397,16 @@ class Swap:
         except OSError as error:
             self._recovery.warnings.append(f"{new.name}: the folder could not be synced after a rewriting: {error}")
             return
-        for old in self.olds[1:]:
-            self._disk.remove(old.name)
-        if len(self.olds) > 1:
-            self._disk.sync_folder(FOLDER)
+        remove_left(disk, new)
+
+
+def remove_left(disk: Disk, segment: Segment) -> None:
+    """Remove what a segment stands for, once its own name is on the disk.  OSError."""
+    while segment.left:
+        disk.remove(segment.left[0])
+        segment.left = segment.left[1:]
+        if not segment.left:
+            disk.sync_folder(FOLDER)
 
 
 def replaced(segments: Sequence[Segment], made: Made) -> list[Segment]:
