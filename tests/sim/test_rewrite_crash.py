@@ -87,7 +87,7 @@ def test_a_power_cut_at_each_step_of_a_rewriting(count: int, drops: bool, first:
 @pytest.mark.parametrize("fails", ["folder", "remove"])
 @pytest.mark.parametrize("again", [False, True])
 def test_what_a_rewriting_left_goes_before_the_file_that_stands_for_it(fails: str, again: bool) -> None:
-    """Its end met a fault of the disk, and retention came before the next start; the power goes at each call of that."""
+    """Its end met a fault of the disk, and retention comes before the next start; the power goes at each call."""
     for last in range(14):
         disk = Steps(1)
         log = filled(disk)

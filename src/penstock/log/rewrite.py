@@ -378,7 +378,7 @@ class Swap:
             unpin(old.file)
 
     def finish(self) -> None:
-        """OSError before the rename: see `undo`.  OSError after it: an old file stays, until the new one or a start goes.
+        """OSError before the rename: see `undo`.  OSError after it: an old file stays for a while, see `remove_left`.
 
         When the folder cannot be synced all old files stay, with a warning.
         """
@@ -401,7 +401,7 @@ class Swap:
 
 
 def remove_left(disk: Disk, segment: Segment) -> None:
-    """Remove what a segment stands for, once its own name is on the disk.  OSError."""
+    """Remove what a segment stands for, once its own name is on the disk: a start does, or who removes that.  OSError."""
     while segment.left:
         disk.remove(segment.left[0])
         segment.left = segment.left[1:]
