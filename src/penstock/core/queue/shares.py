@@ -371,17 +371,18 @@ class Shares:
             own = run.tally == FRESH and not run.place
             if not self.keys.knows(lsn):
                 self.note(range(lsn, lsn + 1), [told])
+            if groups is not None and not self._enters(queue, run, lsn):
+                continue
             if own:
-                if groups is None or groups.enter(lsn, self.keys.of(lsn)):
-                    fresh.append(lsn)
-            elif groups is None or self._enters(queue, run, lsn):
+                fresh.append(lsn)
+            else:
                 queue.offer(run.part(range(lsn, lsn + 1), True))
         if fresh:
             queue.offer(Run(ascending_chunk(fresh), False))
         return some
 
     def _enters(self, queue: Whole, run: Run, lsn: int) -> bool:
-        """A message that was delivered, or that became due, takes its own place; whether it may be offered."""
+        """A message takes its own place, before newer ones that were let in already; whether it may be offered."""
         groups = self.groups
         assert groups is not None
         return groups.come_back(run, lsn, self.keys.of(lsn)) > 0 or self._overtakes(queue, run, lsn)
