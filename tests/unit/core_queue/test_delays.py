@@ -10,6 +10,7 @@ from penstock.core.queue import timetable
 from penstock.core.queue.delays import Delays, Schedule
 from penstock.core.queue.order.runs import NEVER
 from penstock.core.queue.timetable import Timetable
+from penstock.records.chunks import as_chunk
 
 
 def times(table: Timetable) -> list[tuple[list[int], list[int]]]:
@@ -29,6 +30,29 @@ def test_a_copy_stays_as_it_was_when_the_last_block_goes_and_more_comes(monkeypa
     assert times(copy) == [([1], [50]), ([3], [10])]
     assert times(table) == [([1], [50]), ([4], [70])]
     assert [lsns.tolist() for lsns, _ in read] == [[1], [3]]
+
+
+@pytest.mark.parametrize("moved", [[1], [2], [1, 2], [1, 2, 3], [3], []])
+@pytest.mark.parametrize("removed", [[3], [2, 3], [4], []])
+@pytest.mark.parametrize("kind", [Timetable, Schedule])
+def test_a_copy_stays_as_it_was_when_times_change_and_more_comes(
+    monkeypatch: pytest.MonkeyPatch, kind: type[Timetable], removed: list[int], moved: list[int]
+) -> None:
+    monkeypatch.setattr(timetable, "PIECE", 2)
+    table = kind()
+    table.add([1, 2], [10, 20])
+    table.add([3], [30])
+    copy = table.copy()
+    monkeypatch.setattr(timetable, "PIECE", 100)
+    if removed:
+        table.remove(as_chunk(removed))
+    if moved:
+        table.move(as_chunk(moved), 50)
+    table.add([5], [60])
+    assert [(list(lsns), list(times)) for lsns, times in copy.items()] == [([1, 2], [10, 20]), ([3], [30])]
+    left = {lsn: 50 if lsn in moved else 10 * lsn for lsn in (1, 2, 3) if lsn not in removed} | {5: 60}
+    told = ((lsn, time) for lsns, times in table.items() for lsn, time in zip(lsns, times, strict=True))
+    assert dict(told) == left
 
 
 def test_blocks_that_no_copy_has_are_filled_again(monkeypatch: pytest.MonkeyPatch) -> None:

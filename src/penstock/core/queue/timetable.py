@@ -69,7 +69,7 @@ class Block:
         times = self.times if isinstance(self.times, array) and not self.shared else array("q", self.times.tobytes())
         np.frombuffer(times, dtype=np.int64)[places] = when
         if times is not self.times:
-            return Block(self.lsns, times)
+            return Block(self.lsns[:] if self.shared else self.lsns, times)  # it may grow
         self._asked = NEVER
         return self
 
