@@ -401,7 +401,7 @@ class Swap:
 
 
 def remove_left(disk: Disk, segment: Segment) -> None:
-    """Remove what a segment stands for, once its own name is on the disk: a start does, or who removes that.  OSError."""
+    """Remove what a segment stands for, once its own name is on the disk; else a start does.  OSError."""
     while segment.left:
         disk.remove(segment.left[0])
         segment.left = segment.left[1:]
