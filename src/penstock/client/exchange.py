@@ -25,10 +25,10 @@ import orjson
 import pyarrow as pa
 
 from penstock.client.bodies import Reader
-from penstock.client.link import Link, rebuilt
+from penstock.client.link import Link, rebuilt, said, understood
 from penstock.client.messages import Following, Message, Rows
 from penstock.client.transactions import Opening, Transaction
-from penstock.errors import Fenced, LogBroken, PenstockError, Unavailable
+from penstock.errors import Fenced, LogBroken, PenstockError, ProtocolError, Unavailable, shown
 from penstock.wire.flight.commands import SETTLE
 from penstock.wire.flight.failures import error_from
 
@@ -92,20 +92,20 @@ class Answers:
 
     # -- the thread that reads
 
-    def hear(self, said: dict[str, Any]) -> None:
-        number = said.get("answer")
+    def hear(self, told: dict[str, Any]) -> None:
+        number = told.get("answer")
         with self._changed:
-            if "subscribed" in said:
-                self._set_terms(said["subscribed"])
+            if "subscribed" in told:
+                self._set_terms(told["subscribed"])
             elif number is None:
                 return
-            elif "replaced" in said or "refused" in said:
-                self._replies[number] = said
+            elif "replaced" in told or "refused" in told:
+                self._replies[number] = told
             else:
-                self.heard = number
-                self.stale += said.get("stale", 0)
-                if "broken" in said:
-                    self.failures.append(LogBroken(f"the log is broken: {said['broken']}"))
+                self.heard = int(number)
+                self.stale += told.get("stale", 0)
+                if "broken" in told:
+                    self.failures.append(LogBroken(f"the log is broken: {told['broken']}"))
             self._changed.notify_all()
 
     def end(self, end: End) -> None:
@@ -114,9 +114,11 @@ class Answers:
             self._changed.notify_all()
 
     def _set_terms(self, terms: dict[str, Any]) -> None:
-        self._terms = terms
         limit = terms["effective_backlog"]
+        if not isinstance(terms["consumer"], str):
+            raise TypeError(f"consumer is {shown(terms['consumer'])}, not text")
         self.half = GATHERED if limit is None else max(1, limit // 2)
+        self._terms = terms
 
     # -- those that wait
 
@@ -144,12 +146,13 @@ class Answers:
         with self._changed:
             late = f"the server did not answer within {seconds:g} s"
             self._wait(lambda: number in self._replies, seconds, late)
-            said = self._replies.pop(number, None)
-            if said is None:
+            told = self._replies.pop(number, None)
+            if told is None:
                 raise self._gone("the stream ended")
-            if "refused" in said:
-                raise error_from(said["refused"])
-            self._set_terms(said["replaced"])
+            with understood():
+                if "refused" in told:
+                    raise error_from(told["refused"])
+                self._set_terms(told["replaced"])
 
     def durable(self, number: int, seconds: float) -> None:
         """All settles up to the question of this number are durable."""
@@ -398,7 +401,8 @@ class Exchange:
             while True:
                 chunk: Any = self._reader.read_chunk()
                 if chunk.app_metadata is not None:
-                    self._hear(chunk.app_metadata.to_pybytes())
+                    with understood():
+                        self._hear(chunk.app_metadata.to_pybytes())
                 if chunk.data is not None and chunk.data.num_rows:
                     self.incoming.put(Rows(chunk.data, self._read_body, time.monotonic()))
         except StopIteration:
@@ -406,18 +410,21 @@ class Exchange:
                 error = Unavailable("the server ended the stream")
         except pa.ArrowException as failure:
             error = rebuilt(failure)
+        except ProtocolError as wrong:
+            error = wrong
+            self._reader.cancel()
         end = End(error)
         self.answers.end(end)
         self.incoming.put(end)
         self._work.set()
 
     def _hear(self, metadata: bytes) -> None:
-        said = cast("dict[str, Any]", orjson.loads(metadata))
-        if "ended" in said:  # the error follows when we have ended our side
+        told = said(metadata)
+        if "ended" in told:  # the error follows when we have ended our side
             with self._lock:
                 self._writer.done_writing()
             return
-        self.answers.hear(said)
+        self.answers.hear(told)
 
     def _send(self) -> None:
         while True:

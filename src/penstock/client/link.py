@@ -24,7 +24,7 @@ import pyarrow as pa
 from pyarrow import flight
 
 from penstock.client.urls import Address
-from penstock.errors import InvalidArgument, NotLeading, PenstockError, Unavailable
+from penstock.errors import InvalidArgument, NotLeading, PenstockError, ProtocolError, Unavailable, shown
 from penstock.units import Duration, span
 from penstock.wire.fields import write_json
 from penstock.wire.flight.failures import decode_error, lost
@@ -123,6 +123,26 @@ def translated() -> Generator[None, None, None]:
         yield
     except pa.ArrowException as error:
         raise rebuilt(error) from None
+
+
+@contextmanager
+def understood() -> Generator[None, None, None]:
+    """What a server says where it is taken apart: what no server of ours says is a ProtocolError.  Decorates, too."""
+    try:
+        yield
+    except (pa.ArrowException, PenstockError):
+        raise
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        raise ProtocolError(f"the server said what no server says: {type(error).__name__}: {error}") from error
+
+
+def said(data: bytes) -> dict[str, Any]:
+    """An object of JSON that stands beside rows, or answers.  ProtocolError for anything else."""
+    with understood():
+        value: object = orjson.loads(data)
+        if not isinstance(value, dict):
+            raise TypeError(f"{shown(value)} is no JSON object")
+        return cast("dict[str, Any]", value)
 
 
 def rebuilt(error: BaseException) -> PenstockError:
@@ -251,11 +271,13 @@ class Link:
         body = write_json({key: value for key, value in fields.items() if value is not None}, name)
         action = flight.Action(name, body)
         try:
-            [result] = self.heard(lambda: list(self._serving().do_action(action, self._timed)))
+            results = self.heard(lambda: list(self._serving().do_action(action, self._timed)))
         except Unavailable:
             self.doubt()
             raise
-        return cast("dict[str, Any]", orjson.loads(result.body.to_pybytes()))
+        if len(results) != 1:
+            raise ProtocolError(f"the server gave {len(results)} answers to {name}, and one is due")
+        return said(results[0].body.to_pybytes())
 
     def _serving(self) -> Any:
         if self._in_doubt:

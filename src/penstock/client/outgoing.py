@@ -23,7 +23,7 @@ from typing import Any, Self, cast
 import orjson
 import pyarrow as pa
 
-from penstock.client.link import failure
+from penstock.client.link import failure, said, understood
 from penstock.client.messages import Refusal, TableReceipt
 from penstock.errors import InvalidArgument, Unavailable, Unroutable
 from penstock.units import Duration, epoch_micros
@@ -301,22 +301,24 @@ class Upload:
     def exchange(self, batch: pa.RecordBatch) -> tuple[TableReceipt, list[Refusal]]:
         """Write one batch of an upload that stays open: the receipt of this batch, and its refused rows."""
         self._writer.write_batch(batch)
-        said = self._read()
-        return _receipt(said, said["unroutable"], _refusals(said))
+        told = self._read()
+        with understood():
+            return _receipt(told, told["unroutable"], _refusals(told))
 
+    @understood()
     def _hear(self) -> None:
-        said = self._read()
+        told = self._read()
         self._behind -= 1
-        self._unroutable += said["unroutable"]
-        self._refused += _refusals(said, self._offset)
-        self._offset += said["rows"]
+        self._unroutable += told["unroutable"]
+        self._refused += _refusals(told, self._offset)
+        self._offset += told["rows"]
 
     def _read(self) -> dict[str, Any]:
         buffer = self._reader.read()
         if buffer is None:
             self._writer.close()  # raises what the server refused, if it did
             raise Unavailable("the server ended the upload without an answer")
-        return cast("dict[str, Any]", orjson.loads(buffer.to_pybytes()))
+        return said(buffer.to_pybytes())
 
     def end(self) -> dict[str, Any]:
         """Say how many rows were sent; the server's last answer."""
@@ -328,7 +330,9 @@ class Upload:
 
     def finish(self) -> tuple[TableReceipt, list[Refusal]]:
         """Say how many rows were sent; the receipt of the whole upload, and its refused rows."""
-        return _receipt(self.end(), self._unroutable, self._refused)
+        told = self.end()
+        with understood():
+            return _receipt(told, self._unroutable, self._refused)
 
     def __enter__(self) -> Self:
         return self
@@ -341,15 +345,15 @@ class Upload:
             self._writer.close()
 
 
-def _refusals(said: Mapping[str, Any], offset: int = 0) -> list[Refusal]:
+def _refusals(told: Mapping[str, Any], offset: int = 0) -> list[Refusal]:
     """Rows of a batch that the server refused; offset: the number of its first row."""
-    return [Refusal(offset + one["row"], one["code"], one["reason"], one["message"]) for one in said["refused"]]
+    return [Refusal(offset + one["row"], one["code"], one["reason"], one["message"]) for one in told["refused"]]
 
 
-def _receipt(said: Mapping[str, Any], unroutable: int, refused: list[Refusal]) -> tuple[TableReceipt, list[Refusal]]:
+def _receipt(told: Mapping[str, Any], unroutable: int, refused: list[Refusal]) -> tuple[TableReceipt, list[Refusal]]:
     """What the server says of a batch, or of all of them."""
     receipt = TableReceipt(
-        said["rows"], said["stored"], said["duplicates"], unroutable, said["refused_rows"], said["first"],
-        said["last"], tuple(refused), said.get("sequence"),
+        told["rows"], told["stored"], told["duplicates"], unroutable, told["refused_rows"], told["first"],
+        told["last"], tuple(refused), told.get("sequence"),
     )  # fmt: skip
     return receipt, refused

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from penstock.client.admin import Administration
 from penstock.client.arguments import texts_checked
-from penstock.client.link import translated
+from penstock.client.link import said, translated, understood
 from penstock.client.messages import Message, Rows
 from penstock.errors import InvalidArgument
 from penstock.units import Duration, format_duration, moment, span
@@ -337,7 +337,8 @@ def messages_of(batches: Iterator[pa.RecordBatch]) -> Iterator[Message]:
 
 
 def _told(stats: Callable[[dict[str, int]], object], data: bytes) -> None:
-    stats(orjson.loads(data)["stats"])
+    with understood():
+        stats(said(data)["stats"])
 
 
 def texts(value: str | Sequence[str] | None) -> list[str] | None:

@@ -27,7 +27,7 @@ from typing import Any, Self, cast
 import orjson
 
 from penstock.client.arguments import texts_checked
-from penstock.client.link import Link, Outage, translated
+from penstock.client.link import Link, Outage, said, translated, understood
 from penstock.client.messages import Message, Rows
 from penstock.errors import InvalidArgument, NotFound, PenstockError, Unavailable
 from penstock.units import Duration, span
@@ -216,7 +216,8 @@ class Replay:
         if self._outage.over():
             logger.warning("connected to %s again", self._link.address)
         if chunk.app_metadata is not None:
-            self._told(orjson.loads(chunk.app_metadata.to_pybytes()))
+            with understood():
+                self._told(said(chunk.app_metadata.to_pybytes()))
         if chunk.data is not None and chunk.data.num_rows:
             rows = Rows(chunk.data)
             self._ready.extend(Message(rows, row) for row in range(len(rows)))

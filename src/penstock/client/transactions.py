@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from penstock.client import tracing
 from penstock.client.arguments import texts_checked
-from penstock.client.link import failure
+from penstock.client.link import failure, said, understood
 from penstock.client.messages import Message, Receipt
 from penstock.client.outgoing import BATCH_BYTES, BATCH_ROWS, columns_of, is_mandatory, one_row
 from penstock.client.urls import Address
@@ -172,10 +172,10 @@ class Transaction:
                 columns["headers"] = list({**span.carried, **given}.items()) or None
 
     def _commit(self) -> tuple[Receipt, ...]:
-        said = self._client.heard(self._sent)
+        told = self._client.heard(self._sent)
         for message, verb, _, _ in self._settles:
             message.outcome = verb
-        self.receipts = self._told(said)
+        self.receipts = self._told(told)
         return self.receipts
 
     def _sent(self) -> dict[str, Any]:
@@ -195,7 +195,7 @@ class Transaction:
             if answer is None:
                 writer.close()  # raises what the server refused, if it did
                 raise Unavailable("the server ended the transaction without an answer")
-            return cast("dict[str, Any]", orjson.loads(answer.to_pybytes()))
+            return said(answer.to_pybytes())
         except pa.ArrowException as error:
             raise failure(writer, error) from None
         finally:
@@ -221,9 +221,10 @@ class Transaction:
             out.append((rows[start][0], _batch(rows[start:])))
         return out
 
-    def _told(self, said: Mapping[str, Any]) -> tuple[Receipt, ...]:
-        lsns = said.get("lsns") or range(said["first"], said["first"] + len(self._rows))
-        lost = dict.fromkeys(said["unroutable"], "unroutable") | dict.fromkeys(said.get("duplicates", ()), "duplicate")
+    @understood()
+    def _told(self, told: Mapping[str, Any]) -> tuple[Receipt, ...]:
+        lsns = told.get("lsns") or range(told["first"], told["first"] + len(self._rows))
+        lost = dict.fromkeys(told["unroutable"], "unroutable") | dict.fromkeys(told.get("duplicates", ()), "duplicate")
         return tuple(
             Receipt("stored", lsn, format_bookmark(self._client.origin, lsn))
             if lsn
