@@ -145,9 +145,11 @@ name = "work"
             self.signal(signal.SIGSTOP)
 
     def kill(self) -> None:
+        """Both are dead, and have let go of the folder."""
         self.signal(signal.SIGKILL)
         assert self.process is not None
         self.process.wait(PATIENCE_S)
+        eventually(lambda: len(self.processes()) == 1)
 
     def stop(self) -> int:
         """SIGTERM, to the server alone; its exit status."""

@@ -36,7 +36,7 @@ def test_what_was_confirmed_is_there_after_leaders_were_killed_and_a_disk_failed
         assert cluster.status()["term"] == 4
         follower = cluster.followers()[0]
         for process in follower.processes():
-            resource.prlimit(process, resource.RLIMIT_FSIZE, (4096, resource.RLIM_INFINITY))
+            resource.prlimit(process, resource.RLIMIT_FSIZE, (32_768, resource.RLIM_INFINITY))
         publisher.more(20)
         assert follower.process is not None
         assert follower.process.wait(PATIENCE_S) == 6

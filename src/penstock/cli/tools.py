@@ -72,10 +72,11 @@ def _bodies(messages: Sequence[str], expression: str) -> Iterator[bytes]:
     """
     from penstock.expr import compile_value
     from penstock.expr.bodies import body_type
+    from penstock.expr.context import EVERYTHING
     from penstock.records.message_types import FIELDLESS
     from penstock.records.properties import EMPTY
 
-    asked = compile_value(expression)
+    asked = compile_value(expression, EVERYTHING)
     kind = body_type(asked.message_type)
     looked_into = "body" in asked.needs and kind.name not in FIELDLESS
 

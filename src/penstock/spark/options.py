@@ -40,12 +40,19 @@ OURS = frozenset(
 SHOWN = 60
 """Letters of a value that an error has."""
 
-_WHOLE = re.compile("[0-9]{1,18}")
+_WHOLE, _MOST = re.compile("[0-9]{1,19}"), 2**63 - 1
 
 
 def _whole(text: str) -> int | None:
-    """A number that 64 bits have; None for any other text."""
+    """A number of as many digits as 64 bits have; None for any other text."""
     return int(text) if _WHOLE.fullmatch(text) else None
+
+
+def _bounded(name: str, number: int) -> int:
+    """The number of an option, which 64 bits have."""
+    if number > _MOST:
+        raise InvalidArgument(f"option {name} is {number}, and at most {_MOST} is allowed")
+    return number
 
 
 class Taker:
@@ -81,7 +88,7 @@ class Taker:
             return None
         if (number := _whole(value)) is None or number < low:
             raise InvalidArgument(f"option {name} is {value[:SHOWN]!r}, not a whole number of at least {low}")
-        return number
+        return _bounded(name, number)
 
     def size(self, name: str) -> int | None:
         """Bytes: a number, or text with a unit."""
@@ -89,7 +96,7 @@ class Taker:
         if value is None:
             return None
         if (number := _whole(value)) is not None:
-            return number
+            return _bounded(name, number)
         try:
             return parse_size(value)
         except ValueError as error:

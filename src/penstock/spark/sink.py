@@ -30,8 +30,6 @@ from penstock.spark.sink_rows import Outgoing, outgoing, pieces
 APP_MOST = 255
 """Bytes of `txnAppId`, and of the id that a server knows it by."""
 
-VERSION_MOST = 2**63 - 1
-
 
 @dataclass(frozen=True, slots=True)
 class Transaction:
@@ -98,8 +96,6 @@ def _transaction(take: Taker) -> Transaction | None:
         raise InvalidArgument(f"option {given} goes with {missing}: together they say which write this is")
     if len(app.encode()) > APP_MOST:
         raise InvalidArgument(f"option txnAppId has {len(app.encode())} bytes; at most {APP_MOST} are allowed")
-    if version > VERSION_MOST:
-        raise InvalidArgument(f"option txnVersion is {version}, and at most {VERSION_MOST} is allowed")
     return Transaction(app, version)
 
 

@@ -12,7 +12,7 @@ import orjson
 import pytest
 
 from penstock.config.settings import Settings
-from penstock.replication.register import ClusterState, Member
+from penstock.replication.register import ClusterState, Member, Tenure
 from penstock.server.cluster import process
 from penstock.server.cluster.leading import Cluster
 from penstock.server.cluster.process import Process
@@ -42,8 +42,9 @@ async def test_the_server_is_told_at_once_when_another_leads(monkeypatch: pytest
     """Not with the next word about how the member is: who asks meanwhile would hear of the one before, or of nobody."""
     told = list[tuple[bytes, object]]()
     nobody = ClusterState("c", 7, members={"b": Member("two", "10.0.0.2:5681", 1)})
-    leads = replace(nobody, leader="b", term=3, in_sync=frozenset("b"))
-    states = iter([nobody, nobody, leads, replace(leads, beat=9), replace(leads, term=4)])
+    three, four = ((Tenure(term, term, None),) for term in (3, 4))
+    leads = replace(nobody, leader="b", term=3, in_sync=frozenset("b"), terms=three, ceiling=9)
+    states = iter([nobody, nobody, leads, replace(leads, beat=9), replace(leads, term=4, terms=four)])
     member: Any = SimpleNamespace(state=None)
     member.register_read = lambda version, state: setattr(member, "state", state)
     monkeypatch.setattr(process, "plain", lambda one: {"leader": one.state.leader, "term": one.state.term})
