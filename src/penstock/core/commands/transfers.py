@@ -33,7 +33,7 @@ from penstock.core.commands.links import LinkCommands, merged_spans
 from penstock.core.effects import Verb
 from penstock.core.links.asking import Asking, Waiting, Wanted
 from penstock.core.links.carried import Twin
-from penstock.core.links.ownership import NOBODY, Claim, Name, Place, Span, done_by, is_done, is_twin
+from penstock.core.links.ownership import NOBODY, Claim, Name, Place, Span, done_by, is_done, is_twin, without
 from penstock.core.links.parcels import ASKED_MOST, HANDED_ON_MOST, Ask, Asked, Piece, Told, joined, read_ask
 from penstock.core.links.sharing import HERE, Identity, Lacking, identity_of
 from penstock.core.queue.dispatching.consumers import Consumer
@@ -481,17 +481,6 @@ class TransferCommands(LinkCommands):
                 some = self._to_come(queue, origin, *span)
                 self._note_foretold(Name(queue.vhost, queue.name, origin), some, claim)
         return super()._ending(now, queue)
-
-
-def without(span: Span, others: Iterable[Span]) -> list[Span]:
-    """What of a span is in none of the others, which are parts of it or lie outside."""
-    left = [span]
-    for low, high in others:
-        left = [
-            part for first, stop in left for part in ((first, min(stop, low)), (max(first, high), stop))
-            if part[0] < part[1]
-        ]  # fmt: skip
-    return left
 
 
 def _able(queue: Queue) -> list[Consumer]:

@@ -195,6 +195,17 @@ def proxied(claims: Claims, asked: Iterable[Span], asker: str, absent: Iterable[
     return out
 
 
+def without(span: Span, others: Iterable[Span]) -> list[Span]:
+    """What of a span is in none of the others, which are parts of it or lie outside."""
+    left = [span]
+    for low, high in others:
+        left = [
+            part for first, stop in left for part in ((first, min(stop, low)), (max(first, high), stop))
+            if part[0] < part[1]
+        ]  # fmt: skip
+    return left
+
+
 FORETOLD_MOST = 20_000
 """Spans that are remembered; of more all is forgotten."""
 
