@@ -29,7 +29,7 @@ CUT = 64
 class Groups:
     """Who stands in front of each key, and who waits behind."""
 
-    __slots__ = ("_beside", "_front", "_lines", "_older", "apart", "count", "keys")
+    __slots__ = ("_beside", "_front", "_last", "_lines", "_older", "apart", "count", "keys")
 
     def __init__(self) -> None:
         self.keys = Keys()
@@ -39,13 +39,19 @@ class Groups:
         self._beside: dict[int, set[int]] = {}  # others that are out, by key: leased before they had keys
         self.apart: dict[int, Run] = {}  # of those in lines what was delivered before, or has a place of its own
         self._older = False  # one that waits in line may have a lower LSN than whoever stands before it
+        self._last: Key = (0, 0)  # none that was let in stands behind this place
 
     # -- in
+
+    def follows(self, lsn: int) -> bool:
+        """Whether a message at its own place comes behind all that were let in: nobody need look for its place."""
+        return (lsn, lsn) > self._last
 
     def enter(self, lsn: int, key: int) -> bool:
         """A message that is ready comes behind all others; whether it may be offered."""
         if key == NO_KEY:
             return True
+        self._last = max(self._last, (lsn, lsn))
         if key >= len(self._front):
             self._front.extend([0] * (key + 1 - len(self._front)))
         if not self._front[key]:
@@ -82,6 +88,8 @@ class Groups:
         """A message is ready again; which one may be offered now, 0: none."""
         if key == NO_KEY:
             return lsn
+        own = (run.where if run.place else lsn), lsn
+        self._last = max(self._last, own)
         if self.front(key) == lsn:
             if (beside := self._beside.get(key)) is not None:  # one that was out when the key was set still has it
                 self._front[key] = other = min(beside)
@@ -89,7 +97,7 @@ class Groups:
                 self._insert(run, lsn, key)
                 return 0
             line = self._lines.get(key)
-            if line is None or self._place(line[line[0]]) > (run.where if run.place else lsn, lsn):
+            if line is None or self._place(line[line[0]]) > own:
                 return lsn
             self._front[key] = line[line[0]]  # an older one was found meanwhile
             self._older = True
@@ -269,6 +277,11 @@ class Groups:
         """Whether this message stands for its key, which is known."""
         key = self.keys.of(lsn)
         return key != NO_KEY and self.front(key) == lsn
+
+    def leads(self, lsn: int) -> bool:
+        """Whether this message, whose key is known, is the first in its line."""
+        line = self._lines.get(self.keys.of(lsn))
+        return line is not None and line[line[0]] == lsn
 
     def waits(self, lsn: int) -> bool:
         """Whether this message waits in line."""

@@ -371,7 +371,7 @@ class Shares:
             own = run.tally == FRESH and not run.place
             if not self.keys.knows(lsn):
                 self.note(range(lsn, lsn + 1), [told])
-            if groups is not None and not self._enters(queue, run, lsn):
+            if groups is not None and not self._enters(queue, run, lsn, own):
                 continue
             if own:
                 fresh.append(lsn)
@@ -381,10 +381,15 @@ class Shares:
             queue.offer(Run(ascending_chunk(fresh), False))
         return some
 
-    def _enters(self, queue: Whole, run: Run, lsn: int) -> bool:
-        """A message takes its own place, before newer ones that were let in already; whether it may be offered."""
+    def _enters(self, queue: Whole, run: Run, lsn: int, own: bool) -> bool:
+        """A message takes its place, before newer ones that were let in already; whether it may be offered.
+
+        own: it was never delivered, and its place is its LSN.  After a start that is nearly all, in order.
+        """
         groups = self.groups
         assert groups is not None
+        if own and groups.follows(lsn):
+            return groups.enter(lsn, self.keys.of(lsn))
         return groups.come_back(run, lsn, self.keys.of(lsn)) > 0 or self._overtakes(queue, run, lsn)
 
     def _overtakes(self, queue: Whole, run: Run, lsn: int) -> bool:
@@ -396,6 +401,8 @@ class Shares:
             return False
         groups = self.groups
         assert groups is not None
+        if not groups.leads(lsn):
+            return False
         first = groups.front(groups.keys.of(lsn))
         found = self._take_offered(queue, first)
         if not found:
