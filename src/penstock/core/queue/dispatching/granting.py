@@ -225,8 +225,9 @@ def _settle(queue: Contents, now: Now, sink: Sink, consumer: Consumer, runs: lis
         chunk = run.chunk
         total += len(chunk)
         if keep:
-            run.place = SLOT
-            consumer.leases.add(run)
+            slots = run.part(chunk, True)  # of its own: leases join what they hold
+            slots.place = SLOT
+            consumer.leases.add(slots)
         _send(queue, now, sink, consumer, chunk, delivered(run.tally), settled if once else None, 0)
     _count(queue, now, total)
     if queue.shares is not None:

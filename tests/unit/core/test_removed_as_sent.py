@@ -1,0 +1,42 @@
+"""At most once: what is sent is gone from every part of its queue, once, and fills its consumer's backlog alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from unit.core.world import SECOND, World, header
+
+LATE = header(headers={"x-delay": 1000})
+KINDS: Mapping[str, Mapping[str, object]] = {
+    "plain": {}, "tenants": {"fairness_key": "/t"},
+    "tenants with a limit": {"fairness_key": "/t", "max_leased": (0, 1)},
+    "tenants and groups": {"fairness_key": "/t", "group_key": "/n"}, "groups": {"group_key": "/n"},
+    "groups in a ring": {"group_key": "/n", "ring_size": 9}, "last values": {"last_value_key": "/n"},
+    "bytes": {"max_length_bytes": 1000}, "deadlines": {"expiration": 9 * SECOND}, "levels": {"max_priority": 5},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("late", [(1, 3, 5), (1, 3), (3, 5), (0, 2), (5,)], ids=str)
+def test_what_stood_at_several_places_leaves_once(kind: str, late: tuple[int, ...]) -> None:
+    """A consumer's backlog joins what it holds; what the queue counts stays in the parts in which it was taken."""
+    world = World()
+    queue = world.declare("q", semantics="at-most-once", fairness_model="round-robin", deliver="durable", **KINDS[kind])
+    lsns = [
+        world.publish("q", b'{"t": %d, "n": %d}' % (n % 2, n), properties=LATE if n in late else header()).first
+        for n in range(6)
+    ]
+    world.advance(2)
+    one = world.subscribe(queue, tag="one", max_backlog=4)
+    world.advance(0)
+    queue.check()
+    assert len(world.inbox[one]) == queue.outstanding == 4
+    assert queue.ready == 2
+    world.publish("q", b'{"t": 2, "n": 6}')  # whoever has its key by now has it alone
+    two = world.subscribe(queue, tag="two", max_backlog=9)
+    world.advance(0)
+    queue.check()
+    assert sorted(world.inbox[one] + world.inbox[two])[:6] == lsns
+    assert queue.ready == 0
