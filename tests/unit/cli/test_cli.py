@@ -439,7 +439,7 @@ def test_doctor_tells_what_flights_process_may_allocate() -> None:
     finding = checkup.flight_process(Settings.model_validate({"server": {"memory": "64MiB"}}))
     assert finding == checkup.Finding(
         "Flight process", "good",
-        "it may allocate 2.62 GiB, 128 MiB of it for what clients compress and 1 GiB for stacks of threads",
+        "it may allocate 3.62 GiB, 128 MiB of it for what clients compress and 2 GiB for stacks of threads",
     )  # fmt: skip
 
 

@@ -10,6 +10,7 @@ its control socket does, in the middle of whatever it does.
 
 from __future__ import annotations
 
+import gc
 import logging
 import mmap
 import os
@@ -83,6 +84,8 @@ class Front:
             self._control.tell({"warning": self._warning})
         strangers, bounds = Strangers(**told["strangers"]), Bounds(**told["bounds"])
         self._server = Server(self._lines, strangers, bounds, self._left, alone=self._alone)
+        if self._alone:
+            gc.freeze()  # a look at all that was imported stops every call for 50 ms, and a flood is noticed too late
 
     def _answer(self, told: Mapping[str, Any]) -> None:
         server = self._server

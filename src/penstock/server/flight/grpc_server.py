@@ -204,7 +204,7 @@ class Server:
         self,
         context: Any,
         what: str,
-        blob: bytes = b"",
+        blob: bytes | memoryview = b"",
         more: Mapping[str, object] = NOTHING,
         ahead: Callable[[Call], None] | None = None,
     ) -> Generator[Call]:
@@ -220,7 +220,7 @@ class Server:
         self,
         context: Any,
         what: str,
-        blob: bytes,
+        blob: bytes | memoryview,
         more: Mapping[str, object],
         ahead: Callable[[Call], None] | None = None,
     ) -> Call:
@@ -328,7 +328,7 @@ class Server:
             if down.error is not None:
                 raise down.error
 
-    def ask(self, context: Any, what: str, blob: bytes = b"", **more: object) -> bytes:
+    def ask(self, context: Any, what: str, blob: bytes | memoryview = b"", **more: object) -> bytes:
         """A call that is no stream."""
         with self.call(context, what, blob, more) as call:
             return bytes(call.next().payload)
@@ -437,7 +437,7 @@ class _Server(flight.FlightServerBase):
 
     def do_action(self, context: Any, action: Any) -> Any:
         with reported():
-            body = action.body.to_pybytes() if action.body is not None else b""
+            body = b"" if action.body is None else memoryview(action.body)  # it may be long: that is refused uncopied
             return [flight.Result(pa.py_buffer(self._calls.ask(context, "act", body, name=action.type)))]
 
     def list_actions(self, context: Any) -> Any:
