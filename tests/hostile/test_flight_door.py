@@ -73,7 +73,11 @@ def serving(folder: Path, settings: str = "", kind: type[Server] = Server) -> It
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "settings.toml").write_text(settings)
     with kind(folder, [str(folder / "settings.toml")], flight=True) as server:
-        yield server
+        try:
+            yield server
+        except Exception as error:
+            error.add_note(server.output())
+            raise
         assert "Traceback" not in server.output(), server.output()
         assert server.process is not None
         assert server.process.poll() is None, server.output()

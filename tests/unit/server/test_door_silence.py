@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import subprocess
@@ -30,6 +31,15 @@ def test_who_works_runs_and_who_is_stopped_or_waits_does_not() -> None:
             one.kill()
             one.communicate()
     assert not runs(works.pid)
+
+
+def test_a_thread_that_ends_while_it_is_looked_at_says_nothing_of_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hundreds come and go in a door under a flood: it was taken for one that does nothing, and cut off."""
+    listed = os.listdir
+    monkeypatch.setattr(door_process.os, "listdir", lambda path: ["999999999", *listed(str(path))])
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as works:
+        eventually(lambda: runs(works.pid))
+        works.kill()
 
 
 def test_no_door_begins_anew_in_a_process_that_is_about_to_end(monkeypatch: pytest.MonkeyPatch) -> None:

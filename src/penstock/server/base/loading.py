@@ -44,8 +44,9 @@ DOOR_MEMORY = 3 << 29
 
 STACKS = 2 << 30
 """Stacks of Flight's threads, for which the system counts a MiB each, of which a tenth is used: of more threads than it
-lets gRPC have, for those that begin until it looks (`flight.crowding`).  On a busy machine 2,400 began in the meantime,
-and with 1 GiB they had all that the process might have."""
+lets gRPC have, for those that begin until it looks (`flight.crowding`).  2,400 began in the meantime on a busy machine.
+Where no core is free for that look all that there is room for begin, and the door ends and is back: more room would
+only have the machine do nothing else before that."""
 
 
 HTTP = [0, DOOR_MEMORY]

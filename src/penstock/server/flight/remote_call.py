@@ -89,7 +89,9 @@ class Call:
         self._number = number + 1
         self._closed = False
 
-    def begin(self, told: dict[str, object], blob: bytes | memoryview, ahead: Callable[[Call], None] | None = None) -> None:
+    def begin(
+        self, told: dict[str, object], blob: bytes | memoryview, ahead: Callable[[Call], None] | None = None
+    ) -> None:
         """Raises Failed, Abandoned and Ended.  ahead: sends the schema and what comes first of an upload."""
         if ahead is None:
             self._line.send(Kind.CALL, self._number, *with_head(told, blob))
