@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from penstock.core.publishing.published import HEADER_KEPT
+from penstock.core.publishing.routed import FEW
 from penstock.core.state.durable import canonical
 from penstock.core.topology.exchange_types import murmur3
 from penstock.core.topology.searching import KeyTrie
@@ -426,3 +427,23 @@ def test_what_was_shared_comes_out_as_it_was_after_a_restart(world: World) -> No
     world.restart(clean=False)
     assert ways(world, "h", 60) == before
     assert world.folded() == canonical(world.core.durable_state())
+
+
+@pytest.mark.parametrize("where", ["here", "behind an exchange", "at the alternate"])
+def test_a_way_of_its_own_is_dear_where_many_bindings_may_have_a_say_in_it(world: World, where: str) -> None:
+    """Who publishes to few of them is not looked after message by message."""
+    far = "amq.headers" if where == "here" else "far"
+    world.declare("q")
+    world.core.declare_exchange(world.now, "/", "far", "headers")
+    world.core.declare_exchange(world.now, "/", "near", "headers", arguments={"alternate-exchange": "far"})
+    near = {"here": far, "behind an exchange": "amq.headers", "at the alternate": "near"}[where]
+    if where == "behind an exchange":
+        bind(world, near, far, kind="exchange", x=1)
+    bind(world, near, "q", a=1)
+    for number in range(FEW - 2):
+        bind(world, far, "q", a=number, b=1)
+    topic = world.core.topic("/", near, "k")
+    assert not world.core.dear(topic)
+    for number in range(3):
+        bind(world, far, "q", c=number)
+    assert world.core.dear(topic)

@@ -210,7 +210,7 @@ def _told(published: Published, rows: Sequence[int], bans: Mapping[int, Sequence
 
 
 FEW = 32
-"""As many queues and their filters may take each message of a topic, and it is not dear."""
+"""As many filters, or bindings that look at headers, may be asked about each message of a topic, and it is not dear."""
 
 PLANS_KEPT = 4096
 """Plans of single headers that are remembered under one topology."""
@@ -306,9 +306,11 @@ class RowRouter:
         return len(plan.queues) + len(plan.filters)
 
     def dear(self, topic: Topic) -> bool:
-        """Whether each message of a topic has a way of its own, or comes to many queues or filters."""
+        """Whether each message of a topic comes to many filters, or to many bindings in a way of its own."""
         plan = self.plan(topic)
-        return plan.by_headers or len(plan.filters) > FEW
+        if len(plan.filters) > FEW:
+            return True
+        return plan.by_headers and not self._router.passes_few(topic.vhost, topic.exchange, FEW)
 
     def route_of(self, plan: Plan) -> int:
         """The interned id of the plan's queues; NO_ROUTE when it has none, or when the table of routes is full."""

@@ -22,6 +22,7 @@ from penstock.records.message_types import JSON, MESSAGE_TYPE, MessageType
 
 if TYPE_CHECKING:
     from penstock.core.effects import Reply
+    from penstock.core.state.durable import ExchangeState
 
 
 REPLY_TO = "amq.rabbitmq.reply-to"
@@ -273,12 +274,7 @@ class Router:
             if found:
                 reached.queues |= found
                 return
-            alternate = here.arguments.get("alternate-exchange")
-            if isinstance(alternate, str):
-                name = alternate
-            else:
-                rule = self.topology.policies.exchanges.get((vhost, name))
-                name = None if rule is None else rule.alternate
+            name = self._alternate(vhost, name, here)
 
     def _follow(
         self, vhost: str, exchange: str, key: str, headers: Headers, reached: _Reached, but: str | None = None
@@ -317,6 +313,32 @@ class Router:
                 elif (queue := self.queues.find(vhost, destination)) is not None:
                     found[queue] = None
         return found
+
+    def passes_few(self, vhost: str, exchange: str, most: int) -> bool:
+        """Whether no more bindings than these can have a say in where a message goes, whatever its key and header."""
+        found, todo, visited = 0, [exchange], set[str]()
+        while todo:
+            name = todo.pop()
+            if name in visited or (here := self.topology.exchange(vhost, name)) is None:
+                continue
+            visited.add(name)
+            for binding in self.topology.bindings_from(vhost, name):
+                found += 1
+                if found > most:
+                    return False
+                if binding.destination_type == "exchange":
+                    todo.append(binding.destination)
+            if (alternate := self._alternate(vhost, name, here)) is not None:
+                todo.append(alternate)
+        return True
+
+    def _alternate(self, vhost: str, name: str, exchange: ExchangeState) -> str | None:
+        """Where that goes for which an exchange has no way."""
+        alternate = exchange.arguments.get("alternate-exchange")
+        if isinstance(alternate, str):
+            return alternate
+        rule = self.topology.policies.exchanges.get((vhost, name))
+        return None if rule is None else rule.alternate
 
     def _index(self, vhost: str, name: str) -> Index | None:
         if self.topology.touched:
@@ -370,7 +392,8 @@ class Router:
             return False
         if self.checked or self.typed or not (plan.queues or plan.keep):
             return False
-        return not any(queue.id in ids for queue in plan.queues for ids in self._marks)
+        marked = [ids for ids in self._marks if ids]
+        return not (marked and any(queue.id in ids for queue in plan.queues for ids in marked))
 
     def _gates(
         self, vhost: str, exchange: str, keys: Sequence[str], headers: Headers, reached: _Reached
