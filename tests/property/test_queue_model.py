@@ -303,6 +303,10 @@ class QueueMachine(RuleBasedStateMachine):
         if self.queue.is_due(self.now):
             self.queue.tick(self.now, self.sink)
         messages = messages * repeat
+        if len(messages) > 1 and self.queue.last_values is not None and self.queue.targets.asked:
+            for one in messages:  # what replaces that at which a filter looks may go by itself, or with who replaces it
+                self.arrive([one], 1)
+            return
         lsns = list[int]()
         for _, strangers, *_ in messages:
             self.sink.next_lsn += strangers

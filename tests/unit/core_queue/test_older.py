@@ -7,11 +7,13 @@ from array import array
 import numpy as np
 import pytest
 
-from penstock.core.effects import Verb
+from penstock.core.effects import Scan, Verb
 from penstock.core.queue import lasting
+from penstock.core.queue.administering import pause
+from penstock.core.queue.order.runs import NEVER
 from penstock.records.chunks import as_chunk
 from penstock.records.kinds import Kind
-from unit.core_queue.test_queue import Bench
+from unit.core_queue.test_queue import Bench, First
 
 
 def found(bench: Bench, *lsns: int, barriers: tuple[int, ...] = ()) -> None:
@@ -101,3 +103,22 @@ def test_what_arrives_behind_what_was_found_alone_leaves_out_what_is_leased_betw
     assert bench.settle(array("q", [102, 113, 115])) == 3
     named = [range(a, b) for _, _, pairs in bench.log() for a, b in zip(pairs[::2], pairs[1::2], strict=True)]
     assert not any(103 in span for span in named)
+
+
+@pytest.mark.parametrize("newer", [0, 1, 2, 5])
+def test_filters_look_at_what_was_found_alone_after_newer_ones_came_and_went(newer: int) -> None:
+    """A list that was full by then stood behind it, and nobody who has that filter was given it."""
+    bench = Bench()
+    worker = bench.worker(filter=First("x"))
+    bench.queue.targets.most = 2
+    pause(bench.queue, bench.now, NEVER, bench.sink)
+    if newer:
+        bench.settle(bench.publish(newer, body=b"x"))
+    found(bench, 90, 91)
+    bench.queue.tick(bench.now, bench.sink)
+    [scan] = [effect for effect in bench.sink.take_effects() if isinstance(effect, Scan)]
+    assert list(scan.chunk) == [90, 91]
+    bench.queue.scanned(bench.now, scan.token, [[91]], 91, bench.sink)
+    pause(bench.queue, bench.now, 0, bench.sink)
+    assert bench.sent(worker) == [91]
+    bench.queue.check()

@@ -411,8 +411,7 @@ def _stand(queue: Contents, lsns: Ints) -> None:
         for chunk, _ in tidy(lsns):
             queue.put_back(Run(chunk, False))
         return
-    if queue.targets.lists:
-        queue.targets.arrive(range(int(lsns[0]), int(lsns[0]) + 1), None, None, queue.main)
+    queue.targets.rewind(int(lsns[0]) - 1)  # lists have looked past them, where newer ones came and went
     for chunk, _ in tidy(lsns):
         queue.ensure_main().append(chunk, solid=False)
     if queue.weight >= 0:
