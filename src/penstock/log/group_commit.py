@@ -318,7 +318,6 @@ class Committing:
         elif self.settings.sync == "interval" and self.synced < self.durable and now >= self._sync_due():
             self._run(Commit([], self._claim, True))
         elif self._may_mark and now - self._idle_since >= self.settings.idle_mark:
-            self._unmarked = False
             self._run(Commit([], self._claim, self.settings.sync == "commit", mark=self.written + 1))
         if self.room.full and now - self._last_look >= _RECHECK:
             self._last_look = now
@@ -342,8 +341,8 @@ class Committing:
 
     @property
     def _may_mark(self) -> bool:
-        """Whether there are rows that no mark claims, and that one may claim."""
-        return self._unmarked and not self._gathered.entries and self.durable >= self.written
+        """Whether there are rows that no mark claims, and that one may claim; on a full disk acks need all the room."""
+        return self._unmarked and not (self._gathered.entries or self.room.full) and self.durable >= self.written
 
     def check_space(self) -> None:
         """Look at once whether the disk is full, or no longer."""
@@ -409,6 +408,8 @@ class Committing:
         self._idle_since = now
         if commit.sync:
             self._last_sync = now
+        if commit.mark >= 0:
+            self._unmarked = False
         if commit.placed:
             self.commits += 1
             self.commit_us = now - began

@@ -82,7 +82,7 @@ class Commit:
     entries: list[Entry]
     claim: int  # the LSN up to which its batches may say that all is on the disk
     sync: bool
-    mark: int = -1  # write a mark: the next LSN, or STOPPED; -1: none
+    mark: int = -1  # write a mark: the next LSN, or STOPPED; -1: none, or there was no room for it
     size: int = 0  # bytes, as gathered
     rows: int = 0
     base: bool = False  # there is a base among the entries
@@ -252,10 +252,19 @@ class Appender:
                 self._take_back(commit, segment, start)
 
     def _mark(self, commit: Commit) -> None:
-        """Write how far all is durable, where no batch has said it."""
+        """Write how far all is durable, where no batch has said it.  Where there is no room nobody is the worse for it:
+        a start looks at more then.
+        """
         mark = self.encoder.mark(commit.mark, commit.claim, self._offset)
-        if mark is not None:
+        if mark is None:
+            return
+        try:
             self._write(len(mark), mark)
+        except NoRoom:
+            commit.mark = -1
+            self.segment.file.truncate(self._offset)  # of some of it, which nothing may follow
+            self._room.attach(self.segment.file, self._offset)
+        else:
             self._offset += len(mark)
 
     def tell(self) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 from dataclasses import replace
 
+import pytest
+
 from penstock.log.room import RESERVE
 from penstock.log.simdisk import SimDisk
 from penstock.log.writer import LogSettings
@@ -58,6 +60,41 @@ def test_when_nothing_is_left_the_log_breaks() -> None:
     disk.crash()
     disk.capacity *= 10
     assert content(opened(disk, ROOMY))[-1][0] >= safe
+
+
+@pytest.mark.parametrize("left", [0, 10, 300])
+@pytest.mark.parametrize("reserve", [0, 100])
+def test_a_mark_waits_for_room(left: int, reserve: int) -> None:
+    """It says what is durable already: no log breaks for it."""
+    disk, clock = SimDisk(), FakeClock()
+    log = opened(disk, replace(SMALL, ahead=0, reserve=reserve), clock)
+    commit(log, messages(1, b"x"))
+    name = log.segments()[-1].name
+    size, disk.capacity = len(disk.files()[name]), disk.used() + left
+    for _ in range(3):
+        clock.pass_by(1_000_000)
+        log.tick()
+    assert not log.broken
+    assert len(disk.files()[name]) == size
+    disk.capacity += 1 << 20
+    clock.pass_by(2_000_000)
+    log.tick()  # it looks
+    log.tick()
+    assert len(disk.files()[name]) > size
+    commit(log, messages(2, b"y"))
+    disk.crash()
+    assert content(opened(disk, SMALL)) == [(1, b"x"), (2, b"y")]
+
+
+def test_a_stop_without_room_for_its_mark_is_as_good_as_a_kill() -> None:
+    disk = SimDisk()
+    log = opened(disk, replace(SMALL, ahead=0, reserve=0))
+    commit(log, messages(1, b"x"))
+    disk.capacity = disk.used()
+    log.close()
+    assert not log.broken
+    disk.capacity += 1 << 20
+    assert content(opened(disk, SMALL)) == [(1, b"x")]
 
 
 def test_little_space_is_seen_before_it_is_none() -> None:
