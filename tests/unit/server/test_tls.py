@@ -14,6 +14,9 @@ from pathlib import Path
 from typing import ClassVar
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from penstock.config.sections import TlsSection
 from penstock.errors import SettingsError
@@ -22,7 +25,7 @@ from penstock.server.base.faults import reports
 from penstock.server.sockets import tls
 from penstock.server.sockets.listening import Entry, Listener, bind
 from penstock.server.sockets.strangers import Complaints, Guards, Stranger, Terms
-from penstock.server.sockets.tls import Keeper, load, peer_of
+from penstock.server.sockets.tls import Keeper, Peer, load, peer_of
 from tls_lab import Files
 
 
@@ -73,6 +76,114 @@ def test_what_a_certificate_says(files: Files) -> None:
     files.sign_server(days=60)
     long = load(section(files)).certificate
     assert long.complaint(long.begins) is None
+
+
+# -- what clients show
+
+
+def odd(files: Files, subject: bytes = b"", *extensions: bytes) -> bytes:
+    """A client's certificate, signed, with this subject in the place of `CN=shop`, and extensions behind its own."""
+    shown = x509.load_pem_x509_certificate(files.authority.client("shop")[0])
+    parts = children(children(shown.public_bytes(serialization.Encoding.DER))[0])
+    if subject:
+        parts[5] = subject
+    own = children(children(parts[7])[0])
+    parts[7] = der(0xA3, der(0x30, *own, *(extensions if extensions != (b"twice",) else own[:1])))
+    algorithm = children(shown.public_bytes(serialization.Encoding.DER))[1]
+    whole = der(0x30, *parts)
+    return der(0x30, whole, algorithm, der(0x03, b"\0", files.authority._key.sign(whole, ec.ECDSA(hashes.SHA256()))))
+
+
+def der(tag: int, *parts: bytes) -> bytes:
+    body = b"".join(parts)
+    size = len(body).to_bytes(4, "big").lstrip(b"\0")
+    return bytes([tag, *((len(body),) if len(body) < 128 else (0x80 + len(size), *size))]) + body
+
+
+def children(sequence: bytes) -> list[bytes]:
+    found = list[bytes]()
+    at, end = inside(sequence, 0)
+    while at < end:
+        after = inside(sequence, at)[1]
+        found.append(sequence[at:after])
+        at = after
+    return found
+
+
+def inside(data: bytes, at: int) -> tuple[int, int]:
+    size, at = data[at + 1], at + 2
+    if size >= 128:
+        at, size = at + size - 128, int.from_bytes(data[at : at + size - 128], "big")
+    return at, at + size
+
+
+def called(tag: int, value: bytes) -> bytes:
+    return der(0x31, der(0x30, bytes.fromhex("0603550403"), der(tag, value)))
+
+
+def alternative(tag: int, value: bytes = b"") -> bytes:
+    return der(0x30, bytes.fromhex("0603551d11"), der(0x04, der(0x30, der(tag, value))))
+
+
+UTF8, BITS, INTEGER, NULL, PRINTABLE, T61, IA5, BMP = 0x0C, 0x03, 0x02, 0x05, 0x13, 0x14, 0x16, 0x1E
+
+NAMES: dict[str, tuple[bytes, str | None]] = {
+    "none": (b"", None),
+    "empty": (called(UTF8, b""), ""),
+    "two": (called(UTF8, b"shop") + called(UTF8, b"guest"), None),
+    "with NUL": (called(UTF8, b"shop\0.other"), "shop\0.other"),
+    "two bytes each": (called(BMP, "shop".encode("utf-16-be")), "shop"),
+    "half of two bytes": (called(BMP, b"\0s\0"), None),
+    "half of a pair": (called(BMP, b"\xd8\0\0s"), None),
+    "very long": (called(UTF8, b"x" * 30_000), "x" * 30_000),
+    "no UTF-8": (called(UTF8, b"sh\xff\xfe"), None),
+    "T.61": (called(T61, b"sh\xff\xfe"), None),
+    "not printable": (called(PRINTABLE, b"sh\xe9"), None),
+    "not ASCII": (called(IA5, b"sh\xe9"), None),
+    "bits": (called(BITS, b"\0shop"), None),
+    "a number": (called(INTEGER, b"\5"), None),
+    "null": (called(NULL, b""), None),
+    "a list": (called(0x30, b""), None),
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_odd_name_in_a_certificate_is_nobody_and_is_shown_as_far_as_it_can_be(files: Files, name: str) -> None:
+    subject, user = NAMES[name]
+    peer = Peer("TLSv1.3", "", odd(files, der(0x30, subject)))
+    assert peer.user() == user
+    told = peer.plain()
+    if told["peer_cert_subject"] != tls.UNKNOWN:
+        assert told["peer_cert_issuer"] == "CN=Penstock development CA"
+        assert str(told["peer_cert_validity"]).startswith("20")
+    assert user is None or told["peer_cert_subject"] != tls.UNKNOWN
+
+
+ALTERNATIVES = {
+    "an address of three bytes": (alternative(0x87, b"\1\2\3"),),
+    "a host that is no ASCII": (alternative(0x82, b"\xff\xfe"),),
+    "a URI that is no ASCII": (alternative(0x86, b"\xff\0"),),
+    "X.400": (alternative(0xA3),),
+    "EDI": (alternative(0xA5),),
+    "an extension twice": (b"twice",),
+    "logs that are none": (der(0x30, bytes.fromhex("060a2b06010401d679020402"), der(0x04, b"\0\1\2")),),
+}
+
+
+@pytest.mark.parametrize("name", ALTERNATIVES)
+def test_odd_names_beside_the_subject_hide_nothing_else_of_a_certificate(files: Files, name: str) -> None:
+    shown = odd(files, b"", *ALTERNATIVES[name])
+    peer = Peer("TLSv1.3", "", shown)
+    assert (peer.user(), peer.plain()["peer_cert_subject"]) == ("shop", "CN=shop")
+    found = tls.read(ssl.DER_cert_to_PEM_cert(shown).encode())  # the server's own is read so, too
+    assert (found.subject, found.names) == ("CN=shop", ())
+
+
+def test_a_certificate_of_a_version_that_is_none_is_nobodys(files: Files) -> None:
+    shown = odd(files).replace(bytes.fromhex("a003020102"), bytes.fromhex("a003020107"), 1)
+    peer = Peer("TLSv1.3", "", shown)
+    assert peer.user() is None
+    assert peer.plain()["peer_cert_subject"] == tls.UNKNOWN
 
 
 # -- who looks after them

@@ -17,7 +17,8 @@ from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn, cast
+from typing import TYPE_CHECKING, NoReturn, TypeVar, cast
+from warnings import catch_warnings
 
 from cryptography import x509
 from cryptography.x509.oid import NameOID
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 
     from penstock.config.sections import TlsSection
 
+
+Part = TypeVar("Part")
 
 NEAR = timedelta(days=30)
 """A certificate that ends sooner is told of."""
@@ -65,34 +68,62 @@ class Certificate:
         return None
 
 
+UNREADABLE = (ValueError, TypeError, x509.InvalidVersion, x509.UnsupportedGeneralNameType, x509.DuplicateExtension)
+"""What the parts of a certificate raise that OpenSSL has taken and that say what no standard knows."""
+
+UNKNOWN = "(cannot be read)"
+"""In the place of a name that says such a thing."""
+
+
 def read(pem: bytes) -> Certificate:
     """The first certificate of a PEM text.  Raises ValueError where there is none."""
-    return _told(x509.load_pem_x509_certificate(pem))
+    return _told(x509.load_pem_x509_certificate, pem)
 
 
 def read_der(der: bytes) -> Certificate:
     """A certificate as a client has shown it.  Raises ValueError."""
-    return _told(x509.load_der_x509_certificate(der))
+    return _told(x509.load_der_x509_certificate, der)
 
 
-def _told(found: x509.Certificate) -> Certificate:
+def _told(load: Callable[[bytes], x509.Certificate], data: bytes) -> Certificate:
+    """What cannot be read of it is missing alone: a client's CA signs what it likes."""
+    with catch_warnings(action="ignore", category=UserWarning):  # of names that are longer than a standard has them
+        try:
+            found = load(data)
+            begins, ends = found.not_valid_before_utc, found.not_valid_after_utc
+        except x509.InvalidVersion as error:
+            raise ValueError(str(error)) from error
+        return Certificate(
+            _read_of(lambda: found.subject.rfc4514_string(), UNKNOWN),
+            _read_of(lambda: found.issuer.rfc4514_string(), UNKNOWN),
+            _read_of(lambda: _hosts(found), ()),
+            begins,
+            ends,
+        )
+
+
+def _hosts(found: x509.Certificate) -> tuple[str, ...]:
     try:
         names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-        hosts = (*names.get_values_for_type(x509.DNSName), *map(str, names.get_values_for_type(x509.IPAddress)))
     except x509.ExtensionNotFound:
-        hosts = ()
-    return Certificate(
-        found.subject.rfc4514_string(),
-        found.issuer.rfc4514_string(),
-        hosts,
-        found.not_valid_before_utc,
-        found.not_valid_after_utc,
-    )
+        return ()
+    return (*names.get_values_for_type(x509.DNSName), *map(str, names.get_values_for_type(x509.IPAddress)))
+
+
+def _read_of(part: Callable[[], Part], otherwise: Part) -> Part:
+    try:
+        return part()
+    except UNREADABLE:
+        return otherwise
 
 
 def common_name(der: bytes) -> str | None:
-    """The common name of a client's certificate; None where it has none, or several."""
-    found = x509.load_der_x509_certificate(der).subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+    """The common name of a client's certificate; None where it has none, several, or one that cannot be read."""
+    with catch_warnings(action="ignore", category=UserWarning):
+        try:
+            found = x509.load_der_x509_certificate(der).subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+        except UNREADABLE:
+            return None
     return str(found[0].value) if len(found) == 1 else None
 
 
@@ -112,17 +143,16 @@ class Peer:
         """The user that its certificate names: the common name."""
         if self.der is None:
             return None
-        from penstock.server.sockets.tls import common_name
-
         return common_name(self.der)
 
     def plain(self) -> dict[str, object]:
         """For lists of connections, under RabbitMQ's names."""
         found: dict[str, object] = {"ssl_protocol": self.version.lower(), "ssl_cipher": self.cipher}
         if self.der is not None:
-            from penstock.server.sockets.tls import read_der
-
-            shown = read_der(self.der)
+            try:
+                shown = read_der(self.der)
+            except ValueError:
+                return {**found, "peer_cert_subject": UNKNOWN}
             found["peer_cert_subject"], found["peer_cert_issuer"] = shown.subject, shown.issuer
             found["peer_cert_validity"] = f"{shown.begins:%Y-%m-%dT%H:%M:%SZ} - {shown.ends:%Y-%m-%dT%H:%M:%SZ}"
         return found
