@@ -68,6 +68,11 @@ class Steps:
         for column, value in zip(self._growing(), (end, first, last), strict=True):
             column.append(value)
 
+    @property
+    def last(self) -> int:
+        """The LSN up to which the last step reaches; there is one."""
+        return self.blocks[-1].lasts[-1]
+
     def stretch(self, last: int) -> None:
         """The last step goes on to this message."""
         self._growing()[2][-1] = last
@@ -188,7 +193,7 @@ def deadlines(settings: QueueSettings, time: int | Ints, own: Ints) -> Ints:
 
 
 SPAN_MOST = 1 << 20
-"""LSNs of ranges that come due in one step."""
+"""LSNs of ranges that come due in one step.  So many that are missing, as behind a start, are in no range."""
 
 BLOCKS_MOST = 16
 """Blocks of messages with a time of their own that are looked through in one step."""
@@ -225,7 +230,7 @@ class Expiry:
         steps = self._steps
         if steps.blocks and deadline < steps.end:  # the setting was lowered
             self.own.add(chunk, [deadline] * len(chunk))
-        elif steps.blocks and deadline == steps.end and not self._parted:
+        elif steps.blocks and deadline == steps.end and not self._parted and chunk[0] - steps.last <= SPAN_MOST:
             steps.stretch(chunk[-1])
         else:
             steps.add(chunk[0], chunk[-1], deadline)
@@ -355,7 +360,7 @@ class Expiry:
         if bool((np.diff(times) < 0).any()):
             self.own.add(lsns.tolist(), times.tolist())
             return
-        breaks = np.flatnonzero((np.diff(times) != 0) | (np.diff(which) != 1)) + 1
+        breaks = np.flatnonzero((np.diff(times) != 0) | (np.diff(which) != 1) | (np.diff(lsns) > SPAN_MOST)) + 1
         starts, ends = np.concatenate(([0], breaks)), np.concatenate((breaks, [len(lsns)])) - 1
         self._steps.load(lsns[starts], lsns[ends], times[starts])
 
