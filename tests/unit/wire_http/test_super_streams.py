@@ -33,8 +33,22 @@ def test_the_answer_names_the_partitions(http: Http, asked: dict[str, object], k
         ({"partitions": 0}, "partitions"),
         ({"binding-keys": "a,a"}, "2 keys, 1 different"),
         ({"binding-keys": "k" * 250}, "the name of a partition"),
+        ({"partitions": 2, "arguments": {"x-max-age": "5X"}}, "age '5X'"),
+        ({"partitions": 2, "arguments": {"x-max-length-bytes": -5}}, "-5 is not in 0"),
+        ({"partitions": 2, "arguments": {"x-queue-type": "classic"}}, "x-queue-type is 'classic'"),
+        ({"binding-keys": "eu,taken"}, "inequivalent arg 'x-queue-type'"),
     ],
 )
 def test_what_is_refused_leaves_nothing_behind(http: Http, asked: dict[str, object], why: str) -> None:
+    http.do("PUT", "queues/%2F/invoices-taken", {"durable": True}, 201)
     assert why in http.refused("PUT", PATH, asked)
     http.do("GET", "exchanges/%2F/invoices", status=404)
+    assert [one["name"] for one in http.get("queues/%2F") if "invoices" in one["name"]] == ["invoices-taken"]
+
+
+def test_what_was_there_before_a_refusal_stays(http: Http) -> None:
+    http.do("PUT", PATH, {"binding-keys": "eu"}, 201)
+    http.do("PUT", "queues/%2F/invoices-taken", {"durable": True}, 201)
+    http.refused("PUT", PATH, {"binding-keys": "eu,us,taken"})
+    bound = http.get("exchanges/%2F/invoices/bindings/source")
+    assert [one["destination"] for one in bound] == ["invoices-eu"]

@@ -10,12 +10,13 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, cast
 from urllib.parse import quote, quote_plus
 
 import orjson
 
-from penstock.errors import InvalidArgument
+from penstock.errors import InvalidArgument, PreconditionFailed, Refused
 from penstock.operations import queues
 from penstock.operations.topology import BIND, BINDINGS, DECLARE_EXCHANGE, DELETE_EXCHANGE, EXCHANGES, UNBIND
 from penstock.records.rights import LOGIN, SEES, Thing, uses
@@ -201,6 +202,8 @@ def of_super_streams(house: Operating) -> Sequence[Row]:
         fields = (await ask.fields()).only("partitions", "binding-keys", "arguments", "type")
         vhost, name, who = ask.names["vhost"], ask.names["name"], ask.who
         keys, arguments = _partitions(fields), {"x-queue-type": "stream", **fields.table("arguments")}
+        if (other := arguments["x-queue-type"]) != "stream":
+            raise InvalidArgument(f"x-queue-type is {other!r}: the partitions of a super stream are streams")
         kind = fields.choice("type", ("direct", "x-super-stream"), "direct")
         partitions = {short(f"{name}-{key}", "the name of a partition"): key for key in keys}
         asked: dict[str, object] = {
@@ -212,11 +215,22 @@ def of_super_streams(house: Operating) -> Sequence[Row]:
         }
         asked |= {"internal": False, "arguments": {"x-super-stream": True}}
         answer = await house.operate(DECLARE_EXCHANGE, who, asked)
-        for place, (part, key) in enumerate(partitions.items()):
-            terms = {"vhost": vhost, "queue": part, "durable": True, "auto_delete": False, "arguments": arguments}
-            await house.operate(queues.DECLARE_BY_ARGUMENTS, who, terms)
-            bound = {"vhost": vhost, "exchange": name, "queue": part, "destination": None, "key": key}
-            await house.operate(BIND, who, {**bound, "arguments": {PARTITION_ORDER: place}})
+        made = list[str]()
+        try:
+            for place, (part, key) in enumerate(partitions.items()):
+                terms = {"vhost": vhost, "queue": part, "durable": True, "auto_delete": False, "arguments": arguments}
+                if (await house.operate(queues.DECLARE_BY_ARGUMENTS, who, terms))["new"]:
+                    made.append(part)
+                bound = {"vhost": vhost, "exchange": name, "queue": part, "destination": None, "key": key}
+                await house.operate(BIND, who, {**bound, "arguments": {PARTITION_ORDER: place}})
+        except Refused:
+            for part in made:
+                with suppress(PreconditionFailed):  # somebody uses it already
+                    unused = {"vhost": vhost, "queue": part, "if_unused": True, "if_empty": True}
+                    await house.operate(queues.DELETE, who, unused)
+            if answer["new"]:
+                await house.operate(DELETE_EXCHANGE, who, {"vhost": vhost, "exchange": name, "if_unused": False})
+            raise
         parts = [{"name": part, "routing_key": key} for part, key in partitions.items()]
         told = {"name": name, "vhost": vhost, "type": kind, "partitions": parts}
         return json_response(told, 201 if answer["new"] else 200)
