@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import time
+from pathlib import Path
 from typing import Any
 
 import pika
@@ -14,7 +16,7 @@ import penstock.wire.http.events as streams
 from event_stream import Event, EventReader
 from http_lab import Http
 from penstock.records.tokens import login_of
-from penstock.server.notices import TEXT_MOST, Feed
+from penstock.server.notices import AT_RABBITMQ, TEXT_MOST, Feed
 from penstock.server.people.access import Terms
 from penstock.testing.broker_life import Doors
 from waiting import eventually
@@ -67,6 +69,20 @@ def test_changes_come_with_what_they_are_about(http: Http) -> None:
     assert found[3].data["until"] > 0
     ids = [int(one.id.partition("-")[2]) for one in found]
     assert ids == list(range(ids[0], ids[0] + len(ids)))
+
+
+@pytest.mark.parametrize("only", ["nope", "queue,nope", "queuex", "queue.created,QUEUE", " queue"])
+def test_events_that_there_are_not_are_refused(http: Http, only: str) -> None:
+    wrong = next(one for one in only.split(",") if one not in {"queue", "queue.created"})
+    assert f"begins with {wrong!r}, but with address_setting, alarm" in http.refused("GET", f"events?only={only}")
+
+
+def test_every_event_of_the_page_can_be_asked_for() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "http.md").read_text()
+    rows = page.partition("| event | when |")[2].partition("\n\n")[0].splitlines()[2:]
+    told = {name for row in rows for name in re.findall(r"`([a-z_]+)[.`*]", row.split("|")[1])}
+    assert told - {"hello", "end", "gap"} <= {*streams.NOUNS}
+    assert {one.partition(".")[0] for one in AT_RABBITMQ} <= {*streams.NOUNS}
 
 
 def test_connections_and_consumers_come_and_go(http: Http) -> None:

@@ -66,6 +66,11 @@ REFUSED: dict[str, tuple[bytes, int]] = {
     "a large head": (HEAD + b"x: " + b"y" * 5000 + b"\r\n\r\n", 431),
     "a large head without an end": (HEAD + b"x: " + b"y" * 5000, 431),
     "many headers": (HEAD + b"x: 1\r\n" * LINES_MOST + b"\r\n", 431),
+    "two logins": (HEAD + b"authorization: Basic YTph\r\nAuthorization: Basic Yjpi\r\n\r\n", 400),
+    "a path that is no UTF-8": (b"GET /api/queues/%2F/%ff HTTP/1.1\r\nhost: a\r\n\r\n", 400),
+    "half of a pair in a path": (b"GET /api/queues/%2F/%ED%A0%80 HTTP/1.1\r\nhost: a\r\n\r\n", 400),
+    "a slash in two bytes": (b"GET /api/queues/%2F/%C0%AF HTTP/1.1\r\nhost: a\r\n\r\n", 400),
+    "a query that is no UTF-8": (b"GET /api/events?queue=%fe HTTP/1.1\r\nhost: a\r\n\r\n", 400),
     "many parameters": (b"GET /?" + b"&" * PARAMETERS_MOST + b" HTTP/1.1\r\nhost: a\r\n\r\n", 414),
 }
 
@@ -78,6 +83,7 @@ TAKEN: dict[str, tuple[bytes, bytes]] = {
     "chunks in capitals": (HEAD + b"Transfer-Encoding: CHUNKED\r\n\r\nA\r\n0123456789\r\n0\r\n\r\n", b"0123456789"),
     "no chunk": (CHUNKED + b"0\r\n\r\n", b""),
     "1.0": (b"GET / HTTP/1.0\r\n\r\n", b""),
+    "names in UTF-8": (b"GET /%C3%A9%00?%F0%9F%98%80=%2F%25ff HTTP/1.1\r\nhost: a\r\n\r\n", b""),
     "as many parameters as may be": (b"GET /?a" + b"&a" * (PARAMETERS_MOST - 1) + b" HTTP/1.1\r\nhost: a\r\n\r\n", b""),
     "as many headers as may be": (HEAD + b"x: 1\r\n" * (LINES_MOST - 1) + b"\r\n", b""),
 }

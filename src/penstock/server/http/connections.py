@@ -13,6 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeAlias, cast
+from urllib.parse import unquote_to_bytes
 
 import h11
 import orjson
@@ -126,7 +127,13 @@ class StrictConnection(h11.Connection):
         lengths = [line for line in head.split(b"\r\n") if line.lower().startswith(b"content-length:")]
         if len(lengths) > 1 or (lengths and b"," in lengths[0]):
             self._refuse("Content-Length is there twice")
+        try:
+            unquote_to_bytes(request.target).decode()
+        except UnicodeDecodeError as error:
+            self._refuse(f"the path or the query is no UTF-8: {error.object[error.start : error.end].hex(' ')}")
         headers = dict(request.headers)
+        if sum(name == b"authorization" for name, _ in request.headers) > 1:
+            self._refuse("Authorization is there twice")
         self._chunked = b"transfer-encoding" in headers
         if self._chunked and lengths:
             self._refuse("Content-Length stands beside Transfer-Encoding")

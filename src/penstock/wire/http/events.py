@@ -66,6 +66,14 @@ QUERY = ("interval", "vhost", "queue", "top", "only", "last_event_id")
 """Its parameters; `queue` may be there more than once."""
 
 
+NOUNS = (
+    "address_setting", "alarm", "binding", "bindings", "connection", "consumer", "dead_letters", "exchange", "log",
+    "operator_policy", "parameter", "permission", "pipeline", "policy", "queue", "queues", "stats", "stream", "topic",
+    "user", "vhost",
+)  # fmt: skip
+"""What names of events begin with, up to the first dot."""
+
+
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """What a client asked for."""
@@ -138,6 +146,9 @@ def read_wanted(request: Request) -> Wanted:
     if len(queues) > QUEUES_MOST:
         raise InvalidArgument(f"queue is there {len(queues)} times, at most {QUEUES_MOST} are allowed")
     only = tuple(one for one in fields.text("only", "").split(",") if one)
+    for one in only:
+        if not any(begin.startswith(one) or one.startswith(f"{begin}.") for begin in NOUNS):
+            raise InvalidArgument(f"only: no event has a name that begins with {one!r}, but with {', '.join(NOUNS)}")
     last = request.headers.get("last-event-id", "") or fields.text("last_event_id", "")
     top = fields.count("top", 10, 0, TOP_MOST)
     return Wanted(read_interval(fields.text("interval", "1s")), fields.text("vhost", "/"), queues, top, only, last)
