@@ -20,7 +20,6 @@ from penstock.cli.output import (
 from penstock.cli.queues import Yes, confirmed
 from penstock.errors import InvalidArgument, NotFound
 from penstock.records.declared_types import QUEUE_TYPES
-from penstock.records.rights import without_right
 
 if TYPE_CHECKING:
     from penstock.client import Client
@@ -185,8 +184,7 @@ def add(
     Example: echo "$SECRET" | penstock user add shop
     """
     secret = read_password(password)
-    client.add_user(name, secret, tags=tag or ())
-    _note_tags(tag or ())
+    _note_each(client.add_user(name, secret, tags=tag or ()))
     return {"added": name, "tags": tag or []}, f"user {name} added; set-permissions lets it open a vhost"
 
 
@@ -224,13 +222,12 @@ def set_tags(
     Example: penstock user set-tags shop monitoring policymaker
     """
     tags = tag or []
-    client.set_user_tags(name, *tags)
-    _note_tags(tags)
+    _note_each(client.set_user_tags(name, *tags))
     return {"user": name, "tags": tags}, f"user {name}: {', '.join(tags) or 'no tags'}"
 
 
-def _note_tags(tags: Sequence[str]) -> None:
-    for sentence in without_right(tags):
+def _note_each(sentences: Sequence[str]) -> None:
+    for sentence in sentences:
         note(sentence)
 
 

@@ -308,16 +308,17 @@ class Administration:
         password_hash: str | None = None,
         hashing_algorithm: str | None = None,
         tags: Sequence[str] = (),
-    ) -> None:
-        """Make a user, who may open no vhost until there is a permission.
+    ) -> Sequence[str]:
+        """Make a user, who may open no vhost until there is a permission; a sentence for each tag that gives no right.
 
         password_hash    instead, as RabbitMQ's definitions have it; with neither nobody can log in as this user
         Errors: PreconditionFailed when it is there already.
         """
-        self.action(
+        told = self.action(
             "user_set", user=user, password=password, password_hash=password_hash,
             hashing_algorithm=hashing_algorithm, tags=list(tags), new=True,
         )  # fmt: skip
+        return cast("list[str]", told.get("warnings", []))
 
     def change_password(
         self,
@@ -333,9 +334,13 @@ class Administration:
             hashing_algorithm=hashing_algorithm, new=False,
         )  # fmt: skip
 
-    def set_user_tags(self, user: str, *tags: str) -> None:
-        """These tags and no others: administrator, monitoring, policymaker, management.  NotFound."""
-        self.action("user_set", user=user, tags=list(tags), new=False)
+    def set_user_tags(self, user: str, *tags: str) -> Sequence[str]:
+        """These tags and no others: administrator, monitoring, policymaker, management.  NotFound.
+
+        Returns a sentence for each that gives no right.
+        """
+        told = self.action("user_set", user=user, tags=list(tags), new=False)
+        return cast("list[str]", told.get("warnings", []))
 
     def delete_user(self, user: str) -> None:
         """Remove a user with permissions and limits; connections close.  NotFound."""

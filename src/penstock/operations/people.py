@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from penstock.errors import AccessRefused, InvalidArgument, NotFound, PreconditionFailed
 from penstock.operations.operation import RABBITMQ, Answer, Operation, Path
 from penstock.records.password_hashes import ARGON2ID, SHA256, check_hash
-from penstock.records.rights import ADMINISTERS, ADMINISTRATOR, LOGIN
+from penstock.records.rights import ADMINISTERS, ADMINISTRATOR, LOGIN, without_right
 from penstock.records.tokens import written
 from penstock.server.people.access import open_vhost
 from penstock.server.people.accounts import Account, Kept, Permission, Token, TopicPermission, hash_password, keep
@@ -63,7 +63,10 @@ async def set_user(
     house: House, who: Who, user: str, new: bool | None, password: str | None, password_hash: str | None,
     hashing_algorithm: str | None, tags: Sequence[str] | None,
 ) -> Answer:  # fmt: skip
-    """Make or change.  Without a password or hash a new user has none, and another keeps his."""
+    """Make or change.  Without a password or hash a new user has none, and another keeps his.
+
+    `warnings`: a sentence for each tag that gives no right.
+    """
     if tags is not None and not all(tags):
         raise InvalidArgument("user_set: tags holds an empty one")
     known = house.users.known(user)
@@ -86,7 +89,7 @@ async def set_user(
                 accounts.permissions[user, vhost] = Permission(user, vhost, ALL, ALL, ALL)
 
     await house.change(work)
-    return {"user": user, "new": not known}
+    return {"user": user, "new": not known, "warnings": list(without_right(tags or ()))}
 
 
 async def _password(

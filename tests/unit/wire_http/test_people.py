@@ -81,6 +81,23 @@ def test_what_cannot_be_a_user(http: Http, body: dict[str, object], reason: str)
     http.do("GET", "users/ann", status=404)
 
 
+NO_RIGHT = "the tag 'administrater' gives no right; did you mean 'administrator'?"
+
+
+def test_a_tag_that_gives_no_right_is_told_by_whichever_door_sets_it(http: Http) -> None:
+    tags = ["management", "administrater"]
+    assert http.do("PUT", "users/ann", {"password": "one", "tags": tags}, 201) == {"warnings": [NO_RIGHT]}
+    assert http.do("PUT", "users/ann", {"password": "one", "tags": ",".join(tags)}, 200) == {"warnings": [NO_RIGHT]}
+    http.do("PUT", "users/ann", {"password": "one", "tags": "management"}, 204)
+    users = [{"name": "bob", "password_hash": "", "tags": tags}, {"name": "eve", "password_hash": "", "tags": ""}]
+    told = http.do("POST", "definitions", {"users": users}, 200)["warnings"]
+    assert (len(told), NO_RIGHT in told[0], "users[0]" in told[0]) == (1, True, True)
+    with penstock.connect(http.broker.flight_url) as client:
+        assert client.add_user("dan", "secret", tags=tags) == [NO_RIGHT]
+        assert client.set_user_tags("dan", *tags, "monitoring") == [NO_RIGHT]
+        assert client.set_user_tags("dan", "management") == []
+
+
 def test_guest_may_be_replaced_and_deleted_and_users_of_the_settings_may_not(http: Http) -> None:
     with_user(http, "root", "administrator")
     root = Http(http.broker, "root")

@@ -23,7 +23,7 @@ from penstock.errors import AccessRefused, InvalidArgument, PenstockError
 from penstock.operations import people, queues, topology, vhosts
 from penstock.operations.vhosts import DELETE_POLICY, LIMIT_MOST, SET_POLICY, policy_of
 from penstock.records.password_hashes import SHA256, check_hash
-from penstock.records.rights import ADMINISTERS, RULES
+from penstock.records.rights import ADMINISTERS, RULES, without_right
 from penstock.server.http.administration import (
     OPERATOR,
     description_of,
@@ -274,7 +274,7 @@ class Taking:
 
     def _user(self, one: Lenient) -> None:
         short(one.text("name"), "the name of a user")
-        tags_of(one)
+        self.warnings += [one.told(f"user: {sentence}") for sentence in without_right(tags_of(one))]
         _limits(one, USER_LIMITS)
         if one.values.get("password") is None:
             check_hash(one.text("password_hash", ""), self._algorithm(one))

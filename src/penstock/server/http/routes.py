@@ -238,6 +238,8 @@ def named(ask: Ask, names: Names) -> dict[str, str]:
 
 
 def _made(answer: Mapping[str, Any]) -> Response:
+    if warnings := answer.get("warnings"):
+        return json_response({"warnings": warnings}, 201 if answer["new"] else 200)
     return created() if answer["new"] else done()
 
 
