@@ -310,9 +310,11 @@ def export(
         done = run(source, start, end, target, form, body, limit, show)
     for warning in done.warnings:
         note(f"warning: {warning}")
-    if json and target is not None:
+    if target is None:
+        return
+    if json:
         write_json({"file": file, "format": form, "rows": done.rows, "bytes": done.bytes, "from": start, "to": end - 1})
-    elif target is not None:
+    else:
         write(f"{file}: {counted(done.rows, 'row')}, {format_size(done.bytes)}")
 
 

@@ -217,17 +217,24 @@ def _parting(newest: _Log, one: _Log, out: Compared) -> int:
     """The LSN from which on a copy has something else than the newest has; 0: there is none."""
     by_first = {segment.first: segment for segment in newest.segments}
     for at, segment in enumerate(one.segments):
-        same, parts_at = by_first.get(segment.first), 0
+        same = by_first.get(segment.first)
         if same is not None and not same.header.generation and not segment.header.generation:
             parts_at = _bytes_apart(same, segment, out)
             if not parts_at and segment.end < same.end:  # what follows is otherwise: it begins another file
                 parts_at = next((later.lsns[0] for later in one.segments[at + 1 :] if later.rows), 0)
-        elif segment.header.generation or newest.stands_for(segment):
-            _rows_apart(newest, one, segment, out)
-        elif segment.rows and segment.last >= newest.segments[0].first:
-            parts_at = segment.lsns[0]
+        else:
+            parts_at = _otherwise(newest, one, segment, out)
         if parts_at:
             return parts_at
+    return 0
+
+
+def _otherwise(newest: _Log, one: _Log, segment: Segment, out: Compared) -> int:
+    """The same where a segment of the copy is not the same file: from where on it has what the newest has not."""
+    if segment.header.generation or newest.stands_for(segment):
+        _rows_apart(newest, one, segment, out)
+    elif segment.rows and segment.last >= newest.segments[0].first:
+        return segment.lsns[0]
     return 0
 
 

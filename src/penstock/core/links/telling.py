@@ -127,10 +127,13 @@ def may_meet(one: TopicPattern, other: TopicPattern) -> bool:
         return other.matches(one.text) if one.literal else one.matches(other.text)
     for head, whole in _heads(one.text):
         for head_, whole_ in _heads(other.text):
-            if whole or whole_:
-                if (other.matches(head) if whole else one.matches(head_)) and (not (whole and whole_) or head == head_):
-                    return True
-            elif head.startswith(head_) or head_.startswith(head):
+            if whole and whole_:
+                meet = head == head_ and other.matches(head)
+            elif whole or whole_:
+                meet = other.matches(head) if whole else one.matches(head_)
+            else:
+                meet = head.startswith(head_) or head_.startswith(head)
+            if meet:
                 return True
     return False
 

@@ -98,6 +98,11 @@ class Plan:
             self._together = FilterSet([one for one in self.filters if one is not None])
         return self._together
 
+    @property
+    def by_key_alone(self) -> bool:
+        """Whether its key says who takes a message, and nobody but queues of clients does."""
+        return not (self.by_headers or self.by_chance or self.filtered or self.replies or self.own)
+
     def without(self, names: frozenset[str]) -> Plan:
         """The same plan without the queues of these names, and without what lies behind the gates that are closed."""
         shut = [gate for gate in self.gates if CLOSED + gate.name in names]
@@ -388,9 +393,7 @@ class Router:
 
     def _is_plain(self, plan: Plan) -> bool:
         """Whether somebody wants a message, and none of the queues has a mark: what they ask is asked once a plan."""
-        if plan.by_headers or plan.by_chance or plan.filtered or plan.replies or plan.own:
-            return False
-        if self.checked or self.typed or not (plan.queues or plan.keep):
+        if not plan.by_key_alone or self.checked or self.typed or not (plan.queues or plan.keep):
             return False
         marked = [ids for ids in self._marks if ids]
         return not (marked and any(queue.id in ids for queue in plan.queues for ids in marked))

@@ -163,18 +163,24 @@ def short(text: str, stack: str = "") -> str:
     Our own last one; else the exception that a function in Python ended with, by its type and text; else the first line
     that is none of a stack.  stack: of Java, whose last cause goes with a line that says too little.
     """
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
     if said := _told_in_python(text):
         return said
-    # What is indented is a stack or a plan.  The class goes first: behind it may stand what says nothing.
-    flush = [_CLASS.sub("", line.removeprefix(": ")) for line in text.splitlines() if line[:1].strip()]
-    told = [line for line in flush or lines if not line.startswith(_NOTHING_SAID)]
-    first = told[0] if told else text
-    plain = _STATE.sub("", _CONDITION.sub("", first)).replace(".;", ";")
-    behind = [*lines, *(line.strip() for line in stack.splitlines())]
+    plain = _STATE.sub("", _CONDITION.sub("", _first_told(text))).replace(".;", ";")
+    behind = (line.strip() for line in (text + "\n" + stack).splitlines())
     if plain.rstrip(" ;.") in _VAGUE and (causes := [line for line in behind if line.startswith(_CAUSE)]):
         plain = f"{plain.rstrip(' ;.')}: {causes[-1].removeprefix(_CAUSE)}"
     return plain[:LENGTH_MAX].rstrip(" ;")
+
+
+def _first_told(text: str) -> str:
+    """The first line that says something; all of it where none does.
+
+    What is indented is a stack or a plan.  The class goes first: behind it may stand what says nothing.
+    """
+    lines = text.splitlines()
+    flush = [_CLASS.sub("", line.removeprefix(": ")) for line in lines if line[:1].strip()]
+    some = flush or [line.strip() for line in lines if line.strip()]
+    return next((line for line in some if not line.startswith(_NOTHING_SAID)), text)
 
 
 def _told_in_python(text: str) -> str | None:
