@@ -37,8 +37,8 @@ class Run(NamedTuple):
 OWN = "its own suite, against a server"
 
 TOLD = {
-    "`amq.rabbitmq.trace`": "what no queue takes is not told; connection, channel and user are empty where a message "
-    "did not come by AMQP",
+    "`amq.rabbitmq.trace`": "what no queue takes is not told, nor are events; connection, channel and user are "
+    "empty where a message did not come by AMQP",
     "`amq.rabbitmq.event`": "channels, logins, and who made a change are not told; the exchanges that a vhost has "
     "from the beginning are not told one by one, nor are limits told as parameters, too; to read it takes the tag "
     "`administrator`, for it tells of all vhosts and of people",

@@ -3,7 +3,8 @@
 As in RabbitMQ: the key is `publish.EXCHANGE` or `deliver.QUEUE`, the body is the message's, the headers say the rest.
 It is on for the vhosts that say `tracing`, and nothing is done for those to whose exchange nobody has bound anything.
 What is published is read off the journal, whatever door it came by; what nobody stores is not told.  What is delivered
-is told as it is handed to its receiver.  A trace is a message like any other, and none is made of a trace.
+is told as it is handed to its receiver.  A trace is a message like any other, and none is made of a trace, nor of an
+event: those tell of all vhosts and of people, and are for administrators, who reads traces need not be one.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.core.publishing.delayed import PREFIX
-from penstock.core.topology.topology import TRACE
+from penstock.core.topology.topology import EVENTS, TRACE
 from penstock.errors import InvalidArgument
 from penstock.records import properties as header_codec
 from penstock.records.entries import Group, Publishes, Topic
@@ -103,7 +104,7 @@ class Traces:
     def _hears(self, topic: Topic) -> bool:
         """Whether somebody is told of messages of this topic."""
         core = self._runtime.core
-        if topic.vhost not in core.traced or topic.exchange == TRACE:
+        if topic.vhost not in core.traced or topic.exchange in {TRACE, EVENTS}:
             return False
         return any(True for _ in core.topology.bindings_from(topic.vhost, TRACE))
 

@@ -135,3 +135,14 @@ def test_nothing_is_told_before_it_is_on_nor_after_it_is_off_nor_traces(http: Ht
     trace(http, on=False)
     channel.basic_publish("", "jobs", b"after", mandatory=True)
     assert channel.basic_get("seen", auto_ack=True)[0] is None, "and that the trace was fetched is no news"
+
+
+def test_events_are_in_no_trace_for_they_are_an_administrators(http: Http, channel: BlockingChannel) -> None:
+    trace(http)
+    channel.queue_declare("events", durable=True)
+    channel.queue_bind("events", "amq.rabbitmq.event", "user.#")
+    http.do("PUT", "users/ann", {"password": "secret", "tags": "administrator"}, 201)
+    assert next_of(channel, "events")[0] == "user.created"
+    assert next_of(channel, "events")[0] == "user.tags.set"
+    channel.basic_publish("", "jobs", b"work", mandatory=True)
+    assert next_of(channel)[::2] == ("publish.", b"work")
