@@ -59,7 +59,7 @@ def parse_duration(text: str) -> int:
     return _quantity(text, DURATION_UNITS, "duration", "30s")
 
 
-_AGE = re.compile(r"(\d{1,12})([YMDhms])\Z")
+_AGE = re.compile(r"([0-9]{1,12})([YMDhms])\Z")
 _AGES = {"Y": 31_536_000, "M": 2_592_000, "D": 86_400, "h": 3600, "m": 60, "s": 1}
 
 

@@ -286,7 +286,7 @@ def given_after(own: QueueSettings, given: frozenset[str], settings: QueueSettin
     return (given - changed) | {name for name in changed if getattr(settings, name) != getattr(_REST, name)}
 
 
-_BOOKMARK = re.compile(r"(\d{1,20})\|(\d{1,16})\|?\Z")
+_BOOKMARK = re.compile(r"([0-9]{1,20})\|([0-9]{1,16})\|?\Z")
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from penstock.records.chunks import Chunk, as_chunk
 from penstock.records.dataclass import dataclass
 from penstock.units import epoch_micros
 
-_BOOKMARK = re.compile(r"(\d{1,20})\|(\d{1,16})\|?\Z")
+_BOOKMARK = re.compile(r"([0-9]{1,20})\|([0-9]{1,16})\|?\Z")
 _WORDS: dict[str, str] = {
     **dict.fromkeys(("EPOCH", "EARLIEST", "0"), "epoch"),
     **dict.fromkeys(("NOW", "LATEST", "0|1|", "0|1"), "now"),
