@@ -207,7 +207,7 @@ class Parted(World):
         before = state.terms[-2].term if len(state.terms) > 1 else 0
         self.line[state.term] = self.line[before] | {state.term}
 
-    def judge_leader(self, host: Host, term: int, have: Mapping[int, bytes]) -> None:
+    def judge_leader(self, host: Host, term: int, start: int, have: Mapping[int, bytes]) -> None:
         machine = self.hosts[host.name]
         copy = machine.copy_of
         assert copy is not None

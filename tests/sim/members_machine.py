@@ -215,7 +215,7 @@ class Host:
             raise Broken(f"{self.name} was elected for LSN {before} and has {log.recovery.last_lsn}")
         have = dict(content(log))
         self.world.check(have, f"{self.name}, which leads term {term},")
-        self.world.judge_leader(self, term, have)
+        self.world.judge_leader(self, term, start, have)
         self.log, self.boot, self.next_lsn, self.pending = log, start, start, []
         self.staged.clear()
         self.decided = self.world.check_stages(self.disk.files(), have, f"{self.name}, which leads term {term},")

@@ -147,10 +147,12 @@ class World:
         if refused := self.refused & have.keys():
             raise Broken(f"{who} has LSN {min(refused)}, which was taken back where it was written")
 
-    def judge_leader(self, host: Host, term: int, have: Mapping[int, bytes]) -> None:
-        """Whether somebody who is to lead has what it must have."""
-        lacking = self.lacking(have)
-        if lacking:
+    def judge_leader(self, host: Host, term: int, start: int, have: Mapping[int, bytes]) -> None:
+        """Whether somebody who is to lead has what it must have: all that was confirmed before its own first LSN.
+
+        By the time that it has opened its log somebody else may lead a later term.
+        """
+        if lacking := {one for one in self.lacking(have) if one[0] < start}:
             raise Broken(f"{host.name} leads term {term} and lacks {min(lacking)}")
 
     def judge_alone(self, host: Host) -> None:

@@ -292,7 +292,7 @@ def test_one_that_was_put_back_and_leads_alone_takes_nothing_from_others(monkeyp
     world.alone = host.name
     made = list[int]()
     monkeypatch.setattr(world, "begins", lambda host, state: made.append(state.term))
-    monkeypatch.setattr(world, "judge_leader", lambda host, term, have: None)
+    monkeypatch.setattr(world, "judge_leader", lambda host, term, start, have: None)
     host.start()
     for _ in range(400):
         host.clock += 20_000
