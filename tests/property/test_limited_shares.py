@@ -26,6 +26,13 @@ class LimitedSharesModel(SharesModel, LimitedModel):
         if not (self.untold() and free and self.queue_room() > 0 and not self.paused_until):
             super().trim()
 
+    def arrive(self, now: int, lsn: int, *rest: Any) -> None:
+        super().arrive(now, lsn, *rest)
+        self.arriving = True  # where one gave way the next of its key goes, before another comes
+        self.dispatch(now)
+        self.arriving = False
+        self.prune()  # a tenant that has nothing left is in no turn
+
     def told(self, now: int) -> None:
         self.arriving = True  # they are offered first
         super().told(now)
@@ -69,6 +76,16 @@ class LimitedSharesWalk(SharesWalk):
         if which in (2, 3):
             limits["max_length_bytes"] = dice.choice((0, 3, 6, 12))
         return replace(super().settings(settings), **limits)
+
+
+class RankedRingWalk(LimitedSharesWalk):
+    """One walk of a ring with keys and priorities, or levels."""
+
+    KINDS = ("/a", "/a", "/b")
+
+    def settings(self, settings: QueueSettings) -> QueueSettings:
+        ring = Random(self.dice.random()).choice((1, 2, 5, 5))
+        return replace(super().settings(settings), max_length=None, max_length_bytes=None, ring_size=ring)
 
 
 class LastValueSharesModel(SharesModel):
@@ -115,6 +132,14 @@ def test_limits_of_shares_and_definition_agree_on_every_command(part: int, effor
     for seed in range(part, 60 * effort, 2):
         try:
             LimitedSharesWalk(seed).run()
+        except AssertionError as error:
+            raise AssertionError(f"walk {seed}: {error}") from error
+
+
+def test_rings_of_shares_and_ranks_agree_with_the_definition_on_every_command(effort: int) -> None:
+    for seed in (4399, 4476, 6295, *range(4 * effort)):
+        try:
+            RankedRingWalk(seed).run()
         except AssertionError as error:
             raise AssertionError(f"walk {seed}: {error}") from error
 
