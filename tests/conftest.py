@@ -6,6 +6,7 @@ import ast
 import gc
 import os
 from collections.abc import Generator, Iterator
+from functools import cache
 from pathlib import Path
 from traceback import walk_tb
 from typing import Any
@@ -47,6 +48,7 @@ SPARK, LEASES = "spark", "leases"
 """The share of whoever has a Spark session, and that of servers whose leases of a second are to hold."""
 
 
+@cache
 def share_of(file: str) -> str:
     """What one process runs as a whole: a file, or all those that share a Spark session, which takes long to start.
 
@@ -88,12 +90,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return
     order = {name: place for place, name in enumerate(LONG)}
 
-    def place(item: pytest.Item) -> tuple[int, bool, str]:
-        share = share_of(str(item.path))
-        folder = "cluster_of_servers" if share == LEASES else item.path.relative_to(TESTS).parts[0]
+    @cache
+    def place(path: Path) -> tuple[int, bool, str]:
+        share = share_of(str(path))
+        folder = "cluster_of_servers" if share == LEASES else path.relative_to(TESTS).parts[0]
         return order.get(folder, len(LONG)), share != SPARK, share
 
-    items.sort(key=place)
+    items.sort(key=lambda item: place(item.path))
 
 
 @pytest.fixture(scope="session")

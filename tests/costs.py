@@ -27,7 +27,8 @@ def spent() -> float:
         if not name.isdigit():
             continue
         try:
-            fields = (Path("/proc") / name / "stat").read_text().rpartition(")")[2].split()
+            with open(f"/proc/{name}/stat", "rb", buffering=0) as file:
+                fields = file.read(4096).rpartition(b")")[2].split()
         except OSError:
             continue  # it has just ended
         children.setdefault(int(fields[1]), []).append(int(name))
