@@ -10,7 +10,8 @@ from typing import get_args
 
 import pytest
 
-from penstock.core.queue import flow, places
+from penstock.core.queue import flow, lasting, places
+from penstock.core.queue.order.runs import Run
 from penstock.core.queue.parts import QueueParts
 from penstock.core.queue.places import Part, Place
 from property.foreign_walk import ForeignWalk
@@ -58,6 +59,14 @@ def test_who_forgets_a_place_is_found(part: Part, monkeypatch: pytest.MonkeyPatc
     forget(part, monkeypatch)
     walk = SharesWalk if part in OF_SHARES else ForeignWalk if part in OF_SITES else Walk
     assert found_by(walk) is not None
+
+
+def test_who_changes_what_was_captured_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def itself(run: Run) -> Run:
+        return run
+
+    monkeypatch.setattr(lasting, "_copy", itself)
+    assert found_by(Walk) is not None
 
 
 def test_who_forgets_dead_letters_that_cannot_leave_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ import numpy as np
 
 from penstock.core.effects import Purpose, Scan, Verb
 from penstock.core.queue import lasting, places
+from penstock.core.queue.contained import Contained
 from penstock.core.queue.dispatching.consumers import TargetList
 from penstock.core.queue.order.runs import packed
 from penstock.core.queue.settling.deferred import Deferred
@@ -319,7 +320,9 @@ class WholeMachine(OrderedMachine, SettlingMachine):
     # -- crashes
 
     def remember(self) -> None:
-        """Everything up to now is on the disk."""
+        """Everything up to now is on the disk; what is captured of it says ever after what it says now."""
+        self.captured = self.queue.capture() or Contained()
+        self.told = deepcopy((self.captured.waiting(), self.captured.columns()))
         self.durable = Durable(
             self.queue.snapshot(), deepcopy(self.model.messages), deepcopy(self.fold.waiting),
             copies(self.deferred.by_queue), deepcopy(self.model.deferred), self.queue.settings, self.fenced,
@@ -382,6 +385,7 @@ class WholeMachine(OrderedMachine, SettlingMachine):
 
     def same_state(self) -> None:
         queue, model = self.queue, self.model
+        assert (self.captured.waiting(), self.captured.columns()) == self.told, "what was captured has changed"
         if queue.older is None:
             if self.fenced:
                 QueueMachine.same_state(self)
