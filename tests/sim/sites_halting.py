@@ -1,11 +1,13 @@
 """Sites at which a fault stops the queue, until they start again.
 
 The fault is planted at some call of what a queue does by itself: what is due there, and what somebody who leaves gives
-back.  Links go on bringing what others publish and settle, and ask; an operator may delete the queue.
+back; or at some call of what a client asks for.  Links go on bringing what others publish and settle, and ask; an
+operator may delete the queue.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from random import Random
 
 from penstock.core.commands.containing import Due, part_of
@@ -14,8 +16,10 @@ from penstock.core.queue.dispatching.consumers import Consumer
 from penstock.core.queue.whole import DISPATCH
 from penstock.core.state.lsns import flat
 from penstock.errors import Unavailable
+from penstock.records.entries import Publishes
 from planting import Plant, Planted
 from sim.sites_house import KINDS, Fabric, SiteWorld
+from unit.core.world import DURABLE
 
 CALLS_MOST = 150
 """A fault is at one of the first so many calls."""
@@ -42,7 +46,7 @@ class Halting(Fabric):
         if len(site.queue.consumers) < 2:
             site.subscribe(site.queue, tag=f"w{self.dice.random()}", max_backlog=self.dice.choice((1, 3, 8)))
         if self.dice.random() < 0.7:
-            self.fault(site)
+            self.dice.choice((self.fault, self.fail))(site)
 
     def fault(self, site: SiteWorld) -> None:
         """Something fails as the queue does what is due, and mostly as it takes back what somebody had."""
@@ -71,6 +75,38 @@ class Halting(Fabric):
         site.turn()
         self.counts["stopped"] += queue.stopped
 
+    def fail(self, site: SiteWorld) -> None:
+        """Something fails as a client publishes, or settles what it has: what it was about stops, or its site ends."""
+        core, queue = site.core, site.queue
+        holders = [one for one in queue.holders() if not one.closed and one.leases.count]
+        holder = self.dice.choice(holders) if holders and self.dice.random() < 0.5 else None
+        has = [] if holder is None else flat([run.chunk for run in holder.leases.held()]).tolist()
+        held = [lsn for lsn in has if self.worked[self.known(site, lsn)]][:3]
+        verb = self.dice.choice((Verb.ACK, Verb.CANCEL))
+        messages = Publishes(core.topic("/", "", "q"), DURABLE, [self.body() for _ in range(3)])
+        told: Sequence[int] = ()
+        try:
+            with Plant(self.dice.randint(1, CALLS_MOST), "penstock.core.").there():
+                if holder is not None:
+                    core.settle(site.now, queue, [range(lsn, lsn + 1) for lsn in held], verb, by=holder)
+                else:
+                    published = core.publish(site.now, messages)
+            if holder is None:
+                told = published.positions
+        except Planted as error:
+            if not (core.whole_after(error) or core.contain_command(error)):
+                core._out.journal, core._out._group, core._out._nesting = [], None, 0  # nothing of it is logged
+                self.counts["ended"] += 1
+                self.die(site)
+                return
+            self.counts["contained"] += queue.stopped
+        self.published.update({(site.origin, lsn): False for lsn in told})
+        for lsn in held:
+            self.excused[self.known(site, lsn)] += 1
+            self.working.get(self.known(site, lsn), set()).discard(site.name)
+        core._touch(queue)
+        site.turn()
+
     def ack(self) -> None:
         """What somebody had when it was stopped is acked, too."""
         site = self.mostly(self.eager)
@@ -81,7 +117,7 @@ class Halting(Fabric):
             for lsn in flat([run.chunk for run in holder.leases.held()]).tolist():
                 try:
                     site.core.settle(site.now, site.queue, [range(lsn, lsn + 1)], Verb.ACK, by=holder)
-                except LookupError:  # half changed: of a command that fails beside other sites the server ends
+                except LookupError:  # half changed: its site starts again
                     self.die(site)
                     return
                 site.turn()

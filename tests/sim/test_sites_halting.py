@@ -25,7 +25,7 @@ def halt(seed: int) -> Counter[str]:
     ).run_named(str(seed))  # fmt: skip
 
 
-HAPPENS = ("granted", "killed", "deleted", "stopped", "refused", "sent twice", "proxied")
+HAPPENS = ("granted", "killed", "deleted", "stopped", "refused", "sent twice", "proxied", "ended", "contained")
 """What has to be among what a run tries."""
 
 

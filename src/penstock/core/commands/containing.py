@@ -11,6 +11,8 @@ calls were about, and those that the undone records name: by their id, or as mes
 A client's command is about queues alone as far as can be told, or the fault ends the server.  A publish or a
 transaction is undone whole, so whoever sent it may send it again, and where many were published together each is tried
 alone; of any other command what stands by itself in the log stays.  Whoever asked is told of an internal error.
+Other sites hear of nothing but what the log has, so this holds beside them too; what a command tells a link by itself
+is no queue's own.
 
 Where something else may be half changed the server ends, and a start believes the log: what queues there are and who
 is bound, numbers of publishers, topics with a key, streams and sinks, links to other sites; or a queue that had all
@@ -142,7 +144,7 @@ class Containing(CoreParts):
 
     def contain_command(self, error: Exception) -> bool:
         """Undo a client's command that failed, and stop the queues that it was about; False: it may reach further."""
-        if isinstance(error, MemoryError) or len(self.peers.sites) > 1 or not self._out.within(error):
+        if isinstance(error, MemoryError) or not self._out.within(error):
             return False
         weighs = self._out.weighs and _command_of(error) in WEIGHING
         if not _in_queues(error) or (undone := self._out.undo(whole=weighs)) is None or not _of_queues(undone):
