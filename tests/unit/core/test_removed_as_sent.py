@@ -40,3 +40,19 @@ def test_what_stood_at_several_places_leaves_once(kind: str, late: tuple[int, ..
     queue.check()
     assert sorted(world.inbox[one] + world.inbox[two])[:6] == lsns
     assert queue.ready == 0
+
+
+def test_a_limit_of_leases_shortens_no_turn_of_what_is_leased_to_nobody() -> None:
+    """Each message left its tenant's turn as if it were out: one of weight 3 had no more than others."""
+    world = World()
+    queue = world.declare(
+        "q", semantics="at-most-once", fairness_model="round-robin", fairness_key="/t", weights=(("a", 3.0),),
+        max_leased=(0, 1),
+    )  # fmt: skip
+    for tenant in ("a",) * 6 + ("b", "c") * 2:
+        world.publish("q", b'{"t": "%s"}' % tenant.encode())
+    one = world.subscribe(queue, max_backlog=20)
+    world.advance(0)
+    queue.check()
+    told = [world.read([lsn]).bodies[0][-3:-2] for lsn in world.inbox[one]]
+    assert b"".join(told) == b"aaabcaaabc"

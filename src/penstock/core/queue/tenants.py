@@ -142,6 +142,11 @@ class Heads:
         return None
 
 
+def _leased_most(settings: QueueSettings) -> int:
+    """How many messages of one tenant may be leased at once; what is removed as it is sent is leased to nobody."""
+    return NEVER if settings.semantics == "at-most-once" else settings.max_leased[1] or NEVER
+
+
 class Tenants:
     """The tenants of one queue."""
 
@@ -155,7 +160,7 @@ class Tenants:
         self.ranks = ranks  # priorities, those of the queue
         self.count = 0  # messages that could be delivered, but for what a tenant may have out
         self._weights: Mapping[str, float] = dict(settings.weights)
-        self.leased_most = settings.max_leased[1] or NEVER
+        self.leased_most = _leased_most(settings)
         self._rate = settings.rate_limit[2:]
         self._by_number: dict[int, Tenant] = {}
         self._ring: deque[Tenant] = deque()
@@ -169,7 +174,7 @@ class Tenants:
     def change(self, settings: QueueSettings) -> None:
         """The settings give other weights and limits."""
         self._weights = dict(settings.weights)
-        self.leased_most = settings.max_leased[1] or NEVER
+        self.leased_most = _leased_most(settings)
         if self._rate != settings.rate_limit[2:]:
             self._rate = settings.rate_limit[2:]
             self._sleeping = Sleeping()
