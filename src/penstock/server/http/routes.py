@@ -15,6 +15,7 @@ name where RabbitMQ has one, or chooses among the items of a list.  What is not 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Awaitable, Callable, Container, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
@@ -238,9 +239,11 @@ def named(ask: Ask, names: Names) -> dict[str, str]:
 
 
 def _made(answer: Mapping[str, Any]) -> Response:
-    if warnings := answer.get("warnings"):
-        return json_response({"warnings": warnings}, 201 if answer["new"] else 200)
-    return created() if answer["new"] else done()
+    """RabbitMQ's answer, which has no body: what is to be known beside it stands in the header of RFC 7234, 5.5."""
+    response = created() if answer["new"] else done()
+    for sentence in answer.get("warnings", ()):
+        response.headers.append("warning", f"199 penstock {json.dumps(sentence)}")
+    return response
 
 
 Names: TypeAlias = Mapping[str, str]
