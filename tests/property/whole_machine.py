@@ -322,7 +322,7 @@ class WholeMachine(OrderedMachine, SettlingMachine):
     def remember(self) -> None:
         """Everything up to now is on the disk; what is captured of it says ever after what it says now."""
         self.captured = self.queue.capture() or Contained()
-        self.told = deepcopy((self.captured.waiting(), self.captured.columns()))
+        self.told = self.captured_now()
         self.durable = Durable(
             self.queue.snapshot(), deepcopy(self.model.messages), deepcopy(self.fold.waiting),
             copies(self.deferred.by_queue), deepcopy(self.model.deferred), self.queue.settings, self.fenced,
@@ -383,9 +383,14 @@ class WholeMachine(OrderedMachine, SettlingMachine):
 
     # -- comparison
 
+    def captured_now(self) -> object:
+        """What is captured, as it is told now: of its own, also where it lies in an arena."""
+        columns = {name: list(column) for name, column in self.captured.columns().items()}
+        return [list(chunk) for chunk in self.captured.waiting()], columns
+
     def same_state(self) -> None:
         queue, model = self.queue, self.model
-        assert (self.captured.waiting(), self.captured.columns()) == self.told, "what was captured has changed"
+        assert self.captured_now() == self.told, "what was captured has changed"
         if queue.older is None:
             if self.fenced:
                 QueueMachine.same_state(self)
