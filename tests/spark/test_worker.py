@@ -18,7 +18,7 @@ import pyarrow as pa
 import pytest
 
 from penstock.spark import executor
-from penstock.spark.daemon import end_quietly
+from penstock.spark.executor import end_quietly
 from penstock.spark.options import read_options
 from penstock.spark.reading import fetching
 from penstock.spark.reading.columns import Layout
@@ -129,7 +129,7 @@ with tempfile.TemporaryDirectory(dir="/tmp") as made:
     assert spark.conf.get("spark.python.unix.domain.socket.enabled") == "true"
     assert spark.sparkContext.range(10).map(lambda n: n + 1).sum() == 55
     made_by = spark.sparkContext.range(1).map(lambda n: sys.modules["__main__"].__spec__.name).collect()
-    assert made_by == ["penstock.spark.daemon"], made_by
+    assert made_by == ["penstock.spark.executor"], made_by
     spark.stop()
 """
 
@@ -166,7 +166,7 @@ import resource, sys
 import numpy as np
 from pyspark import TaskContext
 from penstock.spark import executor
-from penstock.spark.daemon import end_quietly
+from penstock.spark.executor import end_quietly
 
 TaskContext.get = lambda: object()
 assert executor.keep_freed()

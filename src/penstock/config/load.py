@@ -28,9 +28,13 @@ from penstock.config.impossible import impossible
 from penstock.config.mistakes import (
     NOT_YET,
     Problem,
+    SoundPart,
+    as_written,
+    copied,
     in_our_words,
     lines_of,
     place_at,
+    sound_part,
     together,
     told,
     told_at,
@@ -41,7 +45,6 @@ from penstock.config.mistakes import (
 from penstock.config.queue_settings import KEY_ALIASES, QUEUE_KEYS, read_queue_settings
 from penstock.config.queue_values import BadValue, in_line, read_value, written
 from penstock.config.settings import Settings
-from penstock.config.sound_part import SoundPart, as_written, copied, sound_part
 from penstock.errors import SettingsError, known_name
 from penstock.records.queue_settings import QueueSettings
 from penstock.records.regular_expressions import SPECIAL, topic_pattern

@@ -7,6 +7,11 @@ out of its sight.
 What Arrow and numpy make of a batch is some hundred kilobytes a column, which the C library gives back to the system
 as soon as it is freed and gets again, page by page, for the next batch.  That is half the CPU of reading JSON, so a
 process that does it keeps what it frees.
+
+Run as a module this is the process that forks them, where they talk to Java over Unix sockets (`sessions`).  It is
+PySpark's, but for one thing.  A process that waits for a task when its session ends is told so by a closed
+socket, and has a last word for Java.  TCP takes that word, and nobody reads it; a Unix socket refuses it, and PySpark
+prints a stack of calls.  Spark starts processes that plan by PySpark's own module, so those are told in themselves.
 """
 
 from __future__ import annotations
@@ -14,11 +19,37 @@ from __future__ import annotations
 import ctypes
 import gc
 import sys
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
-from pyspark import TaskContext
+from pyspark import TaskContext, daemon
 
-from penstock.spark.daemon import end_quietly
+PYSPARK = "pyspark.daemon"
+
+Worker: TypeAlias = "Callable[[Any, bool], int]"
+"""Does one task or one plan that comes over a socket; what it gives is not zero when it is the process's last."""
+
+
+class QuietWorker:
+    """One that ends where Java has left."""
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+
+    def __call__(self, connection: Any, authenticated: bool) -> int:
+        try:
+            return self._worker(connection, authenticated)
+        except BrokenPipeError:
+            return 1
+
+
+def end_quietly() -> None:
+    """Have this process, if PySpark's own module forked it, say nothing when Java has left before its next task."""
+    main: Any = sys.modules["__main__"]
+    spec, worker = getattr(main, "__spec__", None), getattr(main, "worker", None)
+    if spec is not None and spec.name == PYSPARK and worker is not None and not isinstance(worker, QuietWorker):
+        main.worker = QuietWorker(worker)
+
 
 end_quietly()  # whatever of ours Spark asks for in a process of its own, the source, a reader or a writer, loads this
 
@@ -38,7 +69,7 @@ def spare_modules() -> None:
     gc.freeze()
 
 
-LOOPS = frozenset({"pyspark.daemon", "penstock.spark.daemon"})
+LOOPS = frozenset({"pyspark.daemon", "penstock.spark.executor"})
 
 TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # malloc.h of glibc
 KEPT_BYTES = 64 * 2**20
@@ -71,3 +102,8 @@ def task_of() -> tuple[str, int] | None:
     query = context.getLocalProperty("sql.streaming.queryId") if context is not None else None
     batch = context.getLocalProperty("streaming.sql.batchId") if context is not None else None
     return None if query is None or batch is None else (str(query), int(batch))
+
+
+if __name__ == "__main__":
+    daemon.worker = QuietWorker(daemon.worker)
+    daemon.manager()

@@ -121,7 +121,7 @@ def local_sockets(scratch: Path) -> dict[str, str]:
         return {}
     folder.mkdir(exist_ok=True)
     folder.chmod(0o700)
-    return {SOCKETS: "true", SOCKETS_FOLDER: str(folder), "spark.python.daemon.module": "penstock.spark.daemon"}
+    return {SOCKETS: "true", SOCKETS_FOLDER: str(folder), "spark.python.daemon.module": "penstock.spark.executor"}
 
 
 def defaults(master: str, memory: str) -> dict[str, str]:

@@ -13,7 +13,7 @@ from penstock.log.simdisk import SimDisk
 from penstock.records.properties import Properties, encode
 from penstock.server.amqp import commands, intake, session
 from penstock.server.amqp.incoming import UNTIMED
-from penstock.server.base.turns import TURN_US
+from penstock.server.base.rounds import TURN_US
 from penstock.wire.amqp import methods as m
 from penstock.wire.amqp.frames import METHOD
 from planting import Plant

@@ -20,9 +20,8 @@ from prometheus_client.registry import Collector
 
 from http_lab import Http
 from penstock.server.doors.line import Ended
-from penstock.server.http import exposed, probes
-from penstock.server.http.exposed import PIECE, pieces
-from penstock.server.http.exposition import There, detailed, exposition
+from penstock.server.http import probes
+from penstock.server.http.exposition import PIECE, There, detailed, exposition, pieces
 from penstock.server.http.metrics import QUEUES, Family, Histogram, Line, Metrics
 from penstock.server.http.probes import LONG_MOST, Long
 
@@ -145,7 +144,7 @@ async def test_a_long_text_that_nobody_reads_gives_its_place_to_others(monkeypat
 def test_a_scrape_of_each_object_is_whole_however_many_pieces_it_has(
     http: Http, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(exposed, "PIECE", 1000)
+    monkeypatch.setattr("penstock.server.http.exposition.PIECE", 1000)
     for path in ("per-object", "detailed?family=penstock_queue_metrics"):
         text = http.ask("GET", f"../metrics/{path}").text
         assert len(text) > 3000

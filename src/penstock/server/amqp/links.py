@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
 from penstock.server.sockets.listening import farewell
-from penstock.server.sockets.parting import parted
+from penstock.server.sockets.tls_transport import parted
 
 if TYPE_CHECKING:
     from penstock.server.people.logins import Derive

@@ -21,7 +21,7 @@ from penstock.memory.loader import Loader
 from penstock.records.chunks import LSN_LIMIT, Chunk, Now, as_chunk
 from penstock.records.entries import Rows
 from penstock.server.base.faults import Faults, asker_behind
-from penstock.server.base.turns import Turns
+from penstock.server.base.rounds import Turns
 
 if TYPE_CHECKING:
     from penstock.core.broker import Core

@@ -7,7 +7,7 @@ and a number of bytes, and there are so many of them in all and from one address
 together have `TOGETHER` times the bytes of one, and who sent most goes first.  After that call nothing here looks at a
 connection again, but to tell when it has ended: its user has it until then; and where gRPC holds too much of what came
 (`crowding`), to cut the one that sent most of it (`senders`).  While nobody is connected nobody looks: the kernel
-tells of the next one (`knocking`).
+tells of the next one (`crowding`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from urllib.parse import unquote
 
 from penstock.log.disk import exhausted, lent
 from penstock.records.dataclass import dataclass
-from penstock.server.flight import knocking
+from penstock.server.flight import crowding
 from penstock.server.flight.senders import Peer, Senders
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ class Connections:
             if self._thread is None and os.path.isdir(_FOLDER):
                 self._somebody.set()
                 self._thread = threading.Thread(target=self._run, name="penstock-flight-strangers", daemon=True)
-                with knocking.deaf():
+                with crowding.deaf():
                     self._thread.start()
                 if self._crowding is not None:
                     watching = partial(self._watch_crowds, self._crowding)
@@ -330,14 +330,14 @@ class Connections:
             for number, descriptor in chain.from_iterable(self._listening.values()):
                 if (one := _opened(number, descriptor)) is not None:
                     with one:
-                        if knocking.stands_outside(one):
+                        if crowding.stands_outside(one):
                             return False
             return True
 
     def _rest(self) -> None:
         """Until somebody connects, at most `REST_S`: what nobody tells of, as an end of all this, is seen then."""
         self._somebody.clear()
-        if knocking.wait(REST_S):
+        if crowding.wait(REST_S):
             self._stirred = time.monotonic()
             self._somebody.set()  # before anybody looks: all that watch begin at once
 
@@ -390,12 +390,12 @@ def _told_of(port: int, thread: int) -> Iterator[tuple[int, int]]:
     for number, descriptor in _descriptors():
         if (one := _opened(number, descriptor)) is not None:
             with one:
-                if _listens_at(one, port) and knocking.tell(one, thread):
+                if _listens_at(one, port) and crowding.tell(one, thread):
                     yield number, descriptor
 
 
 def _listens_at(one: socket.socket, port: int) -> bool:
-    return one.family in (socket.AF_INET, socket.AF_INET6) and one.getsockname()[1] == port and knocking.listens(one)
+    return one.family in (socket.AF_INET, socket.AF_INET6) and one.getsockname()[1] == port and crowding.listens(one)
 
 
 def _door_and_peer(one: socket.socket, doors: Mapping[int, str]) -> tuple[str, Peer] | None:

@@ -1,8 +1,9 @@
-"""Calls that gRPC took in and nobody has heard of yet: each has memory and most have a thread, and nothing bounds them.
+"""What gRPC takes in and says nothing of: connections, which the kernel tells of, and calls, which nothing else bounds.
 
-A connection may open as many streams as it has numbers for; pyarrow passes no bound on to gRPC.  A call takes 14 KiB
-from its headers on, and gRPC begins a thread for it, whose stack counts as memory: 30,000 calls, 4 MB on the wire,
-ended the process within two seconds.  Two things hold them:
+Of calls that nobody has heard of yet each has memory, and most have a thread.  A connection may open as many streams as
+it has numbers for; pyarrow passes no bound on to gRPC.  A call takes 14 KiB from its headers on, and gRPC begins a
+thread for it, whose stack counts as memory: 30,000 calls, 4 MB on the wire, ended the process within two seconds.  Two
+things hold them:
 
 threads   gRPC answers a call RESOURCE_EXHAUSTED by itself when it can have no thread.  So beyond `THREADS_MOST`, or
           where more than `WAITING_MOST` want Python's lock to say who they are and that does not pass, the stack that
@@ -11,23 +12,73 @@ threads   gRPC answers a call RESOURCE_EXHAUSTED by itself when it can have no t
 memory    where it stays so for `LASTS_S`, or little is left below the limit of the process, connections are cut
           (`connections`), those first that sent most of what never came out of gRPC (`senders`).  What is free again
           the C library keeps: so it is looked at what was taken since the last cut.
-"""
 
-# pyright: reportUnknownMemberType=false
+Who polls a listening socket beside gRPC hears of no connection that gRPC was quicker to accept.  But with O_ASYNC the
+kernel sends a signal as a connection comes, whoever accepts it and however soon (fcntl(2), socket(7)).  One thread has
+it blocked and waits for it, so it interrupts nobody.
+"""
 
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import os
 import resource
+import select
+import signal
+import socket
+import struct
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from functools import cache
 from sys import getswitchinterval, setswitchinterval
 from typing import Any
 
 from penstock.server.base.loading import STACKS
+
+_SIGNALS = frozenset({signal.SIGIO})
+_SETOWN_EX, _OWNER_THREAD = 15, 0
+"""`F_SETOWN_EX` and `F_OWNER_TID` of fcntl(2), which Python does not name."""
+
+
+@contextmanager
+def deaf() -> Generator[None]:
+    """A thread that begins meanwhile has the signal blocked for good, as `wait` needs it."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def listens(one: socket.socket) -> bool:
+    """Whether connections come by it."""
+    return bool(one.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
+
+
+def tell(listening: socket.socket, thread: int) -> bool:
+    """Have the kernel tell a thread, by its number there, of each that connects; False where it does not do so."""
+    try:
+        fcntl.fcntl(listening, _SETOWN_EX, struct.pack("ii", _OWNER_THREAD, thread))
+        fcntl.fcntl(listening, fcntl.F_SETFL, fcntl.fcntl(listening, fcntl.F_GETFL) | os.O_ASYNC)
+    except OSError:
+        return False
+    return True
+
+
+def wait(seconds: float) -> bool:
+    """Whether somebody has connected since the last call, or does so within that time.  For the thread that is told."""
+    return signal.sigtimedwait(_SIGNALS, seconds) is not None
+
+
+def stands_outside(listening: socket.socket) -> bool:
+    """Whether somebody has connected whom nobody has accepted yet."""
+    asked = select.poll()
+    asked.register(listening, select.POLLIN)
+    return bool(asked.poll(0))
+
 
 STACK = 1 << 20
 """Bytes of a thread's stack: they count as memory.  With half of it a first upload, for which modules are loaded,

@@ -24,7 +24,7 @@ from penstock.errors import Unavailable
 from penstock.server.base.faults import reports
 from penstock.server.http.calls import PARAMETERS_MOST
 from penstock.server.sockets.listening import farewell
-from penstock.server.sockets.parting import parted
+from penstock.server.sockets.tls_transport import parted
 
 if TYPE_CHECKING:
     from uvicorn.protocols.http.h11_impl import RequestResponseCycle

@@ -4,18 +4,22 @@
 each.  `/metrics/detailed` has the families that a scraper names, a line for each thing, of all vhosts or of those it
 names, as RabbitMQ has it: `?family=queue_coarse_metrics&family=queue_consumer_count&vhost=/`.  There names begin with
 `rabbitmq_detailed_`, so that nothing is counted twice beside `/metrics`; a family that nobody knows has no lines.
+
+It is made in pieces, each when it is taken: of many things with long names there are hundreds of megabytes.
+Source: https://prometheus.io/docs/instrumenting/exposition_formats
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from math import inf
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, cast
+
+from prometheus_client import utils
 
 from penstock.replication.election import Role
 from penstock.server.cluster.log_sending import BOUNDS
-from penstock.server.http.exposed import pieces
 from penstock.server.http.metrics import (
     ACTIONS,
     MESSAGES,
@@ -35,6 +39,59 @@ from penstock.server.http.metrics import (
     Values,
 )
 from penstock.server.http.routes import RABBITMQ_VERSION
+
+_number: Callable[[float], str] = cast("Any", utils).floatToGoString  # which has no types
+
+PIECE = 256 << 10
+"""Letters after which a piece ends."""
+
+
+def pieces(metrics: Iterable[Family | Histogram]) -> Iterator[bytes]:
+    """All of them, UTF-8; none is empty."""
+    some, size = list[str](), 0
+    for one in metrics:
+        for line in _lines(one):
+            some.append(line)
+            size += len(line)
+            if size >= PIECE:
+                yield "".join(some).encode()
+                some, size = [], 0
+    if some:
+        yield "".join(some).encode()
+
+
+def _lines(one: Family | Histogram) -> Iterator[str]:
+    """What it is, and its values."""
+    if isinstance(one, Histogram):
+        yield _head(one.name, one.text, "histogram")
+        named = [[*one.named, "+Inf" if end == inf else f"{end:{one.form}}"] for end, _ in one.buckets]
+        counts = [float(count) for _, count in one.buckets]
+        yield from _values(f"{one.name}_bucket", (*one.labels, "le"), zip(named, counts, strict=True))
+        yield from _values(f"{one.name}_count", one.labels, [(one.named, counts[-1])])
+        yield from _values(f"{one.name}_sum", one.labels, [(one.named, one.total)])
+    else:
+        name = f"{one.name}_total" if one.counter else one.name
+        yield _head(name, one.text, "counter" if one.counter else "summary" if one.summary else "gauge")
+        yield from _values(name, one.labels, one.values)
+
+
+def _head(name: str, text: str, kind: str) -> str:
+    return f"# HELP {name} {_escaped(text)}\n# TYPE {name} {kind}\n"
+
+
+def _values(name: str, labels: Sequence[str], values: Values) -> Iterator[str]:
+    """A line each, with its labels in the order of their names."""
+    order = sorted(range(len(labels)), key=labels.__getitem__)
+    pairs = ",".join(f'{labels[at]}="%s"' for at in order)
+    form = f"{name}{{{pairs}}} %s\n" if order else f"{name} %s\n"
+    for named, value in values:
+        quoted = (_escaped(named[at]).replace('"', r"\"") for at in order)
+        yield form % (*quoted, _number(value))
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", r"\\").replace("\n", r"\n")
+
 
 _DEATHS = ("maxlen", "expired", "rejected", "delivery_limit")
 

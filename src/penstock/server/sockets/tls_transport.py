@@ -10,6 +10,8 @@ buffer, which is empty again before the next one reads, and what is wanted at a 
 over; the rest waits for the next turn of the loop, and the socket is not read meanwhile.
 
 A connection that ends, whoever began with that, has a bound of time for what is unsent and for the peer's answer.
+
+Of asyncio's own transports nothing waits for a collection when their connection is lost (`parted`).
 """
 
 from __future__ import annotations
@@ -19,7 +21,12 @@ import ssl
 from collections.abc import Callable
 from typing import Any, cast
 
-from penstock.server.sockets.parting import parted
+
+def parted(transport: asyncio.BaseTransport) -> None:
+    """Its connection is lost: asyncio's has one of its own methods among its attributes, a cycle of garbage."""
+    if "_read_ready_cb" in vars(transport):
+        vars(transport)["_read_ready_cb"] = None
+
 
 READ_MOST = 256 << 10
 """Bytes of one read of a socket."""

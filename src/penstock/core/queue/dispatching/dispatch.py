@@ -1,7 +1,7 @@
 """Ready messages to consumers: who gets which, in what order, and who the next when several could take it.
 
 The definition: again and again, the oldest ready message that some consumer with room wants goes to one of those that
-want it, of the highest consumer priority (whoever let a lease end is behind all others: `roster`, `precedence`), picked
+want it, of the highest consumer priority (whoever let a lease end is behind all others: `roster`), picked
 by the fairness model.  Without filters a whole slice is dealt at once; with filters `matched` looks at those that
 match.  Where consumers share credit it goes message by message.
 
@@ -29,8 +29,7 @@ from penstock.core.effects import Sink
 from penstock.core.queue.dispatching.browsing import browse_all
 from penstock.core.queue.dispatching.consumers import Consumer
 from penstock.core.queue.dispatching.granting import grant, grant_all, grant_each, is_fresh, one_each
-from penstock.core.queue.dispatching.matched import dispatch_matched
-from penstock.core.queue.dispatching.precedence import to_look
+from penstock.core.queue.dispatching.matched import dispatch_matched, to_look
 from penstock.core.queue.order.runs import END, Key, Run, packed, view
 from penstock.core.queue.whole import DISPATCH
 from penstock.records.chunks import Now, as_chunk
