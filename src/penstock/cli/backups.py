@@ -14,7 +14,7 @@ import typer
 from penstock.cli.output import DEFAULT_URL, Json, Url, asked, bar, counted, note, root, write, write_json, write_table
 from penstock.cli.queues import Yes, confirmed
 from penstock.errors import DataFolderInUse, InvalidArgument, PreconditionFailed
-from penstock.units import format_size
+from penstock.units import format_size, parse_duration
 
 
 @root.command()
@@ -53,7 +53,7 @@ def backup(
 
 
 def _backed_up_here(data: str, target: Path, copy: bool) -> dict[str, Any]:
-    from penstock.history.folders import archive_place, open_folder
+    from penstock.history import archive_place, open_folder
     from penstock.history.view import stand_alone
     from penstock.server.bulk.backup import run
     from penstock.server.bulk.requests import Request
@@ -226,7 +226,7 @@ def _archived_by_server(url: str, dry_run: bool) -> dict[str, Any]:
 
 
 def _archived_here(data: str, folder: str | None, compression: str, topics: int, dry_run: bool) -> dict[str, Any]:
-    from penstock.history.folders import ARCHIVE_FOLDER, open_folder
+    from penstock.history import ARCHIVE_FOLDER, open_folder
     from penstock.log.archive import archive_disk
     from penstock.log.archive.file_writer import Form
     from penstock.log.archive.repairing import has_files
@@ -258,8 +258,6 @@ def _prune(
     age: str, data: str | None, folder: str | None, url: str, *, dry_run: bool, yes: bool, json: bool
 ) -> None:  # fmt: skip
     """Remove archived days that are older."""
-    from penstock.units import parse_duration
-
     try:
         micros = parse_duration(age)
     except ValueError as error:
@@ -290,7 +288,7 @@ def _pruned(micros: int, data: str | None, folder: str | None, url: str, *, dry_
         with connect(url, timeout=None) as client:
             told = client.action("log_archive_prune", with_vhost=False, age=micros / 1e6, dry_run=dry_run)
             return cast("dict[str, Any] | None", told["pruned"])
-    from penstock.history.folders import archive_place, open_folder
+    from penstock.history import archive_place, open_folder
     from penstock.log.archive import archive_disk
     from penstock.server.base.clock import SystemClock
     from penstock.server.upkeep.offline import prune as run
@@ -303,7 +301,7 @@ def _pruned(micros: int, data: str | None, folder: str | None, url: str, *, dry_
 
 
 def _repair(data: str | None, folder: str | None, before: list[int], *, dry_run: bool, json: bool) -> None:
-    from penstock.history.folders import ARCHIVE_FOLDER, open_folder
+    from penstock.history import ARCHIVE_FOLDER, open_folder
     from penstock.log.archive import archive_disk
     from penstock.log.archive.repairing import paths_of
     from penstock.server.base.clock import SystemClock

@@ -22,7 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from penstock.cli.driver_jobs import Door, door_of
+from penstock.cli.driver_jobs import Door, address_here, door_of, login, orphans
 from penstock.cli.output import counted
 from penstock.errors import PenstockError, SettingsError
 from penstock.expr import TopicPattern
@@ -309,8 +309,6 @@ def available_memory() -> int | None:
 
 def streams(settings: Settings, door: Door) -> Finding:
     """What the server that runs keeps for pipelines that are no more."""
-    from penstock.cli.driver_jobs import orphans
-
     try:
         found = _asked(settings, door, "streams")
     except PenstockError as error:
@@ -346,7 +344,6 @@ def _asked(settings: Settings, door: Door, action: str) -> Any:
 
 def _told(settings: Settings, door: Door, action: str) -> dict[str, Any]:
     """What the server that runs answers."""
-    from penstock.cli.driver_jobs import address_here, login
     from penstock.spark.remote import Remote, Where
 
     user, password = login(settings)

@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -41,8 +42,8 @@ from penstock.errors import (
     Unavailable,
 )
 from penstock.log.disk import OsDisk
-from penstock.replication.register import decode
-from penstock.server.cluster.registers import MANUAL, register_at, rival_of
+from penstock.replication.register import TERM_LSNS, ClusterState, Member, decode
+from penstock.server.cluster.registers import MANUAL, changed, register_at, rival_of, state_of, told_to_lead
 from penstock.server.cluster.speech import Tls, ask
 from penstock.version import __version__
 
@@ -52,6 +53,52 @@ if TYPE_CHECKING:
     from penstock.config.settings import Settings
     from penstock.replication.register import ClusterState
     from penstock.server.cluster.registers import Register
+
+
+def found(settings: Settings) -> ClusterState:
+    """The first value of a register: a cluster of one member, of a data folder that may hold a log already.
+
+    PreconditionFailed when the register, or the folder, is of a cluster already; else as `Log.open`.
+    """
+    from penstock.log.log import Log
+    from penstock.log.writer import LogSettings
+    from penstock.records.kinds import FORMAT
+    from penstock.replication.terms import first_base
+    from penstock.server.app import make_folder
+    from penstock.server.base.clock import SystemClock
+    from penstock.server.cluster import folder
+    from penstock.server.cluster.leading import new_id
+
+    if settings.cluster is None:
+        raise SettingsError("the settings have no [cluster]")
+    make_folder(settings.server.data)
+    register = register_at(settings.cluster.registry, settings.server.data, settings.cluster.lease)
+    if register.read().version:
+        raise PreconditionFailed(f"the register {settings.cluster.registry} is of a cluster already")
+    disk = OsDisk(settings.server.data)
+    log = Log.open(disk, SystemClock(), LogSettings())
+    try:
+        known = folder.read(disk)
+        if known is not None and known.cluster:
+            raise PreconditionFailed(f"the folder {settings.server.data} is of cluster {known.cluster} already")
+        origin, ceiling = log.origin, log.recovery.next_lsn + TERM_LSNS
+    finally:
+        log.close(clean=False)
+    known = folder.opened(disk)
+    address = settings.cluster.advertise or str(settings.cluster.listen)
+    state = ClusterState(
+        new_id(), origin, ceiling=ceiling, in_sync=frozenset({known.member}), to=known.member,
+        members={known.member: Member(settings.server.name, address, FORMAT, known.starts)},
+    )  # fmt: skip
+    if settings.cluster.registry == MANUAL:
+        [(key, member)] = state.members.items()
+        state = replace(state, base=first_base(ceiling - TERM_LSNS), numbers=1, members={key: member.numbered(1)})
+    folder.write(disk, known._replace(cluster=state.cluster))
+    outcome = register.swap(0, state.encode())
+    if not isinstance(outcome, int):
+        raise Unavailable(f"the register {settings.cluster.registry} did not take the cluster ({outcome})")
+    return state
+
 
 READS = 5
 SLOW_S = 0.25
@@ -151,8 +198,6 @@ Maybe = Annotated[str | None, typer.Argument(metavar="MEMBER", help="Its name or
 
 def _register(config: str | None) -> tuple[Register, str]:
     """The register, and the data folder of the member with these settings."""
-    from penstock.server.cluster.registers import register_at
-
     settings = read_settings(config, {})
     if settings.cluster is None:
         raise SettingsError("the settings have no [cluster]")
@@ -168,8 +213,6 @@ def init(config: ConfigFile = None, json: Json = False) -> None:
 
     Example: penstock cluster init penstock.toml
     """
-    from penstock.server.cluster.founding import found
-
     state = found(read_settings(config, {}))
     [member] = state.members
     tell({"cluster": state.cluster, "origin": state.origin, "member": member}, f"cluster {state.cluster}", json)
@@ -183,9 +226,6 @@ def status(config: ConfigFile = None, json: Json = False) -> None:
 
     Example: penstock cluster status penstock.toml
     """
-    from penstock.log.disk import OsDisk
-    from penstock.server.cluster.registers import rival_of, state_of
-
     register, data = _register(config)
     _, state = state_of(register)
     rival = rival_of(OsDisk(data), state) if state.manual else None
@@ -264,8 +304,6 @@ def promote(
 
     Example: penstock cluster promote penstock-2 penstock.toml
     """
-    from penstock.server.cluster.registers import changed, told_to_lead
-
     register, data = _register(config)
     after = changed(register, lambda state: told_to_lead(data, state, member, lose))
     tell({"to": after.to, "in_sync": sorted(after.in_sync)}, f"{member} takes over as soon as it sees it", json)
@@ -282,7 +320,6 @@ def lost(config: ConfigFile = None, json: Json = False) -> None:
     """
     from pathlib import Path
 
-    from penstock.log.disk import OsDisk
     from penstock.log.mending import cut_files
 
     data = Path(read_settings(config, {}).server.data)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from penstock.cli.backups import ArchiveFolder, archive
+from penstock.cli.backups import ArchiveFolder, archive, archived
 from penstock.cli.output import (
     DEFAULT_URL,
     Json,
@@ -58,7 +58,6 @@ def ls(data: DataFolder = None, archive: ArchiveFolder = None, url: OfServer = N
 
     Example: penstock log ls --data ./data
     """
-    from penstock.cli.backups import archived
     from penstock.cli.logfiles import listing
     from penstock.log.catalog import SegmentInfo
 
@@ -176,7 +175,7 @@ def verify(data: DataFolder = None, archive: ArchiveFolder = None, url: OfServer
 
 
 def _verified(data: str, archive: str | None) -> dict[str, Any]:
-    from penstock.history.folders import archive_place, open_folder
+    from penstock.history import archive_place, open_folder
     from penstock.log.verify import verify as verify_log
 
     report = verify_log(open_folder(data))
@@ -387,7 +386,7 @@ def audit(
 
 
 def _audited_by_spark(data: str, archive: str | None, master: str) -> dict[str, Any]:
-    from penstock.history.folders import archive_place, open_folder
+    from penstock.history import archive_place, open_folder
     from penstock.spark import session
     from penstock.spark.audits import audit as run
 
@@ -412,7 +411,7 @@ def _told(report: Report) -> dict[str, Any]:
 
 
 def _audit_members(folders: list[str], members: bool, json: bool) -> None:
-    from penstock.history.folders import open_folder
+    from penstock.history import open_folder
     from penstock.log.copies import compare
 
     if not members:

@@ -23,7 +23,7 @@ import pyarrow.compute
 from penstock.cli.exportfiles import writer_for
 from penstock.cli.output import Progress, bar
 from penstock.errors import DataFolderInUse, InvalidArgument
-from penstock.history.folders import archive_place, open_folder
+from penstock.history import archive_place, open_folder
 from penstock.history.view import stand_alone
 from penstock.log.catalog import Catalog, SegmentInfo
 from penstock.log.disk import OsDisk

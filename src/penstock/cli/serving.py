@@ -253,12 +253,8 @@ def check_ready_file(name: str | None) -> None:
         return
     folder = os.path.dirname(name) or "."
     if not os.path.isdir(folder):
-        from penstock.errors import SettingsError
-
         raise SettingsError(f"option --ready-file: {folder} is no folder")
     if os.path.isdir(name) or not os.access(folder, os.W_OK):
-        from penstock.errors import SettingsError
-
         raise SettingsError(f"option --ready-file: {name} cannot be written")
 
 
@@ -339,7 +335,6 @@ def convert(
     from penstock.config.foreign import is_foreign, read_bytes, read_foreign
     from penstock.config.foreign.converted import to_toml
     from penstock.config.load import judged
-    from penstock.errors import SettingsError
 
     data = read_bytes(Path(file), file)
     if not is_foreign(data):

@@ -17,7 +17,7 @@ from itertools import repeat
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from penstock.errors import InvalidArgument
-from penstock.expr.batches import Table
+from penstock.expr.batches import Table, View, batch_of, scalars, settled
 from penstock.expr.bodies import body_type
 from penstock.expr.check import Checked, check
 from penstock.expr.compiler import Program, RunParsed, compile_parsed, compile_tree
@@ -146,8 +146,6 @@ class _Compiled(Generic[Answer]):
         return time.time() if now is None else now / 1_000_000
 
     def _view(self, batch: Batch, origin: int | None, now: int | None, context: Context | None) -> View:
-        from penstock.expr.batches import View
-
         return View(batch, origin, self._seconds(now), context, body_type(self.message_type))
 
 
@@ -222,7 +220,6 @@ class Value(_Compiled[Scalar]):
         The array is of the one type that all values have: bool, int64, uint64, double, string (binary when some text
         is no UTF-8) or null; a dense union of these when they have several.  Errors as in `Filter.on_batch`.
         """
-        from penstock.expr.batches import settled
         from penstock.expr.columnar import Columnar
 
         if self._columnar is None:
@@ -306,7 +303,5 @@ def evaluate(
         return chosen.values(
             bodies, properties, topics, lsns=lsns, times=times, origin=origin, now=now, context=context
         )
-    from penstock.expr.batches import batch_of, scalars
-
     batch = batch_of(bodies, properties, topics, lsns, times)
     return scalars(chosen.on_batch(batch, origin=origin, now=now, context=context))

@@ -53,7 +53,8 @@ if TYPE_CHECKING:
     from penstock.server.asking.judging import Ask
     from penstock.server.base.clock import Dues
     from penstock.server.base.faults import Asker
-    from penstock.server.base.runtime import Copies, Off, Soon
+    from penstock.server.base.rounds import Soon
+    from penstock.server.base.runtime import Copies, Off
     from penstock.server.upkeep.archive import Archiving
     from penstock.server.upkeep.keeper import Keeper
 

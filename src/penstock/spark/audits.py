@@ -42,7 +42,7 @@ from penstock.core.state.durable import DurableState
 from penstock.core.state.fold import Fold
 from penstock.core.state.lsns import flat
 from penstock.errors import InvalidArgument
-from penstock.history.folders import archive_place, open_folder
+from penstock.history import archive_place, open_folder
 from penstock.history.view import Folder, Listing, View, base_of, stand_alone
 from penstock.log.archive import Shown, archive_disk
 from penstock.log.archive.manifest import Part as Archived

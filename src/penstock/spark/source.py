@@ -15,7 +15,7 @@ from pyspark.sql.datasource import DataSource
 from penstock.errors import InvalidArgument, NotFound
 from penstock.spark.executor import spare_modules
 from penstock.spark.options import LOG, PATTERN_LETTERS, QUEUE, TOPIC, VIEW, ReadOptions, read_options, refuse_idle
-from penstock.spark.remote import BATCH_PATIENCE_S
+from penstock.spark.remote import BATCH_PATIENCE_S, remote
 from penstock.spark.sink import write_options
 
 if TYPE_CHECKING:
@@ -130,8 +130,6 @@ class DefaultSource(PenstockSource):
 
 def has_messages(options: ReadOptions) -> bool:
     """Whether what option `view` names has messages for its rows, as a topic has.  NotFound when it is not there."""
-    from penstock.spark.remote import remote
-
     server = remote(options.where)
     try:
         told = server.act("topic", topic=options.view, exchange=options.exchange or None, vhost=server.vhost)
@@ -142,8 +140,6 @@ def has_messages(options: ReadOptions) -> bool:
 
 def _topic_of(options: ReadOptions) -> tuple[str, str] | None:
     """The topic that is read, and its exchange; of a queue the one that it shows.  None: it is many."""
-    from penstock.spark.remote import remote
-
     topic, exchange = options.view or options.topic, options.exchange
     if options.queue is not None:
         server = remote(options.where)
@@ -160,8 +156,6 @@ def registered(options: ReadOptions) -> str | None:
 
     None where none is declared and none was asked for; NotFound where `schema = registered` asked for one.
     """
-    from penstock.spark.remote import remote
-
     server, found = remote(options.where), _topic_of(options)
     why = f"{options.what} shows many topics"
     if found is not None:
@@ -194,8 +188,6 @@ def _version(topic: str, schemas: Mapping[str, str], number: int) -> str:
 
 def kept(options: ReadOptions, ddl: str) -> str:
     """What was found in messages, as the topic's schema from now on; the one that it has got meanwhile stays."""
-    from penstock.spark.remote import remote
-
     server, found = remote(options.where), _topic_of(options)
     if found is None:
         raise InvalidArgument(f"option keepSchema: {options.what} shows many topics, and a schema is one topic's")
@@ -213,7 +205,6 @@ def examined(options: ReadOptions) -> str:
     from penstock.spark.reading.bodies import type_of
     from penstock.spark.reading.inference import NO_MESSAGE, infer
     from penstock.spark.record_batches import values
-    from penstock.spark.remote import remote
 
     server = remote(options.where)
     kind = type_of(server, options)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from penstock.config.settings import Settings
     from penstock.log.simdisk import SimDisk
     from penstock.records.entries import Entry, Rows
-    from penstock.server.base.runtime import Soon
+    from penstock.server.base.rounds import Soon
 
 
 BOOTED_US = 1_000_000_000

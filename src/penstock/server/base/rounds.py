@@ -33,8 +33,9 @@ from penstock.records.dataclass import dataclass
 if TYPE_CHECKING:
     from penstock.log.log import Log
     from penstock.ports import Clock
-    from penstock.server.base.runtime import Soon
 
+Soon = Callable[[Callable[[], None]], object]
+"""Has something run soon, on the loop."""
 
 BOUNDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 """Upper ends of the buckets, in seconds; one more bucket has no end."""

@@ -21,7 +21,7 @@ from penstock.memory.loader import Loader
 from penstock.records.chunks import LSN_LIMIT, Chunk, Now, as_chunk
 from penstock.records.entries import Rows
 from penstock.server.base.faults import Faults, asker_behind
-from penstock.server.base.rounds import Turns
+from penstock.server.base.rounds import Soon, Turns
 
 if TYPE_CHECKING:
     from penstock.core.broker import Core
@@ -33,9 +33,6 @@ if TYPE_CHECKING:
     from penstock.records.event_actions import DowngradeStep, UpgradeStep
 
 T = TypeVar("T")
-
-Soon = Callable[[Callable[[], None]], object]
-"""Has something run soon, on the loop."""
 
 Lowest = Callable[[], "int | None"]
 """The lowest LSN that somebody may still need; None: he needs nothing."""
