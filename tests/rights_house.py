@@ -19,7 +19,7 @@ import orjson
 import pyarrow as pa
 from pyarrow import flight
 
-from penstock.records.credentials import SHA256
+from penstock.records.password_hashes import SHA256
 from penstock.records.queue_settings import QueueSettings
 from penstock.server.app import App
 from penstock.server.people.accounts import Account, Kept, Permission, hash_password

@@ -26,8 +26,8 @@ from typing import Any, cast
 from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlsplit, urlunsplit
 
 from penstock.errors import InvalidArgument
-from penstock.records.credentials import login_of
 from penstock.records.dataclass import dataclass
+from penstock.records.tokens import login_of
 
 
 class UnverifiedServer(UserWarning):

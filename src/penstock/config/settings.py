@@ -50,8 +50,8 @@ from penstock.config.vhost_sections import (
     ViewSection,
 )
 from penstock.errors import InvalidArgument
-from penstock.records.credentials import IN_SETTINGS, check_hash
 from penstock.records.event_actions import Action
+from penstock.records.password_hashes import IN_SETTINGS, check_hash
 from penstock.records.rights import Tag
 
 FOREVER = "forever"

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 
 from penstock.errors import AccessRefused, InvalidArgument, NotFound, PreconditionFailed
 from penstock.operations.operation import RABBITMQ, Answer, Operation, Path
-from penstock.records.credentials import ARGON2ID, SHA256, check_hash, written
+from penstock.records.password_hashes import ARGON2ID, SHA256, check_hash
 from penstock.records.rights import ADMINISTERS, ADMINISTRATOR, LOGIN, without_right
+from penstock.records.tokens import written
 from penstock.server.people.access import open_vhost
 from penstock.server.people.accounts import Account, Kept, Permission, Token, TopicPermission, hash_password, keep
 from penstock.server.people.tokens import ALL, LASTS_MOST_S, bound_to, digest, make_room, new_secret, tags_within

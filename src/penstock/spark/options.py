@@ -15,10 +15,10 @@ from typing import Any
 
 from penstock.client.urls import with_trust
 from penstock.errors import ExpressionError, InvalidArgument
-from penstock.records.credentials import login_of
 from penstock.records.dataclass import dataclass
 from penstock.records.ddl import parse_ddl
 from penstock.records.message_types import FIELDLESS, MESSAGE_TYPES, SCHEMA_TYPES, MessageType, wrong_type
+from penstock.records.tokens import login_of
 from penstock.spark.remote import DEFAULT_PATIENCE_S, Where
 from penstock.units import parse_duration, parse_size
 from penstock.wire.flight.bookmarks import Point, parse_span

@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from penstock.client import connect
 from penstock.errors import NotFound, PenstockError
-from penstock.records.credentials import login_of
+from penstock.records.tokens import login_of
 from penstock.spark.remote import Where
 from penstock.units import span
 

@@ -16,7 +16,7 @@ import pytest
 
 from choices import EFFORT, SEED
 from penstock.errors import InvalidArgument
-from penstock.records.credentials import Slow
+from penstock.records.password_hashes import Slow
 from penstock.records.properties import EMPTY, Properties, encode
 from penstock.server.doors.line import HEAD, VERSION, Ended, Kind, with_head
 from penstock.server.http.calls import PIECE, Call, CallLine, call_of, wanted_of

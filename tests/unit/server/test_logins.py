@@ -10,7 +10,7 @@ import pytest
 
 from penstock.config.settings import GUEST, User
 from penstock.log.simdisk import SimDisk
-from penstock.records.credentials import ARGON2ID, SHA256, Slow
+from penstock.records.password_hashes import ARGON2ID, SHA256, Slow
 from penstock.server.people.accounts import Account, Accounts, Kept, hash_password, keep
 from penstock.server.people.logins import GOOD, GUESSES, KEYS_MOST, WAITING_MOST, WRONG, Logins, Throttle
 from penstock.server.people.users import Users

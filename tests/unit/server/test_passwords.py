@@ -8,7 +8,7 @@ import hashlib
 import pytest
 
 from penstock.errors import InvalidArgument
-from penstock.records.credentials import ALGORITHMS, ARGON2ID, IN_SETTINGS, MD5, SHA256, SHA512, check_hash
+from penstock.records.password_hashes import ALGORITHMS, ARGON2ID, IN_SETTINGS, MD5, SHA256, SHA512, check_hash
 from penstock.server.people.accounts import Kept, hash_password, keep
 
 PHC = "$argon2id$v=19$m=19456,t=2,p=1$HHg8tAKW6RB80mNygGpgtw$DmPm1lHbhieMAcLnOG0T3YqDLtBEeUCXZAb5Z/QcHvA"

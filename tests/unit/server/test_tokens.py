@@ -15,9 +15,9 @@ from penstock.config.vhost_sections import EntitlementSection
 from penstock.errors import AccessRefused, NotFound, PenstockError, PreconditionFailed
 from penstock.log.simdisk import SimDisk
 from penstock.operations import people
-from penstock.records.credentials import login_of
 from penstock.records.queue_settings import QueueSettings
 from penstock.records.rights import DRIVER
+from penstock.records.tokens import login_of
 from penstock.server.people.access import Who
 from penstock.server.people.accounts import Account, Accounts, Kept, Permission, hash_password
 from penstock.server.people.logins import GOOD, Logins

@@ -15,7 +15,7 @@ from http_lab import Http
 from penstock.config.foreign import read_foreign
 from penstock.config.foreign.converted import Verdict
 from penstock.operations.vhosts import DELETE_POLICY
-from penstock.records.credentials import SHA256
+from penstock.records.password_hashes import SHA256
 from penstock.server.http.definitions import Definitions, Sections, Taking, Undo
 from penstock.server.people.access import NOBODY
 from penstock.server.people.accounts import Account, Accounts, Kept

@@ -15,7 +15,7 @@ import penstock.server.watch as watch
 import penstock.wire.http.events as streams
 from event_stream import Event, EventReader
 from http_lab import Http
-from penstock.records.credentials import login_of
+from penstock.records.tokens import login_of
 from penstock.server.notices import AT_RABBITMQ, TEXT_MOST, Feed
 from penstock.server.people.access import Terms
 from penstock.testing.broker_life import Doors

@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeVar, cast, get_args
 
 from penstock.config.foreign.converted import Book, Place, Table, Verdict
 from penstock.config.queue_values import argument_name
-from penstock.records.credentials import IN_SETTINGS, SHA256
+from penstock.records.password_hashes import IN_SETTINGS, SHA256
 from penstock.records.rights import Tag
 
 ALL = ".*"

@@ -30,7 +30,7 @@ from penstock.wire.amqp.publishes import ACK, ACK_FRAME, PUBLISH, SMALL
 
 if TYPE_CHECKING:
     from penstock.errors import MemoryShort
-    from penstock.records.credentials import Slow
+    from penstock.records.password_hashes import Slow
     from penstock.server.amqp.connection import Reception
     from penstock.server.amqp.port import Apart
     from penstock.server.counters import Counters

@@ -17,9 +17,9 @@ from penstock.server.amqp.links import SEND_MOST
 from penstock.server.amqp.way import Down
 
 if TYPE_CHECKING:
-    from penstock.records.credentials import Slow
     from penstock.records.entries import Topic
     from penstock.records.field_tables import FieldValue
+    from penstock.records.password_hashes import Slow
     from penstock.records.remembered import Remembered
     from penstock.server.amqp.connection import Connection
     from penstock.server.base.faults import Asker

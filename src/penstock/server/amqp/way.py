@@ -25,7 +25,7 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from penstock.errors import ProtocolError
-from penstock.records.credentials import Slow
+from penstock.records.password_hashes import Slow
 from penstock.server.doors.line import Broken
 from penstock.wire.amqp.methods import METHODS, Method
 

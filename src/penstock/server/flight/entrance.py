@@ -26,7 +26,7 @@ import orjson
 import pyarrow as pa
 
 from penstock.errors import AccessRefused, Unavailable
-from penstock.records.credentials import PREFIX
+from penstock.records.tokens import PREFIX
 from penstock.server.base.loading import of_a_door
 from penstock.server.doors.door_process import DoorProcess, Spawned, strangers_of
 from penstock.server.doors.line import (

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from pyarrow import flight
 
 from penstock.errors import AccessRefused, PenstockError, Unavailable
-from penstock.records.credentials import login_of
+from penstock.records.tokens import login_of
 from penstock.server.doors.line import AHEAD, Broken, Ended, Frame, Kind, Told, failure_of, with_head
 from penstock.server.flight.senders import Holder, Living
 from penstock.wire.flight.failures import encode_error, status_of

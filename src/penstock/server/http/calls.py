@@ -29,7 +29,7 @@ from typing import Any, NamedTuple, cast
 import orjson
 
 from penstock.errors import InvalidArgument, ProtocolError, Unavailable
-from penstock.records.credentials import Slow
+from penstock.records.password_hashes import Slow
 from penstock.records.properties import peeked
 from penstock.server.doors.line import (
     HEAD,

@@ -22,7 +22,7 @@ from penstock.core.topology.topology import DEFAULT, PREDECLARED
 from penstock.errors import AccessRefused, InvalidArgument, PenstockError
 from penstock.operations import people, queues, topology, vhosts
 from penstock.operations.vhosts import DELETE_POLICY, LIMIT_MOST, SET_POLICY, policy_of
-from penstock.records.credentials import SHA256, check_hash
+from penstock.records.password_hashes import SHA256, check_hash
 from penstock.records.rights import ADMINISTERS, RULES, without_right
 from penstock.server.http.administration import (
     OPERATOR,

@@ -38,7 +38,7 @@ from penstock.wire.http.bodies import Reading, read_as
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Scope
 
-    from penstock.records.credentials import Slow
+    from penstock.records.password_hashes import Slow
     from penstock.server.doors.door_process import Spawned
     from penstock.server.sockets.strangers import Terms
 

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import orjson
 
-from penstock.records.credentials import login_of
+from penstock.records.tokens import login_of
 
 Scope: TypeAlias = "dict[str, Any]"
 Send: TypeAlias = "Callable[[dict[str, Any]], Awaitable[None]]"

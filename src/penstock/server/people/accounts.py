@@ -28,8 +28,8 @@ import orjson
 
 from penstock.errors import InvalidArgument, SettingsError, Unavailable
 from penstock.ports import Disk, read_whole, replace_whole
-from penstock.records.credentials import ARGON2ID, FAST, SALT, SHA256
 from penstock.records.dataclass import dataclass
+from penstock.records.password_hashes import ARGON2ID, FAST, SALT, SHA256
 
 if TYPE_CHECKING:
     from penstock.config.settings import Settings

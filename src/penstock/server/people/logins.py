@@ -26,7 +26,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import NamedTuple
 
 from penstock.errors import PenstockError
-from penstock.records.credentials import ARGON2ID, Slow, parted
+from penstock.records.password_hashes import ARGON2ID, Slow, parted
 from penstock.server.people.access import Who
 from penstock.server.people.accounts import Account, Accounts, Kept, keep
 from penstock.server.people.users import Users

@@ -33,10 +33,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.core.topology.topology import routing_type
 from penstock.errors import InvalidArgument, SettingsError, shown
-from penstock.records.credentials import IN_SETTINGS, PREFIX
+from penstock.records.password_hashes import IN_SETTINGS
 from penstock.records.regular_expressions import PatternError, compile_pattern, to_bytes
 from penstock.records.remembered import Remembered
 from penstock.records.rights import DRIVER, TAGS
+from penstock.records.tokens import PREFIX
 from penstock.server.people.access import Who
 from penstock.server.people.accounts import Account, Accounts, Kept, Permission, Token, TopicPermission
 from penstock.server.people.entitlements import Entitlements, Need, Rights, refused

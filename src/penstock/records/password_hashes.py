@@ -1,12 +1,9 @@
-"""How hashes of passwords are written, and which are taken; how tokens are, which are passwords for a while.
+"""How hashes of passwords are written, and which are taken.
 
 penstock_password_hashing_argon2id    $argon2id$v=19$m=19456,t=2,p=1$SALT$DIGEST    (PHC string format; RFC 9106)
 rabbit_password_hashing_sha256        base64 of four random bytes and the digest of them and the password
 rabbit_password_hashing_sha512        the same
 rabbit_password_hashing_md5           the same, in settings files that came from an old RabbitMQ
-
-penstock_ID.SECRET    a token as its holder has it, one word
-token/ID, SECRET      the same as user and password, which is what doors are told
 """
 
 from __future__ import annotations
@@ -100,20 +97,3 @@ def _check_phc(text: str) -> None:
     least = 8 * int(found["p"])
     if int(found["m"]) < least:
         raise InvalidArgument(f"password_hash has m={found['m']}, at least {least} is needed with p={found['p']}")
-
-
-PREFIX = "token/"
-"""What the user's name of a login by token begins with."""
-
-_TOKEN = re.compile(r"penstock_([A-Za-z0-9]{12})\.([A-Za-z0-9_-]{43})")
-
-
-def written(token: str, secret: str) -> str:
-    """What its holder is given.  token: its id."""
-    return f"penstock_{token}.{secret}"
-
-
-def login_of(text: str) -> tuple[str, str] | None:
-    """User and password that a token stands for; None: it is none."""
-    match = _TOKEN.fullmatch(text.strip())
-    return None if match is None else (PREFIX + match[1], match[2])
