@@ -20,8 +20,7 @@ from bisect import bisect_right
 from collections.abc import Collection, Sequence
 
 from penstock.core.effects import Purpose, Scan, Sink, Token
-from penstock.core.queue.dispatching.consumers import Consumer, TargetList
-from penstock.core.queue.dispatching.foreseen import Foreseen
+from penstock.core.queue.dispatching.consumers import Consumer, Foreseen, TargetList
 from penstock.core.queue.dispatching.recalled import Piece, Recalled
 from penstock.core.queue.order.main_order import Main
 from penstock.core.queue.order.returned import Returned
