@@ -229,6 +229,7 @@ class Election:
         """Of a leader whose doors are closed and whose last record `to` has acked: let it take over at once."""
         if self.role is Role.LEADING:
             self._to = to
+            self._leads().hands_over(to)
             self._look(now)
 
     def next_deadline(self) -> int | None:
@@ -336,7 +337,7 @@ class Election:
     def _renew(self, state: ClusterState, now: int, due: bool) -> None:
         """Ask for a leader's next swap, when there is one to make."""
         wanted = state.raised(self._next_lsn).counting(self._leads().wanted(now))
-        if self._to is not None:
+        if self._to in wanted.in_sync:  # nobody else could lead, and all would wait for a lease
             wanted = wanted.handing_to(self._to)
         if wanted != state or due:
             self._leads().asked(wanted.in_sync)

@@ -77,6 +77,7 @@ class InSync:
         self._times, self._local, self._waits = times, local, waits
         self._first = first if waits else 0
         self._declined = set[str]()  # who has said that it is no candidate
+        self._next: str | None = None  # who is to take over: nothing is written any more that would wait for it
         self._fewest = self.agreed  # of whom we know that they are in sync, whatever a lost swap did
         self._counted = dict.fromkeys(self.agreed - {me}, 0)  # member -> LSN that it acked in this term
         self._heard = dict.fromkeys(self._counted, now)  # member -> when it last acked all that was there then
@@ -155,6 +156,10 @@ class InSync:
             self._declined.add(member)
         self.gone(member)
 
+    def hands_over(self, to: str) -> None:
+        """The log is closed and this follower has all of it: however silent it is, it stays who may lead next."""
+        self._next = to
+
     def waited_for(self, now: int) -> frozenset[str]:
         """Who counts and has been silent for so long that it would be dropped if nobody had to say so."""
         return frozenset(one for one, heard in self._heard.items() if now - heard > self._times.ack_timeout)
@@ -166,6 +171,8 @@ class InSync:
         silent = self.waited_for(now)
         if self._waits:
             silent = frozenset(one for one in silent if one in self._declined or one not in self.agreed)
+        if self._next not in self._declined:
+            silent -= {self._next}
         level = {one for one in self._adding if one not in silent and self._has_all(one)}
         if self.held < self._first:
             level = set[str]()

@@ -266,6 +266,36 @@ def test_a_hand_over_names_the_next() -> None:
     assert swap(a.steps(1)).to == "b"
 
 
+def test_a_hand_over_drops_nobody_whom_it_names() -> None:
+    """It has all of the log, and nothing that comes would wait for it: what a busy machine keeps it from saying is
+    nothing.  One that was dropped could not lead, and nobody would before a lease is over.
+    """
+    a = leading()
+    late = a.times.ack_timeout + 1
+    assert a.in_sync is not None
+    a.in_sync.acked("c", 1, 1, late, level=True)
+    a.hand_over("b", late)
+    named = swap(a.steps(late))
+    assert (named.to, named.in_sync) == ("b", {"a", "b", "c"})
+    a.swapped(100, late)
+    a.in_sync.gone("b")
+    a.progress(2, late + a.times.renew)
+    again = swap(a.steps(late + a.times.renew))
+    assert (again.to, again.in_sync) == ("b", {"a", "b", "c"})
+
+
+def test_nobody_is_named_who_may_not_lead() -> None:
+    """It was dropped before, or says that its disk has failed."""
+    a = leading()
+    assert a.in_sync is not None
+    a.in_sync.declines("b")
+    a.hand_over("b", 1)
+    told = swap(a.steps(1))
+    assert (told.to, told.in_sync) == (None, {"a", "c"})
+    a.swapped(100, 1)
+    assert a.steps(1) == []
+
+
 def test_a_hand_over_waits_for_the_beat_that_is_under_way() -> None:
     a = leading()
     beat = swap(a.steps(a.times.renew))
