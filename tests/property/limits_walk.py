@@ -194,15 +194,6 @@ class LimitedMachine(WholeMachine):
     def same_bytes(self) -> None:
         """Its queue is weighed by the numbers of messages: `check` recounts it."""
 
-    def change_limits(self, **limits: Any) -> None:
-        """An administrator changes them."""
-        self.before()
-        settings = replace(self.queue.settings, **limits)
-        self.model.settings = settings
-        self.queue.alter(self.now, settings, self.sink)
-        self.model.dispatch(self.clock)
-        self.after()
-
 
 class LimitedWalk(Walk):
     """One walk on a queue with limits."""
@@ -226,8 +217,6 @@ class LimitedWalk(Walk):
 
     def seldom(self) -> None:
         if self.dice.random() < 0.3:
-            machine = self.machine
-            assert isinstance(machine, LimitedMachine)
-            machine.change_limits(**self.limits())
+            self.machine.change(**self.limits())
         else:
             super().seldom()

@@ -119,6 +119,7 @@ class Walk:
         ]  # fmt: skip
         self.counts: Counter[str] = Counter()
         self.moving = Random(-1 - seed) if mix is None else None  # dice of its own: older walks stay what they were
+        self.leasing = Random(f"leases {seed}") if mix is None else None
 
     def settings(self, settings: QueueSettings) -> QueueSettings:
         """Of its queue, out of any settings."""
@@ -127,6 +128,8 @@ class Walk:
     def run(self) -> int:
         """All its commands; how many they were."""
         machine = self.machine
+        if self.leasing is not None and self.leasing.random() < 0.4:
+            self.lease(self.leasing)
         try:
             for step in range(1, STEPS + 1):
                 command = self.dice.choice(self.commands)
@@ -134,6 +137,8 @@ class Walk:
                 command()
                 if self.moving is not None and self.moving.random() < 0.12:
                     self.move(self.moving)
+                if self.leasing is not None and self.leasing.random() < 0.02:
+                    self.lease(self.leasing)
                 if step % COMPARED == 0:
                     machine.same_state()
                     machine.the_fold_says_the_same()
@@ -274,6 +279,12 @@ class Walk:
             self.counts["moved"] += 1
             chosen = dice.sample(living, min(len(living), dice.choice((1, 1, 2, 7))))
             machine.both_move(set(chosen), dice.choice((None, -3, 0, 4, 4, 15)))
+
+    def lease(self, dice: Random) -> None:
+        """Another limit of what is leased at once."""
+        self.counts["lease"] += 1
+        most = dice.choice((0, 1, 3, 7)), self.machine.queue.settings.max_leased[1]
+        self.machine.change(max_leased=most)
 
     def seldom(self) -> None:
         dice, machine = self.dice, self.machine

@@ -182,10 +182,10 @@ class SharesMachine(WholeMachine):
     more: Mapping[str, Any] = {"group_key": "/group"}
 
     def start(self, settings: QueueSettings, *rest: Any) -> None:  # type: ignore[override]
-        if settings.semantics == "at-most-once":
+        if "group_key" in self.more:  # which refuses to be delivered at most once
             settings = replace(settings, semantics="at-least-once")
         super().start(settings, *rest)
-        settings = replace(self.queue.settings, semantics="at-least-once", **self.more)
+        settings = replace(self.queue.settings, **self.more)
         if self.kind != "none":
             settings = replace(settings, last_value_key=None)
         self.queue = RankedQueue(1, "/", "q", settings)
@@ -257,7 +257,8 @@ class SharesMachine(WholeMachine):
 
     def change_group_key(self, key: str | None) -> None:
         """The expression comes or goes."""
-        if self.passing is not None or key == self.queue.settings.group_key:
+        was = self.queue.settings
+        if self.passing is not None or key == was.group_key or was.semantics == "at-most-once":
             return
         self.before()
         settings = replace(self.queue.settings, group_key=key)
@@ -308,7 +309,9 @@ class SharesWalk(Walk):
             )
             return
         passive = dice.random() < 0.2
-        no_ack = passive and dice.random() < 0.3 and not machine.queue.settings.max_leased[1]
+        settings = machine.queue.settings
+        may = (passive or settings.group_key is None) and not settings.max_leased[1]  # else it is refused
+        no_ack = may and dice.random() < 0.2
         machine.subscribe(
             dice.choice((None, None, 0, 1, 3, 8, 50)), dice.choice((0, 0, 0, 1)), no_ack,
             text, passive, dice.choice((None, None, None, "a")), dice.choice(("x", "y")),

@@ -381,6 +381,15 @@ class WholeMachine(OrderedMachine, SettlingMachine):
     def alter(self, per_subscription: int, whole: int, lease: int, fenced: bool, really: bool) -> None:
         super().alter(per_subscription, whole, lease, fenced or self.passing is not None, really)
 
+    def change(self, **settings: Any) -> None:
+        """An administrator changes some that move nothing by themselves."""
+        self.before()
+        changed = replace(self.queue.settings, **settings)
+        self.model.settings = changed
+        self.queue.alter(self.now, changed, self.sink)
+        self.model.dispatch(self.clock)
+        self.after()
+
     # -- comparison
 
     def captured_now(self) -> object:

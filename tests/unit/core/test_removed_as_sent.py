@@ -1,4 +1,4 @@
-"""At most once: what is sent is gone from every part of its queue, once, and fills its consumer's backlog alone."""
+"""What is gone as it is sent: from every part of its queue, once; it fills its consumer's backlog at most."""
 
 from __future__ import annotations
 
@@ -56,3 +56,30 @@ def test_a_limit_of_leases_shortens_no_turn_of_what_is_leased_to_nobody() -> Non
     queue.check()
     told = [world.read([lsn]).bodies[0][-3:-2] for lsn in world.inbox[one]]
     assert b"".join(told) == b"aaabcaaabc"
+
+
+ONCE = {"semantics": "at-most-once", "fairness_model": "round-robin", "deliver": "durable"}
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["who waits", "who comes later"])
+@pytest.mark.parametrize("keys", [{}, {"fairness_key": "/t"}], ids=["plain", "tenants"])
+@pytest.mark.parametrize(
+    ("no_ack", "limit"), [(True, {"max_leased": (3, 0)}), (True, {"max_backlog": 3}), (False, {"max_leased": (3, 0)})]
+)
+def test_a_limit_of_leases_keeps_nothing_from_who_holds_none(
+    no_ack: bool, limit: Mapping[str, object], keys: Mapping[str, object], late: bool
+) -> None:
+    """After so many the others waited for something to happen; those of tenants went in turn, though each was alone."""
+    world = World()
+    queue = world.declare("q", **limit, **keys, **({} if no_ack else ONCE))
+    if not late:
+        one = world.subscribe(queue, no_ack=no_ack)
+    lsns = world.publish("q", *(b'{"t": %d}' % (number // 4) for number in range(10))).positions
+    if late:
+        one = world.subscribe(queue, no_ack=no_ack)
+        world.advance(0)
+    queue.check()
+    assert queue.ready == 0
+    assert sorted(world.inbox[one]) == list(lsns)
+    if not late:
+        assert world.inbox[one] == list(lsns)

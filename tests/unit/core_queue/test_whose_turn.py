@@ -96,7 +96,7 @@ def test_few_messages_for_many_go_where_they_would_if_all_were_asked(seed: int) 
                     queue.subscribe(
                         now, sink, tag=f"c{len(workers)}", holder=own.choice(holders), client="peer", shared=shared,
                         max_backlog=own.choice((1, 1, 2, 5)), priority=own.choice((0, 0, 0, 1)),
-                        no_ack="max_backlog" not in settings and own.random() < 0.1,
+                        no_ack=not {"max_backlog", "max_leased"} & settings.keys() and own.random() < 0.1,
                     )
                 )  # fmt: skip
             elif what == "publish":

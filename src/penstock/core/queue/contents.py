@@ -171,10 +171,10 @@ class Contents(QueueParts):
 
     @property
     def room(self) -> int:
-        """How many more the whole queue may have outstanding."""
+        """How many more the whole queue may have outstanding; what is removed as it is sent is leased to nobody."""
         settings = self.settings
         room = settings.max_backlog - self.outstanding if settings.max_backlog else NEVER
-        if settings.max_leased[0]:
+        if settings.max_leased[0] and settings.semantics == "at-least-once":
             room = min(room, settings.max_leased[0] - self.leased)
         return room
 

@@ -41,7 +41,7 @@ from penstock.core.effects import Sink
 from penstock.core.queue import places, whole
 from penstock.core.queue.administering import pause_due
 from penstock.core.queue.dispatching import attendance, joining
-from penstock.core.queue.dispatching.dispatch import dispatch, room_now
+from penstock.core.queue.dispatching.dispatch import dispatch, room_now, some_fill_nothing
 from penstock.core.queue.dispatching.straight import straight
 from penstock.core.queue.due import expire_due, fall_due
 from penstock.core.queue.expiry import Ints, deadlines, queue_deadline
@@ -194,6 +194,12 @@ class _Shared(Stage):
 
     def present(self, queue: Contents) -> bool:
         return queue.shares is not None
+
+    def cut(self, queue: Contents, now: Now, new: Newcomers) -> int:
+        """Of those that a turn would order as many go as they come as there is room for; then it is asked again."""
+        if queue.shares is None or queue.shares.tenants is None or not some_fill_nothing(queue):
+            return len(new)
+        return max(room_now(queue, now), 1)
 
     def admit(self, queue: Contents, now: Now, new: Newcomers, sink: Sink) -> None:
         shares = queue.shares

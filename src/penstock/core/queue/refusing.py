@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from penstock.core.effects import Sink
-from penstock.core.queue.dispatching.dispatch import room_now
+from penstock.core.queue.dispatching.dispatch import room_now, some_fill_nothing
 from penstock.core.queue.order.runs import NEVER
 from penstock.core.queue.whole import DISPATCH
 from penstock.errors import QueueBlocked, QueueFull
@@ -118,7 +118,7 @@ def _through(queue: Queue, now: Now, batch: Publishes) -> int | None:
         return 0
     if queue.agenda & DISPATCH or queue.targets.lists or queue.sharing:
         return None
-    if settings.max_backlog and any(consumer.no_ack for consumer in roster.all):
+    if some_fill_nothing(queue):
         return None
     return max(0, room_now(queue, now))
 

@@ -196,7 +196,7 @@ def dispatch(queue: Contents, now: Now, sink: Sink) -> None:
         budget = min(budget, queue.pace.allowed(now.mono))
         if not budget:
             return
-    if (queue.sharing or queue.settings.max_backlog) and _entangled(queue):
+    if (queue.sharing or queue.settings.max_backlog or queue.settings.max_leased[0]) and _entangled(queue):
         _one_by_one(queue, now, sink, budget)
     elif queue.targets.lists:
         dispatch_matched(queue, now, sink, budget, grant_all)
@@ -312,7 +312,10 @@ def _serial_of(consumer: Consumer) -> int:
 
 
 def room_now(queue: Contents, now: Now) -> int:
-    """How many messages would be dispatched at once, if there were as many; where credit is shared perhaps fewer."""
+    """How many messages would be dispatched at once, if there were as many.
+
+    Where credit is shared perhaps fewer; more where `some_fill_nothing`.
+    """
     if not queue.roster.all or queue.busy:
         return 0
     rooms = [max(one.room, 0) for level in queue.roster.levels for one in level if not one.choked]
@@ -320,9 +323,16 @@ def room_now(queue: Contents, now: Now) -> int:
     return room if queue.pace is None else min(room, queue.pace.allowed(now.mono))
 
 
+def some_fill_nothing(queue: Contents) -> bool:
+    """Whether the queue may have so many outstanding, and what one of its consumers is given is none of these."""
+    settings = queue.settings
+    limited = settings.max_backlog or settings.max_leased[0]
+    return limited > 0 and any(consumer.no_ack for consumer in queue.roster.all)
+
+
 def _entangled(queue: Contents) -> bool:
     """Whether what one consumer takes may change another's room otherwise than by the message."""
-    if queue.settings.max_backlog and any(consumer.no_ack for consumer in queue.roster.all):
+    if some_fill_nothing(queue):
         return True
     if not queue.sharing:
         return False
