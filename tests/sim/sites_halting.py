@@ -108,20 +108,23 @@ class Halting(Fabric):
         site.turn()
 
     def ack(self) -> None:
-        """What somebody had when it was stopped is acked, too."""
+        """What somebody had when it was stopped is acked once, too; what is not known to be theirs comes again."""
         site = self.mostly(self.eager)
         if not site.queue.stopped:
             super().ack()
             return
         for holder in list(site.queue.holders()):
             for lsn in flat([run.chunk for run in holder.leases.held()]).tolist():
+                if site.name not in self.working.get(self.known(site, lsn), ()):
+                    continue
                 try:
-                    site.core.settle(site.now, site.queue, [range(lsn, lsn + 1)], Verb.ACK, by=holder)
+                    settled = site.core.settle(site.now, site.queue, [range(lsn, lsn + 1)], Verb.ACK, by=holder)
                 except LookupError:  # half changed: its site starts again
                     self.die(site)
                     return
                 site.turn()
-                self.working.get(self.known(site, lsn), set()).discard(site.name)
+                if settled:
+                    self.working.get(self.known(site, lsn), set()).discard(site.name)
 
     def delete(self) -> None:
         """Others would not be told of all that goes with one that is stopped."""

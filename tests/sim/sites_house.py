@@ -347,13 +347,11 @@ class Fabric:
 
     def forsake(self, site: SiteWorld) -> None:
         """Whoever works at a site does so no longer."""
-        if site.has_queue:
-            for lsn in [lsn for _, run, _ in site.queue.standing("leased") for lsn in run.chunk]:
-                self.excused[self.known(site, lsn)] += 1
-        for key, places in self.working.items():
-            if site.name in places:
-                places.discard(site.name)
-                self.excused[key] += 1
+        leased = [lsn for _, run, _ in site.queue.standing("leased") for lsn in run.chunk] if site.has_queue else ()
+        worked = [key for key, places in self.working.items() if site.name in places]
+        for key in {*worked, *(self.known(site, lsn) for lsn in leased)}:
+            self.working.get(key, set()).discard(site.name)
+            self.excused[key] += 1
 
     def declare(self) -> None:
         """A site that has the queue no more has it again."""
@@ -534,6 +532,8 @@ class Fabric:
                         if self.known(site, lsn) == (site.origin, lsn) and not site.barrier(lsn):
                             assert (site.origin, lsn) in self.published, f"nobody published {lsn} at {site.name}"
                             self.published[site.origin, lsn] = True
+            if site.has_queue and site.queue.stopped:
+                continue  # what its memory has says nothing of who works on what
             standing = site.queue.standing("leased") if site.has_queue else ()
             held = {lsn for _, run, _ in standing for lsn in run.chunk}
             for key, places in list(self.working.items()):

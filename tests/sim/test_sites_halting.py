@@ -14,7 +14,7 @@ from sim.sites_halting import Halting
 from sim.sites_house import SiteWorld
 from sim.sites_steps import Steps
 
-SCHEDULES = 30
+SCHEDULES = 45
 
 
 def halt(seed: int) -> Counter[str]:

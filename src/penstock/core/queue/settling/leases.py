@@ -189,12 +189,10 @@ class Leases:
         return any(run.chunk[0] <= last and first <= run.chunk[-1] for run in self.runs)
 
     def _scatter(self) -> None:
-        lanes = self._lanes = Lanes()
-        leases = [Lease(run) for run in self.runs]
+        lanes, leases = Lanes(), [Lease(run) for run in self.runs]
         for lease in leases:
             lanes.add(lease)
-        self._runs = deque[Run](leases)
-        self._gathering = None
+        self._runs, self._lanes, self._gathering = deque[Run](leases), lanes, None  # or nothing, where a fault comes
 
     def _sweep(self) -> None:
         """Let go of shells: at the front at once, elsewhere when they are many."""
