@@ -18,8 +18,7 @@ from penstock.core.effects import Deliver, DeliverEach, Dying, Effect, Fetch, Ke
 from penstock.core.outbox import Outbox
 from penstock.core.queue import delays, timetable
 from penstock.core.queue.dispatching import filtering, granting
-from penstock.core.queue.dispatching.consumers import Consumer, Credit
-from penstock.core.queue.dispatching.foreseen import Foreseen
+from penstock.core.queue.dispatching.consumers import Consumer, Credit, Foreseen
 from penstock.core.queue.order import main_order, returned, runs
 from penstock.core.queue.places import STATES
 from penstock.core.queue.queue import Queue
