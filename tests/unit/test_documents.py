@@ -1,4 +1,9 @@
-"""What the documents name exists: files, anchors, commands of the Makefile; and each is as long as it should be."""
+"""What the documents name exists: files, anchors, commands of the Makefile; and each is as long as it should be.
+
+`docs/clients.md` says what the walks beside RabbitMQ let differ, each with its reason.
+
+`docs/proofs/massive-queues.md` names a test for each sentence, and each of them exists.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from conformance.clients_page import PAGE, RUNS, differences
 from penstock.cli.main import FILES
 from penstock.config.load import load_text
 from penstock.records.kinds import LAZY, SYNCED, Kind
@@ -164,3 +170,29 @@ def test_the_page_of_commands_has_every_family() -> None:
     table = "\n".join(re.split(r"(?<!\\)\|", line)[1] for line in page.splitlines() if line.startswith("|"))
     families = {name for names in FILES.values() for name in names.split()}
     assert {name for name in families if not re.search(rf"`{name}[ `]", table)} == set()
+
+
+def test_the_page_of_clients_has_every_difference() -> None:
+    text = PAGE.read_text()
+    assert differences() in text
+    for run in RUNS:
+        assert f"| {run.client} |" in text
+
+
+def test_every_row_names_tests_that_exist() -> None:
+    text = (ROOT / "docs/proofs/massive-queues.md").read_text()
+    rows = [line for line in text[text.index("## The proposal") :].splitlines() if line.startswith("| ")]
+    rows = [row for row in rows if not row.startswith(("| ---", "| the proposal", "| question"))]
+    assert len(rows) > 25
+    defined = {
+        name
+        for file in (ROOT / "tests/unit/memory").glob("test_*.py")
+        for name in re.findall(r"^def (test_\w+)", file.read_text(), re.MULTILINE)
+    }
+    for row in rows:
+        proof = row.rstrip("| ").rpartition("|")[2]
+        tests = re.findall(r"`(test_\w+)`", proof)
+        files = re.findall(r"`(tests/[\w/]+\.py)`", proof)
+        assert tests or files, row
+        assert set(tests) <= defined, row
+        assert all((ROOT / file).exists() for file in files), row

@@ -1,17 +1,23 @@
-"""What the server says of a queue that is there, and not as asked."""
+"""What the server says of a queue that is there, and not as asked.
+
+Arguments that JSON has no form for: who declares with them does not take the lists of a vhost from the others.
+"""
 
 from __future__ import annotations
 
 import re
+from decimal import Decimal
 from types import SimpleNamespace
 from typing import cast
 
 import pytest
 
+import penstock
 from penstock.core.queue.queue import Queue
 from penstock.errors import PreconditionFailed
 from penstock.operations.queues import refuse_different
 from penstock.records.queue_settings import QueueSettings, Retry
+from scenario import amqp, broker_of
 
 
 @pytest.mark.parametrize(
@@ -41,3 +47,13 @@ def test_a_difference_is_told_as_people_write_settings(asked: QueueSettings, sai
     with pytest.raises(PreconditionFailed, match=re.escape(said)):
         refuse_different(cast("Queue", there), asked, True, False)
     refuse_different(cast("Queue", there), there.settings, True, False)
+
+
+def test_lists_tell_of_arguments_of_every_type() -> None:
+    odd = {"x-bytes": b"\xff", "x-decimal": Decimal("1.5"), "x-nested": {"in": [b"ok"]}}
+    with broker_of({"name": "q"}) as broker, amqp(broker) as channel, penstock.connect(broker.flight_url) as client:
+        channel.exchange_declare("e", "fanout", durable=True, arguments=odd)
+        channel.queue_bind("q", "e", "k", arguments=odd)
+        told = {"x-bytes": "\ufffd", "x-decimal": "1.5", "x-nested": {"in": ["ok"]}}
+        assert [one["arguments"] for one in client.exchanges() if one["name"] == "e"] == [told]
+        assert [one["arguments"] for one in client.bindings() if one["source"] == "e"] == [told]

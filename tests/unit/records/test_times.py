@@ -1,4 +1,7 @@
-"""A time without a zone is UTC, wherever somebody writes or passes one, and whatever the zone of the machine."""
+"""A time without a zone is UTC, wherever somebody writes or passes one, and whatever the zone of the machine.
+
+Numbers in ages, times, sizes and bookmarks are written in ASCII: what looks like none is refused as none.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +13,10 @@ import pytest
 
 from penstock.cli.messages import when_of
 from penstock.client.outgoing import when
-from penstock.records.queue_settings import time_of
-from penstock.units import moment
-from penstock.wire.flight.bookmarks import parse_point
+from penstock.errors import InvalidArgument
+from penstock.records.queue_settings import parse_recovery_point, time_of
+from penstock.units import moment, parse_age, parse_duration, parse_size
+from penstock.wire.flight.bookmarks import parse_mark, parse_point
 
 NAIVE = datetime.fromisoformat("2026-07-01T12:30:15.250001")
 MICROS = 1_782_909_015_250_001
@@ -46,3 +50,19 @@ def zone(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ite
 @pytest.mark.parametrize("read", READERS, ids=["pause", "publish", "recovery point", "bookmark", "command line"])
 def test_a_time_without_a_zone_is_utc(read: Callable[[datetime], int | None]) -> None:
     assert read(NAIVE) == read(NAIVE.replace(tzinfo=UTC)) == MICROS
+
+
+OF_DIGITS: list[tuple[Callable[[str], object], str]] = [
+    (parse_age, "3D"), (parse_duration, "3s"), (parse_size, "3KiB"), (parse_recovery_point, "3|3|"),
+    (parse_point, "3|3|"), (parse_mark, "3|3|"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "three", ["\N{ARABIC-INDIC DIGIT THREE}", "\N{FULLWIDTH DIGIT THREE}", "\N{SUPERSCRIPT THREE}"]
+)
+@pytest.mark.parametrize(("read", "text"), OF_DIGITS)
+def test_other_digits_are_no_number(read: Callable[[str], object], text: str, three: str) -> None:
+    read(text)
+    with pytest.raises((ValueError, InvalidArgument), match=three):
+        read(text.replace("3", three))

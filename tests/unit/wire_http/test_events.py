@@ -1,4 +1,7 @@
-"""Server-sent events over a real socket: what is told, to whom, from where on, and how a stream ends."""
+"""Server-sent events over a real socket: what is told, to whom, from where on, and how a stream ends.
+
+`amq.rabbitmq.event`: what changes, as messages, whatever those who change it have said.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pika
 import pytest
 
@@ -19,6 +23,7 @@ from penstock.records.tokens import login_of
 from penstock.server.notices import AT_RABBITMQ, TEXT_MOST, Feed
 from penstock.server.people.access import Terms
 from penstock.testing.broker_life import Doors
+from scenario import amqp, get
 from waiting import eventually
 
 
@@ -325,3 +330,28 @@ def test_the_feed_keeps_so_many_and_no_more() -> None:
     assert feed.since(25, 10) == []
     assert len(str(feed.since(24, 1)[0].fields["text"])) == TEXT_MOST + 1
     assert rung == list(range(1, 26))
+
+
+def test_a_definition_that_amqp_has_no_form_for_is_told_as_json(http: Http) -> None:
+    definition = {"weights": {"k" * 256: 1.0}, "fairness-key": "/k"}
+    with amqp(http.broker) as channel:
+        channel.queue_declare("heard", durable=True)
+        channel.queue_bind("heard", "amq.rabbitmq.event", "policy.*")
+        http.do("PUT", "policies/%2F/p", {"pattern": "^a", "definition": definition}, 201)
+        eventually(lambda: http.broker.stats("heard")["ready"] == 1)
+        method, properties, _ = channel.basic_get("heard", auto_ack=True)
+        assert (method.routing_key, properties.headers["policy"]) == ("policy.set", "p")
+        assert orjson.loads(properties.headers["definition"])["fairness-key"] == "/k"
+        http.do("DELETE", "policies/%2F/p")
+        eventually(lambda: get(channel, "heard") is not None)
+
+
+def test_a_definition_is_told_as_it_was_given(http: Http) -> None:
+    definition = {"weights": {"a": 2.0}, "fairness-key": "/k", "max-length": 2**53 - 1}
+    with amqp(http.broker) as channel:
+        channel.queue_declare("heard", durable=True)
+        channel.queue_bind("heard", "amq.rabbitmq.event", "policy.*")
+        http.do("PUT", "policies/%2F/p", {"pattern": "^a", "definition": definition}, 201)
+        eventually(lambda: http.broker.stats("heard")["ready"] == 1)
+        _, properties, _ = channel.basic_get("heard", auto_ack=True)
+        assert properties.headers["definition"] == definition

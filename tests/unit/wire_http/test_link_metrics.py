@@ -1,4 +1,7 @@
-"""What a site tells of its links as metrics, and the rules for alerts that name them."""
+"""What a site tells of its links as metrics, and the rules for alerts that name them.
+
+The rules for alerts on a single server name metrics that it has.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,11 @@ from typing import Any
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
+from penstock.server.http import metrics
 from penstock.server.http.exposition import exposition
 from penstock.server.http.metrics import QUEUES, Metrics
 
-ALERTS = Path(__file__).resolve().parents[3] / "examples/sites/alerts.yml"
+SITES_ALERTS = Path(__file__).resolve().parents[3] / "examples/sites/alerts.yml"
 LINK: dict[str, Any] = {
     "link": "b", "direction": "out", "up": False, "paused": False, "refused": True, "awaited": True,
     "state_seconds": 61.5, "downgraded": True, "lag_seconds": 3.5, "messages": 4, "bytes": 5, "asks": 6,
@@ -39,11 +43,23 @@ def test_without_links_there_are_none() -> None:
     assert not any("_link_" in name for name in samples())
 
 
-def test_alerts_name_metrics_that_are_there() -> None:
+def test_alerts_of_sites_name_metrics_that_are_there() -> None:
     queues = {one.name for one in QUEUES.figures}
     told = {*samples(LINK), *queues, *(f"{name}_total" for name in queues)}
-    [group] = yaml.safe_load(ALERTS.read_text())["groups"]
+    [group] = yaml.safe_load(SITES_ALERTS.read_text())["groups"]
     named = {name for rule in group["rules"] for name in re.findall(r"penstock_\w+", rule["expr"])}
     assert len(group["rules"]) >= 6
     assert named
     assert named <= told
+
+
+ALERTS = Path(__file__).resolve().parents[3] / "examples/alerts.yml"
+
+
+def test_alerts_name_metrics_that_are_there() -> None:
+    texts = [(Path(metrics.__file__).parent / name).read_text() for name in ("exposition.py", "metrics.py")]
+    told = set(re.findall(r'"((?:penstock|rabbitmq)_\w+)"', "".join(texts)))
+    [group] = yaml.safe_load(ALERTS.read_text())["groups"]
+    named = {name for rule in group["rules"] for name in re.findall(r"(?:penstock|rabbitmq)_\w+", rule["expr"])}
+    assert "penstock_internal_errors_total" in named
+    assert {name.removesuffix("_total") for name in named} <= told

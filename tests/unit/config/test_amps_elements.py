@@ -1,8 +1,9 @@
-"""`<MessageTypes>` of AMPS: names of types, and schemas of protobuf and Avro out of files."""
+"""Elements of AMPS one by one: types and schemas, the archive, how long publishers are remembered; each has its row."""
 
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from google.protobuf import descriptor_pb2
 
 from message_samples import AVRO, ORDER, SAMPLES, order_file
 from penstock.config.foreign import read_foreign
+from penstock.config.foreign.amps_elements import QUEUE
 from penstock.config.load import load_file
 from penstock.errors import SettingsError
 from penstock.records.message_types import untyped
@@ -90,3 +92,59 @@ def test_expressions_of_an_action_read_what_its_message_type_says(tmp_path: Path
     assert "[nvfix] /qty > 5" in told
     assert untyped("[nvfix] /qty")[0] == "nvfix"
     assert '[nvfix] /qty"' in told
+
+
+XML = """<AMPSConfig><Name>x</Name><TransactionLog><JournalDirectory>./d</JournalDirectory>
+<JournalArchiveDirectory>{}</JournalArchiveDirectory></TransactionLog></AMPSConfig>"""
+
+
+@pytest.mark.parametrize(
+    ("folder", "told"),
+    [
+        ("/var/old", "'/var/old': closed files of the log are kept there as Parquet"),
+        ("./old", "'./old': closed files of the log are kept there as Parquet, below the data folder"),
+    ],
+)
+def test_old_journals_go_to_the_archive(tmp_path: Path, folder: str, told: str) -> None:
+    file = tmp_path / "amps.xml"
+    file.write_text(XML.format(folder))
+    archive = load_file(file).log.archive
+    assert archive is not None
+    assert archive.folder == folder
+    assert told in "\n".join(map(str, read_foreign(file).remarks))
+
+
+ROOT = Path(__file__).resolve().parents[3]
+PAGE = (ROOT / "docs" / "proofs" / "amps.md").read_text()
+
+
+def test_every_element_of_a_queue_has_a_row() -> None:
+    rows = set(re.findall(r"^\| `(\w+)` \|", PAGE, re.MULTILINE))
+    assert sorted(set(QUEUE) - {"Topic"} - rows) == []
+
+
+def test_every_example_has_a_row() -> None:
+    examples = (ROOT / "tests" / "scenarios" / "amps").glob("*.xml")
+    assert sorted(path.name for path in examples if f"`tests/scenarios/amps/{path.name}`" not in PAGE) == []
+
+
+EXPIRATION = """<AMPSConfig><Name>x</Name><TransactionLog><JournalDirectory>./d</JournalDirectory>
+<InactiveClientAckExpiration>{}</InactiveClientAckExpiration></TransactionLog></AMPSConfig>"""
+
+
+def kept(folder: Path, name: str, text: str) -> int | None:
+    file = folder / name
+    file.write_text(text)
+    return load_file(file).log.publisher_expiration
+
+
+def test_for_ever_unless_said_otherwise(tmp_path: Path) -> None:
+    assert kept(tmp_path, "a.toml", "") is None
+    assert kept(tmp_path, "a.toml", '[log]\npublisher_expiration = "30d"') == 30 * 86_400_000_000
+    with pytest.raises(SettingsError, match="publisher_expiration"):
+        kept(tmp_path, "a.toml", '[log]\npublisher_expiration = "0s"')
+
+
+@pytest.mark.parametrize(("value", "micros"), [("30d", 30 * 86_400_000_000), ("90", 90_000_000), ("0", None)])
+def test_the_element_of_amps(tmp_path: Path, value: str, micros: int | None) -> None:
+    assert kept(tmp_path, "a.xml", EXPIRATION.format(value)) == micros

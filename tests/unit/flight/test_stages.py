@@ -1,9 +1,13 @@
-"""Stages that nobody commits go after a day, in a thread: however long their removal takes, the loop goes on."""
+"""Stages that nobody commits go after a day, in a thread: however long their removal takes, the loop goes on.
+
+What a stage's file says of itself is believed where it is of its kind: the sums may be right all the same.
+"""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -12,9 +16,11 @@ import pytest
 import penstock
 from flight_house import FlightHouse
 from penstock.client import Client
+from penstock.log.simdisk import SimDisk
 from penstock.ports import Disk
 from penstock.server.flight import sink_stages as stages_of
 from penstock.server.flight.door import SWEEP_BEATS
+from penstock.server.flight.stage_files import FOLDER, StageInfo, StageWriter, info_of, path_of
 from waiting import eventually
 
 HOUR_US = 3_600_000_000
@@ -120,3 +126,21 @@ def test_a_start_sweeps_what_an_earlier_one_left_only_once_it_looked(tmp_path: P
         assert house.door.stages.sweep() == 0
         assert [one["stage"] for one in client.action("stages")["stages"]] == [name]
         assert house.door.stages.sweep() == 1
+
+
+SOUND = StageInfo("q", 1, 2, 3, None, "", "/", user="ann", time=5)
+
+
+@pytest.mark.parametrize("wrong", [{}, {"user": ["ann"]}, {"batch": "1"}, {"topic": 7}, {"delta": 0}, {"time": None}])
+def test_a_stage_that_says_what_none_says_is_none(wrong: dict[str, object]) -> None:
+    disk = SimDisk()
+    disk.mkdir(FOLDER)
+    writer = StageWriter(disk, path_of("part"), pa.schema({"body": pa.binary()}), replace(SOUND, **wrong))  # type: ignore[arg-type]
+    writer.add(pa.record_batch({"body": pa.array([b"x"])}))
+    writer.finish(path_of("whole"))
+    found = info_of(disk, path_of("whole"))
+    if wrong:
+        assert found is None
+    else:
+        assert found is not None
+        assert {**asdict(found), "rows": 0, "bytes": 0, "crc": 0} == asdict(SOUND)

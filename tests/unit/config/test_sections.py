@@ -1,4 +1,4 @@
-"""`[[link]]`: what goes together, and what is said of what does not."""
+"""`[[link]]` and `[cluster]`: what goes together, and what is said of what does not."""
 
 from __future__ import annotations
 
@@ -87,3 +87,45 @@ def test_the_two_sites_of_the_examples_fit_together() -> None:
         assert [one.pattern for one in link.topic] == [one.name for one in other.queue]
     doors = [str(getattr(one.listen, door)) for one in (paris, berlin) for door in ("amqp", "http", "flight")]
     assert len(set(doors)) == len(doors), "they run beside each other"
+
+
+CLUSTER = {"registry": "file:///r", "secret": "sixteen or more characters"}
+
+
+def test_tls_between_members_takes_all_three_files() -> None:
+    files = {"certificate": "c.pem", "key": "c.key", "ca": "ca.pem"}
+    section = load_mapping({"cluster": {**CLUSTER, **files}}, environ={}).cluster
+    assert section is not None
+    assert section.tls == ("c.pem", "c.key", "ca.pem")
+    for name in files:
+        some = {key: value for key, value in files.items() if key != name}
+        with pytest.raises(SettingsError, match="without the rest"):
+            load_mapping({"cluster": {**CLUSTER, **some}}, environ={})
+
+
+def test_a_confirm_waits_for_copies_unless_somebody_says_otherwise() -> None:
+    section = load_mapping({"cluster": CLUSTER}, environ={}).cluster
+    assert section is not None
+    assert (section.confirm, section.tls) == ("in-sync", None)
+    with pytest.raises(SettingsError, match="confirm"):
+        load_mapping({"cluster": {**CLUSTER, "confirm": "none"}}, environ={})
+
+
+def test_an_archive_is_of_all_members_or_refused() -> None:
+    for archive in ({}, {"folder": "/shared/archive"}, {"shared": True}, {"folder": "archive", "shared": True}):
+        with pytest.raises(SettingsError, match="name a folder that all members see, and shared = true"):
+            load_mapping({"cluster": CLUSTER, "log": {"archive": archive}}, environ={})
+    shared = {"folder": "/shared/archive", "shared": True}
+    assert load_mapping({"cluster": CLUSTER, "log": {"archive": shared}}, environ={}).log.archive is not None
+
+
+def test_members_are_addresses_and_go_with_a_register_that_a_person_keeps() -> None:
+    manual = {**CLUSTER, "registry": "manual"}
+    section = load_mapping({"cluster": {**manual, "members": ["node-2:8817", "[::1]:8817"]}}, environ={}).cluster
+    assert section is not None
+    assert section.members == ("node-2:8817", "[::1]:8817")
+    for wrong in ("node-2", ":8817", "node-2:http"):
+        with pytest.raises(SettingsError, match="is not host:port"):
+            load_mapping({"cluster": {**manual, "members": [wrong]}}, environ={})
+    with pytest.raises(SettingsError, match="another register tells who there is"):
+        load_mapping({"cluster": {**CLUSTER, "members": ["node-2:8817"]}}, environ={})

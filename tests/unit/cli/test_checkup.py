@@ -1,12 +1,17 @@
-"""What `penstock doctor` says of links: whether they can be called, and their queues be shared."""
+"""What `penstock doctor` says of a server that runs: whether its links can be called, and of its internal errors."""
 
 from __future__ import annotations
 
 import socket
 from pathlib import Path
+from typing import Any
 
+import pytest
+
+from penstock.cli import checkup
 from penstock.cli.checkup import Finding, examine_links
 from penstock.config.load import load_text
+from penstock.errors import Unavailable
 from sites.house import Sites
 from waiting import eventually
 
@@ -73,3 +78,30 @@ def test_of_a_server_that_runs_it_says_how_its_links_are(tmp_path: Path) -> None
         [found] = running_links(settings, door)
         assert found.found.startswith("down since 20")
         assert "cannot be reached" in found.advice
+
+
+NOTHING = load_text("", source="p.toml")
+
+
+def errors_found(monkeypatch: pytest.MonkeyPatch, health: object) -> checkup.Finding:
+    def health_told(settings: object, door: object, action: str) -> Any:
+        assert action == "health"
+        if isinstance(health, Exception):
+            raise health
+        return health
+
+    monkeypatch.setattr(checkup, "_told", health_told)
+    door: Any = None
+    return checkup.internal_errors(NOTHING, door)
+
+
+def test_it_says_how_many_there_were_since_when_and_where_to_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    finding = errors_found(monkeypatch, {"internal_errors": {"count": 3, "since": 0, "last": 60_000_000}})
+    assert finding.verdict == "poor"
+    assert finding.found == "3 since 1970-01-01T00:00:00+00:00, the last 1970-01-01T00:01:00+00:00"
+    assert "'a fault ended what was asked for'" in finding.advice
+
+
+def test_none_is_good_and_silence_is_poor(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert errors_found(monkeypatch, {"status": "ok"}).verdict == "good"
+    assert errors_found(monkeypatch, Unavailable("it is gone")).found == "not known"
