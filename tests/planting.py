@@ -9,6 +9,10 @@ from inspect import CO_GENERATOR
 from types import FrameType
 
 
+class Fault(Exception):
+    """One that nobody expects."""
+
+
 class Planted(Exception):
     """The fault."""
 

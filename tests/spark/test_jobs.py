@@ -24,8 +24,7 @@ from penstock.server.upkeep.offline import Limits, archive, compact
 from penstock.spark import audits
 from penstock.spark.audits import redrive
 from spark_lab import Lab
-from unit.cli.forging import forged
-from unit.cli.test_audit import Forger, Still
+from unit.cli.forging import Forger, Still, forged
 
 
 def said(report: Report) -> tuple[dict[str, int], list[tuple[str, str, list[int]]]]:

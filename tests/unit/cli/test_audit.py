@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,98 +21,12 @@ from penstock.core.state.durable import DurableState
 from penstock.log.disk import OsDisk
 from penstock.log.log import Log
 from penstock.log.writer import MEMORY
-from penstock.ports import Clock
 from penstock.records.chunks import Now, as_chunk, pack_pairs
-from penstock.records.entries import Control, Entry, Group, Publishes, Topic
-from penstock.records.kinds import NO_ROUTE, Kind
+from penstock.records.entries import Group, Publishes
+from penstock.records.kinds import Kind
 from penstock.records.queue_settings import QueueSettings, Retry
 from penstock.server.asking.scanning import matching
-
-T0 = 1_700_000_000_000_000
-PERSISTENT = b"\x10\0\x02"
-
-
-class Still(Clock):
-    """A clock that stands."""
-
-    def wall(self) -> int:
-        return T0
-
-    def mono(self) -> int:
-        return 1
-
-
-class Forger:
-    """Writes a log record by record.  `queue` is declared with messages 10..19 in it, unless told otherwise."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.entries: list[Entry] = []
-        self.lsn = 1
-        self.time = T0
-        self.boot()
-        self.queue = self.declare("q")
-        self.control(Kind.ROUTE, body=pack_pairs(self.queue, ()), route=0)
-        while self.lsn < 10:
-            self.control(Kind.TOPIC_DECLARE, f"t{self.lsn}", {"vhost": "/", "exchange": "", "settings": {}})
-        self.messages(10)
-
-    def boot(self, clean: bool = True) -> int:
-        return self.control(Kind.BOOT, header={"clean": clean, "instance": "x", "version": 1})
-
-    def control(
-        self, kind: Kind, name: str = "", header: object = None, body: bytes = b"", route: int = NO_ROUTE
-    ) -> int:
-        lsn = self.lsn
-        self.entries.append(self.make(kind, name, header, body, route))
-        return lsn
-
-    def make(
-        self, kind: Kind, name: str = "", header: object = None, body: bytes = b"", route: int = NO_ROUTE
-    ) -> Control:
-        data = json.dumps(header).encode() if header is not None else b""
-        self.lsn += 1
-        return Control(kind, name, data, body, self.lsn - 1, self.time, route=route)
-
-    def declare(self, name: str, settings: QueueSettings | None = None, durable: bool = True) -> int:
-        header = {
-            "vhost": "/", "durable": durable, "exclusive": False, "auto_delete": False, "arguments": {},
-            "settings": asdict(settings or QueueSettings()),
-        }  # fmt: skip
-        return self.control(Kind.QUEUE_DECLARE, name, header)
-
-    def messages(self, count: int, route: int = 0, transient: bool = False, not_before: int = 0) -> int:
-        self.entries.append(self.batch(count, route, transient, not_before))
-        return self.lsn - count
-
-    def batch(self, count: int, route: int = 0, transient: bool = False, not_before: int = 0) -> Publishes:
-        self.lsn += count
-        return Publishes(
-            Topic("/", "", "q"), PERSISTENT, [b"x"] * count, self.lsn - count, self.time, route, transient=transient,
-            not_before=[not_before] * count if not_before else None,
-        )  # fmt: skip
-
-    def about(self, kind: Kind, *pairs: int, queue: int = 0, **header: object) -> int:
-        return self.control(kind, "q", header, pack_pairs(queue or self.queue, pairs))
-
-    def grant(self, *pairs: int, attempt: int = 1, queue: int = 0) -> int:
-        return self.about(Kind.GRANT, *pairs, queue=queue, consumer="c", client="me", attempt=attempt)
-
-    def give_back(self, *pairs: int, not_before: int = 0) -> int:
-        header = {"cause": "cancel", "failed": True, "cancelled": True}
-        return self.about(Kind.RETURN, *pairs, **header, **({"not_before": not_before} if not_before else {}))
-
-    def write(self) -> None:
-        log = Log.open(OsDisk(self.folder), Still(), replace(MEMORY, origin=7))
-        for _ in log.replay():
-            pass
-        log.append(self.entries)
-        log.flush()
-        log.close()
-
-    def report(self) -> Report:
-        self.write()
-        return audit(self.folder)
+from unit.cli.forging import PERSISTENT, T0, Forger, Still, back_without_a_lease, two_holders
 
 
 @pytest.fixture(params=[400_000, 1], ids=["one window", "a window a batch"])
@@ -212,15 +126,6 @@ def test_ends_once(forger: Forger, forge: Callable[[Forger], set[int]]) -> None:
     assert lsns <= {lsn for finding in report.findings for lsn in finding.lsns}
 
 
-def _two_holders(f: Forger) -> None:
-    f.grant(10, 12)
-    f.grant(11, 13, attempt=2)
-
-
-def _back_without_a_lease(f: Forger) -> None:
-    f.give_back(10, 11)
-
-
 def _back_after_the_process(f: Forger) -> None:
     f.grant(10, 12)
     f.lsn += 1 << 32
@@ -228,7 +133,7 @@ def _back_after_the_process(f: Forger) -> None:
     f.give_back(10, 11)
 
 
-@pytest.mark.parametrize("forge", [_two_holders, _back_without_a_lease, _back_after_the_process])
+@pytest.mark.parametrize("forge", [two_holders, back_without_a_lease, _back_after_the_process])
 def test_one_holder(forger: Forger, forge: Callable[[Forger], None]) -> None:
     forge(forger)
     assert "one holder" in names(forger.report())

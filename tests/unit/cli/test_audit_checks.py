@@ -21,7 +21,7 @@ from penstock.records.chunks import pack_pairs
 from penstock.records.entries import Group
 from penstock.records.kinds import Kind
 from penstock.records.queue_settings import QueueSettings
-from unit.cli.test_audit import T0, Forger
+from unit.cli.forging import T0, Forger, back_without_a_lease, two_holders
 
 FINDERS = {"find", "_find", "check", "_wrong"}
 """What the audit calls to say that a promise is broken; the sentence comes last."""
@@ -173,15 +173,6 @@ def _found_what_it_had(f: Forger) -> None:
 
 def _found_for_no_queue(f: Forger) -> None:
     f.about(Kind.RECOVERED, 10, 11, queue=7, upto=20)
-
-
-def _two_holders(f: Forger) -> None:
-    f.grant(10, 12)
-    f.grant(11, 13, attempt=2)
-
-
-def _back_without_a_lease(f: Forger) -> None:
-    f.give_back(10, 11)
 
 
 def _rescheduled_while_leased(f: Forger) -> None:
@@ -339,7 +330,7 @@ FORGED: list[Callable[[Forger], None]] = [
     _settled_beyond_the_plan, _doubted_beyond_the_plan,
     _settled_twice, _settled_before_it_came, _after_the_queue, _deleted_twice, _of_no_queue, _purged_while_leased,
     _found_what_it_had, _found_for_no_queue,
-    _two_holders, _back_without_a_lease, _rescheduled_while_leased, _an_attempt_left_out, _leased_at_most_once,
+    two_holders, back_without_a_lease, _rescheduled_while_leased, _an_attempt_left_out, _leased_at_most_once,
     _granted_while_delayed, _due_without_a_delay, _due_too_soon,
     _a_cause_that_stayed, _two_causes, _a_letter_outside_its_group, _a_transaction_outside_its_group,
     _a_hole, _a_crash_without_a_gap, _a_clean_start_with_a_gap, _no_start, _times_that_go_back,
@@ -380,7 +371,7 @@ def test_each_forged_log_is_found_out(forge: Callable[[Forger], None]) -> None:
 
 
 def test_every_check_fires() -> None:
-    said = _found_by_counting().union(_found(_two_holders, 2), *map(_found, FORGED))
+    said = _found_by_counting().union(_found(two_holders, 2), *map(_found, FORGED))
     silent = [one for one in _all_sentences() if not any(re.search(one, text) for text in said)]
     assert not silent, "no forged log makes the audit say:\n" + "\n".join(silent)
 

@@ -13,6 +13,7 @@ from typing import Any
 import orjson
 import pytest
 
+from flight_house import Everyone
 from penstock.errors import Unavailable
 from penstock.server.doors import door_process, doors
 from penstock.server.doors.line import AHEAD, HEAD, VERSION, Broken, Ended, Kind, Line, Lines, plain, with_head
@@ -26,22 +27,6 @@ CALLED = {
     "call": "act", "name": "hello", "user": "ann", "password": "secret", "peer": "ipv4:127.0.0.1:5000",
     "host": "127.0.0.1", "port": 5000,
 }  # fmt: skip
-
-
-class Everyone:
-    """Users whoever they are."""
-
-    def check(self, user: str, password: str, host: str) -> bool:
-        return True
-
-    def is_wrong(self, user: str, password: str) -> bool:
-        return False
-
-    def is_right(self, user: str, password: str) -> bool:
-        return True
-
-    def who(self, user: str) -> Who:
-        return Who(user)
 
 
 class Inside:

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import flight
 
+from flight_house import Everyone
 from penstock.errors import Unavailable
 from penstock.server.flight import entrance
 from penstock.server.flight.calls import Caller
@@ -40,22 +41,6 @@ class Door:
 
     def act(self, caller: Caller, name: str, body: bytes) -> bytes:
         return name.encode()
-
-
-class Everyone:
-    """Users whoever they are."""
-
-    def check(self, user: str, password: str, host: str) -> bool:
-        return True
-
-    def is_wrong(self, user: str, password: str) -> bool:
-        return False
-
-    def is_right(self, user: str, password: str) -> bool:
-        return True
-
-    def who(self, user: str) -> Who:
-        return Who(user)
 
 
 def door() -> FlightDoor:

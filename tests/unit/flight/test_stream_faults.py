@@ -11,14 +11,11 @@ import pytest
 from penstock.errors import PenstockError
 from penstock.server.base.faults import TOLD, reports
 from penstock.server.flight.downstream import Delivery, Downstream
+from planting import Fault
 
 if TYPE_CHECKING:
     from penstock.log.log import Log
     from penstock.memory.slab import Piece
-
-
-class Fault(Exception):
-    """One that nobody expects."""
 
 
 def fails(*_: object) -> Any:

@@ -17,23 +17,12 @@ from penstock.log.log import Log
 from penstock.log.replica import Replica
 from penstock.log.rewrite import Old, Order, rewrite
 from penstock.log.writer import LogSettings
-from penstock.ports import Clock
 from penstock.records.entries import Control, Publishes, Topic
 from penstock.records.kinds import Kind
+from unit.cli.forging import T0, Still
 
-T0 = 1_700_000_000_000_000
 TERM = 1 << 33
 SETTINGS = LogSettings(ahead=0, reserve=0, low_space=0, origin=7)
-
-
-class Still(Clock):
-    """A clock that stands."""
-
-    def wall(self) -> int:
-        return T0
-
-    def mono(self) -> int:
-        return 1
 
 
 def write(folder: Path, *commits: list[Control | Publishes], settings: LogSettings = SETTINGS) -> Path:

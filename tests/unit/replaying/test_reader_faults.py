@@ -11,11 +11,8 @@ from penstock.server.base.faults import TOLD
 from penstock.server.replaying import page as pages
 from penstock.server.replaying.feed import Feed
 from penstock.server.replaying.log_source import Follower, LogSource, Rate
+from planting import Fault
 from unit.replaying.test_replays import Taker, filled, follow, instance_of
-
-
-class Fault(Exception):
-    """One that nobody expects."""
 
 
 class Place(NamedTuple):

@@ -21,14 +21,11 @@ from penstock.server.base.faults import Chore, Reports, Told
 from penstock.server.flight.handover import Answer, Handover
 from penstock.testing.instance import FakeClock
 from penstock.wire.amqp import methods as m
+from planting import Fault
 from sim.serverkit import Client, Life, clock, message
 
 SECOND = 1_000_000
 BAD = encode(Properties(delivery_mode=2, correlation_id="bad"))
-
-
-class Fault(Exception):
-    """One that nobody expects."""
 
 
 def closed(client: Client) -> int:

@@ -23,6 +23,7 @@ from penstock.server.views.record_source import RecordSource
 from penstock.server.views.row_source import Conflated, RowSource
 from penstock.server.views.shown import RowChange
 from penstock.server.views.views import Views
+from planting import Fault
 from sim.serverkit import Life, clock
 
 SECOND = 1_000_000
@@ -34,10 +35,6 @@ CONFIG: dict[str, object] = {
         {"name": f"slow {name}", "source": name, "interval": "1s"} for name in ("records", "sums")
     ],
 }  # fmt: skip
-
-
-class Fault(Exception):
-    """One that nobody expects."""
 
 
 class Place(NamedTuple):

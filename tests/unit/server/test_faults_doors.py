@@ -22,11 +22,8 @@ from penstock.server.doors.line import Broken
 from penstock.server.engine import Engine
 from penstock.server.sockets.listening import patient
 from penstock.wire.amqp import methods as m
+from planting import Fault
 from sim.serverkit import Beside, Client, Content, Life, clock
-
-
-class Fault(Exception):
-    """One that nobody expects."""
 
 
 class Place(NamedTuple):

@@ -32,6 +32,7 @@ from penstock.records.queue_settings import Policy
 from penstock.server.alarms import alarms
 from penstock.server.base.faults import reports
 from penstock.wire.amqp import methods as m
+from planting import Fault
 from sim.serverkit import PERSISTENT, Client, Life, clock, state_of
 
 HOUR = 3_600_000_000
@@ -46,10 +47,6 @@ LIFE = {
     }
 }
 BOTH = ("bad", "beside")
-
-
-class Fault(Exception):
-    """One that nobody expects."""
 
 
 def publish(life: Life, key: str, *bodies: bytes) -> Client:

@@ -14,13 +14,10 @@ from penstock.server.flight.handover import Handover
 from penstock.server.links.links import AGAIN_S, Links
 from penstock.server.links.receiving import Incoming
 from penstock.server.links.sending import Outgoing
+from planting import Fault
 from sim.serverkit import Life
 
 SECOND = 1_000_000
-
-
-class Fault(Exception):
-    """One that nobody expects."""
 
 
 class Loop:

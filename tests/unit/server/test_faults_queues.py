@@ -18,6 +18,7 @@ from penstock.records.properties import Properties, encode
 from penstock.server.alarms import alarms
 from penstock.server.base.faults import reports
 from penstock.wire.amqp import methods as m
+from planting import Fault
 from sim.serverkit import Client, Content, Life
 
 SECOND = 1_000_000
@@ -30,10 +31,6 @@ LIFE = {
         ]
     }
 }
-
-
-class Fault(Exception):
-    """One that nobody expects."""
 
 
 class Place(NamedTuple):

@@ -37,6 +37,7 @@ from penstock.server.watch import Census, Watch
 from penstock.testing.instance import FakeClock
 from penstock.testing.process import load
 from penstock.wire.amqp import methods as m
+from planting import Fault
 from sim.serverkit import Life
 
 CONFIG = """
@@ -54,10 +55,6 @@ name = "kept"
 """
 
 SECOND = 1_000_000
-
-
-class Fault(Exception):
-    """One that nobody expects."""
 
 
 class Plant:

@@ -30,6 +30,7 @@ from penstock.server.views.rowfeed import _Feed  # pyright: ignore[reportPrivate
 from penstock.server.views.shown import Live
 from penstock.server.views.step_worker import Worker
 from penstock.wire.amqp import methods as m
+from planting import Fault
 from sim.serverkit import Life, clock
 
 SECOND = 1_000_000
@@ -47,10 +48,6 @@ CONFIG: dict[str, object] = {
         },
     ],
 }  # fmt: skip
-
-
-class Fault(Exception):
-    """One that nobody expects."""
 
 
 class Place(NamedTuple):
