@@ -167,8 +167,8 @@ def load_bytes(
     data: bytes,
     *,
     source: str,
-    environ: Mapping[str, str] | None = None,
-    options: Mapping[str, str] | None = None,
+    environ: Mapping[str, str] | None,
+    options: Mapping[str, str] | None,
     judge: Judge = no_judge,
 ) -> Settings:
     """Settings from the bytes of a TOML file; `source` names it in messages."""
@@ -250,8 +250,8 @@ def _where(source: str, lines: Mapping[Path_, int], path: Path_) -> str:
 def load_converted(
     converted: Converted,
     *,
-    environ: Mapping[str, str] | None = None,
-    options: Mapping[str, str] | None = None,
+    environ: Mapping[str, str] | None,
+    options: Mapping[str, str] | None,
     judge: Judge = no_judge,
 ) -> Settings:
     """Settings out of a foreign file; each mistake and each origin has the file and line it was read at.

@@ -422,13 +422,13 @@ class Audit:
         chosen = ops >= 0
         if not chosen.any():
             return
-        values, offsets = packed_integers(pick(window.table, chosen, ["body"]), "body")
+        values, offsets = packed_integers(pick(window.table, chosen, ["body"]))
         lengths = np.diff(offsets)
         sound = (lengths >= 8) & (lengths % 16 == 8)
         if not sound.all():
             self._find("positions", window.lsns[chosen][~sound], "a record's pairs cannot be read")
             chosen[chosen] = sound
-            values, offsets = packed_integers(pick(window.table, chosen, ["body"]), "body")
+            values, offsets = packed_integers(pick(window.table, chosen, ["body"]))
             lengths = np.diff(offsets)
         some = pick(window.table, chosen, ["properties"])
         op, order, time = ops[chosen], window.lsns[chosen], window.times[chosen]

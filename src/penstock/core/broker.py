@@ -376,7 +376,7 @@ class Core(
             raise no_exchange(vhost, exchange)
         if found.internal:
             raise AccessRefused(f"cannot publish to internal exchange '{exchange}' in vhost '{vhost}'")
-        return self._topic(vhost, *self._router.target_of(vhost, exchange, key))
+        return self.interned(vhost, *self._router.target_of(vhost, exchange, key))
 
     def publish(
         self,

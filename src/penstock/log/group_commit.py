@@ -321,7 +321,7 @@ class Committing:
             self._run(Commit([], self._claim, self.settings.sync == "commit", mark=self.written + 1))
         if self.room.full and now - self._last_look >= _RECHECK:
             self._last_look = now
-            self._look()
+            self.check_space()
 
     def next_deadline(self) -> int | None:
         """Mono microseconds at which `tick` has something to do; None: nothing ahead."""
@@ -346,9 +346,6 @@ class Committing:
 
     def check_space(self) -> None:
         """Look at once whether the disk is full, or no longer."""
-        self._look()
-
-    def _look(self) -> None:
         try:
             self.room.recheck()
         except OSError as error:

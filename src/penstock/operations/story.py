@@ -383,7 +383,7 @@ def relevant(batch: pa.RecordBatch, lsn: int) -> Iterator[Record]:
     chosen = (lsns == lsn) | np.isin(kinds, _ALWAYS)
     paired = np.isin(kinds, _PAIRED)
     if paired.any():
-        values, offsets = packed_integers(pick(table, paired, ["body"]), "body")
+        values, offsets = packed_integers(pick(table, paired, ["body"]))
         chosen[paired] |= _covering(values, offsets // 8, lsn)
     expired = kinds == int(Kind.EXPIRE)
     if expired.any() and lsn >= int(lsns[0]):  # it may be what came of the message that ended, in the same batch

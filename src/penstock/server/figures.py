@@ -339,7 +339,7 @@ class Links:
         session = next((one for one in self.server.amqp.sessions if name_of(one) == name), None)
         if session is None or session.closing:
             raise NotFound("Not Found")
-        session.close_by_server(320, reason)
+        session.close_by_server(reason)
         self.server.engine.arm()
 
 

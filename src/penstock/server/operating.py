@@ -259,7 +259,7 @@ class Operating:
         for session in list(self.server.amqp.sessions):
             there = session.user in users or (session.opened and vhost is not None and session.vhost == vhost)
             if there and not session.closing:
-                session.close_by_server(320, why)
+                session.close_by_server(why)
         self.engine.arm()
 
     @property

@@ -476,7 +476,7 @@ def test_who_does_not_close_after_our_last_word_is_cut(life: Life, last: bytes) 
 
 def test_who_does_not_answer_our_close_is_cut(life: Life) -> None:
     other = life.client()
-    other.session.close_by_server(320, "bye")
+    other.session.close_by_server("bye")
     life.run()
     assert other.take(m.ConnectionClose).reply_code == 320
     for _ in range(12):

@@ -221,7 +221,7 @@ def test_who_has_vanished_and_is_ended_before_its_turn_is_forgotten(
 
         monkeypatch.setattr(intake.Intake, "_take", fails)
     elif how == "operator":
-        session.close_by_server(320, "enough")
+        session.close_by_server("enough")
     life.run()
     assert session.closed
     assert not life.door.sessions

@@ -429,7 +429,8 @@ class CoreParts:
 
     # -- topics
 
-    def _topic(self, vhost: str, exchange: str, key: str) -> Topic:
+    def interned(self, vhost: str, exchange: str, key: str) -> Topic:
+        """The interned topic of that name, even if its exchange does not exist."""
         name = (vhost, exchange, key)
         topic = self._topics.get(name)
         if topic is None:
@@ -442,7 +443,7 @@ class CoreParts:
     def _letter_topic(self, vhost: str, exchange: str, key: str) -> Topic | None:
         if self._topology.exchange(vhost, exchange) is None:
             return None
-        return self._topic(vhost, *self._router.target_of(vhost, exchange, key))
+        return self.interned(vhost, *self._router.target_of(vhost, exchange, key))
 
     # -- how a queue ends
 

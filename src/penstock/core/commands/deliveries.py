@@ -50,7 +50,7 @@ from penstock.core.queue.stopped import refuse_stopped
 from penstock.errors import Draining, InvalidArgument, PreconditionFailed, QueueFull
 from penstock.expr import Filter, Matcher
 from penstock.records.chunks import Chunk, Now, as_chunk
-from penstock.records.entries import Publishes, Topic
+from penstock.records.entries import Publishes
 from penstock.records.kinds import Kind
 from penstock.units import LATEST
 
@@ -364,10 +364,6 @@ class InterventionCommands(QueueCommands):
             self._touch(queue)
         self._out.end()
         return out
-
-    def interned(self, vhost: str, exchange: str, key: str) -> Topic:
-        """The interned topic of that name, even if its exchange does not exist."""
-        return self._topic(vhost, exchange, key)
 
     def move_messages(
         self,

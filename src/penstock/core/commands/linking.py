@@ -271,10 +271,8 @@ class LinkingCommands(TransferCommands):
         columns = dict(zip(rows.schema.names, rows.columns, strict=True))
         sent = np.minimum(columns["time"].view(pa.int64()).to_numpy(), wall)
         names, places = each_once(columns["name"])
-        found = [
-            self._topic(piece.vhost, *self._router.target_of(piece.vhost, piece.exchange, key)).with_blind(piece.blind)
-            for key in names
-        ]
+        targets = (self._router.target_of(piece.vhost, piece.exchange, key) for key in names)
+        found = [self.interned(piece.vhost, *target).with_blind(piece.blind) for target in targets]
         topics = found[0] if places is None else [found[place] for place in places.tolist()]
         texts, places = each_once(columns["properties"])
         properties = texts[0] if places is None else [texts[place] for place in places.tolist()]

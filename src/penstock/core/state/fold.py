@@ -257,7 +257,7 @@ class Fold:
 
     def _records_of_topics(self, some: pa.Table, kinds: Ints, lsns: Ints) -> None:
         """Fold what became of the records of SOW topics; an id is never used again, so declares may go first."""
-        values, offsets = packed_integers(some, "body")
+        values, offsets = packed_integers(some)
         wrong = np.flatnonzero(np.diff(offsets) % 8)
         try:
             if len(wrong):
@@ -268,7 +268,7 @@ class Fold:
 
     def _in_bulk(self, some: pa.Table, kinds: Ints, lsns: Ints) -> None:
         """Fold removals and grants: what they say does not depend on their order."""
-        values, offsets = packed_integers(some, "body")
+        values, offsets = packed_integers(some)
         lengths = np.diff(offsets)
         wrong = np.flatnonzero((lengths < 8) | (lengths % 16 != 8))
         if len(wrong):

@@ -288,12 +288,12 @@ def lengths(table: pa.Table, name: str) -> Ints:
     return parts[1] if len(parts) == 2 else np.concatenate(parts)
 
 
-def packed_integers(table: pa.Table, name: str) -> tuple[Ints, Ints]:
-    """A column of packed int64, all rows end to end, and the offsets in bytes where each begins (and the last ends).
+def packed_integers(table: pa.Table) -> tuple[Ints, Ints]:
+    """Bodies of packed int64, all rows end to end, and the offsets in bytes where each begins (and the last ends).
 
     Offsets count from the first row.  A row whose length is no multiple of 8 makes the values meaningless: check first.
     """
-    column: Any = cast(Any, table.column(name)).fill_null(b"").combine_chunks()
+    column: Any = cast(Any, table.column("body")).fill_null(b"").combine_chunks()
     places, data = column.buffers()[1:]
     offsets = np.frombuffer(places, dtype=np.int32)[column.offset : column.offset + len(column) + 1].astype(np.int64)
     start, size = int(offsets[0]), int(offsets[-1] - offsets[0])

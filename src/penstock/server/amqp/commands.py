@@ -127,12 +127,12 @@ def run(session: Session, channel: Channel, method: m.Method) -> None:
 def _nack(session: Session, channel: Channel, method: m.BasicNack) -> None:
     low = 0 if method.multiple else method.delivery_tag
     if not (method.multiple or low):
-        _no_tag(0)
+        _no_tag()
     _end(session, channel, low, method.delivery_tag, requeue=method.requeue)
 
 
 def _reject(session: Session, channel: Channel, method: m.BasicReject) -> None:
-    tag = method.delivery_tag or _no_tag(0)
+    tag = method.delivery_tag or _no_tag()
     _end(session, channel, tag, tag, requeue=method.requeue)
 
 
@@ -144,8 +144,8 @@ def _end(session: Session, channel: Channel, low: int, high: int, *, requeue: bo
         session.settle(channel.tags.settle(low, high), verb)
 
 
-def _no_tag(tag: int) -> NoReturn:
-    raise PreconditionFailed(f"unknown delivery tag {tag}")
+def _no_tag() -> NoReturn:
+    raise PreconditionFailed("unknown delivery tag 0")
 
 
 def _flow(session: Session, channel: Channel, method: m.ChannelFlow) -> None:

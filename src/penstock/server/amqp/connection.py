@@ -37,6 +37,7 @@ from penstock.server.amqp.session import House, Session
 from penstock.server.amqp.tags import Settled, UnknownTag
 from penstock.server.base.faults import TOLD
 from penstock.wire.amqp import events, methods
+from penstock.wire.amqp.frames import CONNECTION_FORCED
 
 if TYPE_CHECKING:
     from penstock.core.queue.dispatching.consumers import Consumer
@@ -440,9 +441,9 @@ class Connection(Session):
         self.settling.part()
         del self.intake  # asked only on behalf of open channels, of which there are none
 
-    def close_by_server(self, code: int, text: str) -> None:
+    def close_by_server(self, text: str) -> None:
         """connection.close from us: an operator's word, or the server stops."""
-        self.machine.fail_connection(code, text)
+        self.machine.fail_connection(CONNECTION_FORCED, text)
         self._close_all(lost=False)
         self.outgoing.mark_dirty()
 

@@ -225,7 +225,7 @@ class AmqpDoor:
     def close_all(self, text: str) -> None:
         """connection.close 320 to everybody."""
         for session in list(self.sessions):
-            session.close_by_server(320, text)
+            session.close_by_server(text)
 
     def greet(self, came: Came) -> Conversing:
         """A connection came; one whose session cannot begin is closed, and it alone."""
