@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
 
 import h11
 import pytest
+from uvicorn.protocols.websockets import auto
 
 from penstock.server.http.calls import PARAMETERS_MOST
-from penstock.server.http.connections import CHUNK_LEAST, CHUNKS_MOST, LINES_MOST, StrictConnection
+from penstock.server.http.connections import CHUNK_LEAST, CHUNKS_MOST, LINES_MOST, HttpServer, StrictConnection
 
 HEAD = b"POST /api/x HTTP/1.1\r\nhost: a\r\n"
 CHUNKED = HEAD + b"transfer-encoding: chunked\r\n\r\n"
@@ -58,6 +60,8 @@ REFUSED: dict[str, tuple[bytes, int]] = {
     "a size of many digits": (CHUNKED + b"0" * 17 + b"3\r\nabc\r\n0\r\n\r\n", 400),
     "a bare LF after a size": (CHUNKED + b"3\nabc\r\n0\r\n\r\n", 400),
     "other bytes after a chunk": (CHUNKED + b"3\r\nabcXX0\r\n\r\n", 400),
+    "a bare LF after each line of the chunks": (CHUNKED + b"3\nabc\n0\n\n", 400),
+    "bare LFs after the last size": (CHUNKED + b"3\r\nabc\r\n0\n\n", 400),
     "a bare LF after a chunk": (CHUNKED + b"3\r\nabc\n0\r\n\r\n", 400),
     "a bare LF after the last chunk": (CHUNKED + b"3\r\nabc\r\n0\r\n\n", 400),
     "an extension of the last chunk": (CHUNKED + b"3\r\nabc\r\n0;x\r\n\r\n", 400),
@@ -66,6 +70,12 @@ REFUSED: dict[str, tuple[bytes, int]] = {
     "a large head": (HEAD + b"x: " + b"y" * 5000 + b"\r\n\r\n", 431),
     "a large head without an end": (HEAD + b"x: " + b"y" * 5000, 431),
     "many headers": (HEAD + b"x: 1\r\n" * LINES_MOST + b"\r\n", 431),
+    "no path": (b"GET api/x HTTP/1.1\r\nhost: a\r\n\r\n", 400),
+    "a star": (b"GET * HTTP/1.1\r\nhost: a\r\n\r\n", 400),
+    "a host without a path": (b"CONNECT a:80 HTTP/1.1\r\nhost: a\r\n\r\n", 400),
+    "an address of another kind": (b"GET ftp://a/x HTTP/1.1\r\nhost: a\r\n\r\n", 400),
+    "an address without a host": (b"GET http:///x HTTP/1.1\r\nhost: a\r\n\r\n", 400),
+    "an address with a user": (b"GET http://u:p@a/x HTTP/1.1\r\nhost: a\r\n\r\n", 400),
     "two logins": (HEAD + b"authorization: Basic YTph\r\nAuthorization: Basic Yjpi\r\n\r\n", 400),
     "a path that is no UTF-8": (b"GET /api/queues/%2F/%ff HTTP/1.1\r\nhost: a\r\n\r\n", 400),
     "half of a pair in a path": (b"GET /api/queues/%2F/%ED%A0%80 HTTP/1.1\r\nhost: a\r\n\r\n", 400),
@@ -126,6 +136,55 @@ def test_what_two_may_read_differently_is_refused(name: str, split: object) -> N
 def test_what_is_meant_is_taken(name: str, split: object) -> None:
     data, body = TAKEN[name]
     assert read(split(data)) == body  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(
+    ("asked", "target", "host"),
+    [
+        (b"/x?y=1", b"/x?y=1", b"a"),
+        (b"http://b:80/x/%2F?y=http://c/", b"/x/%2F?y=http://c/", b"b:80"),
+        (b"HTTPS://[::1]/", b"/", b"[::1]"),
+        (b"http://b", b"/", b"b"),
+        (b"http://b?y", b"/?y", b"b"),
+        (b"//b/x", b"//b/x", b"a"),
+    ],
+)
+def test_a_target_may_name_its_host(asked: bytes, target: bytes, host: bytes) -> None:
+    """RFC 9112, 3.2.2."""
+    connection = StrictConnection(4096)
+    connection.receive_data(b"GET " + asked + b" HTTP/1.1\r\nx: 1\r\nhost: a\r\n\r\n")
+    request = connection.next_event()
+    assert isinstance(request, h11.Request)
+    assert request.target == target
+    assert sorted(request.headers) == [(b"host", host), (b"x", b"1")]
+
+
+def test_no_package_that_happens_to_be_there_takes_a_connection_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With `websockets` anybody's connection got another protocol, before a login and behind the guard's back."""
+    monkeypatch.setattr(auto, "AutoWebSocketsProtocol", asyncio.Protocol)
+    config = HttpServer(None, 4096)._uvicorn.config
+    config.load()
+    assert config.ws_protocol_class is None
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"GET / HTTP/1.1\r\nhost: a\r\nAuthorization : Basic c2VjcmV0\r\n\r\n",
+        b"GET / HTTP/1.1\r\nhost: a\r\nAuthorization: Basic \x0bc2VjcmV0\r\n\r\n",
+        b"GET /c2VjcmV0 x HTTP/1.1\r\nhost: a\r\n\r\n",
+        CHUNKED + b"3'\"\r\nc2VjcmV0\r\n",
+        CHUNKED + b"3\r\nabcc2VjcmV0\r\n",
+    ],
+)
+def test_a_refusal_quotes_nothing_that_may_be_a_secret(said: bytes) -> None:
+    """It becomes a line of the server's log."""
+    with pytest.raises(h11.RemoteProtocolError) as refused:
+        read(bytewise(said))
+    told = str(refused.value)
+    assert told
+    assert not set(told) & set("'\"(")
+    assert "c2" not in told
 
 
 def test_a_request_that_was_refused_is_the_last() -> None:

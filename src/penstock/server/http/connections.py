@@ -44,6 +44,12 @@ _LINE = re.compile(rb"(?<!\r)\n|\r(?!\n|\Z)|\n[ \t]|\0")
 _CHUNK = re.compile(rb"\r?\n?(?:[0-9A-Fa-f]{1,16}\r\n)?(?:\r\n)?")
 """What one event of a chunked body has beside its data; a line end before it may have come in two parts."""
 
+_ABSOLUTE = re.compile(rb"https?://([^/?#@]+)(/[^?]*)?(\?.*)?", re.IGNORECASE)
+"""A target that names its host: that, the path and the query.  Source: RFC 9112, 3.2.2; RFC 9110, 4.2.4."""
+
+_QUOTED = re.compile(r":? ?(?:bytearray\()?b['\"].*")
+"""What h11 quotes of a stranger's words; a password may be among them."""
+
 CHUNKS_MOST, CHUNK_LEAST = 10_000, 64
 """A body has so many chunks at most, and one more for each so many bytes: reading one takes 8 us, however small."""
 
@@ -97,7 +103,10 @@ class StrictConnection(h11.Connection):
 
     def _next(self) -> tuple[Event, bytes]:
         """The next event, and the bytes that it took."""
-        event = super().next_event()
+        try:
+            event = super().next_event()
+        except h11.RemoteProtocolError as error:
+            self._refuse(_QUOTED.sub("", str(error)), error.error_status_hint)
         size = len(self._unread) - len(self._receive_buffer)
         taken = bytes(self._unread[:size])
         del self._unread[:size]
@@ -117,7 +126,20 @@ class StrictConnection(h11.Connection):
         if isinstance(event, h11.Request):
             self._judged = 0
             self._judge(event, head)
+            return self._placed(event)
         return event
+
+    def _placed(self, request: h11.Request) -> h11.Request:
+        """With a target that is a path; one that names its host says that better than the header does."""
+        target = request.target
+        if target.startswith(b"/") or (target == b"*" and request.method == b"OPTIONS"):
+            return request
+        if (found := _ABSOLUTE.fullmatch(target)) is None:
+            self._refuse("what is asked for is neither a path nor an address with http or https")
+        host, path, query = found.groups(b"")
+        others = [(name, value) for name, value in request.headers if name != b"host"]
+        target, headers = (path or b"/") + query, [(b"host", host), *others]
+        return h11.Request(method=request.method, target=target, headers=headers, http_version=request.http_version)
 
     def _judge(self, request: h11.Request, head: bytes) -> None:
         if request.http_version not in {b"1.0", b"1.1"}:
@@ -148,6 +170,8 @@ class StrictConnection(h11.Connection):
         beside = taken[: len(taken) - len(event.data)] if isinstance(event, h11.Data) else taken
         if _CHUNK.fullmatch(beside) is None:
             self._refuse("a chunk has more than a size")
+        if event is h11.NEED_DATA and _LINE.search(self._unread) is not None:
+            self._refuse("the line of a chunk ends as none may, or has a zero byte")
         if isinstance(event, h11.EndOfMessage) and (event.headers or not taken.endswith(b"\r\n")):
             self._refuse("what follows the last chunk is no empty line")
         if isinstance(event, h11.Data):
@@ -328,6 +352,7 @@ class HttpServer:
             lifespan="off",
             proxy_headers=False,  # `reception` reads them
             http=HttpLink,
+            ws="none",  # whatever packages there are: its protocol would take strangers over, and the guard not know
             h11_max_incomplete_event_size=head_most,
         )
         self._uvicorn = _Served(config)
