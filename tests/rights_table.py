@@ -321,7 +321,7 @@ ACTIONS: Mapping[str, Way] = {
     "cuts": Way("query", _TOPIC),
     "locate": Way("read a topic", _TOPIC),
     "hold": Way("own", {"read": "r", "start": 1}),
-    "publisher": Way("own", {"publisher": "p"}),
+    "publisher": Way("own of a vhost", {"publisher": "p"}),
     "replay_pause": Way("own", {"id": "none"}, "NotFound"),
     "replay_resume": Way("own", {"id": "none"}, "NotFound"),
     "stage_drop": Way("own", {"stages": []}),

@@ -239,7 +239,7 @@ def _carry(client: Client, ends: Ends, one: Moved, journal: Journal, *, drain: b
         return one
     carried = journal.queue(ends.old.name, one.vhost, one.queue)
     if (last := carried.publisher) is not None:
-        carried.keep(int(client.action("publisher", with_vhost=False, publisher=last)["sequence"]))
+        carried.keep(int(client.action("publisher", vhost=one.vhost, publisher=last)["sequence"]))
     with Link(ends.old.of(one.vhost)) as source, Link(ends.new.of(one.vhost)) as target:
         one.old = source.ready(one.queue)
         target.ready(one.queue)

@@ -224,11 +224,11 @@ class Reading(Contents):
         )  # fmt: skip
 
     def last_sequence(self, publisher: str) -> int:
-        """The highest sequence that is stored of a publisher, durably; 0 for one that nobody knows.
+        """The highest sequence that is stored of a publisher in the vhost, durably; 0 for one that nobody knows.
 
         Whoever publishes under that name sends again what is above it.
         """
-        return cast("int", self._link.act("publisher", {"publisher": publisher})["sequence"])
+        return cast("int", self._link.act("publisher", {"publisher": publisher, "vhost": self._vhost})["sequence"])
 
     def replay_batches(
         self,

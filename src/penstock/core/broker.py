@@ -29,6 +29,7 @@ from penstock.core.commands.topology import PolicyCommands, TopologyCommands
 from penstock.core.commands.transactions import SinkCommands, TransactionCommands
 from penstock.core.effects import Part, Question
 from penstock.core.publishing import Preflight
+from penstock.core.publishing.admission import kept_as
 from penstock.core.publishing.published import USUAL, Published, Refusal, Terms
 from penstock.core.queue.dispatching.consumers import UNLIMITED, Consumer, Credit
 from penstock.core.queue.dispatching.joining import reopen, replace
@@ -393,7 +394,7 @@ class Core(
 
         refuse: refuse every row for this reason.
         publisher, sequence: the first row has this sequence, each further row the next; rows
-            at or below the publisher's highest are duplicates, confirmed and not stored again.
+            at or below the publisher's highest in their vhost are duplicates, confirmed and not stored again.
         persistent: overrides the delivery mode of the headers.
         mandatory: Unroutable for a topic that nobody keeps, before anything is written or a sequence counts.
         """
@@ -422,7 +423,7 @@ class Core(
         def store(rows: Publishes, skip: int) -> Published:
             return self._publisher.publish(now, rows, Terms(persistent, numbered=True), skip)
 
-        published = self._publisher.publishers.follow(publisher, sequence, batch, store)
+        published = self._publisher.publishers.follow(kept_as(batch.vhost, publisher), sequence, batch, store)
         self._out.end()
         if self._publisher.raised:
             self._make_levels(now)
@@ -464,6 +465,6 @@ class Core(
         have come meanwhile.  `publish` does without: then everything is evaluated in place.
         """
         skip = 0
-        if publisher is not None and sequence is not None and publisher in self.publishers:
-            skip = min(max(self.publishers[publisher] - sequence + 1, 0), len(batch.bodies))
+        if publisher is not None and sequence is not None:
+            skip = min(max(self.highest_of(batch.vhost, publisher) - sequence + 1, 0), len(batch.bodies))
         return self._publisher.unjudged(batch, skip=skip)

@@ -78,6 +78,11 @@ class Publishes:
         return self.topics[row] if isinstance(self.topics, list) else self.topics  # each row asks: no call
 
     @property
+    def vhost(self) -> str:
+        """That of its first row; what came over one connection or call is of one vhost."""
+        return self.topic_of(0).vhost
+
+    @property
     def distinct_topics(self) -> set[Topic]:
         """Each topic of its rows once."""
         return set(self.topics) if isinstance(self.topics, list) else {self.topics}

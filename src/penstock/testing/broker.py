@@ -145,7 +145,7 @@ class Publishing(Running):
 
     def last_sequence(self, publisher: str) -> int:
         """The highest sequence that is stored of a publisher; 0 for one that nobody knows."""
-        return self.command(lambda instance: instance.core.publishers.get(publisher, 0))
+        return self.command(lambda instance: instance.core.highest_of("/", publisher))
 
     def transaction(self) -> Transaction:
         """Settle some messages and publish others, all or nothing."""

@@ -10,6 +10,7 @@ from penstock.errors import InvalidArgument, PreconditionFailed
 from penstock.records.entries import Publishes
 from penstock.records.kinds import Kind
 from penstock.records.message_bodies import PackedBodies
+from penstock.records.queue_settings import QueueSettings
 from unit.core.world import DURABLE, START, World, header
 
 
@@ -155,6 +156,31 @@ def test_publisher_sequences(world: World) -> None:
     assert send(3, b"3", b"4") == (1, 1)
     with pytest.raises(InvalidArgument):
         world.core.publish(world.now, Publishes(topic, DURABLE, [b""]), publisher="p")
+
+
+@pytest.mark.parametrize("said", ["of the batch", "row by row"])
+def test_a_publishers_name_is_another_one_in_each_vhost(world: World, said: str) -> None:
+    """Whoever could publish in some vhost had what others publish in another one taken for duplicates."""
+
+    def send(vhost: str, sequence: int, name: str = "p") -> tuple[int, int]:
+        world.core.declare_queue(world.now, vhost, "q", QueueSettings())
+        topic, numbered = world.core.topic(vhost, "", "q"), {"x-publisher": name, "x-sequence": sequence}
+        if said == "row by row":
+            published = world.core.publish(world.now, Publishes(topic, header(headers=numbered), [b"x"]))
+        else:
+            batch = Publishes(topic, DURABLE, [b"x"])
+            published = world.core.publish(world.now, batch, publisher=name, sequence=sequence)
+        world.turn()
+        return published.stored, published.duplicates
+
+    assert [send("/", 1), send("v", 10), send("/", 2), send("w", 1), send("v", 9)] == [(1, 0)] * 4 + [(0, 1)]
+    assert [world.core.highest_of(vhost, "p") for vhost in ("/", "v", "w", "x")] == [2, 10, 1, 0]
+    world.restart(clean=False)
+    assert [send("/", 2), send("v", 10), send("w", 2)] == [(0, 1), (0, 1), (1, 0)]
+    if said == "row by row":
+        refused = header(headers={"x-publisher": "p\0v", "x-sequence": 11})
+        topic = world.core.topic("/", "", "q")
+        assert "zero byte" in str(world.core.publish(world.now, Publishes(topic, refused, [b"x"])).refused[0][1])
 
 
 def test_packed_bodies_go_every_way_that_a_list_goes(world: World) -> None:

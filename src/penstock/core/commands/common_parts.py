@@ -22,6 +22,7 @@ from penstock.core.links.asking import Wanted
 from penstock.core.links.sharing import Peers
 from penstock.core.outbox import Outbox
 from penstock.core.publishing import Publisher
+from penstock.core.publishing.admission import kept_as
 from penstock.core.publishing.arrivals import Marks
 from penstock.core.publishing.dead_letters import Buried, DeadLetters
 from penstock.core.queue.dispatching.consumers import Consumer, Credit
@@ -366,8 +367,12 @@ class CoreParts:
 
     @property
     def publishers(self) -> dict[str, int]:
-        """The highest sequence of each publisher."""
+        """The highest sequence of each publisher, by what it is kept under."""
         return self._publisher.publishers.highest
+
+    def highest_of(self, vhost: str, publisher: str) -> int:
+        """The highest sequence that is stored of a publisher of a vhost; 0 for one that nobody knows."""
+        return self.publishers.get(kept_as(vhost, publisher), 0)
 
     def expire_publishers(self, now: Now, expiration: int | None) -> None:
         """Forget publishers of whom nothing came for so many microseconds; None: never."""

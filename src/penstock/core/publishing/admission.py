@@ -1,10 +1,10 @@
 """What of a batch is let in before it is written: by its publisher's numbers, and by queues that reject.
 
-A publisher numbers its messages; what has a number at or below the highest that is stored under its name is a
-duplicate: confirmed again, once the original is durable, and not stored again.  Gaps are fine.  The highest numbers are
-durable (`Kind.PUBLISHERS`) and lie in one group with the rows they count.  They are kept for ever, or for as long as
-`publisher_expiration` says after the last message, or the last start if that is later.  Here for batches whose headers
-name publisher and sequence row by row; where a door names them for a whole batch, `Core.publish` counts.
+A publisher numbers its messages; what has a number at or below the highest that is stored under its name in the vhost
+is a duplicate: confirmed again, once the original is durable, and not stored again.  Gaps are fine.  The highest
+numbers are durable (`Kind.PUBLISHERS`) and lie in one group with the rows they count.  They are kept for ever, or for
+as long as `publisher_expiration` says after the last message, or the last start if that is later.  Here for batches
+whose headers name publisher and sequence row by row; where a door names them for a whole batch, `Core.publish` counts.
 
 A row that some queue refuses is refused to its publisher, once, whoever else takes it: the others keep their copy.  The
 batch is cut where a refusal depends on what is dispatched meanwhile; a queue that is full or has room for all, and a
@@ -27,6 +27,7 @@ from penstock.core.publishing.published import Banned, Published, Refusal, banne
 from penstock.core.publishing.routed import barred
 from penstock.core.queue import refusing
 from penstock.core.queue.queue import Queue
+from penstock.core.topology.register import DEFAULT_VHOST
 from penstock.errors import QueueFull
 from penstock.records.chunks import Now
 from penstock.records.dataclass import dataclass
@@ -166,8 +167,13 @@ GONE_AT_ONCE = 1_000
 """Publishers that one record forgets."""
 
 
+def kept_as(vhost: str, publisher: str) -> str:
+    """What the numbers of a publisher are kept under: a name stands for one in each vhost, and has no zero byte."""
+    return publisher if vhost == DEFAULT_VHOST else f"{publisher}\0{vhost}"
+
+
 class Publishers:
-    """The highest sequence of each publisher."""
+    """The highest sequence of each publisher, by what it is kept under."""
 
     def __init__(self, outbox: Outbox[Effect]) -> None:
         self.highest: dict[str, int] = {}
@@ -191,15 +197,16 @@ class Publishers:
         seen: dict[str, int] = {}
         fresh: list[int] = []
         filled = dict[tuple[str, int], None]()
-        for row, one in enumerate(traits):
-            if one.publisher is not None and one.sequence is not None:
-                highest = seen.get(one.publisher, self.highest.get(one.publisher, 0))
-                if one.sequence <= highest:
-                    number = one.publisher, one.sequence
+        numbers = [_number_of(batch, row, one) for row, one in enumerate(traits)]
+        for row, number in enumerate(numbers):
+            if number is not None:
+                publisher, sequence = number
+                highest = seen.get(publisher, self.highest.get(publisher, 0))
+                if sequence <= highest:
                     if number in filled or not self._is_missing(*number):
                         continue
                     filled[number] = None
-                seen[one.publisher] = max(one.sequence, highest)
+                seen[publisher] = max(sequence, highest)
             fresh.append(row)
         if not fresh:
             return Published(0, self._outbox.last_lsn, repeats=range(len(traits)))
@@ -207,13 +214,12 @@ class Publishers:
         for number in filled:
             self._fill(*number)
         for row, why in published.refused:
-            one = traits[fresh[row]]
-            if one.publisher is not None and one.sequence is not None:
-                self._refused(one.publisher, one.sequence, why)
+            if (number := numbers[fresh[row]]) is not None:
+                self._refused(*number, why)
         if seen:
             self.note(seen)
             if self.numbering is not None:
-                self._number(published, [traits[row] for row in fresh])
+                self._number(published, [numbers[row] for row in fresh])
         if len(fresh) == len(traits):
             return published
         return _beside(published.among(fresh), fresh, len(traits))
@@ -245,13 +251,12 @@ class Publishers:
             self.numbering(publisher, _numbers(published, sequence, size))
         return published
 
-    def _number(self, published: Published, traits: Sequence[Traits]) -> None:
+    def _number(self, published: Published, numbers: Sequence[tuple[str, int] | None]) -> None:
         """Tell whoever wants to know of each row with a sequence where it stands."""
         by_publisher = dict[str, list[tuple[int, int, int]]]()
-        for row, lsn in zip(published.stored_rows(len(traits)), published.positions, strict=True):
-            one = traits[row]
-            if one.publisher is not None and one.sequence is not None:
-                by_publisher.setdefault(one.publisher, []).append((one.sequence, lsn, 1))
+        for row, lsn in zip(published.stored_rows(len(numbers)), published.positions, strict=True):
+            if (number := numbers[row]) is not None:
+                by_publisher.setdefault(number[0], []).append((number[1], lsn, 1))
         for publisher, runs in by_publisher.items():
             if self.numbering is not None:
                 self.numbering(publisher, runs)
@@ -334,6 +339,13 @@ class Publishers:
         for publisher in gone:
             for known in (self.heard, self.highest, self._holes, self._held):
                 known.pop(publisher, None)
+
+
+def _number_of(batch: Publishes, row: int, traits: Traits) -> tuple[str, int] | None:
+    """What the publisher of a row is kept under, and its sequence; None: nobody numbers it."""
+    if traits.publisher is None or traits.sequence is None:
+        return None
+    return kept_as(batch.topic_of(row).vhost, traits.publisher), traits.sequence
 
 
 def _beside(published: Published, rows: Sequence[int], size: int) -> Published:

@@ -198,8 +198,9 @@ def _identity(headers: Mapping[str, FieldValue]) -> tuple[str | None, int | None
     publisher, sequence = headers.get(PUBLISHER), headers.get(SEQUENCE)
     if publisher is None and sequence is None:
         return None, None
-    if not isinstance(publisher, str) or not 0 < len(publisher) <= PUBLISHER_LIMIT:
-        raise PreconditionFailed(f"invalid header '{PUBLISHER}': text of 1 to {PUBLISHER_LIMIT} characters is needed")
+    if not isinstance(publisher, str) or not 0 < len(publisher) <= PUBLISHER_LIMIT or "\0" in publisher:
+        most = f"text of 1 to {PUBLISHER_LIMIT} characters without a zero byte is needed"
+        raise PreconditionFailed(f"invalid header '{PUBLISHER}': {most}")
     if isinstance(sequence, bool) or not isinstance(sequence, int) or not 0 < sequence < 2**53:
         raise PreconditionFailed(f"invalid header '{SEQUENCE}': a whole number from 1 on is needed, not {sequence!r}")
     return publisher, int(sequence)

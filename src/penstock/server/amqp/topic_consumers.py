@@ -28,7 +28,7 @@ from penstock.server.asking.judging import asked_by
 from penstock.server.follow import ENDLESS
 from penstock.server.replaying.log_source import Asked
 from penstock.server.replaying.page import Page
-from penstock.server.replaying.selection import fields_of, select_of, selection_of
+from penstock.server.replaying.selection import fields_of, select_of, selection_for
 from penstock.server.views.record_query import sent
 from penstock.units import parse_duration
 from penstock.wire.amqp import methods as m
@@ -197,9 +197,6 @@ def consume(session: Session, channel: Channel, name: str, tag: str, method: m.B
     _refuse_strange(arguments)
     text = partial(text_of, arguments)
     gap = text("x-rate-max-gap")
-    queue = session.core.find_queue(session.vhost, name)
-    if queue is not None:
-        session.core.queue(session.vhost, name, by=session)  # another connection's exclusive queue is its own
     try:
         micros = None if gap is None else parse_duration(gap)
     except ValueError as error:
@@ -211,7 +208,9 @@ def consume(session: Session, channel: Channel, name: str, tag: str, method: m.B
     select = None if fields is None else parse_select([fields])
     info, timed = flag(arguments, "x-info"), flag(arguments, STAMP)
     count_of(arguments, "x-priority", None)  # whoever reads a topic by himself has nobody to go before
-    selection = selection_of(session.core, session.vhost, "", name)
+    selection = selection_for(session.core, session.rights, session.vhost, "", name)
+    if session.core.find_queue(session.vhost, name) is not None:
+        session.core.queue(session.vhost, name, by=session)  # another connection's exclusive queue is its own
     select = select_of(session.core, selection, narrowed_select(select, fields_of(selection, session.rights)))
     following = Following(session, channel, tag, info=info, timed=timed, select=select)
     following.count()

@@ -337,6 +337,7 @@ class Reads:
     def get(self, caller: Caller, slot: Slot, wanted: Get) -> tuple[pa.Schema, Any]:
         """Schema and batches of an answer, which gives its slot back when it ends."""
         pieces: Iterator[Piece]
+        self._gate.admit(caller, wanted)
         if isinstance(wanted, Replay) and self._followed(caller, wanted):
             schema, pieces = self.following.read(caller, slot, wanted, self._gate.get)
             return schema, Guarded(pieces, slot, caller)

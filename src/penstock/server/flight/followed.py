@@ -25,7 +25,7 @@ import orjson
 import pyarrow as pa
 
 from penstock.core.sow.select import narrowed_select, parse_select
-from penstock.errors import AccessRefused, InvalidArgument, NotFound, PreconditionFailed, Unavailable
+from penstock.errors import InvalidArgument, NotFound, PreconditionFailed, Unavailable
 from penstock.history.history import History
 from penstock.history.spans import Stretch, check_missing, reads, resolve
 from penstock.records.one_or_each import joined
@@ -35,7 +35,7 @@ from penstock.server.flight.handover import POLL_S, Abandoned, Outlet, Piece
 from penstock.server.flight.streams import recent
 from penstock.server.replaying.log_source import Asked, Rate, parse_rate
 from penstock.server.replaying.page import Page
-from penstock.server.replaying.selection import Selection, fields_of, select_of, selection_of, sieve_of
+from penstock.server.replaying.selection import Selection, fields_of, select_of, selection_for, sieve_of
 from penstock.server.views.record_query import selected
 from penstock.wire.flight.bookmarks import Point, format_bookmark, parse_span
 from penstock.wire.flight.codec import bookmark_column, constant, lsn_column, message_batch, topic_columns
@@ -129,7 +129,7 @@ class Following:
         """`relay`: where large reads run."""
         self._handover = handover
         self._relay = relay
-        self._named: dict[str, Handle] = {}  # by the client's own name for it
+        self._named: dict[tuple[str, str], Handle] = {}  # by user, and his own name for it
         self.open = set[PageOutlet]()
 
     # -- Flight's threads
@@ -163,7 +163,9 @@ class Following:
         engine, gone = self._handover.engine, caller.gone
         selection, wall, last = self._handover.call(
             lambda: (
-                selection_of(engine.core, command.vhost, command.exchange, command.topic, command.pattern),
+                selection_for(
+                    engine.core, caller.rights, command.vhost, command.exchange, command.topic, command.pattern
+                ),
                 engine.now().wall,
                 engine.core.last_lsn,
             ),
@@ -219,7 +221,7 @@ class Following:
             yield empty, orjson.dumps({"notice": stretch.notice})
         handle = Handle(caller.user)
         if name is not None:
-            self._handover.call(partial(self._name, name, handle), caller.gone, durable=False)
+            self._handover.call(partial(self._name, (caller.user, name), handle), caller.gone, durable=False)
         try:
             if isinstance(past, Replay) and not stretch.since and stretch.until is None:
                 for batch, start in self._past(caller, past, stretch):
@@ -266,9 +268,9 @@ class Following:
 
     # -- the loop
 
-    def _name(self, name: str, handle: Handle) -> None:
+    def _name(self, name: tuple[str, str], handle: Handle) -> None:
         if name in self._named:
-            raise PreconditionFailed(f"a replay with the id {name!r} is open already")
+            raise PreconditionFailed(f"a replay with the id {name[1]!r} is open already")
         self._named[name] = handle
 
     def _begin(self, handle: Handle, asked: Asked, outlet: PageOutlet, stretch: Stretch) -> Follower:
@@ -285,16 +287,14 @@ class Following:
             handle.follower.close()
         outlet.drop()
         self.open.discard(outlet)
-        if name is not None and self._named.get(name) is handle:
-            del self._named[name]
+        if name is not None and self._named.get(key := (handle.user, name)) is handle:
+            del self._named[key]
 
     def named(self, caller: Caller, name: str) -> Handle:
-        """An open replay.  NotFound, AccessRefused."""
-        found = self._named.get(name)
+        """An open replay of the caller's.  NotFound, of another user's too."""
+        found = self._named.get((caller.user, name))
         if found is None:
             raise NotFound(f"no replay with the id {name!r} is open")
-        if found.user != caller.user:
-            raise AccessRefused(f"the replay with the id {name!r} is another user's")
         return found
 
     def stop(self) -> None:

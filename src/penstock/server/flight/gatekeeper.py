@@ -103,8 +103,12 @@ class Gatekeeper:
         """AccessRefused unless the user may give such a command; NotFound for a vhost that is not there."""
         names = {name: getattr(wanted, name, None) for name in ("vhost", "name")}
         judge(caller.who, COMMANDS[type(wanted)], names, self._vhosts, type(wanted).__name__.lower())
-        if isinstance(wanted, Consume) and caller.rights is not None:
-            caller.rights.take(wanted.vhost, wanted.queue)
+        if (rights := caller.rights) is None:
+            return
+        if isinstance(wanted, Consume):
+            rights.take(wanted.vhost, wanted.queue)
+        if isinstance(wanted, Replay) and wanted.stream is not None:
+            self._stream_of(caller, rights, wanted.stream)
 
     # -- publishing
 

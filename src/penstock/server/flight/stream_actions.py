@@ -272,16 +272,16 @@ def replay_actions(handover: Handover, following: Following) -> Table:
         wanted = None if rate is None else parse_rate(rate)
         return handled(caller, id, lambda handle: handle.resume(wanted), paused=False)
 
-    def sequence(caller: Caller, publisher: str) -> Reply:
+    def sequence(caller: Caller, vhost: str, publisher: str) -> Reply:
         """Answered when everything that was decided is durable, so a client resends nothing that is stored."""
-        return call(lambda: {"publisher": publisher, "sequence": core.publishers.get(publisher, 0)}, caller.gone)
+        return call(lambda: {"publisher": publisher, "sequence": core.highest_of(vhost, publisher)}, caller.gone)
 
     said, goes_on = (name("id"),), "id, rate: go on, from now on at this rate if one is given"
-    known, stored = (name("publisher"),), "publisher: the highest sequence that is stored of it"
+    known, stored = (VHOST, name("publisher")), "publisher: the highest sequence that is stored of it in the vhost"
     return {
         "replay_pause": Action(pause, "id: send nothing more of this replay until it is resumed", LOGIN, said),
         "replay_resume": Action(resume, goes_on, LOGIN, (*said, text("rate"))),
-        "publisher": Action(sequence, stored, LOGIN, known),
+        "publisher": Action(sequence, stored, USES, known),
     }
 
 

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeAlias, cast
 from urllib.parse import unquote_to_bytes
 
 import h11
@@ -182,7 +182,7 @@ class StrictConnection(h11.Connection):
                 self._refuse(f"{self._sent:,} bytes of the body came in {self._chunks:,} chunks: {few}")
         return event
 
-    def _refuse(self, why: str, status: int = 400) -> None:
+    def _refuse(self, why: str, status: int = 400) -> NoReturn:
         self._wrong = h11.RemoteProtocolError(why, error_status_hint=status)
         raise self._wrong
 

@@ -314,6 +314,20 @@ def selection_of(core: Core, vhost: str, exchange: str, name: str | None, patter
     return replace(Selection.topic(vhost, exchange, name), message_type=core.message_type(vhost, exchange, name))
 
 
+def selection_for(
+    core: Core, rights: Rights | None, vhost: str, exchange: str, name: str | None, pattern: str | None = None
+) -> Selection:
+    """The same for somebody with these rights; AccessRefused, as what is there is not told to who may not read it.
+
+    A queue whose name he is shown stands for its topics, which `sieve_of` judges; else the name is that of a topic.
+    """
+    if name is not None and rights is not None:
+        shown = not exchange and rights.sees_queue(vhost, name) and core.find_queue(vhost, name) is not None
+        if not shown:
+            rights.read_topic(vhost, exchange, name, whole=False)
+    return selection_of(core, vhost, exchange, name, pattern)
+
+
 def refuse_mixed(core: Core, selection: Selection, text: str | None, rights: Rights | None) -> None:
     """As `refuse_several`, where a filter or a right asks for fields."""
     asked = text is not None
