@@ -53,6 +53,7 @@ def test_a_consumer_says_how_long_it_may_be_silent() -> None:
         (b'{"publish": {"topik": "x"}}', "unknown field 'topik'; did you mean 'topic'"),
         (b'{"publish": {"topic": 1}}', "topic is 1, not text"),
         (b'{"publish": {"publisher": "", "sequence": 1}}', "publisher is empty"),
+        (b'{"publish": {"publisher": "a\\u0000b", "sequence": 1}}', r"publisher 'a\\x00b' has a zero byte"),
         (b'{"publish": {"publisher": "p"}}', "belong together"),
         (b'{"publish": {"publisher": "p", "sequence": 0}}', r"sequence is 0, not in 1\.\."),
         (b'{"publish": {"topic": "' + b"x" * 256 + b'"}}', "has 256 bytes; at most 255"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,11 +12,12 @@ from pydantic import SecretStr
 
 from penstock.config.settings import GUEST, User
 from penstock.config.vhost_sections import EntitlementSection
-from penstock.core.topology.topology import EVENTS
+from penstock.core.topology.topology import EVENTS, TRACE
 from penstock.errors import AccessRefused, SettingsError
 from penstock.records.queue_settings import QueueSettings
-from penstock.server.people.accounts import Account, Accounts, Kept, Permission, TopicPermission
-from penstock.server.people.entitlements import Rights, compiled
+from penstock.server.people.accounts import Account, Accounts, Kept, Permission, Token, TopicPermission
+from penstock.server.people.entitlements import Rights, compiled, exchange_needs
+from penstock.server.people.tokens import Scoped
 from penstock.server.people.users import Permitted, Users
 from unit.core.world import World
 
@@ -140,19 +142,37 @@ def test_events_of_all_vhosts_and_of_people_are_for_administrators(tags: tuple[s
     may = "administrator" in tags
     permitted = Permitted("ann", [Permission("ann", vhost, ".*", ".*", ".*") for vhost in ("/", "own")], tags=tags)
     entitled = Rights("ann", [compiled(EntitlementSection(user="ann", read=True))], tags)
-    for rights in (permitted, entitled):
+    token = Scoped(Token("id", "ann", "", "", "/", ".*", ".*", ".*", tags, 60, 0.0), None, tags)
+    for rights in (permitted, entitled, token):
         assert rights.reads_topic("/", EVENTS, "queue.created") is may
         assert any(allowed for _, allowed in rights.topic_rights("/", EVENTS)) is may
         assert rights.reads_topic("/", "amq.topic", "queue.created") is True
     assert permitted.reads_topic("own", EVENTS, "queue.created") is True, "nothing is told there"
     binds = [("write", "queue", "q"), ("read", "exchange", EVENTS)]
     shows = QueueSettings(exchange=EVENTS, underlying_topic="queue.created")
-    asks: list[Callable[[], None]] = [
-        lambda: permitted.configure("binding", "/", binds), lambda: permitted.declare("/", "q", shows, None),
-    ]  # fmt: skip
-    for ask in asks:
-        if may:
-            ask()
-            continue
-        with pytest.raises(AccessRefused, match="exchange 'amq.rabbitmq.event' in vhost '/' refused for user 'ann'"):
-            ask()
+    for rights in (permitted, token):
+        refused_unless(may, EVENTS, partial(rights.configure, "binding", "/", binds))
+        refused_unless(may, EVENTS, partial(rights.declare, "/", "q", shows, None))
+
+
+@pytest.mark.parametrize("exchange", [EVENTS, TRACE])
+@pytest.mark.parametrize("tags", [(), ("monitoring",), ("administrator",)], ids=str)
+def test_what_the_server_says_itself_is_said_by_nobody_else(tags: tuple[str, ...], exchange: str) -> None:
+    """Through a binding, as an alternate or a dead letter exchange, whoever might write to it made up what happened."""
+    may = "administrator" in tags
+    permitted = Permitted("ann", [Permission("ann", "/", ".*", ".*", ".*")], tags=tags)
+    token = Scoped(Token("id", "ann", "", "", "/", ".*", ".*", ".*", tags, 60, 0.0), None, tags)
+    buries = QueueSettings(dead_letter_exchange=exchange)
+    for rights in (permitted, token):
+        binds = partial(rights.configure, "binding", "/", [("write", "exchange", exchange), ("read", "exchange", "x")])
+        refused_unless(may, exchange, binds)
+        refused_unless(may, exchange, partial(rights.configure, "declaring", "/", exchange_needs("x", exchange)))
+        refused_unless(may, exchange, partial(rights.declare, "/", "q", buries, None))
+
+
+def refused_unless(may: bool, exchange: str, ask: Callable[[], None]) -> None:
+    if may:
+        ask()
+        return
+    with pytest.raises(AccessRefused, match=f"exchange '{exchange}' in vhost '/' refused"):
+        ask()

@@ -17,7 +17,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, TypeAlias
 
 from penstock.core.sow.select import SelectList, parse_select
-from penstock.core.topology.topology import EVENTS
+from penstock.core.topology.topology import EVENTS, TRACE
 from penstock.errors import AccessRefused, ExpressionError, InvalidArgument, SettingsError
 from penstock.expr import Filter, TopicPattern, compile_filter, parse
 from penstock.expr.context import Context, Group
@@ -176,7 +176,9 @@ class Rights:
         def look() -> Right:
             return next((one.read for one in self.entries if one.on_topic(vhost, exchange, name)), False)
 
-        return self.hears(vhost, exchange) and self._remembered(("read topic", vhost, exchange, name), look)
+        return not self.reserved(vhost, "read", exchange) and self._remembered(
+            ("read topic", vhost, exchange, name), look
+        )
 
     def writes_topic(self, vhost: str, exchange: str, name: str) -> Right:
         """What the user may publish to a topic."""
@@ -212,9 +214,13 @@ class Rights:
         """The same of a topic."""
         return self.monitors or self.reads_topic(vhost, exchange, name) is not False
 
-    def hears(self, vhost: str, exchange: str) -> bool:
-        """Whether what an exchange has is not of others alone: events tell of all vhosts, and of people."""
-        return self.administrator or (vhost, exchange) != ("/", EVENTS)
+    def reserved(self, vhost: str, kind: str, exchange: str) -> bool:
+        """Whether to read or write an exchange is not this user's, whatever else says.
+
+        Events tell of all vhosts, and of people.  What the server alone has to say nobody else says.
+        """
+        own = (vhost, exchange) == ("/", EVENTS) if kind == "read" else kind == "write" and exchange in {EVENTS, TRACE}
+        return own and not self.administrator
 
     def topic_rights(self, vhost: str, exchange: str) -> tuple[tuple[str | None, bool | str], ...]:
         """What the user may read of the topics of an exchange: which, and all, nothing or an expression; in order.
@@ -225,7 +231,7 @@ class Rights:
             (None if one.topic is None else one.topic.text, _read_whole(one))
             for one in self.entries
             if one.vhost == vhost and one.queue is None and (one.topic is None or one.exchange == exchange)
-            if self.hears(vhost, exchange)
+            if not self.reserved(vhost, "read", exchange)
         )
 
     # -- what a door asks

@@ -93,7 +93,7 @@ class Scoped(Rights):
         return pattern == ALL or compile_pattern(f"^(?:{pattern})$").search(to_bytes(name)) is not None
 
     def _ask(self, vhost: str, kind: str, thing: str, name: str) -> None:
-        if not self._within(vhost, kind, name):
+        if not self._within(vhost, kind, name) or (thing == "exchange" and self.reserved(vhost, kind, name)):
             raise AccessRefused(
                 f"access to {thing} '{name}' in vhost '{vhost}' refused: token '{self._token.id}' of user "
                 f"'{self.user}' is not made for {kind}"
@@ -103,7 +103,7 @@ class Scoped(Rights):
 
     def reads_topic(self, vhost: str, exchange: str, name: str) -> Right:
         """Of the user's what is within."""
-        if not self._within(vhost, "read", name):
+        if self.reserved(vhost, "read", exchange) or not self._within(vhost, "read", name):
             return False
         return True if self._inner is None else self._inner.reads_topic(vhost, exchange, name)
 
@@ -139,7 +139,7 @@ class Scoped(Rights):
 
     def topic_rights(self, vhost: str, exchange: str) -> tuple[tuple[str | None, bool | str], ...]:
         """Several topics at once are for tokens that may read all there are."""
-        if vhost != self._token.vhost or self._patterns["read"] != ALL:
+        if vhost != self._token.vhost or self._patterns["read"] != ALL or self.reserved(vhost, "read", exchange):
             return ((None, False),)
         return ((None, True),) if self._inner is None else self._inner.topic_rights(vhost, exchange)
 
@@ -193,6 +193,8 @@ class Scoped(Rights):
             self._ask(vhost, "configure", "queue", name)
         if present is None and (settings.underlying_topic is not None or settings.exchange):
             self._ask(vhost, "read", "topic", settings.underlying_topic or name)
+            if self.reserved(vhost, "read", settings.exchange):
+                self._ask(vhost, "read", "exchange", settings.exchange)
         if present is None and settings.dead_letter_exchange is not None:
             self._ask(vhost, "write", "exchange", settings.dead_letter_exchange or "amq.default")
         if present is None and settings.expiry_address:

@@ -90,7 +90,7 @@ class Permitted(Rights):
             permission = self._permissions.get(vhost)
             text = "" if permission is None else str(getattr(permission, kind))
             known = text == ALL or (text not in {"", "^$"} and compile_pattern(text).search(to_bytes(name)) is not None)
-            known = known and (kind != "read" or self.hears(vhost, name))
+            known = known and not self.reserved(vhost, kind, name)
             self._answers.keep(key, known)
         return known
 

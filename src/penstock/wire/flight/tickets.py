@@ -127,8 +127,10 @@ Values: TypeAlias = "dict[str, Any]"
 def _publish(where: str, given: Values) -> None:
     if ("publisher" in given) != ("sequence" in given):
         raise InvalidArgument(f"{where}: publisher and sequence belong together; one of them is missing")
-    if given.get("publisher") == "" or "\0" in given.get("publisher", ""):
-        raise InvalidArgument(f"{where}: publisher {shown(given['publisher'])} is empty, or has a zero byte")
+    if given.get("publisher") == "":
+        raise InvalidArgument(f"{where}: publisher is empty")
+    if "\0" in given.get("publisher", ""):
+        raise InvalidArgument(f"{where}: publisher {shown(given['publisher'])} has a zero byte")
     given["delta"] = given.get("delta") or None
 
 
