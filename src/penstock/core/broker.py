@@ -356,6 +356,10 @@ class Core(
         """Messages that became a dead letter since the start of this process, by AMQP's reason."""
         return self._letters.counts
 
+    def is_letter(self, lsn: int) -> bool:
+        """Whether a message is a dead letter that the server, or another site's, has written."""
+        return self._letters.letters.has(lsn)
+
     def letters_among(self, lsns: Ints) -> Ints:
         """Those of ascending LSNs that this server wrote as dead letters."""
         return lsns[self._letters.letters.among(lsns)]

@@ -4,7 +4,8 @@ As in RabbitMQ: the key is `publish.EXCHANGE` or `deliver.QUEUE`, the body is th
 It is on for the vhosts that say `tracing`, and nothing is done for those to whose exchange nobody has bound anything.
 What is published is read off the journal, whatever door it came by; what nobody stores is not told.  What is delivered
 is told as it is handed to its receiver.  A trace is a message like any other, and none is made of a trace, nor of an
-event: those tell of all vhosts and of people, and are for administrators, who reads traces need not be one.
+event: those tell of all vhosts and of people, and are for administrators, who reads traces need not be one.  Nor is any
+made of their dead letters: the traces of those would die as they did, for ever.
 """
 
 from __future__ import annotations
@@ -35,6 +36,9 @@ PENDING_MOST = 100_000
 
 HEADER_MOST = properties_most(Limits().frame_max)
 """Bytes of a trace's header beyond which the message's own headers are left out: a frame that every client takes."""
+
+FIRST_DEATH = b"x-first-death-exchange"
+"""The header of a dead letter that says to which exchange its message was published at first."""
 
 _NAMES = (
     "content_type", "content_encoding", "headers", "delivery_mode", "priority", "correlation_id", "reply_to",
@@ -75,7 +79,7 @@ class Traces:
             return
         for row, body in enumerate(listed(batch.bodies)):
             topic = batch.topic_of(row)
-            if topic not in heard:
+            if topic not in heard or self._was_told(batch.first + row, batch.properties_of(row)):
                 continue
             route = batch.routes if isinstance(batch.routes, int) else batch.routes[row]
             queues = [core.queue_by_id(number) for number in core.queues_of_route(route)]
@@ -89,10 +93,9 @@ class Traces:
         consumer = effect.consumer
         connection, _, channel = consumer.client.rpartition("/")
         for row, body in enumerate(piece.bodies or ()):
-            topic = piece.topic_of(row)
-            if not self._hears(topic):
+            topic, properties = piece.topic_of(row), piece.properties_of(row)
+            if not self._hears(topic) or self._was_told(piece.chunk[row], properties):
                 continue
-            properties = piece.properties_of(row)
             more: Table = {
                 "redelivered": int(effect.redelivered),
                 "connection": connection or consumer.client,
@@ -107,6 +110,12 @@ class Traces:
         if topic.vhost not in core.traced or topic.exchange in {TRACE, EVENTS}:
             return False
         return any(True for _ in core.topology.bindings_from(topic.vhost, TRACE))
+
+    def _was_told(self, lsn: int, properties: bytes) -> bool:
+        """Whether a message is a dead letter of a trace or an event; others may say that they are, and are none."""
+        if FIRST_DEATH not in properties or not self._runtime.core.is_letter(lsn):
+            return False
+        return (header_codec.decode(properties).headers or {}).get(FIRST_DEATH.decode()) in {TRACE, EVENTS}
 
     # -- how it is told
 

@@ -146,3 +146,43 @@ def test_events_are_in_no_trace_for_they_are_an_administrators(http: Http, chann
     assert next_of(channel, "events")[0] == "user.tags.set"
     channel.basic_publish("", "jobs", b"work", mandatory=True)
     assert next_of(channel)[::2] == ("publish.", b"work")
+
+
+@pytest.mark.parametrize("source", ["amq.rabbitmq.trace", "amq.rabbitmq.event"])
+@pytest.mark.parametrize("ends", ["at once", "when they are refused"])
+def test_dead_letters_of_traces_and_events_are_not_told(
+    http: Http, channel: BlockingChannel, source: str, ends: str
+) -> None:
+    """One publish went round for ever: its trace died, of its dead letter a trace was made, which died."""
+    dying = {"x-message-ttl": 0} if ends == "at once" else {}
+    channel.exchange_declare("dead", "fanout")
+    channel.queue_declare("grave")
+    channel.queue_bind("grave", "dead", "")
+    channel.queue_declare("round", arguments={"x-dead-letter-exchange": "dead", **dying})
+    channel.queue_bind("round", source, "#")
+    channel.basic_get("seen", auto_ack=True)
+    trace(http)
+    said = {"x-first-death-exchange": source, "x-death": [{"exchange": source}]}
+    channel.basic_publish("", "jobs", b"work", pika.BasicProperties(headers=said), mandatory=True)
+    assert next_of(channel)[::2] == ("publish.", b"work"), "whoever says that it is a dead letter of these"
+    if source.endswith("event"):
+        http.do("PUT", "users/ann", {"password": "secret", "tags": ""}, 201)
+    if ends == "when they are refused":
+        channel.basic_reject(fetched(channel, "round"), requeue=False)
+    channel.basic_ack(fetched(channel, "grave"))
+    channel.basic_publish("amq.fanout", "", b"nobody's")
+    channel.basic_publish("", "jobs", b"last", mandatory=True)
+    assert next_of(channel)[::2] == ("publish.", b"last")
+
+
+def fetched(channel: BlockingChannel, queue: str) -> int:
+    """The delivery tag of the next message."""
+    found: list[int] = []
+
+    def got() -> bool:
+        method, _, _ = channel.basic_get(queue)
+        found.extend([] if method is None else [method.delivery_tag])
+        return bool(found)
+
+    eventually(got)
+    return found[0]
