@@ -49,6 +49,7 @@ def test_what_is_refused_leaves_nothing_behind(http: Http, asked: dict[str, obje
 def test_what_was_there_before_a_refusal_stays(http: Http) -> None:
     http.do("PUT", PATH, {"binding-keys": "eu"}, 201)
     http.do("PUT", "queues/%2F/invoices-taken", {"durable": True}, 201)
-    http.refused("PUT", PATH, {"binding-keys": "eu,us,taken"})
+    http.do("PUT", "queues/%2F/invoices-old", {"durable": True, "arguments": {"x-queue-type": "stream"}}, 201)
+    http.refused("PUT", PATH, {"binding-keys": "eu,us,old,taken"})
     bound = http.get("exchanges/%2F/invoices/bindings/source")
     assert [one["destination"] for one in bound] == ["invoices-eu"]

@@ -215,15 +215,23 @@ def of_super_streams(house: Operating) -> Sequence[Row]:
         }
         asked |= {"internal": False, "arguments": {"x-super-stream": True}}
         answer = await house.operate(DECLARE_EXCHANGE, who, asked)
-        made = list[str]()
+        of_it = {"vhost": vhost, "queue": None, "source": name, "destination": None, "between": False}
+        there = await house.operate(BINDINGS, who, of_it)
+        before = {(one["destination"], one["routing_key"]) for one in there}
+        made, bindings = list[str](), list[dict[str, object]]()
         try:
             for place, (part, key) in enumerate(partitions.items()):
                 terms = {"vhost": vhost, "queue": part, "durable": True, "auto_delete": False, "arguments": arguments}
                 if (await house.operate(queues.DECLARE_BY_ARGUMENTS, who, terms))["new"]:
                     made.append(part)
-                bound = {"vhost": vhost, "exchange": name, "queue": part, "destination": None, "key": key}
-                await house.operate(BIND, who, {**bound, "arguments": {PARTITION_ORDER: place}})
+                bound: dict[str, object] = {"vhost": vhost, "exchange": name, "queue": part, "destination": None}
+                bound |= {"key": key, "arguments": {PARTITION_ORDER: place}}
+                await house.operate(BIND, who, bound)
+                if (part, key) not in before:
+                    bindings.append(bound)
         except Refused:
+            for one in bindings:
+                await house.operate(UNBIND, who, one)
             for part in made:
                 with suppress(PreconditionFailed):  # somebody uses it already
                     unused = {"vhost": vhost, "queue": part, "if_unused": True, "if_empty": True}
