@@ -1,7 +1,10 @@
-"""What an operator sees of links and does to them: by command, over HTTP and with the SDK."""
+"""What an operator sees of links and does to them, by command, over HTTP and with the SDK; and the story of a message
+that another site owns.
+"""
 
 from __future__ import annotations
 
+import re
 import urllib.request
 from pathlib import Path
 
@@ -9,6 +12,7 @@ import pytest
 
 import penstock
 from cluster_of_servers.house import GUEST
+from forked import penstock as command_line
 from penstock.errors import NotFound
 from sites.house import Sites, out, penstock_says, publish, work, worked_for_one_away
 from waiting import eventually
@@ -108,3 +112,33 @@ def test_an_operator_has_one_site_act_for_another_that_is_away(tmp_path: Path) -
         b.start()
         sites.empty()
         assert penstock_says(a, "proxy", "work", "off")["proxied_transfer"] is False
+
+
+def test_the_story_says_who_owns_a_message_since_when_and_how_often_it_was_asked_for(tmp_path: Path) -> None:
+    with Sites(tmp_path) as sites:
+        a, b = sites
+        sites.linked()
+        held = a.connect().channel()
+        publish(a, b"one")
+        assert held.basic_get("work")[2] == b"one"
+        eventually(lambda: b.queue()["foreign"] == 1)
+        with b.client() as client, client.consume("work", backlog=1):
+            [message] = client.sow("work")
+
+            def said() -> str:
+                done = command_line("message", "show", message.bookmark, "--url", b.url)
+                assert done.returncode == 0, done.stderr
+                return str(done.stdout)
+
+            owned = r"\d\S+Z +owned +work +site a, why first"
+            asked = (
+                r"site 'a' owns it, where it was published; it was never transferred, and asked for (twice|\d+ times)"
+            )
+            eventually(lambda: all(re.search(one, said()) for one in (owned, asked)), said)
+        held.close()  # which gives it back, and so to who asks
+        with b.client() as client:
+            for one in client.consume("work", backlog=1):
+                assert one.body == b"one"
+                one.ack()
+                break
+        eventually(lambda: a.waiting() + b.waiting() == 0)

@@ -1,4 +1,8 @@
-"""The expression language on Spark: the table of cases in one job, and columns as users write them."""
+"""The expression language on Spark: the table of cases in one job, and columns as users write them.
+
+`penstock expr` says the same on all three backends, for each row of the language's tables.  On Spark, where each
+command line is a job of its own, every fortieth row is asked so, and all of them in one job.
+"""
 
 from __future__ import annotations
 
@@ -27,13 +31,18 @@ from expr_cases import (
     answer,
     comparable,
 )
+from expr_page import MESSAGE, SECTION_3, examples
 from message_samples import SAMPLES
+from penstock.cli.main import main
+from penstock.cli.tools import as_text
 from penstock.errors import ExpressionError, InvalidArgument
 from penstock.expr import parse
 from penstock.expr.batches import batch_of
+from penstock.records.entries import Topic
 from penstock.records.properties import EMPTY
 from penstock.spark.expression_column import COLUMNS, _Builder, evaluate, kind_of
 from penstock.testing import evaluate as evaluate_one
+from penstock.testing.expressions import together
 from property.test_expr import RECORDS, TREES, spell
 from property.test_expr_arrow import CALLS, columns
 
@@ -156,3 +165,36 @@ def test_types_that_an_expression_says() -> None:
     kinds = {"/a = 1": "boolean", "UPPER(/a)": "string", "INSTR(/a, 'x')": "bigint", "SQRT(/a)": "double", "/a": None}
     kinds |= {"IF(/a, 1, NULL)": "bigint", "IF(/a, 1, 'x')": None, "COALESCE('a', CONCAT(/b))": "string"}
     assert {text: kind_of(parse(text)) for text in kinds} == kinds
+
+
+def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    with pytest.raises(SystemExit) as caught:
+        main(("expr", *arguments))
+    assert not caught.value.code
+    return capsys.readouterr().out
+
+
+def test_the_tables_on_every_backend(spark: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = examples(*SECTION_3)
+    assert len(rows) > 150
+    by_spark = together([expression for expression, _ in rows], [MESSAGE], topics=Topic("/", "", "orders"))  # one job
+    for place, ((expression, wanted), [value]) in enumerate(zip(rows, by_spark, strict=True)):
+        assert as_text(value) == wanted, expression
+        for backend in ("python", "arrow", "spark") if place % 40 == 0 else ("python", "arrow"):
+            told = ("--message", MESSAGE.decode(), "--topic", "orders", "--backend", backend)
+            found = printed(capsys, expression, *told)
+            assert found == f"{wanted}\n", (expression, backend)
+
+
+def test_the_topic_is_told_beside_the_message(spark: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    for backend in ("python", "arrow", "spark"):
+        assert printed(capsys, "TOPIC_NAME()", "--backend", backend) == "NULL\n"  # a body alone was published nowhere
+        for topic in ("orders", "shop/orders", "/orders"):
+            assert printed(capsys, "TOPIC_NAME()", "--topic", topic, "--backend", backend) == f"{topic}\n"
+
+
+def test_a_line_for_each_message(spark: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    bodies = ['{"a": 1.5}', '{"a": "x"}', "{}", '{"a": [2, 3]}']
+    given = [part for body in bodies for part in ("--message", body)]
+    for backend in ("python", "arrow", "spark"):
+        assert printed(capsys, "/a * 2", *given, "--backend", backend) == "3.0\nNAN\nNULL\n4\n"
