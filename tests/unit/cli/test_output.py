@@ -1,9 +1,12 @@
-"""Tables for a person."""
+"""What commands are made of: tables for a person, and the tree, for programs that run many command lines."""
 
 from __future__ import annotations
 
 import pytest
+from typer.main import get_command
 
+from penstock.cli import main as tree
+from penstock.cli.main import main
 from penstock.cli.output import write_table
 
 
@@ -38,3 +41,26 @@ def test_a_narrow_terminal_folds_what_is_not_cut(
     out = capsys.readouterr().out
     assert max(map(len, out.splitlines())) <= 40
     assert out.count("word") == 30
+
+
+def names(command: object) -> list[str]:
+    found = getattr(command, "commands", {})
+    return [name for key, one in found.items() for name in (key, *names(one))]
+
+
+def test_it_is_the_same_however_often_it_is_asked_for() -> None:
+    first = tree.whole()
+    families = {group.name: len(group.typer_instance.registered_commands) for group in first.registered_groups}
+    again = tree.whole()
+    assert {group.name: len(group.typer_instance.registered_commands) for group in again.registered_groups} == families
+    assert {"queue", "message", "log", "policy", "serve", "pause", "redrive"} <= set(names(get_command(again)))
+
+
+def test_a_command_that_a_family_has_is_told_with_the_family(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["peek", "orders"])
+    assert caught.value.code == 2
+    assert "No such command 'peek'; there is penstock queue peek." in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["peak", "orders"])
+    assert "No such command 'peak'." in capsys.readouterr().err

@@ -1,9 +1,14 @@
-"""The real disk, and the thread that commits on it."""
+"""The real disk, and the thread that commits on it.
+
+Descriptors kept for the log: what becomes of a process's limits.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
+import resource
 import subprocess
 import sys
 import time
@@ -13,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import DataFolderInUse
-from penstock.log.disk import OsDisk
+from penstock.log.disk import KEPT, MOST, OsDisk, exhausted, to_be
 from penstock.log.log import Log
 from penstock.log.verify import segments, verify
 from penstock.log.writer import LogSettings
@@ -157,3 +162,25 @@ async def test_a_failure_in_the_thread_is_told_on_the_loop(tmp_path: Path) -> No
     assert "cannot be written" in str(await asyncio.wait_for(broken, 20))
     assert log.durable == 0
     log.close()
+
+
+@pytest.mark.parametrize(
+    ("soft", "hard", "made"),
+    [
+        (1024, 20_000, (20_000 - KEPT, KEPT)),
+        (1024, 1024, (1024 - KEPT, KEPT)),
+        (256, 256, (192, 64)),
+        (64, 64, (48, 16)),
+        (1024, 1 << 30, (MOST - KEPT, KEPT)),
+        (1024, resource.RLIM_INFINITY, (MOST - KEPT, KEPT)),
+        (1 << 21, 1 << 21, ((1 << 21) - KEPT, KEPT)),
+    ],
+)
+def test_the_soft_limit_is_raised_but_for_what_is_kept(soft: int, hard: int, made: tuple[int, int]) -> None:
+    assert to_be(soft, hard) == made
+
+
+def test_only_a_want_of_descriptors_is_one() -> None:
+    assert exhausted(OSError(errno.EMFILE, ""))
+    assert exhausted(OSError(errno.ENFILE, ""))
+    assert not exhausted(OSError(errno.ENOSPC, ""))

@@ -1,13 +1,23 @@
-"""Whom a leader lists that has a copy of the register of its own, and whom it sends away."""
+"""Whom a leader lists that has a copy of the register of its own, and whom it sends away.
+
+Calls between members: an address that others have told, and files that are being renewed, end nobody.
+"""
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
+from pathlib import Path
 
+import pytest
+
+from penstock.errors import Unavailable
 from penstock.replication.messages import Hello
 from penstock.replication.register import ClusterState, Member
 from penstock.replication.terms import LANES, first_base
 from penstock.server.cluster.membership import listing
+from penstock.server.cluster.speech import Peer, Tls, reach
+from tls_lab import Files
 
 STATE = (
     ClusterState("c", 7, base=first_base(1), to="a")
@@ -82,3 +92,24 @@ def test_one_that_no_register_could_tell_of_is_sent_away_and_changes_nothing() -
     _, state = told(long, here="ab")
     assert state is not None
     assert told(long._replace(member="d"), state, "abc")[0].startswith("it cannot be listed: ")
+
+
+def nobody() -> Peer:
+    raise AssertionError("nobody was to be reached")
+
+
+@pytest.mark.parametrize(
+    "address", ["", "host", "::", "h:", "h:x", "127.0.0.1:99999", "h\0:1", "..:1", f"{'a' * 64}.b:1"]
+)
+def test_an_address_that_is_none_is_one_that_cannot_be_reached(address: str) -> None:
+    with pytest.raises(Unavailable, match="cannot be reached"):
+        asyncio.run(reach(nobody, address, None))
+
+
+def test_files_that_do_not_go_together_are_told_and_looked_at_again_with_the_next_call(tmp_path: Path) -> None:
+    files = Files(tmp_path)
+    half = tmp_path / "half.pem"
+    half.write_bytes(Path(files.key).read_bytes()[:100])  # somebody writes it just now
+    for key in (str(half), str(tmp_path / "none.pem")):
+        with pytest.raises(Unavailable, match="certificate, key and ca cannot be used"):
+            asyncio.run(reach(nobody, "127.0.0.1:1", Tls(files.certificate, key, files.ca)))

@@ -1,4 +1,4 @@
-"""Whatever reads bodies reads those of every message type: each reader is asked of each type."""
+"""Whatever reads bodies reads those of every message type: each reader is asked of each type; a broker here, too."""
 
 from __future__ import annotations
 
@@ -229,3 +229,11 @@ def test_a_key_of_conflation(sample: Sample, ids: Any) -> None:
             one.publish("t", sample.body(order), headers={**sample.headers, "kind": kind})
         one.advance(1.1)
         assert ids(message.body for message in by_header.take()) == [2, 3]
+
+
+def test_a_body_is_no_larger_than_a_server_would_take() -> None:
+    with Broker(config={"amqp": {"message_max": "1KiB"}, "queue": [{"name": "q"}]}) as broker:
+        broker.publish("q", b"x" * 1024)
+        with pytest.raises(InvalidArgument, match="the body has 1025 bytes; at most 1024 are taken"):
+            broker.publish("q", b"x" * 1025)
+        assert broker.stats("q")["ready"] == 1

@@ -1,4 +1,6 @@
-"""Settles that come before their messages, since a link is down that the others are not: how dear thousands are."""
+"""What links cost: settles that come before their messages, since another link is down, and words and commits of a
+transfer until its messages are leased.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +8,7 @@ import time
 
 import pytest
 
+from penstock.core.links.telling import Carries
 from penstock.core.state.durable import canonical
 from penstock.errors import QueueFull
 from unit.core_links.test_linking import Linked
@@ -51,3 +54,26 @@ def test_a_span_without_end_is_refused_and_not_spread_out() -> None:
     with pytest.raises(QueueFull, match="more would be beyond"):
         a.core.settled_at(a.now, a.q(), "b", [(33, 1, 2**61)])
     assert a.core.deferred_acks(a.q()) == 0
+
+
+@pytest.mark.parametrize("count", [1, 1_000])
+def test_it_is_an_ask_an_answer_and_a_commit_at_each_site_however_many_they_are(count: int) -> None:
+    """One round trip and two syncs: nothing else goes over before the lease."""
+    a, b = Linked("a"), Linked("b")
+    for site, other in ((a, b), (b, a)):
+        site.declare("q")
+        site.core.carries(other.name, [Carries("q")])
+    assert a.link(b) == b.link(a) == []
+    a.publish("q", *(b"x" for _ in range(count)))
+    a.send(b)
+    consumer = b.subscribe(b.q(), max_backlog=count)
+    b.turn()
+    b.advance(1)
+    before = len(a.tables), len(b.tables)
+    [asked] = b.core.asks(b.now)
+    assert a.core.answer(a.now, "b", asked.ask) == count
+    [answer] = a.send(b)
+    assert answer.rows is None, "what is known there is not sent again"
+    assert len(b.inbox[consumer]) == b.q().leased == count
+    assert (len(a.tables) - before[0], len(b.tables) - before[1]) == (1, 1)
+    assert b.core.asks(b.now) == []
