@@ -95,9 +95,7 @@ class Halting(Fabric):
                 told = published.positions
         except Planted as error:
             if not (core.whole_after(error) or core.contain_command(error)):
-                core._out.journal, core._out._group, core._out._nesting = [], None, 0  # nothing of it is logged
-                self.counts["ended"] += 1
-                self.die(site)
+                self.end(site)
                 return
             self.counts["contained"] += queue.stopped
         self.published.update({(site.origin, lsn): False for lsn in told})
@@ -106,6 +104,25 @@ class Halting(Fabric):
             self.working.get(self.known(site, lsn), set()).discard(site.name)
         core._touch(queue)
         site.turn()
+
+    def end(self, site: SiteWorld) -> None:
+        """A fault ends a site: nothing of what failed is logged."""
+        out = site.core._out
+        out.journal, out._group, out._nesting = [], None, 0
+        self.counts["ended"] += 1
+        self.die(site)
+
+    def bring(self, pair: tuple[str, str], most: int) -> bool:
+        """What a link tells of a queue that is half changed may fail, too."""
+        receiver = self.sites[pair[1]]
+        stopped = receiver.has_queue and receiver.queue.stopped
+        try:
+            return super().bring(pair, most)
+        except (LookupError, ValueError, AttributeError):
+            if not stopped:
+                raise
+            self.end(receiver)
+            return True
 
     def ack(self) -> None:
         """What somebody had when it was stopped is acked once, too; what is not known to be theirs comes again."""
@@ -120,7 +137,7 @@ class Halting(Fabric):
                 try:
                     settled = site.core.settle(site.now, site.queue, [range(lsn, lsn + 1)], Verb.ACK, by=holder)
                 except LookupError:  # half changed: its site starts again
-                    self.die(site)
+                    self.end(site)
                     return
                 site.turn()
                 if settled:
