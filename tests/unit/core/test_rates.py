@@ -1,4 +1,4 @@
-"""A rate that nobody waits for any more costs nothing: its moment passes, and the queue is quiet."""
+"""A rate that nobody waits for any more costs nothing, and whatever else changes, what was sent counts."""
 
 from __future__ import annotations
 
@@ -45,3 +45,21 @@ def test_nobody_waits_for_a_rate_that_is_not_asked_for(end: str) -> None:
     wall, mono = world.core.next_deadline()
     assert wall is None or wall > world.wall
     assert mono is None or mono > world.mono
+
+
+@pytest.mark.parametrize("other", [{"group_key": "/n"}, {"max_priority": 5}, {"weights": (("0", 2.0),)}], ids=str)
+def test_what_a_tenant_has_sent_counts_whatever_else_is_changed(other: dict[str, object]) -> None:
+    """With other keys beside its own each tenant had all tokens of a period again."""
+    world = World()
+    rate = (0, 1, 2, 10 * SECOND)
+    queue = world.declare("q", fairness_key="/t", rate_limit=rate)
+    worker = world.subscribe(queue, max_backlog=50)
+    world.publish("q", *(b'{"t": "%d", "n": %d}' % (n % 2, n) for n in range(12)))
+    assert len(world.inbox[worker]) == 4
+    changed = QueueSettings(fairness_key="/t", rate_limit=rate, **other)  # type: ignore[arg-type]
+    world.core.alter_queue(world.now, queue, changed, set(other))
+    world.turn()
+    assert len(world.inbox[worker]) == 4
+    world.advance(5)
+    queue.check()
+    assert len(world.inbox[worker]) == 6

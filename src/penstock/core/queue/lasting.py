@@ -87,7 +87,10 @@ def reorder(queue: Contents, more: Sequence[Chunk] = (), *, by_key: bool = False
     queue.main = queue.main.emptied()
     queue.clear_returned()
     if by_key:
-        queue.shares = Shares(queue.settings, queue.ranks) if expressions(queue.settings) else None
+        before, queue.shares = queue.shares, None
+        if expressions(queue.settings):
+            queue.shares = Shares(queue.settings, queue.ranks)
+            queue.shares.follow(before)
         queue.plan = None
         queue.agenda |= SHARES
     if by_rank:

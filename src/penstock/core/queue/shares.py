@@ -65,6 +65,13 @@ class Shares:
             keys = self.tenants.keys
         self.keys = keys  # whose key is known here is known
 
+    def follow(self, before: Shares | None) -> None:
+        """Other expressions come in the place of these: tenants that are the same have spent what they have."""
+        if before is None or before.tenants is None or self.tenants is None:
+            return
+        if before.expressions[-1] == self.expressions[-1]:
+            self.tenants.follow(before.tenants, before.mono)
+
     @property
     def count(self) -> int:
         """Ready messages that are in neither main order nor what came back."""

@@ -186,6 +186,14 @@ class Tenants:
                 self._leave_ring(tenant)
             self._join(tenant)
 
+    def follow(self, before: Tenants, mono: int) -> None:
+        """The same tenants stood there until now: what they have sent counts, where the rate is the same."""
+        if before._rate == self._rate:
+            self._sleeping = before._sleeping
+            for number, tenant in before._by_number.items():
+                if tenant.pace is not None:
+                    self._sleeping.add(before.keys.texts[number], tenant.pace, mono)
+
     def _tenant(self, number: int) -> Tenant:
         tenant = self._by_number.get(number)
         if tenant is None:
