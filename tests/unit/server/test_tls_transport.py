@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import ssl
+import time
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +14,8 @@ from typing import Any
 import pytest
 
 from penstock.server.amqp.links import FIRST, LEAST, AmqpLink
-from penstock.server.sockets.listening import farewell, patient
+from penstock.server.sockets import tls_transport
+from penstock.server.sockets.listening import farewell, patient, why
 from penstock.server.sockets.tls_transport import TlsTransport, read_buffer
 from tls_lab import Files
 
@@ -295,6 +297,38 @@ async def test_a_handshake_that_fails_is_told_of_and_the_peer_hears_why(contexts
     assert one.socket.closed
     one.bring(b"more of it")
     assert not hasattr(one.door, "transport")
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3], ids=str)
+@pytest.mark.parametrize("verify", [ssl.CERT_NONE, ssl.CERT_OPTIONAL, ssl.CERT_REQUIRED], ids=str)
+async def test_a_session_ends_with_the_certificate_of_its_client(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: ssl.TLSVersion, verify: ssl.VerifyMode
+) -> None:
+    """Whoever came once with it came for two hours more, and logged in by it (SASL EXTERNAL)."""
+    files = Files(tmp_path)
+    server, client = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.create_default_context(cafile=files.ca)
+    server.load_cert_chain(files.certificate, files.key)
+    server.load_verify_locations(files.ca)
+    server.verify_mode = verify
+    client.load_cert_chain(*files.client("shop"))
+    client.maximum_version = version
+    first = Linked((server, client))
+    first.say(b"hello")
+    first.read()
+    for ended in (False, True) if verify else (False,):
+        if ended:
+            monkeypatch.setattr(tls_transport, "wall", lambda: time.time() + 10 * 366 * 86_400)
+        again = Linked((server, client), greet=False)
+        again.client.session = first.client.session
+        again.greet()
+        assert again.client.session_reused
+        if ended:
+            with pytest.raises(ssl.SSLCertVerificationError) as refused:
+                await again.transport.greeted
+            assert why(refused.value) == "its certificate is not accepted: certificate has expired"
+            assert not hasattr(again.door, "transport")
+        else:
+            await again.transport.greeted
 
 
 async def test_of_a_handshake_that_fails_nothing_waits_for_a_collection(contexts: Contexts) -> None:

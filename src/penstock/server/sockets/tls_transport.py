@@ -19,6 +19,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Callable
+from time import time as wall
 from typing import Any, cast
 
 
@@ -26,6 +27,18 @@ def parted(transport: asyncio.BaseTransport) -> None:
     """Its connection is lost: asyncio's has one of its own methods among its attributes, a cycle of garbage."""
     if "_read_ready_cb" in vars(transport):
         vars(transport)["_read_ready_cb"] = None
+
+
+def refuse_ended(tls: ssl.SSLObject) -> None:
+    """SSLCertVerificationError for a session that goes on with a client's certificate that has ended meanwhile.
+
+    OpenSSL looks at a certificate once, and sessions are taken up again for hours.
+    """
+    shown = tls.getpeercert() if tls.session_reused else None
+    if shown and ssl.cert_time_to_seconds(str(shown["notAfter"])) < wall():
+        error = ssl.SSLCertVerificationError("the certificate of a session that goes on has ended")
+        error.verify_message = "certificate has expired"  # as OpenSSL says it
+        raise error
 
 
 READ_MOST = 256 << 10
@@ -128,6 +141,7 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
     def _shake_hands(self) -> None:
         try:
             self._tls.do_handshake()
+            refuse_ended(self._tls)
         except ssl.SSLWantReadError:
             self._send()
             return
