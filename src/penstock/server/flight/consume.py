@@ -312,6 +312,8 @@ class Exchange(Receiver):
             return 0
         chunk = as_chunk(lsns)
         mine = self.wish.at(queue) if self.wish is not None else []
+        if not mine and self._came is None and not self.may_settle(queue):
+            return 0  # as in one that is gone: whether it is there is not told, either
         if verb == EXTEND:
             return sum(extend(queue, consumer, chunk, now.mono + (delay or 0)) for consumer in mine)
         for lsn in lsns if self._attempts or self._came is not None else ():
@@ -323,6 +325,11 @@ class Exchange(Receiver):
         if verb != "ack":  # that has no dead letter, and waits for none
             self._burying.note(queue)
         return affected
+
+    def may_settle(self, queue: Queue) -> bool:
+        """Whether it may end deliveries of a queue that it does not hold: as who settles them by name may."""
+        rights = self.caller.rights
+        return rights is None or rights.reads_queue(queue.vhost, queue.name) is True
 
     def _queue(self, name: str | None) -> Queue | None:
         """The one that it consumes, or that is named; None: one of several that is gone, and so is what was held."""

@@ -20,7 +20,7 @@ import orjson
 
 from penstock.core.commands.transactions import Ending, Transacted, Transaction
 from penstock.core.publishing.published import Published
-from penstock.errors import Fenced, InvalidArgument, PenstockError, PreconditionFailed
+from penstock.errors import Fenced, InvalidArgument, NotFound, PenstockError, PreconditionFailed
 from penstock.records.chunks import as_chunk
 from penstock.records.entries import Publishes, joined
 from penstock.records.schema import TRANSACTION_BYTES_MAX
@@ -169,13 +169,14 @@ class Transacting:
         try:
             name = holder.command.queue if first.queue is None else first.queue
             queue = self._engine.core.queue(command.vhost, name, by=holder)
+            if not (consumers := holder.wish.at(queue)) and not holder.may_settle(queue):
+                raise NotFound(f"no queue '{name}' in vhost '{command.vhost}'")
         except PenstockError as error:
             raise Fenced(f"nothing of the transaction is done: {_names(some)} gone: {error}") from None
         lsns = sorted({one.lsn for one in some})
         if len(lsns) < len(some):
             raise InvalidArgument(f"transact: a message of queue '{name}' is settled twice; nothing is done")
         by: dict[Consumer | None, list[int]] = {}
-        consumers = holder.wish.at(queue)
         for lsn in lsns:
             by.setdefault(_who_holds(consumers, lsn, first.attempt), []).append(lsn)
         return [
