@@ -313,13 +313,13 @@ class Beside:
     def __init__(self, life: Life, limits: Limits | None = None) -> None:
         self.up = deque[bytes]()  # what is on its way to the core
         self._down = deque[bytes]()
-        self._over = False
+        self.over = False
         self.said = bytearray()  # all that has reached the core
         self.heard = bytearray()  # all that has reached the door
         self.least = 1 << 53  # bytes that reach the core; what is behind them is on its way for ever
         self.slow_up = self.slow_down = False  # what is said stays on its way meanwhile
         self.jobs = deque[Callable[[], None]]()
-        self.doorway = Doorway(life.door, self._down.append, lambda: sum(map(len, self._down)))
+        self.doorway = Doorway(life.door, self._down.append, lambda: sum(map(len, self._down)), lambda _: self.cut())
         self.host = Host(
             limits or Limits(), version="1", external=False, write=self.up.append, mono=life.clock.mono,
             at_round_end=self.jobs.append, off=lambda work, then: then(work()),
@@ -327,7 +327,7 @@ class Beside:
 
     def rounds(self) -> None:
         """What the door does with what it has heard."""
-        while (self.jobs or (self._down and not self.slow_down)) and not self._over:
+        while (self.jobs or (self._down and not self.slow_down)) and not self.over:
             while self._down and not self.slow_down:
                 data = self._down.popleft()
                 self.heard += data
@@ -339,7 +339,7 @@ class Beside:
         """What it has said reaches the core; whether that was anything."""
         self.rounds()
         before = len(self.said)
-        while self.up and not self._over and not self.slow_up:
+        while self.up and not self.over and not self.slow_up:
             data = self.up.popleft()[: self.least - len(self.said)]
             self.said += data
             if data:
@@ -348,7 +348,7 @@ class Beside:
 
     def cut(self) -> None:
         """The door is gone."""
-        self._over = True
+        self.over = True
         self.doorway.lost()
         self.host.end()
 

@@ -15,6 +15,7 @@ from penstock.log.simdisk import SimDisk
 from penstock.server.amqp import way
 from penstock.server.amqp.door import AmqpDoor, Reading
 from penstock.server.amqp.doorway import Doorway
+from penstock.server.amqp.far import Far
 from penstock.server.amqp.incoming import Incoming
 from penstock.server.amqp.links import AmqpLink
 from penstock.server.base.faults import TOLD, reports
@@ -152,6 +153,63 @@ def test_a_fault_in_what_a_door_says_ends_one_client_or_that_door(name: str, mon
     last = Life(life.disk, life.clock, apart=False)
     assert last.contents("q") in ([b"1"], [])
     assert b"4" in last.contents("beside")
+
+
+LARGE = b"x" * 600_000
+"""Its door says when it has so many bytes."""
+
+SAYING = {
+    f"{owner.__name__}.{name}{' late' * late}": Place(owner, name, alone, late)
+    for owner, name, alone in (
+        (Doorway, "count_waiting", False), (Far, "mark", True),
+    )
+    for late in (False, True)
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SAYING)
+def test_a_fault_in_what_a_door_is_told_ends_one_client_or_that_door(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ended the server: what a door has not heard was nobody's to be ended for."""
+    place = SAYING[name]
+    house = House(monkeypatch, Place(Doorway, "_figures", False))
+    life, (at, beside), before = house.life, house.clients, getattr(place.owner, place.name)
+    assert at.bodies() == [b"1"]
+    assert beside.bodies() == [b"2"]
+    other = life.client(door=house.doors[0])
+    publisher = life.client(confirm=True, door=house.doors[1])
+    life.run()
+    there, doorway = 1, house.doors[0].doorway
+
+    def planted(it: Any, *what: Any) -> Any:
+        nonlocal there
+        if not there or doorway not in (it, getattr(it, "_way", None)):
+            return before(it, *what)
+        there -= 1
+        if place.late:
+            before(it, *what)
+        raise Fault
+
+    monkeypatch.setattr(place.owner, place.name, planted)
+    publisher.publish("q", LARGE)
+    at.publish("beside", b"3")
+    at.ack(1)
+    life.run()
+    assert not there
+    assert life.engine.faults.fatal is None
+    assert life.engine.faults.ended == 1
+    other.method(m.QueueDeclare(queue="q", passive=True))
+    life.run()
+    assert bool([one for one in other.take_all() if isinstance(one, m.QueueDeclareOk)]) is place.alone
+    beside.ack(1)
+    life.run()
+    assert beside.bodies() == [LARGE], "what who was ended had is given to others"
+    life.core.queue("/", "q").check()
+    life.kill()
+    last = Life(life.disk, life.clock, apart=False)
+    assert last.contents("q") in ([LARGE], [b"2", LARGE])  # the ack need not be on the disk
+    assert last.contents("beside") == [b"3"]
 
 
 async def test_a_client_here_whose_session_cannot_begin_is_closed_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -238,6 +238,9 @@ def planted(name: str, at: int, *, apart: bool = False) -> tuple[str, bool] | No
         return plant.hit, True
     if not plant.hit:
         return None
+    if life.beside is not None and life.beside.over:
+        door_goes(scene, plant.hit)
+        return plant.hit, True
     acked = [one.delivery_tag for one in scene.asker.got if isinstance(one, m.BasicAck)]
     scene.confirmed = max([*acked, *(1 for one in scene.asker.got if isinstance(one, m.TxCommitOk))], default=0)
     if faults.fatal is None:
@@ -317,7 +320,7 @@ def goes_on_beside(scene: Scene, hit: str) -> None:
 
 
 def door_goes(scene: Scene, hit: str) -> None:
-    """Nobody knows what of its words was heard: all of its clients are gone, and what they held is back."""
+    """Nobody knows what of its words was heard, or what it has to hear: its clients are gone, what they held back."""
     life = scene.life
     assert life.beside is not None
     life.beside.cut()  # as whoever has the socket does

@@ -62,13 +62,16 @@ class AmqpDoors(Doors):
             return
         door = self._door
 
+        def cut(why: str) -> None:
+            self.processes[place - 1].cut_off(why)
+            doorway.lost()
+            way.transport.abort()
+
         def receive(data: bytes) -> None:
             try:
                 doorway.receive(data)
             except Broken as broken:
-                self.processes[place - 1].cut_off(str(broken))
-                doorway.lost()
-                way.transport.abort()
+                cut(str(broken))
 
         def writable(does: bool) -> None:
             if does:
@@ -77,5 +80,6 @@ class AmqpDoors(Doors):
                 doorway.pause_writing()
 
         way = WayLink(receive, lambda: doorway.lost(), writable)
-        doorway = Doorway(door, lambda data: way.transport.write(data), lambda: way.transport.get_write_buffer_size())
+        write, waiting = (lambda data: way.transport.write(data)), (lambda: way.transport.get_write_buffer_size())
+        doorway = Doorway(door, write, waiting, cut)
         self.keep(cast("Any", self.loop.create_connection(lambda: way, sock=sock)))

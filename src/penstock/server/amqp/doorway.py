@@ -6,25 +6,24 @@
 A door is not believed: what it may not say, or says of a session in the wrong stage, is `Broken`, and whoever has the
 socket cuts it off.  Its sessions are lost then, as if each client had gone: leases return, what was begun is dropped.
 A fault of our own ends the client whose row or event it was; where that is nobody's alone, nobody knows what has been
-heard of the frame, and the door is cut off as well.
+heard of the frame, or what the door has to hear, and it is cut off as well.
 Knows no rule; whether a client may do what it asks is decided by its session.
 """
 
 from __future__ import annotations
 
-from base64 import b64decode
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import starmap
 from sys import intern
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from penstock.errors import ProtocolError
 from penstock.records.field_tables import read_table
 from penstock.records.properties import HeaderClasses, peeked
 from penstock.records.remembered import Remembered
 from penstock.server.amqp import way
-from penstock.server.amqp.far import Far, Stage
+from penstock.server.amqp.far import Far, Stage, peer_of
 from penstock.server.amqp.way import Down, Frame, Up
 from penstock.server.base.faults import TOLD, Told
 from penstock.server.doors.line import Broken, head_of, number, plain, text
@@ -37,19 +36,25 @@ if TYPE_CHECKING:
     from penstock.records.entries import Topic
     from penstock.server.amqp.connection import Connection
     from penstock.server.amqp.door import AmqpDoor
-    from penstock.server.sockets.tls import Peer
 
 
 class Doorway:
     """The way to one door.  Belongs to the loop's thread."""
 
-    def __init__(self, door: AmqpDoor, write: Callable[[bytes], object], waiting: Callable[[], int]) -> None:
-        """write: to the door.  waiting: bytes of that which the kernel has not taken."""
+    def __init__(
+        self,
+        door: AmqpDoor,
+        write: Callable[[bytes], object],
+        waiting: Callable[[], int],
+        cut: Callable[[str], object],
+    ) -> None:
+        """write: to the door.  waiting: bytes of that which the kernel has not taken.  cut: ends it, and tells why."""
         self.delivered = list[Far]()  # those with many bytes of deliveries on their way
         self._door = door
         self._engine = door.engine
         self._write = write
         self._waiting = waiting
+        self._cut = cut
         self._charged = 0  # bytes that count against the budget
         self._fars = dict[int, Far]()
         self._unopened = set[int]()  # sessions that a fault has ended as they began: the door has not heard it yet
@@ -132,13 +137,19 @@ class Doorway:
             self._engine.on_flush.append(self.flush)
 
     def flush(self) -> None:
-        """One write of everything this turn brought."""
+        """One write of everything this turn brought; where that fails nobody knows what the door has to hear."""
+        try:
+            self._send_all()
+        except Exception as error:  # noqa: BLE001 - the border of the door
+            self._engine.faults.contain(error, Told("amqp", partial(self._cut, TOLD)), sure=True)
+
+    def _send_all(self) -> None:
         self._dirty = False
         if self._lost:
             return
         delivered, self.delivered = self.delivered, []
         for far in delivered:
-            far.mark()
+            self._engine.faults.run(far.mark)
         self._dirty = False
         self._close_rows()
         out, self._out = self._out, []
@@ -161,7 +172,7 @@ class Doorway:
         self._blocked = True
         for far in self._fars.values():
             if not far.blocked:
-                far.connection.pause_writing()
+                self._engine.faults.run(far.connection.pause_writing)
 
     def resume_writing(self) -> None:
         """It reads again."""
@@ -169,7 +180,7 @@ class Doorway:
         self.count_waiting()
         for far in list(self._fars.values()):
             if far.blocked and not far.slow:
-                far.connection.resume_writing()
+                self._engine.faults.run(far.connection.resume_writing)
 
     def session(self, number: int) -> Connection:
         """The session of the client with this number."""
@@ -340,7 +351,7 @@ class Doorway:
         try:
             told = plain(memoryview(frame.payload))
             local = intern(text(told, "local"))  # what many have in common is there once
-            far.connection = self._door.open_far(far, text(told, "peer"), local, _peer_of(told.get("tls")))
+            far.connection = self._door.open_far(far, text(told, "peer"), local, peer_of(told.get("tls")))
         except Broken:
             raise
         except Exception as error:  # noqa: BLE001 - the border of each client
@@ -479,19 +490,3 @@ def _well_formed(header: bytes) -> None:
         peeked(header)
     except ProtocolError as error:
         raise way.broken(error) from None
-
-
-def _peer_of(told: Any) -> Peer | None:
-    """What a client has shown to its door."""
-    if told is None:
-        return None
-    from penstock.server.sockets.tls import Peer  # for those who have TLS
-
-    match told:
-        case {"version": str(version), "cipher": str(cipher), "der": str(der)}:
-            try:
-                return Peer(version, cipher, b64decode(der, validate=True) or None)
-            except ValueError:
-                raise Broken("a certificate that is no base64") from None
-        case _:
-            raise Broken("a handshake that is none")

@@ -6,15 +6,17 @@ any more is dropped there, where that is known.
 
 from __future__ import annotations
 
+from base64 import b64decode
 from collections.abc import Callable, Iterable, Sequence
 from enum import IntEnum
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from penstock.records.field_tables import NO_FIELDS, decode_table
 from penstock.server.amqp import way
 from penstock.server.amqp.incoming import GONE
 from penstock.server.amqp.links import SEND_MOST
 from penstock.server.amqp.way import Down
+from penstock.server.doors.line import Broken
 
 if TYPE_CHECKING:
     from penstock.records.entries import Topic
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from penstock.records.remembered import Remembered
     from penstock.server.amqp.connection import Connection
     from penstock.server.base.faults import Asker
+    from penstock.server.sockets.tls import Peer
     from penstock.wire.amqp.deliver import DeliveryEncoder
     from penstock.wire.amqp.events import Target
     from penstock.wire.amqp.frames import Limits, Method
@@ -321,3 +324,19 @@ class Far:
     def resume_reading(self) -> None:
         """The door reads this client's bytes again."""
         self._say(Down.RESUME)
+
+
+def peer_of(told: Any) -> Peer | None:
+    """What a client has shown to its door."""
+    if told is None:
+        return None
+    from penstock.server.sockets.tls import Peer  # for those who have TLS
+
+    match told:
+        case {"version": str(version), "cipher": str(cipher), "der": str(der)}:
+            try:
+                return Peer(version, cipher, b64decode(der, validate=True) or None)
+            except ValueError:
+                raise Broken("a certificate that is no base64") from None
+        case _:
+            raise Broken("a handshake that is none")
