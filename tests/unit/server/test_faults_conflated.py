@@ -17,6 +17,7 @@ from penstock.server.base.faults import TOLD
 from penstock.server.figures import view_facts
 from penstock.server.follow import ENDLESS, Follow
 from penstock.server.opening import declare_views
+from penstock.server.views import conflated
 from penstock.server.views.conflated import ConflatedTopic
 from penstock.server.views.record_query import Wish
 from penstock.server.views.record_source import RecordSource
@@ -49,7 +50,7 @@ PLACES = {
     for owner, name, source in (
         (RecordSource, "next", "records"), (RowSource, "next", "sums"), (Conflated, "_put", "records"),
         (Conflated, "_put", "sums"), (Conflated, "next", "records"), (ConflatedTopic, "take", "records"),
-        (ConflatedTopic, "take", "sums")
+        (ConflatedTopic, "take", "sums"), (conflated, "RowChange", "records"), (conflated, "RowChange", "sums"),
     )
     for late in (False, True)
 }  # fmt: skip

@@ -125,8 +125,8 @@ class ConflatedTopic:
             self._follow = None
             self.rebuilds += 1
         self.source, self._level = 0, False
-        rows, self._rows, self._stale = self._rows, {}, {}
-        self._tell([RowChange(key, None, body, "deleted") for key, body in rows.items()])
+        self._stale = {}
+        self._change([RowChange(key, None, body, "deleted") for key, body in self._rows.items()])
 
     def begin_anew(self) -> None:
         """What it is told next is all there is."""
@@ -141,26 +141,24 @@ class ConflatedTopic:
 
     def take(self, portion: list[Event], /) -> None:
         told: list[RowChange] = []
+        now = dict[str, bytes | None]()  # of rows that these change
         for event in portion:
-            before = self._rows.get(event.key)
+            before = now.get(event.key) if event.key in now else self._rows.get(event.key)
             if self._stale.pop(event.key, None) == event.body and event.kind != "oof":
                 continue
-            if event.kind == "oof":
-                if before is not None:
-                    del self._rows[event.key]
-                    told.append(RowChange(event.key, None, before, event.reason))
-            else:
-                self._rows[event.key] = event.body
+            if event.kind != "oof":
                 told.append(RowChange(event.key, event.body, before))
-        self._tell(told)
+                now[event.key] = event.body
+            elif before is not None:
+                told.append(RowChange(event.key, None, before, event.reason))
+                now[event.key] = None
+        self._change(told)
 
     def level(self) -> None:
         """The rows there were have come."""
         self._level = True
         gone, self._stale = self._stale, {}
-        for key in gone:
-            del self._rows[key]
-        self._tell([RowChange(key, None, body, "deleted") for key, body in gone.items()])
+        self._change([RowChange(key, None, body, "deleted") for key, body in gone.items()])
         self.setback.over()
         self._let_wait()
 
@@ -179,8 +177,16 @@ class ConflatedTopic:
         if self._follow is not None:
             self._follow.close()
 
-    def _tell(self, told: list[RowChange]) -> None:
-        """Tell who follows: one that fails is ended, and the others hear all the same."""
+    def _change(self, told: list[RowChange]) -> None:
+        """Have these rows from now on, and tell who follows: one that fails is ended, and the others hear all the same.
+
+        What is had is what was told: a fault before this has changed nothing, or it would never be told.
+        """
+        for change in told:
+            if change.body is None:
+                del self._rows[change.key]
+            else:
+                self._rows[change.key] = change.body
         if told:
             self._run_each([partial(tell, told) for tell in self.told])
 
