@@ -37,6 +37,7 @@ FAILED = (OSError, http.client.HTTPException)
 
 class Server(LiveServer):
     http = "127.0.0.1:0"
+    children_load = True  # a door is looked for by its name
 
     def door(self) -> int | None:
         """The process of HTTP's door."""

@@ -26,15 +26,15 @@ from sim.sites_house import Fabric, SiteWorld
 from sim.sites_schedules import schedule, steps
 
 SCHEDULES = {
-    "ab": {"cuts": 25, "kills": 25, "proxies": 40, "sides": 15, "deletes": 40, "all": 15},
-    "abc": {"cuts": 8, "kills": 8, "proxies": 8, "sides": 10, "deletes": 25, "all": 10, "row": 13, "row of all": 8},
+    "ab": {"cuts": 15, "kills": 15, "proxies": 25, "sides": 10, "deletes": 25, "all": 10},
+    "abc": {"cuts": 8, "kills": 8, "proxies": 8, "sides": 8, "deletes": 16, "all": 8, "row": 10, "row of all": 8},
 }  # fmt: skip
-"""Three hundred in all with those of `test_a_site_may_die_at_any_step`, of which some are several times as dear as
+"""Two hundred in all with those of `test_a_site_may_die_at_any_step`, of which some are several times as dear as
 others; most are of what has been wrong most often, three sites where queues go and come, and publishers change sides.
 Planted faults are found among the first four of some of these kinds, alone in `ENOUGH`, and `make soak-schedules` has
 no end."""
 
-SHARE = min(float(os.environ.get("PENSTOCK_SCHEDULES", "300")) / 300, 1.0)
+SHARE = min(float(os.environ.get("PENSTOCK_SCHEDULES", "200")) / 200, 1.0)
 """Of them that are run, while somebody works."""
 
 HAPPENS = {
