@@ -12,7 +12,7 @@ import pika.exceptions
 import pytest
 
 import penstock
-from penstock.errors import AccessRefused, ExpressionError, PenstockError
+from penstock.errors import AccessRefused, ExpressionError, InvalidArgument, PenstockError
 from penstock.testing import Broker
 
 pytestmark = pytest.mark.conformance
@@ -205,3 +205,43 @@ def test_amqp_narrows_by_the_user_and_refuses_the_rest(broker: Broker) -> None:
     channel.basic_cancel(next(iter(channel.consumer_tags)))  # what was granted before comes before the answer
     assert owners(seen) == ["ann", "ann", "ann"]
     connection.close()
+
+
+READS = {
+    "queue": lambda client, text: client.peek("q", filter=text),
+    "records": lambda client, text: list(client.sow("keyed", filter=text)),
+    "records of a queue": lambda client, text: list(client.sow("q", filter=text)),
+    "rows": lambda client, text: list(client.sow("shown", filter=text)),
+    "gathered rows": lambda client, text: list(client.sow("shown", filter=text, **GATHERED)),
+    "gathered records": lambda client, text: list(client.sow("keyed", filter=text, **GATHERED)),
+    "replay": lambda client, text: list(client.replay("t", filter=text)),
+    "replay of several": lambda client, text: list(client.replay(pattern="^t$", filter=text)),
+    "live replay": lambda client, text: list(client.replay("t", filter=text, follow=True, timeout=1)),
+    "subscription": lambda client, text: list(client.sow_and_subscribe("keyed", filter=text, timeout=1)),
+    "consumer": lambda client, text: client.consume("q", filter=text, timeout=1).take(),
+    "acks": lambda client, text: client.ack_filter("q", text),
+}
+GATHERED = {"projection": ["/id", "COUNT(/id) AS /n"], "grouping": ["/id"]}
+
+
+def test_a_filter_does_not_say_as_what_a_right_reads_the_bodies() -> None:
+    """`[xml] 1 = 1` had a right read JSON as XML, in which nothing is: what it kept back for a field was told."""
+    allowed = [{"user": "ann", key: ".*", "read": "/private IS NULL"} for key in ("topic", "queue")]
+    config = {
+        "user": [{"name": "root", "password": "root", "tags": ["administrator"]}, {"name": "ann", "password": "ann"}],
+        "topic": [{"name": "t"}, {"name": "keyed", "key": ["/id"]}],
+        "queue": [{"name": "q"}],
+        "view": [{"name": "shown", "source": "keyed", "select": "/id, /private", "group_by": ["/id"]}],
+        "entitlement": [{"tag": "administrator", "read": True, "write": True}, *allowed],
+    }
+    with Broker(config) as broker:
+        for name in ("t", "keyed", "q"):
+            broker.publish(name, b'{"id": 1, "private": 1}')
+        broker.advance(1)
+        with client(broker, "ann") as ann:
+            for what, read in READS.items():
+                for kind in ("xml", "msgpack", "binary"):
+                    with pytest.raises(InvalidArgument, match=f"reads {kind}, and the bodies here are json") as refused:
+                        read(ann, f"[{kind}] 1 = 1")
+                    assert "private" not in str(refused.value), what
+                assert not read(ann, "[json] 1 = 1"), what

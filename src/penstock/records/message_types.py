@@ -244,13 +244,17 @@ _BEGINNING = re.compile(
 
 
 def typed(text: str, kind: MessageType) -> str:
-    """An expression over bodies of a type.  InvalidArgument for one that says itself that it reads another."""
+    """An expression over bodies of a type.  InvalidArgument for one that says itself that it reads another.
+
+    Of the expression that tells the type alone: a right may be a part of it, which who asks does not know.
+    """
     found = _BEGINNING.match(text)
     if found is None:
         return text if kind == JSON else f"[{kind}] {text}"
     if found[1] != kind:
         raise InvalidArgument(
-            f"the expression {text[:60]!r} reads {named(found[1])}, and the bodies here are {named(kind)}"
+            f"the expression with {found[0].strip()[:60]!r} reads {named(found[1])}, "
+            f"and the bodies here are {named(kind)}"
         )
     return text if kind != JSON else text[found.end() :].lstrip()
 

@@ -126,7 +126,8 @@ class Viewing:
 
     def _gather(self, caller: Caller, wanted: Sow, view: View, bodies: list[bytes] | None) -> None:
         if bodies is not None:
-            gather_bodies(view, chosen(bodies, filter=wanted.filter))
+            filter = None if wanted.filter is None else typed(wanted.filter, JSON)
+            gather_bodies(view, chosen(bodies, filter=filter))
             return
         name = f"{wanted.exchange}/{wanted.topic}" if wanted.exchange else wanted.topic
         core = self._engine.core

@@ -162,7 +162,7 @@ class Gatekeeper:
         if isinstance(narrowed, (Plan, LogRange, Sql, Subscribe)):
             return narrowed
         kind = self._call(caller, lambda core: type_of(core, narrowed))
-        return narrowed if kind == JSON else as_read(narrowed, kind)
+        return as_read(narrowed, kind)
 
     def _narrowed(self, caller: Caller, wanted: Get) -> Get:
         self.admit(caller, wanted)
@@ -342,7 +342,10 @@ def type_of(core: Core, wanted: QueueContent | Replay | Sow) -> MessageType:
 
 
 def as_read(wanted: QueueContent | Replay | Sow, kind: MessageType) -> QueueContent | Replay | Sow:
-    """A read of bodies of a type.  One that gathers is told the type where it gathers."""
+    """A read of bodies of a type.  InvalidArgument for one that says another, by which a right would read them, too.
+
+    One that gathers is told the type where it gathers.
+    """
     if isinstance(wanted, Sow) and _gathers(wanted):
         return wanted
     told = replace(wanted, filter=None if wanted.filter is None else typed(wanted.filter, kind), message_type=kind)
