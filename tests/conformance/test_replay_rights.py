@@ -30,7 +30,6 @@ def broker() -> Iterator[Broker]:
         "queue": [
             {"name": "view", "underlying_topic": "^orders", "default_publish_target": "orders.eu"},
             {"name": "hidden", "underlying_topic": "orders.secret"},
-            {"name": "many", "underlying_topic": "^orders", "default_publish_target": "orders.eu"},
         ],
         "entitlement": [
             {"tag": "administrator", "read": True, "write": True},
@@ -92,7 +91,7 @@ def test_amqp(broker: Broker) -> None:
     connection.close()
 
 
-UNSEEN = ("orders.secret", "hidden", "many", "gone")
+UNSEEN = ("orders.secret", "hidden", "gone")
 """What Ann may not read, and what is not there: to her they are alike."""
 
 

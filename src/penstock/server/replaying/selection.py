@@ -319,13 +319,27 @@ def selection_for(
 ) -> Selection:
     """The same for somebody with these rights; AccessRefused, as what is there is not told to who may not read it.
 
-    A queue whose name he is shown stands for its topics, which `sieve_of` judges; else the name is that of a topic.
+    A queue that he is shown, or of whose topics he may read some, stands for these, which `sieve_of` judges; any other
+    name is that of a topic.
     """
     if name is not None and rights is not None:
-        shown = not exchange and rights.sees_queue(vhost, name) and core.find_queue(vhost, name) is not None
-        if not shown:
+        queue = None if exchange else core.find_queue(vhost, name)
+        stands = queue is not None and _reads_some(rights, Selection.of_queue(queue, core.topology))
+        if not stands and (queue is None or not rights.sees_queue(vhost, name)):
             rights.read_topic(vhost, exchange, name, whole=False)
     return selection_of(core, vhost, exchange, name, pattern)
+
+
+def _reads_some(rights: Rights, selection: Selection) -> bool:
+    """Whether somebody may read some of the chosen topics, as far as that is known without their names."""
+    for term in selection.terms:
+        if term.alone is not None:
+            found = [rights.reads_topic(selection.vhost, term.exchange, term.alone)]
+        else:
+            found = [right is not False for _, right in rights.topic_rights(selection.vhost, term.exchange)]
+        if any(right is not False for right in found):
+            return True
+    return False
 
 
 def refuse_mixed(core: Core, selection: Selection, text: str | None, rights: Rights | None) -> None:
