@@ -234,8 +234,9 @@ MEANINGS: Mapping[Kind, Meaning] = {
     ),
     Kind.EXPIRE: Meaning(
         'queue and pairs; {"reason", "why"?, "by"?, "dead": [[cause, new], ...]?, "sent": [[cause, new], ...]?, '
-        '"left": [[action, step, pairs], ...]?}: removed without success; reason: `records.causes`; why: the words of '
-        "who refused them, or failed last; dead: their dead letters; sent: where they went on; left: what actions "
+        '"into"?, "left": [[action, step, pairs], ...]?}: removed without success; reason: `records.causes`; why: the '
+        "words of who refused them, or failed last; dead: their dead letters; sent: where they went on; into: the one "
+        "queue that took these, whatever it shows; left: what actions "
         'still have to do, from which step on (-1: all, not judged yet).  Or {"reason", "refused": [new, ...]}: dead '
         'letters of newcomers that it refused.  {"foreign"}: other sites own them, and make their dead letters',
         _TOLD, to="gone", word="expired",
@@ -400,10 +401,10 @@ MEANINGS: Mapping[Kind, Meaning] = {
         "synced",
     ),
     Kind.CARRIED: Meaning(
-        'name: a site; {"peer", "path": [origin, ...], "times"?: [LSN here, microseconds, ...], "letters"?}; body: '
-        "packed triples of 64-bit integers: first LSN here, first LSN there, count: these rows of the same group were "
-        "published at that site, and have passed these; times: when, from each of these LSNs on; letters: a site wrote "
-        "them as dead letters",
+        'name: a site; {"peer", "path": [origin, ...], "times"?: [LSN here, microseconds, ...], "letters"?, "into"?}; '
+        "body: packed triples of 64-bit integers: first LSN here, first LSN there, count: these rows of the same group "
+        "were published at that site, and have passed these; times: when, from each of these LSNs on; letters: a site "
+        "wrote them as dead letters; into: they were moved to the queue of this name, and no other takes them",
         ("fold", "links"),
     ),
     Kind.OWN: Meaning(

@@ -391,8 +391,8 @@ class InterventionCommands(QueueCommands):
         for queue in (source, target):
             queue.catch_up(now, self._out)
             self._touch(queue)
-        wanted = [lsn for lsn in lsns if not source.lives(lsn, "foreign")] if source.foreign_count else list(lsns)
-        runs = source.forget(as_chunk(wanted)) if wanted else ()
+        wanted = source.ours_among(as_chunk(list(lsns)))
+        runs = source.forget(wanted) if len(wanted) else ()
         there = {lsn for run in runs for lsn in run.chunk}
         if not there:
             return 0
@@ -401,7 +401,7 @@ class InterventionCommands(QueueCommands):
         self._out.begin()
         first = self._publisher.put_into(now, target, chosen)
         sent = [[lsns[row], first + i] for i, row in enumerate(rows)]
-        header: dict[str, object] = {"reason": reason, "sent": sent}
+        header: dict[str, object] = {"reason": reason, "sent": sent, "into": target.name}
         if by:
             header["by"] = by
         self._out.record(Kind.EXPIRE, source.name, header, pairs_body(source.id, runs))

@@ -248,8 +248,11 @@ class LinkingCommands(TransferCommands):
                 for some in self._parted(mine, origin):
                     batch, there = self._batch(piece, some, now.wall)
                     numbers = [one for one in parcel.numbers if one.origin == piece.path[0]]
-                    owners = self._owners(batch, site, origin, int(there[0]), piece.at)
-                    self.carry(now, piece.path, batch, there, owners, numbers, letters=piece.letters)
+                    taken = self._taking(piece, batch)
+                    owners = self._owners(taken, site, origin, int(there[0]), piece.at)
+                    self.carry(
+                        now, piece.path, batch, there, owners, numbers, letters=piece.letters, into=piece.into
+                    )  # fmt: skip
             at += piece.rows
 
     def _parted(self, rows: pa.RecordBatch, site: str) -> Iterator[pa.RecordBatch]:
@@ -283,14 +286,21 @@ class LinkingCommands(TransferCommands):
         )  # fmt: skip
         return batch, cast("Sequence[int]", columns["lsn"].to_numpy())
 
-    def _owners(self, batch: Publishes, site: str, origin: str, first: int, at: int) -> dict[Queue, str]:
-        """Of each queue that may take some of a batch and is shared, who may lease it first.
+    def _taking(self, piece: Piece, batch: Publishes) -> Collection[Queue]:
+        """The queues that may take some of a batch: of what was moved the one that it was moved to."""
+        if not piece.into:
+            return self._publisher.queues_of(batch)
+        queue = self.find_queue(piece.vhost, piece.into)
+        return () if queue is None or queue.settings.kind == "local" else (queue,)
+
+    def _owners(self, queues: Collection[Queue], site: str, origin: str, first: int, at: int) -> dict[Queue, str]:
+        """Of each of these queues that is shared, who may lease messages of a batch first.
 
         It is shared if it was there where they were published, or at the site that hands them on, when they came.
         first, at: where they stand there.
         """
         out, here = dict[Queue, str](), self.peers.sites[0]
-        for queue in self._publisher.queues_of(batch):
+        for queue in queues:
             one = identity_of(queue.vhost, queue.name, queue.settings, here)
             shared = self.sharing.had(queue.id, one, origin, first)
             if not shared and origin != site:

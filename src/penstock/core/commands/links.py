@@ -22,7 +22,7 @@ from penstock.core.links.parcels import Numbers as NumbersThere
 from penstock.core.links.parcels import joined
 from penstock.core.links.sharing import HERE, LinkState, Peers, Sharing, Site, first_owner
 from penstock.core.links.telling import Carried
-from penstock.core.publishing.published import Terms
+from penstock.core.publishing.published import Published, Terms
 from penstock.core.queue.order.runs import packed
 from penstock.core.queue.owning import why_not_shared
 from penstock.core.queue.queue import Queue
@@ -98,7 +98,7 @@ class LinkCommands(QueueCommands):
 
     def carry(
         self, now: Now, path: Sequence[int], batch: Publishes, there: Sequence[int], owners: Mapping[Queue, str],
-        numbers_told: Sequence[NumbersThere] = (), *, letters: bool = False,
+        numbers_told: Sequence[NumbersThere] = (), *, letters: bool = False, into: str = "",
     ) -> int:  # fmt: skip
         """Store messages that another site published; how many were not here.
 
@@ -106,6 +106,7 @@ class LinkCommands(QueueCommands):
         there    their LSNs there, ascending, row by row
         owners   of each queue that is shared, the site that may lease them first
         letters  a site wrote them as dead letters: what their headers say of deaths is believed here, too
+        into     they were moved to the queue of this name, which alone takes them, if it is among the owners
         Nobody here is given what another owns, not even for a moment.  Acks that came before them are applied.
         """
         if self.origin in path or not len(there):
@@ -123,7 +124,9 @@ class LinkCommands(QueueCommands):
         self._out.begin()
         batch.checked = True  # where it was published first
         with _coming(owners, self._stopped, self.peers):
-            published = self._publisher.publish(now, batch, Terms(numbered=True))
+            published = (
+                self._put(now, batch, owners) if into else self._publisher.publish(now, batch, Terms(numbered=True))
+            )
         stored = published.stored_rows(len(lsns))
         if len(stored) < len(lsns):
             self._note_passed(peer, site, path, int(lsns[max(published.lost())]))
@@ -136,6 +139,8 @@ class LinkCommands(QueueCommands):
             header: dict[str, object] = {"peer": peer, "path": list(path)}
             if sent is not None:
                 header["times"] = time_changes(published.positions, sent)
+            if into:
+                header["into"] = into
             self._record_carried(site, header, runs, letters=letters)
         self._number_carried(peer, runs, numbers_told)
         for here, lsn, count in runs:
@@ -147,6 +152,15 @@ class LinkCommands(QueueCommands):
         for queue in owners:
             self._touch(queue)
         return sum(count for _, _, count in runs)
+
+    def _put(self, now: Now, batch: Publishes, owners: Mapping[Queue, str]) -> Published:
+        """Store what was moved at its site to one queue in that one; nothing of it where it is not shared."""
+        size = len(batch.bodies)
+        if not owners:
+            return Published(0, 0, unroutable=range(size))
+        [queue] = owners
+        first = self._publisher.put_into(now, queue, batch)
+        return Published(first, first + size - 1, stored=size)
 
     def _record_carried(
         self, site: str, header: dict[str, object], runs: Sequence[tuple[int, int, int]], *, letters: bool

@@ -63,7 +63,7 @@ def statistics(queue: Queue, now: Now, stamps: Stamps, proxied: Container[int] =
         "backlog": queue.outstanding,
         "age_of_oldest_lease": age_of_oldest_lease(queue, now),
         "seconds_behind": seconds_behind(queue, now, stamps),
-        "owned": depth + queue.inactive,
+        "owned": depth + queue.inactive - queue.theirs_counted(),
         "foreign": queue.foreign_count,
         "transferred_in": queue.transfers[0],
         "transferred_out": queue.transfers[1],

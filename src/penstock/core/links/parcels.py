@@ -32,6 +32,7 @@ class Piece(NamedTuple):
     blind     further routing keys, which nobody is shown
     at        where the first one stands in the log of who sends them; queues that begin there part pieces; 0: not told
     letters   a site wrote them as dead letters, no publisher did: what their headers say of deaths is so
+    into      the one queue that took them, for they were moved to it; empty: their topic says who takes them
     """
 
     path: tuple[int, ...]
@@ -41,6 +42,7 @@ class Piece(NamedTuple):
     rows: int
     at: int = 0
     letters: bool = False
+    into: str = ""
 
 
 class Told(NamedTuple):
@@ -87,7 +89,9 @@ class Parcel(NamedTuple):
         """All but the rows, as bytes."""
         table: dict[str, object] = {"upto": self.upto}
         if self.pieces:
-            table["pieces"] = [list(piece if piece.letters else piece[:-1]) for piece in self.pieces]
+            table["pieces"] = [list(piece[: 7 if piece.letters else 6]) for piece in self.pieces]
+            if any(piece.into for piece in self.pieces):
+                table["into"] = {str(at): piece.into for at, piece in enumerate(self.pieces) if piece.into}
         if self.told:
             table["told"] = [_plain(one) for one in self.told]
         if self.numbers:
@@ -217,7 +221,7 @@ def read(head: bytes, rows: pa.RecordBatch | None, *, judged: bool = False) -> P
     """
     try:
         table = cast("Mapping[str, Any]", orjson.loads(head))
-        pieces = tuple(_piece(*row) for row in table.get("pieces", ()))
+        pieces = _into([_piece(*row) for row in table.get("pieces", ())], table.get("into", {}))
         told = tuple(_told(*row) for row in table.get("told", ()))
         numbers = tuple(_numbers(*row) for row in table.get("numbers", ()))
         offers: list[Any] = table.get("offers", [])
@@ -300,6 +304,15 @@ def _piece(
     if not isinstance(letters, bool):
         raise TypeError(f"{_shown(letters)} does not say whether they are dead letters")
     return Piece(origins, _text(vhost), _text(exchange), keys, _number(rows, 1), _number(at), letters)
+
+
+def _into(pieces: list[Piece], said: object) -> tuple[Piece, ...]:
+    """Pieces with the queue of each that was moved to one.  An older version passes over that."""
+    if type(said) is not dict or not all(at.isdecimal() and int(at) < len(pieces) for at in said):
+        raise TypeError(f"{_shown(said)} does not say which pieces go into which queues")
+    for at, queue in cast("dict[str, object]", said).items():
+        pieces[int(at)] = pieces[int(at)]._replace(into=_text(queue))
+    return tuple(pieces)
 
 
 def _numbers(publisher: str, origin: object, sequence: int, lsn: int, count: int) -> Numbers:

@@ -223,7 +223,7 @@ class Telling:
             messages = _rows(batch, np.flatnonzero((kinds <= Kind.PUBLISH_TRANSIENT) & new))
         pieces, rows = list[Piece](), None
         if messages.num_rows:
-            pieces, rows = self._messages(messages, list(_ways(records)), cuts, _letters(records))
+            pieces, rows = self._messages(messages, list(_ways(records)), cuts, list(_marks(records)))
         told = chain(self._settled(records), self._claims(records))  # what is gone nobody is given, whoever owns it
         numbers = tuple(self._numbers(records)) if pieces else ()
         offers = tuple(self._offers([lsn for lsn in cuts if lsn > self._offered], records))
@@ -239,11 +239,11 @@ class Telling:
     # -- messages
 
     def _messages(
-        self, rows: pa.RecordBatch, ways: list[_Way], begun: Sequence[int], letters: Sequence[range]
+        self, rows: pa.RecordBatch, ways: list[_Way], begun: Sequence[int], marks: Sequence[_Mark]
     ) -> tuple[list[Piece], pa.RecordBatch | None]:
         """Which of these messages go on: those rows.
 
-        begun: LSNs at which queues begin or end.  letters: LSNs of dead letters.
+        begun: LSNs at which queues begin or end.
         """
         here: npt.NDArray[np.int64] = rows.column("lsn").to_numpy()
         own: tuple[int, ...] = (self._home.origin,)
@@ -268,7 +268,7 @@ class Telling:
             out = pa.RecordBatch.from_arrays(list(columns.values()), names=CARRIED.names)
         if count < len(goes):
             out = out.take(np.flatnonzero(goes))
-        return list(self._pieces(goes, parts, topics, here, begun, _marked(here, letters))), out
+        return list(self._pieces(goes, parts, topics, here, begun, _marked(here, marks))), out
 
     def _goes_on(self, path: tuple[int, ...]) -> bool:
         peers = self._home.peers
@@ -304,20 +304,22 @@ class Telling:
     def _pieces(
         self, goes: npt.NDArray[np.bool_], parts: Sequence[tuple[int, int, tuple[int, ...]]],
         topics: Sequence[_Topics], here: npt.NDArray[np.int64], begun: Sequence[int],
-        letters: npt.NDArray[np.bool_] | None,
+        marked: list[_Mark],
     ) -> Iterator[Piece]:  # fmt: skip
-        """What goes on, cut where the way or the exchange changes, a queue begins, or dead letters do."""
+        """What goes on, cut where the way or the exchange changes, a queue begins, or what marks do."""
         ends = {end for part in parts for end in part[:2]} | {end for one in topics for end in one[:2]}
-        if letters is not None:
-            ends.update((np.flatnonzero(np.diff(letters)) + 1).tolist())
+        ends.update(end for one in marked for end in one[:2])
         cuts = sorted(ends.union(np.searchsorted(here, begun).tolist()) if begun else ends)
-        ways, places = iter(parts), iter(topics)
-        way, place = next(ways), next(places)
+        ways, places, marks = iter(parts), iter(topics), iter(marked)
+        way, place, mark = next(ways), next(places), next(marks, None)
         for low, high in pairwise(cuts):
             while way[1] <= low:
                 way = next(ways)
             while place[1] <= low:
                 place = next(places)
+            while mark is not None and mark.stop <= low:
+                mark = next(marks, None)
+            here_marked = mark is not None and mark.first <= low
             if count := int(np.count_nonzero(goes[low:high])):
                 path = way[2] if way[2][-1] == self._home.origin else (*way[2], self._home.origin)
                 vhost, exchange, blind = self._home.via_of(place.via)
@@ -328,7 +330,8 @@ class Telling:
                     told_blind(blind) if blind else (),
                     count,
                     int(here[low]),
-                    letters is not None and bool(letters[low]),
+                    mark is not None and here_marked and not mark.into,
+                    mark.into if mark is not None and here_marked else "",
                 )
 
     # -- what happened to messages
@@ -426,28 +429,40 @@ def _ways(records: Sequence[_Record]) -> Iterator[_Way]:
                 yield _Way(here, here + count, there, path, times)
 
 
-def _letters(records: Sequence[_Record]) -> list[range]:
-    """LSNs of messages of a batch that this site, or one whose they are, wrote as dead letters."""
-    out = list[range]()
+class _Mark(NamedTuple):
+    """Messages [first, stop) that no publisher's publish brought: dead letters, or moved into one queue."""
+
+    first: int
+    stop: int
+    into: str = ""
+
+
+def _marks(records: Sequence[_Record]) -> Iterator[_Mark]:
+    """LSNs of messages of a batch that this site, or one whose they are, wrote as dead letters, or moved."""
     for _, kind, _, header, body in records:
         if kind == Kind.EXPIRE and header:
             said = load(header)
             new = [new for _, new in cast("list[tuple[int, int]]", said.get("dead") or ())]
-            out += [range(lsn, lsn + 1) for lsn in (*new, *cast("list[int]", said.get("refused") or ()))]
-        elif kind == Kind.CARRIED and load(header).get("letters"):
-            runs = np.frombuffer(body, dtype="<i8").reshape(-1, 3).tolist()
-            out += [range(here, here + count) for here, _, count in runs]
-    return out
+            new += cast("list[int]", said.get("refused") or ())
+            yield from (_Mark(lsn, lsn + 1) for lsn in new)
+            if into := cast("str", said.get("into", "")):
+                yield from (_Mark(new, new + 1, into) for _, new in cast("list[tuple[int, int]]", said["sent"]))
+        elif kind == Kind.CARRIED:
+            said = load(header)
+            if (into := cast("str", said.get("into", ""))) or said.get("letters"):
+                runs = np.frombuffer(body, dtype="<i8").reshape(-1, 3).tolist()
+                yield from (_Mark(here, here + count, into) for here, _, count in runs)
 
 
-def _marked(here: npt.NDArray[np.int64], letters: Sequence[range]) -> npt.NDArray[np.bool_] | None:
-    """Which of the LSNs are among them; None: none is."""
-    if not letters:
-        return None
-    out = np.zeros(len(here), dtype=np.bool_)
-    for some in letters:
-        low, high = np.searchsorted(here, (some.start, some.stop)).tolist()
-        out[low:high] = True
+def _marked(here: npt.NDArray[np.int64], marks: Sequence[_Mark]) -> list[_Mark]:
+    """Which of the rows with these LSNs are marked: places in place of LSNs, neighbours alike as one."""
+    out = list[_Mark]()
+    for one in sorted(marks):
+        low, high = np.searchsorted(here, one[:2]).tolist()
+        if out and out[-1].stop == low and out[-1].into == one.into:
+            out[-1] = out[-1]._replace(stop=high)
+        elif low < high:
+            out.append(_Mark(low, high, one.into))
     return out
 
 

@@ -23,6 +23,7 @@ from penstock.core.queue.held import mixed
 from penstock.core.queue.lasting import follow_settings
 from penstock.core.queue.limits import Pace, limits_of
 from penstock.core.queue.order.runs import NEVER, Run, holds, packed, pairs_body, sift, sorted_chunk, view
+from penstock.core.queue.owning import ours_among
 from penstock.core.queue.settling.attempts import FRESH
 from penstock.core.queue.settling.leases import SLOT
 from penstock.core.queue.whole import AT_ONCE, DISPATCH, PACE, PAUSE, TRIM
@@ -124,9 +125,13 @@ def leave_behind(queue: Contents, now: Now, start: int, sink: Sink) -> int:
 
 
 def reschedule(queue: Contents, now: Now, wanted: Chunk, when: int, sink: Sink, by: str = "") -> int:
-    """Delay the wanted messages that wait until `when` (wall), whatever they waited for; how many."""
+    """Delay the wanted messages that wait until `when` (wall), whatever they waited for; how many.
+
+    When another site's may be delivered its owner says.
+    """
     queue.catch_up(now, sink)
-    count = delay_waiting(queue, wanted, when, sink, by)
+    ours = ours_among(queue, wanted)
+    count = delay_waiting(queue, ours, when, sink, by) if len(ours) else 0
     if queue.is_due(now):
         queue.tick(now, sink)
     else:

@@ -16,7 +16,7 @@ from penstock.core.queue import refusing
 from penstock.core.queue.dispatching.consumers import Consumer, TargetList
 from penstock.core.queue.order.priority import PriorityOrder
 from penstock.core.queue.order.runs import NEVER, Run, holds
-from penstock.core.queue.owning import foreign_spans
+from penstock.core.queue.owning import foreign_spans, ours_among
 from penstock.core.queue.places import Place, leased
 from penstock.core.queue.queue import Queue, queue_of
 from penstock.core.queue.settling.attempts import binding_limit
@@ -72,14 +72,22 @@ def _told(queue: Contents, place: Place, run: Run, lsn: int, now: Now) -> Said:
             return "foreign", _of_others(queue, lsn)
         case "retries":
             times = f"{run.tally.failures} failure{'' if run.tally.failures == 1 else 's'}"
-            return "delayed", f"it is delayed until {told(run.deadline)}, after {times}{_limit(queue)}"
+            return (
+                "delayed",
+                f"it is delayed until {told(run.deadline)}, after {times}{_limit(queue)}{_whose(queue, lsn)}",
+            )
         case "scheduled":
             (due,) = queue.delays.scheduled.times_of(range(lsn, lsn + 1)).tolist()
-            return "delayed", f"it is delayed until {told(due)}"
+            return "delayed", f"it is delayed until {told(due)}{_whose(queue, lsn)}"
         case "leases":
             return "leased", _held(queue, lsn, now)
         case _:
             assert_never(place.part)
+
+
+def _whose(queue: Contents, lsn: int) -> str:
+    """Behind what is said of a message that may be another site's."""
+    return "" if len(ours_among(queue, range(lsn, lsn + 1))) else f"; {_of_others(queue, lsn)}"
 
 
 def _of_others(queue: Contents, lsn: int) -> str:

@@ -193,17 +193,26 @@ def _without(chunk: Chunk, out: Chunk) -> Chunk:
 
 def let_go(queue: Contents, sink: Sink) -> None:
     """Say that all that is this site's is gone, in whatever state: the queue itself goes with the next record."""
-    lsns = flat(list(queue.chunks(*OWNED, "leased", "dying")))
-    ours, foreign = np.ones(len(lsns), dtype=np.bool_), queue.foreign
-    for first, stop, claim in () if foreign is None else foreign.claims.spans():
-        if foreign is not None and claim.owner != foreign.claims.here.owner:
-            low, high = np.searchsorted(lsns, (first, stop))
-            ours[low:high] = False
-    if len(lsns := lsns[ours]):
-        pairs = within(packed(lsns))
+    if len(lsns := ours_among(queue, packed(flat(list(queue.chunks(*OWNED, "leased", "dying")))))):
+        pairs = within(lsns)
         for at in range(0, len(pairs), PAIRS_MOST):
             body = pack_number(queue.id) + pairs[at : at + PAIRS_MOST].astype("<i8").tobytes()
             sink.record(Kind.DROP, queue.name, {"reason": CANCELLED}, body)
+
+
+def ours_among(queue: Contents, wanted: Chunk) -> Chunk:
+    """Of some messages, ascending, in whatever state, those that no other site owns."""
+    if queue.foreign is None or not len(wanted):
+        return wanted
+    return sorted_chunk([run.chunk for run in queue.foreign.parted([Run(wanted, False)])[1]])
+
+
+def theirs_counted(queue: Contents) -> int:
+    """Other sites' that stand among this one's: for their time, as barriers, or with who holds them."""
+    if queue.foreign is None:
+        return 0
+    some = packed(flat(list(queue.chunks("held", "delayed", "leased", "dying"))))
+    return len(some) - len(ours_among(queue, some))
 
 
 def sort_out(queue: Contents) -> None:

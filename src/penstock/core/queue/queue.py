@@ -88,6 +88,8 @@ class Queue(Contents):
     foreign_spans = owning.foreign_spans
     foreign_after = owning.foreign_after
     waits_elsewhere = owning.waits_elsewhere
+    ours_among = owning.ours_among
+    theirs_counted = owning.theirs_counted
     captured = lasting.capture
     load = lasting.load
     check = lasting.check
