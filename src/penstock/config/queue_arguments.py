@@ -405,18 +405,20 @@ def arguments_of(settings: QueueSettings, given: frozenset[str], arguments: Mapp
 
 
 def queue_settings_from_mapping(
-    values: Mapping[str, object], queue: str = "", base: QueueSettings | None = None
-) -> QueueSettings:
+    values: Mapping[str, object], queue: str = "", base: QueueSettings | None = None,
+    given: frozenset[str] = frozenset(),
+) -> QueueSettings:  # fmt: skip
     """The settings that keyword arguments ask for: snake case; durations as text, seconds or timedelta.
 
-    None stands for the default of a key.  `base` gives what is not named (altering a queue).  Raises InvalidArgument
+    None stands for the default of a key.  `base` gives what is not named (altering a queue), `given` names
+    what somebody has said of that.  Raises InvalidArgument
     for an unknown key, with the nearest known one, and for a value that its key does not take.
     """
     values = {KEY_ALIASES.get(name, name): value for name, value in values.items()}
     for name in values:
         refuse_unknown(name)
     try:
-        return read_queue_settings(values, "python", base=base)
+        return read_queue_settings(values, "python", base=base, given=given)
     except BadValue as bad:
         raise InvalidArgument(f"{bad.key} of queue {queue!r}: {bad}") from None
 

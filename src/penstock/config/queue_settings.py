@@ -26,6 +26,7 @@ from penstock.records.queue_settings import (
     Semantics,
     Sharing,
     WithoutSubscribers,
+    following,
 )
 
 _VICTIMS = [mode.victim for mode in MODES.values()]
@@ -414,25 +415,26 @@ def read_queue_settings(
     style: Style,
     spell: Callable[[str], str] = str,
     base: QueueSettings | None = None,
+    given: frozenset[str] = frozenset(),
 ) -> QueueSettings:
     """Settings from known keys in snake case.
 
     `values` holds keys of `QUEUE_KEYS` alone; `spell` says how the writer names a key, for the messages; `base` gives
-    what is not named.  Durations are read as `style` says.  Raises BadValue.
+    what is not named, of which somebody has said what `given` names.  Durations are read as `style` says.  Raises
+    BadValue.
     """
     read: dict[str, object] = {}
     for name, value in values.items():
         told = read_value(QUEUE_KEYS[name], value, style, spell(name))
         read[name] = None if told == "" and name in FILTERS else told
     if base is None:
-        if read.get("semantics") == "at-most-once":
-            read.setdefault("fairness_model", "round-robin")
-            read.setdefault("deliver", "durable")
         read = {**QUEUE_TYPES[str(read.get("queue_type", "classic"))].rests, **read}
         settings = _settings(read)
     else:
         kept: dict[str, object] = {field.name: getattr(base, field.name) for field in fields(QueueSettings)}
         settings = _settings(kept | read)
+    said = {name for name, value in values.items() if value is not None}
+    settings = following(base or QueueSettings(), settings, said | (given - values.keys()))
     refuse_impossible(settings, spell)
     return settings
 

@@ -117,7 +117,7 @@ def alter(house: Beside, who: Who, queue: str, vhost: str, settings: Mapping[str
     def work() -> Answer:
         found = core.queue(vhost, queue)
         present = core.ruling(found)
-        own = queue_settings_from_mapping(settings, queue, base=present.own)
+        own = queue_settings_from_mapping(settings, queue, present.own, present.given)
         return {
             "queue": queue,
             "left": core.alter_queue(house.now(), found, own, given_names(settings, present.given), places),

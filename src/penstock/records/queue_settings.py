@@ -15,8 +15,8 @@ follows it, a timestamp what was published at that moment or later.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import field, fields
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import field, fields, replace
 from datetime import datetime
 from functools import lru_cache
 from operator import attrgetter
@@ -261,6 +261,21 @@ NAMES: tuple[str, ...] = tuple(one.name for one in fields(QueueSettings))
 
 values_of: Callable[[QueueSettings], tuple[object, ...]] = attrgetter(*NAMES)
 """All settings, in the order of `NAMES`."""
+
+
+OF_SEMANTICS: Mapping[Semantics, Mapping[str, str]] = {
+    "at-least-once": {"fairness_model": "proportional", "deliver": "early"},
+    "at-most-once": {"fairness_model": "round-robin", "deliver": "durable"},
+}
+"""Settings whose defaults are the semantics' own."""
+
+
+def following(before: QueueSettings, after: QueueSettings, said: Collection[str]) -> QueueSettings:
+    """What nobody says is, where the semantics changed, as the new ones have it.  said: names of what somebody says."""
+    if before.semantics == after.semantics:
+        return after
+    values = {name: value for name, value in OF_SEMANTICS[after.semantics].items() if name not in said}
+    return replace(after, **values)  # type: ignore[arg-type]
 
 
 @lru_cache(maxsize=1024)

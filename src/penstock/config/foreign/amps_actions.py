@@ -12,7 +12,7 @@ from typing import NamedTuple, cast
 from penstock.config.foreign import amps_elements
 from penstock.config.foreign.amps_elements import Fields, Row, read_fields, stray, unknown
 from penstock.config.foreign.converted import Book, Element, Path_, Place, Table, Verdict
-from penstock.errors import InvalidArgument
+from penstock.errors import InvalidArgument, known_name
 from penstock.records.cron import parse_schedule
 from penstock.records.dataclass import dataclass
 from penstock.records.event_actions import ENDS, LINK_EVENTS
@@ -168,6 +168,10 @@ def _on(book: Book, step: Step, path: Path_, places: dict[Path_, Place]) -> dict
     watched = "topic"
     if event in {"expire", "delete"} and not any(one.get("name") == values["topic"] for one in book.tables("topic")):
         watched = "queue"
+        queues = [str(one["name"]) for one in book.tables("queue")]
+        if queues and values["topic"] not in queues:  # an action alone, as an example, may mean any
+            text = f"'{values['topic']}' is no queue of this file, and no topic with a key"
+            book.wrong(step.fields.place("topic"), text + known_name(str(values["topic"]), queues))
     topic = values.pop("topic")
     places[*path, watched] = places.pop((*path, "topic"))
     return {watched: topic, "event": event, **values}

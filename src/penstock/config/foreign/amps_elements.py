@@ -56,15 +56,20 @@ def words(*known: str) -> Read:
     return read
 
 
+DIGITS_MOST = 40
+"""Of a number so many are read and shown: any that has more is too large."""
+
+
 def count(low: int) -> Read:
     """A whole number from `low` on."""
 
     def read(value: str) -> int:
-        if not re.fullmatch(r"[+-]?[0-9]{1,18}", value):
+        if not re.fullmatch(r"[+-]?[0-9]+", value):
             raise ValueError(f"{value!r} is not a whole number")
-        number = int(value)
+        number = int(value[:DIGITS_MOST])
         if not low <= number <= COUNT_MAX:
-            raise ValueError(f"{number} is not in {low}..{COUNT_MAX}")
+            more = "..." if len(value) > DIGITS_MOST else ""
+            raise ValueError(f"{number}{more} is not in {low}..{COUNT_MAX}")
         return number
 
     return read

@@ -142,7 +142,8 @@ def _kind(book: Book, element: Element, module: str, parts: Mapping[str, str], f
 _LEVELS_MAX = 8
 _FILES_MAX = 64
 
-_VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+_VARIABLE = re.compile(r"\$\{(?!\{)([^{}]*)(\}?)")
+"""Two braces begin a word of an action, behind whatever sign."""
 
 
 class _Expander:
@@ -175,6 +176,9 @@ class _Expander:
     def _filled(self, element: Element) -> str:
         def filled(match: re.Match[str]) -> str:
             name = match[1]
+            if not name or not match[2]:
+                self._book.wrong(element.place(), f"{match[0]!r} is no variable: write ${{NAME}}")
+                return match[0]
             if name not in self._variables:
                 few = len(self._book.mistakes) < TOLD_MOST
                 hint = known_name(name, list(self._variables)) if few else ""

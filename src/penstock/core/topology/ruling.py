@@ -25,6 +25,7 @@ from penstock.records.queue_settings import (
     Policy,
     QueueSettings,
     Ruling,
+    following,
     ruling_of,
     told,
     values_of,
@@ -89,7 +90,7 @@ def rule(
         mine = getattr(own, name)
         if name not in given or (name in LIMITS and value != mine and smaller(name, value, mine) == value):
             wanted[name] = value, source
-    settings, unapplied = _applied(own, wanted, refuse)
+    settings, unapplied = _applied(own, given, wanted, refuse)
     return settings, Ruling(
         own,
         given,
@@ -100,13 +101,19 @@ def rule(
     )
 
 
+def _with(settings: QueueSettings, values: Mapping[str, object], said: frozenset[str]) -> QueueSettings:
+    """Settings with some of them replaced, and what follows from that.  said: what somebody else says."""
+    return following(settings, with_some(settings, values), said | values.keys())
+
+
 def _applied(
-    own: QueueSettings, wanted: Mapping[str, tuple[object, str]], refuse: Callable[[QueueSettings], str | None]
-) -> tuple[QueueSettings, dict[str, str]]:
+    own: QueueSettings, given: frozenset[str], wanted: Mapping[str, tuple[object, str]],
+    refuse: Callable[[QueueSettings], str | None],
+) -> tuple[QueueSettings, dict[str, str]]:  # fmt: skip
     """Own settings with what was wanted, as far as it can be; and why the rest cannot."""
     if not wanted:
         return own, {}
-    settings = with_some(own, {name: value for name, (value, _) in wanted.items()})
+    settings = _with(own, {name: value for name, (value, _) in wanted.items()}, given)
     if refuse(settings) is None:
         return settings, {}
     settings, left, why = own, sorted(wanted), dict[str, str]()
@@ -114,7 +121,7 @@ def _applied(
         still = list[str]()
         for name in left:
             value, source = wanted[name]
-            tried = with_some(settings, {name: value})
+            tried = _with(settings, {name: value}, given | wanted.keys())
             refused = refuse(tried)
             if refused is None:
                 settings = tried
