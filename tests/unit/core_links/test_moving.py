@@ -1,8 +1,9 @@
-"""What an administrator moves is moved at every site: it leaves the one queue, and is in the other one alone."""
+"""What an administrator does to a shared queue, with what is this site's; and that it is so at every site."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import orjson
 import pytest
@@ -133,6 +134,27 @@ def test_what_another_site_owns_is_not_moved_and_not_delayed(sites: tuple[Linked
         assert site.core.stats(site.q(), site.now)["owned"] == owned
     [reason] = explain_message(b.q(), lsns[0], b.now, b.core.last_lsn)
     assert "site 'a' owns it, where it was published" in reason.text
+
+
+@pytest.mark.parametrize("leased", [False, True])
+def test_a_later_recovery_point_lets_go_what_is_this_sites_alone(
+    sites: tuple[Linked, Linked, Linked], leased: bool
+) -> None:
+    a, b, _ = sites
+    for site in (a, b):
+        site.core.alter_queue(site.now, site.q(), replace(site.q().settings, recovery_point="epoch"))
+        site.turn()
+    a.publish("q", b"0", b"1")
+    b.publish("q", b"2", b"3")
+    told((a, b), (b, a))
+    worker = b.subscribe(b.q(), max_backlog=1) if leased else None
+    later = replace(b.q().settings, recovery_point="now")
+    left = b.core.alter_queue(b.now, b.q(), later, {"recovery_point"})
+    b.turn()
+    assert left == 2
+    assert worker is None or worker.outstanding == 0
+    told((a, b), (b, a))
+    assert (stands(a.q()), stands(b.q())) == ((2, 0), (0, 2))
 
 
 @pytest.mark.parametrize("lie", [1, "", None, [], {"0": 1}, {"1": "q"}, {"0": "x" * 2000}])

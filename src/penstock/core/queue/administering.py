@@ -22,7 +22,7 @@ from penstock.core.queue.dispatching.joining import close
 from penstock.core.queue.held import mixed
 from penstock.core.queue.lasting import follow_settings
 from penstock.core.queue.limits import Pace, limits_of
-from penstock.core.queue.order.runs import NEVER, Run, holds, packed, pairs_body, sift, sorted_chunk, view
+from penstock.core.queue.order.runs import NEVER, Run, all_within, holds, packed, pairs_body, sift, sorted_chunk, view
 from penstock.core.queue.owning import ours_among
 from penstock.core.queue.settling.attempts import FRESH
 from penstock.core.queue.settling.leases import SLOT
@@ -107,18 +107,22 @@ def withdraw(queue: Contents, now: Now, wanted: Chunk, sink: Sink, by: str = "")
 def leave_behind(queue: Contents, now: Now, start: int, sink: Sink) -> int:
     """Remove what is older than `start`, the new beginning of the queue, waiting or leased; how many.
 
-    No dead letter comes of it.  What a stream has planned stays with its batch, which must be the same whenever it is
-    asked for; what is dying is gone already.  What a queue keeps for everybody it hands out without leasing it.
+    No dead letter comes of it.  What another site owns stays, for it would go at every site.  What a stream has planned
+    stays with its batch, which must be the same whenever it is asked for; what is dying is gone already.  What a queue
+    keeps for everybody it hands out without leasing it.
     """
     queue.catch_up(now, sink)
-    old, runs = range(start), list[Run]()
-    for holder in () if queue.settings.non_destructive or not old else tuple(queue.holders()):
+    old: Chunk = range(start)
+    if queue.foreign is not None:
+        old = ours_among(queue, all_within(queue.chunks(), 0, start))
+    runs = list[Run]()
+    for holder in () if queue.settings.non_destructive or not len(old) else tuple(queue.holders()):
         if not holder.fenced:
             held = [inside for run in holder.leases.held() if run.place != SLOT if (inside := sift(run.chunk, old)[0])]
             taken = holder.leases.take(sorted_chunk(held))[0] if held else []
             queue.freed(holder, taken)
             runs += taken
-    runs += queue.extract(old) if old else []
+    runs += queue.extract(old) if len(old) else []
     count = _dropped(queue, runs, LEFT_BEHIND, sink)
     queue.carry_on(now, sink)
     return count
