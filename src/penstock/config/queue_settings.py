@@ -27,6 +27,7 @@ from penstock.records.queue_settings import (
     Sharing,
     WithoutSubscribers,
     following,
+    plain_point,
 )
 
 _VICTIMS = [mode.victim for mode in MODES.values()]
@@ -427,6 +428,8 @@ def read_queue_settings(
     for name, value in values.items():
         told = read_value(QUEUE_KEYS[name], value, style, spell(name))
         read[name] = None if told == "" and name in FILTERS else told
+        if name == "recovery_point" and isinstance(told, str):
+            read[name] = plain_point(told)
     if base is None:
         read = {**QUEUE_TYPES[str(read.get("queue_type", "classic"))].rests, **read}
         settings = _settings(read)

@@ -318,10 +318,21 @@ _WORDS = {
     "epoch": RecoveryPoint("epoch"), "now": RecoveryPoint("now"), "creation": RecoveryPoint("creation"),
 }  # fmt: skip
 
+POINT_WORDS = {
+    **dict.fromkeys(_WORDS), "earliest": "epoch", "0": "epoch", "latest": "now", "0|1|": "now",
+}  # fmt: skip
+"""Words for a recovery point, in lower case, and for which other one they stand: those that bookmarks have."""
+
+
+def plain_point(text: str) -> str:
+    """A recovery point as it is kept: of several words that mean one always the same, as another one moves a queue."""
+    word = text.lower()
+    return POINT_WORDS[word] or word if word in POINT_WORDS else text
+
 
 def parse_recovery_point(text: str) -> RecoveryPoint:
     """Raises ValueError with the forms there are."""
-    if (word := _WORDS.get(text)) is not None:
+    if (word := _WORDS.get(plain_point(text))) is not None:
         return word
     match = _BOOKMARK.match(text)
     if match is not None:

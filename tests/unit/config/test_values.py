@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from penstock.config.foreign import amps_elements
 from penstock.config.foreign.converted import to_toml
+from penstock.config.queue_arguments import queue_settings_from_mapping
 
 
 @pytest.mark.parametrize(
@@ -86,3 +87,18 @@ TABLE = st.dictionaries(TEXT, VALUE, max_size=4)
 @given(st.dictionaries(TEXT, TABLE | st.lists(TABLE, min_size=1, max_size=3), max_size=4), TEXT)
 def test_what_is_written_reads_back_equal(settings: dict[str, object], heading: str) -> None:
     assert tomllib.loads(to_toml(settings, heading=[heading])) == settings
+
+
+@pytest.mark.parametrize(
+    ("written", "kept"),
+    [
+        ("EPOCH", "epoch"), ("earliest", "epoch"), ("0", "epoch"), ("Now", "now"), ("LATEST", "now"), ("0|1|", "now"),
+        ("Creation", "creation"), ("11|12|", "11|12|"),
+    ],
+)  # fmt: skip
+def test_words_of_bookmarks_are_recovery_points_and_kept_as_one(written: str, kept: str) -> None:
+    """Another one takes messages out of a queue, and another word for the same one must not."""
+    assert amps_elements.recovery_point(written) == kept
+    settings = queue_settings_from_mapping({"recovery_point": written})
+    assert settings.recovery_point == kept
+    assert queue_settings_from_mapping({"recovery_point": written}, base=settings) == settings

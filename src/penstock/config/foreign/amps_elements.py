@@ -18,6 +18,7 @@ from penstock.config.foreign.converted import Book, Element, Place, Table, Verdi
 from penstock.config.queue_values import COUNT_MAX, TEN_YEARS_US
 from penstock.errors import known_name
 from penstock.records.dataclass import dataclass
+from penstock.records.queue_settings import POINT_WORDS, plain_point
 from penstock.units import format_duration, parse_duration, parse_size
 
 Read: TypeAlias = Callable[[str], object]
@@ -115,8 +116,8 @@ def yes_or_no(value: str) -> bool:
 
 def recovery_point(value: str) -> str:
     """`epoch`, `now`, `creation`, a bookmark or a timestamp."""
-    if value in {"epoch", "now", "creation"} or _BOOKMARK.match(value) or _TIMESTAMP.match(value):
-        return value
+    if value.lower() in POINT_WORDS or _BOOKMARK.match(value) or _TIMESTAMP.match(value):
+        return plain_point(value)
     raise ValueError(
         f"{value!r} is not one of epoch, now, creation, a bookmark such as 1234|56| "
         f"or a timestamp such as 20260131T235959Z{known_name(value, ['epoch', 'now', 'creation'])}"

@@ -196,6 +196,7 @@ def _copy(run: Run) -> Run:
 
 def load(queue: Contents, waiting: Sequence[Chunk], columns: Mapping[str, array[int]]) -> None:
     """Take up what a snapshot or the fold says; the queue is new and empty.  `tick` does what fell due meanwhile."""
+    queue.loaded = sum(map(len, waiting))
     load_known(queue, waiting, columns)
     _load(queue, waiting, columns)
     if queue.shares is not None:

@@ -76,7 +76,7 @@ class QueueParts:
         "agenda", "all_consumers", "arrived", "attendance", "barriers", "behind", "declared", "dedup",
         "delays", "dispatch_most", "draining", "expiry", "figures", "foreign", "free_credit", "id",
         "last_values", "lease_due", "leased", "leases_in_order",
-        "letters", "limits", "main", "name", "older", "outstanding", "pace",
+        "letters", "limits", "loaded", "main", "name", "older", "outstanding", "pace",
         "paused_until", "plan", "ranking", "ranks", "redelivered_below", "returned", "roster", "ruling", "serial",
         "settings", "shares", "sharing", "tail", "targets", "used_at", "usual", "weighing", "weight",
     )  # fmt: skip
@@ -143,6 +143,7 @@ class QueueParts:
         self.leased: int = 0
         self.outstanding: int = 0  # backlog in use: leased, or delivered at most once and not yet acknowledged
         self.arrived = 0  # published to it since the start
+        self.loaded = 0  # found in it by the start
         self.used_at = 0  # wall: the last turn that had to do with it, 0: none; below 0: consumers have room since
         self.figures: Figures | None = None  # what else it counts since then, once there is something
         self.last_values: LastValues | None = None  # where a message may replace another

@@ -361,6 +361,12 @@ class Queue(Contents):
         return newest(self)
 
     @property
+    def gone(self) -> int:
+        """Messages that have left it since the start, whatever for."""
+        here = self.available + self.inactive + self.delayed + self.leased + self.dying + self.foreign_count
+        return self.loaded + self.arrived - here
+
+    @property
     def limits_told(self) -> str:
         """Its limits in words, for people."""
         bounds = self._bounds
