@@ -334,7 +334,7 @@ def convert(
     """
     from penstock.config.foreign import is_foreign, read_bytes, read_foreign
     from penstock.config.foreign.converted import to_toml
-    from penstock.config.load import judged
+    from penstock.config.load import judged, load_converted
 
     data = read_bytes(Path(file), file)
     if not is_foreign(data):
@@ -360,6 +360,11 @@ def convert(
     held = sum(one.verdict in BLOCKING for one in remarks)
     if held:
         note(f"the server does not start with {'this' if held == 1 else f'these {held}'}: penstock check tells each")
+        return
+    try:
+        load_converted(converted, environ={}, options={}, judge=partial(mistakes_inside, serves=False))
+    except SettingsError as error:
+        note(f"the server does not start with this:\n{error}")
 
 
 def remark_as_json(remark: Remark) -> dict[str, object]:

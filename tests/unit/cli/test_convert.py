@@ -90,6 +90,24 @@ def test_wrong_files_end_with_two(run: Run, amps: Path, tmp_path: Path) -> None:
     assert run("convert", str(amps), "--to", "yaml")[0] == 2
 
 
+@pytest.mark.parametrize(
+    ("instead", "told"),
+    [
+        ("<Filter>/total &gt;</Filter>", '9: <Filter> of <LocalQueue> "Jobs": the expression ends'),
+        ("<Priority>priority</Priority>", "9: <Priority> of <LocalQueue> \"Jobs\": 'priority' is no function call"),
+        ("<BarrierExpression>/at LIKE '(?=a)'</BarrierExpression>", '9: <BarrierExpression> of <LocalQueue> "Jobs":'),
+    ],
+)
+def test_convert_tells_what_a_server_would_not_start_with(run: Run, amps: Path, instead: str, told: str) -> None:
+    """All is converted, so that it can be mended in either file."""
+    amps.write_text(XML.replace("<Filter>/total &gt; 5</Filter>", instead))
+    status, out, err = run("convert", str(amps))
+    assert status == 0
+    assert "[[queue]]" in out
+    assert "the server does not start with this:\n" in err
+    assert f"{amps}:{told}" in err
+
+
 def test_check_reads_the_file_as_it_is(run: Run, amps: Path) -> None:
     status, out, err = run("check", str(amps))
     assert (status, out) == (0, f"{amps}: good (1 queue)\n")
