@@ -271,6 +271,9 @@ class SharesMachine(WholeMachine):
         self.after()
 
 
+WEIGHTS = (), (("t0", 2.0),), (("t1", 0.4), ("t2", 3.0))
+
+
 class SharesWalk(Walk):
     """One walk of a queue with a group key."""
 
@@ -288,7 +291,7 @@ class SharesWalk(Walk):
             more["group_key"] = "/group"
         if self.fair:
             more["fairness_key"] = "/tenant"
-            more["weights"] = dice.choice(((), (("t0", 2.0),), (("t1", 0.4), ("t2", 3.0))))
+            more["weights"] = dice.choice(WEIGHTS)
             more["max_leased"] = dice.choice(((0, 0), (0, 0), (3, 0), (0, 1), (0, 2), (4, 2)))
         elif dice.random() < 0.2:
             more["max_leased"] = (3, 0)
@@ -316,6 +319,17 @@ class SharesWalk(Walk):
             dice.choice((None, None, 0, 1, 3, 8, 50)), dice.choice((0, 0, 0, 1)), no_ack,
             text, passive, dice.choice((None, None, None, "a")), dice.choice(("x", "y")),
         )  # fmt: skip
+
+    def lease(self, dice: Random) -> None:
+        """Or other weights of tenants, or another limit of what one may have out."""
+        settings = self.machine.queue.settings
+        match dice.randrange(3) if self.fair else 0:
+            case 0:
+                super().lease(dice)
+            case 1:
+                self.machine.change(weights=dice.choice(WEIGHTS))
+            case _:
+                self.machine.change(max_leased=(settings.max_leased[0], dice.choice((0, 0, 1, 2))))
 
     def regroup(self) -> None:
         if self.dice.random() < 0.1:
