@@ -19,6 +19,11 @@ SEED = int(os.environ.get("PENSTOCK_SEED", "0")) or (USUAL if EFFORT == 1 else r
 """What `PENSTOCK_SEED` says; a failure names it."""
 
 
+def seeds(count: int, part: int = 0, parts: int = 1) -> range:
+    """Of so many schedules or walks, numbered from 0 in a usual run; `part`: one of so many parts of them."""
+    return range(SEED - USUAL + part, SEED - USUAL + count, parts)
+
+
 def examples(many: int) -> int:
     """Of so many that hypothesis makes of a test in a thorough run: a usual run makes half of them, a hunt more."""
     return many * EFFORT if EFFORT > 1 else (many + 1) // 2

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from choices import EFFORT
+from choices import EFFORT, seeds
 from penstock.core.effects import Purpose, Scan
 from penstock.records.queue_settings import QueueSettings
 from property.queue_walk import STEPS, Walk
@@ -121,7 +121,7 @@ class LateWalk(Walk):
 
 
 def test_queue_and_definition_agree_whenever_filters_answer() -> None:
-    for seed in range(WALKS if EFFORT == 1 else BULK * EFFORT):
+    for seed in seeds(WALKS if EFFORT == 1 else BULK * EFFORT):
         try:
             assert LateWalk(seed).run() == STEPS
         except Exception as error:

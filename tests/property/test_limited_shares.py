@@ -9,6 +9,7 @@ from unittest.mock import patch
 
 import pytest
 
+from choices import seeds
 from penstock.records.queue_settings import QueueSettings
 from property import shares_machine, test_ordered_queue_model, test_queue_model, whole_machine
 from property.limits_walk import LimitedModel, LimitedQueue
@@ -120,7 +121,7 @@ class LastValueSharesWalk(SharesWalk):
 
 @pytest.mark.parametrize("part", range(2))
 def test_last_values_of_shares_and_definition_agree_on_every_command(part: int, effort: int) -> None:
-    for seed in range(part, 40 * effort, 2):
+    for seed in seeds(40 * effort, part, 2):
         try:
             LastValueSharesWalk(seed).run()
         except AssertionError as error:
@@ -129,7 +130,7 @@ def test_last_values_of_shares_and_definition_agree_on_every_command(part: int, 
 
 @pytest.mark.parametrize("part", range(2))
 def test_limits_of_shares_and_definition_agree_on_every_command(part: int, effort: int) -> None:
-    for seed in range(part, 60 * effort, 2):
+    for seed in seeds(60 * effort, part, 2):
         try:
             LimitedSharesWalk(seed).run()
         except AssertionError as error:
@@ -137,7 +138,7 @@ def test_limits_of_shares_and_definition_agree_on_every_command(part: int, effor
 
 
 def test_rings_of_shares_and_ranks_agree_with_the_definition_on_every_command(effort: int) -> None:
-    for seed in (4399, 4476, 6295, *range(4 * effort)):
+    for seed in (4399, 4476, 6295, *seeds(4 * effort)):
         try:
             RankedRingWalk(seed).run()
         except AssertionError as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from choices import seeds
 from property.shares_machine import RankedSharesWalk, SharesWalk
 
 WALKS, BULK = 150, 300
@@ -12,7 +13,7 @@ WALKS, BULK = 150, 300
 
 @pytest.mark.parametrize("part", range(4))
 def test_groups_and_definition_agree_on_every_command(part: int, effort: int) -> None:
-    for seed in range(part, WALKS if effort == 1 else BULK * effort, 4):
+    for seed in seeds(WALKS if effort == 1 else BULK * effort, part, 4):
         try:
             SharesWalk(seed).run()
         except AssertionError as error:
@@ -21,7 +22,7 @@ def test_groups_and_definition_agree_on_every_command(part: int, effort: int) ->
 
 @pytest.mark.parametrize("part", range(2))
 def test_with_priorities_queue_and_definition_agree_on_every_command(part: int, effort: int) -> None:
-    for seed in range(part, 60 * effort, 2):
+    for seed in seeds(60 * effort, part, 2):
         try:
             RankedSharesWalk(seed).run()
         except AssertionError as error:

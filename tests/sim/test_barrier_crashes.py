@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+from choices import seeds
 from penstock.testing import Broker, Message
 
 QUEUE = {"name": "q", "underlying_topic": "t", "barrier_expression": "/end = true", "lease_period": "10s"}
@@ -106,7 +107,7 @@ class Load:
 
 
 def test_barriers_hold_whatever_crashes(effort: int) -> None:
-    for seed in range(12 * effort):
+    for seed in seeds(12 * effort):
         load = Load(seed)
         try:
             for _ in range(60):

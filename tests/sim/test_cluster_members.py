@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 
+from choices import seeds
 from penstock.log import checkpoints
 from penstock.log.group_commit import Committing
 from penstock.log.replica import Replica
@@ -63,7 +64,7 @@ def chained(seeds: Iterable[int], shape: tuple[int, int], mood: Mood | None = No
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_nothing_confirmed_is_lost_and_all_members_agree(shape: tuple[int, int]) -> None:
-    broken, seen = walk(range(RANDOM * EFFORT), shape)
+    broken, seen = walk(seeds(RANDOM * EFFORT), shape)
     assert broken is None
     assert min(seen["terms"], seen["confirmed"], seen["crashes"]) > 20, seen
     assert seen["syncs beside"] > 50, seen
@@ -72,7 +73,7 @@ def test_nothing_confirmed_is_lost_and_all_members_agree(shape: tuple[int, int])
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_nothing_confirmed_is_lost_in_disasters_that_follow_each_other(shape: tuple[int, int]) -> None:
-    broken, seen = chained(range(CHAINS * EFFORT), shape)
+    broken, seen = chained(seeds(CHAINS * EFFORT), shape)
     assert broken is None
     assert seen["disasters"] == CHAINS * CHAIN * EFFORT
     assert min(seen["toppled"], seen["black-outs"], seen["terms"], seen["confirmed"]) > CHAINS, seen
@@ -88,14 +89,14 @@ def test_one_that_was_put_back_leads_with_its_stages_or_not_at_all() -> None:
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_what_a_full_disk_had_taken_back_is_nowhere(shape: tuple[int, int]) -> None:
-    broken, seen = chained(range(FEW * EFFORT), shape, FULL)
+    broken, seen = chained(seeds(FEW * EFFORT), shape, FULL)
     assert broken is None
     assert min(seen["taken back"], seen["terms"]) > FEW, seen
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_what_a_log_claims_is_there_after_a_power_cut(shape: tuple[int, int]) -> None:
-    broken, seen = chained(range(FEW * EFFORT), shape, TORN)
+    broken, seen = chained(seeds(FEW * EFFORT), shape, TORN)
     assert broken is None
     assert seen["opened alone"] > FEW // 2, seen
 

@@ -14,6 +14,7 @@ from dataclasses import replace
 
 import pytest
 
+from choices import seeds
 from penstock.log.log import Log
 from penstock.log.rewrite import Old, Order, rewrite
 from penstock.log.simdisk import SimDisk
@@ -160,7 +161,7 @@ class World:
 
 @pytest.mark.parametrize("sync", ["commit", "interval", "off"])
 def test_confirmed_means_found_after_any_end(sync: Sync, effort: int) -> None:
-    for seed in range(25 * effort):
+    for seed in seeds(25 * effort):
         world = World(seed, sync)
         try:
             for _ in range(6):

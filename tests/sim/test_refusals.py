@@ -12,6 +12,7 @@ from dataclasses import replace
 
 import pytest
 
+from choices import seeds
 from penstock.log.room import RESERVE
 from penstock.log.simdisk import SimDisk
 from penstock.log.writer import MEMORY
@@ -95,7 +96,7 @@ def test_what_the_log_had_no_room_for_is_refused_for_good(mode: str, share: floa
 def test_a_disk_that_fills_and_empties_never_takes_a_refusal_back(mode: str, effort: int) -> None:
     """Room comes and goes between any two steps; whoever was refused never sees his message again, nor saw it."""
     refusals = confirms = 0
-    for seed in range(30 * effort):
+    for seed in seeds(30 * effort):
         chance = random.Random(seed)
         disk = SimDisk(seed=seed)
         life = Life(disk, clock(), log=ROOMY)

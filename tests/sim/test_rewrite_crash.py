@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from choices import seeds
 from penstock.log.log import Log
 from penstock.log.rewrite import Old, Order, rewrite
 from penstock.log.segment import is_rewrite
@@ -187,7 +188,7 @@ def test_a_failing_disk_leaves_the_log_as_it_was(kind: str) -> None:
 
 def test_rewritings_in_any_order_keep_what_they_must(effort: int) -> None:
     """Random merges, compactions and lives; a failure names its seed."""
-    for seed in range(30 * effort):
+    for seed in seeds(30 * effort):
         chance = random.Random(seed)
         disk = SimDisk(seed=seed)
         log = filled(disk)
