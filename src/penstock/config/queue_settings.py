@@ -33,8 +33,12 @@ from penstock.records.queue_settings import (
 _VICTIMS = [mode.victim for mode in MODES.values()]
 
 
-def _duration(name: str, sentence: str, low: int = 0, *, rabbitmq: bool = False, crash: str = "") -> QueueKey:
-    return QueueKey(name, Kind.DURATION, sentence, low=low, high=TEN_YEARS_US, rabbitmq=rabbitmq, crash=crash)
+def _duration(
+    name: str, sentence: str, low: int = 0, *, rabbitmq: bool = False, crash: str = "", change: str = ""
+) -> QueueKey:
+    return QueueKey(
+        name, Kind.DURATION, sentence, low=low, high=TEN_YEARS_US, rabbitmq=rabbitmq, crash=crash, change=change
+    )
 
 
 def _choice(name: str, sentence: str, *choices: str, crash: str = "") -> QueueKey:
@@ -125,6 +129,7 @@ QUEUE_KEYS: Mapping[str, QueueKey] = {
             "expiration",
             "How long a message may wait in the queue.",
             crash="Deadlines stay what they were, and pass while the server is down too.",
+            change="for what comes from then on.",
         ),
         _choice(
             "expiration_model",
@@ -136,6 +141,7 @@ QUEUE_KEYS: Mapping[str, QueueKey] = {
             "The same under RabbitMQ's name; the smaller of the two rules.",
             rabbitmq=True,
             crash="As `expiration`.",
+            change="for what comes from then on.",
         ),
         QueueKey(
             "dead_letter_exchange",

@@ -187,3 +187,14 @@ def test_a_dot_alone_makes_no_pattern_and_a_pattern_is_not_anchored(tmp_path: Pa
     with Broker(written(tmp_path, pattern)) as broker:
         assert broker.publish("abc", b"{}")
         assert broker.publish("ac", b"{}") == ""
+
+
+@pytest.mark.parametrize("setting", ["expiration", "message_ttl"])
+@pytest.mark.parametrize(("before", "after"), [(None, "1s"), ("1s", "1h")])
+def test_another_expiration_is_for_what_comes_from_then_on(setting: str, before: str | None, after: str) -> None:
+    with Broker({"queue": [{"name": "q"} | ({setting: before} if before else {})]}) as broker:
+        broker.publish("q", b"old")
+        broker.alter("q", **{setting: after})
+        broker.publish("q", b"new")
+        broker.advance(2.0)
+        assert [one.body for one in broker.sow("q")] == [b"old" if before is None else b"new"]
