@@ -16,8 +16,8 @@ from harness import emit, parse, parser
 
 from penstock.core.broker import Core
 from penstock.core.effects import Verb, delivered
+from penstock.core.links.carried import Carries
 from penstock.core.links.sharing import Site
-from penstock.core.links.telling import Carries
 from penstock.core.queue.dispatching.consumers import Consumer
 from penstock.log.encode import arrow_batch
 from penstock.records.chunks import Now

@@ -22,9 +22,10 @@ import pyarrow as pa
 
 from penstock.core.audit_log import Audit
 from penstock.core.effects import Verb
+from penstock.core.links.carried import Carries
 from penstock.core.links.parcels import Parcel, read_ask
 from penstock.core.links.sharing import Site
-from penstock.core.links.telling import Carries, Telling
+from penstock.core.links.telling import Telling
 from penstock.core.queue.dispatching.consumers import Consumer
 from penstock.core.queue.queue import Queue
 from penstock.core.state.durable import canonical

@@ -407,7 +407,7 @@ def _shared(what: str, queue: Queue, here: Collection[str]) -> Iterator[Finding]
 
 def _carried(link: LinkSection, queue: Queue) -> bool:
     """Whether a link carries what a queue shows."""
-    from penstock.core.links.telling import may_meet
+    from penstock.core.links.carried import may_meet
 
     settings = queue.settings
     shown = TopicPattern(settings.underlying_topic or queue.name)

@@ -11,9 +11,9 @@ import pytest
 
 from choices import SEED
 from penstock.core.effects import Verb
+from penstock.core.links.carried import Carries
 from penstock.core.links.ownership import EARLY_MOST
 from penstock.core.links.parcels import Ask, read_ask
-from penstock.core.links.telling import Carries
 from penstock.core.state.lsns import flat
 from penstock.errors import QueueFull
 from unit.core_links.test_linking import Linked

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from penstock.core.links.telling import Carries
+from penstock.core.links.carried import Carries
 from penstock.core.state.durable import canonical
 from penstock.errors import QueueFull
 from unit.core_links.test_linking import Linked

@@ -9,7 +9,8 @@ import pytest
 
 from penstock.core.effects import Verb
 from penstock.core.links import parcels, telling
-from penstock.core.links.telling import Carries, Telling
+from penstock.core.links.carried import Carries
+from penstock.core.links.telling import Telling
 from penstock.core.queue import owning
 from penstock.core.queue.dispatching.consumers import Consumer
 from penstock.core.state.durable import canonical

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from penstock.core.effects import Verb
+from penstock.core.links.carried import Carries
 from penstock.core.links.parcels import BLIND_MOST, read
-from penstock.core.links.telling import Carries
 from penstock.core.queue.dispatching.consumers import Consumer
 from penstock.core.queue.explaining import where
 from penstock.core.state.durable import canonical

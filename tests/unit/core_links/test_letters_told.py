@@ -9,8 +9,8 @@ import orjson
 import pytest
 
 from penstock.core.effects import Verb
+from penstock.core.links.carried import Carries
 from penstock.core.links.parcels import read
-from penstock.core.links.telling import Carries
 from penstock.core.state.durable import canonical
 from penstock.records.properties import Properties, encode
 from unit.core_links.test_linking import Linked

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.core.links.telling import Carries
+from penstock.core.links.carried import Carries
 from penstock.core.queue.explaining import explain_queue
 from unit.core_links.test_linking import Linked
 

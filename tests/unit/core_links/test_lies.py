@@ -16,10 +16,10 @@ import pyarrow as pa
 import pytest
 
 from penstock.core.links import parcels
+from penstock.core.links.carried import Carries
 from penstock.core.links.ownership import Claim
 from penstock.core.links.parcels import Ask, Numbers, Parcel, Piece, Told
 from penstock.core.links.sharing import OFFERED_MOST
-from penstock.core.links.telling import Carries
 from penstock.core.queue.queue import Queue
 from penstock.core.state.durable import canonical
 from penstock.errors import PenstockError

@@ -12,10 +12,11 @@ import pytest
 from choices import SEED
 from penstock.core.effects import Verb
 from penstock.core.links import parcels
+from penstock.core.links.carried import Carries
 from penstock.core.links.ownership import Claim
 from penstock.core.links.parcels import Parcel, read
 from penstock.core.links.sharing import Site
-from penstock.core.links.telling import Carries, Telling
+from penstock.core.links.telling import Telling
 from penstock.core.queue.queue import Queue
 from penstock.core.state.durable import canonical
 from penstock.errors import PreconditionFailed

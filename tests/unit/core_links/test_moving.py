@@ -9,8 +9,8 @@ import orjson
 import pytest
 
 from penstock.core.effects import Verb
+from penstock.core.links.carried import Carries
 from penstock.core.links.parcels import read
-from penstock.core.links.telling import Carries
 from penstock.core.queue.explaining import explain_message
 from penstock.core.queue.queue import Queue
 from penstock.core.state.durable import canonical

@@ -12,8 +12,7 @@ import pytest
 from choices import SEED
 from penstock.core.audit_log import Audit
 from penstock.core.effects import Verb
-from penstock.core.links.carried import KEPT, Numbered, Sequences, Twin
-from penstock.core.links.telling import Carries
+from penstock.core.links.carried import KEPT, Carries, Numbered, Sequences, Twin
 from penstock.core.state.durable import canonical
 from penstock.records.entries import Publishes
 from unit.core.world import DURABLE, World, header

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from penstock.core.links.carried import Carries, may_meet
 from penstock.core.links.sharing import Site
-from penstock.core.links.telling import Carries, may_meet
 from penstock.errors import PreconditionFailed
 from penstock.expr import TopicPattern
 from unit.core.world import World

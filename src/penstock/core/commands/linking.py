@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from penstock.core.commands.transfers import TransferCommands
 from penstock.core.links.asking import Asking
+from penstock.core.links.carried import Carried, Carries
 from penstock.core.links.ownership import Span
 from penstock.core.links.parcels import Heard, Parcel, Piece, Told, read
 from penstock.core.links.sharing import (
@@ -35,7 +36,7 @@ from penstock.core.links.sharing import (
     load_offer,
     says_end,
 )
-from penstock.core.links.telling import Carried, Carries, Telling
+from penstock.core.links.telling import Telling
 from penstock.core.queue.owning import why_not_shared
 from penstock.core.queue.queue import Queue
 from penstock.core.queue.stopped import refuse_stopped

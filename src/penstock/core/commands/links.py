@@ -16,12 +16,11 @@ import numpy as np
 
 from penstock.core.commands.queues import QueueCommands
 from penstock.core.effects import Verb
-from penstock.core.links.carried import Numbered, Numbers, Twin, adjacent, time_changes
+from penstock.core.links.carried import Carried, Numbered, Numbers, Twin, adjacent, time_changes
 from penstock.core.links.ownership import Claim, EarlyClaim, Grant, Span, grants, proxied
 from penstock.core.links.parcels import Numbers as NumbersThere
 from penstock.core.links.parcels import joined
 from penstock.core.links.sharing import HERE, LinkState, Peers, Sharing, Site, first_owner
-from penstock.core.links.telling import Carried
 from penstock.core.publishing.published import Published, Terms
 from penstock.core.queue.order.runs import packed
 from penstock.core.queue.owning import why_not_shared

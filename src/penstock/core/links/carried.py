@@ -1,4 +1,4 @@
-"""What a link carries: where a message may still go, and which of them are here already.
+"""What a link carries: which topics, where a message of them may still go, and what is here already.
 
 A message is known everywhere by the origin of the log that it was published to and its LSN there.  With it travels its
 path: the origins that it has passed, the first one included.
@@ -11,8 +11,10 @@ Where one of them is gone for another reason it was worked, and who owns the oth
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -20,12 +22,102 @@ import numpy as np
 
 from penstock.core.queue.order.runs import packed
 from penstock.core.state.lsns import Ints, flat
+from penstock.expr import FilterSet, TopicPattern, compile_filter
 from penstock.records.chunks import LSN_LIMIT, Chunk, pairs_of
 
 KEPT = 16_384
 """Sequences of a publisher that are remembered at each site, behind its highest there."""
 
 _LOOKS_AT, _CUTS = 512, 256
+
+
+class Carries(NamedTuple):
+    """Topics that a link carries: of one exchange those that the pattern names, as `underlying_topic` does.
+
+    filter    an expression that a message has to match; None: all
+    """
+
+    pattern: str
+    exchange: str = ""
+    vhost: str = "/"
+    filter: str | None = None
+
+
+class Carried:
+    """What one link carries, as its settings say."""
+
+    def __init__(self, topics: Sequence[Carries], pass_through: Collection[str] = ()) -> None:
+        """pass_through: groups whose messages go on.
+
+        Errors: ExpressionError for a filter, ValueError for a pattern.
+        """
+        self.pass_through = pass_through
+        self._topics = [
+            (one, TopicPattern(one.pattern), None if one.filter is None else FilterSet([compile_filter(one.filter)]))
+            for one in topics
+        ]
+
+    def judges(self, vhost: str, exchange: str, key: str) -> list[FilterSet | None]:
+        """By which filters messages of a topic go on; None among them: all do; empty: none does."""
+        return [
+            judge for one, pattern, judge in self._topics
+            if one.vhost == vhost and one.exchange == exchange and pattern.matches(key)
+        ]  # fmt: skip
+
+    def touches(self, vhost: str, exchange: str, shown: str) -> bool:
+        """Whether it may carry some of the topics that a queue shows: one, or those of a pattern."""
+        queue = TopicPattern(shown)
+        return any(
+            one.vhost == vhost and one.exchange == exchange and may_meet(pattern, queue)
+            for one, pattern, _ in self._topics
+        )
+
+
+def may_meet(one: TopicPattern, other: TopicPattern) -> bool:
+    """Whether some topic matches both.  Of two patterns it is taken to, unless their beginnings tell them apart."""
+    if one.literal or other.literal:
+        return other.matches(one.text) if one.literal else one.matches(other.text)
+    for head, whole in _heads(one.text):
+        for head_, whole_ in _heads(other.text):
+            if whole and whole_:
+                meet = head == head_ and other.matches(head)
+            elif whole or whole_:
+                meet = other.matches(head) if whole else one.matches(head_)
+            else:
+                meet = head.startswith(head_) or head_.startswith(head)
+            if meet:
+                return True
+    return False
+
+
+@lru_cache(maxsize=4096)  # each link asks of each queue whenever it looks whether queues have changed
+def _heads(pattern: str) -> tuple[tuple[str, bool], ...]:
+    """How a topic begins that a pattern matches, for each of its alternatives; and whether that is all of it."""
+    tokens = re.findall(r"\\.|\[\^?\]?(?:\\.|[^\]])*\]|.", pattern, re.DOTALL)
+    depth, alternatives = 0, [list[str]()]
+    for token in tokens:
+        depth += (token == "(") - (token == ")")
+        if token == "|" and not depth:
+            alternatives.append([])
+        else:
+            alternatives[-1].append(token)
+    return tuple(map(_head, alternatives))
+
+
+def _head(tokens: list[str]) -> tuple[str, bool]:
+    """The same of one alternative, as characters, escaped ones and classes."""
+    if tokens[:1] != ["^"]:
+        return "", False
+    begins = list[str]()
+    for at, token in enumerate(tokens[1:], 1):
+        if token in ("*", "?", "{"):
+            return "".join(begins[:-1]), False
+        if token == "$":
+            return "".join(begins), at == len(tokens) - 1
+        if token in (".", "+", "^", "(", ")") or token.startswith("[") or re.match(r"\\\w", token):
+            break
+        begins.append(token[-1])
+    return "".join(begins), False
 
 
 class Numbered(NamedTuple):

@@ -9,10 +9,8 @@ was settled, and who owns what.  Nothing is told twice, and what has no meaning 
 
 from __future__ import annotations
 
-import re
 from bisect import bisect_right
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from functools import lru_cache
 from itertools import chain, islice, pairwise
 from typing import Any, NamedTuple, Protocol, TypeAlias, cast
 
@@ -20,13 +18,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.core.links.carried import may_go_on
+from penstock.core.links.carried import Carried, may_go_on
 from penstock.core.links.ownership import Claim, Why
 from penstock.core.links.parcels import SPANS_MOST, Numbers, Parcel, Piece, Told, split, told_blind
 from penstock.core.links.sharing import Peers, Site
 from penstock.core.state.encoding import load
 from penstock.core.state.lsns import Ints, ints, merged
-from penstock.expr import FilterSet, TopicPattern, compile_filter
 from penstock.records.causes import TWIN
 from penstock.records.chunks import unpack_pairs
 from penstock.records.compute import each_once
@@ -46,18 +43,6 @@ _TOLD = np.zeros(256, dtype=np.bool_)
 _TOLD[[int(kind) for kind in _WHOLE]] = True
 _Record: TypeAlias = tuple[int, int, str, bytes, bytes]
 _COLUMNS = ("lsn", "kind", "name", "properties", "body")
-
-
-class Carries(NamedTuple):
-    """Topics that a link carries: of one exchange those that the pattern names, as `underlying_topic` does.
-
-    filter    an expression that a message has to match; None: all
-    """
-
-    pattern: str
-    exchange: str = ""
-    vhost: str = "/"
-    filter: str | None = None
 
 
 class Home(Protocol):
@@ -89,83 +74,6 @@ class Home(Protocol):
     def offered_by(self, site: str, vhost: str, queue: str) -> bool:
         """Whether a site has said that it has a queue of this name."""
         ...
-
-
-class Carried:
-    """What one link carries, as its settings say."""
-
-    def __init__(self, topics: Sequence[Carries], pass_through: Collection[str] = ()) -> None:
-        """pass_through: groups whose messages go on.
-
-        Errors: ExpressionError for a filter, ValueError for a pattern.
-        """
-        self.pass_through = pass_through
-        self._topics = [
-            (one, TopicPattern(one.pattern), None if one.filter is None else FilterSet([compile_filter(one.filter)]))
-            for one in topics
-        ]
-
-    def judges(self, vhost: str, exchange: str, key: str) -> list[FilterSet | None]:
-        """By which filters messages of a topic go on; None among them: all do; empty: none does."""
-        return [
-            judge for one, pattern, judge in self._topics
-            if one.vhost == vhost and one.exchange == exchange and pattern.matches(key)
-        ]  # fmt: skip
-
-    def touches(self, vhost: str, exchange: str, shown: str) -> bool:
-        """Whether it may carry some of the topics that a queue shows: one, or those of a pattern."""
-        queue = TopicPattern(shown)
-        return any(
-            one.vhost == vhost and one.exchange == exchange and may_meet(pattern, queue)
-            for one, pattern, _ in self._topics
-        )
-
-
-def may_meet(one: TopicPattern, other: TopicPattern) -> bool:
-    """Whether some topic matches both.  Of two patterns it is taken to, unless their beginnings tell them apart."""
-    if one.literal or other.literal:
-        return other.matches(one.text) if one.literal else one.matches(other.text)
-    for head, whole in _heads(one.text):
-        for head_, whole_ in _heads(other.text):
-            if whole and whole_:
-                meet = head == head_ and other.matches(head)
-            elif whole or whole_:
-                meet = other.matches(head) if whole else one.matches(head_)
-            else:
-                meet = head.startswith(head_) or head_.startswith(head)
-            if meet:
-                return True
-    return False
-
-
-@lru_cache(maxsize=4096)  # each link asks of each queue whenever it looks whether queues have changed
-def _heads(pattern: str) -> tuple[tuple[str, bool], ...]:
-    """How a topic begins that a pattern matches, for each of its alternatives; and whether that is all of it."""
-    tokens = re.findall(r"\\.|\[\^?\]?(?:\\.|[^\]])*\]|.", pattern, re.DOTALL)
-    depth, alternatives = 0, [list[str]()]
-    for token in tokens:
-        depth += (token == "(") - (token == ")")
-        if token == "|" and not depth:
-            alternatives.append([])
-        else:
-            alternatives[-1].append(token)
-    return tuple(map(_head, alternatives))
-
-
-def _head(tokens: list[str]) -> tuple[str, bool]:
-    """The same of one alternative, as characters, escaped ones and classes."""
-    if tokens[:1] != ["^"]:
-        return "", False
-    begins = list[str]()
-    for at, token in enumerate(tokens[1:], 1):
-        if token in ("*", "?", "{"):
-            return "".join(begins[:-1]), False
-        if token == "$":
-            return "".join(begins), at == len(tokens) - 1
-        if token in (".", "+", "^", "(", ")") or token.startswith("[") or re.match(r"\\\w", token):
-            break
-        begins.append(token[-1])
-    return "".join(begins), False
 
 
 class _Way(NamedTuple):

@@ -13,8 +13,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar, cast
 
+from penstock.core.links.carried import Carries
 from penstock.core.links.sharing import Site
-from penstock.core.links.telling import Carries, Telling
+from penstock.core.links.telling import Telling
 from penstock.errors import InvalidArgument, NotFound, PreconditionFailed, Unavailable
 from penstock.expr import TopicPattern
 from penstock.records.chunks import LSN_LIMIT
