@@ -130,8 +130,8 @@ class World:
     def _take_over(self, server: Server, step: TakeOver) -> None:
         server.synced = len(server.log)
         server.leader, server.highest, server.next_lsn = None, step.term, step.start
-        lacking = self.confirmed - set(server.log)
-        if lacking:
+        # a later term may have begun meanwhile: it lacks what that confirmed, and confirms nothing itself
+        if lacking := {one for one in self.confirmed - set(server.log) if one.lsn < step.start}:
             raise Broken(f"{server.name} leads term {step.term} and lacks {min(lacking)}")
         server.terms.begin(step.term, step.start)
         self._append(server, f"boot {step.term}")
