@@ -172,6 +172,33 @@ def test_what_limits_did_is_told_by_http_and_by_prometheus() -> None:
             assert value(each, "rabbitmq_queue_messages_ready_bytes", vhost="/", queue=queue) == 5
 
 
+def test_bytes_of_messages_are_those_of_the_messages_that_are_counted() -> None:
+    """Under RabbitMQ's names: none of them stands beyond the depth; some are held back by barriers, or delayed."""
+    queues: list[dict[str, object]] = [
+        {"name": "deep", "target_queue_depth": 1000},
+        {"name": "barred", "barrier_expression": "/b = 1"},
+        {"name": "late"},
+    ]
+    with Broker({"queue": queues}) as broker:
+        with broker.transaction() as transaction:
+            for _ in range(1200):
+                transaction.publish("deep", "12345")
+        for body in ('{"b": 0}', '{"b": 1}', '{"b": 2}'):
+            broker.publish("barred", body)
+        broker.publish("late", "12345")
+        broker.publish("late", "12345", delay="1h")
+        broker.subscribe("late").take()
+        each = figures_at(broker, "/metrics/per-object")
+        for queue, messages, size in (("deep", 1000, 5), ("barred", 3, 8), ("late", 2, 5)):
+            item = json.loads(fetch(broker, f"/api/queues/%2F/{queue}"))
+            assert (item["messages"], item["message_bytes"]) == (messages, messages * size), queue
+            parts = item["message_bytes_ready"] + item["message_bytes_unacknowledged"]
+            assert item["message_bytes"] - parts == (5 if queue == "late" else 0)
+            labels = {"vhost": "/", "queue": queue}
+            assert value(each, "rabbitmq_queue_messages", **labels) == messages
+            assert value(each, "rabbitmq_queue_messages_bytes", **labels) == messages * size
+
+
 def figures_at(broker: Broker, path: str) -> dict[str, Metric]:
     return {one.name: one for one in text_string_to_metric_families(fetch(broker, path).decode())}
 

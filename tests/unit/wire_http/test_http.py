@@ -38,7 +38,7 @@ def queue_line(vhost: str, name: str, ready: int, leased: int = 0, delayed: int 
     )
     nothing = dict.fromkeys(none.split(), 0)
     seen = SimpleNamespace(
-        queue=queue, weight=SimpleNamespace(total=0), figures=Figures(), messages=ready + leased + delayed,
+        queue=queue, weight=SimpleNamespace(messages=0), figures=Figures(), messages=ready + leased + delayed,
         consumers=consumers, lease_to_ack={}, **nothing,
     )  # fmt: skip
     return QUEUES.look(seen)

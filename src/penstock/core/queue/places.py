@@ -232,7 +232,13 @@ class Weight(NamedTuple):
     ready: int
     leased: int
     held: int
-    total: int  # in whatever state: also delayed, beyond the target depth, and dying
+    delayed: int
+    total: int  # in whatever state: also beyond the target depth, of other sites, and dying
+
+    @property
+    def messages(self) -> int:
+        """Of those that RabbitMQ's clients are told of: ready, held back by a barrier, leased or delayed."""
+        return self.ready + self.held + self.leased + self.delayed
 
 
 def weighed(queue: Contents) -> Weight:
@@ -240,8 +246,8 @@ def weighed(queue: Contents) -> Weight:
     by_state = dict[State, int]()
     for place in places(queue):
         by_state[place.state] = by_state.get(place.state, 0) + sum(map(queue.sizes.total, place.chunks()))
-    told = by_state.get
-    return Weight(told("ready", 0), told("leased", 0), told("held", 0), sum(by_state.values()))
+    told, total = by_state.get, sum(by_state.values())
+    return Weight(told("ready", 0), told("leased", 0), told("held", 0), told("delayed", 0), total)
 
 
 def begin(queue: Contents) -> None:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, cast
 from penstock.config.load import in_force
 from penstock.core.commands.queues import age_of_oldest_lease, head_published, seconds_behind
 from penstock.core.queue.limits import NOTHING_COUNTED
-from penstock.core.queue.places import weighed
+from penstock.core.queue.places import places, weighed
 from penstock.core.topology.topology import PREDECLARED
 from penstock.errors import NotFound, Unavailable
 from penstock.operations.queues import settings_in_force
@@ -465,9 +465,11 @@ class Facts:
         core, now = self._server.engine.core, self._server.engine.now()
         capacity = self._rates.capacity(queue, now.wall)
         stats = core.stats(queue, now)
-        if queue.held:  # for clients that know no barriers it is ready
+        if any(places(queue, "held", "inactive", "foreign", "dying")):  # to clients that know no barriers it is ready
             weight = weighed(queue)
-            stats |= {"ready": queue.available, "ready_bytes": weight.ready + weight.held}
+            stats |= {
+                "ready": queue.available, "ready_bytes": weight.ready + weight.held, "bytes": weight.messages,
+            }  # fmt: skip
         return {
             "name": queue.name,
             "vhost": queue.vhost,
