@@ -421,9 +421,9 @@ class WholeMachine(OrderedMachine, SettlingMachine):
         by_state = Counter[str]()
         for m in messages:
             by_state[m.state] += weight(m.lsn)
-        ready, leased, held, total = places.weighed(queue)
+        ready, leased, held, delayed, total = places.weighed(queue)
         assert ready == queue.ready_bytes == sum(weight(m.lsn) for m in self.model.ready())
-        assert leased == by_state["leased"]
+        assert (leased, delayed) == (by_state["leased"], by_state["delayed"])
         assert held == by_state["found"] + by_state["ready"] - ready
         assert total == by_state.total()
         if len(new) % 3 == 1:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -302,23 +303,27 @@ class Exchange(Receiver):
         self._down.answer(*(orjson.dumps({"answer": number, "broken": reason}) for number in unanswered))
 
     def _settle(self, settle: Settle, lsns: array[int], attempts: Attempts | None) -> int:
-        core, now, command = self.engine.core, self.engine.now(), self.command
-        verb, delay, reason, name = settle
+        name = settle[3]
         queue = self._queue(name)
         if queue is None:
             return 0
         lsns = self._allowed(lsns, name, attempts if queue.settings.leasing == "strict" else None)
         if not lsns:
             return 0
-        chunk = as_chunk(lsns)
         mine = self.wish.at(queue) if self.wish is not None else []
         if not mine and self._came is None and not self.may_settle(queue):
             return 0  # as in one that is gone: whether it is there is not told, either
+        return self._settled(queue, mine, settle, lsns)
+
+    def _settled(self, queue: Queue, mine: Sequence[Consumer], settle: Settle, lsns: Sequence[int]) -> int:
+        """How many were.  mine: its consumers there; none: it settles as one that holds nothing."""
+        core, now, chunk = self.engine.core, self.engine.now(), as_chunk(lsns)
+        verb, delay, reason, name = settle
         if verb == EXTEND:
             return sum(extend(queue, consumer, chunk, now.mono + (delay or 0)) for consumer in mine)
         for lsn in lsns if self._attempts or self._came is not None else ():
             self.forget(name, lsn)
-        client, affected = command.name or self.caller.peer, 0
+        client, affected = self.command.name or self.caller.peer, 0
         settle_one = partial(core.settle, now, queue, [chunk], VERBS[verb], client=client, delay=delay, reason=reason)
         for consumer in mine or (None,):
             affected += settle_one(by=consumer)

@@ -191,13 +191,17 @@ class Scoped(Rights):
         """By its name; one that is there needs any of the three, and one that shows a topic the right to read that."""
         if present is None or not any(self._within(vhost, kind, name) for kind in self._patterns):
             self._ask(vhost, "configure", "queue", name)
-        if present is None and (settings.underlying_topic is not None or settings.exchange):
+        if present is None:
+            self._declare_new(vhost, name, settings)
+        if self._inner is not None:
+            self._inner.declare(vhost, name, settings, present)
+
+    def _declare_new(self, vhost: str, name: str, settings: QueueSettings) -> None:
+        if settings.underlying_topic is not None or settings.exchange:
             self._ask(vhost, "read", "topic", settings.underlying_topic or name)
             if self.reserved(vhost, "read", settings.exchange):
                 self._ask(vhost, "read", "exchange", settings.exchange)
-        if present is None and settings.dead_letter_exchange is not None:
+        if settings.dead_letter_exchange is not None:
             self._ask(vhost, "write", "exchange", settings.dead_letter_exchange or "amq.default")
-        if present is None and settings.expiry_address:
+        if settings.expiry_address:
             self._ask(vhost, "write", "topic", settings.expiry_address)
-        if self._inner is not None:
-            self._inner.declare(vhost, name, settings, present)

@@ -188,20 +188,25 @@ def dispatch(queue: Contents, now: Now, sink: Sink) -> None:
         browse_all(queue, sink, queue.dispatch_most)
         return
     budget = queue.dispatch_most
-    if queue.shares is not None:
-        queue.shares.mono = now.mono
-        if queue.shares.tenants is not None:
-            budget = min(budget, TENANTS_MOST)
-    if queue.pace is not None:
-        budget = min(budget, queue.pace.allowed(now.mono))
-        if not budget:
-            return
+    if queue.shares is not None or queue.pace is not None:
+        budget = _limited(queue, now, budget)
+    if not budget:
+        return
     if (queue.sharing or queue.settings.max_backlog or queue.settings.max_leased[0]) and _entangled(queue):
         _one_by_one(queue, now, sink, budget)
     elif queue.targets.lists:
         dispatch_matched(queue, now, sink, budget, grant_all)
     else:
         _by_level(queue, now, sink, offered, budget)
+
+
+def _limited(queue: Contents, now: Now, budget: int) -> int:
+    """What tenants, or a rate, leave of it."""
+    if queue.shares is not None:
+        queue.shares.mono = now.mono
+        if queue.shares.tenants is not None:
+            budget = min(budget, TENANTS_MOST)
+    return budget if queue.pace is None else min(budget, queue.pace.allowed(now.mono))
 
 
 def _by_level(queue: Contents, now: Now, sink: Sink, offered: int, budget: int) -> None:
