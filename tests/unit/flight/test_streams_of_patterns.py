@@ -1,4 +1,7 @@
-"""Durable readers of several topics: who may read none of them finds none, and each belongs to who opened it."""
+"""Durable readers of several topics: who may read none of them finds none, and each belongs to who opened it.
+
+So does one of changes where its queue is not there: it keeps the places of what it had counted.
+"""
 
 from __future__ import annotations
 
@@ -63,6 +66,37 @@ def test_a_stream_of_a_pattern_belongs_to_who_opened_it() -> None:
         bob.action("stream_release", with_vhost=False, stream="s", drop=True)
         for client in (ann, bob):
             client.close()
+
+
+@pytest.mark.parametrize("gone", [False, True])
+def test_a_stream_of_changes_is_nobody_elses_when_it_is_opened_again_or_its_queue_is_gone(
+    gone: bool,
+) -> None:
+    """From then on to the next batch it was anybody's, who read what had been counted by its name, or dropped it."""
+    with broker_of({"name": "secret"}, {"name": "own"}) as broker:
+        http = Http(broker)
+        for name, read in (("ann", "^secret"), ("bob", "^own")):
+            http.do("PUT", f"users/{name}", {"password": name, "tags": ""}, 201)
+            http.do("PUT", f"permissions/%2F/{name}", {"configure": "", "write": "", "read": read}, 201)
+        broker.publish("secret", b"{}")
+        with client_of(broker, "ann") as ann, client_of(broker, "bob") as bob:
+
+            def opened(client: penstock.Client, queue: str) -> object:
+                return client.action("stream_open", stream="s", queue=queue, mode="changes")["epoch"]
+
+            assert opened(ann, "secret") == 1
+            batch = ann.action("plan_changes", stream="s", queue="secret", start=0)["batch"]
+            if gone:
+                http.do("DELETE", "queues/%2F/secret", None, 204)
+            assert opened(ann, "secret") == 2
+            with pytest.raises(AccessRefused, match="stream 's'"):
+                opened(bob, "own")
+            for act in ("stream_lag", "stream_release"):
+                with pytest.raises(NotFound, match="no stream 's'"):
+                    bob.action(act, with_vhost=False, stream="s")
+            with pytest.raises(NotFound, match="no stream 's'"):
+                list(bob.plan_batches("s", batch))
+            assert sum(one.num_rows for one in ann.plan_batches("s", batch)) == 1
 
 
 def client_of(broker: Broker, user: str) -> penstock.Client:

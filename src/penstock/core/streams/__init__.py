@@ -275,8 +275,9 @@ class Streams(StreamTable):
             self.gone.pop(name, None)
         self.readers[name] = instance
         now = self.outbox.at(now)
+        reads = state.queue if mode == "changes" else number  # which queue it counted last: whose rows it still has
         header: dict[str, object] = {
-            "queue": number, "epoch": state.epoch + 1, "mode": mode, "floor": state.floor, "time": now.wall
+            "queue": reads, "epoch": state.epoch + 1, "mode": mode, "floor": state.floor, "time": now.wall
         }  # fmt: skip
         said = {
             "anew": anew or None, "asked": asked or None, "abandon_after": abandon_after, "pipeline": pipeline,

@@ -132,7 +132,7 @@ class StreamActions:
             source = core.queue(vhost, queue) if queue is not None and mode != "changes" else None
             now, state = self.engine.now(), core.streams.states.get(stream)
             owner = None
-            if asked is not None and "pattern" in asked:
+            if mode == "changes" or (asked is not None and "pattern" in asked):
                 owner = self.gate.owner_after(caller, "" if state is None else state.owner)
             opened = core.streams.open(
                 now, stream, source, instance, mode, anew=anew, asked=asked, abandon_after=abandon_after,
