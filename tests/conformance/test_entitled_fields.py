@@ -32,9 +32,14 @@ def broker() -> Iterator[Broker]:
     config = {
         "user": [
             {"name": "root", "password": "root", "tags": ["administrator"]},
-            {"name": "ann", "password": "ann"},
+            *({"name": name, "password": name} for name in ("ann", "bob", "cid")),
         ],
-        "topic": [{"name": "orders", "key": ["/id"]}, {"name": "notes"}, {"name": "open"}],
+        "topic": [
+            {"name": "orders", "key": ["/id"]},
+            {"name": "kept", "key": ["/id"]},
+            {"name": "notes"},
+            {"name": "open"},
+        ],
         "queue": [
             {"name": "work", "underlying_topic": "orders"},
             {"name": "both", "underlying_topic": "^(notes|open)$", "default_publish_target": "notes"},
@@ -45,12 +50,14 @@ def broker() -> Iterator[Broker]:
             {"user": "ann", "topic": "^(orders|notes)$", "read": "/owner = USER()", "select": LIST},
             {"user": "ann", "topic": "owners", "read": True, "select": "-/, +/id"},
             {"user": "ann", "topic": "open", "read": True},
+            {"user": "bob", "topic": "^kept$", "read": True, "write": True, "select": "-/owner"},
+            {"user": "cid", "topic": "^kept$", "write": True},
         ],
     }
     with Broker(config) as broker:
         broker.publish("orders", json.dumps(ORDER))
         broker.publish("orders", json.dumps({**ORDER, "id": 2, "owner": "bob"}))
-        for topic in ("notes", "open"):
+        for topic in ("notes", "open", "kept"):
             broker.publish(topic, json.dumps(ORDER))
         broker.advance(1)
         yield broker
@@ -170,3 +177,14 @@ def test_over_amqp(broker: Broker) -> None:
     with pytest.raises(ChannelClosedByBroker, match="may not read the field /owner"):
         follow("orders", **{"x-filter": "/owner = 'bob'"})
     connection.close()
+
+
+def test_what_a_filter_removes_tells_nothing_that_may_not_be_read(broker: Broker) -> None:
+    """Who may write a topic removed by a filter, and heard how many matched: any field, a question at a time."""
+    with client(broker, "bob") as bob, client(broker, "cid") as cid:
+        refused(lambda: bob.sow_delete("kept", filter="/id > 0 AND /owner < 'b'"))
+        for text in ("/total > 9", "/owner = 'ann'", "TOPIC_NAME() = 'kept'"):
+            with pytest.raises(AccessRefused, match="no right to read"):
+                cid.sow_delete("kept", filter=text)
+        assert bob.sow_delete("kept", filter="/total < 9") == 0
+        assert cid.sow_delete("kept", filter="1 = 1") == 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from urllib.parse import urlparse
 
 import pika
@@ -205,6 +206,41 @@ def test_amqp_narrows_by_the_user_and_refuses_the_rest(broker: Broker) -> None:
     channel.basic_cancel(next(iter(channel.consumer_tags)))  # what was granted before comes before the answer
     assert owners(seen) == ["ann", "ann", "ann"]
     connection.close()
+
+
+def test_why_a_message_waits_does_not_tell_what_stands_in_it() -> None:
+    """Who sees a queue, to write to it or to read a part, was told keys of messages, and what a worker said of one."""
+    queues = [
+        {"name": "lines", "group_key": "/key"},
+        {"name": "shares", "fairness_key": "/key", "max_leased": {"queue": 9, "key": 1}},
+    ]
+    entitlements = [
+        {"tag": "administrator", "read": True, "write": True},
+        {"user": "ann", "queue": ".*", "read": "/owner = USER()"},
+        {"user": "bob", "queue": ".*", "write": True},
+    ]
+    people = [{"name": "root", "password": "root", "tags": ["administrator"]}]
+    people += [{"name": name, "password": name} for name in ("ann", "bob")]
+    with ExitStack() as stack:
+        broker = stack.enter_context(Broker({"user": people, "queue": queues, "entitlement": entitlements}))
+        root, ann, bob = (stack.enter_context(client(broker, name)) for name in ("root", "ann", "bob"))
+        for queue in ("lines", "shares"):
+            for _ in range(2):
+                broker.publish(queue, b'{"key": "hidden", "owner": "root"}')
+            _, second = root.peek(queue)
+            with root.consume(queue, timeout=30, backlog=1) as consumer:
+                first = consumer.take()
+                assert first is not None
+                assert "hidden" in str(root.explain(queue, bookmark=second.bookmark))
+                for one in (ann, bob):
+                    told = one.explain(queue, bookmark=second.bookmark)
+                    assert "hidden" not in str(told)
+                    assert "the message at LSN" in str(told) or "its tenant" in str(told)
+                first.reject("it was hidden")
+            assert "hidden" in str(root.explain(queue, bookmark=first.bookmark))
+            for one in (ann, bob):
+                assert "rejected" in str(told := one.explain(queue, bookmark=first.bookmark))
+                assert "hidden" not in str(told)
 
 
 READS = {

@@ -66,24 +66,29 @@ def lsn_of(text: str, origin: int) -> int:
     return point.lsn
 
 
-def having(core: Core, lsn: int, now: Now, durable: int, vhost: str | None = None) -> list[tuple[Queue, list[Reason]]]:
+def having(core: Core, lsn: int, now: Now, durable: int, vhost: str, who: Who) -> list[tuple[Queue, list[Reason]]]:
     """The queues that have a message now, each with why it waits there; on the loop."""
     out = list[tuple["Queue", list[Reason]]]()
     for queue in core.queues():
-        if vhost is not None and queue.vhost != vhost:
+        if queue.vhost != vhost:
             continue
         if queue.id > lsn and not core.looked_back(queue):
             continue  # it came later
-        reasons = explain_message(queue, lsn, now, durable)
+        reasons = explain_message(queue, lsn, now, durable, read=_reads(who, vhost, queue.name))
         if reasons:
             out.append((queue, reasons))
     return out
 
 
-def past(story: Story, queue: str, lsn: int, sees: Callable[[str], bool] = lambda queue: True) -> Reason:
+def _reads(who: Who, vhost: str, queue: str) -> bool:
+    """Whether he is told what stands in messages: their keys, and words about them."""
+    return who.rights is None or who.rights.reads_queue(vhost, queue) is True
+
+
+def past(story: Story, queue: str, lsn: int, sees: Callable[[str], bool], read: bool) -> Reason:
     """Why a queue that does not have a message does not: what the log says became of it there.
 
-    sees: whether who asks may know of a queue by this name.
+    sees: whether who asks may know of a queue by this name.  read: whether he reads this one.
     """
     if not story.events:
         return Reason("unknown", f"the log, which begins at LSN {story.first_lsn}, has no message at LSN {lsn}")
@@ -95,7 +100,7 @@ def past(story: Story, queue: str, lsn: int, sees: Callable[[str], bool] = lambd
     last = story.events[-1]
     for event in reversed(story.events):
         if event.queue == queue and event.event in ENDINGS:
-            return _ended(event)
+            return _ended(event, read)
     if last.event == "restarted":
         return Reason("gone", f"it ended with the process before the start {_when(last)}, or its queue did")
     return Reason("gone", f"it is not there any more; last it was {last.event} {_when(last)}")
@@ -113,7 +118,8 @@ def _when(event: Event) -> str:
     return moment(round(event.time * 1e6))
 
 
-def _ended(event: Event) -> Reason:
+def _ended(event: Event, read: bool) -> Reason:
+    """read: whether the words of who refused it are told, and not the cause alone."""
     when = _when(event)
     details = event.details
     by = f" by '{details['by']}'" if details.get("by") else ""
@@ -129,7 +135,8 @@ def _ended(event: Event) -> Reason:
         case word:
             letters = details.get("letters") or details.get("moved_to")
             after = f"; what came of it is {', '.join(map(str, letters))}" if isinstance(letters, list) else ""  # pyright: ignore[reportUnknownArgumentType] - JSON
-            return Reason(word, f"{_DIED.get(word, f'it was {word}')} {when}{by}: {details['reason']}{after}")
+            why = details["reason"] if read else details.get("cause", details["reason"])
+            return Reason(word, f"{_DIED.get(word, f'it was {word}')} {when}{by}: {why}{after}")
 
 
 # -- why it is not delivered, and what happened to it
@@ -148,7 +155,7 @@ def explain(house: Beside, who: Who, queue: str | None, vhost: str, bookmark: st
     def find() -> tuple[list[tuple[str, list[Reason]]], int]:
         if queue is not None:
             core.queue(vhost, queue)
-        found = having(core, lsn, house.now(), house.log.durable, vhost)
+        found = having(core, lsn, house.now(), house.log.durable, vhost, who)
         return [(one.name, why) for one, why in found if queue in {None, one.name}], core.last_lsn
 
     found, last = house.call(find, durable=False)
@@ -165,7 +172,7 @@ def explain(house: Beside, who: Who, queue: str | None, vhost: str, bookmark: st
         if not story.events and not told:
             raise _unknown(story, lsn, house.log.origin)
         for one in [queue] if queue is not None else _had(story):
-            told.setdefault(one, _plain([past(story, one, lsn, seen)]))
+            told.setdefault(one, _plain([past(story, one, lsn, seen, _reads(who, vhost, one))]))
         if not told:
             told[""] = _plain([Reason("not_routed", "no queue took it: a topic keeps it")])
     queues = [{"queue": one, "reasons": why} for one, why in told.items()]

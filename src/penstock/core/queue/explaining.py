@@ -42,27 +42,27 @@ OWNERS_LOOKED = 1000
 # -- one message
 
 
-def where(queue: Contents, lsn: int, now: Now) -> Said | None:
-    """Where a message is; None for one that the queue does not have."""
+def where(queue: Contents, lsn: int, now: Now, keys: bool = True) -> Said | None:
+    """Where a message is; None for one that the queue does not have.  keys: whether its keys are told."""
     for place in queue.places():
         for run in place.runs():
             if holds(run.chunk, lsn):
-                return _told(queue, place, run, lsn, now)
+                return _told(queue, place, run, lsn, now, keys)
     for consumer in queue.holders():
         if any(run.place == SLOT and holds(run.chunk, lsn) for run in consumer.leases.held()):
             return "delivered", f"it was delivered, at most once, to {named(consumer)}"
     return None
 
 
-def _told(queue: Contents, place: Place, run: Run, lsn: int, now: Now) -> Said:
+def _told(queue: Contents, place: Place, run: Run, lsn: int, now: Now, keys: bool) -> Said:
     match place.part:
         case "main" | "found" | "letters":
             return _SAID[place.part]
         case "returned":
             return "ready", f"it is ready again{_after(queue, run)}"
         case "tenants" | "lines" | "unkeyed":
-            word, text, front = where_in_shares(queue, place.part, lsn)
-            holder = where(queue, front, now) if front else None
+            word, text, front = where_in_shares(queue, place.part, lsn, keys)
+            holder = where(queue, front, now, keys) if front else None
             return word, f"{text}, of which is said: {holder[1]}" if holder is not None else text
         case "barriers":
             return "barrier", _of_barriers(queue, lsn)
@@ -263,7 +263,7 @@ def held_up_by(queue: Contents, mono: int) -> Iterator[tuple[str, str]]:
         yield "tenants", "each tenant that waits has as much out, or went as often, as it may"
 
 
-def where_in_shares(queue: Contents, part: Part, lsn: int) -> tuple[str, str, int]:
+def where_in_shares(queue: Contents, part: Part, lsn: int, keys: bool) -> tuple[str, str, int]:
     """Of a message that stands in this part of the queue's shares: (word, sentence, which one it waits for or 0)."""
     shares = queue.shares
     assert shares is not None
@@ -271,11 +271,13 @@ def where_in_shares(queue: Contents, part: Part, lsn: int) -> tuple[str, str, in
     if part == "lines" and groups is not None:
         key = groups.keys.of(lsn)
         front = groups.front(key)
-        return "group_key", f"its key '{groups.keys.texts[key]}' is in use by the message at LSN {front}", front
+        named_key = f"its key '{groups.keys.texts[key]}'" if keys else "its key"
+        return "group_key", f"{named_key} is in use by the message at LSN {front}", front
     tenant = tenants.tenant(lsn) if part == "tenants" and tenants is not None else None
     if tenant is None or tenants is None:
         return "keys", "its keys are being worked out", 0
-    name = "messages without a key" if tenant.number == NO_KEY else f"tenant '{tenants.keys.texts[tenant.number]}'"
+    named_tenant = f"tenant '{tenants.keys.texts[tenant.number]}'" if keys else "its tenant"
+    name = "messages without a key" if tenant.number == NO_KEY else named_tenant
     if tenant.leased >= tenants.leased_most:
         return "max_leased", f"it is ready, but {name} may have no more than {tenant.leased} leased", 0
     return "ready", f"it is ready, one of {tenant.count} of {name}", 0
@@ -300,12 +302,13 @@ def explain_queue(queue: Queue, now: Now) -> list[Reason]:
     return [reason for function in QUEUE_REASONS for reason in function(queue, now)]
 
 
-def explain_message(queue: Queue, lsn: int, now: Now, durable: int) -> list[Reason]:
+def explain_message(queue: Queue, lsn: int, now: Now, durable: int, *, read: bool = True) -> list[Reason]:
     """Where a message of the queue is, and what it waits for; empty when the queue does not have it.
 
     durable: the last LSN that is on disk.
+    read: whether who asks may read the message; if not, nothing is told that depends on what stands in it.
     """
-    said = where(queue, lsn, now)
+    said = where(queue, lsn, now, read)
     if said is None:
         return []
     state = Reason(*said)
@@ -318,7 +321,7 @@ def explain_message(queue: Queue, lsn: int, now: Now, durable: int) -> list[Reas
         if ahead := before(queue, lsn):
             out.append(Reason("behind", f"{messages(ahead)} ready before it"))
         out += others
-        out += _unwanted(queue, lsn)
+        out += _unwanted(queue, lsn) if read else ()
     return out
 
 

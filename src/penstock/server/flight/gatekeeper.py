@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar, assert_ne
 from penstock.core.publishing.published import read_traits
 from penstock.core.sow.select import order_of, parse_order
 from penstock.errors import AccessRefused, InvalidArgument, NotFound, Unavailable
-from penstock.expr import Filter
+from penstock.expr import Filter, parse, tree
 from penstock.expr.context import RECORDS, Group
+from penstock.expr.tree import walk_tree
 from penstock.records.entries import Topic
 from penstock.records.message_bodies import listed
 from penstock.records.message_types import JSON, MessageType, typed
@@ -276,11 +277,18 @@ class Gatekeeper:
         right = self._call(caller, lambda core: rights.publish(core, vhost, str(exchange), name))
         if right is not None:  # whether the records match is not looked at
             raise refused("remove records of", f"topic '{name}' in vhost '{vhost}'", rights.user)
+        asked = body.get("filter")
+        if isinstance(asked, str) and any(isinstance(node, tree.Field | tree.Call) for node in walk_tree(parse(asked))):
+            # how many it takes tells what stands in them
+            if rights.read_topic(vhost, str(exchange), name, whole=False) is not None:
+                raise refused("read all of", told(vhost, str(exchange), name), rights.user)
+            asks_shown(rights.user, rights.fields(vhost, str(exchange), name), [asked])
 
     def _stream_of(self, caller: Caller, rights: Rights, stream: str) -> None:
         """A stream of a queue takes all of it; one of a topic reads what of the topic the user may read.
 
-        What one of several topics has read, others may not read: so it belongs to who opened it.
+        What one of several topics has read, others may not read: so it belongs to who opened it.  So does one of
+        changes while its queue is not there, for it has rows of the one that was.
 
         NotFound for one that the user may not read, as for one that is not there.
         """
@@ -296,6 +304,8 @@ class Gatekeeper:
             if queue is not None:
                 self._enter(caller, queue.vhost)
                 rights.read_all_of_queue(queue.vhost, queue.name, "a stream")
+            elif state.mode == "changes" and not self.owns(caller, state.owner):
+                raise refused("read", f"what stream '{stream}' has counted", rights.user)
             if state.asked:
                 vhost = str(state.asked.get("vhost"))
                 self._enter(caller, vhost)
