@@ -208,6 +208,55 @@ def test_amqp_narrows_by_the_user_and_refuses_the_rest(broker: Broker) -> None:
     connection.close()
 
 
+ONE_ROW = {"name": "shown", "source": "keyed", "select": "/id, /owner, /text", "group_by": ["/id"]}
+FOLLOWED = {
+    "records": ("keyed", {}),
+    "chosen": ("keyed", {"filter": "/id > 0"}),
+    "a page": ("keyed", {"top_n": 5, "order_by": "/id"}),
+    "changes": ("keyed", {"delta": True}),
+    "rows": ("shown", {}),
+    "conflated": ("keyed", {"conflation": "100ms"}),
+}
+
+
+@pytest.mark.parametrize("what", FOLLOWED)
+def test_what_leaves_a_focus_by_a_right_is_told_as_it_was_read_last(what: str) -> None:
+    """The record that the right keeps back came itself, to say that it had gone."""
+    topic, options = FOLLOWED[what]
+    config = {
+        "user": [{"name": "root", "password": "root", "tags": ["administrator"]}, {"name": "ann", "password": "ann"}],
+        "topic": [{"name": "keyed", "key": ["/id"]}],
+        "view": [ONE_ROW],
+        "entitlement": [
+            {"tag": "administrator", "read": True, "write": True},
+            {"user": "ann", "topic": ".*", "read": "/owner = USER()"},
+        ],
+    }
+    mine, other = ({"id": 1, "owner": name, "text": f"of {name}"} for name in ("ann", "bob"))
+    with Broker(config) as broker, client(broker, "ann") as ann:
+        broker.publish("keyed", json.dumps(mine))
+        broker.advance(1)
+        with ann.sow_and_subscribe(topic, oof=True, timeout=30, **options) as records:  # type: ignore[arg-type]
+            assert [json.loads(body) for body in taken(records.take, 1)] == [mine]
+            for body in (other, {**other, "text": "hidden"}, mine):
+                broker.publish("keyed", json.dumps(body))
+                broker.advance(1)
+            gone, back = records.take(), records.take()
+            assert gone is not None
+            assert back is not None
+            assert (gone.event, gone.reason, json.loads(gone.body)) == ("oof", "match", mine)
+            assert (back.event, json.loads(back.body)) == ("publish", mine)
+
+
+def test_a_change_from_what_was_not_read_is_the_whole_record(broker: Broker) -> None:
+    """It had the fields alone that differ from the record that was there, which told the others."""
+    with client(broker, "ann") as ann, ann.delta_subscribe("part", timeout=30) as changes:
+        for number, owner in enumerate(("bob", "ann", "ann")):
+            broker.publish("part", json.dumps({"id": 77, "owner": owner, "text": "same", "n": number}))
+        told = [json.loads(body) for body in taken(changes.take, 2)]
+        assert told == [{"id": 77, "owner": "ann", "text": "same", "n": 1}, {"id": 77, "n": 2}]
+
+
 def test_why_a_message_waits_does_not_tell_what_stands_in_it() -> None:
     """Who sees a queue, to write to it or to read a part, was told keys of messages, and what a worker said of one."""
     queues = [

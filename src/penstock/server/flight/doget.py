@@ -189,7 +189,7 @@ def wish_of(command: Subscribe) -> Wish:
         command.sow, command.filter, command.delta, command.no_empties, command.oof,
         order_of(command.order_by or None), command.top_n, command.skip_n,
         interval_of(command.conflation), command.conflation_key, command.projection, command.grouping,
-        narrowed_select(parse_select(command.select), parse_select(command.shown)),
+        narrowed_select(parse_select(command.select), parse_select(command.shown)), command.within,
     )  # fmt: skip
 
 

@@ -209,7 +209,8 @@ class Gatekeeper:
         ordered = [term.value.text for term in parse_order(wanted.order_by or None)]
         conflated = wanted.conflation_key if isinstance(wanted, Subscribe) else ()
         asks_shown(rights.user, fields, (wanted.filter, *ordered, *conflated))
-        return replace(wanted, filter=narrowed_text(wanted.filter, right, known), shown=parts_of(fields))
+        narrow = replace(wanted, filter=narrowed_text(wanted.filter, right, known), shown=parts_of(fields))
+        return replace(narrow, within=right is not None) if isinstance(narrow, Subscribe) else narrow
 
     def _replay(self, rights: Rights, wanted: Replay) -> Replay:
         if wanted.topic is not None:

@@ -65,7 +65,7 @@ class Event:
     lsn: int
     time: int
     properties: bytes
-    body: bytes  # of an `oof` that was deleted or expired: what the record was
+    body: bytes  # of an `oof` that was deleted or expired, or that a right keeps back from now on: what the record was
     reason: str = ""  # of an `oof`: deleted, expired, match
 
 
@@ -178,6 +178,7 @@ class Wish:
     projection: tuple[str, ...] = ()  # with `grouping`: rows as a view with these would have
     grouping: tuple[str, ...] | None = None
     select: SelectList | None = None  # which fields are sent; who takes events keeps to it, `Live` for empty deltas
+    within: bool = False  # the filter has a right in it: of a record that it does not match nothing is told
 
     def reading(self, kind: MessageType) -> Wish:
         """The same of records of a type.  InvalidArgument for what says itself that it reads another."""
@@ -214,6 +215,11 @@ class Wish:
     def paged(self) -> bool:
         """Whether it follows a page of the records."""
         return self.top_n is not None
+
+    @property
+    def focused(self) -> bool:
+        """Whether it matters which records the subscriber has: a change is none of one that he might not read."""
+        return self.oof or (self.delta and self.within)
 
     @property
     def knowing(self) -> bool:

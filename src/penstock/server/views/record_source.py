@@ -100,7 +100,7 @@ class RecordSource(Source[list[Event]]):
             sow.watchers.append(self)
         sow.ending.append(self._ends)
         runtime.readers.append(self._lowest)
-        if wish.sow or wish.oof:
+        if wish.sow or wish.focused:
             self._busy = True
             self._floor = sow.index.oldest()
             work = partial(self._first, sow.index.snapshot())
@@ -200,7 +200,7 @@ class RecordSource(Source[list[Event]]):
             self._floor = None
             self._level = self._wish.sow
         else:
-            if self._wish.oof:
+            if self._wish.focused:
                 for event in events:
                     self._focus.put(event.number, event.lsn)
             if self._wish.sow:
@@ -266,13 +266,20 @@ class RecordSource(Source[list[Event]]):
         """A record was published: told whole, as a change, or as out of focus."""
         wish, known = self._wish, bool(self._focus.get(event.number))
         if matches:
-            if wish.oof:
+            if wish.focused:
                 self._focus.put(event.number, event.lsn)
-            whole = not wish.delta or (wish.oof and not known)
+            whole = not wish.delta or (wish.focused and not known)
             told.append((event, 0 if whole else before))
-        elif wish.oof and known:
+        elif wish.focused and known:
             self._focus.drop(event.number)
-            told.append((replace(event, kind="oof", reason="match"), 0))
+            if wish.oof:
+                told.append((self._left(event, before), 0))
+
+    def _left(self, event: Event, before: int) -> Event:
+        """A record that matches no more: as it is, or as the subscriber had it where he might not read what it is."""
+        if self._wish.within:
+            return bare("oof", event.number, before, self._sow, "match")
+        return replace(event, kind="oof", reason="match")
 
     def _turned(
         self, window: Window, event: Event, values: Sequence[object] | None, before: int, told: list[tuple[Event, int]]
@@ -283,7 +290,7 @@ class RecordSource(Source[list[Event]]):
         if values is not None and window.has(event.number):
             told.append((event, before if wish.delta and known else 0))
         elif known and wish.oof:
-            told.append((replace(event, kind="oof", reason="match"), 0))
+            told.append((self._left(event, before), 0))
         self._others(left, came, told)
 
     def _others(self, left: Sequence[int], came: Sequence[int], told: list[tuple[Event, int]]) -> None:

@@ -268,7 +268,7 @@ class RowSource(Source[list[Event]]):
                     self.waiting.append(self._event("publish", key, body))
             elif key in self._focus:
                 self._focus.remove(key)
-                last, why = (before, reason) if body is None else (body, "match")
+                last, why = (before, reason) if body is None else (before if self._wish.within else body, "match")
                 if self._wish.oof and last is not None:
                     self.waiting.append(self._event("oof", key, last, why))
         self._reader.step()

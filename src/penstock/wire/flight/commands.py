@@ -170,6 +170,7 @@ class Subscribe(Records):
     oof: bool = False
     conflation: str | None = None  # an interval, `auto` or `none`
     conflation_key: tuple[str, ...] = ()
+    within: bool = False  # the door's: the filter is, or has in it, what the user may read
 
 
 @dataclass(frozen=True, slots=True)
