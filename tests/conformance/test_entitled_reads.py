@@ -208,6 +208,26 @@ def test_amqp_narrows_by_the_user_and_refuses_the_rest(broker: Broker) -> None:
     connection.close()
 
 
+def test_a_queue_is_not_altered_to_show_what_it_could_not_be_declared_for() -> None:
+    """Who had a permission for all of the vhost, and a topic permission, read the other topics so."""
+    everything = {"vhost": "/", **dict.fromkeys(("configure", "write", "read"), ".*")}
+    config = {
+        "user": [{"name": "root", "password": "root", "tags": ["administrator"]}, {"name": "ann", "password": "ann"}],
+        "permission": [{"user": name, **everything} for name in ("root", "ann")],
+        "topic_permission": [{"user": "ann", "vhost": "/", "exchange": "x", "read": "^mine$", "write": "^mine$"}],
+        "exchange": [{"name": "x", "type": "topic"}],
+        "queue": [{"name": "work", "exchange": "x", "underlying_topic": "mine"}],
+    }
+    with Broker(config) as broker, client(broker, "ann") as ann, client(broker, "root") as root:
+        for topic in ("secret", "mine|secret"):
+            with pytest.raises(AccessRefused, match="of exchange 'x' .* no right to read"):
+                ann.alter("work", underlying_topic=topic, default_publish_target="mine")
+        ann.alter("work", max_length=5)
+        root.alter("work", underlying_topic="secret")
+        ann.alter("work", max_length=6)
+        assert root.queue("work")["topic"] == "secret"
+
+
 ONE_ROW = {"name": "shown", "source": "keyed", "select": "/id, /owner, /text", "group_by": ["/id"]}
 FOLLOWED = {
     "records": ("keyed", {}),

@@ -118,6 +118,8 @@ def alter(house: Beside, who: Who, queue: str, vhost: str, settings: Mapping[str
         found = core.queue(vhost, queue)
         present = core.ruling(found)
         own = queue_settings_from_mapping(settings, queue, present.own, present.given)
+        if who.rights is not None:
+            who.rights.alter(vhost, queue, own, present.own)
         return {
             "queue": queue,
             "left": core.alter_queue(house.now(), found, own, given_names(settings, present.given), places),

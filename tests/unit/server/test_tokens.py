@@ -298,3 +298,18 @@ def test_a_queue_whose_expired_messages_go_elsewhere_is_declared_with_a_token_fo
         rights.declare("/", "mine.a", QueueSettings(expiry_address=address), None)
     with pytest.raises(AccessRefused, match="topic 'theirs'"):
         rights.declare("/", "mine.a", QueueSettings(expiry_address="theirs"), None)
+
+
+def test_a_queue_of_several_topics_is_declared_with_a_token_that_reads_all_of_them() -> None:
+    """A pattern whose text is within what the token reads, `mine.a|theirs`, took others as well."""
+    pattern = QueueSettings(underlying_topic="mine.a|theirs", default_publish_target="mine.a")
+    lab = Lab()
+    for read in ("mine.*", ALL):
+        rights = lab.users.who(lab.issue(configure="mine.*", write="mine.*", read=read)[0]).rights
+        assert rights is not None
+        if read == ALL:
+            rights.declare("/", "mine", pattern, None)
+        else:
+            rights.declare("/", "mine", QueueSettings(underlying_topic="mine.a"), None)
+            with pytest.raises(AccessRefused, match="may not read all topics"):
+                rights.declare("/", "mine", pattern, None)

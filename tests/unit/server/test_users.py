@@ -120,6 +120,16 @@ def test_a_queue_that_takes_from_an_exchange_is_declared_by_who_may_read_that(sh
     NARROW.declare("/", "mine", QueueSettings(), None)
 
 
+def test_a_queue_shows_a_pattern_of_topics_where_a_topic_permission_lets_all_through() -> None:
+    """A pattern that looks like what may be read took other topics, too."""
+    one = Permitted("ann", NARROW.permissions, [TopicPermission("ann", "/", "open", ".*", r"^a\.")])
+    pattern = QueueSettings(exchange="open", underlying_topic="a.x|b.*", default_publish_target="a.x")
+    with pytest.raises(AccessRefused, match="access to topic 'a.x|b.*' of exchange 'open' .* to read"):
+        one.declare("/", "mine", pattern, None)
+    one.declare("/", "mine", QueueSettings(exchange="open", underlying_topic="a.x"), None)
+    NARROW.declare("/", "mine", pattern, None)
+
+
 def test_a_publish_through_a_queue_asks_for_what_it_really_goes_to() -> None:
     world = World()
     for exchange in ("open", "closed"):

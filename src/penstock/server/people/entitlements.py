@@ -329,6 +329,11 @@ class Rights:
         if self.reads_queue(vhost, name) is False:
             raise refused("declare", f"queue '{name}' in vhost '{vhost}'", self.user)
 
+    def alter(self, vhost: str, name: str, settings: QueueSettings, before: QueueSettings) -> None:
+        """AccessRefused where a queue would show or feed what the user could not declare a queue for."""
+        if not self.administrator and any(getattr(settings, key) != getattr(before, key) for key in _ELSEWHERE):
+            self.declare(vhost, name, settings, None)
+
     def _granted(self, right: Right, verb: str, what: str) -> Filter | None:
         if right is False:
             raise refused(verb, what, self.user)

@@ -15,6 +15,7 @@ from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
 from penstock.errors import AccessRefused, PreconditionFailed
+from penstock.expr import TopicPattern
 from penstock.records.regular_expressions import compile_pattern, to_bytes
 from penstock.records.rights import ADMINISTRATOR, TAGS
 from penstock.server.people.accounts import Token
@@ -198,7 +199,12 @@ class Scoped(Rights):
 
     def _declare_new(self, vhost: str, name: str, settings: QueueSettings) -> None:
         if settings.underlying_topic is not None or settings.exchange:
-            self._ask(vhost, "read", "topic", settings.underlying_topic or name)
+            topic = settings.underlying_topic or name
+            self._ask(vhost, "read", "topic", topic)
+            if not TopicPattern(topic).literal and self._patterns["read"] != ALL:
+                raise AccessRefused(
+                    f"topics '{topic}': token '{self._token.id}' of '{self.user}' may not read all topics"
+                )
             if self.reserved(vhost, "read", settings.exchange):
                 self._ask(vhost, "read", "exchange", settings.exchange)
         if settings.dead_letter_exchange is not None:

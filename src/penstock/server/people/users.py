@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.core.topology.topology import routing_type
 from penstock.errors import InvalidArgument, SettingsError, shown
+from penstock.expr import TopicPattern
 from penstock.records.password_hashes import IN_SETTINGS
 from penstock.records.regular_expressions import PatternError, compile_pattern, to_bytes
 from penstock.records.remembered import Remembered
@@ -140,9 +141,7 @@ class Permitted(Rights):
 
     def topic_rights(self, vhost: str, exchange: str) -> tuple[tuple[str | None, bool | str], ...]:
         """All topics of an exchange, or none: a topic permission that is about some of them is asked topic by topic."""
-        narrower = self._topics.get((vhost, exchange))
-        every = narrower is None or narrower.read == ALL
-        return ((None, every and self._allows(vhost, "read", exchange)),)
+        return ((None, self._reads_all_keys(vhost, exchange) and self._allows(vhost, "read", exchange)),)
 
     # -- what a door asks
 
@@ -183,7 +182,7 @@ class Permitted(Rights):
         topic = settings.underlying_topic or name
         if settings.exchange or topic != name:  # else it sees its own name in the default exchange, as every queue does
             needs.append(("read", "exchange", settings.exchange))
-            if not self._allows_key(vhost, "read", settings.exchange, topic):
+            if not self._reads_shown(vhost, settings.exchange, topic):
                 what = f"topic '{topic}' of exchange '{settings.exchange}' in vhost '{vhost}'"
                 raise refused("read", what, self.user)
         if settings.expiry_address:
@@ -191,6 +190,16 @@ class Permitted(Rights):
         if settings.dead_letter_exchange is not None:
             needs += [("read", "queue", name), ("write", "exchange", settings.dead_letter_exchange)]
         self.configure(f"declaring {where}", vhost, needs)
+
+    def _reads_shown(self, vhost: str, exchange: str, topic: str) -> bool:
+        """Whether a topic permission lets a queue show this; a pattern of topics where it lets all of them through."""
+        if TopicPattern(topic).literal:
+            return self._allows_key(vhost, "read", exchange, topic)
+        return self._reads_all_keys(vhost, exchange)
+
+    def _reads_all_keys(self, vhost: str, exchange: str) -> bool:
+        narrower = self._topics.get((vhost, exchange))
+        return narrower is None or narrower.read == ALL
 
 
 P = TypeVar("P", "Permission", "TopicPermission")
