@@ -170,6 +170,12 @@ def test_the_elements_are_the_same_whatever_the_tag(tmp_path: Path) -> None:
     assert [replace(one, kind=first.kind, initial_owner=None) for one in of.values()] == [first] * 4
 
 
+@pytest.mark.parametrize("none", ["0", "0s", "disabled"])
+def test_early_acks_may_be_kept_for_no_time(tmp_path: Path, none: str) -> None:
+    told = settings_of(written(tmp_path, f"<DeferredAckExpiration>{none}</DeferredAckExpiration>"))
+    assert told.deferred_ack_expiration == 0
+
+
 # --- topics ---------------------------------------------------------------------------------------------------------
 
 

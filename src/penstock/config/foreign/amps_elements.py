@@ -96,6 +96,11 @@ def interval_or_none(value: str) -> str | None:
     return interval(value)
 
 
+def interval_or_zero(value: str) -> str:
+    """A duration; `0s` for `0`, `disabled` and the other words for no: where leaving it out means another one."""
+    return interval_or_none(value) or "0s"
+
+
 def size(value: str) -> str:
     """Bytes as text with a unit; K, M, G and T are powers of a thousand, as `KB` is in our own settings."""
     match = _SIZE.match(value)
@@ -166,7 +171,7 @@ QUEUE: Mapping[str, Row] = {
     "BarrierExpression": Row("barrier_expression"),
     "FileBackedMetadata": Row("file_backed_metadata", yes_or_no),
     "TargetQueueDepth": Row("target_queue_depth", count(1000)),
-    "DeferredAckExpiration": Row("deferred_ack_expiration", interval),
+    "DeferredAckExpiration": Row("deferred_ack_expiration", interval_or_zero),
     "InitialOwner": Row("initial_owner", name),
     "GroupLocalQueueDomain": Row("group_local_queue_domain", name),
 }

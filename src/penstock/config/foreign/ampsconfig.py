@@ -333,7 +333,7 @@ def _unlogged(book: Book, patterns: list[str]) -> None:
 def _alone(book: Book) -> None:
     """Queues that are shared with others in some way, where there are no others."""
     for index, queue in enumerate(book.tables("queue")):
-        if "kind" in queue and not book.tables("link"):
+        if queue.get("kind", "local") != "local" and not book.tables("link"):
             place = book.places["queue", index, "kind"]
             book.remark(Verdict.DIFFERS, place, "there is one instance, which owns all messages of the queue")
 
