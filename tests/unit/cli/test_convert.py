@@ -43,6 +43,9 @@ def amps(tmp_path: Path) -> Path:
 
 
 def test_settings_go_to_stdout_and_what_differs_to_stderr(run: Run, amps: Path) -> None:
+    amps.write_text(
+        XML.replace("LocalQueue>", "GroupLocalQueue>").replace("<Max", "<InitialOwner>one</InitialOwner><Max")
+    )
     status, out, err = run("convert", str(amps), "--to", "toml")
     assert status == 0
     assert out.startswith(f"# From AMPSConfig, {amps}\n")
@@ -51,7 +54,8 @@ def test_settings_go_to_stdout_and_what_differs_to_stderr(run: Run, amps: Path) 
         "queue": [
             {
                 "name": "Jobs",
-                "kind": "local",
+                "kind": "group-local",
+                "initial_owner": "one",
                 "max_cancels": 3,
                 "filter": "/total > 5",
                 "max_per_subscription_backlog": 1,
