@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.core.commands.common_parts import GRAIN_US, LEVELS, MOMENTS, Stamps
 from penstock.core.queue.limits import BUCKETS, EVERY, FIRST, Figures, bucket, upper
 from penstock.core.queue.order.runs import Run
+from penstock.core.state.stamps import GRAIN_US, LEVELS, MOMENTS, Stamps
 
 
 @given(st.integers(0, 2**41))

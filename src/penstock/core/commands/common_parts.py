@@ -1,14 +1,13 @@
 """The parts that all commands share: outbox, topology, publisher, timers, stamps; and how they are joined.
 
 `Timers` knows which queue has something due next without asking all of them: commands name the queues they touched, and
-only those are asked again.  `Stamps` knows about when an LSN was given out, so that the age of a message costs no read.
+only those are asked again.
 `Paging` keeps large state out of the heap: a matter of memory alone, no record, effect or answer depends on it; the
 shell says when, and brings the arenas.  The commands stand beside it, by noun, and publishing in `core.broker`.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractContextManager
 from heapq import heappop, heappush
@@ -35,6 +34,7 @@ from penstock.core.sow.holding import Sow
 from penstock.core.sow.keyed import Keyed
 from penstock.core.state.durable import DurableState, Reign
 from penstock.core.state.pending import Passing, Spans
+from penstock.core.state.stamps import Stamps
 from penstock.core.streams import Streams
 from penstock.core.streams.sinks import Sinks
 from penstock.core.streams.stream_table import Holdings
@@ -200,70 +200,6 @@ class Floors:
     def lowest(self) -> int:
         """The lowest of the known floors."""
         return min(self._known.values(), default=NEVER)
-
-
-GRAIN_US = 10_000
-STEP = 8
-MOMENTS = 2048
-"""Moments of one level at least."""
-LEVELS = 7
-
-
-class _Level:
-    """Moments at least so far apart, the newest."""
-
-    __slots__ = ("grain", "lsns", "times")
-
-    def __init__(self, grain: int) -> None:
-        self.grain = grain
-        self.lsns: list[int] = []
-        self.times: list[int] = []
-
-    def note(self, first: int, time: int) -> bool:
-        """Keep the moment if it is far enough from the last one; whether it was."""
-        times = self.times
-        if times and time - times[-1] < self.grain:
-            return False
-        self.lsns.append(first)
-        times.append(time)
-        if len(times) > 2 * MOMENTS:
-            del self.lsns[:MOMENTS]
-            del times[:MOMENTS]
-        return True
-
-
-class Stamps:
-    """LSN -> microseconds since the epoch."""
-
-    __slots__ = ("_begun", "_due", "_levels", "_next")
-
-    def __init__(self) -> None:
-        self._levels = [_Level(GRAIN_US * STEP**level) for level in range(LEVELS)]
-        self._begun = 0  # the first moment
-        self._next = 0
-        self._due = 0  # before this the finest level has nothing to note
-
-    def note(self, last: int, time: int) -> None:
-        """Records up to this LSN, since the last call, have this time; called once a turn."""
-        first, self._next = self._next, last + 1
-        if time < self._due:
-            return
-        self._due = time + GRAIN_US
-        for level in self._levels:
-            if not level.note(first, time):
-                return
-        self._begun = self._begun or time
-
-    def of(self, lsn: int, now: int) -> int:
-        """The earliest time at which this LSN can have been given out; never before the first note's."""
-        for level in self._levels:
-            if level.lsns and lsn >= level.lsns[0]:
-                return min(level.times[bisect_right(level.lsns, lsn) - 1], now)
-        return self._begun or now
-
-    def after(self, time: int, now: int, upto: int) -> int:
-        """The first LSN up to `upto` that was given out later than that."""
-        return bisect_right(range(upto), time, key=lambda lsn: self.of(lsn, now))
 
 
 TOPICS_MAX = 65_536

@@ -42,7 +42,7 @@ from penstock.records.declared_types import LEVELS_KEY, LEVELS_WEIGHTS
 from penstock.records.queue_settings import QueueSettings, Ruling, ruling_of
 
 if TYPE_CHECKING:
-    from penstock.core.commands.common_parts import Stamps
+    from penstock.core.state.stamps import Stamps
 
 
 READ_AT_ONCE = 1_000
