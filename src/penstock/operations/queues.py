@@ -291,7 +291,7 @@ def described(core: Core, queue: Queue, now: Now) -> dict[str, object]:
         "depth": figures["queue_depth"],
         "internal_depth": figures["owned"],
         "insert_count": queue.arrived,
-        "delete_count": queue.gone,
+        "delete_count": queue.gone(),
         "seconds_behind": figures["seconds_behind"],
         "age_of_oldest_lease": figures["age_of_oldest_lease"],
         "backlog": figures["backlog"],

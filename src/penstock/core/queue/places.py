@@ -213,9 +213,14 @@ def oldest(queue: Contents, most: int = NEVER) -> int:
     return min((place.oldest(most) for place in places(queue)), default=NEVER)
 
 
+def gone(queue: Contents) -> int:
+    """Messages that have left it since the start, whatever for."""
+    return queue.loaded + queue.arrived - sum(place.count for place in places(queue))
+
+
 __all__ = [
-    "AVAILABLE", "OWNED", "STATES", "WAITING", "Part", "Place", "State", "chunks", "first", "leased", "lives", "oldest",
-    "places", "standing",
+    "AVAILABLE", "OWNED", "STATES", "WAITING", "Part", "Place", "State", "chunks", "first", "gone", "leased", "lives",
+    "oldest", "places", "standing",
 ]  # fmt: skip
 
 

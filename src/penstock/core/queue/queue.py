@@ -74,6 +74,8 @@ class Queue(Contents):
     chunks = looking.chunks
     lives = looking.lives
     floor = looking.oldest
+    gone = looking.gone
+    newest = newest
     own = owning.own
     claims = owning.claims
     renamed = owning.renamed
@@ -354,17 +356,6 @@ class Queue(Contents):
         """Whether `count` newcomers of `size` bytes together can displace others, or have owners to be told."""
         told = self.last_values is not None or (self.foreign is not None and self.foreign.coming is not None)
         return told or (self.limits is not None and self.limits.yields(self, count, size))
-
-    @property
-    def newest(self) -> int:
-        """The LSN of the newest message that is ready; 0 when there is none."""
-        return newest(self)
-
-    @property
-    def gone(self) -> int:
-        """Messages that have left it since the start, whatever for."""
-        here = self.available + self.inactive + self.delayed + self.leased + self.dying + self.foreign_count
-        return self.loaded + self.arrived - here
 
     @property
     def limits_told(self) -> str:

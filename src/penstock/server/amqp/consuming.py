@@ -339,7 +339,7 @@ def first_of(session: Session, queue: Queue, arguments: Mapping[str, object]) ->
         case "first":
             return 0
         case "last":
-            return queue.newest
+            return queue.newest()
         case "next":
             return core.last_lsn + 1
         case int() if not isinstance(asked, bool | Timestamp):
