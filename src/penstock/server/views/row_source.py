@@ -268,12 +268,16 @@ class RowSource(Source[list[Event]]):
                     self.waiting.append(self._event("publish", key, body))
             elif key in self._focus:
                 self._focus.remove(key)
-                last, why = (before, reason) if body is None else (before if self._wish.within else body, "match")
+                last, why = (before, reason) if body is None else (self._shown(body, before), "match")
                 if self._wish.oof and last is not None:
                     self.waiting.append(self._event("oof", key, last, why))
         self._reader.step()
         if len(self.waiting) > self._most:
             self._thin()
+
+    def _shown(self, body: bytes, before: bytes | None) -> bytes | None:
+        """A row that matches no more: as it is, or as the subscriber had it where he might not read what it is."""
+        return before if self._wish.within else body
 
     def _thin(self) -> None:
         """Too many wait: of changes the last of each row is left, in the order of these last ones."""
