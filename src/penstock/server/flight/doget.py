@@ -50,7 +50,6 @@ from penstock.server.views.row_source import (
     interval_of,
     places,
     positions,
-    type_at,
 )
 from penstock.wire.flight.codec import bookmark_column, lsn_column, message_batch, text_column
 from penstock.wire.flight.commands import (
@@ -129,11 +128,8 @@ class Viewing:
             filter = None if wanted.filter is None else typed(wanted.filter, JSON)
             gather_bodies(view, chosen(bodies, filter=filter))
             return
-        name = f"{wanted.exchange}/{wanted.topic}" if wanted.exchange else wanted.topic
-        core = self._engine.core
-        lsns, kind = self._handover.call(
-            lambda: (positions(core, wanted.vhost, name), type_at(core, wanted.vhost, name)), caller.gone
-        )
+        name = wanted.vhost, wanted.exchange, wanted.topic
+        lsns, kind = self._handover.call(partial(positions, self._engine.core, *name), caller.gone)
         history = History(self._engine.log, caller.gone)
         rows = history.rows_at(lsns)
         if wanted.filter is not None:

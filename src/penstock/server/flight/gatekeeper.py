@@ -14,6 +14,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar, assert_never, cast
 
 from penstock.core.publishing.published import read_traits
+from penstock.core.queue.queue import Queue
+from penstock.core.sow.holding import Sow as Keyed
 from penstock.core.sow.select import order_of, parse_order
 from penstock.errors import AccessRefused, InvalidArgument, NotFound, Unavailable
 from penstock.expr import Filter, parse, tree
@@ -27,6 +29,7 @@ from penstock.server.asking.judging import asked_by, breathe
 from penstock.server.people.access import Who, judge, open_vhost, owns
 from penstock.server.people.entitlements import Rights, asks_shown, narrowed_text, refused, told
 from penstock.server.replaying.selection import Selection, refuse_several
+from penstock.server.views.row_source import read_by
 from penstock.wire.fields import Field, Fields
 from penstock.wire.flight.commands import (
     DEFAULT_VHOST,
@@ -48,7 +51,6 @@ from penstock.wire.flight.commands import (
 
 if TYPE_CHECKING:
     from penstock.core.broker import Core
-    from penstock.core.queue.queue import Queue
     from penstock.core.sow.select import SelectList
     from penstock.core.state.streams import StreamState
     from penstock.core.streams.sinks import Owner
@@ -162,7 +164,11 @@ class Gatekeeper:
         narrowed = self._narrowed(caller, wanted)
         if isinstance(narrowed, (Plan, LogRange, Sql, Subscribe)):
             return narrowed
-        kind = self._call(caller, lambda core: type_of(core, narrowed))
+        if isinstance(narrowed, Sow):
+            found = self._call(caller, lambda core: self._about(narrowed))
+            kind = JSON if found is None else (found.rule if isinstance(found, Keyed) else found.settings).message_type
+        else:
+            kind = self._call(caller, lambda core: type_of(core, narrowed))
         return as_read(narrowed, kind)
 
     def _narrowed(self, caller: Caller, wanted: Get) -> Get:
@@ -195,10 +201,9 @@ class Gatekeeper:
         """A read of records or rows, or of what a queue shows where it is asked for by name."""
         by_name = isinstance(wanted, Sow) or wanted.grouping is not None
         known = RECORDS if isinstance(wanted, Sow) else frozenset[Group]()
-        queue, topic = self._call(
-            caller, lambda core: (by_name and sow_of_queue(core, wanted), source_of(core, wanted))
-        )
-        if queue:
+        found = self._call(caller, lambda core: self._about(wanted))
+        topic = (found.exchange, found.name) if isinstance(found, Keyed) else (wanted.exchange, wanted.topic)
+        if by_name and isinstance(found, Queue):
             try:
                 right = rights.read_queue(wanted.vhost, wanted.topic)
             except AccessRefused:  # like a topic that is none
@@ -211,6 +216,13 @@ class Gatekeeper:
         asks_shown(rights.user, fields, (wanted.filter, *ordered, *conflated))
         narrow = replace(wanted, filter=narrowed_text(wanted.filter, right, known), shown=parts_of(fields))
         return replace(narrow, within=right is not None) if isinstance(narrow, Subscribe) else narrow
+
+    def _about(self, wanted: Sow | Subscribe) -> Keyed | Queue | None:
+        """The topic with a key or the queue that is read; None for rows of a view, or what is neither.  On the loop."""
+        name = wanted.vhost, wanted.exchange, wanted.topic
+        if not wanted.exchange and self._handover.engine.views.shown(wanted.vhost, wanted.topic) is not None:
+            return None
+        return read_by(self._handover.engine.core, *name, gathers=_gathers(wanted))
 
     def _replay(self, rights: Rights, wanted: Replay) -> Replay:
         if wanted.topic is not None:
@@ -330,26 +342,19 @@ def parts_of(fields: SelectList | None) -> tuple[str, ...]:
     return () if fields is None else fields.parts
 
 
-def type_of(core: Core, wanted: QueueContent | Replay | Sow) -> MessageType:
+def type_of(core: Core, wanted: QueueContent | Replay) -> MessageType:
     """What the bodies of a read are.
 
     InvalidArgument where something is asked of the bodies of several topics, and some of them are no JSON.
     """
     if isinstance(wanted, QueueContent):
         return core.queue(wanted.vhost, wanted.name).settings.message_type
-    if isinstance(wanted, Replay):
-        if wanted.topic is None:
-            asks = wanted.filter is not None or any(isinstance(right, str) for _, right in wanted.rights or ())
-            if asks or wanted.select:
-                refuse_several(core, Selection.pattern(wanted.vhost, wanted.exchange, wanted.pattern or ""))
-            return JSON
+    if wanted.topic is not None:
         return core.message_type(wanted.vhost, wanted.exchange, wanted.topic)
-    exchange, key = source_of(core, wanted)
-    sow = core.sows.by_name.get((wanted.vhost, exchange, key))
-    if sow is not None:
-        return sow.rule.message_type
-    queue = core.find_queue(wanted.vhost, wanted.topic) if sow_of_queue(core, wanted) else None
-    return JSON if queue is None else queue.settings.message_type
+    asks = wanted.filter is not None or any(isinstance(right, str) for _, right in wanted.rights or ())
+    if asks or wanted.select:
+        refuse_several(core, Selection.pattern(wanted.vhost, wanted.exchange, wanted.pattern or ""))
+    return JSON
 
 
 def as_read(wanted: QueueContent | Replay | Sow, kind: MessageType) -> QueueContent | Replay | Sow:
@@ -365,28 +370,8 @@ def as_read(wanted: QueueContent | Replay | Sow, kind: MessageType) -> QueueCont
     return told
 
 
-def sow_of_queue(core: Core, wanted: Sow | Subscribe) -> bool:
-    """Whether a `sow` is about a queue: no SOW topic has the name, and a queue has."""
-    name = wanted.vhost, wanted.exchange, wanted.topic
-    return name not in core.sows.by_name and not wanted.exchange and core.find_queue(*name[::2]) is not None
-
-
 def _gathers(wanted: Sow | Subscribe) -> bool:
     return bool(wanted.projection) or wanted.grouping is not None
-
-
-def source_of(core: Core, wanted: Sow | Subscribe) -> tuple[str, str]:
-    """Exchange and key of the topic that a read is about: one that gathers may write them as one name, `E/K`."""
-    exchange, slash, key = wanted.topic.partition("/")
-    if (
-        _gathers(wanted)
-        and not wanted.exchange
-        and slash
-        and exchange
-        and (wanted.vhost, exchange, key) in core.sows.by_name
-    ):
-        return exchange, key
-    return wanted.exchange, wanted.topic
 
 
 def _text(body: Body, key: str) -> str:

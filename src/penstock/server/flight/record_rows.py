@@ -19,13 +19,14 @@ import orjson
 import pyarrow as pa
 
 from penstock.core.queue.places import AVAILABLE
+from penstock.core.queue.queue import Queue
 from penstock.core.sow.select import order_of
 from penstock.history.history import Batches, History, Past
 from penstock.records.compute import lsns_of
 from penstock.records.dataclass import dataclass
-from penstock.server.flight.gatekeeper import sow_of_queue
 from penstock.server.flight.handover import Piece
 from penstock.server.views.record_query import Counts, Query, keys_of, run
+from penstock.server.views.row_source import read_by
 from penstock.wire.flight.codec import constant, present, text_column
 from penstock.wire.flight.commands import RECORDS, RECORDS_DEFAULT, Sow, select
 
@@ -49,7 +50,7 @@ def hold(engine: Engine, command: Sow) -> Callable[[], Held]:
     core = engine.core
     engine.usable()
     name = command.vhost, command.exchange, command.topic
-    if not sow_of_queue(core, command):
+    if not isinstance(read_by(core, *name, gathers=False), Queue):
         sow = core.sow(*name)
         given, taken = sow.rule.given, sow.index.snapshot()
         return lambda: Held(*taken.arrays(), given=given)

@@ -19,8 +19,7 @@ from penstock.core.sow.holding import Sow
 from penstock.core.sow.index import Index
 from penstock.core.view_contributions import AVAILABLE, AWAY, INACTIVE
 from penstock.core.view_feed import Moved, Noted
-from penstock.errors import PenstockError
-from penstock.server.views.row_source import topic_of
+from penstock.server.views.row_source import name_of, read_by
 from penstock.server.views.step_worker import PORTION, Worker, edge_of, portion
 
 if TYPE_CHECKING:
@@ -50,19 +49,19 @@ class Builder:
     # -- sources
 
     def source(self, vhost: str, name: str) -> Queue | Sow | None:
-        """The topic with a key of a name, or the queue."""
-        topic = topic_of(self._runtime.core, vhost, name)
-        if topic is not None:
-            return topic
-        try:
-            return self._runtime.core.queue(vhost, name)
-        except PenstockError:
-            return None  # none there, or another connection has it for itself
+        """The topic with a key of a name, or the queue; none where another connection has that for itself."""
+        found = read_by(self._runtime.core, vhost, "", name)
+        return found if found is None or isinstance(found, Sow) or found.exclusive_to is None else None
+
+    def _source(self, live: Live) -> Queue | Sow | None:
+        """What a view gathers, if it is there: of one for a subscriber only what he was let in to."""
+        found = self.source(live.vhost, live.definition.source)
+        return found if live.only is None or (found is not None and name_of(found) == live.only) else None
 
     def look(self, live: Live) -> None:
         """A queue or topic was declared or deleted: the view may have another source now."""
         try:
-            source = self.source(live.vhost, live.definition.source)
+            source = self._source(live)
             if (0 if source is None else source.id) != live.source:
                 if live.source:
                     self.detach(live)
@@ -102,7 +101,7 @@ class Builder:
 
     def _attach(self, live: Live) -> None:
         core, worker = self._runtime.core, self._worker
-        source = self.source(live.vhost, live.definition.source)
+        source = self._source(live)
         if source is None:
             self._let_go(live)
             return

@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from penstock.core.queue.order.runs import view
 from penstock.core.queue.places import AVAILABLE
+from penstock.core.sow.holding import Sow
 from penstock.core.sow.select import Ordered, parse_order
 from penstock.core.view_feed import DEFAULT_US, LEAST_US, Conflation
 from penstock.core.view_groups import Elements, View, body_of
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from penstock.core.broker import Core
-    from penstock.core.sow.holding import Sow
+    from penstock.core.queue.queue import Queue
     from penstock.core.state.lsns import Ints
     from penstock.history.history import Batches
     from penstock.ports import Clock
@@ -96,26 +97,34 @@ def places(
     return list(there[skip:most])
 
 
-def positions(core: Core, vhost: str, name: str) -> Ints:
-    """LSNs of what is available in a queue, or of the records of a topic with a key; ascending.
+def read_by(core: Core, vhost: str, exchange: str, name: str, *, gathers: bool = True) -> Sow | Queue | None:
+    """What a name means to a read, and so to the right that it takes: a topic with a key, else a queue.
+
+    gathers: then `E/K` may be the topic K of exchange E, before anything that has the whole text for a name.
+    """
+    found = topic_of(core, vhost, name) if gathers and not exchange else core.sows.by_name.get((vhost, exchange, name))
+    return found or (None if exchange else core.find_queue(vhost, name))
+
+
+def name_of(found: Sow | Queue) -> tuple[str, ...]:
+    """What tells it apart from what else may have its name."""
+    return found.key if isinstance(found, Sow) else (found.vhost, found.name)
+
+
+def positions(core: Core, vhost: str, exchange: str, name: str) -> tuple[Ints, MessageType]:
+    """LSNs of what is available in a queue, or of the records of a topic with a key; ascending.  And their type.
 
     Errors: NotFound, InvalidArgument for a topic without a key.
     """
-    found = topic_of(core, vhost, name)
-    if found is not None:
-        return np.sort(found.index.snapshot().arrays()[1])
-    queue = core.find_queue(vhost, name)
-    if queue is None:
-        core.sow(vhost, "", name)  # says what is wrong with the name
+    found = read_by(core, vhost, exchange, name)
+    if found is None:
+        core.sow(vhost, exchange, name)  # says what is wrong with the name
         raise NotFound(f"no queue or topic '{name}' in vhost '{vhost}'")
+    if isinstance(found, Sow):
+        return np.sort(found.index.snapshot().arrays()[1]), found.rule.message_type
     chunks = [view(chunk) for chunk in core.queue(vhost, name).chunks(*AVAILABLE)]
-    return np.sort(np.concatenate(chunks)) if chunks else np.zeros(0, np.int64)
-
-
-def type_at(core: Core, vhost: str, name: str) -> MessageType:
-    """What the bodies are that `positions` tells of."""
-    found = topic_of(core, vhost, name)
-    return core.queue(vhost, name).settings.message_type if found is None else found.rule.message_type
+    there: Ints = np.sort(np.concatenate(chunks)) if chunks else np.zeros(0, np.int64)
+    return there, found.settings.message_type
 
 
 def topic_of(core: Core, vhost: str, name: str) -> Sow | None:

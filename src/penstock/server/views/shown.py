@@ -81,6 +81,7 @@ class Live:
         self.sides: list[Live] = []
         self.above: Live | None = None  # the view that it gathers, if it is one
         self.below: list[Live] = []  # views that gather this one
+        self.only: tuple[str, ...] | None = None  # what it may gather; None: whatever has the name
         self.source = 0  # id of the queue or topic that it gathers; 0: none so far
         self.message_type: MessageType = JSON  # of what it gathers
         self.since = 0  # what the log says up to this LSN is in it from the start

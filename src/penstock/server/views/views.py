@@ -21,7 +21,7 @@ from penstock.server.base.faults import TOLD, Told
 from penstock.server.views.builder import Builder
 from penstock.server.views.conflated import ConflatedTopic
 from penstock.server.views.record_source import RecordSource, unkeyed
-from penstock.server.views.row_source import RowSource, conflated, topic_of
+from penstock.server.views.row_source import RowSource, conflated, name_of, topic_of
 from penstock.server.views.rowfeed import RowFeed
 from penstock.server.views.setbacks import Alarms, Setback, not_level
 from penstock.server.views.shown import Live
@@ -197,6 +197,8 @@ class Views:
         if not self.known(vhost, topic):
             raise NotFound(f"no queue, topic with a key or view '{topic}' in vhost '{vhost}'")
         live = self.add_unnamed(Definition("", topic, wish.projection, wish.grouping, wish.filter, vhost))
+        if (found := self._builder.source(vhost, topic)) is not None:
+            live.only = name_of(found)  # its subscriber may read this, and perhaps not what comes to have the name
         rest = replace(wish, filter=None, projection=(), grouping=None)
         try:
             return conflated(self.alarms, rest, RowSource(clock, live, rest, topic, lambda: self.drop(live)))
