@@ -209,7 +209,7 @@ class SinkActions(StreamActions):
             self._catch_up(caller, query, batch)
             highest = self._highest(caller, query)
             try:
-                brought: Brought = self._brought(asked, stages, goes) if batch > highest else (asked, [])
+                brought: Brought = self._brought(caller, asked, stages, goes) if batch > highest else (asked, [])
                 committed = self._committed(caller, brought)
             except (NotFound, LogDamaged, PreconditionFailed) as error:
                 copying = isinstance(error, LogDamaged) and self._unfinished(caller, query) == batch
@@ -230,9 +230,10 @@ class SinkActions(StreamActions):
         state = self.do(caller, lambda: self.engine.core.sink_state(query), durable=False)
         return -1 if state is None else state
 
-    def _brought(self, asked: Asked, stages: Sequence[str], goes: Goes | None) -> Brought:
-        """What a batch that is not committed brings.  NotFound and others as `Stages.find`."""
+    def _brought(self, caller: Caller, asked: Asked, stages: Sequence[str], goes: Goes | None) -> Brought:
+        """What a batch that is not committed brings.  NotFound and others as `Stages.find` and `Stages.judge`."""
         found = self.stages.find(asked.batch.query, asked.batch.number, stages, asked.mine)
+        self.stages.judge(caller, found, self.gate)
         must = {(i.vhost, i.exchange, str(i.topic)) for _, i in found if i.mandatory and i.rows}
         return replace(asked, kept=frozenset(must), drop=self._dropping(asked, goes)), found
 

@@ -51,6 +51,7 @@ from penstock.wire.flight.received import STAGED, STAGED_IN_ORDER, Bounds, recei
 if TYPE_CHECKING:
     from penstock.ports import Clock, Disk
     from penstock.server.flight.gatekeeper import Gatekeeper
+    from penstock.server.people.entitlements import Rights
 
 logger = logging.getLogger("penstock.server")
 
@@ -94,6 +95,7 @@ class Stages:
         self._traits = TraitsMemo()
         self._lock = threading.Lock()
         self._known = dict[str, StageInfo]()
+        self._judged: dict[str, Rights] = {}  # what the rows of a stage were judged by last; of this process alone
         self._held = set[str]()
         self._frozen = 0  # backups that are being made
         self._ready = False
@@ -129,7 +131,7 @@ class Stages:
         Errors: InvalidArgument as for a publish, or when the end message and the rows disagree; DiskFull for the quota.
         """
         layout = STAGED_IN_ORDER if command.ordered else STAGED
-        schema = arriving.expect(layout)
+        schema, rights = arriving.expect(layout), caller.rights
         last: int | None = None
         announced: int | None = None
         rows = 0
@@ -154,7 +156,27 @@ class Stages:
                 raise InvalidArgument(f"stage: {rows} rows came and the end message says {announced}; nothing was kept")
 
         info = StageInfo(**asdict(command), time=self._clock.wall(), user=caller.user)
-        return self.keep(info, schema, whole(), caller.who), rows
+        stem = self.keep(info, schema, whole(), caller.who)
+        if rights is not None and caller.rights is rights:
+            self._judged[stem] = rights
+        return stem, rows
+
+    def judge(self, caller: Caller, found: Sequence[Found], gate: Gatekeeper) -> None:
+        """AccessRefused unless who commits these stages may publish what they bring, as rights are now.
+
+        They are read again where that was judged by other rights: since then some were taken away, or whoever wrote
+        them is gone, or logged in by another token.  LogDamaged as `uploads`.
+        """
+        if (rights := caller.rights) is None:
+            return
+        for stem, info in found:
+            if self._judged.get(stem) is rights:
+                continue
+            for batch in rows_of(self._disk, stem):
+                with self.intake.holding(batch.nbytes):
+                    upload = self._read(plain(batch) if info.ordered else batch, info)
+                    gate.publish(caller, info.vhost, info.exchange, upload)
+            self._judged[stem] = rights
 
     def keep(
         self, info: StageInfo, schema: pa.Schema, batches: Iterable[pa.RecordBatch], who: Who | None = None
@@ -333,6 +355,7 @@ class Stages:
                 info = None if self.frozen or stem in self._held else self._known.pop(stem, None)
                 if info is None:
                     continue
+                self._judged.pop(stem, None)
                 self._places.give(info.user)
                 self._bytes.give(info.user, info.bytes)
             discard(self._disk, path_of(stem))
