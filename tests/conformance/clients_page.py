@@ -41,7 +41,8 @@ TOLD = {
     "empty where a message did not come by AMQP",
     "`amq.rabbitmq.event`": "channels, logins, and who made a change are not told; the exchanges that a vhost has "
     "from the beginning are not told one by one, nor are limits told as parameters, too; to read it takes the tag "
-    "`administrator`, for it tells of all vhosts and of people",
+    "`administrator`, for it tells of all vhosts and of people ([but of a settings file without any "
+    "`[[permission]]`](http.md#events))",
     "`/metrics/detailed`": "has the families that [http.md](http.md#metrics) names: figures of Erlang, of single "
     "connections and of single channels are not among them",
 }

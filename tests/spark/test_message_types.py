@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 from typing import Any
 
 import pyarrow as pa
@@ -13,6 +14,7 @@ from message_samples import SAMPLES, Sample
 from penstock.errors import InvalidArgument
 from penstock.expr.bodies import body_type
 from penstock.expr.view_definition import Definition as View
+from penstock.records.message_types import SCHEMA_TYPES, named
 from penstock.spark.options import read_options
 from penstock.spark.reading.bodies import BodyParser
 from penstock.spark.reading.inference import infer
@@ -69,7 +71,8 @@ def test_groups_of_a_view(sample: Sample) -> None:
 
 def test_a_type_may_be_said() -> None:
     given = {"url": "penstock://127.0.0.1:1", "topic": "t", "user": "guest", "password": "guest"}
-    assert read_options({**given, "parse": "msgpack"}).parse == "msgpack"
+    for kind in ("msgpack", *SCHEMA_TYPES):
+        assert read_options({**given, "parse": kind}).parse == kind
     assert read_options({**given, "schema": "a bigint"}).parse
     with pytest.raises(InvalidArgument, match="option parse is 'binary', and json, nvfix, .* is what can be parsed"):
         read_options({**given, "parse": "binary"})
@@ -83,9 +86,9 @@ def test_spark_reads_the_type_that_is_declared(spark: Any, name: str) -> None:
             broker.publish("t", sample.body(order), headers=sample.headers)
         told = {"url": broker.flight_url, "filter": sample.said("{total} > 1")}
         place = ".".join(f"`{step}`" for step in sample.path("region").strip("/").split("/"))
-        for what in ({"queue": "q"}, {"topic": "t"}):
-            frame = spark.read.format("penstock").options(**told, **what, parse=sample.name).load()
+        for what, parse in (({"queue": "q"}, sample.name), ({"topic": "t"}, sample.name.partition(":")[0])):
+            frame = spark.read.format("penstock").options(**told, **what, parse=parse).load()
             assert sorted(map(tuple, frame.groupBy(place).count().collect())) == [("n", 2), ("s", 2)]
-        said = f"option parse is json, and the bodies of queue 'q' are {sample.name}"
-        with pytest.raises(Exception, match=said):
+        said = f"option parse is json, and the bodies of queue 'q' are {named(sample.name)}"
+        with pytest.raises(Exception, match=re.escape(said)):
             spark.read.format("penstock").options(**told, queue="q", parse="json").load()

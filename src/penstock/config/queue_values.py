@@ -110,7 +110,7 @@ def _message_type(value: object, style: Style, spelled: str) -> str:
         except ValueError as error:
             raise BadValue(spelled, str(error)) from None
     text = _text(value, spelled)
-    if why := wrong_type(text):
+    if why := wrong_type(text, in_file=style == "file"):
         raise BadValue(spelled, why)
     return text
 

@@ -375,7 +375,7 @@ class TopicSection(Section):
     @field_validator("message_type")
     @classmethod
     def _known(cls, value: str) -> str:
-        if why := wrong_type(value):
+        if why := wrong_type(value, in_file=True):
             raise ValueError(why)
         return value
 

@@ -265,10 +265,19 @@ def untyped(text: str) -> tuple[MessageType, str]:
     return (JSON, text) if found is None else (found[1], " " * found.end() + text[found.end() :])
 
 
-def wrong_type(value: object) -> str | None:
-    """Why this is no message type; None: it is one."""
+_IN_A_FILE: Mapping[object, str] = {
+    AVRO: '{ avro = "order.avsc" }',
+    PROTOBUF: '{ protobuf = "shop.pb", message = "shop.Order" }',
+}
+"""How the settings file has a type with its schema."""
+
+
+def wrong_type(value: object, *, in_file: bool = False) -> str | None:
+    """Why this is no message type; None: it is one.  in_file: where the settings file says it."""
     if value in MESSAGE_TYPES:
         return None
+    if in_file and value in SCHEMA_TYPES:
+        return f"{value!r} needs a schema: message_type = {_IN_A_FILE[value]}"
     there = f"there is {', '.join((*MESSAGE_TYPES, *SCHEMA_TYPES))}"
     if isinstance(value, str) and value.partition(":")[0] in SCHEMA_TYPES:
         try:

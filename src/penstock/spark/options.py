@@ -295,7 +295,7 @@ WHATEVER = "whatever the bodies are"
 
 def _type(take: Taker, name: str) -> MessageType:
     kind = str(take.text(name))
-    if wrong_type(kind) or kind in FIELDLESS:
+    if (kind not in SCHEMA_TYPES and wrong_type(kind)) or kind in FIELDLESS:
         known = ", ".join(one for one in (*MESSAGE_TYPES, *SCHEMA_TYPES) if one not in FIELDLESS)
         raise InvalidArgument(f"option {name} is {kind[:60]!r}, and {known} is what can be parsed")
     return kind
@@ -312,7 +312,7 @@ def _seconds(take: Taker, name: str) -> float:
     try:
         return parse_duration(str(take.text(name))) / 1e6
     except ValueError as error:
-        raise InvalidArgument(f"option {name}: {error}; write a duration as in 15m") from None
+        raise InvalidArgument(f"option {name}: {error}") from None
 
 
 def _continuing(take: Taker, name: str) -> bool:
@@ -327,7 +327,7 @@ def _abandoning(take: Taker, name: str) -> str:
     try:
         parse_duration(text)
     except ValueError as error:
-        raise InvalidArgument(f"option {name}: {error}; write a duration as in 7d, or off") from None
+        raise InvalidArgument(f"option {name}: {error}, or off") from None
     return text
 
 

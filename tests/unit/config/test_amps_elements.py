@@ -79,6 +79,39 @@ def test_what_is_wrong_is_told_with_its_line(tmp_path: Path, types: str, why: st
     assert why in str(told.value)
 
 
+@pytest.mark.parametrize(
+    ("types", "kind", "why"),
+    [
+        ("", "avro", "'avro' needs a schema: declare a <MessageType> in <MessageTypes>, with <Module>avro</Module>"),
+        ("", "avro", "<Name>, <SchemaFile>, and use its name here"),
+        ("", "protobuf", "<Name>, <ProtoFile>, <Type>, and use its name here"),
+        (declared("mine", "composite-local"), "mine", "'mine' is of the module composite-local (line 1)"),
+        (declared("orders", "nvfix"), "ordres", "gives a name; did you mean 'orders'?"),
+        ("", "struct", "'struct' is no message type: there is json"),
+    ],
+)
+def test_a_type_that_nothing_declares_is_told_in_words_of_the_file(
+    tmp_path: Path, types: str, kind: str, why: str
+) -> None:
+    with pytest.raises(SettingsError, match=r'amps\.xml:1: <MessageType> of <Topic> "t": ') as told:
+        load_file(written(tmp_path, types, kind))
+    assert why in str(told.value)
+    assert "penstock" not in str(told.value)
+
+
+def test_a_type_of_what_has_no_meaning_here_is_nobodys_mistake(tmp_path: Path) -> None:
+    transport = "<Transports><Transport><MessageType>struct</MessageType></Transport></Transports>"
+    load_file(written(tmp_path, "", "json", transport))
+
+
+@pytest.mark.parametrize("path", ["proto", "protos;proto", ";proto"])
+def test_a_path_of_protobuf_may_have_a_name(tmp_path: Path, path: str) -> None:
+    of_protobuf(tmp_path)
+    file = "protos/shop.proto" if path.startswith("protos;") else "shop.proto"
+    types = declared("orders", "protobuf", ProtoPath=path, ProtoFile=file, Type="shop.Order")
+    assert load_file(written(tmp_path, types, "orders")).topic[0].message_type.startswith("protobuf:")
+
+
 def test_expressions_of_an_action_read_what_its_message_type_says(tmp_path: Path) -> None:
     action = (
         "<Actions><Action><On><Module>amps-action-on-publish-message</Module><Options><Topic>t</Topic>"

@@ -155,7 +155,7 @@ def test_settings_are_frozen() -> None:
         ('[[queue]]\nname = "q"\nlease_period = 30', "30 is not a duration with a unit: write '30s'"),
         (
             '[[queue]]\nname = "q"\nmessage_type = "avro"',
-            "settings:3: [[queue]] \"q\" message_type: 'avro': avro needs a schema: penstock.avro",
+            "settings:3: [[queue]] \"q\" message_type: 'avro' needs a schema: message_type = { avro",
         ),
         ('[[queue]]\nname = "q"\nunderlying_topic = "a("', "'a(' is no RE2 pattern"),
         (f'[[queue]]\nname = "q"\nunderlying_topic = "{"a." * 501}*"', "it has 1003 bytes, at most 1000 are allowed"),

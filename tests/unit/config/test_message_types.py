@@ -7,7 +7,7 @@ import pytest
 from penstock.config.load import load_text
 from penstock.config.queue_arguments import queue_settings, queue_settings_from_mapping
 from penstock.errors import InvalidArgument, PreconditionFailed, SettingsError
-from penstock.records.message_types import MESSAGE_TYPES
+from penstock.records.message_types import MESSAGE_TYPES, SCHEMA_TYPES
 
 
 def test_json_may_be_said_at_every_door() -> None:
@@ -32,7 +32,16 @@ def test_every_type_may_be_said_at_every_door(kind: str) -> None:
 
 
 @pytest.mark.parametrize("section", ["queue", "topic"])
-@pytest.mark.parametrize("other", ["avro", "Json", ""])
+@pytest.mark.parametrize("kind", SCHEMA_TYPES)
+def test_a_type_without_its_schema_is_refused_with_how_the_door_has_it(section: str, kind: str) -> None:
+    with pytest.raises(SettingsError, match=rf"{section}.*message_type: '{kind}' needs a schema: .* = {{ {kind} = "):
+        load_text(f'[[{section}]]\nname = "x"\nmessage_type = "{kind}"\n')
+    with pytest.raises((InvalidArgument, PreconditionFailed), match=f"penstock topic message-type {kind} FILE"):
+        queue_settings({"x-message-type": kind})
+
+
+@pytest.mark.parametrize("section", ["queue", "topic"])
+@pytest.mark.parametrize("other", ["avor", "Json", ""])
 def test_another_is_refused_with_what_there_is(section: str, other: str) -> None:
     with pytest.raises(SettingsError, match=rf"{section}.*message_type.*'{other}'.*msgpack"):
         load_text(f'[[{section}]]\nname = "x"\nmessage_type = "{other}"\n')

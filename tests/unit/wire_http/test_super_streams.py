@@ -53,3 +53,17 @@ def test_what_was_there_before_a_refusal_stays(http: Http) -> None:
     http.refused("PUT", PATH, {"binding-keys": "eu,us,old,taken"})
     bound = http.get("exchanges/%2F/invoices/bindings/source")
     assert [one["destination"] for one in bound] == ["invoices-eu"]
+
+
+def test_a_stream_is_a_partition_of_one_super_stream(http: Http) -> None:
+    """`invoices-eu` with the key 0 and `invoices` with the key eu-0 would both name `invoices-eu-0`."""
+    http.do("PUT", "stream/super-streams/%2F/invoices-eu", {"partitions": 2}, 201)
+    told = http.refused("PUT", PATH, {"binding-keys": "us,eu-0"})
+    assert "'invoices-eu-0' is a partition of the super stream 'invoices-eu'" in told
+    http.do("GET", "exchanges/%2F/invoices", status=404)
+    assert [one["name"] for one in http.get("queues/%2F") if "invoices" in one["name"]] == [
+        "invoices-eu-0",
+        "invoices-eu-1",
+    ]
+    http.do("PUT", "queues/%2F/invoices-old", {"durable": True, "arguments": {"x-queue-type": "stream"}}, 201)
+    http.do("PUT", PATH, {"binding-keys": "us,old"}, 201)  # a stream that is nobody's

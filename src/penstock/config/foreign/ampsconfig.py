@@ -1,7 +1,7 @@
 """AMPSConfig XML, as documented for AMPS 5.2 to 5.3, read into our settings.
 
 Each section goes to its reader, in an order in which a later one may ask for an earlier one: `amps_elements` has the
-tables and the ways values are written, `amps_queues`, `amps_links` and `amps_actions` one section each.
+tables and the ways values are written, `amps_types`, `amps_queues`, `amps_links` and `amps_actions` one section each.
 What AMPS refuses is refused with its line; what is another thing here is remarked; what this version does not do yet is
 written all the same, so that `config.load` refuses it by name.
 
@@ -11,23 +11,12 @@ module allows everything needs no setting; what another decides is not known her
 Before that `${NAME}` and `<Include>` are put in, each element still knowing its own file and line.  A variable is one
 of the environment, or AMPS_CONFIG_DIRECTORY and AMPS_CONFIG_PATH.  An included file lies in the folder of the main file
 or below it; its root element takes the place of `<Include>`.
-
-Then `<MessageTypes>`: names for types of bodies, of which those with schemas bring these from files.
-
-    <MessageType>
-      <Name>orders</Name> <Module>protobuf</Module>
-      <ProtoPath>proto</ProtoPath> <ProtoFile>shop.proto</ProtoFile> <Type>shop.Order</Type>
-    </MessageType>
-
-A name stands for its type in every `<MessageType>` of the file.  Of protobuf what is read is what `protoc` has made of
-the file, `shop.pb` beside it; of Avro (`<Module>avro</Module>`, which AMPS has not) `<SchemaFile>`.  Types that need no
-schema are there without being declared: a name for one is that type.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from penstock.config.foreign import amps_elements
@@ -46,6 +35,7 @@ from penstock.config.foreign.amps_elements import (
 )
 from penstock.config.foreign.amps_links import read_replication
 from penstock.config.foreign.amps_queues import begun, read_sow
+from penstock.config.foreign.amps_types import name_types, with_schemas
 from penstock.config.foreign.converted import (
     BYTES_MAX,
     TOLD_MOST,
@@ -57,87 +47,9 @@ from penstock.config.foreign.converted import (
     parse_xml,
     read_bytes,
 )
-from penstock.config.queue_values import of_files
 from penstock.errors import SettingsError, known_name
-from penstock.records.message_types import AVRO, MESSAGE_TYPES, PROTOBUF, SCHEMA_TYPES
 from penstock.records.regular_expressions import SPECIAL, topic_pattern
 from penstock.units import parse_size
-
-_PARTS: Mapping[str, tuple[str, ...]] = {
-    PROTOBUF: ("Name", "Module", "ProtoPath", "ProtoFile", "Type"),
-    AVRO: ("Name", "Module", "SchemaFile"),
-}
-
-
-def _with_schemas(section: Element) -> bool:
-    """Whether a section declares types that are not there without it."""
-    return any(_module(element) in SCHEMA_TYPES for element in section.children)
-
-
-def _name_types(book: Book, root: Element, path: Path) -> None:
-    """Put the types themselves wherever the file names those that it declares.  Mistakes are told in the book."""
-    known: dict[str, str] = {}
-    for element in (one for section in root.all("MessageTypes") for one in section.all("MessageType")):
-        parts = {child.name: child.text for child in element.children}
-        name, module = parts.get("Name", ""), _module(element)
-        if not name:
-            book.wrong(element.place("<MessageTypes>"), "has no <Name>")
-        elif module in SCHEMA_TYPES:
-            kind = _kind(book, element, module, parts, path.parent)
-            if kind is not None:
-                known[name] = kind
-        elif module in MESSAGE_TYPES and name not in MESSAGE_TYPES:
-            known[name] = module
-    for element in _used(root) if known else ():
-        element.raw = known.get(element.text, element.raw)
-
-
-def _module(element: Element) -> str:
-    return next((child.text.removeprefix("amps-") for child in element.all("Module")), "")
-
-
-def _used(element: Element) -> Iterator[Element]:
-    for child in element.children:
-        if child.name == "MessageTypes":
-            continue
-        if child.name == "MessageType" and not child.children:
-            yield child
-        yield from _used(child)
-
-
-def _kind(book: Book, element: Element, module: str, parts: Mapping[str, str], folder: Path) -> str | None:
-    """The type with its schemas; None where it cannot be had, which is told."""
-    there = len(book.mistakes)
-    for child in element.children:
-        if child.name not in _PARTS[module]:
-            hint = known_name(child.name, list(_PARTS[module]))
-            book.wrong(child.place(f"<MessageType> of {module}"), f"is not known{hint}")
-    for tag in _PARTS[module]:
-        if not parts.get(tag) and tag != "ProtoPath":
-            book.wrong(element.place(), f"has no <{tag}>")
-    if len(book.mistakes) > there:
-        return None
-    if module == AVRO:
-        table: dict[str, object] = {AVRO: str(folder / parts["SchemaFile"])}
-        place = element.all("SchemaFile")[0]
-    else:
-        place = element.all("ProtoFile")[0]
-        made = (folder / parts.get("ProtoPath", "") / parts["ProtoFile"]).with_suffix(".pb")
-        if not made.is_file():
-            source = parts["ProtoFile"]
-            book.wrong(
-                place.place(),
-                f"{source!r} is read as protoc has it, and there is no {made}: protoc --include_imports "
-                f"--descriptor_set_out={made.name} {source}",
-            )
-            return None
-        table = {PROTOBUF: str(made), "message": parts["Type"]}
-    try:
-        return of_files(table)
-    except ValueError as error:
-        book.wrong(place.place(), str(error))
-        return None
-
 
 _LEVELS_MAX = 8
 _FILES_MAX = 64
@@ -360,7 +272,7 @@ def _tell_of_sections(book: Book, root: Element) -> None:
     for element in root.children:
         if element.name not in SECTIONS:
             unknown(book, element, "<AMPSConfig>", SECTIONS)
-        elif element.name == "MessageTypes" and _with_schemas(element):
+        elif element.name == "MessageTypes" and with_schemas(element):
             continue
         elif element.name in NO_MEANING:
             book.remark(Verdict.NO_MEANING, element.place(), NO_MEANING[element.name])
@@ -378,7 +290,7 @@ def read_ampsconfig(root: Element, path: Path, environ: Mapping[str, str]) -> Co
     book = Book()
     _Expander(book, path, environ).expand(root)
     stray(book, root)
-    _name_types(book, root, path)
+    name_types(book, root, path.parent)
     _tell_of_sections(book, root)
     for tag in ("Name", "Group", "TransactionLog"):
         for again in root.all(tag)[1:]:

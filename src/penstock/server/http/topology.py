@@ -10,13 +10,12 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING, cast
 from urllib.parse import quote, quote_plus
 
 import orjson
 
-from penstock.errors import InvalidArgument, PreconditionFailed, Refused
+from penstock.errors import InvalidArgument
 from penstock.operations import queues
 from penstock.operations.topology import BIND, BINDINGS, DECLARE_EXCHANGE, DELETE_EXCHANGE, EXCHANGES, UNBIND
 from penstock.records.rights import LOGIN, SEES, Thing, uses
@@ -183,81 +182,6 @@ class _Pair:
         }  # fmt: skip
         await self._house.operate(UNBIND, ask.who, asked)
         return done()
-
-
-PARTITIONS_MOST = 1000
-
-PARTITION_ORDER = "x-stream-partition-order"
-"""An argument of a binding: the how many-th partition it leads to."""
-
-
-def of_super_streams(house: Operating) -> Sequence[Row]:
-    """Streams that are parts of one: an exchange, and what is bound to it."""
-
-    async def declare(ask: Ask) -> Response:
-        """As RabbitMQ does: `partitions` with the keys 0, 1, 2 ..., or one for each of `binding-keys`.
-
-        The answer names them, in their order, which RabbitMQ's does not: who declares by numbers learns what to read.
-        """
-        fields = (await ask.fields()).only("partitions", "binding-keys", "arguments", "type")
-        vhost, name, who = ask.names["vhost"], ask.names["name"], ask.who
-        keys, arguments = _partitions(fields), {"x-queue-type": "stream", **fields.table("arguments")}
-        if (other := arguments["x-queue-type"]) != "stream":
-            raise InvalidArgument(f"x-queue-type is {other!r}: the partitions of a super stream are streams")
-        kind = fields.choice("type", ("direct", "x-super-stream"), "direct")
-        partitions = {short(f"{name}-{key}", "the name of a partition"): key for key in keys}
-        asked: dict[str, object] = {
-            "vhost": vhost,
-            "exchange": name,
-            "type": kind,
-            "durable": True,
-            "auto_delete": False,
-        }
-        asked |= {"internal": False, "arguments": {"x-super-stream": True}}
-        answer = await house.operate(DECLARE_EXCHANGE, who, asked)
-        of_it = {"vhost": vhost, "queue": None, "source": name, "destination": None, "between": False}
-        there = await house.operate(BINDINGS, who, of_it)
-        before = {(one["destination"], one["routing_key"]) for one in there}
-        made, bindings = list[str](), list[dict[str, object]]()
-        try:
-            for place, (part, key) in enumerate(partitions.items()):
-                terms = {"vhost": vhost, "queue": part, "durable": True, "auto_delete": False, "arguments": arguments}
-                if (await house.operate(queues.DECLARE_BY_ARGUMENTS, who, terms))["new"]:
-                    made.append(part)
-                bound: dict[str, object] = {"vhost": vhost, "exchange": name, "queue": part, "destination": None}
-                bound |= {"key": key, "arguments": {PARTITION_ORDER: place}}
-                await house.operate(BIND, who, bound)
-                if (part, key) not in before:
-                    bindings.append(bound)
-        except Refused:
-            for one in bindings:
-                await house.operate(UNBIND, who, one)
-            for part in made:
-                with suppress(PreconditionFailed):  # somebody uses it already
-                    unused = {"vhost": vhost, "queue": part, "if_unused": True, "if_empty": True}
-                    await house.operate(queues.DELETE, who, unused)
-            if answer["new"]:
-                await house.operate(DELETE_EXCHANGE, who, {"vhost": vhost, "exchange": name, "if_unused": False})
-            raise
-        parts = [{"name": part, "routing_key": key} for part, key in partitions.items()]
-        told = {"name": name, "vhost": vhost, "type": kind, "partitions": parts}
-        return json_response(told, 201 if answer["new"] else 200)
-
-    path, body = "/api/stream/super-streams/{vhost}/{name}", "partitions binding-keys arguments type"
-    right = uses(("configure", "exchange", "name"))
-    return [Row("PUT", path, declare, "Declare a super stream with its partitions", right, body)]
-
-
-def _partitions(fields: Lenient) -> Sequence[str]:
-    """The keys of the partitions that are asked for."""
-    text = fields.text("binding-keys", "")
-    count = fields.number("partitions", 1, PARTITIONS_MOST) if "partitions" in fields.values else 0
-    if bool(text) == bool(count):
-        raise InvalidArgument("a super stream has either partitions, a number, or binding-keys, texts with commas")
-    keys = [one.strip() for one in text.split(",")] if text else [str(one) for one in range(count)]
-    if len(set(keys)) < len(keys) or len(keys) > PARTITIONS_MOST:
-        raise InvalidArgument(f"binding-keys: {len(keys)} keys, {len(set(keys))} different; {PARTITIONS_MOST} at most")
-    return keys
 
 
 def rows(facts: Facts) -> Sequence[Row]:

@@ -34,7 +34,7 @@ import pyarrow as pa
 from penstock.errors import AccessRefused, InvalidArgument, PreconditionFailed
 from penstock.expr.bodies import body_type
 from penstock.records.compute import compute
-from penstock.records.message_types import JSON, MESSAGE_TYPE, TYPE_IN_SCHEMA, MessageType, needed_of
+from penstock.records.message_types import JSON, MESSAGE_TYPE, TYPE_IN_SCHEMA, MessageType, named, needed_of
 from penstock.records.properties import EMPTY
 from penstock.spark.executor import task_of
 from penstock.spark.options import WHATEVER, ReadOptions
@@ -67,8 +67,9 @@ def type_of(server: Remote, options: ReadOptions) -> MessageType:
         return JSON
     minute = int(time.monotonic() // 60)
     kind = _told(server, minute, options.queue, options.view, options.topic, options.exchange or None)
-    if options.parse not in {None, WHATEVER, kind}:
-        raise InvalidArgument(f"option parse is {options.parse}, and the bodies of {options.what} are {kind}")
+    if options.parse not in {None, WHATEVER, kind, kind.partition(":")[0]}:  # with its schema, or by its name alone
+        asked = named(str(options.parse))
+        raise InvalidArgument(f"option parse is {asked}, and the bodies of {options.what} are {named(kind)}")
     return kind
 
 
