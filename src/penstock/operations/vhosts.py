@@ -19,6 +19,7 @@ from penstock.operations.people import TAGS_MOST, expect
 from penstock.records.declared_types import QUEUE_TYPES
 from penstock.records.rights import ADMINISTERS, KNOWS_VALUES, LOGIN, MONITORING, RULES, SEES, Right
 from penstock.server.people.accounts import USER_LIMITS, VHOST_LIMITS, Permission
+from penstock.server.people.entitlements import refused
 from penstock.server.people.tokens import ALL
 from penstock.wire.fields import VHOST, Field, count, flag, name, table, text, texts
 
@@ -257,8 +258,12 @@ def set_policy(
     house: House, who: Who, policy: str, vhost: str, operator: bool, pattern: object, definition: Mapping[str, object],
     priority: int, apply_to: str | None,
 ) -> Answer:  # fmt: skip
-    """One of that name is replaced as a whole."""
+    """One of that name is replaced as a whole.  AccessRefused where it would write what the server alone has to say."""
     found = policy_of(policy, vhost, operator, pattern, definition, priority, apply_to)
+    if who.rights is not None:
+        for exchange in (found.alternate_exchange, found.settings.get("dead_letter_exchange")):
+            if isinstance(exchange, str) and who.rights.reserved(vhost, "write", exchange):
+                raise refused("write", f"exchange '{exchange}' in vhost '{vhost}'", who.user)
     return {"policy": policy, "new": house.core.set_policy(house.now(), found)}
 
 

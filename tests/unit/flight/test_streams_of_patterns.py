@@ -1,6 +1,6 @@
 """Durable readers of several topics: who may read none of them finds none, and each belongs to who opened it.
 
-So does one of changes where its queue is not there: it keeps the places of what it had counted.
+One of changes is of the queue that it was opened for, also where that is not there: it has what it had counted of it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import pytest
 
 import penstock
 from http_lab import Http
-from penstock.errors import AccessRefused, NotFound
+from penstock.errors import AccessRefused, InvalidArgument, NotFound, PreconditionFailed
 from penstock.testing import Broker
 from scenario import broker_of
 
@@ -97,6 +97,39 @@ def test_a_stream_of_changes_is_nobody_elses_when_it_is_opened_again_or_its_queu
             with pytest.raises(NotFound, match="no stream 's'"):
                 list(bob.plan_batches("s", batch))
             assert sum(one.num_rows for one in ann.plan_batches("s", batch)) == 1
+
+
+def test_a_stream_of_changes_is_not_moved_to_another_queue() -> None:
+    """What had gone of the first queue, and what had come, were batches of the second one, for whoever reads that."""
+    with broker_of({"name": "secret"}, {"name": "own"}) as broker, penstock.connect(broker.flight_url) as root:
+        for name, read in (("ann", ".*"), ("bob", "^own")):
+            root.add_user(name, password=name)
+            root.set_permissions(name, "", "", read)
+        broker.publish("secret", b"{}")
+        broker.publish("own", b"[]")
+        with client_of(broker, "ann") as ann, client_of(broker, "bob") as bob:
+
+            def opened(queue: str, **more: object) -> object:
+                return ann.action("stream_open", stream="s", queue=queue, mode="changes", **more)["epoch"]
+
+            opened("secret")
+            at = ann.action("plan_changes", stream="s", queue="secret", start=0)["batch"]
+            for move in (
+                lambda: opened("own"),
+                lambda: ann.action("plan_changes", stream="s", queue="own", start=at),
+                lambda: root.delete("secret") and opened("own"),
+                lambda: ann.action("plan_changes", stream="s", queue="own", start=at),
+            ):
+                with pytest.raises(PreconditionFailed, match="reads queue 'secret' in vhost '/'"):
+                    move()
+            opened("own", anew=True)
+            assert ann.action("plan_changes", stream="s", queue="own", start=0)["batch"] == 2
+            read = [
+                body for batch in (1, 2) for one in bob.plan_batches("s", batch) for body in one["body"].to_pylist()
+            ]
+            assert read == [b"[]"]
+        with pytest.raises(InvalidArgument, match="mode 'changes' is of a queue: name it"):
+            root.action("stream_open", stream="t", mode="changes")
 
 
 def client_of(broker: Broker, user: str) -> penstock.Client:

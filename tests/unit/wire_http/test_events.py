@@ -229,6 +229,20 @@ def test_rights_say_what_is_shown(http: Http) -> None:
         assert max(seen) == 2  # of his vhost, as in the list of queues
 
 
+@pytest.mark.parametrize("key", ["alternate-exchange", "dead-letter-exchange"])
+@pytest.mark.parametrize("exchange", ["amq.rabbitmq.event", "amq.rabbitmq.trace"])
+def test_who_sets_policies_does_not_have_events_made_up(http: Http, key: str, exchange: str) -> None:
+    """A policy named the exchange of events for dead letters: with a key of theirs these were events."""
+    http.do("PUT", "users/ruler", {"password": "ruler", "tags": "policymaker"}, 201)
+    http.do("PUT", "permissions/shop/ruler", {"configure": ".*", "write": ".*", "read": ".*"}, 201)
+    policy = {"pattern": ".*", "definition": {key: exchange}}
+    answer = Http(http.broker, "ruler").ask("PUT", "policies/shop/p", policy)
+    assert answer.status_code == 401
+    assert f"access to exchange '{exchange}' in vhost 'shop' refused" in answer.text
+    assert http.do("GET", "policies/shop", status=200) == []
+    http.do("PUT", "policies/shop/p", policy, 201)  # as an administrator
+
+
 def test_a_user_who_loses_his_tag_is_shown_no_more(http: Http) -> None:
     http.do("PUT", "users/looker", {"password": "looker", "tags": "management"}, 201)
     with reader(http, user="looker") as stream:

@@ -19,7 +19,9 @@ from penstock.records.dataclass import dataclass
 from penstock.records.kinds import Kind
 
 Asked = dict[str, object]
-"""What a stream in log mode reads: vhost, exchange, topic or pattern, filter; what is None is left out."""
+"""What a stream in log mode reads: vhost, exchange, topic or pattern, filter; what is None is left out.
+
+In mode changes vhost and queue."""
 
 
 @dataclass(slots=True)
@@ -88,7 +90,7 @@ class StreamState:
     floor: int = 0  # batches up to this one are settled
     planned: int = 0  # the highest batch ever planned
     plans: dict[int, array[int]] = field(default_factory=dict[int, "array[int]"])  # batch -> flat pairs, exact
-    asked: Asked = field(default_factory=Asked)  # log mode: what the next batches are read with
+    asked: Asked = field(default_factory=Asked)  # what the next batches are read with; mode changes: of which queue
     before: list[tuple[int, Asked]] = field(default_factory=list[tuple[int, Asked]])  # last batch read with it, and it
     start: int | None = None  # log mode: the LSN at which a reader without a checkpoint begins
     said: str = ""  # what named that place
@@ -150,7 +152,7 @@ class StreamState:
         self.queue, self.epoch, self.mode = numbers["queue"], numbers["epoch"], str(header["mode"])
         asked = cast("Asked", header.get("asked") or self.asked)
         if asked != self.asked:
-            if self.planned and self.asked:
+            if self.planned and self.asked and self.mode == "log":
                 self.before.append((self.planned, self.asked))
             self.asked = asked
         self.abandon_after = numbers.get("abandon_after", self.abandon_after)

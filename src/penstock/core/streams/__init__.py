@@ -257,9 +257,9 @@ class Streams(StreamTable):
     ) -> Opened:
         """A reader starts: a new epoch, older ones are refused from now on.  `queue` is None in log mode.
 
-        asked: in log mode what is read, as far as it was said.
+        asked: in log mode what is read, as far as it was said; in mode changes which queue.
         abandon_after: microseconds, 0 for never; None: as it is.
-        anew: in mode changes nothing is counted yet.
+        anew: in mode changes nothing is counted yet, and it may be another queue.
         pipeline: whose stream it is; None: as it is.  owner: the same of a user.
         Errors: PreconditionFailed when the stream reads another queue, another topic or in another mode; Unavailable
         for one that a fault has stopped.
@@ -269,13 +269,14 @@ class Streams(StreamTable):
         number = queue.id if queue is not None else 0
         state = self.states.get(name)
         if state is not None:
-            self._refuse_other(name, state, number, mode, asked)
+            self._refuse_other(name, state, number, mode, None if anew else asked)
         else:
             state = self.states[name] = StreamState(number, self._dropped.get(name, 0), mode=mode)
             self.gone.pop(name, None)
         self.readers[name] = instance
         now = self.outbox.at(now)
-        reads = state.queue if mode == "changes" else number  # which queue it counted last: whose rows it still has
+        counts = 0 if anew else state.queue  # which queue it counted last: whose rows it still has
+        reads = counts if mode == "changes" else number
         header: dict[str, object] = {
             "queue": reads, "epoch": state.epoch + 1, "mode": mode, "floor": state.floor, "time": now.wall
         }  # fmt: skip

@@ -289,8 +289,8 @@ class Ranges:
 
 
 def refuse_other_topic(name: str, present: Asked, asked: Asked) -> None:
-    """PreconditionFailed when a stream that reads one topic is asked to read another; filters may change."""
-    for key in ("vhost", "exchange", "topic", "pattern"):
+    """PreconditionFailed when a stream that reads one topic or queue is asked to read another; filters may change."""
+    for key in ("vhost", "exchange", "topic", "pattern", "queue"):
         if present and present.get(key) != asked.get(key):
             raise PreconditionFailed(
                 f"stream '{name}' reads {told(present)}, and is asked to read {told(asked)}: its batches would mix; "
@@ -299,9 +299,11 @@ def refuse_other_topic(name: str, present: Asked, asked: Asked) -> None:
 
 
 def told(asked: Asked) -> str:
-    """What a stream in log mode reads, as text."""
+    """What a stream in log mode reads, or one of changes, as text."""
     if not asked:
         return "the log"
+    if asked.get("queue") is not None:
+        return f"queue '{asked['queue']}' in vhost '{asked.get('vhost', '/')}'"
     name = f"pattern '{asked['pattern']}'" if asked.get("pattern") is not None else f"topic '{asked.get('topic')}'"
     where = f" of exchange '{asked['exchange']}'" if asked.get("exchange") else ""
     return f"{name}{where} in vhost '{asked.get('vhost', '/')}'"
@@ -346,6 +348,13 @@ class Changes:
     def __init__(self, streams: StreamTable) -> None:
         self._outbox = streams.outbox
         self._streams = streams
+
+    def refuse_other(self, name: str, vhost: str, queue: str) -> None:
+        """PreconditionFailed for another queue than the one it was opened for: who may read that has its batches."""
+        asked = self._streams.state(name).asked
+        if not asked:
+            raise PreconditionFailed(f"stream '{name}' was opened without a word of its queue: open it again with that")
+        refuse_other_topic(name, asked, {"vhost": vhost, "queue": queue})
 
     def planned(self, name: str, epoch: int, start: int) -> int | None:
         """The end of the batches that were planned for this start; None when there are none yet.

@@ -300,8 +300,8 @@ class Gatekeeper:
     def _stream_of(self, caller: Caller, rights: Rights, stream: str) -> None:
         """A stream of a queue takes all of it; one of a topic reads what of the topic the user may read.
 
-        What one of several topics has read, others may not read: so it belongs to who opened it.  So does one of
-        changes while its queue is not there, for it has rows of the one that was.
+        What one of several topics has read, others may not read: so it belongs to who opened it.  One of changes is of
+        a queue's name, whether that is there or not.
 
         NotFound for one that the user may not read, as for one that is not there.
         """
@@ -317,11 +317,13 @@ class Gatekeeper:
             if queue is not None:
                 self._enter(caller, queue.vhost)
                 rights.read_all_of_queue(queue.vhost, queue.name, "a stream")
-            elif state.mode == "changes" and not self.owns(caller, state.owner):
+            elif state.mode == "changes" and not state.asked and not self.owns(caller, state.owner):
                 raise refused("read", f"what stream '{stream}' has counted", rights.user)
             if state.asked:
                 vhost = str(state.asked.get("vhost"))
                 self._enter(caller, vhost)
+                if state.asked.get("queue") is not None:
+                    rights.read_all_of_queue(vhost, str(state.asked["queue"]), "a stream")
                 exchange = str(state.asked.get("exchange", ""))
                 if state.asked.get("topic") is not None:
                     rights.read_topic(vhost, exchange, str(state.asked["topic"]))

@@ -126,13 +126,17 @@ class StreamActions:
         asked, mode = definition(vhost, **reads), mode or ("log" if queue is None else "queue")
         if asked is not None and mode != "log":
             raise InvalidArgument(f"stream '{stream}': a topic is read in mode 'log', a queue in mode 'queue'")
+        if mode == "changes":
+            if queue is None:
+                raise InvalidArgument(f"stream '{stream}': mode 'changes' is of a queue: name it")
+            asked = {"vhost": vhost, "queue": queue}
 
         def work() -> Reply:
             core = self.engine.core
             source = core.queue(vhost, queue) if queue is not None and mode != "changes" else None
             now, state = self.engine.now(), core.streams.states.get(stream)
             owner = None
-            if mode == "changes" or (asked is not None and "pattern" in asked):
+            if asked is not None and "pattern" in asked:
                 owner = self.gate.owner_after(caller, "" if state is None else state.owner)
             opened = core.streams.open(
                 now, stream, source, instance, mode, anew=anew, asked=asked, abandon_after=abandon_after,
@@ -222,6 +226,7 @@ class StreamActions:
 
         def look() -> tuple[int | None, int, Ints, list[Chunk]]:
             planned = core.streams.changes.planned(stream, named(), start)
+            core.streams.changes.refuse_other(stream, vhost, queue)
             try:
                 found = core.queue(vhost, queue)
             except NotFound:
