@@ -308,9 +308,10 @@ def _piece(
 
 def _into(pieces: list[Piece], said: object) -> tuple[Piece, ...]:
     """Pieces with the queue of each that was moved to one.  An older version passes over that."""
-    if type(said) is not dict or not all(at.isdecimal() and int(at) < len(pieces) for at in said):
+    queues = cast("dict[str, object]", said) if type(said) is dict else {"": said}
+    if not all(at.isdecimal() and int(at) < len(pieces) for at in queues):
         raise TypeError(f"{_shown(said)} does not say which pieces go into which queues")
-    for at, queue in cast("dict[str, object]", said).items():
+    for at, queue in queues.items():
         pieces[int(at)] = pieces[int(at)]._replace(into=_text(queue))
     return tuple(pieces)
 

@@ -80,6 +80,7 @@ class AmqpDoors(Doors):
                 doorway.pause_writing()
 
         way = WayLink(receive, lambda: doorway.lost(), writable)
-        write, waiting = (lambda data: way.transport.write(data)), (lambda: way.transport.get_write_buffer_size())
-        doorway = Doorway(door, write, waiting, cut)
+        doorway = Doorway(
+            door, lambda data: way.transport.write(data), lambda: way.transport.get_write_buffer_size(), cut
+        )
         self.keep(cast("Any", self.loop.create_connection(lambda: way, sock=sock)))

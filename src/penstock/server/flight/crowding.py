@@ -18,6 +18,9 @@ kernel sends a signal as a connection comes, whoever accepts it and however soon
 it blocked and waits for it, so it interrupts nobody.
 """
 
+# pyarrow's stubs leave the element types of arrays open
+# pyright: reportUnknownMemberType=false
+
 from __future__ import annotations
 
 import ctypes
