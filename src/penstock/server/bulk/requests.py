@@ -26,7 +26,7 @@ import inspect
 import select
 import socket
 import struct
-import sys
+import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import field
 from importlib import import_module
@@ -54,7 +54,6 @@ PAYLOAD_MAX = 1 << 31
 SMALL = 1 << 14
 """Larger pieces live in memory that is not cleared first."""
 SPARE_PIECES = 4
-_UNSHARED = 3  # references to a piece: of its list, of the loop that looks, of the question itself
 POLL_MS = 50
 """How often a wait for the other side looks whether it is still wanted."""
 
@@ -80,19 +79,22 @@ def send(sock: socket.socket, head: Mapping[str, object] | None, *payload: bytes
 
 
 class Spare:
-    """Memory of payloads that is used again once nobody refers to it: fresh pages would cost more than the copying."""
+    """Memory of payloads that is used again once nobody refers to it: fresh pages would cost more than the copying.
+
+    What is given is a view of its own of a piece; whoever has a buffer of that, however far down, keeps it alive.  To
+    count the references to a piece would ask how this Python counts: since 3.14 a name that is passed on is not one.
+    """
 
     def __init__(self) -> None:
-        self._pieces = list["npt.NDArray[np.uint8]"]()
+        self._pieces = list["tuple[npt.NDArray[np.uint8], weakref.ref[npt.NDArray[np.uint8]]]"]()
 
     def take(self, size: int) -> memoryview:
         """So many bytes, with whatever is in them.  MemoryError when there are none."""
-        for piece in self._pieces:
-            if len(piece) >= size and sys.getrefcount(piece) <= _UNSHARED:
-                return piece.data[:size].cast("B")
-        piece = np.empty(size + size // 8, np.uint8)
-        self._pieces = [piece, *self._pieces[: SPARE_PIECES - 1]]
-        return piece.data[:size].cast("B")
+        free = next((one for one in self._pieces if len(one[0]) >= size and one[1]() is None), None)
+        piece = np.empty(size + size // 8, np.uint8) if free is None else free[0]
+        view = piece[:size]
+        self._pieces = [(piece, weakref.ref(view)), *(one for one in self._pieces if one is not free)][:SPARE_PIECES]
+        return view.data.cast("B")
 
 
 def receive(
