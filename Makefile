@@ -27,7 +27,7 @@ help:
 	@echo "make soak-cluster an hour of three servers that keep one log: kills, cuts, pauses, full disks, and the logs compared"
 	@echo "make house        how big and how tangled the code is, beside what it should be"
 	@echo "make conformance  unmodified clients of others against a real server"
-	@echo "make test-newest  unit tests with the newest release of each dependency, on PYTHON=python3.13 if you say so"
+	@echo "make test-newest  unit tests with the newest release of each dependency, on PYTHON=python3.14 if you say so"
 	@echo "make audit        known faults of what the locks name, where the index of the packages tells them"
 	@echo "make sbom         what the wheel brings with it, as CycloneDX, in dist/"
 

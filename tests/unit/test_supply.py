@@ -77,7 +77,7 @@ def test_whatever_is_installed_comes_by_a_lock() -> None:
     assert [line for line in installs if "--require-hashes" not in line and "--no-deps --editable ." not in line] == []
 
 
-@pytest.mark.parametrize("python", ["3.11.7", "3.12.1", "3.13.1"])
+@pytest.mark.parametrize("python", ["3.11.7", "3.12.1", "3.13.1", "3.14.0"])
 @pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
 def test_the_lock_has_what_the_project_asks_for(python: str, machine: str) -> None:
     here = dict(default_environment()) | {
