@@ -153,12 +153,17 @@ class Vias:
     def learn(self, via: int, header: bytes) -> None:
         """A VIA record."""
         said = cast("dict[str, str]", orjson.loads(header))
-        self.known[via] = (said["vhost"], said["exchange"])
+        self._put(via, said["vhost"], said["exchange"])
 
     def load(self, table: dict[str, list[str]]) -> None:
         """What `table` gave."""
         for via, (vhost, exchange) in table.items():
-            self.known[int(via)] = (vhost, exchange)
+            self._put(int(via), vhost, exchange)
+
+    def _put(self, via: int, vhost: str, exchange: str) -> None:
+        if self.known.get(via, (vhost, exchange)) != (vhost, exchange):  # its vhost is gone: topics were made of it
+            self._topics = Memo(_TOPICS_KEPT, partial(_topic_of, self.known))
+        self.known[via] = (vhost, exchange)
 
     def table(self) -> dict[str, list[str]]:
         """All ids but the default one, for JSON."""

@@ -52,6 +52,12 @@ def vhosts(house: House, who: Who) -> Iterator[dict[str, object]]:
                    "default_queue_type": house.accounts.default_type(vhost)}  # fmt: skip
 
 
+def check_name(vhost: str) -> None:
+    """InvalidArgument for a name with what sets apart what the log keeps of a vhost."""
+    if "\0" in vhost:
+        raise InvalidArgument(f"vhost {vhost!r}: a name has no zero byte")
+
+
 async def set_vhost(
     house: House, who: Who, vhost: str, new: bool | None, description: str | None, tags: Sequence[str] | None,
     default_queue_type: str | None, tracing: bool | None,
@@ -60,8 +66,11 @@ async def set_vhost(
     if default_queue_type is not None and default_queue_type not in QUEUE_TYPES:
         known = ", ".join(QUEUE_TYPES)
         raise InvalidArgument(f"default_queue_type is {default_queue_type!r}, not one of {known}")
+    check_name(vhost)
     fresh = vhost not in house.accounts.vhosts
     expect(new, not fresh, f"vhost '{vhost}'")
+    if fresh:
+        await empty(house, vhost)  # of one of the name that was not deleted to the end
     more = {"description": description, "tags": tags, "default_queue_type": default_queue_type,
             "tracing": tracing}  # fmt: skip
 
@@ -82,18 +91,25 @@ async def delete_vhost(house: House, who: Who, vhost: str) -> Answer:
         raise InvalidArgument(f"vhost '{vhost}' {where}")
     await house.change(lambda accounts: accounts.forget_vhost(vhost))
     house.hang_up(f"vhost '{vhost}' is deleted", vhost=vhost)
-    while await house.decide(lambda: _emptied(house, vhost)):  # noqa: ASYNC110 - nothing is awaited, others have their turn
-        await asyncio.sleep(0)
+    await empty(house, vhost)
     return {"vhost": vhost}
 
 
+async def empty(house: House, vhost: str) -> None:
+    """Nothing is left of a vhost that is not there: whoever makes one of its name finds it empty, its past too."""
+    while await house.decide(lambda: _emptied(house, vhost)):  # noqa: ASYNC110 - nothing is awaited, others have their turn
+        await asyncio.sleep(0)
+
+
 def _emptied(house: House, vhost: str) -> int:
-    """How many things of a vhost were deleted; 0: there is none."""
+    """How many things of a vhost were deleted; 0: there is none, or the vhost is there again."""
+    if vhost in house.accounts.vhosts:
+        return 0
     core, now = house.core, house.now()
     some = list(islice(_deletions(core, now, vhost), STEP)) or list(islice(_unbindings(core, now, vhost), STEP))
     for delete in some:
         delete()
-    return len(some)
+    return len(some) or core.forget_vhost(now, vhost)
 
 
 def _deletions(core: Core, now: Now, vhost: str) -> Iterator[Callable[[], object]]:
@@ -101,7 +117,7 @@ def _deletions(core: Core, now: Now, vhost: str) -> Iterator[Callable[[], object
         for policy in core.policies(vhost, operator=operator):
             yield partial(core.delete_policy, now, vhost, policy.name, operator=operator)
     for queue in core.queues():
-        if queue.vhost == vhost:
+        if queue.vhost == vhost and queue.exchange is None:  # else it goes with its exchange
             yield partial(core.delete_queue, now, queue)
     for of, exchange in core.topology.exchanges:
         if of == vhost:
@@ -109,6 +125,9 @@ def _deletions(core: Core, now: Now, vhost: str) -> Iterator[Callable[[], object
     for of, exchange, key in core.topology.topics:
         if of == vhost:
             yield partial(core.delete_topic, now, vhost, exchange, key)
+    for stream, state in core.streams.states.items():
+        if state.asked.get("vhost") == vhost:
+            yield partial(core.streams.release, now, stream, drop=True)
 
 
 def _unbindings(core: Core, now: Now, vhost: str) -> Iterator[Callable[[], object]]:

@@ -180,7 +180,8 @@ MEANINGS: Mapping[Kind, Meaning] = {
     ),
     Kind.PUBLISHERS: Meaning("{publisher: highest sequence} of one commit", _AUDITED),
     Kind.VIA: Meaning(
-        '{"vhost", "exchange", "bcc"?}; via: the id of these; bcc: further keys of the messages that name it',
+        '{"vhost", "exchange", "bcc"?}; via: the id of these; bcc: further keys of the messages that name it. Told '
+        "again with another vhost where that is gone: its messages are of none that has the name later",
         ("fold",),
     ),
     Kind.ROUTE: Meaning(

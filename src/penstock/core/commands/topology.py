@@ -216,6 +216,18 @@ class PolicyCommands(DeliveryCommands):
 
     # -- looking
 
+    def forget_vhost(self, now: Now, vhost: str) -> bool:
+        """What has come in a vhost that is gone, and all else is, too, is not that of one which has its name later.
+
+        Nor are its publishers.  In steps, of which this is one; whether there was something.
+        """
+        self._at(now)
+        for topics in (self._topics, self._older_topics):
+            for name in [name for name in topics if name[0] == vhost]:
+                del topics[name]
+        with self._out.group():
+            return self._interning.retire(vhost) + self._publisher.publishers.forget(vhost) > 0
+
     def policies(self, vhost: str | None = None, *, operator: bool = False) -> list[Policy]:
         """All of one kind, of one vhost or of all, by vhost and name."""
         every = sorted(self._topology.policies.all.items())  # by kind, vhost and name

@@ -167,6 +167,11 @@ GONE_AT_ONCE = 1_000
 """Publishers that one record forgets."""
 
 
+def is_of(kept: str, vhost: str) -> bool:
+    """Whether what a publisher is kept under is of a vhost other than the default one."""
+    return kept.endswith(f"\0{vhost}")
+
+
 def kept_as(vhost: str, publisher: str) -> str:
     """What the numbers of a publisher are kept under: a name stands for one in each vhost, and has no zero byte."""
     return publisher if vhost == DEFAULT_VHOST else f"{publisher}\0{vhost}"
@@ -334,7 +339,16 @@ class Publishers:
         if self._expiration is None:
             return
         since = now.wall - self._expiration
-        gone = [name for name, heard in islice(self.heard.items(), GONE_AT_ONCE) if heard <= since]
+        self._forget([name for name, heard in islice(self.heard.items(), GONE_AT_ONCE) if heard <= since])
+
+    def forget(self, vhost: str) -> int:
+        """Those of a vhost that is gone, `GONE_AT_ONCE` at most; how many."""
+        gone = list(islice((name for name in self.highest if is_of(name, vhost)), GONE_AT_ONCE))
+        if gone:
+            self._forget(gone)
+        return len(gone)
+
+    def _forget(self, gone: Sequence[str]) -> None:
         self._outbox.record(Kind.PUBLISHERS_GONE, "", {"publishers": gone})
         for publisher in gone:
             for known in (self.heard, self.highest, self._holes, self._held):

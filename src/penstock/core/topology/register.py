@@ -15,6 +15,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
+from itertools import islice
 
 from penstock.core.action_rules import Rules
 from penstock.core.effects import Effect
@@ -48,6 +49,9 @@ ROUTES_MAX = 65_536
 
 BLIND_BYTES = 4 << 20
 """Memory that BCC keys may take, each combination counted once.  Messages with further ones are stored without them."""
+
+RETIRED_AT_ONCE = 1_000
+"""Ids of a vhost that is gone which are told anew in one group."""
 
 _BLIND_ENTRY = 256
 """Bytes of a combination besides its text."""
@@ -126,10 +130,7 @@ class Interning:
         number = self._vias.get((vhost, exchange, blind))
         if number is None:
             number = self._next_via
-            header: dict[str, object] = {"vhost": vhost, "exchange": exchange}
-            if blind:
-                header["bcc"] = blind
-            self._outbox.record(Kind.VIA, exchange, header, via=number)
+            self._tell_via(number, vhost, exchange, blind)
             self._add_via(number, vhost, exchange, blind)
         return number
 
@@ -139,6 +140,23 @@ class Interning:
         if blind:
             self._blind[number] = blind
             self._blind_room -= _weight(blind)
+
+    def retire(self, vhost: str) -> int:
+        """What has come in a vhost that is gone is of no vhost from now on, whoever makes one of its name; how many
+        ids were told anew, at most `RETIRED_AT_ONCE`: 0 when there are no more.
+        """
+        some = list(islice((one for one in self._vias.items() if one[0][0] == vhost), RETIRED_AT_ONCE))
+        for (_, exchange, blind), number in some:
+            del self._vias[vhost, exchange, blind]
+            self._tell_via(number, f"{vhost}\0{number}", exchange, blind)
+        return len(some)
+
+    def _tell_via(self, number: int, vhost: str, exchange: str, blind: tuple[str, ...]) -> None:
+        header: dict[str, object] = {"vhost": vhost, "exchange": exchange}
+        if blind:
+            header["bcc"] = blind
+        self._outbox.record(Kind.VIA, exchange, header, via=number)
+        self._vias[vhost, exchange, blind] = number
 
     def named(self, via: int) -> tuple[str, str, tuple[str, ...]]:
         """What a via stands for: vhost, exchange, BCC keys."""

@@ -180,6 +180,8 @@ class Definitions(Commands):
             undo.append(lambda: self.change(lambda there: there.take_back(before, after)))
 
         try:
+            for fresh in taking.vhosts - set(self.accounts.vhosts):
+                await vhosts.empty(self, fresh)
             await self.change(administer)
             await taking.make(undo)
         except Exception:
@@ -284,7 +286,7 @@ class Taking:
         return one.text("hashing_algorithm", SHA256)
 
     def _vhost(self, one: Lenient) -> None:
-        short(one.text("name"), "the name of a vhost")
+        vhosts.check_name(short(one.text("name"), "the name of a vhost"))
         description_of(one)
         _limits(one, VHOST_LIMITS)
 

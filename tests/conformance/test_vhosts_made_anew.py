@@ -1,0 +1,118 @@
+"""A vhost that has the name of one that is gone begins empty: nothing of whoever had it before is seen there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+import penstock
+from http_lab import Http
+from penstock.errors import NotFound
+from penstock.testing import Broker
+from scenario import broker_of
+
+pytestmark = pytest.mark.conformance
+
+FILL_S, LATER_S = 60, 120
+KEYED = "keyed"
+
+
+def client_of(broker: Broker, vhost: str) -> penstock.Client:
+    return penstock.connect(f"{broker.flight_url}/{vhost}")
+
+
+def filled(broker: Broker, http: Http) -> None:
+    """Of everything that lasts something."""
+    http.do("PUT", "vhosts/t1", {}, 201)
+    with client_of(broker, "t1") as old:
+        old.declare_exchange("late", "x-delayed-message", arguments={"x-delayed-type": "direct"})
+        old.declare_exchange("remembers", "x-recent-history")
+        old.declare("work")
+        old.declare("waits")
+        old.bind("work", "late", "work")
+        old.bind("work", "amq.topic", "#")
+        old.declare_topic(KEYED, key=["/id"])
+        for topic in ("work", KEYED):
+            old.publish(topic, {"id": 1, "secret": "old"})
+        old.publish("waits", {"id": 2, "secret": "old"}, delay=FILL_S)
+        old.publish("k", {"id": 3, "secret": "old"}, exchange="amq.topic")
+        old.publish("work", {"id": 4}, publisher="p", sequence=7)
+        old.set_policy("p", ".*", {"max-length": 1000})
+        for fields in ({"topic": "work", "mode": "log"}, {"queue": "work"}, {"queue": "work", "mode": "changes"}):
+            old.action("stream_open", stream=f"s-{fields.get('mode')}", **fields)
+    letter = {"routing_key": "work", "payload": "old", "payload_encoding": "string"}
+    http.do("POST", "exchanges/t1/late/publish", {**letter, "properties": {"headers": {"x-delay": FILL_S * 1000}}}, 200)
+
+
+def sees_nothing(broker: Broker, http: Http) -> None:
+    assert http.get("queues/t1") == []
+    assert http.get("policies/t1") == []
+    assert [one["name"] for one in http.get("exchanges/t1") if not one["name"].startswith("amq.")] == [""]
+    with client_of(broker, "t1") as new:
+        assert not [one for one in new.streams() if str(one["stream"]).startswith("s-")]
+        for exchange in ("", "amq.topic", "late"):
+            assert list(new.replay(pattern=".*", exchange=exchange, bookmark="EPOCH")) == []
+        assert list(new.replay("work", "EPOCH")) == []
+        assert new.query("SELECT count(*) FROM topic.work").scalar() == 0
+        with pytest.raises(NotFound):
+            list(new.sow(KEYED))
+        new.declare("again", underlying_topic="work", recovery_point="epoch")
+        broker.advance(1)
+        assert new.queue("again")["ready"] == 0
+        new.delete("again")
+
+
+def has_none_of_it_later(broker: Broker, http: Http) -> None:
+    """Under the same names."""
+    with client_of(broker, "t1") as new:
+        new.declare_exchange("late", "x-delayed-message", arguments={"x-delayed-type": "direct"})
+        new.declare_exchange("remembers", "x-recent-history")
+        new.declare("work")
+        new.declare("waits")
+        new.bind("work", "late", "work")
+        new.bind("work", "remembers", "")
+        new.declare_topic(KEYED, key=["/id"])
+        broker.advance(LATER_S)
+        assert (new.queue("work")["ready"], new.queue("waits")["ready"]) == (0, 0)
+        assert list(new.sow(KEYED)) == []
+        receipt = new.publish("work", {"id": 1, "new": True}, publisher="p", sequence=1)
+        assert receipt.outcome == "stored"
+        assert [one.json() for one in new.replay("work", "EPOCH")] == [{"id": 1, "new": True}]
+        assert new.queue("work")["ready"] == 1
+
+
+def deleted(broker: Broker, http: Http) -> None:
+    http.do("DELETE", "vhosts/t1")
+    http.do("PUT", "vhosts/t1", {}, 201)
+
+
+def forget(broker: Broker) -> None:
+    """The server ended when nobody came in any more, and all that was there was still there."""
+    doors = broker._doors
+    assert doors is not None
+    doors.accounts.forget_vhost("t1")
+    doors.accounts.tell()
+
+
+def deleted_in_part(broker: Broker, http: Http) -> None:
+    forget(broker)
+    http.do("PUT", "vhosts/t1", {}, 201)
+
+
+def by_definitions(broker: Broker, http: Http) -> None:
+    forget(broker)
+    http.do("POST", "definitions", {"vhosts": [{"name": "t1"}]})
+
+
+@pytest.mark.parametrize("made", [deleted, deleted_in_part, by_definitions])
+def test_nothing_is_left_of_the_one_before(made: Callable[[Broker, Http], None]) -> None:
+    """Its topics were read by whoever got the name; with a delayed exchange it was not deleted, and was his."""
+    with broker_of() as broker:
+        http = Http(broker)
+        filled(broker, http)
+        made(broker, http)
+        sees_nothing(broker, http)
+        broker.restart()
+        sees_nothing(broker, http)
+        has_none_of_it_later(broker, http)
