@@ -1,17 +1,21 @@
-"""What was staged is published by the rights of who commits it, as they are then."""
+"""What was staged, or sent for a transaction, is published by the rights of who commits it, as they are then."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
+from threading import Event
 
 import pyarrow as pa
 import pytest
+from pyarrow import flight
 
 import penstock
 from penstock.errors import AccessRefused
+from penstock.server.flight.gatekeeper import Gatekeeper
 from penstock.testing import Broker
+from penstock.wire.flight.tickets import command
 from scenario import broker_of
 
 pytestmark = pytest.mark.conformance
@@ -114,6 +118,30 @@ def test_of_a_part_that_may_be_written_each_row_is_looked_at() -> None:
         with pytest.raises(AccessRefused, match="row 0 to topic 'orders' in vhost '/' is not one that user 'bob' may"):
             commit(house.bob, stage)
         assert house.ready() == 0
+
+
+@pytest.mark.parametrize("write", ["^other$", ".*"])
+def test_a_transaction_is_judged_by_the_rights_of_its_commit(
+    house: House, monkeypatch: pytest.MonkeyPatch, write: str
+) -> None:
+    """Our own client sends all of it with the commit; who sent messages before published them though he might not."""
+    judged, publish = Event(), Gatekeeper.publish
+    monkeypatch.setattr(Gatekeeper, "publish", lambda gate, *args: (publish(gate, *args), judged.set()))
+    rows = pa.record_batch({"topic": ["orders"], "body": [b"1"]})
+    writer, reader = house.ann.open_transaction(command("transact"), rows.schema)
+    writer.write_with_metadata(rows, b'{"exchange": ""}')
+    assert judged.wait(30)
+    house.may("ann", write)
+    writer.write_metadata(b'{"commit": {"rows": 1, "settles": []}}')
+    writer.done_writing()
+    if write == ".*":
+        assert reader.read() is not None
+    else:
+        with pytest.raises(flight.FlightError, match="no right to write"):
+            reader.read()
+    with suppress(flight.FlightError):
+        writer.close()
+    assert house.ready() == (write == ".*")
 
 
 def test_what_was_judged_by_the_same_rights_is_not_read_again(house: House, monkeypatch: pytest.MonkeyPatch) -> None:

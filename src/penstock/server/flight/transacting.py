@@ -84,10 +84,12 @@ class Transacting:
         self, caller: Caller, arriving: Arriving, command: Transact, charge: Charge, kept: Kept
     ) -> CommitWord | None:
         """Its last word; `kept` is emptied when it has to give way, which its next word is told."""
-        size = 0
+        size, judged = 0, caller.rights
         for received, metadata in arriving.each(TRANSACTED):
             word = Goal() if metadata is None else read_word(metadata)
             if isinstance(word, CommitWord):
+                for goal, upload in kept if caller.rights is not judged else ():  # some were taken away, perhaps
+                    self._gate.publish(caller, command.vhost, goal.exchange, upload)
                 self._handover.call(charge.check, caller.gone, durable=False)
                 return word
             if not received:
