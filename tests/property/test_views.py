@@ -54,7 +54,7 @@ class Kept(RuleBasedStateMachine):
         super().__init__()
         self.saved = view_contributions.BLOCK, view_contributions.SQUEEZED
         view_contributions.BLOCK, view_contributions.SQUEEZED = 4, 2
-        self.view = View(Definition("v", "q", (SELECT,), GROUPING))
+        self.view = View(Definition("v", "q", (SELECT,), GROUPING), weighed=True)
         self.records: dict[int, dict[str, Any]] = {}
         self.available: set[int] = set()
         self.next = 1
@@ -124,6 +124,13 @@ class Kept(RuleBasedStateMachine):
         available = [self.records[lsn] for lsn in sorted(self.available)]
         assert sorted(map(repr, told(self.view).values())) == expected(copy.deepcopy(available))
         assert self.view.messages == len(self.records)
+        assert self.view.size == self.weight_anew()
+
+    def weight_anew(self) -> int:
+        view, records = View(self.view.definition, weighed=True), [self.records[lsn] for lsn in sorted(self.records)]
+        if records:
+            view.enter(view.read(Elements(range(len(records)), records, list(map(orjson.dumps, records)))))
+        return view.size
 
 
 KeptTest = Kept.TestCase

@@ -12,6 +12,7 @@ queue, no log and no reader.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable, Sequence
 from heapq import heapify, heappop, heappush
 from itertools import repeat
@@ -27,6 +28,10 @@ from penstock.expr.values import Value
 from penstock.expr.view_definition import Definition, Plan, plan
 from penstock.records.chunks import LSN_LIMIT
 from penstock.records.dataclass import dataclass
+
+MESSAGE, GROUP, HELD = 100, 1000, 3
+"""Bytes that a message and a group take, about, beside their texts; and how often a text is held: as it came, in what
+is gathered of it, and in the row."""
 
 Place: TypeAlias = "int | tuple[Rank, int]"
 """Where the newest or the oldest is looked for: the position, or the rank before it; negated, to find the newest."""
@@ -66,9 +71,11 @@ class _Group:
 class View:
     """One view: its groups, their rows, and which of them changed since the last `flush`."""
 
-    def __init__(self, definition: Definition) -> None:
-        """ExpressionError for a definition that cannot be computed."""
+    def __init__(self, definition: Definition, *, weighed: bool = False) -> None:
+        """ExpressionError for a definition that cannot be computed.  weighed: `size` is kept."""
         self.definition = definition
+        self.size = 0  # bytes that it takes, about
+        self._weighed = weighed
         self.plan: Plan = plan(definition)
         kept = sorted({place for _, place in (*self.plan.stores, *self.plan.last, *self.plan.any)})
         self._column = {place: at for at, place in enumerate(kept)}
@@ -109,6 +116,8 @@ class View:
             columns: list[Values] = [values[place] for place in self._kept]
             if self._ranked:
                 columns.append(cast("Values", given.ranks))
+            if self._weighed:
+                self.size += _weight(columns, range(len(lsns)))
             self._messages.add(lsns, keys, columns, states, self._change)
 
     def leave(self, pairs: Iterable[int]) -> None:
@@ -136,6 +145,7 @@ class View:
         A row stays as it was told: of one that is the same when the messages have come anew nothing is told.
         """
         self._messages = Contributions(self._width)
+        self.size = sum(map(_weight_of, self._numbers)) if self._weighed else 0
         for group in self._groups:
             if group is not None:
                 group.empty([make() for make in self._makers])
@@ -167,6 +177,7 @@ class View:
                 groups[number] = None
                 self._free.append(number)
                 del self._numbers[group.key]
+                self.size -= _weight_of(group.key) if self._weighed else 0
         self._dirty.clear()
         self.changes += len(changes)
 
@@ -203,6 +214,7 @@ class View:
         else:
             self._groups[number] = group
         self._numbers[key] = number
+        self.size += _weight_of(key) if self._weighed else 0
         return number
 
     def _change(self, block: Block, rows: Sequence[int], sign: int) -> None:
@@ -245,6 +257,7 @@ class View:
         return self._messages.find(abs(place) if isinstance(place, int) else place[1])
 
     def _forget(self, block: Block, rows: Sequence[int]) -> None:
+        self.size -= _weight(block.columns, rows) if self._weighed else 0
         for number, mine in _by_group(block, rows):
             group = cast("_Group", self._groups[number])
             group.living -= len(mine)
@@ -267,6 +280,22 @@ class View:
                 heappop(heap)
             gathered[name] = None if oldest is None else oldest[0].columns[column][oldest[1]]
         return row_of(self.plan, gathered)
+
+
+def _weight(columns: Sequence[Values], rows: Sequence[int]) -> int:
+    """Of messages."""
+    texts = sum(
+        len(value)
+        for column in columns
+        if not isinstance(column, array)
+        for value in map(column.__getitem__, rows)
+        if isinstance(value, str | bytes)
+    )
+    return HELD * texts + MESSAGE * len(rows)
+
+
+def _weight_of(key: GroupKey) -> int:
+    return GROUP + HELD * sum(len(part) for part in key if isinstance(part, str | bytes))
 
 
 def _by_group(block: Block, rows: Sequence[int]) -> Iterable[tuple[int, Sequence[int]]]:

@@ -41,6 +41,7 @@ from penstock.server.flight.handover import Outlet, Piece
 from penstock.server.flight.queue_rows import content, planned, snapshot
 from penstock.server.flight.record_rows import hold, records, with_stats
 from penstock.server.follow import Follow
+from penstock.server.people.access import Charge
 from penstock.server.views.record_query import Counts, Event, Wish, selected
 from penstock.server.views.row_source import (
     adhoc_view,
@@ -88,6 +89,7 @@ class Viewing:
     def __init__(self, handover: Handover) -> None:
         self._handover = handover
         self._engine = handover.engine
+        self._bytes = handover.engine.shares.of("view_bytes")
 
     def concerns(self, wanted: Sow) -> bool:
         """Whether the query is about a view, or asks for one."""
@@ -103,9 +105,9 @@ class Viewing:
         rows = dict[str, bytes]()
         if shown is not None:
             rows = self._handover.submit(partial(self._rows, shown)).wait(caller.gone)()
-        filter = wanted.filter
+        filter, charge = wanted.filter, Charge(self._bytes, caller.who)
         if view is not None:
-            self._gather(caller, wanted, view, None if shown is None else list(rows.values()))
+            self._gather(caller, wanted, view, None if shown is None else list(rows.values()), charge)
             rows, filter = {key_text(key): body_of(view, row) for key, row in view.rows.items()}, None
         keys, bodies = list(rows), list(rows.values())
         found = places(
@@ -113,7 +115,8 @@ class Viewing:
         )
         counts.compared, counts.returned = len(bodies), len(found)
         counts.matches = len(places(bodies, filter=filter)) if wanted.stats and wanted.top_n is not None else len(found)
-        return schema, _batches(schema, wanted, [keys[place] for place in found], [bodies[place] for place in found])
+        keys, bodies = [keys[place] for place in found], [bodies[place] for place in found]
+        return schema, _batches(schema, wanted, keys, bodies, charge)
 
     def _rows(self, shown: Live | ConflatedTopic, answer: Answer[Callable[[], dict[str, bytes]]]) -> None:
         """Answer once the rows are level, with references to them; on the loop.
@@ -123,10 +126,15 @@ class Viewing:
         self._engine.usable()
         shown.when_current(lambda: answer.give(shown.held()), answer.fail)
 
-    def _gather(self, caller: Caller, wanted: Sow, view: View, bodies: list[bytes] | None) -> None:
+    def _gather(self, caller: Caller, wanted: Sow, view: View, bodies: list[bytes] | None, charge: Charge) -> None:
+        def pause() -> None:
+            charge.to(view.size)
+            breathe()
+
         if bodies is not None:
             filter = None if wanted.filter is None else typed(wanted.filter, JSON)
             gather_bodies(view, chosen(bodies, filter=filter))
+            pause()
             return
         name = wanted.vhost, wanted.exchange, wanted.topic
         lsns, kind = self._handover.call(partial(positions, self._engine.core, *name), caller.gone)
@@ -134,7 +142,7 @@ class Viewing:
         rows = history.rows_at(lsns)
         if wanted.filter is not None:
             rows = history.matching(rows, typed(wanted.filter, kind), wanted.vhost)
-        gather(view, rows, history.exchange_of, kind, breathe)
+        gather(view, rows, history.exchange_of, kind, pause)
 
     def flights(self, caller: Caller, vhost: str) -> list[Info]:
         """The views of a vhost that the caller may read, as flights; on the loop."""
@@ -158,7 +166,9 @@ def view_info(shown: Live | ConflatedTopic) -> Info:
     return Info(select(RECORDS, RECORDS_DEFAULT), (vhost, "view", name), ticket, shown.count)
 
 
-def _batches(schema: pa.Schema, wanted: Sow, keys: list[str], bodies: list[bytes]) -> Iterator[pa.RecordBatch]:
+def _batches(
+    schema: pa.Schema, wanted: Sow, keys: list[str], bodies: list[bytes], charge: Charge
+) -> Iterator[pa.RecordBatch]:
     for start in range(0, len(bodies), wanted.batch_size):
         some = bodies[start : start + wanted.batch_size]
         columns: dict[str, list[Any]] = {
@@ -171,6 +181,7 @@ def _batches(schema: pa.Schema, wanted: Sow, keys: list[str], bodies: list[bytes
             [pa.array(columns[f.name], f.type) if f.name in columns else pa.nulls(len(some), f.type) for f in schema],
             schema=schema,
         )
+    charge.close()
 
 
 __all__ = ["Viewing", "view_info"]
@@ -211,9 +222,11 @@ class Watching:
         engine = self._handover.engine
         outlet = EventOutlet(engine.log.origin, self._handover.queued_most, caller.user, caller.peer)
 
+        charge = Charge(engine.shares.of("view_bytes"), caller.who)
+
         def begin() -> tuple[Follow[list[Event]], SelectList | None]:
             name = command.vhost, command.exchange, command.topic
-            follow = Follow(engine.views.events(*name, wish), outlet)
+            follow = Follow(engine.views.events(*name, wish, charge), outlet)
             self.open.add(outlet)
             return follow, fields_sent(engine.core, name, wish)
 

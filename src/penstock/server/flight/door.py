@@ -82,6 +82,10 @@ class FlightLimits:
     sql: SqlLimits = field(default_factory=SqlLimits)
 
 
+VIEW_BYTES_LEAST = 64 << 20
+"""What all that is asked for with a projection may take, however little memory there is."""
+
+
 class FlightDoor:
     """All Flight calls of a server.  Make it on the loop's thread, before `listen`."""
 
@@ -108,6 +112,7 @@ class FlightDoor:
         self.handover = Handover(engine, wake)
         shares = engine.shares
         self.entrance = entrance or Entrance(people, shares=shares, bounds=self.limits.bounds)
+        shares.of("view_bytes").bound(max(VIEW_BYTES_LEAST, engine.bodies.budget.limit // 2))
         intake = Intake(engine.bodies.budget.limit)
         self.calls = Calls(intake, self.limits.streams, self.limits.stalled_s, shares)
         engine.bodies.budget.hold("uploads", intake)

@@ -145,6 +145,7 @@ THINGS: Mapping[str, Terms] = {
     "sql_statements": Terms("SQL statements", "run", 2, kept=1),
     "sql_waiting": Terms("SQL statements", "wait for a place", 32),
     "holds": Terms("reads", "hold the log", 10_000),
+    "view_bytes": Terms("bytes of what was asked for with a projection", "are kept", 256 << 20, kept=0),
     "stages": Terms("stages", "wait for their commit", 100_000),
     "stage_bytes": Terms("bytes of stages", "wait for their commit", 4 << 30, 0.75, 0),
 }
@@ -245,6 +246,28 @@ class Share:
                 self._free.wait(LOOK_S)
             self.put(who.user)
             return True
+
+
+class Charge:
+    """What one thing of somebody's takes of a share, which may be another amount each time that it is looked at."""
+
+    def __init__(self, share: Share, who: Who) -> None:
+        self._share, self._who = share, who
+        self.size = 0
+
+    def to(self, size: int) -> None:
+        """It takes so many now.  Raises Unavailable; then it is to end."""
+        if size > self.size:
+            self._share.take(self._who, size - self.size)
+        else:
+            self._share.give(self._who.user, self.size - size)
+        self.size = size
+
+    def close(self) -> None:
+        """It takes nothing any more.  So it is, too, when nobody has it any more."""
+        self.to(0)
+
+    __del__ = close
 
 
 class Shares:

@@ -24,7 +24,7 @@ from penstock.core.sow.holding import Sow
 from penstock.core.sow.select import Ordered, parse_order
 from penstock.core.view_feed import DEFAULT_US, LEAST_US, Conflation
 from penstock.core.view_groups import Elements, View, body_of
-from penstock.errors import InvalidArgument, NotFound
+from penstock.errors import InvalidArgument, NotFound, PenstockError
 from penstock.expr import compile_filter, compile_value
 from penstock.expr.batches import BodyReader, parsed
 from penstock.expr.bodies import body_type
@@ -138,7 +138,7 @@ def topic_of(core: Core, vhost: str, name: str) -> Sow | None:
 def adhoc_view(
     source: str, projection: str | Sequence[str] | None, grouping: str | Sequence[str] | None, vhost: str = "/"
 ) -> View | None:
-    """The view that an aggregated query asks for; None for a query that asks for none.
+    """The view that an aggregated query asks for, weighed; None for a query that asks for none.
 
     Errors: ExpressionError; InvalidArgument when only one of the two is there.
     """
@@ -148,7 +148,7 @@ def adhoc_view(
         raise InvalidArgument("projection and grouping go together: an aggregated query needs both")
     select = (projection,) if isinstance(projection, str) else tuple(projection)
     group_by = (grouping,) if isinstance(grouping, str) else tuple(grouping)
-    return View(Definition("", source, select, group_by, vhost=vhost))
+    return View(Definition("", source, select, group_by, vhost=vhost), weighed=True)
 
 
 def gather_bodies(view: View, bodies: Sequence[bytes]) -> list[bytes]:
@@ -163,7 +163,7 @@ def gather(
 ) -> list[bytes]:
     """The rows of an ad-hoc view over messages in the log's columns, as JSON objects.
 
-    exchange_of: of a `via`.  kind: of the bodies.  pause: called between portions.
+    exchange_of: of a `via`.  kind: of the bodies.  pause: called between portions, and raises where it is to end.
     """
     at, reader = 0, body_type(kind)
     for batch in rows:
@@ -235,16 +235,28 @@ class RowSource(Source[list[Event]]):
         self._topic = Topic(shown.vhost, "", name)
         self._closed: Callable[[], None] | None = closed or (lambda: None)
         self._changed = changed
+        self._ended: PenstockError | None = None
         self._focus = set[str]()  # rows that it was told of, or would have been
         self.waiting: deque[Event | Sign] = deque()
         self._most = WAITING_MOST
 
     def begin(self, reader: Reader[list[Event]]) -> None:
         self._reader = reader
-        self._rows.when_current(self._begin)
+        if self._ended is None:
+            self._rows.when_current(self._begin)
+        else:
+            reader.step()
 
     def next(self, room: int) -> list[Event] | Sign | None:
+        if self._ended is not None:
+            raise self._ended
         return first_of(self.waiting, room)
+
+    def end(self, error: PenstockError) -> None:
+        """What shows the rows cannot go on."""
+        self._ended = error
+        if hasattr(self, "_reader"):  # else it is told when it begins
+            self._reader.step()
 
     def close(self) -> None:
         closed, self._closed = self._closed, None

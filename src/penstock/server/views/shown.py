@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from penstock.core.view_groups import Changed, View, body_of
+from penstock.errors import Unavailable
 from penstock.expr.group_rows import key_text
 from penstock.records.message_types import JSON, MessageType
 
@@ -17,10 +18,14 @@ if TYPE_CHECKING:
     from penstock.errors import PenstockError
     from penstock.expr.group_rows import GroupKey
     from penstock.expr.view_definition import Definition
+    from penstock.server.people.access import Charge
     from penstock.server.views.setbacks import Setback
 
 Refuse = Callable[["PenstockError"], object]
 """Tells somebody that he will not get what he waits for."""
+
+
+def _nobody(error: PenstockError) -> None: ...
 
 
 class RowChange(NamedTuple):
@@ -71,16 +76,22 @@ class Live:
         current: Callable[[Live, Callable[[], None], Refuse | None], None],
         side: Side | None = None,
         over: Live | None = None,
+        charge: Charge | None = None,
     ) -> None:
-        """current: calls back once the view has all that was decided.  over: the joined view that this is a side of."""
+        """current: calls back once the view has all that was decided.  over: the joined view that this is a side of.
+
+        charge: of who asked for it; None: it is there for everybody.
+        """
         self.definition = definition
-        self.view = View(definition)
+        self.charge = charge
+        self.view = View(definition, weighed=charge is not None)
         self.into: View | Side = self.view if side is None else side  # where what happens in the source goes
         self.over = over
         self.join: Join | None = None
         self.sides: list[Live] = []
         self.above: Live | None = None  # the view that it gathers, if it is one
         self.below: list[Live] = []  # views that gather this one
+        self.give_up: Callable[[PenstockError], None] = _nobody  # told where its charge is more than there may be
         self.only: tuple[str, ...] | None = None  # what it may gather; None: whatever has the name
         self.source = 0  # id of the queue or topic that it gathers; 0: none so far
         self.message_type: MessageType = JSON  # of what it gathers
@@ -172,6 +183,14 @@ class Live:
             if found is not None:
                 return found
         return None
+
+    def weigh(self) -> None:
+        """Count what it takes for who asked for it; where he may not have so much he is told, and it ends."""
+        if self.charge is not None:
+            try:
+                self.charge.to(self.view.size)
+            except Unavailable as error:
+                self.give_up(error)
 
     def words(self, changes: Sequence[Changed]) -> list[RowChange]:
         """What who follows is told of them."""

@@ -335,6 +335,7 @@ class Worker:
                 raise one
             live.into.enter(one)
             self.dirty[live] = None
+            live.weigh()
         except Exception as error:  # noqa: BLE001 - the border of each
             self.fail([live], error)
 
@@ -363,6 +364,7 @@ class Worker:
         except Exception as error:  # noqa: BLE001 - the border of each
             self.fail([live], error)
             return
+        live.weigh()
         if live.setback.lasts:
             live.setback.over()
         if words:

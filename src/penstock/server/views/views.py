@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from penstock.server.asking.judging import Judges
     from penstock.server.base.runtime import Off, Runtime
     from penstock.server.follow import Source
+    from penstock.server.people.access import Charge
     from penstock.server.replaying import Replays
     from penstock.server.views.conflated import ConflatedDefinition
     from penstock.server.views.record_query import Event, Wish
@@ -86,13 +87,13 @@ class Views:
 
     # -- which there are
 
-    def add(self, definition: Definition) -> Live:
-        """A view more.  Its queue or topic may come later; a view that it gathers must be there.
+    def add(self, definition: Definition, charge: Charge | None = None) -> Live:
+        """A view more.  Its queue or topic may come later; a view that it gathers must be there.  charge: see `Live`.
 
         ExpressionError for what cannot be computed, InvalidArgument for a name that is taken.
         """
         key = self._free(definition)
-        live = Live(definition, self.when_current)
+        live = Live(definition, self.when_current, charge=charge)
         begin, stop = partial(self._begin_anew, live), partial(self._stop, live)
         live.setback = Setback(self._runtime, self.alarms, begin, stop)
         self._views[key] = live
@@ -116,15 +117,18 @@ class Views:
             raise InvalidArgument(f"there is a view or conflated topic '{definition.name}' already")
         return key
 
-    def add_unnamed(self, definition: Definition) -> Live:
+    def add_unnamed(self, definition: Definition, charge: Charge | None = None) -> Live:
         """A view for one subscriber, who drops it.  Errors as `add`."""
         self._serial += 1
-        return self.add(replace(definition, name=f"\0{self._serial}"))
+        return self.add(replace(definition, name=f"\0{self._serial}"), charge)
 
     def drop(self, live: Live) -> None:
         """A view is no longer wanted; nothing gathers it."""
         del self._views[live.definition.vhost, live.name]
         live.setback.end()
+        charge, live.charge = live.charge, None
+        if charge is not None:
+            charge.close()
         for one in live.parts:
             one.closed = True
             self._builder.detach(one)
@@ -168,12 +172,15 @@ class Views:
         """Aggregated subscriptions that are open."""
         return sum(1 for live in self._views.values() if live.name.startswith("\0"))
 
-    def events(self, vhost: str, exchange: str, topic: str, wish: Wish) -> Source[list[Event]]:
+    def events(
+        self, vhost: str, exchange: str, topic: str, wish: Wish, charge: Charge | None = None
+    ) -> Source[list[Event]]:
         """What a subscriber to rows or records is told: of a view, of a topic with a key, or of one without.
 
+        charge: of what is gathered for him alone.
         Errors: ExpressionError, InvalidArgument, NotFound.
         """
-        rows = None if exchange else self._rows(vhost, topic, wish)
+        rows = None if exchange else self._rows(vhost, topic, wish, charge)
         if rows is not None:
             return rows
         core, replays = self._runtime.core, self._replays
@@ -183,7 +190,7 @@ class Views:
             return conflated(self.alarms, wish, unkeyed(core, replays, vhost, exchange, topic, wish))
         return conflated(self.alarms, wish, RecordSource(self._runtime, replays, sow, wish))
 
-    def _rows(self, vhost: str, topic: str, wish: Wish) -> Source[list[Event]] | None:
+    def _rows(self, vhost: str, topic: str, wish: Wish, charge: Charge | None) -> Source[list[Event]] | None:
         """The rows of a name, or those that a projection and a grouping make; None when there are none.
 
         Errors: ExpressionError; InvalidArgument for one of projection and grouping alone; NotFound for their source.
@@ -196,12 +203,15 @@ class Views:
             raise InvalidArgument("projection and grouping go together: an aggregated subscription needs both")
         if not self.known(vhost, topic):
             raise NotFound(f"no queue, topic with a key or view '{topic}' in vhost '{vhost}'")
-        live = self.add_unnamed(Definition("", topic, wish.projection, wish.grouping, wish.filter, vhost))
+        live = self.add_unnamed(Definition("", topic, wish.projection, wish.grouping, wish.filter, vhost), charge)
         if (found := self._builder.source(vhost, topic)) is not None:
             live.only = name_of(found)  # its subscriber may read this, and perhaps not what comes to have the name
         rest = replace(wish, filter=None, projection=(), grouping=None)
         try:
-            return conflated(self.alarms, rest, RowSource(clock, live, rest, topic, lambda: self.drop(live)))
+            rows = RowSource(clock, live, rest, topic, lambda: self.drop(live))
+            live.give_up = rows.end
+            live.weigh()  # what it began with
+            return conflated(self.alarms, rest, rows)
         except BaseException:
             self.drop(live)
             raise
