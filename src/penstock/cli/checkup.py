@@ -8,7 +8,6 @@ the disk is removed again, and no data folder is made.
 from __future__ import annotations
 
 import os
-import re
 import resource
 import shutil
 import socket
@@ -27,6 +26,7 @@ from penstock.cli.output import counted
 from penstock.errors import PenstockError, SettingsError
 from penstock.expr import TopicPattern
 from penstock.log.disk import LOCK_NAME, to_be
+from penstock.server.base.machine import Machine, budget_within
 from penstock.server.sockets.listening import OWN
 from penstock.units import format_size
 
@@ -190,7 +190,7 @@ def amqp_processes(settings: Settings, server: int | None = None) -> Finding:
     from penstock.server.amqp.doors import MEMORY_LEAST
     from penstock.server.lifecycle import doors_of
 
-    what, wanted, cores = "AMQP processes", settings.server.doors, len(os.sched_getaffinity(0))
+    what, wanted, cores = "AMQP processes", settings.server.doors, Machine().cores()
     count = doors_of(wanted)
     why = f"server.doors = {wanted}, {counted(cores, 'core')}"
     if not count:
@@ -288,23 +288,17 @@ def files() -> Finding:
     return Finding("open files", "poor" if few else "good", found, advice if few else "")
 
 
-def memory(budget: int) -> Finding:
-    """The budget for bodies beside what the machine has left."""
-    left = available_memory()
+def memory(budget: int, machine: Machine | None = None) -> Finding:
+    """The budget for bodies beside what the machine has left, and the bound of the cgroup."""
+    machine = machine or Machine()
+    left, most = machine.memory_left(), machine.memory_most()
     found = ("" if left is None else f"{format_size(left)} available, ") + f"budget {format_size(budget)}"
+    if (taken := budget_within(most, budget)) < budget:
+        found += f", of which {format_size(taken)} are taken: its cgroup may have {format_size(most or 0)}"
+        return Finding("memory", "poor", found, "raise that limit, or lower server.memory to what is taken")
     if left is not None and budget > left:
         return Finding("memory", "poor", found, "lower server.memory: bodies are read from the log when needed")
     return Finding("memory", "good", found)
-
-
-def available_memory() -> int | None:
-    """Bytes that can be used without swapping, as Linux tells; None elsewhere."""
-    try:
-        text = Path("/proc/meminfo").read_text()
-    except OSError:
-        return None
-    match = re.search(r"^MemAvailable:\s+(\d+) kB", text, re.MULTILINE)
-    return int(match[1]) * 1024 if match else None
 
 
 def streams(settings: Settings, door: Door) -> Finding:

@@ -70,12 +70,16 @@ class Server(Section):
         "cut may then take what was confirmed since the last sync.",
     )
     memory: Size = Field(
-        default=512 * MIB, ge=8 * MIB, description="Budget for bodies and buffers; positions and indexes come on top."
+        default=512 * MIB,
+        ge=8 * MIB,
+        description="Budget for bodies and buffers; positions and indexes come on top. In a cgroup, as of a container, "
+        "that has no room for it the server takes less, and says so.",
     )
     doors: Literal["auto"] | Annotated[StrictInt, Field(ge=0, le=16)] = Field(
         default="auto",
         description="Processes that take AMQP clients; 0: the server's own does, and HTTP's clients, too, who have a "
-        "process otherwise. `auto` is none for AMQP on up to two cores, else one less than there are cores, at most 4.",
+        "process otherwise. `auto` is none for AMQP on up to two cores, else one less than there are cores, at most 4; "
+        "cores that the server may use, by its affinity and the quota of its cgroup.",
     )
     allow_execute: StrictBool = Field(default=False, description="Whether actions may run programs of the machine.")
     open_metrics: StrictBool = Field(
@@ -402,3 +406,8 @@ class Settings(Section):
         copy = self.model_copy()
         copy._origins = dict(origins)
         return copy
+
+    def with_memory(self, budget: int, origin: str) -> Settings:
+        """The same with another `server.memory`."""
+        server = self.server.model_copy(update={"memory": budget})
+        return self.model_copy(update={"server": server}).with_origins({**self._origins, "server.memory": origin})

@@ -10,7 +10,9 @@ import os
 from typing import TYPE_CHECKING
 
 from penstock.server.base.loading import HTTP, decoded_most, do_without_pandas, of_a_door, with_bounded_pool
+from penstock.server.base.machine import Machine, budget_within
 from penstock.server.doors.door_process import spawned
+from penstock.units import format_size
 
 if TYPE_CHECKING:
     from penstock.config.settings import Settings
@@ -23,6 +25,7 @@ stranger would fill the disk that the server's output goes to.  An operator who 
 
 def serve(settings: Settings, *, ready_file: str | None = None, show: Show | None = None) -> None:
     """Run a server until SIGTERM or SIGINT, as `process.serve`."""
+    settings = within(Machine().memory_most(), settings)
     os.environ.setdefault(GRPC_VERBOSITY, "NONE")
     door = None
     if settings.cluster is None and any(name.startswith("flight") for name in settings.listen.doors()):
@@ -35,3 +38,13 @@ def serve(settings: Settings, *, ready_file: str | None = None, show: Show | Non
     from penstock.server.process import serve as run  # after that
 
     run(settings, ready_file=ready_file, show=show, door=door, http=http)
+
+
+def within(most: int | None, settings: Settings) -> Settings:
+    """The same with a budget for which a cgroup of so many bytes has room: who goes beyond those is killed."""
+    asked, origin = settings.server.memory, settings.origin("server.memory")
+    budget = budget_within(most, asked)
+    if most is None or budget == asked:
+        return settings
+    why = f"its cgroup may have {format_size(most)}; {format_size(asked)} by {origin}"
+    return settings.with_memory(budget, why)

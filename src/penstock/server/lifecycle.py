@@ -28,7 +28,6 @@ After a bug memory is not trusted: no last turn, no checkpoint, and a log that a
 from __future__ import annotations
 
 import asyncio
-import os
 import socket
 import sys
 import threading
@@ -40,6 +39,7 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 
 from penstock.config.sections import DOORS
 from penstock.errors import SettingsError
+from penstock.server.base.machine import Machine
 from penstock.server.sockets.listening import bind
 from penstock.version import __version__
 from penstock.wire.amqp.frames import Limits
@@ -306,7 +306,7 @@ def doors_of(wanted: Literal["auto"] | int) -> int:
     """How many processes take AMQP clients."""
     if wanted != "auto":
         return wanted
-    cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else 1  # doors need what Linux has
+    cores = Machine().cores() if sys.platform == "linux" else 1  # doors need what Linux has
     return 0 if cores <= 2 else min(DOORS_MOST, cores - 1)
 
 

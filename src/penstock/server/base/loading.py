@@ -16,6 +16,7 @@ import socket
 import sys
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
@@ -154,10 +155,18 @@ def begun(
     )
 
 
+KILLED_FIRST = 300
+"""Where the memory of a machine or a cgroup has been used up the kernel kills whoever scores highest, of 1,000 that its
+size makes: of a server and the processes beside it those that begin again, and not the one that has the log."""
+
+
 def beside_a_server() -> None:
     """What such a process does first."""
     for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(name, signal.SIG_IGN)  # they reach the server too, and its end is ours
+    with suppress(OSError, ValueError):  # where there is no such file they are killed by their size
+        score = Path("/proc/self/oom_score_adj")
+        score.write_text(str(min(1000, int(score.read_text()) + KILLED_FIRST)))
     logging.basicConfig(format="%(asctime)s %(name)s %(levelname)s %(message)s")
 
 

@@ -26,6 +26,7 @@ import pyarrow as pa
 from penstock.errors import AccessRefused, InvalidArgument, PenstockError, ResourceExhausted, Unavailable
 from penstock.records.dataclass import dataclass
 from penstock.server.base.faults import reports
+from penstock.server.base.machine import Machine
 from penstock.server.bulk import requests
 from penstock.server.flight.handover import Abandoned
 from penstock.server.people.access import THINGS, Shares
@@ -223,7 +224,7 @@ class Query(Iterator[pa.RecordBatch]):
             "spill": spill,
             "by_disk": by_disk,
             "folder": str(self._scratch),
-            "threads": max(1, (os.cpu_count() or 2) // 2),
+            "threads": max(1, Machine().cores() // 2),
         }
         self._send(child, request)
         statement = Statement.of(self._answer()["statement"])
