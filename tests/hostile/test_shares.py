@@ -13,6 +13,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import httpx
@@ -245,6 +246,35 @@ def gathered(house: House, user: str) -> LetGo:
     return lambda: (rows.close(), client.close())
 
 
+def conflated(house: House, user: str) -> LetGo:
+    """One change that waits."""
+    share, topic = house.server.shares.of("view_bytes"), f"t{time.monotonic_ns()}"
+    had, refused = share.of(user), share.refused
+    with penstock.connect(url(house, "keeper")) as keeper:
+        keeper.declare_topic(topic)
+        client = penstock.connect(url(house, user))
+        rows = client.sow_and_subscribe(topic, conflation="1h", conflation_key="/id", timeout=60)
+        pool = ThreadPoolExecutor(1)
+        taken = pool.submit(rows.take)
+
+        def counted() -> bool:
+            keeper.publish(topic, {"id": 1, "text": "x" * 1000})  # of one key, so it takes the place of the last one
+            return share.of(user) != had or share.refused != refused
+
+        eventually(counted, seconds=20)
+
+    def let_go() -> None:
+        rows.close()
+        client.close()
+        pool.shutdown()
+
+    if share.refused != refused:
+        why = str(taken.exception(20))
+        let_go()
+        raise Refused(why)
+    return let_go
+
+
 class Way(NamedTuple):
     """How one of a thing is taken at a door."""
 
@@ -269,6 +299,7 @@ WAYS = (
     Way("stages", "flight", stage),
     Way("stage_bytes", "flight", stage, whole=40_000),
     Way("view_bytes", "flight", gathered, whole=40_000),
+    Way("view_bytes", "flight", conflated, whole=20_000),
 )
 
 WITH_SQL = (
@@ -295,7 +326,7 @@ def take_all(house: House, way: Way, user: str, taken: list[LetGo]) -> str:
     raise AssertionError(f"{user} took 200 of {way.thing}")
 
 
-@pytest.mark.parametrize("way", [*WAYS, *WITH_SQL], ids=lambda way: f"{way.thing}-{way.door}")
+@pytest.mark.parametrize("way", [*WAYS, *WITH_SQL], ids=lambda way: f"{way.thing}-{way.door}-{way.take.__name__}")
 def test_who_takes_what_it_can_leaves_some_for_others(house: House, way: Way) -> None:
     share = house.server.shares.of(way.thing)
     before, refused, whole, of_user = share.taken, share.refused, share.whole, share.of_user

@@ -237,6 +237,11 @@ class Conflation(Generic[K, V]):
     def __len__(self) -> int:
         return len(self._waiting)
 
+    @property
+    def held(self) -> int:
+        """Those that wait, and those that were dropped and have not come due."""
+        return len(self._due)
+
     def put(self, key: K, value: V, now: int) -> None:
         """Let a change wait for the end of its key's interval, in the place of an earlier one."""
         held = self._waiting.get(key)

@@ -145,7 +145,7 @@ THINGS: Mapping[str, Terms] = {
     "sql_statements": Terms("SQL statements", "run", 2, kept=1),
     "sql_waiting": Terms("SQL statements", "wait for a place", 32),
     "holds": Terms("reads", "hold the log", 10_000),
-    "view_bytes": Terms("bytes of what was asked for with a projection", "are kept", 256 << 20, kept=0),
+    "view_bytes": Terms("bytes of what was asked for with a projection or conflation", "are kept", 256 << 20, kept=0),
     "stages": Terms("stages", "wait for their commit", 100_000),
     "stage_bytes": Terms("bytes of stages", "wait for their commit", 4 << 30, 0.75, 0),
 }

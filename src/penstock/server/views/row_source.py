@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from penstock.history.history import Batches
     from penstock.ports import Clock
     from penstock.server.follow import Reader
+    from penstock.server.people.access import Charge
     from penstock.server.views.record_query import Wish
     from penstock.server.views.setbacks import Alarms
     from penstock.server.views.shown import RowChange, Shown
@@ -198,6 +199,9 @@ def _elements(batch: pa.RecordBatch, first: int, exchange_of: Callable[[int], st
 PORTION = 1000
 """Events that are given at once."""
 
+EVENT, SPOT = 400, 100
+"""Bytes of an event without what it brings, and of a key with its place in a line, about."""
+
 WAITING_MOST = 10_000
 """Changes that wait for a slow reader, each for itself; of more only the last of each row."""
 
@@ -335,13 +339,28 @@ class Conflated(Source[list[Event]]):
 
     The rows there are come at once.  A row that leaves before its change was told is not told of, and one that leaves
     later is told at once.
+
+    What waits is the subscriber's to have: where it is more than he may take the source ends.
     """
 
     _reader: Reader[list[Event]]
 
-    def __init__(self, alarms: Alarms, inner: Source[list[Event]], interval: int, key: Sequence[str] = ()) -> None:
-        """key: expressions that tell what is one key, instead of the record's own.  ExpressionError."""
-        self._alarms = alarms
+    def __init__(
+        self,
+        alarms: Alarms,
+        inner: Source[list[Event]],
+        interval: int,
+        key: Sequence[str] = (),
+        *,
+        leaves: bool = True,
+        charge: Charge | None = None,
+    ) -> None:
+        """key: expressions that tell what is one key, instead of the record's own.  ExpressionError.
+
+        leaves: whether rows leave.  charge: of who subscribes.
+        """
+        self._alarms, self._leaves, self._charge = alarms, leaves, charge
+        self._bytes = 0  # of the events that wait
         self._inner = inner
         self._keys: list[Value] = [compile_value(text) for text in key]
         self._waiting: Conflation[object, Event] = Conflation(interval)
@@ -354,15 +373,16 @@ class Conflated(Source[list[Event]]):
         self._inner.begin(Asking[list[Event]].within(reader))
 
     def next(self, room: int) -> list[Event] | Sign | None:
-        """See `Source`.  All that has come is taken: one change a key is held."""
-        while (found := self._inner.next(ENDLESS)) is not None:
+        """See `Source`.  Of what has come one change a key is held; of the rows there are no more than a portion."""
+        while len(self._ready) < PORTION and (found := self._inner.next(ENDLESS)) is not None:
             if isinstance(found, Sign):
                 self._ready.append(found)
             else:
                 self._put(found)
         if not self._ready:
             due = self._waiting.due(self._alarms.clock.mono())
-            self._told.update(self._keys_of(due))
+            self._bytes -= sum(map(_cost, due))
+            self._tell(self._keys_of(due))
             self._ready += due
         return first_of(self._ready, room)
 
@@ -370,22 +390,33 @@ class Conflated(Source[list[Event]]):
         self._alarms.remove(self)
         self._ready.clear()
         self._inner.close()
+        if self._charge is not None:
+            self._charge.close()
+
+    def _tell(self, keys: Iterable[object]) -> None:
+        """Who has been told of a key is told that it leaves."""
+        if self._leaves:
+            self._told.update(keys)
 
     def _put(self, events: list[Event]) -> None:
         now = self._alarms.clock.mono()
         for event, key in zip(events, self._keys_of(events), strict=True):
             if event.kind == "sow":
-                self._told.add(key)
+                self._tell([key])
                 self._ready.append(event)
             elif event.kind == "oof":
+                self._bytes -= _cost(self._waiting.waiting(key))
                 waited = self._waiting.drop(key)
                 if key in self._told or not waited:
                     self._told.discard(key)
                     self._ready.append(event)
             else:
                 first = self._waiting.waiting(key)
+                self._bytes += _cost(event) - _cost(first)
                 self._waiting.put(key, event if first is None else replace(event, time=first.time), now)
         self._alarms.changed()
+        if self._charge is not None:
+            self._charge.to(self._bytes + SPOT * (self._waiting.held + len(self._told)))
 
     # -- an alarm
 
@@ -405,6 +436,11 @@ class Conflated(Source[list[Event]]):
         return list(zip(*found, strict=True))
 
 
+def _cost(event: Event | None) -> int:
+    """Bytes that an event takes, about."""
+    return 0 if event is None else EVENT + len(event.body) + len(event.properties)
+
+
 def first_of(waiting: deque[Event | Sign], room: int) -> list[Event] | Sign | None:
     """The events that wait first, as many as there is room for; or the sign that does."""
     if waiting and isinstance(waiting[0], Sign):
@@ -420,6 +456,10 @@ def first_of(waiting: deque[Event | Sign], room: int) -> list[Event] | Sign | No
     return out or None
 
 
-def conflated(alarms: Alarms, wish: Wish, source: Source[list[Event]]) -> Source[list[Event]]:
+def conflated(
+    alarms: Alarms, wish: Wish, source: Source[list[Event]], charge: Charge | None = None
+) -> Source[list[Event]]:
     """A source, conflated if that is asked for.  ExpressionError."""
-    return source if wish.conflation is None else Conflated(alarms, source, wish.conflation, wish.conflation_key)
+    if wish.conflation is None:
+        return source
+    return Conflated(alarms, source, wish.conflation, wish.conflation_key, leaves=wish.oof, charge=charge)

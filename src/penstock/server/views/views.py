@@ -177,7 +177,7 @@ class Views:
     ) -> Source[list[Event]]:
         """What a subscriber to rows or records is told: of a view, of a topic with a key, or of one without.
 
-        charge: of what is gathered for him alone.
+        charge: of what is gathered, or waits, for him alone.
         Errors: ExpressionError, InvalidArgument, NotFound.
         """
         rows = None if exchange else self._rows(vhost, topic, wish, charge)
@@ -187,8 +187,8 @@ class Views:
         sow = core.sows.by_name.get((vhost, exchange, topic))
         wish = wish.reading(core.message_type(vhost, exchange, topic) if sow is None else sow.rule.message_type)
         if sow is None:
-            return conflated(self.alarms, wish, unkeyed(core, replays, vhost, exchange, topic, wish))
-        return conflated(self.alarms, wish, RecordSource(self._runtime, replays, sow, wish))
+            return conflated(self.alarms, wish, unkeyed(core, replays, vhost, exchange, topic, wish), charge)
+        return conflated(self.alarms, wish, RecordSource(self._runtime, replays, sow, wish), charge)
 
     def _rows(self, vhost: str, topic: str, wish: Wish, charge: Charge | None) -> Source[list[Event]] | None:
         """The rows of a name, or those that a projection and a grouping make; None when there are none.
@@ -198,7 +198,7 @@ class Views:
         clock = self._runtime.clock
         if not wish.projection and wish.grouping is None:
             shown = self.shown(vhost, topic)
-            return None if shown is None else conflated(self.alarms, wish, RowSource(clock, shown, wish))
+            return None if shown is None else conflated(self.alarms, wish, RowSource(clock, shown, wish), charge)
         if not wish.projection or wish.grouping is None:
             raise InvalidArgument("projection and grouping go together: an aggregated subscription needs both")
         if not self.known(vhost, topic):
