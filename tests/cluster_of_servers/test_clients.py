@@ -174,7 +174,8 @@ def test_who_is_made_or_changed_at_run_time_logs_in_at_every_member(cluster: Clu
             with urllib.request.urlopen(request, timeout=30) as answer:
                 return answer.status
         except urllib.error.HTTPError as error:
-            return error.code
+            with error:
+                return error.code
         except OSError:
             return 0
 

@@ -288,8 +288,9 @@ def ask(broker: Broker, path: str, user: str) -> object:
 def test_http_shows_queues_to_those_who_read_or_write_them(broker: Broker) -> None:
     assert [queue["name"] for queue in ask(broker, "/api/queues", "bob")] == ["view"]  # type: ignore[attr-defined]
     assert ask(broker, "/api/queues/%2F/view", "bob")["name"] == "view"  # type: ignore[index]
-    with pytest.raises(urllib.error.HTTPError, match="404"):
+    with pytest.raises(urllib.error.HTTPError, match="404") as told:
         ask(broker, "/api/queues/%2F/q", "bob")
+    told.value.close()
     assert len(ask(broker, "/api/queues", "root")) == 3  # type: ignore[arg-type]
 
 

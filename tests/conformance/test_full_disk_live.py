@@ -34,7 +34,8 @@ class OnSmallDisk(LiveServer):
             with urlopen(Request(f"http://{self.ready['http']}{path}", headers=login)) as answer:
                 found: dict[str, object] = json.load(answer)
         except HTTPError as error:
-            found = json.load(error)
+            with error:
+                found = json.load(error)
         return found
 
     def fill(self) -> int:

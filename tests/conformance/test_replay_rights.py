@@ -7,6 +7,7 @@ from urllib.parse import urlparse
 
 import orjson
 import pika
+import pyarrow as pa
 import pytest
 from pika.exceptions import ChannelClosedByBroker
 
@@ -150,4 +151,16 @@ def test_names_of_replays_are_those_of_their_users(broker: Broker) -> None:
             assert orjson.loads(own.read_chunk().app_metadata.to_pybytes())["after"]
             assert ann.action("replay_pause", id="mine")["paused"]
             own.cancel()
+        reader.cancel()
+
+
+def test_a_name_is_a_replays_own_before_it_is_told_anything(broker: Broker) -> None:
+    """Who pauses it as soon as it has answered finds it."""
+    ticket = command("replay", topic="orders.us", bookmark="NOW", follow=True, id="mine")
+    with penstock.connect(broker.flight_url) as root:
+        reader = root._link.get(ticket)
+        assert reader.read_chunk().app_metadata is not None
+        second = root._link.get(ticket)
+        with pytest.raises(pa.ArrowException, match="a replay with the id 'mine' is open already"):
+            second.read_chunk()
         reader.cancel()

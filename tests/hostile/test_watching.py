@@ -25,8 +25,8 @@ for line in sys.stdin:
         print("a line\\n" * int(number), end="")
     elif what == "end":
         break
-    print("done", file=sys.stderr, flush=True)
     sys.stdout.flush()
+    print("done", file=sys.stderr, flush=True)
 """
 
 

@@ -215,7 +215,8 @@ def readiness(site: Site) -> tuple[int, dict[str, Any]]:
         with urllib.request.urlopen(f"http://{site.ready['http']}/readyz", timeout=30) as answer:
             return answer.status, json.loads(answer.read())
     except urllib.error.HTTPError as error:
-        return error.code, json.loads(error.read())
+        with error:
+            return error.code, json.loads(error.read())
 
 
 def worked_for_one_away(sites: Sites) -> None:

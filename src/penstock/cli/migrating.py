@@ -190,7 +190,8 @@ def _ask(base: str, path: str, who: Broker, body: object = None) -> Any:
         with urllib.request.urlopen(request, timeout=60) as answer:  # http and https alone: `base` is an address
             data = answer.read()
     except urllib.error.HTTPError as error:
-        text = _reason(error.read()) or error.reason
+        with error:
+            text = _reason(error.read()) or error.reason
         kind = AccessRefused if error.code in {401, 403} else NotFound if error.code == 404 else Refused
         raise kind(f"{base}/api/{path}: {error.code}: {text}") from None
     except OSError as error:

@@ -214,15 +214,15 @@ class Following:
         schema: pa.Schema,
     ) -> Iterator[Piece]:
         empty = pa.RecordBatch.from_pylist([], schema=schema)
-        if not stretch.since:
-            after = format_bookmark(self._handover.engine.log.origin, stretch.start - 1)
-            yield empty, orjson.dumps({"after": after})
-        if stretch.notice:
-            yield empty, orjson.dumps({"notice": stretch.notice})
         handle = Handle(caller.user)
-        if name is not None:
+        if name is not None:  # before anything is told: whoever has heard of it may pause it
             self._handover.call(partial(self._name, (caller.user, name), handle), caller.gone, durable=False)
         try:
+            if not stretch.since:
+                after = format_bookmark(self._handover.engine.log.origin, stretch.start - 1)
+                yield empty, orjson.dumps({"after": after})
+            if stretch.notice:
+                yield empty, orjson.dumps({"notice": stretch.notice})
             if isinstance(past, Replay) and not stretch.since and stretch.until is None:
                 for batch, start in self._past(caller, past, stretch):
                     stretch = Stretch(start, stretch.end, stretch.since, stretch.until)
