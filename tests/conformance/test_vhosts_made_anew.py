@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 
 import pytest
 
 import penstock
 from http_lab import Http
-from penstock.errors import NotFound
+from penstock.errors import AccessRefused, NotFound
 from penstock.testing import Broker
 from scenario import broker_of
+from waiting import eventually
 
 pytestmark = pytest.mark.conformance
 
@@ -116,3 +119,67 @@ def test_nothing_is_left_of_the_one_before(made: Callable[[Broker, Http], None])
         broker.restart()
         sees_nothing(broker, http)
         has_none_of_it_later(broker, http)
+
+
+GATHERED = {"projection": "/id, ANY(/of) AS /of", "grouping": "/id"}
+FOLLOWED: dict[str, Callable[[penstock.Client], Iterable[penstock.Message]]] = {
+    "replay": lambda client: client.replay("plain", follow=True, timeout=60),
+    "replay of several": lambda client: client.replay(pattern=".*", follow=True, timeout=60),
+    "records": lambda client: client.sow_and_subscribe("keyed", timeout=60),
+    "messages": lambda client: client.sow_and_subscribe("plain", timeout=60),
+    "gathered records": lambda client: client.sow_and_subscribe("keyed", timeout=60, **GATHERED),  # type: ignore[arg-type]
+    "gathered messages": lambda client: client.sow_and_subscribe("work", timeout=60, **GATHERED),  # type: ignore[arg-type]
+    "consumer": lambda client: client.consume("work", timeout=60),
+}
+
+
+def declared(client: penstock.Client) -> None:
+    client.declare("work")
+    client.declare_topic("plain")
+    client.declare_topic(KEYED, key=["/id"])
+
+
+def put(client: penstock.Client, number: int, of: str) -> None:
+    for topic in ("plain", KEYED, "work"):
+        client.publish(topic, {"id": number, "of": of})
+
+
+@pytest.mark.parametrize("user", ["ann", "guest"])
+def test_who_reads_on_in_a_vhost_does_not_read_on_in_the_next_of_its_name(user: str) -> None:
+    """Replays and subscriptions went on with what others published there, also of who had no right to that vhost."""
+    seen = {what: list[str]() for what in FOLLOWED}
+    with broker_of() as broker, ExitStack() as stack:
+        http = Http(broker)
+        http.do("PUT", "vhosts/t1", {}, 201)
+        with penstock.connect(broker.flight_url) as root:
+            root.add_user("ann", password="ann")
+            root.set_permissions("ann", ".*", ".*", ".*", vhost="t1")
+        old = stack.enter_context(client_of(broker, "t1"))
+        declared(old)
+
+        def follow(what: str) -> type[BaseException] | None:
+            url = f"{broker.flight_url.replace('guest:guest', f'{user}:{user}')}/t1"
+            try:
+                with penstock.connect(url) as client:
+                    for message in FOLLOWED[what](client):
+                        seen[what].append(message.json()["of"])
+            except penstock.errors.PenstockError as error:
+                return type(error)
+            return None
+
+        pool = stack.enter_context(ThreadPoolExecutor(len(FOLLOWED)))
+        ends = {what: pool.submit(follow, what) for what in FOLLOWED}
+
+        def each_reads() -> bool:
+            put(old, 1, "old")
+            return all(seen.values())
+
+        eventually(each_reads)
+        deleted(broker, http)
+        with client_of(broker, "t1") as new:
+            declared(new)
+            put(new, 2, "new")
+            for what, end in ends.items():
+                assert end.result(60) in {AccessRefused, NotFound}, what
+                put(new, 3, "new")
+        assert {of for found in seen.values() for of in found} == {"old"}

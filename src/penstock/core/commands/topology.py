@@ -222,6 +222,7 @@ class PolicyCommands(DeliveryCommands):
         Nor are its publishers.  In steps, of which this is one; whether there was something.
         """
         self._at(now)
+        self.ended_vhosts[vhost] += 1
         for topics in (self._topics, self._older_topics):
             for name in [name for name in topics if name[0] == vhost]:
                 del topics[name]

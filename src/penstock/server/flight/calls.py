@@ -93,7 +93,7 @@ class Caller:
     the token is no more, whoever works for the call meets `AccessRefused` where it asks whether the client is `gone`.
     """
 
-    __slots__ = ("_look", "left", "peer", "user")
+    __slots__ = ("_look", "_within", "left", "peer", "user")
 
     def __init__(self, who: Who, peer: str, left: Callable[[], bool], look: Callable[[], Who] | None = None) -> None:
         """left: whether the client has hung up.  look: who it is now; without it who it was."""
@@ -101,6 +101,11 @@ class Caller:
         self.peer = peer
         self.left = left
         self._look = look or (lambda: who)
+        self._within: dict[str, Callable[[], bool]] = {}
+
+    def enter(self, vhost: str, still: Callable[[], bool]) -> None:
+        """The call is in a vhost; still: whether that is the same one, and none that has its name later."""
+        self._within.setdefault(vhost, still)
 
     @property
     def who(self) -> Who:
@@ -113,9 +118,14 @@ class Caller:
 
     def refusal(self) -> AccessRefused | None:
         """Why the call may not go on."""
-        if self._look().there:
-            return None
-        return AccessRefused(f"user '{self.user}' may not log in any more, or the token has ended: so does the call")
+        if not self._look().there:
+            return AccessRefused(
+                f"user '{self.user}' may not log in any more, or the token has ended: so does the call"
+            )
+        for vhost, still in self._within.items():
+            if not still():
+                return AccessRefused(f"vhost '{vhost}' was deleted, and the call ends with it")
+        return None
 
     def gone(self) -> bool:
         """Whether nobody waits for the answer.  AccessRefused when the login is none any more."""
@@ -290,10 +300,16 @@ class Guarded(Iterator[T]):
         try:
             if (why := self._caller.refusal()) is not None:  # where rows never cease, nobody asks whether he is gone
                 raise why
-            row = next(self._rows, None)
+            found = next(self._rows, None)
+            if (why := self._caller.refusal()) is not None:  # it may have come long after it was waited for
+                raise why
+            row = found
         finally:
             if row is None:
                 self._slot.close()
+                close = getattr(self._rows, "close", None)
+                if close is not None:  # of one that was ended while it waits for the next
+                    close()
         if row is None:
             raise StopIteration
         self._slot.touch()

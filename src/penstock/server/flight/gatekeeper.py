@@ -106,6 +106,9 @@ class Gatekeeper:
         """AccessRefused unless the user may give such a command; NotFound for a vhost that is not there."""
         names = {name: getattr(wanted, name, None) for name in ("vhost", "name")}
         judge(caller.who, COMMANDS[type(wanted)], names, self._vhosts, type(wanted).__name__.lower())
+        if isinstance(vhost := names["vhost"], str):
+            ended = self._handover.engine.core.ended_vhosts
+            caller.enter(vhost, partial(_is, ended, vhost, ended[vhost]))
         if (rights := caller.rights) is None:
             return
         if isinstance(wanted, Consume):
@@ -337,6 +340,11 @@ class Gatekeeper:
 
     def _enter(self, caller: Caller, vhost: str) -> None:
         open_vhost(caller.who, vhost, None, self._vhosts)
+
+
+def _is(ended: Mapping[str, int], vhost: str, before: int) -> bool:
+    """Whether no vhost of that name has ended since."""
+    return ended[vhost] == before
 
 
 def parts_of(fields: SelectList | None) -> tuple[str, ...]:
