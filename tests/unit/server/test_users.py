@@ -14,7 +14,9 @@ from penstock.config.settings import GUEST, User
 from penstock.config.vhost_sections import EntitlementSection
 from penstock.core.topology.topology import EVENTS, TRACE
 from penstock.errors import AccessRefused, SettingsError
+from penstock.records.password_hashes import SHA256
 from penstock.records.queue_settings import QueueSettings
+from penstock.server.flight.calls import Caller
 from penstock.server.people.accounts import Account, Accounts, Kept, Permission, Token, TopicPermission
 from penstock.server.people.entitlements import Rights, compiled, exchange_needs
 from penstock.server.people.tokens import Scoped
@@ -66,6 +68,21 @@ def test_who_somebody_is_follows_each_change_of_accounts() -> None:
     assert (users.who("ann").there, users.who("ann").tags) == (True, ())
     change(None)
     assert not users.who("ann").there
+
+
+def test_who_has_the_name_of_one_who_was_deleted_is_somebody_else() -> None:
+    """Between two looks both may happen: what the one before had begun went on as the other's."""
+    accounts = Accounts()
+    users = Users([GUEST], accounts=accounts)
+    accounts.users["ann"] = Account("ann", Kept("", SHA256), ())
+    caller = Caller(users.who("ann"), "", lambda: False, partial(users.who, "ann"))
+    assert not caller.gone()
+    accounts.forget_user("ann")
+    accounts.users["ann"] = Account("ann", Kept("", SHA256), ())
+    accounts.tell()
+    with pytest.raises(AccessRefused, match="user 'ann' may not log in any more"):
+        caller.gone()
+    assert not Caller(users.who("ann"), "", lambda: False, partial(users.who, "ann")).gone()
 
 
 def test_whoever_has_permissions_while_they_are_put_back_has_what_narrows_them(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -93,14 +93,14 @@ class Caller:
     the token is no more, whoever works for the call meets `AccessRefused` where it asks whether the client is `gone`.
     """
 
-    __slots__ = ("_look", "_within", "left", "peer", "user")
+    __slots__ = ("_era", "_look", "_within", "left", "peer", "user")
 
     def __init__(self, who: Who, peer: str, left: Callable[[], bool], look: Callable[[], Who] | None = None) -> None:
         """left: whether the client has hung up.  look: who it is now; without it who it was."""
         self.user = who.user
         self.peer = peer
         self.left = left
-        self._look = look or (lambda: who)
+        self._era, self._look = who.era, look or (lambda: who)
         self._within: dict[str, Callable[[], bool]] = {}
 
     def enter(self, vhost: str, still: Callable[[], bool]) -> None:
@@ -118,7 +118,8 @@ class Caller:
 
     def refusal(self) -> AccessRefused | None:
         """Why the call may not go on."""
-        if not self._look().there:
+        who = self._look()
+        if not who.there or who.era != self._era:
             return AccessRefused(
                 f"user '{self.user}' may not log in any more, or the token has ended: so does the call"
             )

@@ -44,6 +44,7 @@ class Who:
     enters: Callable[[str], bool] = lambda vhost: True  # whether he may open a vhost
     there: bool = True  # he was not deleted meanwhile
     token: str = ""  # by which he logged in; with a password none
+    era: int = 0  # another one, where somebody of his name was deleted before
 
     def has(self, vhost: str, everywhere: Level | None) -> bool:
         """Whether a vhost is his to use or, with that level, to see."""

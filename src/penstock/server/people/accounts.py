@@ -20,6 +20,7 @@ import base64
 import hashlib
 import hmac
 import secrets
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import asdict, field
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
@@ -171,6 +172,7 @@ class Accounts:
     fixed_vhost_limits: Mapping[str, Mapping[str, int]] = field(default_factory=dict[str, "Mapping[str, int]"])
     fixed_user_limits: Mapping[str, Mapping[str, int]] = field(default_factory=dict[str, "Mapping[str, int]"])
     changed: list[Callable[[], None]] = field(default_factory=list[Callable[[], None]])  # told after each change
+    ended_users: Counter[str] = field(default_factory=Counter[str])  # how often one of a name has gone, in this process
     in_thread: bool = False  # the file is written by a thread
     changing: asyncio.Lock = field(default_factory=asyncio.Lock)  # held from a change until it is on disk
     copied: Callable[[], Awaitable[None]] | None = None  # returns when other disks have the file, too
@@ -352,6 +354,7 @@ class Accounts:
 
     def forget_user(self, name: str) -> None:
         """A user goes, with permissions and limits."""
+        self.ended_users[name] += 1
         self.users.pop(name, None)
         self.user_limits.pop(name, None)
         self.forget_tokens(user=name)

@@ -371,7 +371,8 @@ class Users:
         tags = tuple(tag for tag in self.tags(user) if tag in TAGS)
         if self._account(user) is None and user == next(iter(self._tags), None):
             tags = (*tags, DRIVER)
-        return Who(user, tags, self.rights(user), partial(self.enters, user), self.known(user))
+        era = self.accounts.ended_users[user]
+        return Who(user, tags, self.rights(user), partial(self.enters, user), self.known(user), era=era)
 
     def rights(self, user: str) -> Rights | None:
         """What a user may read and write; None where nothing is limited.  Who is gone may do nothing."""
