@@ -184,7 +184,8 @@ class Client(Querying):
             raise error_from({"code": refused[0].code, "message": refused[0].message, "reason": refused[0].reason})
         if total.stored:
             return Receipt("stored", total.first, format_bookmark(self.origin, total.first))
-        return Receipt("duplicate" if total.duplicates else "unroutable" if total.unroutable else "dropped")
+        ends = {"duplicate": total.duplicates, "unroutable": total.unroutable, "replied": total.replies}
+        return Receipt(next((outcome for outcome, rows in ends.items() if rows), "dropped"))
 
     def delta_publish(
         self,
@@ -384,7 +385,7 @@ class Client(Querying):
         max_backlog  the same, instead, and 0 is none: such a consumer sees barriers alone
         filter       an expression: others get what it does not match
         name         of this consumer, for people
-        timeout      the iterator ends when nothing came for so long; None waits for ever
+        timeout      the iterator ends when nothing came for so long, and may be asked again; None waits for ever
         heartbeat    the server takes the leases back when nothing was heard for so long
         reconnect    how long the server may be away: until then it is tried again when the connection breaks, and the
                      iterator goes on; what was leased and is not settled comes again.  0: not at all; None: for ever

@@ -411,7 +411,9 @@ class Message(Values, Generic[B]):
 class Receipt:
     """What became of one published message.  It is durable when you hold this."""
 
-    outcome: str  # stored, duplicate (stored before), unroutable (no queue and no declared topic wanted it), or dropped
+    outcome: str
+    """stored, duplicate (stored before), unroutable (no queue and no declared topic wanted it), replied (given to who
+    waits at the `reply_to` of a request, which keeps nothing), or dropped."""
     lsn: int = 0
     bookmark: str = ""
 
@@ -439,3 +441,4 @@ class TableReceipt:
     last: int = 0
     refused: tuple[Refusal, ...] = field(default=(), repr=False)  # the first thousand of each batch
     sequence: int | None = None  # with a publisher: nothing up to here has to be sent again
+    replies: int = 0  # rows that were given to who waits for them, at the `reply_to` of a request

@@ -354,6 +354,6 @@ def _receipt(told: Mapping[str, Any], unroutable: int, refused: list[Refusal]) -
     """What the server says of a batch, or of all of them."""
     receipt = TableReceipt(
         told["rows"], told["stored"], told["duplicates"], unroutable, told["refused_rows"], told["first"],
-        told["last"], tuple(refused), told.get("sequence"),
+        told["last"], tuple(refused), told.get("sequence"), told.get("replies", 0),
     )  # fmt: skip
     return receipt, refused

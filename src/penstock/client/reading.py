@@ -89,7 +89,7 @@ class Reading(Contents):
         name, bookmarks      remember under this name how far it has got
         select      which fields of a JSON body are sent: `-/, +/id` the id alone, `-/notes` all but the notes
         live, fully_durable  all that comes is durable: the first is refused, the second always so
-        timeout     the iterator ends when nothing came for so long; None waits for ever
+        timeout     the iterator ends when nothing came for so long, and may be asked again; None waits for ever
         reconnect   how long the server may be away: until then it is tried again when the connection breaks, and the
                     replay goes on after the last message that came.  0: not at all; None: for ever
         """
@@ -167,7 +167,7 @@ class Reading(Contents):
         projection, grouping    rows as a view with these would have, of a queue, which is not leased, or a topic
         select       which fields of a JSON body are sent, as of `replay`; a delta always has the key
         live, fully_durable     as of `replay`
-        timeout      the iterator ends when nothing came for so long; None waits for ever
+        timeout      the iterator ends when nothing came for so long, and may be asked again; None waits for ever
         reconnect    how long the server may be away: then it is tried again when the connection breaks, and all records
                      come anew, before which the iterator's `restarts` has risen and `completed` is false: what is not
                      among them is gone.  0: not at all; None: for ever.  Needs `sow`

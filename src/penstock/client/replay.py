@@ -19,8 +19,9 @@ import secrets
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Generator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from concurrent.futures import Future, wait
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self, cast
 
@@ -38,19 +39,26 @@ SAVE_S = 1.0
 """How often a file of bookmarks is written, at most; closing a replay writes it, too."""
 
 
-@contextmanager
-def _at(moment: float | None, act: Callable[[], None]) -> Generator[None, None, None]:
-    """Do something at a moment of the monotonic clock, unless the block ends before it."""
-    if moment is None:
-        yield
-        return
-    timer = threading.Timer(moment - time.monotonic(), act)
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
+class _Chunk:
+    """The next chunk of a stream, for which a thread waits: who asked for it may go away, and ask again."""
+
+    def __init__(self, reader: Any) -> None:
+        self._there = Future[Any]()
+        threading.Thread(target=self._wait, args=(reader,), name="penstock-replay", daemon=True).start()
+
+    def _wait(self, reader: Any) -> None:
+        try:
+            self._there.set_result(reader.read_chunk())
+        except BaseException as error:  # noqa: BLE001  told to whoever takes it
+            self._there.set_exception(error)
+
+    def come(self, until: float) -> bool:
+        """Whether it is there, or the end of the stream, at that moment of the monotonic clock."""
+        return bool(wait([self._there], max(0.0, until - time.monotonic())).done)
+
+    def taken(self) -> Any:
+        """The chunk.  Raises as reading it did."""
+        return self._there.result()
 
 
 @texts_checked
@@ -158,6 +166,8 @@ class Replay:
         self._going.set()
         self._rate: str | None = None  # another one than it began with
         self._reader: Any = None
+        self._coming: _Chunk | None = None  # it is waited for, since it did not come in time
+        self._entered = False
         self._ready: deque[Message] = deque()
         self._last: Message | None = None
         self._closed = False
@@ -169,11 +179,14 @@ class Replay:
     def __next__(self) -> Message:
         message = self.take()
         if message is None:
+            if not self._entered:
+                self.close()
             raise StopIteration
         return message
 
-    def take(self) -> Message | None:
-        """The next message; None at the end, and when nothing came within `timeout`.  Errors come with the first.
+    def take(self, timeout: float | None = None) -> Message | None:
+        """The next message; None at the end, and when none came for so many seconds, by default those that the replay
+        was asked for with: then this may be called again.  Errors come with the first.
 
         While the server is away it is tried again.  Unavailable when it is away at the end of `timeout`, after which
         this may be called again, and when it is given up.
@@ -181,25 +194,27 @@ class Replay:
         if self._last is not None and self._done is not None:
             self._done(self._last.bookmark)
             self._last = None
-        until = None if self._timeout is None else time.monotonic() + self._timeout
+        seconds = self._timeout if timeout is None else timeout
+        until = None if seconds is None else time.monotonic() + seconds
         while not self._ready:
-            if self._closed or not self._read(until):
-                self.close()
+            read = not self._closed and self._read(until)
+            if not read:
+                if read is not None:
+                    self.close()
                 return None
         self._last = self._ready.popleft()
         return self._last
 
-    def _read(self, until: float | None) -> bool:
-        """Wait for one chunk; False at the end, and at that moment of the monotonic clock."""
+    def _read(self, until: float | None) -> bool | None:
+        """Wait for one chunk; False at the end, None when none came until that moment of the monotonic clock."""
         if self._reader is None and not self._due(until):
             return False
         try:
             reader = self._reader or self._open()
-            if until is not None and until <= time.monotonic():
-                return False
-            with _at(until, self.close), translated():
+            with translated():
                 try:
-                    chunk = reader.read_chunk()
+                    if (chunk := self._chunk(reader, until)) is None:
+                        return None
                 except StopIteration:
                     self.completed = True
                     return False
@@ -210,6 +225,16 @@ class Replay:
             return True
         self._take_in(chunk)
         return True
+
+    def _chunk(self, reader: Any, until: float | None) -> Any:
+        """What comes next; None when nothing did until then."""
+        if until is None and self._coming is None:
+            return reader.read_chunk()
+        coming = self._coming = self._coming or _Chunk(reader)
+        if until is not None and not coming.come(until):
+            return None
+        self._coming = None
+        return coming.taken()
 
     def _take_in(self, chunk: Any) -> None:
         self._answered = True
@@ -316,6 +341,7 @@ class Replay:
                 self._open()
 
     def __enter__(self) -> Self:
+        self._entered = True
         self.begin()
         return self
 

@@ -225,6 +225,7 @@ class Transaction:
     def _told(self, told: Mapping[str, Any]) -> tuple[Receipt, ...]:
         lsns = told.get("lsns") or range(told["first"], told["first"] + len(self._rows))
         lost = dict.fromkeys(told["unroutable"], "unroutable") | dict.fromkeys(told.get("duplicates", ()), "duplicate")
+        lost |= dict.fromkeys(told.get("replies", ()), "replied")
         return tuple(
             Receipt("stored", lsn, format_bookmark(self._client.origin, lsn))
             if lsn

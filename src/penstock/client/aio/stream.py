@@ -331,12 +331,11 @@ class Replay(Stream[replay.Replay, messages.Message, messages.Message]):
         """How often the connection was lost and is there again."""
         return 0 if self._opened is None else self._opened.restarts
 
-    async def take(self) -> messages.Message | None:
-        """The next message; None at the end, and when nothing came within `timeout`."""
+    async def take(self, timeout: float | None = None) -> messages.Message | None:  # noqa: ASYNC109 - as of `Replay`
+        """The next message; None at the end, and when none came for so many seconds, as of `Replay.take`."""
         if self._closed:
             return None
-        replay = await self._open()
-        return await self._next(lambda _: replay.take())
+        return await self._next((await self._open()).take, timeout)
 
     async def __aenter__(self) -> Self:
         await super().__aenter__()

@@ -266,6 +266,7 @@ class Published:
     dropped: Sequence[int] = ()  # confirmed, not stored: a full queue drops what comes, or they are replies
     lsns: Sequence[int] | None = None  # of the stored rows, where they are not `first` and those that follow it
     order: Sequence[int] | None = None  # the stored rows as their LSNs rise, where that is not their own order
+    replied: Sequence[int] = ()  # of those that are dropped the replies, which were given to who waits for them
 
     @property
     def duplicates(self) -> int:
@@ -303,7 +304,7 @@ class Published:
             self.first, self.last, [rows[row] for row in self.unroutable],
             [(rows[row], why) for row, why in self.refused], [rows[row] for row in self.repeats], self.stored,
             [rows[row] for row in self.kept], [rows[row] for row in self.dropped], self.lsns,
-            None if self.order is None else [rows[row] for row in self.order],
+            None if self.order is None else [rows[row] for row in self.order], [rows[row] for row in self.replied],
         )  # fmt: skip
 
 
@@ -332,6 +333,7 @@ def joined(parts: Sequence[Published], skip: int, last: int) -> Published:
         all_of("kept"),
         all_of("dropped"),
         lsns,
+        replied=all_of("replied"),
     )
 
 

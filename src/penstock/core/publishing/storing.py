@@ -206,13 +206,15 @@ class Storing:
         if not terms.trusted:
             blind = any(one.blind for one in kinds)
             batch = self._headers(batch, traits, blind)
-        dropped = self._reply(batch, routed) if routed.replies else ()
+        replied = self._reply(batch, routed) if routed.replies else ()
         batch.routes = routed.routes
         rows = [row for row, kept in enumerate(routed.kept) if kept]
         first = self._kept(now, batch, rows, traits, blind, routed) if rows else 0
         last = first + len(rows) - 1 if rows else self._outbox.last_lsn
         kept = [row for row in routed.unroutable if routed.kept[row]]  # their exchange remembers them
-        return Published(first, last, routed.unroutable, routed.refused, range(skip), len(rows), kept, dropped)
+        return Published(
+            first, last, routed.unroutable, routed.refused, range(skip), len(rows), kept, replied, replied=replied
+        )
 
     def _reply(self, batch: Publishes, routed: Routed) -> Sequence[int]:
         """Give replies to who waits for them; the rows that nobody else wants."""

@@ -92,7 +92,8 @@ class Publishing:
     ) -> None:
         """Read batches until the client has sent all; answer each, then the whole."""
         arriving.expect(PUBLISHED)
-        sent = stored = duplicates = unroutable = refused = batches = 0
+        sent = batches = 0
+        counts = dict.fromkeys(COUNTS, 0)
         first = last = 0
         announced: int | None = None
         sequence = command.sequence
@@ -110,10 +111,8 @@ class Publishing:
             if sequence is not None:
                 sequence += len(upload)
                 covered = {"sequence": sequence - 1}  # all up to here are stored, for good
-            stored += cast("int", answer["stored"])
-            duplicates += cast("int", answer["duplicates"])
-            unroutable += cast("int", answer["unroutable"])
-            refused += cast("int", answer["refused_rows"])
+            for name in COUNTS:
+                counts[name] += cast("int", answer[name])
             if answer["stored"]:
                 first, last = first or cast("int", answer["first"]), cast("int", answer["last"])
             writer.write(orjson.dumps({"batch": batches, **answer, **covered}))
@@ -122,16 +121,9 @@ class Publishing:
             return
         if announced is not None and announced != sent:
             raise InvalidArgument(
-                f"publish: the end message says {announced} rows and {sent} came; {stored} of them are stored"
+                f"publish: the end message says {announced} rows and {sent} came; {counts['stored']} of them are stored"
             )
-        total: dict[str, object] = {
-            "first": first,
-            "last": last,
-            "stored": stored,
-            "duplicates": duplicates,
-            "unroutable": unroutable,
-            "refused_rows": refused,
-        }
+        total: dict[str, object] = {"first": first, "last": last, **counts}
         if sequence is not None:
             total["sequence"] = sequence - 1
         writer.write(orjson.dumps({"end": True, "rows": sent, "complete": announced == sent, **total}))
@@ -308,6 +300,10 @@ def part_of(upload: Upload, low: int, high: int) -> Upload:
     )  # fmt: skip
 
 
+COUNTS = ("stored", "duplicates", "unroutable", "refused_rows", "replies")
+"""What an answer counts; `replies` were given to who waits for them, and are in no queue."""
+
+
 def together(receipts: Sequence[Mapping[str, object]]) -> dict[str, object]:
     """The answers for the parts of one batch as one."""
     out: dict[str, object] = {"first": 0, "last": 0}
@@ -319,7 +315,7 @@ def together(receipts: Sequence[Mapping[str, object]]) -> dict[str, object]:
         for row in cast("list[dict[str, object]]", one["refused"]):
             refused.append({**row, "row": cast("int", row["row"]) + rows})
         rows += cast("int", one["rows"])
-    for name in ("stored", "duplicates", "unroutable", "refused_rows"):
+    for name in COUNTS:
         out[name] = sum(cast("int", one[name]) for one in receipts)
     return {**out, "refused": refused[:REFUSED_SHOWN], "rows": rows}
 
@@ -334,6 +330,7 @@ def receipt(published: Published, rows: int) -> dict[str, object]:
         "duplicates": published.duplicates,
         "unroutable": len(published.unroutable),
         "refused_rows": len(refused),
+        "replies": len(published.replied),
         "refused": refused_rows(refused[:REFUSED_SHOWN]),
         "rows": rows,
     }

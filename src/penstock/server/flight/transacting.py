@@ -224,5 +224,6 @@ def _told(done: Transacted, rows: int) -> dict[str, object]:
         "lsns": None if isinstance(lsns, range) else list(lsns),
         "unroutable": [row for row in published.unroutable if row not in kept],
         "duplicates": [row for row in published.repeats if row not in kept],
+        "replies": list(published.replied),
         "ended": done.ended,
     }
