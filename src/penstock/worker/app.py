@@ -13,6 +13,7 @@ import random
 import signal
 import socket
 import sys
+import threading
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import replace
@@ -133,7 +134,7 @@ class App:
         return {running.worker.name: running.counts for running in self._running}
 
     def stop(self) -> None:
-        """Take no more messages.  What runs may end within the grace.  In the loop's thread."""
+        """Take no more messages.  What runs may end within the grace.  From any thread."""
         for running in self._running:
             running.stop()
 
@@ -182,7 +183,10 @@ class App:
             raise failures[0]
 
     def run(self, *, url: str | None = None, burst: bool = False) -> Mapping[str, Counts]:
-        """`serve` in a loop of its own, in the main thread: SIGTERM and Ctrl-C stop it, a second one at once."""
+        """`serve` in a loop of its own.  In the main thread SIGTERM and Ctrl-C stop it, a second one at once.
+
+        In another thread `stop` does.
+        """
         return asyncio.run(self._until_signal(url, burst))
 
     async def _until_signal(self, url: str | None, burst: bool) -> Mapping[str, Counts]:
@@ -196,7 +200,9 @@ class App:
                 main.cancel()
             self.stop()
 
-        for number in (signal.SIGTERM, signal.SIGINT):
+        main_thread = threading.current_thread() is threading.main_thread()  # signals come to no other
+        signals = (signal.SIGTERM, signal.SIGINT) if main_thread else ()
+        for number in signals:
             loop.add_signal_handler(number, told)
         try:
             return await self.serve(url=url, burst=burst)
@@ -205,7 +211,7 @@ class App:
                 return self.counts
             raise
         finally:
-            for number in (signal.SIGTERM, signal.SIGINT):
+            for number in signals:
                 loop.remove_signal_handler(number)
 
 

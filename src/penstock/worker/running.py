@@ -9,7 +9,7 @@ import logging
 import random
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from functools import partial
 from typing import Any, cast
 
@@ -266,14 +266,22 @@ AT_ONCE = 1000
 """Messages that one look brings."""
 
 
+def _loop_here() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
+
+
 class Running:
-    """A worker between its start and its end.  All methods but `_take` belong to the loop."""
+    """A worker between its start and its end.  All methods but `stop` and `_take` belong to the loop."""
 
     def __init__(self, worker: Worker, url: str, *, name: str, burst: bool, chance: random.Random) -> None:
         """name: of the consumer, for people.  burst: end when nothing is ready any more that its filter matches."""
         self.worker = worker
         self.counts = Counts()
         self._url, self._name, self._burst, self._chance = url, name, burst, chance
+        self._loop = asyncio.get_running_loop()
         self._stop = asyncio.Event()
         self._room = asyncio.Semaphore(worker.concurrency)
         self._tasks = set[asyncio.Task[None]]()
@@ -281,8 +289,12 @@ class Running:
         self._settles = ThreadPoolExecutor(4, thread_name_prefix="penstock-worker")
 
     def stop(self) -> None:
-        """Take no more.  What runs goes on."""
-        self._stop.set()
+        """Take no more.  What runs goes on.  From any thread, and when all is over."""
+        if self._loop is _loop_here():
+            self._stop.set()
+        else:
+            with suppress(RuntimeError):  # the loop has ended, and so has this
+                self._loop.call_soon_threadsafe(self._stop.set)
 
     async def run(self, grace: float) -> None:
         """Until stopped, or in a burst until nothing is ready.

@@ -370,3 +370,22 @@ def test_a_burst_does_not_end_while_a_message_is_on_its_way(monkeypatch: pytest.
         counted = run(app, server)
         assert (counted.done, counted.released, set(seen)) == (len(seen), 0, {b"work"})
         assert server.stats("q")["queue_depth"] == 0
+
+
+def test_an_app_runs_in_another_thread_until_it_is_stopped_from_here() -> None:
+    app = penstock.App(results="results")
+
+    @app.worker("q")
+    def double(number: int) -> int:
+        return number * 2
+
+    with broker() as server, penstock.connect(server.flight_url) as client:
+        for _ in range(2):  # once more, after it has ended
+            working = threading.Thread(target=app.run, kwargs={"url": server.flight_url})
+            working.start()
+            assert client.submit("q", 21).get(timeout="20s") == 42
+            app.stop()
+            working.join(PATIENCE_S)
+            assert not working.is_alive()
+        app.stop()
+    assert [one.done for one in app.counts.values()] == [1]
