@@ -93,15 +93,17 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> object:
-    try:
-        module_name, inner = _LAZY[name]
-    except KeyError:
-        raise AttributeError(f"module 'penstock' has no attribute {name!r}") from None
-    module = import_module(module_name)
-    value: object = module if inner is None else getattr(module, inner)
-    globals()[name] = value  # the next access does not come here
-    return value
+if not TYPE_CHECKING:  # else a checker takes every misspelt name for one that is there
+
+    def __getattr__(name: str) -> object:
+        try:
+            module_name, inner = _LAZY[name]
+        except KeyError:
+            raise AttributeError(f"module 'penstock' has no attribute {name!r}") from None
+        module = import_module(module_name)
+        value: object = module if inner is None else getattr(module, inner)
+        globals()[name] = value  # the next access does not come here
+        return value
 
 
 def __dir__() -> list[str]:

@@ -25,6 +25,7 @@ def test_every_public_name_is_there() -> None:
         "import penstock; penstock.aio.connect",
         "from penstock.testing import Broker, evaluate",
         "from penstock import App, Message, connect",
+        "from penstock.client import Batch, Consumer, Receipt, Replay, Result, TableReceipt, Task, Transaction",
     ],
 )
 def test_each_way_to_import_it_works_first_in_a_process(statement: str) -> None:

@@ -10,12 +10,15 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from penstock.client.client import Client, connect
-    from penstock.client.consumer import Consumer
+    from penstock.client.consumer import Batch, Consumer
     from penstock.client.messages import Message, Receipt, Refusal, TableReceipt
+    from penstock.client.reading import Result
     from penstock.client.replay import Bookmarks, Replay
+    from penstock.client.results import Task
     from penstock.client.transactions import Transaction
 
 _LAZY = {
+    "Batch": "consumer",
     "Bookmarks": "replay",
     "Client": "client",
     "Consumer": "consumer",
@@ -23,12 +26,15 @@ _LAZY = {
     "Receipt": "messages",
     "Refusal": "messages",
     "Replay": "replay",
+    "Result": "reading",
     "TableReceipt": "messages",
+    "Task": "results",
     "Transaction": "transactions",
     "connect": "client",
 }
 
 __all__ = [
+    "Batch",
     "Bookmarks",
     "Client",
     "Consumer",
@@ -36,20 +42,24 @@ __all__ = [
     "Receipt",
     "Refusal",
     "Replay",
+    "Result",
     "TableReceipt",
+    "Task",
     "Transaction",
     "connect",
 ]
 
 
-def __getattr__(name: str) -> object:
-    try:
-        module = _LAZY[name]
-    except KeyError:
-        raise AttributeError(f"module 'penstock.client' has no attribute {name!r}") from None
-    value: object = getattr(import_module(f"penstock.client.{module}"), name)
-    globals()[name] = value
-    return value
+if not TYPE_CHECKING:  # else a checker takes every misspelt name for one that is there
+
+    def __getattr__(name: str) -> object:
+        try:
+            module = _LAZY[name]
+        except KeyError:
+            raise AttributeError(f"module 'penstock.client' has no attribute {name!r}") from None
+        value: object = getattr(import_module(f"penstock.client.{module}"), name)
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:

@@ -53,10 +53,12 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> object:
-    place = _PLACES.get(name)
-    if place is None:
-        raise AttributeError(f"module 'penstock.expr' has no attribute {name!r}")
-    value: object = getattr(import_module(f"penstock.expr.{place}"), name)
-    globals()[name] = value  # the next access does not come here
-    return value
+if not TYPE_CHECKING:  # else a checker takes every misspelt name for one that is there
+
+    def __getattr__(name: str) -> object:
+        place = _PLACES.get(name)
+        if place is None:
+            raise AttributeError(f"module 'penstock.expr' has no attribute {name!r}")
+        value: object = getattr(import_module(f"penstock.expr.{place}"), name)
+        globals()[name] = value  # the next access does not come here
+        return value

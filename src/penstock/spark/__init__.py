@@ -31,14 +31,16 @@ _LAZY = {
 __all__ = ["column", "install", "register", "session", "settle_on_progress", "token"]
 
 
-def __getattr__(name: str) -> object:
-    try:
-        module = _LAZY[name]
-    except KeyError:
-        raise AttributeError(f"module 'penstock.spark' has no attribute {name!r}") from None
-    value: object = getattr(import_module(module), name)
-    globals()[name] = value
-    return value
+if not TYPE_CHECKING:  # else a checker takes every misspelt name for one that is there
+
+    def __getattr__(name: str) -> object:
+        try:
+            module = _LAZY[name]
+        except KeyError:
+            raise AttributeError(f"module 'penstock.spark' has no attribute {name!r}") from None
+        value: object = getattr(import_module(module), name)
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:

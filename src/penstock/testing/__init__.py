@@ -37,13 +37,15 @@ _LAZY = {
 __all__ = ["Broker", "Event", "FakeClock", "Message", "ServerProcess", "Subscription", "evaluate"]
 
 
-def __getattr__(name: str) -> object:
-    module = _LAZY.get(name)
-    if module is None:
-        raise AttributeError(f"module 'penstock.testing' has no attribute {name!r}")
-    value: object = getattr(import_module(module), name)
-    globals()[name] = value  # the next access does not come here
-    return value
+if not TYPE_CHECKING:  # else a checker takes every misspelt name for one that is there
+
+    def __getattr__(name: str) -> object:
+        module = _LAZY.get(name)
+        if module is None:
+            raise AttributeError(f"module 'penstock.testing' has no attribute {name!r}")
+        value: object = getattr(import_module(module), name)
+        globals()[name] = value  # the next access does not come here
+        return value
 
 
 def __dir__() -> list[str]:
