@@ -122,6 +122,10 @@ async def real(url: str) -> None:
     said["answers"] = [await one.decode() for one in answers]
     await until(lambda: len(got.get("bills", [])) == COUNT and sum(map(len, got.get("batch", []))) == 10)
     await until(lambda: len(got.get("running", [])) == 4 and len(got.get("tries", [])) == 2 and "filtered" in got)
+    try:
+        await broker.request("no number", "fs-double", timeout=0.2)
+    except TimeoutError as error:
+        said["unanswered"] = str(error)
     own = broker.publisher("fs-late")
     await broker.client.declare("fs-late")
     await own.publish({"late": True})

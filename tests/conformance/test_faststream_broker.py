@@ -41,6 +41,7 @@ def test_an_application(house: FlightHouse) -> None:
         "bills": list(range(20)),
         "running": [0, 1, 2, 3],
         "answers": [42, 8],
+        "unanswered": "no answer to the request to 'fs-double' within 0.2 s",
         "late": {"late": True},
         "got": {
             "headers": ["bill", "middleware"],

@@ -217,14 +217,25 @@ class Producer(ProducerProto[PublishCommand]):
         """The answer, which is settled.  TimeoutError."""
         if self._replies is None:
             self._replies = Replies(self.client)
-        async with asyncio.timeout(cmd.timeout):
-            cmd.reply_to = await self._replies.queue()
-            coming = self._replies.expect(str(cmd.correlation_id))
-            try:
-                await self.publish(cmd)
-                return await coming
-            finally:
-                self._replies.forget(str(cmd.correlation_id))
+        try:
+            async with asyncio.timeout(cmd.timeout):
+                return await self._answer(cmd, self._replies)
+        except TimeoutError:
+            raise TimeoutError(unanswered(cmd)) from None
+
+    async def _answer(self, cmd: PublishCommand, replies: Replies) -> aio.Message:
+        cmd.reply_to = await replies.queue()
+        coming = replies.expect(str(cmd.correlation_id))
+        try:
+            await self.publish(cmd)
+            return await coming
+        finally:
+            replies.forget(str(cmd.correlation_id))
+
+
+def unanswered(cmd: PublishCommand) -> str:
+    """That nobody answered a request, in a sentence."""
+    return f"no answer to the request to {cmd.destination!r} within {cmd.timeout} s"
 
 
 class Replies:

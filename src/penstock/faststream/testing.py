@@ -21,7 +21,7 @@ from faststream.exceptions import SubscriberNotFound
 from penstock.client.messages import Message, Receipt, Rows, TableReceipt
 from penstock.expr import TopicPattern, evaluate
 from penstock.faststream.broker import PenstockBroker
-from penstock.faststream.messages import Producer, PublishCommand
+from penstock.faststream.messages import Producer, PublishCommand, unanswered
 from penstock.faststream.subscribing import BatchSubscriber, PenstockSubscriber
 from penstock.records.properties import Properties, encode
 from penstock.wire.flight.commands import DELIVERY
@@ -114,10 +114,11 @@ class FakeProducer(Producer):
 
     async def request(self, cmd: PublishCommand) -> Any:
         for handler in self._handlers(cmd.destination):
-            with anyio.fail_after(cmd.timeout):
+            result = None
+            with anyio.move_on_after(cmd.timeout):
                 result = await self._handle(handler, cmd, cmd.body)
             if result is None:
-                raise TimeoutError  # its filter did not let the question in
+                raise TimeoutError(unanswered(cmd))  # or its filter did not let the question in
             answer = PublishCommand(
                 result.body, destination=cmd.reply_to, headers=result.headers, correlation_id=cmd.correlation_id,
                 _publish_type=cmd.publish_type,
