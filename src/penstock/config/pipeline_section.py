@@ -21,20 +21,16 @@ from pydantic import (
 
 from penstock.config.pipeline_inputs import Conf, InputName, PipelineInput, Rules, Statement, named_inputs
 from penstock.config.sections import MIB, Duration, Name, Refusals, Section, Size, one_of, refuse
+from penstock.records.spark_masters import wrong_master
 
 _TLS_QUERY = re.compile(r"(?:ca|cert|key|verify)=[^&]*(?:&(?:ca|cert|key|verify)=[^&]*)*")
 RESERVED = ("driver", "scratch", "server", "status")
 """What files beside the checkpoints are called."""
 
-_MASTER = re.compile(r"local(\[(\d+|\*)(,\d+)?\])?|local-cluster\[\d+,\d+,\d+\]|spark://\S+|k8s://\S+|yarn")
-"""What Spark takes for a master."""
-
 
 def _master(value: str | None) -> str | None:
-    if value is not None and _MASTER.fullmatch(value) is None:
-        raise ValueError(
-            f"{value!r} is no master of Spark: write local[*], local[4], spark://host:7077, yarn or k8s://"
-        )
+    if value is not None and (why := wrong_master(value)):
+        raise ValueError(why)
     return value
 
 

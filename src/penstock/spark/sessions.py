@@ -40,6 +40,7 @@ from typing import Any
 
 from penstock.errors import SettingsError
 from penstock.records.dataclass import dataclass
+from penstock.records.spark_masters import wrong_master
 
 SILENT = "-Xlog:cds=off -Xlog:cds+dynamic=off"
 """Of an archive that it does not take Java says a word for each reason, and goes on without."""
@@ -154,8 +155,10 @@ def session(
     """A Spark session with `format("penstock")`.
 
     `folder` keeps scratch files (default: a temporary one that goes with the process); `conf` overrides any setting.
-    Errors: SettingsError without Java 17; ImportError without pyspark.
+    Errors: SettingsError without Java 17, and where Spark does not begin; ImportError without pyspark.
     """
+    if why := wrong_master((conf or {}).get("spark.master", master)):
+        raise SettingsError(why)
     java = find_java()
     from pyspark.sql import SparkSession
 
@@ -173,7 +176,27 @@ def session(
     builder: Any = SparkSession.builder
     for name, value in wanted.items():
         builder = builder.config(name, value)
-    return builder.getOrCreate()
+    return _begun(builder, wanted["spark.master"])
+
+
+def _begun(builder: Any, master: str) -> Any:
+    """The session.  SettingsError with Spark's own sentence where it does not begin."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    try:
+        return builder.getOrCreate()
+    except (Py4JError, PySparkException) as error:
+        raise SettingsError(f"Spark does not begin with the master {master!r}: {_cause(error)}") from None
+
+
+def _cause(error: Exception) -> str:
+    """What Spark says of itself that is any use: its Java has printed the rest."""
+    text = str(getattr(error, "java_exception", ""))
+    if "stopped SparkContext" in text:
+        return "no such master answers, or it has sent the session away"
+    first = text.partition("\n")[0].rpartition("Exception: ")[2]
+    return first or "its Java has ended; what it said is above"
 
 
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
