@@ -16,7 +16,7 @@ import penstock
 from http_lab import NO_TLS
 from message_samples import SAMPLES, Sample
 from penstock.cli.main import command as built
-from penstock.errors import AccessRefused, InvalidArgument, PreconditionFailed
+from penstock.errors import AccessRefused, InvalidArgument, PenstockError, PreconditionFailed
 from penstock.testing import Broker
 
 pytestmark = pytest.mark.conformance
@@ -104,6 +104,20 @@ def test_reads_with_filters(client: penstock.Client, sample: Sample) -> None:
         grouping=sample.path("region"),
     )
     assert sorted(one.body for one in grouped) == [b'{"r":"north","n":3}', b'{"r":"south","n":3}']
+
+
+@ALL
+def test_a_record_is_removed_by_the_body_of_a_message(client: penstock.Client, sample: Sample) -> None:
+    topic, body = f"{sample.label}-removed", sample.body(ORDERS[0])
+    client.declare_topic(topic, message_type=sample.name, key=[sample.path("id")])
+    for order in ORDERS[:2]:
+        client.publish(topic, sample.body(order), headers=sample.headers)
+    if sample.headers:  # which a body alone has not
+        with pytest.raises(PenstockError, match="so it has no key"):
+            client.sow_delete(topic, data=body)
+        return
+    assert client.sow_delete(topic, data=body) == 1
+    assert totals(sample, (one.body for one in client.sow(topic))) == [2]
 
 
 @ALL

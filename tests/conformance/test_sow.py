@@ -159,6 +159,12 @@ def test_a_subscription_begins_with_what_is_there(client: penstock.Client) -> No
     ]
     with pytest.raises(NotFound, match="no SOW topic"):
         client.delta_subscribe("nowhere").take()
+    with pytest.raises(NotFound, match="no SOW topic"):
+        client.sow_delete("nowhere", filter="1=1")
+    client.declare("work", underlying_topic="orders")
+    for what in ({"filter": "1=1"}, {"data": b"{}"}):
+        with pytest.raises(InvalidArgument, match="'work' in vhost '/' is a queue, .* by ack and ack_filter"):
+            client.sow_delete("work", **what)
 
 
 def test_a_slow_reader_gets_all_records_and_what_comes_after_them(

@@ -10,10 +10,10 @@ from pyspark.errors import PySparkException
 from penstock.config.sections import TlsSection
 from penstock.errors import InvalidArgument
 from penstock.server.sockets.tls import load
-from penstock.spark.options import COMMON, Taker
 from penstock.spark.pipelines.folders import Place
 from penstock.spark.pipelines.pipeline import Pipeline
 from penstock.spark.remote import Where
+from penstock.spark.taker import COMMON, Taker
 from pipeline_lab import define
 from spark_lab import Lab
 from tls_lab import Files

@@ -108,6 +108,7 @@ def check(
     Example: penstock pipeline check penstock.toml
     """
     from penstock.cli.driver_jobs import job, resources
+    from penstock.config.undeclared import of_pipeline
     from penstock.spark.pipelines.folders import line_of
     from penstock.spark.sessions import find_java
 
@@ -122,7 +123,7 @@ def check(
     if len(verdicts) != len(pipelines):
         raise crashed(process.returncode, process.stderr or b"")
     for one, pipeline in zip(verdicts, pipelines, strict=True):
-        one["notes"] = undeclared(pipeline, settings, file)
+        one["notes"] = of_pipeline(pipeline, settings, file)
     if json:
         write_json(verdicts)
     for one in [] if json else verdicts:
@@ -148,19 +149,6 @@ def verdict(one: Mapping[str, Any]) -> str:
     columns = ", ".join(f"{name} {kind}" for name, kind in cast("dict[str, str]", one["columns"]).items())
     remembers = ", remembers rows between batches" if one["remembers"] else ""
     return f"{one['pipeline']}: good ({columns}; mode {one['mode']}{remembers}){notes}"
-
-
-def undeclared(pipeline: Any, settings: Settings, file: str) -> list[str]:
-    """Sentences about queues that the settings do not have: a client may declare them, or a name is misspelt."""
-    from penstock.errors import known_name
-
-    known = [one.name for one in settings.queue]
-    asked = [one.queue for one in (*pipeline.source.values(), *pipeline.to) if one.queue is not None]
-    return [
-        f"{file} has no [[queue]] {name!r}{known_name(name, known)}: without it a client must declare it first"
-        for name in dict.fromkeys(asked)
-        if name not in known
-    ]
 
 
 @app.command()

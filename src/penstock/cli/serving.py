@@ -294,6 +294,7 @@ def check(
 
     Example: penstock check penstock.toml
     """
+    from penstock.config.undeclared import of_views
     from penstock.server.opening import try_settings
 
     settings = read_settings(config, {}, tell=not json, inside=True)
@@ -308,6 +309,8 @@ def check(
     write(f"{config}: good{f' ({declared})' if declared else ''}")
     if not compared:
         note(f"{settings.server.data} holds no log yet, so that bookmarks of recovery points were compared with none")
+    for told in of_views(settings):
+        note(told)
     if settings.pipeline:
         note(f"Spark has not looked at the pipelines: penstock pipeline check {config}")
     if settings.server.sync != "commit":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import partial
@@ -210,13 +211,14 @@ class Contents(Administration):
 
         What waits in queues stays.
         """
+        body = data if data is None or isinstance(data, bytes) else data.encode()
         answer = self.action(
             "sow_delete",
             topic=topic,
             exchange=exchange,
             filter=filter,
             keys=texts(keys),
-            data=data.decode() if isinstance(data, bytes) else data,
+            data64=None if body is None else b64encode(body).decode(),  # of many types it is no text
         )
         return cast("int", answer["removed"])
 

@@ -17,11 +17,12 @@ from typing import TypeVar
 from penstock.config.action_section import wrong_actions
 from penstock.config.foreign.converted import Path_
 from penstock.config.mistakes import Problem
-from penstock.config.pipeline_inputs import ONLY
+from penstock.config.pipeline_inputs import ONLY, Expectation
 from penstock.config.pipeline_section import Pipeline
 from penstock.config.sections import DOORS
 from penstock.config.settings import Settings
 from penstock.config.vhost_sections import ViewSection, wrong_views
+from penstock.records.regular_expressions import topic_pattern
 
 T = TypeVar("T")
 
@@ -122,6 +123,30 @@ def _views(settings: Settings) -> Iterator[Problem]:
 def _pipelines(settings: Settings) -> Iterator[Problem]:
     for index, why in shared_names(settings.pipeline, settings.view):
         yield Problem(("pipeline", index, "name"), why)
+    for index, pipeline in enumerate(settings.pipeline):
+        for rule in _read_again(pipeline, settings):
+            why = f"rule {rule.name!r}: its topic {rule.topic!r} is read by the pipeline, so a row would come for ever"
+            yield Problem(("pipeline", index, "expect"), why)
+
+
+def _read_again(pipeline: Pipeline, settings: Settings) -> Iterator[Expectation]:
+    """Rules whose dead letters come back to the input that they are about."""
+    queues = {(one.vhost, one.name): one.settings for one in settings.queue}
+    for name, one in pipeline.source.items():
+        topic, exchange = one.topic, one.exchange
+        if one.queue is not None:
+            found = queues.get((one.vhost, one.queue))
+            topic, exchange = (found and found.underlying_topic) or one.queue, found.exchange if found else ""
+        rules = (*one.expect, *(pipeline.expect if name in pipeline.streams[:1] else ()))
+        if topic is not None and not exchange:
+            yield from (rule for rule in rules if rule.topic is not None and _shows(topic, rule.topic))
+
+
+def _shows(topic: str, key: str) -> bool:
+    try:
+        return topic_pattern(topic)(key)
+    except ValueError:  # told where it stands
+        return False
 
 
 def _doors_without_certificate(settings: Settings) -> Iterator[Problem]:

@@ -19,7 +19,7 @@ from pydantic import (
     model_validator,
 )
 
-from penstock.config.pipeline_inputs import Conf, InputName, PipelineInput, Rules, Statement, named_inputs
+from penstock.config.pipeline_inputs import Conf, Expectation, InputName, PipelineInput, Rules, Statement, named_inputs
 from penstock.config.sections import MIB, Duration, Name, Refusals, Section, Size, one_of, refuse
 from penstock.records.spark_masters import wrong_master
 
@@ -160,6 +160,11 @@ class Pipeline(Section):
     def first(self) -> PipelineInput:
         """The first of them; most pipelines have no other."""
         return self.source[self.streams[0]]
+
+    @property
+    def rules(self) -> list[Expectation]:
+        """What the rows of its inputs should satisfy."""
+        return [*self.expect, *(rule for one in self.source.values() for rule in one.expect)]
 
     @property
     def vhosts(self) -> list[str]:

@@ -236,7 +236,7 @@ def _misplaced(
 ) -> Iterator[tuple[str, str]]:
     """The key to blame, and why: what a view reads comes before it.  names: of its kind, of which it is at `place`."""
     name, source = (one.vhost, one.name), (one.vhost, one.source or "")
-    for joined in _joined(one):
+    for joined in joins_of(one):
         if names.from_on((one.vhost, joined), place):
             yield "join", f"{joined!r} is this view or one after it; it must come first"
     if isinstance(one, ViewSection) and one.engine == "spark" and names.before(source, place):
@@ -249,7 +249,7 @@ def _misplaced(
         yield "source", f"{one.source!r} is a queue, and nothing of it is conflated"
 
 
-def _joined(one: ViewSection | ConflatedSection) -> set[str]:
+def joins_of(one: ViewSection | ConflatedSection) -> set[str]:
     """The topics that a view joins, as far as they can be told without reading expressions."""
     joins = one.join if isinstance(one, ViewSection) else ()
     return {name for text in joins for name in re.findall(r"\[([^\]]+)\]\s*\.\s*[/\[]", text)}

@@ -1,148 +1,26 @@
 """The options of `format("penstock")`: names, types, and which exclude each other.
 
-Spark hands options over as text under lower-case names.  Every error names the option as the documentation writes it.
-A read's options are the rows of `_READ`, and what of them cannot be together those of `_APART`.
+Every error names the option as the documentation writes it; `taker` has what takes one.  A read's options are the rows
+of `_READ`, and what of them cannot be together those of `_APART`.
 """
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from difflib import get_close_matches
 from typing import Any
 
-from penstock.client.urls import with_trust
 from penstock.errors import ExpressionError, InvalidArgument
 from penstock.records.dataclass import dataclass
 from penstock.records.ddl import parse_ddl
 from penstock.records.message_types import FIELDLESS, MESSAGE_TYPES, SCHEMA_TYPES, MessageType, wrong_type
-from penstock.records.tokens import login_of
+from penstock.records.regular_expressions import topic_pattern
 from penstock.spark.remote import DEFAULT_PATIENCE_S, Where
-from penstock.units import parse_duration, parse_size
+from penstock.spark.taker import COMMON, Taker, whole
+from penstock.units import parse_duration
 from penstock.wire.flight.bookmarks import Point, parse_span
 from penstock.wire.flight.tickets import STATES
-
-COMMON = (
-    "url", "user", "password", "token", "ca", "cert", "key", "verify", "vhost", "topic", "exchange", "queue", "path",
-    "patience",
-)  # fmt: skip
-FROM_SPARK = ("checkpointLocation", "queryName", "serialization.format", "__partition_columns", "outputMode")
-"""What Spark puts among the options by itself."""
-
-OURS = frozenset(
-    {"path", "vhost", "backfillUntil", "backfillMaxRows", "backfillOnly", "poisonBlame", "beside", "pipeline"}
-)
-"""What `load(name)` and pipelines put there, which nobody else is told of."""
-
-
-SHOWN = 60
-"""Letters of a value that an error has."""
-
-_WHOLE, _MOST = re.compile("[0-9]{1,19}"), 2**63 - 1
-
-
-def _whole(text: str) -> int | None:
-    """A number of as many digits as 64 bits have; None for any other text."""
-    return int(text) if _WHOLE.fullmatch(text) else None
-
-
-def _bounded(name: str, number: int) -> int:
-    """The number of an option, which 64 bits have."""
-    if number > _MOST:
-        raise InvalidArgument(f"option {name} is {number}, and at most {_MOST} is allowed")
-    return number
-
-
-class Taker:
-    """Options by name.  Unknown ones are refused with the nearest known name."""
-
-    def __init__(self, given: Mapping[str, str], known: tuple[str, ...]) -> None:
-        self._given = {name.lower(): str(value) for name, value in given.items()}
-        names = {name.lower(): name for name in (*known, *FROM_SPARK)}
-        told = {name.lower(): name for name in known if name not in OURS}
-        for name in self._given:
-            if name not in names:
-                near = get_close_matches(name, told, n=1, cutoff=0.6)
-                hint = f"; did you mean {told[near[0]]}?" if near else f"; known: {', '.join(sorted(told.values()))}"
-                raise InvalidArgument(f"unknown option {name!r}{hint}")
-
-    def text(self, name: str) -> str | None:
-        """Its text, or None when absent or empty."""
-        return self._given.get(name.lower()) or None
-
-    def flag(self, name: str, default: bool = False) -> bool:
-        """An option that is `true` or `false`, in any case.  InvalidArgument for other text."""
-        value = self.text(name)
-        if value is None:
-            return default
-        if value.lower() not in ("true", "false"):
-            raise InvalidArgument(f"option {name} is {value!r}, not true or false")
-        return value.lower() == "true"
-
-    def count(self, name: str, low: int = 0) -> int | None:
-        """A whole number of at least `low`."""
-        value = self.text(name)
-        if value is None:
-            return None
-        if (number := _whole(value)) is None or number < low:
-            raise InvalidArgument(f"option {name} is {value[:SHOWN]!r}, not a whole number of at least {low}")
-        return _bounded(name, number)
-
-    def size(self, name: str) -> int | None:
-        """Bytes: a number, or text with a unit."""
-        value = self.text(name)
-        if value is None:
-            return None
-        if (number := _whole(value)) is not None:
-            return _bounded(name, number)
-        try:
-            return parse_size(value)
-        except ValueError as error:
-            raise InvalidArgument(f"option {name}: {error}") from None
-
-    def word(self, name: str, *words: str) -> str | None:
-        """An option that is one of these words.  InvalidArgument names them."""
-        value = self.text(name)
-        if value is not None and value not in words:
-            raise InvalidArgument(f"option {name} is {value!r}, not {', '.join(words[:-1])} or {words[-1]}")
-        return value
-
-    def either(self, *names: str) -> str | None:
-        """The name of the one of several that is given."""
-        given = [name for name in names if self.text(name) is not None]
-        if len(given) > 1:
-            raise InvalidArgument(f"options {given[0]} and {given[1]} say the same thing: give one of them")
-        return given[0] if given else None
-
-    def where(self, patience_s: float) -> Where:
-        """The server; `patience_s` where the option does not say."""
-        url = self.text("url") or os.environ.get("PENSTOCK_URL") or "penstock://localhost"
-        vhost = self.text("vhost")
-        if vhost is not None:
-            raise InvalidArgument("option vhost: the vhost is part of the url, as in penstock://localhost/vhost")
-        patience = self.text("patience")
-        try:
-            seconds = patience_s if patience is None else parse_duration(patience) / 1e6
-        except ValueError as error:
-            raise InvalidArgument(f"option patience: {error}") from None
-        files = {name: self.text(name) for name in ("ca", "cert", "key")}
-        verify = None if self.text("verify") is None else "on" if self.flag("verify") else "off"
-        url = with_trust(url, **files, verify=verify)
-        return Where(url, *self._login(), seconds, ", option patience")
-
-    def _login(self) -> tuple[str | None, str | None]:
-        """User and password, where options say them."""
-        user, password, token = self.text("user"), self.text("password"), self.text("token")
-        if token is None:
-            return user, password
-        if user is not None or password is not None:
-            raise InvalidArgument("option token stands for user and password: give one or the others")
-        if (login := login_of(token)) is None:
-            raise InvalidArgument("option token is none: it is one word, penstock_..., as the server gives it")
-        return login
-
 
 # -- reads
 
@@ -209,6 +87,15 @@ class ReadOptions:
         """Whether `topic` stands for several topics."""
         return self.topic is not None and not PATTERN_LETTERS.isdisjoint(self.topic)
 
+    def takes(self, topic: str) -> bool:
+        """Whether what is published to this topic of the default exchange is read, as far as options tell."""
+        if self.topic is None or self.exchange:
+            return topic in (self.queue, self.view)
+        try:
+            return topic_pattern(self.topic)(topic)
+        except ValueError:  # no pattern: the server says so
+            return False
+
     def replay(self) -> dict[str, object]:
         """Fields of a replay that choose the messages."""
         name = "pattern" if self.is_pattern else "topic"
@@ -234,7 +121,7 @@ def _states(take: Taker, name: str) -> tuple[str, ...]:
 def place(text: str) -> str:
     """A bookmark; a number of milliseconds since 1970 is written as a time.  InvalidArgument for what is no place."""
     text = text.strip()
-    if (number := _whole(text)) is not None and len(text) >= MILLISECONDS:
+    if (number := whole(text)) is not None and len(text) >= MILLISECONDS:
         try:
             return datetime.fromtimestamp(number / 1000, UTC).isoformat()
         except (ValueError, OverflowError):
@@ -413,6 +300,10 @@ _APART = (
     _Apart(
         lambda one: one.bad_records_topic is not None and not one.parse,
         "option badRecordsTopic needs a schema that bodies can fail to have: give option schema",
+    ),
+    _Apart(
+        lambda one: one.bad_records_topic is not None and one.takes(one.bad_records_topic),
+        "option badRecordsTopic is {one.bad_records_topic!r}, which is read here: a bad body would come for ever",
     ),
     _Apart(
         lambda one: one.rescued is not None and not one.parse,

@@ -23,9 +23,10 @@ from penstock.errors import DiskFull, InvalidArgument, PreconditionFailed, Queue
 from penstock.records.dataclass import dataclass
 from penstock.spark.checkpoint import Checkpoint, local_folder
 from penstock.spark.executor import spare_modules
-from penstock.spark.options import NO_STREAM, WRITE, Taker
+from penstock.spark.options import NO_STREAM, WRITE
 from penstock.spark.remote import DEFAULT_PATIENCE_S, Tries, Where, remote
 from penstock.spark.sink_rows import Outgoing, outgoing, pieces
+from penstock.spark.taker import Taker
 
 APP_MOST = 255
 """Bytes of `txnAppId`, and of the id that a server knows it by."""

@@ -107,6 +107,12 @@ def test_settings_of_spark_are_text() -> None:
             "set it in the one that it is about",
         ),
         (f'{HEAD}from = {{ queue = "q", vhost = "x" }}\n{REST}', "there is no [[vhost]] 'x'"),
+        (f'{HEAD}from = {{ topic = "t" }}\n{REST}expect = [{{ that = "a", topic = "t" }}]\n',
+         "rule 'a': its topic 't' is read by the pipeline, so a row would come for ever"),
+        (f'{HEAD}from = {{ topic = "^t" }}\n{REST}expect = [{{ that = "a", topic = "to" }}]\n', "'to' is read by"),
+        (f'{HEAD}from = {{ queue = "q" }}\n{REST}expect = [{{ that = "a", topic = "q" }}]\n', "its topic 'q' is read"),
+        ((f'[[queue]]\nname = "q"\nunderlying_topic = "t"\n{HEAD}{REST}[pipeline.inputs.a]\nqueue = "q"\n'
+          'expect = [{ that = "a", topic = "t" }]\n'), "its topic 't' is read"),
         (f'{HEAD}from = {{ queue = "q" }}\nto = [{{ topic = "t" }}]\n', "sql or python is missing"),
         (f'{HEAD}from = {{ queue = "q" }}\npython = "a:b"\n{REST}', "sql and python are both given"),
         (f'{HEAD}from = {{ queue = "q" }}\npython = "a.py"\nto = []\n', "python: 'a.py' is not module:function"),

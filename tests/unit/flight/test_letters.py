@@ -16,7 +16,7 @@ from pyspark.sql.types import BinaryType, IntegerType, LongType, StructType
 import penstock
 from flight_house import FlightHouse
 from penstock.client import Client
-from penstock.errors import NotFound
+from penstock.errors import InvalidArgument, NotFound
 from penstock.server.flight.decided import GroupLimits
 from penstock.server.flight.door import FlightLimits
 from penstock.spark.checkpoint import Checkpoint
@@ -339,3 +339,19 @@ def test_a_bad_body_says_which_message_it_was_and_a_queue_with_a_window_takes_th
     assert set(marks) == messages
     assert {message.headers["x-bookmark"] for message in client.peek("once", count=100)} == messages
     assert client.queue("once")["ready"] == 2
+
+
+def test_what_a_queue_shows_is_no_place_for_its_bad_bodies(
+    house: FlightHouse, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client.declare("shown", underlying_topic="source")
+    client.publish("source", b"no json")
+    given = {"url": house.url, "queue": "shown", "stream": "s", "mode": "queue", "badRecordsTopic": "source"}
+    monkeypatch.setattr(TaskContext, "get", staticmethod(lambda: Context((0, 0, 1))))
+    options = read_options({**given, "schema": "id bigint"})
+    reader = QueueStreamReader(options, layout(options, StructType().add("id", LongType()), options.ddl))
+    end = reader.latestOffset({"batch": 0}, ReadMaxRows(100))
+    [part] = reader.partitions({"batch": 0}, end)
+    with pytest.raises(InvalidArgument, match="badRecordsTopic is 'source', which queue 'shown' shows"):
+        list(reader.read(part))
+    assert client.queue("shown")["published"] == 1

@@ -95,3 +95,25 @@ def test_digits_that_are_no_number_for_64_bits_are_told_by_the_name_of_their_opt
 def test_a_time_behind_the_year_9999_is_told() -> None:
     with pytest.raises(InvalidArgument, match="^option startingTimestamp: '253402300800000' is no time: milliseconds"):
         read_options({"topic": "t", "startingTimestamp": "253402300800000"})
+
+
+@pytest.mark.parametrize(
+    ("read", "returns"),
+    [
+        ({"topic": "t"}, True),
+        ({"topic": "^t"}, True),
+        ({"topic": "^x"}, False),
+        ({"topic": "t", "exchange": "x"}, False),
+        ({"topic": "^(t"}, False),  # no pattern: the server says so
+        ({"queue": "t"}, True),
+        ({"queue": "q"}, False),
+        ({"view": "t"}, True),
+    ],
+)
+def test_bad_records_do_not_go_where_they_come_from(read: dict[str, str], returns: bool) -> None:
+    given = {"url": "penstock://localhost", "schema": "id bigint", "badRecordsTopic": "t", **read}
+    if not returns:
+        assert read_options(given).bad_records_topic == "t"
+        return
+    with pytest.raises(InvalidArgument, match="option badRecordsTopic is 't', which is read here"):
+        read_options(given)

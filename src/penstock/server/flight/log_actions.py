@@ -14,6 +14,7 @@ operating system lets him open is its own business.
 
 from __future__ import annotations
 
+from base64 import b64decode
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -242,20 +243,37 @@ def partly(
 
 def sow_delete(handover: Handover) -> Action:
     """The action that removes records."""
-    asks = "topic, exchange, filter or keys or data: remove records"
+    asks = "topic, exchange, filter or keys or data, or data64, a body in base64: remove records"
     fields = (
         name("topic"), text("exchange", ""), VHOST, text("filter", most=TEXT_LIMIT), text("data", most=1 << 20),
-        texts("keys", default=()),
+        text("data64", most=1 << 21), texts("keys", default=()),
     )  # fmt: skip
     return Action(partial(_remove, handover), asks, USES, fields, Gatekeeper.sow_delete)
 
 
+def _bytes(text: str | None) -> bytes | None:
+    try:
+        return None if text is None else b64decode(text, validate=True)
+    except ValueError:
+        raise InvalidArgument("sow_delete: data64 is no base64") from None
+
+
 def _remove(
     handover: Handover, caller: Caller, topic: str, exchange: str, vhost: str, filter: str | None, data: str | None,
-    keys: Sequence[str],
+    data64: str | None, keys: Sequence[str],
 ) -> Reply:  # fmt: skip
-    removal = Removal(filter, tuple(keys) or None, None if data is None else data.encode())
+    if data is not None and data64 is not None:
+        raise InvalidArgument("sow_delete: data and data64 are two ways to say one body; give one of them")
+    body = _bytes(data64) if data is None else data.encode()
+    removal = Removal(filter, tuple(keys) or None, body)
     engine, call, by = handover.engine, handover.call, caller.user
+
+    def known() -> SowTopic:
+        core, name = engine.core, (vhost, exchange, topic)
+        if name not in core.sows.by_name and not exchange and core.find_queue(vhost, topic) is not None:
+            what = f"'{topic}' in vhost '{vhost}' is a queue, which has no records"
+            raise InvalidArgument(f"sow_delete: {what}: its messages are settled by ack and ack_filter")
+        return core.sow(*name)
 
     def drop(sow: SowTopic, numbers: Sequence[int], lsns: Sequence[int] | None = None) -> int:
         return engine.core.sow_delete(engine.now(), sow, numbers, lsns=lsns, by=by)
@@ -263,13 +281,13 @@ def _remove(
     if removal.filter is None:
 
         def remove() -> int:
-            sow = engine.core.sow(vhost, exchange, topic)
+            sow = known()
             return drop(sow, numbers_of(sow, removal))
 
         return {"removed": call(remove, caller.gone)}
     text = asked_by(removal.filter, client=caller.peer, user=by, instance=engine.core.instance)
     asked = Sow(topic, exchange, vhost, filter=text)
-    sow, held = call(lambda: (engine.core.sow(vhost, exchange, topic), hold(engine, asked)), caller.gone)
+    sow, held = call(lambda: (known(), hold(engine, asked)), caller.gone)
     found = held()
     query = Query(text).reading(sow.rule.message_type)
     history = History(engine.log, caller.gone)

@@ -36,6 +36,7 @@ from penstock.expr.bodies import body_type
 from penstock.records.compute import compute
 from penstock.records.message_types import JSON, MESSAGE_TYPE, TYPE_IN_SCHEMA, MessageType, named, needed_of
 from penstock.records.properties import EMPTY
+from penstock.records.regular_expressions import topic_pattern
 from penstock.spark.executor import task_of
 from penstock.spark.options import WHATEVER, ReadOptions
 from penstock.spark.reading.columns import Layout
@@ -363,7 +364,7 @@ class Aside:
 
     def __init__(self, server: Remote, options: ReadOptions, part: object, fields: Sequence[pa.Field[Any]]) -> None:
         """fields: of the schema that says which bodies are bad."""
-        self._topic = options.bad_records_topic
+        self._topic, self._queue = options.bad_records_topic, options.queue
         judged = repr([RULES, *((field.name, str(field.type)) for field in fields)])
         if options.rescued is not None:
             judged += "rescued"
@@ -384,6 +385,7 @@ class Aside:
     ) -> None:
         """Publish the bodies whose error is not None; bookmarks: of the messages, where the rows are such."""
         if self._server is not None:
+            self._no_return(self._server)
             try:
                 self._server.act("declare_topic", topic=self._topic, vhost=self._server.vhost)
             except AccessRefused:
@@ -395,6 +397,17 @@ class Aside:
             for row, header in zip(bad, headers, strict=True):
                 header["x-bookmark"] = header["x-dedup-key"] = bookmarks[row]
         self._publisher.publish(str(self._topic), [bodies[row] or b"" for row in bad], headers)
+
+    def _no_return(self, server: Remote) -> None:
+        """InvalidArgument where the queue shows what is put aside, so that it would come again, for ever."""
+        if self._queue is None:
+            return
+        shown = str(server.act("stats", queue=self._queue, vhost=server.vhost)["topic"])
+        if topic_pattern(shown)(str(self._topic)):
+            raise InvalidArgument(
+                f"option badRecordsTopic is {self._topic!r}, which queue {self._queue!r} shows: "
+                "a bad body would come for ever"
+            )
 
 
 class Publisher:

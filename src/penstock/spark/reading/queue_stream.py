@@ -26,10 +26,10 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from penstock.errors import InvalidArgument, PenstockError, PreconditionFailed
 from penstock.records.message_types import typed
-from penstock.spark.options import Taker
 from penstock.spark.reading.parts import ChangePart, PlanPart, parts_for
 from penstock.spark.reading.stream import BACKLOG_S, IDLE_S, LimitedStreamReader, Offset
 from penstock.spark.remote import Where, remote
+from penstock.spark.taker import Taker
 
 if TYPE_CHECKING:
     from penstock.spark.options import ReadOptions
