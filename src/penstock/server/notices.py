@@ -17,6 +17,7 @@ from __future__ import annotations
 import struct
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias, cast
 
@@ -100,6 +101,14 @@ class Feed:
         if self.listeners and not self._ringing:
             self._ringing = True
             self._call_soon(self._ring_out)
+
+    def hide(self, vhost: str) -> None:
+        """A vhost begins: what happened in an earlier one of its name is for who sees all of them."""
+        others = deque[Happened](maxlen=self._ring.maxlen)
+        for one in self._ring:
+            mine = one.vhost == vhost
+            others.append(replace(one, vhost=None, queue=None, user=None, level=MONITORING) if mine else one)
+        self._ring = others
 
     def since(self, number: int, most: int) -> list[Happened]:
         """Up to `most` events after this one, oldest first; those that are kept."""
@@ -278,6 +287,8 @@ class Notices:
     def accounts(self, events: Iterable[tuple[str, Mapping[str, object]]]) -> None:
         """Users, vhosts and what they may do have changed."""
         for name, fields in events:
+            if name == "vhost.created":
+                self.feed.hide(str(fields["name"]))
             self.feed.tell(name, self._runtime.clock.wall(), fields, level=ADMINISTRATOR)
 
 

@@ -128,6 +128,21 @@ def test_a_client_goes_on_after_the_last_event_it_saw(http: Http) -> None:
         assert stream.until("queue.created").data["queue"] == "two"
 
 
+def test_a_vhost_that_has_the_name_of_another_tells_nothing_of_that(http: Http) -> None:
+    with reader(http) as everything:
+        http.do("PUT", "vhosts/t1", {}, 201)
+        last = everything.until("vhost.created").id
+    http.do("PUT", "queues/t1/secret", {}, 201)
+    http.do("DELETE", "vhosts/t1")
+    http.do("PUT", "vhosts/t1", {}, 201)
+    http.do("PUT", "users/looker", {"password": "looker", "tags": "management"}, 201)
+    http.do("PUT", "permissions/t1/looker", {"configure": "", "write": "", "read": ".*"}, 201)
+    http.do("PUT", "queues/t1/own", {}, 201)
+    for user, first in (("looker", "own"), ("guest", "secret")):
+        with reader(http, user=user, last=last) as stream:
+            assert stream.until("queue.created").data["queue"] == first
+
+
 def test_a_client_of_another_run_is_told_that_it_missed_something(http: Http) -> None:
     http.do("PUT", "queues/%2F/one", {}, 201)
     with reader(http, last="0badcafe-7") as stream:
