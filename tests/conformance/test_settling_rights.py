@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import orjson
@@ -102,6 +103,24 @@ def test_what_others_have_is_not_ended_by_who_may_not_read_it(
         holder.close()
     stats = broker.stats("others")
     assert (stats["ready"], stats["acked"], stats["cancelled"]) == ((0, 1, 0) if leased else (1, 0, 0))
+
+
+def test_a_token_ends_in_a_transaction_what_its_own_consumers_have(broker: Broker, ann: penstock.Client) -> None:
+    """One that may read nothing removed what another login of its user was working on."""
+    where = broker.flight_url.rpartition("@")[2]
+    tokens = [ann.issue_token("1h", read=read)["token"] for read in ("", ".*")]
+    lsn = ann.peek("own")[0].lsn
+    with ExitStack() as stack:
+        logins = [stack.enter_context(penstock.connect(f"penstock://ann:{one}@{where}")) for one in tokens]
+        consumer = Raw(logins[1], "own")
+        holder, consumer.client = consumer.client, logins[0]
+        assert "held by a consumer that is closed" in consumer.transact("own", lsn, "ack")
+        consumer.client = ann
+        assert "held by a consumer that is closed" in consumer.transact("own", lsn, "ack")
+        consumer.client = holder
+        assert consumer.transact("own", lsn, "ack") == ""
+        consumer.writer.close()
+    assert broker.stats("own")["acked"] == 1
 
 
 def test_its_own_are_ended_in_each_queue_that_it_may_read(ann: penstock.Client) -> None:

@@ -93,11 +93,12 @@ class Caller:
     the token is no more, whoever works for the call meets `AccessRefused` where it asks whether the client is `gone`.
     """
 
-    __slots__ = ("_era", "_look", "_within", "left", "peer", "user")
+    __slots__ = ("_era", "_look", "_within", "left", "login", "peer", "user")
 
     def __init__(self, who: Who, peer: str, left: Callable[[], bool], look: Callable[[], Who] | None = None) -> None:
         """left: whether the client has hung up.  look: who it is now; without it who it was."""
         self.user = who.user
+        self.login = who.user, who.token  # a token of his may do less than he
         self.peer = peer
         self.left = left
         self._era, self._look = who.era, look or (lambda: who)

@@ -157,9 +157,9 @@ class Transacting:
         self._handover.when_persisted(done.lsn, answer, _told(done, word.rows))
 
     def _holders(self, caller: Caller) -> dict[str, Exchange]:
-        """The user's own consumers by their names."""
+        """The consumers of the same login by their names."""
         return {
-            one.wish.tag: one for one in self._consuming() if one.wish is not None and one.caller.user == caller.user
+            one.wish.tag: one for one in self._consuming() if one.wish is not None and one.caller.login == caller.login
         }
 
     def _endings(self, command: Transact, holders: dict[str, Exchange], some: list[Settle]) -> list[Ending]:
