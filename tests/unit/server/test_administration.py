@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from penstock.core.state.pending import DecidedPart, DecidedState
 from penstock.errors import LogDamaged, Unavailable
-from penstock.operations.vhosts import SET_VHOST
+from penstock.operations.vhosts import SET_VHOST, empty
 from penstock.server.flight.calls import Caller
 from penstock.server.flight.handover import Answer
 from penstock.server.flight.operation_actions import keeping_actions
 from penstock.server.operating import Operating
 from penstock.server.people.access import Who
 from penstock.server.people.accounts import Accounts
+from unit.core.world import World
 
 
 class Keeper:
@@ -53,6 +56,34 @@ def test_who_asked_for_a_compaction_learns_how_it_ended(error: BaseException, to
     with pytest.raises(told) as raised:
         action["compact"].answer(caller, "compact", {})
     assert raised.value is error or isinstance(raised.value, Unavailable)
+
+
+def test_a_vhost_is_empty_when_what_is_decided_for_it_has_come() -> None:
+    """Rows of a large commit, of which some were still to be copied, would come to whoever has the name next."""
+    world = World()
+    decided = {"q": DecidedState(1, 0, (DecidedPart("stage", 5, 100, 0, "t", "", "gone", False),))}
+    core = Copying(world.core, decided)
+    asked = list[int]()
+
+    async def decide(work: Callable[[], int]) -> int:
+        asked.append(work())
+        if len(asked) == 3:
+            decided.clear()
+        return asked[-1]
+
+    house = SimpleNamespace(accounts=Accounts(), core=core, now=lambda: world.now, decide=decide)
+    asyncio.run(empty(cast("Any", house), "gone"))
+    assert asked == [-1, -1, -1, 0]
+
+
+class Copying:
+    """A core that has decided something."""
+
+    def __init__(self, core: Any, decided: dict[str, DecidedState]) -> None:
+        self._core, self.decided = core, decided
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._core, name)
 
 
 def test_changes_of_accounts_from_two_doors_come_one_after_another() -> None:
