@@ -1,4 +1,5 @@
-"""Durations and sizes as people write them: `250us 500ms 30s 5m 2h 1d 1w`, `64KiB 512MiB 10GB`.
+"""Durations, sizes and addresses as people write them: `250us 500ms 30s 5m 2h 1d 1w`, `64KiB 512MiB 10GB`,
+`127.0.0.1:5672 [::1]:5672`.
 
 Inside, durations are integer microseconds and sizes integer bytes.  A bare number is refused with the unit to add.
 """
@@ -129,6 +130,17 @@ def span(value: Duration, what: str) -> int:
     if micros < 0:
         raise InvalidArgument(f"{what} is {given}: a duration is not negative")
     return micros
+
+
+def format_address(host: str, port: int | str) -> str:
+    """`host:port`, with an IPv6 host in brackets: without them nobody can tell where the port begins."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def parted_address(address: str) -> tuple[str, str]:
+    """Host, without brackets, and port of what `format_address` made; both are empty where there is none."""
+    host, _, port = address.rpartition(":")
+    return host.removeprefix("[").removesuffix("]"), port
 
 
 LATEST = 253_402_300_799_999_999

@@ -15,6 +15,7 @@ from urllib.parse import unquote, urlsplit
 
 from penstock.errors import AccessRefused, InvalidArgument, NotFound, PenstockError, ProtocolError, Unavailable
 from penstock.records.field_tables import FieldValue
+from penstock.units import format_address
 from penstock.wire.amqp import frames
 from penstock.wire.amqp import methods as m
 from penstock.wire.amqp.frames import Method, decode_method
@@ -24,6 +25,10 @@ M = TypeVar("M", bound=Method)
 READ_BYTES = 1 << 18
 WRITE_BYTES = 1 << 18
 TIMEOUT_S = 30.0
+
+
+AS_REACHED = frozenset({"", "0.0.0.0", "::", "127.0.0.1", "::1"})
+"""Hosts of a listener that say nothing to who came from elsewhere: the one that he came by stands."""
 
 
 class Broker(NamedTuple):
@@ -39,7 +44,7 @@ class Broker(NamedTuple):
     @property
     def name(self) -> str:
         """The address for a person, without the password."""
-        return f"{self.host}:{self.port}"
+        return format_address(self.host, self.port)
 
     def of(self, vhost: str) -> Broker:
         """The same, in another vhost."""

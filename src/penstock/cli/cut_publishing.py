@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 import orjson
 import typer
 
-from penstock.cli.amqp_link import Broker, Link, read_address
+from penstock.cli.amqp_link import AS_REACHED, Broker, Link, read_address
 from penstock.cli.output import connect, counted, note, write, write_json, write_table
 from penstock.cli.serving import read_settings
 from penstock.errors import InvalidArgument, NotFound, Refused, SettingsError, Unavailable
@@ -26,6 +26,7 @@ from penstock.log.record_batches import cells
 from penstock.records import properties as header_codec
 from penstock.records.dataclass import dataclass
 from penstock.records.kinds import PUBLISHES, Kind
+from penstock.units import parted_address
 from penstock.wire.amqp import methods as m
 from penstock.wire.fields import LSN_MAX
 
@@ -221,11 +222,11 @@ class _Sender:
         if amqp is None:
             doors = cast("Mapping[str, str]", client.overview().get("addresses") or {})
             tls = "amqp" not in doors
-            host, _, port = doors.get("amqps" if tls else "amqp", "").rpartition(":")
+            host, port = parted_address(doors.get("amqps" if tls else "amqp", ""))
             if not port:
                 raise Unavailable("the server has no AMQP door, or does not say where: name it with --amqp")
-            away = host in {"", "0.0.0.0", "[::]", "127.0.0.1", "[::1]"}
-            self._broker = Broker(address.host if away else host, int(port), address.user, address.password, "/", tls)
+            host = address.host if host in AS_REACHED else host
+            self._broker = Broker(host, int(port), address.user, address.password, "/", tls)
         else:
             broker = read_address(amqp)
             named = "@" in amqp

@@ -28,7 +28,7 @@ from penstock.cli.output import counted
 from penstock.client.urls import with_trust
 from penstock.errors import SettingsError
 from penstock.spark.pipelines.definition import with_vhost
-from penstock.units import format_size
+from penstock.units import format_address, format_size, parted_address
 
 ANYWHERE = ("0.0.0.0", "::", "")
 """Hosts that mean all addresses of a machine."""
@@ -65,7 +65,7 @@ def address_here(settings: Any, door: Door) -> str:
 
     SettingsError where it asks for a client's certificate and nobody says which.
     """
-    host, port = parted(door.listens)
+    host, port = parted_address(door.listens)
     host = "127.0.0.1" if host in ANYWHERE else host
     if not door.tls:
         return url_of(host, port)
@@ -73,9 +73,10 @@ def address_here(settings: Any, door: Door) -> str:
         return with_vhost(settings.spark.url, "/")
     tls = settings.tls
     if tls.verify == "peer" and tls.fail_if_no_peer_cert and not os.environ.get("PENSTOCK_TLS_CERT"):
+        there = format_address(_named(tls, host), port)
         raise SettingsError(
             f"listen.flight_tls is {door.listens}, where each client shows a certificate: name one in url of [spark], "
-            f"as in penstocks://{_named(tls, host)}:{port}?ca=ca.pem&cert=client.pem&key=client.key, or in "
+            f"as in penstocks://{there}?ca=ca.pem&cert=client.pem&key=client.key, or in "
             "PENSTOCK_TLS_CERT and PENSTOCK_TLS_KEY"
         )
     return with_trust(url_of(_named(tls, host), port, "penstocks"), ca=str(Path(tls.certificate).absolute()))
@@ -99,7 +100,7 @@ def address_for(settings: Any, master: str, door: Door) -> str:
     if settings.spark.url is not None:
         return with_vhost(settings.spark.url, "/")
     flight = door.listens
-    host, port = parted(flight)
+    host, port = parted_address(flight)
     if master.startswith("local"):
         return address_here(settings, door)
     there = master_host(master)
@@ -132,15 +133,9 @@ def address_for(settings: Any, master: str, door: Door) -> str:
     return url_of(host, port)
 
 
-def parted(flight: str) -> tuple[str, str]:
-    """Host and port of what a listener says."""
-    host, _, port = flight.rpartition(":")
-    return host.removeprefix("[").removesuffix("]"), port
-
-
 def url_of(host: str, port: str, scheme: str = "penstock") -> str:
     """An address with the default vhost."""
-    return with_vhost(f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}", "/")
+    return with_vhost(f"{scheme}://{format_address(host, port)}", "/")
 
 
 def master_host(master: str) -> str | None:

@@ -19,13 +19,14 @@ from urllib.parse import urlsplit
 
 import typer
 
-from penstock.cli.amqp_link import Broker, Delivered, Link, read_address
+from penstock.cli.amqp_link import AS_REACHED, Broker, Delivered, Link, read_address
 from penstock.cli.migration_journal import Carried, Journal
 from penstock.cli.output import Json, connect, counted, note, root, write, write_json, write_table
 from penstock.errors import AccessRefused, NotFound, Refused, Unavailable
 from penstock.records import properties as header_codec
 from penstock.records.dataclass import dataclass
 from penstock.records.field_tables import FieldValue
+from penstock.units import format_address, parted_address
 from penstock.wire.amqp import methods as m
 
 if TYPE_CHECKING:
@@ -160,8 +161,9 @@ def _ends(
     def door(name: str, plain: int, secure: int) -> tuple[bool, str, int]:
         """Of a door of two, the plain one where there is any: whether it has TLS, host and port."""
         tls = name not in doors and f"{name}s" in doors
-        address, _, port = doors.get(f"{name}s" if tls else name, f"{host}:{secure if tls else plain}").rpartition(":")
-        return tls, (host if address in {"", "0.0.0.0", "[::]", "127.0.0.1", "[::1]"} else address), int(port)
+        usual = format_address(host, secure if tls else plain)
+        address, port = parted_address(doors.get(f"{name}s" if tls else name, usual))
+        return tls, (host if address in AS_REACHED else address), int(port)
 
     if new_amqp is not None:
         broker = read_address(new_amqp)
@@ -169,12 +171,13 @@ def _ends(
     else:
         tls, address, port = door("amqp", 5672, 5671)
         target = Broker(address, port, user, password, "/", tls)
-    secure, *there = door("http", 15672, 15672)
+    secure, there, port = door("http", 15672, 15672)
+    before = format_address(old.host, 15671 if old.tls else 15672)
     return Ends(
         old,
-        (old_http or f"{'https' if old.tls else 'http'}://{old.host}:{15671 if old.tls else 15672}").rstrip("/"),
+        (old_http or f"{'https' if old.tls else 'http'}://{before}").rstrip("/"),
         target,
-        (new_http or f"{'https' if secure else 'http'}://{there[0]}:{there[1]}").rstrip("/"),
+        (new_http or f"{'https' if secure else 'http'}://{format_address(there, port)}").rstrip("/"),
     )
 
 

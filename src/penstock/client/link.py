@@ -25,7 +25,7 @@ from pyarrow import flight
 
 from penstock.client.urls import Address
 from penstock.errors import InvalidArgument, NotLeading, PenstockError, ProtocolError, Unavailable, shown
-from penstock.units import Duration, span
+from penstock.units import Duration, format_address, span
 from penstock.wire.fields import write_json
 from penstock.wire.flight.failures import decode_error, lost
 
@@ -226,7 +226,7 @@ class Link:
                     continue
                 self.client, self.address, self._in_doubt = client, address, False
                 return
-            names = ", ".join(f"{one.host}:{one.port}" for one in self.servers)
+            names = ", ".join(format_address(one.host, one.port) for one in self.servers)
             raise Unavailable(f"of {names} none serves: {why}")
 
     def going_on(self, call: Callable[[], T], *, again: bool, seconds: float | None = GO_ON_S) -> T:

@@ -28,6 +28,7 @@ from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlsplit, urlun
 from penstock.errors import InvalidArgument
 from penstock.records.dataclass import dataclass
 from penstock.records.tokens import login_of
+from penstock.units import format_address
 
 
 class UnverifiedServer(UserWarning):
@@ -103,12 +104,11 @@ class Address:
 
     @property
     def location(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{'grpc+tls' if self.tls else 'grpc'}://{host}:{self.port}"
+        return f"{'grpc+tls' if self.tls else 'grpc'}://{format_address(self.host, self.port)}"
 
     def __str__(self) -> str:
         """The address as a URL, without the password."""
-        return f"penstock{'s' if self.tls else ''}://{self.user}@{self.host}:{self.port}{self.vhost}"
+        return f"penstock{'s' if self.tls else ''}://{self.user}@{format_address(self.host, self.port)}{self.vhost}"
 
 
 def parse_url(

@@ -11,6 +11,7 @@ from penstock.config.sections import Duration, Name, Section, refuse_half
 from penstock.errors import InvalidArgument
 from penstock.records.message_types import JSON, MESSAGE_TYPES, typed, wrong_type
 from penstock.records.regular_expressions import topic_pattern
+from penstock.units import format_address
 
 DEFAULT_PORT = 8815
 
@@ -27,11 +28,10 @@ class Target(NamedTuple):
     @property
     def location(self) -> str:
         """As Flight's client has it."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{'grpc+tls' if self.tls else 'grpc'}://{host}:{self.port}"
+        return f"{'grpc+tls' if self.tls else 'grpc'}://{format_address(self.host, self.port)}"
 
     def __str__(self) -> str:
-        return f"penstock{'s' if self.tls else ''}://{self.host}:{self.port}"
+        return f"penstock{'s' if self.tls else ''}://{format_address(self.host, self.port)}"
 
 
 def target_of(url: str) -> Target:

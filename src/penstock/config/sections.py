@@ -23,7 +23,7 @@ from pydantic import (
     model_validator,
 )
 
-from penstock.units import parse_duration, parse_size
+from penstock.units import format_address, parse_duration, parse_size
 
 MIB = 1 << 20
 
@@ -85,7 +85,7 @@ class Address(NamedTuple):
     port: int
 
     def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        return format_address(self.host, self.port)
 
 
 PORT_MOST = 65535

@@ -21,6 +21,7 @@ from penstock.server.amqp.channel import Channel
 from penstock.server.bulk.relay import bytes_between
 from penstock.server.counters import Rates
 from penstock.server.doors.door_process import figures_of
+from penstock.units import parted_address
 from penstock.wire.flight.bookmarks import format_bookmark
 
 if TYPE_CHECKING:
@@ -228,10 +229,10 @@ def _consuming(queue: Queue, consumer: Consumer) -> dict[str, object]:
 
 def _whose(holder: object) -> dict[str, object]:
     """The user of a consumer, and the name of its connection."""
+    user = {"user": getattr(holder, "user", "")}  # of a `Receiver`; the core's own streams are nobody's
     if not isinstance(holder, Channel):
-        return {"user": ""}
-    session = holder.session
-    return {"user": session.user, "connection": f"{session.peer} -> {session.local}"}
+        return user
+    return {**user, "connection": f"{holder.session.peer} -> {holder.session.local}"}
 
 
 def _level(engine: Engine, source: LogSource) -> bool:
@@ -266,7 +267,7 @@ def name_of(session: Connection) -> str:
 
 
 def _ends(session: Connection) -> dict[str, object]:
-    host, _, port = session.peer.rpartition(":")
+    host, port = parted_address(session.peer)
     return {"peer_host": host, "peer_port": int(port) if port.isdecimal() else 0}
 
 
@@ -288,7 +289,7 @@ class Links:
         machine, clock = session.machine, self.server.engine.clock
         incoming, outgoing = session.incoming, session.outgoing
         waits = incoming.paused or self.server.amqp.holding.holds(session)
-        local_host, _, local_port = session.local.rpartition(":")
+        local_host, local_port = parted_address(session.local)
         age_us = clock.mono() - session.opened_at
         called = machine.client_properties.get("connection_name")
         return {

@@ -41,6 +41,7 @@ from penstock.config.sections import DOORS
 from penstock.errors import SettingsError
 from penstock.server.base.machine import Machine
 from penstock.server.sockets.listening import bind
+from penstock.units import format_address
 from penstock.version import __version__
 from penstock.wire.amqp.frames import Limits
 
@@ -169,12 +170,12 @@ class Starting:
         self.http = HttpDoor(server, __version__, server.entry, server.progress, doors=server.http_doors)
         if listen.http is not None:
             try:
-                self.addresses["http"] = _text(await self.http.listen(*listen.http))
+                self.addresses["http"] = format_address(*await self.http.listen(*listen.http))
             except OSError as error:
                 raise _taken(listen.http, "http", error) from error
         if listen.https is not None and self.tls is not None:
             try:
-                self.addresses["https"] = _text(await self.http.listen_tls(*listen.https, self.tls))
+                self.addresses["https"] = format_address(*await self.http.listen_tls(*listen.https, self.tls))
             except OSError as error:
                 raise _taken(listen.https, "https", error) from error
             self.tls.renewed.append(partial(_renew, self.http))
@@ -221,10 +222,11 @@ class Starting:
         (name, secured), loop = names, asyncio.get_running_loop()
         listen = self._server.settings.listen
         if (address := getattr(listen, name)) is not None:
-            self.addresses[name] = _text(await loop.run_in_executor(None, _bound, address, name, door.listen))
+            self.addresses[name] = format_address(*await loop.run_in_executor(None, _bound, address, name, door.listen))
         if (address := getattr(listen, secured)) is not None and self.tls is not None:
             with_tls = partial(listen_tls, identity=self.tls.identity)
-            self.addresses[secured] = _text(await loop.run_in_executor(None, _bound, address, secured, with_tls))
+            bound = await loop.run_in_executor(None, _bound, address, secured, with_tls)
+            self.addresses[secured] = format_address(*bound)
             self.tls.renewed.append(partial(_renew, door))
 
     def _begin_flight(self) -> None:
@@ -253,10 +255,10 @@ class Starting:
         if self._server.doors is not None:
             self._server.doors.open(amqp)
         if self._amqp:
-            self.addresses["amqp"] = _text(amqp.open(self._amqp))
+            self.addresses["amqp"] = format_address(*amqp.open(self._amqp))
         self._amqp = []  # they are the door's
         if self._amqps and self.tls is not None:
-            self.addresses["amqps"] = _text(amqp.open_tls(self._amqps, self.tls))
+            self.addresses["amqps"] = format_address(*amqp.open_tls(self._amqps, self.tls))
         self._amqps = []
         if self.entrance is not None:
             flight.open()
@@ -330,10 +332,6 @@ def _bound(address: Address, name: str, listen: Callable[[str, int], T]) -> T:
 
 def _taken(address: Address, name: str, error: OSError) -> SettingsError:
     return SettingsError(f"listen.{name}: cannot bind {address}: {error.strerror}")
-
-
-def _text(bound: tuple[str, int]) -> str:
-    return f"{bound[0]}:{bound[1]}"
 
 
 PATIENCE_S = 2.0

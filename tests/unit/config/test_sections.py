@@ -20,7 +20,7 @@ def read(**more: Any) -> Any:
 
 def test_a_link_has_a_name_addresses_and_topics() -> None:
     link = read(to=["penstock://u:p@one", "penstocks://[::1]:9"])
-    assert [str(one) for one in link.targets] == ["penstock://one:8815", "penstocks://::1:9"]
+    assert [str(one) for one in link.targets] == ["penstock://one:8815", "penstocks://[::1]:9"]
     assert [one.location for one in link.targets] == ["grpc://one:8815", "grpc+tls://[::1]:9"]
     assert (link.targets[0].user, link.targets[0].password) == ("u", "p")
     assert not link.sync

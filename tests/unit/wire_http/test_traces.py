@@ -65,6 +65,9 @@ def test_a_publish_and_its_delivery_are_told_with_what_they_say(http: Http, chan
         assert (headers["user"], headers["channel"], headers["routing_keys"]) == (
             "guest", channel.channel_number, ["jobs"]
         )  # fmt: skip
+    http.take("jobs")
+    key, headers, _ = next_of(channel)
+    assert (key, headers["user"]) == ("deliver.jobs", "guest")
 
 
 def test_who_binds_a_key_gets_that_exchange_alone(http: Http, channel: BlockingChannel) -> None:

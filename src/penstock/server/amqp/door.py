@@ -21,6 +21,7 @@ from penstock.server.amqp.publishers import Publishers
 from penstock.server.amqp.session import Outgoing
 from penstock.server.base.faults import Told
 from penstock.server.sockets.listening import bind
+from penstock.units import parted_address
 from penstock.version import __version__
 from penstock.wire.amqp import events, methods
 from penstock.wire.amqp.conversation import EXTERNAL, SPEAKS_TLS
@@ -270,7 +271,7 @@ class AmqpDoor:
     def login(self, session: Connection, event: events.LoginAsked) -> None:
         """Accept, or refuse late: at once, or when the password's hash has been worked out."""
         session.waits(for_us=True)
-        host = session.peer.rsplit(":", 1)[0]
+        host = parted_address(session.peer)[0]
         user = event.user
         if event.mechanism == EXTERNAL:
             user = (session.tls.user() if session.tls is not None else None) or ""

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
 from penstock.server.sockets.listening import farewell
 from penstock.server.sockets.tls_transport import parted
+from penstock.units import format_address
 
 if TYPE_CHECKING:
     from penstock.server.people.logins import Derive
@@ -188,12 +189,12 @@ class AmqpLink(asyncio.Protocol):
         self.keep_below(SEND_MOST)
         self._read_at_most(self._appetite.size)
         stranger, here = self._stranger, self.transport.get_extra_info("sockname")[:2]
-        peer, tls = f"{stranger.host}:{stranger.port}", None
+        peer, tls = format_address(stranger.host, stranger.port), None
         if transport.get_extra_info("ssl_object") is not None:
             from penstock.server.sockets.tls import peer_of  # for those who have TLS
 
             tls = peer_of(transport)
-        self.session = self._connect(Came(cast("Link", self), peer, f"{here[0]}:{here[1]}", tls, stranger))
+        self.session = self._connect(Came(cast("Link", self), peer, format_address(*here), tls, stranger))
         stranger.close, stranger.doing = self.transport.abort, ""
 
     def data_received(self, data: bytes) -> None:

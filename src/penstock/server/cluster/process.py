@@ -41,6 +41,7 @@ from penstock.server.cluster.speech import PATIENCE_S, Peer, Shown, Tls, reach
 from penstock.server.sockets.listening import bind, entry_for
 from penstock.server.sockets.strangers import Stranger
 from penstock.server.sockets.strangers import Terms as Bounds
+from penstock.units import format_address
 
 if TYPE_CHECKING:
     from penstock.replication.register import Member as Listed
@@ -166,7 +167,7 @@ class Process:
             shown = None if self._tls is None else Shown(self._tls).current
             entry_for(STRANGERS, loop).listener("cluster", self._stranger, shown).open(bind(host, port))
         except OSError as error:
-            raise Unavailable(f"cluster.listen: cannot bind {host}:{port}: {error.strerror}") from error
+            raise Unavailable(f"cluster.listen: cannot bind {format_address(host, port)}: {error.strerror}") from error
         loop.add_reader(self._sock, self._from_server)
         loop.set_exception_handler(self._failed)
         self._tick()

@@ -27,6 +27,7 @@ from typing import NamedTuple, Protocol, cast
 
 from penstock.errors import ProtocolError, SettingsError, Unavailable
 from penstock.replication.messages import PIECE_MOST, Here, Look, Message, decode, encode
+from penstock.units import parted_address
 
 logger = logging.getLogger("penstock.cluster")
 
@@ -311,11 +312,11 @@ CALL_S = 2.0
 
 async def reach(made: Callable[[], Peer], address: str, tls: Tls | None) -> None:
     """Connect to a member.  Unavailable says why not: an address is what others have told, files are what is there."""
-    host, _, port = address.rpartition(":")
+    host, port = parted_address(address)
     loop = asyncio.get_running_loop()
     try:
         context = None if tls is None else tls.client()
-        await asyncio.wait_for(loop.create_connection(made, host.strip("[]"), int(port), ssl=context), CALL_S)
+        await asyncio.wait_for(loop.create_connection(made, host, int(port), ssl=context), CALL_S)
     except (OSError, TimeoutError, ValueError, OverflowError, SettingsError) as error:
         raise Unavailable(f"{address} cannot be reached: {error}") from error
 
@@ -333,8 +334,7 @@ def ask(address: str, secret: bytes, tls: Tls | None, patience_s: float) -> Answ
 
     OSError where nobody can be reached, ProtocolError for one that has another secret or says something else.
     """
-    host, _, port = address.rpartition(":")
-    host = host.strip("[]")
+    host, port = parted_address(address)
     with ExitStack() as open_, socket.create_connection((host, int(port)), patience_s) as plain:
         sock = plain if tls is None else open_.enter_context(tls.client().wrap_socket(plain, server_hostname=host))
         ours, theirs = secrets.token_bytes(NONCE), _exactly(sock, NONCE)

@@ -32,6 +32,7 @@ from penstock.log.disk import exhausted, lent
 from penstock.records.dataclass import dataclass
 from penstock.server.flight import crowding
 from penstock.server.flight.senders import Peer, Senders
+from penstock.units import parted_address
 
 if TYPE_CHECKING:
     from penstock.server.flight.crowding import Crowding
@@ -71,8 +72,8 @@ class Strangers:
 
 def host_and_port(peer: str) -> tuple[str, int]:
     """`ipv4:127.0.0.1:5000` and `ipv6:%5B::1%5D:5000` without scheme and brackets."""
-    host, _, port = unquote(peer).partition(":")[2].rpartition(":")
-    return host.removeprefix("[").removesuffix("]"), int(port) if port.isdigit() else 0
+    host, port = parted_address(unquote(peer).partition(":")[2])
+    return host, int(port) if port.isdigit() else 0
 
 
 class _Seen(NamedTuple):

@@ -109,6 +109,10 @@ class Exchange(Receiver):
         """Cold reads hold back this stream alone."""
         return self
 
+    @property
+    def user(self) -> str:
+        return self.caller.user
+
     # -- faults
 
     kind = "flight"

@@ -40,6 +40,7 @@ from penstock.server.flight.remote_call import (
 )
 from penstock.server.flight.senders import Holder, Living, Peer
 from penstock.server.flight.uploads import Down, Uploads
+from penstock.units import format_address
 from penstock.wire.fields import COMMAND_LIMIT
 from penstock.wire.flight.commands import Link, Stage
 from penstock.wire.flight.linking import LINKED
@@ -115,7 +116,6 @@ class Server:
         return made.port
 
     def _made(self, host: str, port: int, tls: dict[str, Any] | None) -> _Server:
-        bracketed = f"[{host}]" if ":" in host else host
         scheme, options = "grpc", dict[str, Any]()
         if tls is not None:
             scheme = "grpc+tls"
@@ -123,7 +123,7 @@ class Server:
             if tls["ca"] is not None:
                 options |= {"verify_client": True, "root_certificates": tls["ca"].encode()}
         try:
-            return _Server(self, f"{scheme}://{bracketed}:{port}", options)
+            return _Server(self, f"{scheme}://{format_address(host, port)}", options)
         except (flight.FlightError, pa.ArrowException) as error:
             raise OSError(0, f"Flight cannot listen there: {str(error)[:200]}") from error
 
@@ -228,12 +228,11 @@ class Server:
             name = more.get("name", what)
             raise InvalidArgument(f"{name} has {len(blob)} bytes of JSON; at most {COMMAND_LIMIT} are read")
         credentials = cast("Credentials", context.get_middleware("login"))
-        peer = _said(context)
-        host, port = credentials.place.peer = host_and_port(peer)
+        host, port = credentials.place.peer = _peer(context)
         told = {"call": what, "user": credentials.user, "password": credentials.password}
         call = Call(self.lines, context, credentials.place)
         try:
-            call.begin({**told, "peer": peer, "host": host, "port": port, **more}, blob, ahead)
+            call.begin({**told, "peer": format_address(host, port), "host": host, "port": port, **more}, blob, ahead)
         except BaseException as error:
             call.close()
             if isinstance(error, Failed) and error.told[0] == "unauthenticated":
@@ -370,14 +369,10 @@ class Rows(Iterator[Any]):
         return batch if words is None else (batch, words)
 
 
-def _said(context: Any) -> str:
-    """Who calls, as gRPC writes it."""
-    said: Any = context.peer()
-    return said.decode() if isinstance(said, bytes) else str(said)
-
-
 def _peer(context: Any) -> Peer:
-    return host_and_port(_said(context))
+    """Who calls."""
+    said: Any = context.peer()
+    return host_and_port(said.decode() if isinstance(said, bytes) else str(said))
 
 
 def _command(descriptor: Any) -> bytes:

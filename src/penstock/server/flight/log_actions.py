@@ -29,13 +29,13 @@ from penstock.records.message_types import typed
 from penstock.records.rights import ADMINISTERS, LOGIN, MONITORS, USES, Right
 from penstock.server.asking.judging import asked_by
 from penstock.server.flight.calls import Caller, Calls
-from penstock.server.flight.connections import host_and_port
 from penstock.server.flight.gatekeeper import Action, Body, Gatekeeper, Reply, Table, type_of
 from penstock.server.flight.record_rows import hold
 from penstock.server.flight.sink_actions import SinkActions
 from penstock.server.people.users import is_loopback
 from penstock.server.upkeep.retention import HOLD_US
 from penstock.server.views.record_query import Counts, Query, run
+from penstock.units import parted_address
 from penstock.wire.fields import (
     LSN_MAX,
     VHOST,
@@ -313,7 +313,7 @@ def upkeep_actions(upkeep: Upkeep) -> Table:
     def backup(caller: Caller, target: str, copy: bool) -> Reply:
         if "\0" in target:
             raise InvalidArgument("backup: target is no path")
-        host, _ = host_and_port(caller.peer)
+        host, _ = parted_address(caller.peer)
         if not is_loopback(host):
             raise AccessRefused(
                 f"a backup writes files on the server's machine, so it is asked for from there, and not from {host}"

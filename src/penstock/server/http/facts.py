@@ -55,6 +55,7 @@ from penstock.server.http.metrics import (
     Metrics,
 )
 from penstock.server.sums import Seen
+from penstock.units import parted_address
 
 if TYPE_CHECKING:
     from penstock.core.broker import Core
@@ -427,11 +428,10 @@ class Facts:
     def listeners(self) -> Sequence[Mapping[str, object]]:
         self.refuse_early()
         node = self._server.settings.server.name
-        found = list[Mapping[str, object]]()
-        for name, address in self._server.addresses.items():
-            host, _, port = address.rpartition(":")
-            found.append({"node": node, "protocol": PROTOCOLS.get(name, name), "ip_address": host, "port": int(port)})
-        return found
+        return [
+            {"node": node, "protocol": PROTOCOLS.get(name, name), "ip_address": host, "port": int(port)}
+            for name, (host, port) in ((name, parted_address(one)) for name, one in self._server.addresses.items())
+        ]
 
     def certificate_left(self) -> float | None:
         """Seconds until the certificate ends; None where no door has TLS."""

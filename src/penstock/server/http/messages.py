@@ -170,7 +170,7 @@ class Messages(Commands):
         rights = self.rights(user)
         right = None if rights is None else rights.read_queue(vhost, name)
         queue = self.queue(vhost, name)
-        getter = Getter(self, queue)
+        getter = Getter(self, queue, user)
         consumer = self.core.subscribe(
             self.now(),
             queue,
@@ -211,10 +211,11 @@ class Messages(Commands):
 class Getter(Receiver):
     """Who takes the deliveries of one get."""
 
-    def __init__(self, commands: Messages, queue: Queue) -> None:
+    def __init__(self, commands: Messages, queue: Queue, user: str) -> None:
         self._engine = commands.engine
         self._counters = commands.server.counters
         self._queue = queue
+        self._user = user
         self._waits: asyncio.Future[None] | None = None  # for what it is given
         self.got = list[Got]()
         self.chunks = list[Chunk]()
@@ -223,6 +224,10 @@ class Getter(Receiver):
     @property
     def gate(self) -> object:
         return self
+
+    @property
+    def user(self) -> str:
+        return self._user
 
     @property
     def full(self) -> bool:

@@ -20,7 +20,7 @@ from penstock.operations import queues
 from penstock.operations.topology import BIND, BINDINGS, DECLARE_EXCHANGE, DELETE_EXCHANGE, EXCHANGES, UNBIND
 from penstock.records.rights import LOGIN, SEES, Thing, uses
 from penstock.server.http.routes import DEFAULT_NAME, Ask, Row, exchange_name
-from penstock.units import parse_duration
+from penstock.units import parse_duration, parted_address
 from penstock.wire.fields import short
 from penstock.wire.http.lenient import Lenient
 from penstock.wire.http.lists import COLUMNS, chosen_of, created, done, gathered, json_response, not_found, only_columns
@@ -308,7 +308,7 @@ def consumer_item(facts: Mapping[str, object], node: str) -> dict[str, object]:
     client = cast("str", given.pop("client"))
     peer, _, number = client.rpartition("/")
     peer, number = (peer, number) if number.isascii() and number.isdigit() else (client, "")
-    host, _, port = peer.rpartition(":")
+    host, port = parted_address(peer)
     connection = str(given.pop("connection", peer))
     active = given.pop("active")
     return {
