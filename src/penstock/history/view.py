@@ -298,8 +298,8 @@ class Folder:
         known = self._open.get(place.name)
         if known is not None:
             before, segment = known
-            if before.closed and before != place:
-                known = None  # another generation under the same name
+            if before.generation != place.generation or (before.closed and before != place):
+                known = None  # another file under the same name, however much of the one before was seen
             elif segment.end >= place.end:
                 return segment  # as far as asked for, or further
         segment = known[1] if known is not None else self._fresh(place, origin)

@@ -121,6 +121,42 @@ def test_segments_that_are_rewritten_meanwhile(writer: Writer) -> None:
     assert rows(early.batches(0, 1 << 60)) == rows(late.batches(0, 1 << 60)) == expected
 
 
+@pytest.mark.parametrize("joined", [1, 2])
+@pytest.mark.parametrize("seen", [0, 52_000, 1 << 20])
+def test_a_segment_that_grew_and_was_rewritten_since_it_was_seen_is_read_anew(
+    writer: Writer, joined: int, seen: int
+) -> None:
+    """seen: bytes after which nobody looks at it any more.
+
+    The file of one batch that it became is shorter than what was seen of it, which passed for all of it: a stream
+    of Spark left out what had come between, and so did whatever the bulk child reads.  Or it passed for damage.
+    """
+    folder = Folder(OsDisk(writer.folder))
+    while len(writer.log.segments()) < 3:
+        writer.write(1)
+        folder.view(listing(writer.log))
+    writer.write(5)
+    half = folder.view(listing(writer.log))
+    grown = half.listed.segments[-1]
+    assert not grown.closed
+    while writer.log.segments()[-1].name == grown.name:
+        if writer.log.segments()[-1].bytes < seen:
+            folder.view(listing(writer.log))
+        writer.write(1)
+    expected = rows(writer.log.batches(0, 1 << 60))
+    closed = listing(writer.log).segments
+    at = next(at for at, one in enumerate(closed) if one.name == grown.name)
+    some = closed[at + 1 - joined : at + 1]
+    olds = tuple(Old(one.first, one.last, one.generation, one.rows) for one in some)
+    swap = writer.log.swap(rewrite(OsDisk(writer.folder), Order(olds), lambda _: False))
+    swap.prepare()
+    swap.enter()
+    swap.finish()
+    late = folder.view(listing(writer.log))
+    assert rows(late.batches(0, 1 << 60)) == expected
+    assert rows(late.batches(some[-1].first, some[-1].last + 1)) == expected[some[-1].first - 1 : some[-1].last]
+
+
 def test_a_flipped_bit_is_named_and_not_shown(writer: Writer) -> None:
     writer.write(200)
     listed = listing(writer.log)
