@@ -8,7 +8,7 @@ import pytest
 from penstock.errors import NotFound, PenstockError, Unavailable
 from penstock.server.flight import handover as flight_handover
 from penstock.server.follow import Asking, Follow, Mapped, Reader, Sign, Source
-from penstock.server.views import record_source, row_source
+from penstock.server.views import record_source, row_source, shown
 from penstock.server.views.record_query import Event, Wish
 from penstock.testing import Broker
 
@@ -73,6 +73,30 @@ def test_who_has_little_room_is_told_that_the_rows_have_come_when_they_have(topi
             go_on(broker, followed, taker, room=2)
         kinds = [one if isinstance(one, str) else one[0] for one in taker.told]  # type: ignore[index]
         assert kinds == ["sow"] * 5 + ["level", "publish"]
+
+
+@pytest.mark.parametrize(("wish", "made"), [({}, 0), ({"oof": True}, 0), ({"filter": "/n > 0", "order_by": "/r"}, 5)])
+def test_rows_are_written_out_when_they_are_read(
+    monkeypatch: pytest.MonkeyPatch, wish: dict[str, object], made: int
+) -> None:
+    """Each reader of a view had all of its rows in memory, whether it read them or not."""
+    written, body = list[object](), shown.body_of
+    with Broker(CONFIG) as broker:
+        for number in range(5):
+            broker.publish("orders", b'{"r": %d, "n": 1}' % number)
+        broker.advance(1.0)
+        monkeypatch.setattr(shown, "body_of", lambda view, row: written.append(row) or body(view, row))
+        taker = Taker(room=0)
+        followed = follow(broker, "totals", taker, **wish)
+        assert len(written) == made
+        broker.publish("orders", b'{"r": 4, "n": 1}')
+        broker.advance(1.0)
+        del written[:]
+        go_on(broker, followed, taker, room=2)
+        assert len(written) == 2
+        go_on(broker, followed, taker, room=100)
+        sums = [b'{"r":%d,"n":1}' % number for number in range(5)]
+        assert taker.told == [*(("sow", one) for one in sums), "level", ("publish", b'{"r":4,"n":2}')]
 
 
 def test_of_rows_that_change_for_ever_a_slow_reader_holds_each_once(monkeypatch: pytest.MonkeyPatch) -> None:

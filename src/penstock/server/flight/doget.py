@@ -27,9 +27,7 @@ import pyarrow as pa
 
 from penstock.core.sow.select import SelectList, narrowed_select, order_of, parse_select
 from penstock.core.streams import Link
-from penstock.core.view_groups import body_of
 from penstock.errors import AccessRefused, InvalidArgument, Unavailable
-from penstock.expr.group_rows import key_text
 from penstock.history.history import Batches, History
 from penstock.records.message_types import JSON, MESSAGE_TYPE, TYPE_IN_SCHEMA, typed
 from penstock.records.schema import TIMESTAMP
@@ -52,6 +50,7 @@ from penstock.server.views.row_source import (
     places,
     positions,
 )
+from penstock.server.views.shown import snapshot_of
 from penstock.wire.flight.codec import bookmark_column, lsn_column, message_batch, text_column
 from penstock.wire.flight.commands import (
     EVENTS,
@@ -80,7 +79,7 @@ if TYPE_CHECKING:
     from penstock.server.flight.handover import Answer, Handover
     from penstock.server.sql.queries import Queries
     from penstock.server.views.conflated import ConflatedTopic
-    from penstock.server.views.shown import Live
+    from penstock.server.views.shown import Live, Snapshot
 
 
 class Viewing:
@@ -102,29 +101,30 @@ class Viewing:
         schema = select(RECORDS, wanted.columns or RECORDS_DEFAULT)
         view = adhoc_view(wanted.topic, wanted.projection or None, wanted.grouping, wanted.vhost)
         shown = None if wanted.exchange else self._engine.views.shown(wanted.vhost, wanted.topic)
-        rows = dict[str, bytes]()
+        rows: Snapshot | None = None
         if shown is not None:
-            rows = self._handover.submit(partial(self._rows, shown)).wait(caller.gone)()
+            rows = self._handover.submit(partial(self._rows, shown)).wait(caller.gone)
         filter, charge = wanted.filter, Charge(self._bytes, caller.who)
         if view is not None:
-            self._gather(caller, wanted, view, None if shown is None else list(rows.values()), charge)
-            rows, filter = {key_text(key): body_of(view, row) for key, row in view.rows.items()}, None
-        keys, bodies = list(rows), list(rows.values())
+            self._gather(caller, wanted, view, None if rows is None else rows.bodies(), charge)
+            rows, filter = snapshot_of(view), None
+        assert rows is not None  # a view is shown, or was asked for
+        asks = filter is not None or wanted.order_by
+        bodies: Sequence[Any] = rows.bodies() if asks else range(len(rows))  # nobody looks at them
         found = places(
             bodies, filter=filter, order_by=wanted.order_by or None, top_n=wanted.top_n, skip_n=wanted.skip_n
         )
         counts.compared, counts.returned = len(bodies), len(found)
         counts.matches = len(places(bodies, filter=filter)) if wanted.stats and wanted.top_n is not None else len(found)
-        keys, bodies = [keys[place] for place in found], [bodies[place] for place in found]
-        return schema, _batches(schema, wanted, keys, bodies, charge)
+        return schema, _batches(schema, wanted, rows.chosen(found), charge)
 
-    def _rows(self, shown: Live | ConflatedTopic, answer: Answer[Callable[[], dict[str, bytes]]]) -> None:
-        """Answer once the rows are level, with references to them; on the loop.
+    def _rows(self, shown: Live | ConflatedTopic, answer: Answer[Snapshot]) -> None:
+        """Answer once the rows are level; on the loop.
 
         Unavailable where a fault keeps the view from that.
         """
         self._engine.usable()
-        shown.when_current(lambda: answer.give(shown.held()), answer.fail)
+        shown.when_current(lambda: answer.give(shown.snapshot()), answer.fail)
 
     def _gather(self, caller: Caller, wanted: Sow, view: View, bodies: list[bytes] | None, charge: Charge) -> None:
         def pause() -> None:
@@ -166,16 +166,14 @@ def view_info(shown: Live | ConflatedTopic) -> Info:
     return Info(select(RECORDS, RECORDS_DEFAULT), (vhost, "view", name), ticket, shown.count)
 
 
-def _batches(
-    schema: pa.Schema, wanted: Sow, keys: list[str], bodies: list[bytes], charge: Charge
-) -> Iterator[pa.RecordBatch]:
-    for start in range(0, len(bodies), wanted.batch_size):
-        some = bodies[start : start + wanted.batch_size]
+def _batches(schema: pa.Schema, wanted: Sow, rows: Snapshot, charge: Charge) -> Iterator[pa.RecordBatch]:
+    for start in range(0, len(rows), wanted.batch_size):
+        some = rows.part(start, start + wanted.batch_size)
         columns: dict[str, list[Any]] = {
-            "sow_key": list(keys[start : start + len(some)]),
+            "sow_key": [key for key, _ in some],
             "topic": [wanted.topic] * len(some),
             "exchange": [wanted.exchange] * len(some),
-            "body": list(some),
+            "body": [body for _, body in some],
         }
         yield pa.RecordBatch.from_arrays(
             [pa.array(columns[f.name], f.type) if f.name in columns else pa.nulls(len(some), f.type) for f in schema],

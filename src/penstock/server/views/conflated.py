@@ -19,7 +19,7 @@ from penstock.server.base.faults import asker_behind
 from penstock.server.follow import ENDLESS, Follow
 from penstock.server.views.record_query import Wish
 from penstock.server.views.row_source import Conflated
-from penstock.server.views.shown import RowChange
+from penstock.server.views.shown import RowChange, Snapshot
 
 if TYPE_CHECKING:
     from penstock.server.follow import Source
@@ -92,10 +92,8 @@ class ConflatedTopic:
         """How many rows there are."""
         return len(self._rows)
 
-    def held(self) -> Callable[[], dict[str, bytes]]:
-        """The rows as they are now."""
-        rows = dict(self._rows)
-        return lambda: rows
+    def snapshot(self) -> Snapshot:
+        return Snapshot(list(self._rows.items()), str, bytes)
 
     def when_current(self, then: Callable[[], None], refuse: Refuse | None = None) -> None:
         if self._level or self._follow is None:

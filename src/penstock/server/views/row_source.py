@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from penstock.server.people.access import Charge
     from penstock.server.views.record_query import Wish
     from penstock.server.views.setbacks import Alarms
-    from penstock.server.views.shown import RowChange, Shown
+    from penstock.server.views.shown import RowChange, Shown, Snapshot
 
 
 class Asked(TypedDict, total=False):
@@ -240,8 +240,10 @@ class RowSource(Source[list[Event]]):
         self._closed: Callable[[], None] | None = closed or (lambda: None)
         self._changed = changed
         self._ended: PenstockError | None = None
-        self._focus = set[str]()  # rows that it was told of, or would have been
-        self.waiting: deque[Event | Sign] = deque()
+        self._first: Snapshot | None = None  # rows that there were, from `_at` on to be given
+        self._at = 0
+        self._focus = set[str]()  # where it hears what leaves: rows that it was told of, or would have been
+        self.waiting: deque[Event] = deque()  # what has changed, and is to be given then
         self._most = WAITING_MOST
 
     def begin(self, reader: Reader[list[Event]]) -> None:
@@ -254,7 +256,14 @@ class RowSource(Source[list[Event]]):
     def next(self, room: int) -> list[Event] | Sign | None:
         if self._ended is not None:
             raise self._ended
-        return first_of(self.waiting, room)
+        if self._first is None:
+            return first_of(self.waiting, room)
+        if self._at == len(self._first):
+            self._first = None
+            return Sign.LEVEL
+        some = self._first.part(self._at, self._at + min(room, PORTION))
+        self._at += len(some)
+        return [self._event("sow", key, body) for key, body in some] or None
 
     def end(self, error: PenstockError) -> None:
         """What shows the rows cannot go on."""
@@ -266,6 +275,7 @@ class RowSource(Source[list[Event]]):
         closed, self._closed = self._closed, None
         if closed is not None:
             self.waiting.clear()
+            self._first = None
             if self._tell in self._rows.told:
                 self._rows.told.remove(self._tell)
             closed()
@@ -274,13 +284,13 @@ class RowSource(Source[list[Event]]):
         if self._closed is None:
             return
         self._rows.told.append(self._tell)
-        rows = list(self._rows.rows().items())
-        there = places([body for _, body in rows], filter=self._wish.filter, order_by=self._wish.order_by or None)
-        found = [rows[place] for place in there]
-        self._focus = {key for key, _ in found}
-        if self._wish.sow:
-            self.waiting += [self._event("sow", key, body) for key, body in found]
-            self.waiting.append(Sign.LEVEL)
+        found, wish = self._rows.snapshot(), self._wish
+        if wish.filter is not None or wish.order_by:
+            found = found.chosen(places(found.bodies(), filter=wish.filter, order_by=wish.order_by or None))
+        if wish.oof:
+            self._focus.update(found.keys())
+        if wish.sow:
+            self._first = found
         self._reader.step()
 
     def _tell(self, changes: Sequence[RowChange]) -> None:
@@ -288,13 +298,14 @@ class RowSource(Source[list[Event]]):
         passed = iter([True] * len(there) if self._filter is None else self._filter.matches(there))
         for key, body, before, reason in changes:
             if body is not None and next(passed):
-                self._focus.add(key)
+                if self._wish.oof:
+                    self._focus.add(key)
                 if body != before or not self._changed:
                     self.waiting.append(self._event("publish", key, body))
             elif key in self._focus:
                 self._focus.remove(key)
                 last, why = (before, reason) if body is None else (self._shown(body, before), "match")
-                if self._wish.oof and last is not None:
+                if last is not None:
                     self.waiting.append(self._event("oof", key, last, why))
         self._reader.step()
         if len(self.waiting) > self._most:
@@ -306,15 +317,11 @@ class RowSource(Source[list[Event]]):
 
     def _thin(self) -> None:
         """Too many wait: of changes the last of each row is left, in the order of these last ones."""
-        first: list[Event | Sign] = []
         last = dict[str, Event]()
         for event in self.waiting:
-            if isinstance(event, Sign) or event.kind == "sow":
-                first.append(event)
-            else:
-                last.pop(event.key, None)
-                last[event.key] = event
-        self.waiting = deque([*first, *last.values()])
+            last.pop(event.key, None)
+            last[event.key] = event
+        self.waiting = deque(last.values())
         self._most = max(WAITING_MOST, 2 * len(self.waiting))
 
     def _event(self, kind: Kind, key: str, body: bytes, reason: str = "") -> Event:
@@ -441,7 +448,7 @@ def _cost(event: Event | None) -> int:
     return 0 if event is None else EVENT + len(event.body) + len(event.properties)
 
 
-def first_of(waiting: deque[Event | Sign], room: int) -> list[Event] | Sign | None:
+def first_of(waiting: deque[Event | Sign] | deque[Event], room: int) -> list[Event] | Sign | None:
     """The events that wait first, as many as there is room for; or the sign that does."""
     if waiting and isinstance(waiting[0], Sign):
         sign = waiting.popleft()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from penstock.core.view_groups import Changed, View, body_of
 from penstock.errors import Unavailable
@@ -37,6 +38,38 @@ class RowChange(NamedTuple):
     reason: str = ""  # why it is gone: deleted, expired, match
 
 
+class Snapshot:
+    """Rows of one moment, each written out when it is asked for: whoever has them shares them with who shows them."""
+
+    __slots__ = ("_body", "_items", "_key")
+
+    def __init__(self, items: list[tuple[Any, Any]], key: Callable[[Any], str], body: Callable[[Any], bytes]) -> None:
+        """key, body: how the parts of an item are written."""
+        self._items, self._key, self._body = items, key, body
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def keys(self) -> list[str]:
+        return [self._key(key) for key, _ in self._items]
+
+    def bodies(self) -> list[bytes]:
+        return [self._body(row) for _, row in self._items]
+
+    def part(self, start: int, stop: int) -> list[tuple[str, bytes]]:
+        """Keys and bodies of some."""
+        return [(self._key(key), self._body(row)) for key, row in self._items[start:stop]]
+
+    def chosen(self, places: Sequence[int]) -> Snapshot:
+        """Those at these places, in their order."""
+        return Snapshot([self._items[place] for place in places], self._key, self._body)
+
+
+def snapshot_of(view: View) -> Snapshot:
+    """The rows of a view as they are now."""
+    return Snapshot(list(view.rows.items()), key_text, partial(body_of, view))
+
+
 class Shown(Protocol):
     """Whoever shows rows.  All methods belong to the loop's thread."""
 
@@ -55,8 +88,8 @@ class Shown(Protocol):
         """The names that its rows come from."""
         ...
 
-    def rows(self) -> dict[str, bytes]:
-        """Bodies by key, as JSON objects."""
+    def snapshot(self) -> Snapshot:
+        """The rows as they are now: texts of keys, and JSON objects."""
         ...
 
     def when_current(self, then: Callable[[], None], refuse: Refuse | None = None) -> None:
@@ -164,12 +197,10 @@ class Live:
 
     def rows(self) -> dict[str, bytes]:
         """Bodies by key, as JSON objects."""
-        return self.held()()
+        return dict(self.snapshot().part(0, self.count))
 
-    def held(self) -> Callable[[], dict[str, bytes]]:
-        """The rows as they are now, to be written out in any thread."""
-        view, rows = self.view, list(self.view.rows.items())
-        return lambda: {key_text(key): body_of(view, row) for key, row in rows}
+    def snapshot(self) -> Snapshot:
+        return snapshot_of(self.view)
 
     def when_current(self, then: Callable[[], None], refuse: Refuse | None = None) -> None:
         self._current(self, then, refuse)
