@@ -7,10 +7,11 @@ from collections.abc import Callable
 
 import pytest
 
+from penstock.core.state.durable import canonical
 from penstock.errors import AccessRefused, InvalidArgument, NotFound, PreconditionFailed, Refused, ResourceLocked
 from penstock.records.declared_types import EXCHANGE_TYPES
 from penstock.records.queue_settings import QueueSettings
-from unit.core.world import World
+from unit.core.world import World, header
 
 
 @pytest.fixture
@@ -187,3 +188,31 @@ def test_an_argument_that_nobody_knows_is_kept_and_no_second_declare_is_asked_fo
     for arguments in ({}, {"x-odd": 6}, {"x-other": "text"}):
         assert world.declare("odd", arguments=arguments) is first
     assert first.arguments == {"x-odd": 5}
+
+
+def test_what_came_in_a_vhost_that_is_gone_is_of_none_that_has_its_name() -> None:
+    """Told by records, so a start and whoever follows the log know it; numbers of its publishers are free again."""
+    world = World()
+
+    def numbered(number: int) -> bytes:
+        return header(headers={"x-publisher": "p", "x-sequence": number})
+
+    for vhost in ("gone", "there"):
+        world.declare("q", vhost)
+        world.publish("q", vhost=vhost, properties=numbered(7))
+    before = dict(world.core._interning._vias)
+    world.core.delete_queue(world.now, world.core.queue("gone", "q"))
+    steps = 0
+    while world.core.forget_vhost(world.now, "gone"):
+        steps += 1
+    world.turn()
+    assert steps == 1
+    after = world.core._interning._vias
+    assert before["there", "", ()] == after["there", "", ()]
+    assert ("gone", "", ()) not in after
+    assert sorted(after.values()) == sorted(before.values()), "its number is nobody else's"
+    world.declare("q", "gone")
+    assert world.publish("q", vhost="gone", properties=numbered(1)).stored == 1
+    assert world.publish("q", vhost="there", properties=numbered(1)).stored == 0
+    assert world.core._interning._vias["gone", "", ()] not in before.values()
+    assert canonical(world.core.durable_state()) == world.folded() == world.folded(100)

@@ -78,6 +78,19 @@ def test_columns_of_every_kind_come_back() -> None:
     assert (rows.expires_at, rows.priority) == ([0, 5, 0], [0, 9, 255])
 
 
+def test_a_via_that_is_told_again_stands_for_what_was_said_last() -> None:
+    """Of rows from before, too, and of those that were read."""
+    disk = SimDisk()
+    log = opened(disk)
+    for vhost in ("v", "later"):
+        told = b'{"vhost":"%s","exchange":"x"}' % vhost.encode()
+        commit(log, Control(Kind.VIA, "x", told, b"", log.appended + 1, T0, 3))
+        assert log.vias.topics([3], ["k"])[0].vhost == vhost
+    disk.kill()
+    again = opened(disk)
+    assert (again.vias.known[3], again.vias.topics([3], ["k"])[0].vhost) == (("later", "x"), "later")
+
+
 def test_vias_are_known_after_a_restart() -> None:
     disk = SimDisk()
     log = opened(disk)
