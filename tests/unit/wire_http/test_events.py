@@ -244,6 +244,16 @@ def test_rights_say_what_is_shown(http: Http) -> None:
         assert max(seen) == 2  # of his vhost, as in the list of queues
 
 
+def test_a_user_who_has_the_name_of_another_does_not_look_on_for_him(http: Http) -> None:
+    made = {"password": "looker", "tags": "management"}
+    http.do("PUT", "users/looker", made, 201)
+    with reader(http, user="looker") as stream:
+        stream.until("hello")
+        http.do("DELETE", "users/looker")
+        http.do("PUT", "users/looker", made, 201)
+        assert "may not look on any more" in str(stream.until("end").data)
+
+
 @pytest.mark.parametrize("key", ["alternate-exchange", "dead-letter-exchange"])
 @pytest.mark.parametrize("exchange", ["amq.rabbitmq.event", "amq.rabbitmq.trace"])
 def test_who_sets_policies_does_not_have_events_made_up(http: Http, key: str, exchange: str) -> None:

@@ -138,6 +138,7 @@ class Place:
         """user: as he logged in: with a token he looks on no longer than it lasts.  share_of: whose share it is."""
         self.user = user
         self.share_of = share_of
+        self._era = server.users.who(user).era
         self._events = events
         self._server = server
         self._watch = watch
@@ -191,7 +192,8 @@ class Place:
     def ended(self) -> str:
         if self._events.closed:
             return self._events.closed
-        return "" if self._may(MANAGEMENT) else f"user '{self.user}' may not look on any more"
+        same = self._server.users.who(self.user).era == self._era
+        return "" if same and self._may(MANAGEMENT) else f"user '{self.user}' may not look on any more"
 
     def _may(self, level: Level) -> bool:
         return level.holds(self._server.users.tags(self.user))
