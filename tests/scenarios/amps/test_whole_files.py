@@ -68,8 +68,13 @@ def test_a_program_is_run_where_the_server_allows_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("module", "why"),
     [
-        ("amps-action-do-minidump", "'amps-action-do-minidump' is not run here"),
-        ("amps-action-do-rotate-error-log", "'amps-action-do-rotate-error-log'"),
+        ("amps-action-do-minidump", "'amps-action-do-minidump' is not run here$"),
+        ("amps-action-do-rotate-error-log", "'amps-action-do-rotate-error-log' is not run here$"),
+        ("amps-action-do-publish-mesage", "'amps-action-.*' is not run here; did you mean 'publish-message'"),
+        (
+            "amps-action-do-remove-journal",
+            "'amps-action-.*' is not run here: leave the action out, for .log. ",
+        ),
     ],
 )
 def test_an_action_of_another_module_is_not_done_here(tmp_path: Path, module: str, why: str) -> None:

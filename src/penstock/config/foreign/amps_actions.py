@@ -76,8 +76,20 @@ def _module(book: Book, element: Element, step: Fields, modules: Mapping[str, Mo
             book.wrong(element.place("<Action>"), "has no <Module>")
         return None
     if name not in modules:
-        book.remark(Verdict.REFUSED, step.place("module"), f"{name!r} is not run here")
+        book.remark(Verdict.REFUSED, step.place("module"), f"{name!r} is not run here{_instead(name, modules)}")
     return modules.get(name)
+
+
+def _end(name: str) -> str:
+    """`publish-message` of `amps-action-do-publish-message`"""
+    return name.split("-", 3)[-1]
+
+
+def _instead(name: str, modules: Mapping[str, Module]) -> str:
+    """What somebody may have meant, or what does it here."""
+    if name.endswith("-journal"):
+        return ": leave the action out, for [log] retention and archive say what becomes of old files of the log"
+    return known_name(_end(name), list(map(_end, modules)))  # all begin alike, so that each would be near to each
 
 
 def _step(book: Book, element: Element, modules: Mapping[str, Module]) -> Step | None:
