@@ -13,7 +13,7 @@ from __future__ import annotations
 import struct
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from operator import itemgetter
 from random import Random
@@ -236,12 +236,17 @@ class Fabric:
             acts += [self.change_sides] * 2
         if self.deletes:
             acts += [self.delete, self.declare, self.declare]
+        acts += self.more()
         for step in range(STEPS * len(self.sites)):
             if step == self.dies_at:
                 self.kill()
             self.dice.choice(acts)()
             self.look()
         self.settle_down()
+
+    def more(self) -> list[Callable[[], None]]:
+        """What else happens."""
+        return []
 
     def any(self) -> SiteWorld:
         """Some site that has the queue; if kills have left it to none, one declares it."""

@@ -6,6 +6,7 @@ import sys
 from collections import Counter
 from itertools import count
 
+from sim.sites_finding import Finding
 from sim.sites_house import STEPS, Fabric
 
 HOW = ("cuts", "kills", "proxies", "sides", "deletes", "all")
@@ -43,7 +44,8 @@ def main() -> None:
             counts["schedules"] += 1
         names = "abc" if three else "ab"
         counts += schedule(seed, names, "all", dies_at=seed % steps(names)).counts
-        counts["schedules"] += 1
+        counts += Finding(seed, names, kills=seed % 3 > 0).run_named(f"{seed} of {names}, finding")
+        counts["schedules"] += 2
         if seed % 250 == 249:
             print(f"upto seed {seed}: {dict(counts)}", flush=True)
 

@@ -314,6 +314,23 @@ class Pass:
     booted: int  # transient messages that are older ended with an earlier process
 
 
+class Came(NamedTuple):
+    """Adjacent messages that a link brought.
+
+    here     where the first one stands in this log
+    there    what it is called where it was published
+    size     how many they are
+    peer     the number of the site that published them
+    through  the origin of the site that brought them
+    """
+
+    here: int
+    there: int
+    size: int
+    peer: int
+    through: int
+
+
 @dataclass(slots=True)
 class Found:
     """What a queue takes of a stretch: parallel columns, LSNs ascending."""
@@ -325,6 +342,7 @@ class Found:
     sizes: Ints  # bytes of the bodies
     barriers: list[int] = field(default_factory=list[int])
     transient: list[int] = field(default_factory=list[int])
+    ways: list[Came] = field(default_factory=list["Came"])  # how those came that other sites published
 
 
 @dataclass(slots=True, eq=False)

@@ -235,9 +235,10 @@ MEANINGS: Mapping[Kind, Meaning] = {
     ),
     Kind.EXPIRE: Meaning(
         'queue and pairs; {"reason", "why"?, "by"?, "dead": [[cause, new], ...]?, "sent": [[cause, new], ...]?, '
-        '"into"?, "left": [[action, step, pairs], ...]?}: removed without success; reason: `records.causes`; why: the '
-        "words of who refused them, or failed last; dead: their dead letters; sent: where they went on; into: the one "
-        "queue that took these, whatever it shows; left: what actions "
+        '"into"?, "letters": [new, ...]?, "left": [[action, step, pairs], ...]?}: removed without success; reason: '
+        "`records.causes`; why: the words of who refused them, or failed last; dead: their dead letters; sent: where "
+        "they went on; into: the one queue that took these, whatever it shows; letters: those of them that are dead "
+        "letters still; left: what actions "
         'still have to do, from which step on (-1: all, not judged yet).  Or {"reason", "refused": [new, ...]}: dead '
         'letters of newcomers that it refused.  {"foreign"}: other sites own them, and make their dead letters',
         _TOLD, to="gone", word="expired",
@@ -312,8 +313,9 @@ MEANINGS: Mapping[Kind, Meaning] = {
     ),
     Kind.RECOVERED: Meaning(
         'queue and pairs, all of which are messages that it takes, whatever their route says; {"upto"?, "columns"?: '
-        "{name: [a, b, value, ...]}}: it took no others below `upto`; without, they are the history of an exchange to "
-        "which it was bound in this group; columns as in a durable state",
+        '{name: [a, b, value, ...]}, "carried"?: [[peer, first LSN here, first LSN there, count], ...]}: it took no '
+        "others below `upto`; without, they are the history of an exchange to which it was bound in this group; "
+        "columns as in a durable state; carried: which that site published, as CARRIED said when they came",
         _MOVES,
         "lazy",
     ),
@@ -432,7 +434,8 @@ MEANINGS: Mapping[Kind, Meaning] = {
         'have not come yet; it holds when they do; with "vhost", and no queue but its name: what this site was granted '
         "and had no queue for is that site's, once and for all; "
         'with "of", a vhost, and no queue but its name: it holds for the next of that name; serial 2^53: these are '
-        "done, as the site has told; the site NUL: they are for the first that says it has such a queue",
+        "done, as the site has told; the site NUL: they are for the first that says it has such a queue; "
+        'with "in", a vhost, and "to": what is told to that site alone of what it has found, or enquired',
         ("fold", "links"),
         "lazy",
     ),

@@ -18,7 +18,7 @@ from penstock.core.broker import Core
 from penstock.core.commands.life import OF_PARTS
 from penstock.core.links.carried import Numbered, Numbers, Sequences
 from penstock.core.links.ownership import Claim, Early, EarlyClaim, Foretold, Name, Place, Returned, done_by
-from penstock.core.links.sharing import Departed, Gone, LinkState, Site
+from penstock.core.links.sharing import Began, Departed, Gone, LinkState, Site
 from penstock.core.publishing.arrivals import Marks
 from penstock.core.queue.order.ranks import LOWEST
 from penstock.core.sow.holding import SowState
@@ -125,6 +125,7 @@ def filled() -> DurableState:
         early=Early([EarlyClaim(4, 2, 50, 52, Claim("there", 1, "transfer"))]),
         returned=Returned([(Place("v", "gone", 2, "there"), 40, 42, Claim("there", 2, "yielded"))]),
         foretold=Foretold([(Name("v", "gone", 2), 50, 52, done_by("there"))]),
+        began=Began({4: ((2, 5),)}),
         passed={1: 44},
         numbered=Sequences([Numbered("p", 1, 7, 9, 2)]),
         gone=Departed({2: Gone("v", "gone", "group-local", "d", ("x", "k"), 60, "there")}),

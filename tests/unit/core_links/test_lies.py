@@ -227,10 +227,15 @@ def test_a_serial_as_high_as_there_is_stays_a_claim_that_may_be_told(sites: tupl
 
 
 def test_who_has_a_message_first_is_nobodys_to_tell(sites: tuple[Linked, Linked, Linked]) -> None:
+    """But as an answer to who has asked, and whoever has not takes nothing from it."""
     a, _, _ = sites
-    for claim in (Claim("b", 0, "first"), Claim("b", 1, "first"), Claim("b", 0, "transfer")):
+    for claim in (Claim("b", 1, "first"), Claim("b", 0, "transfer")):
         with pytest.raises(ValueError, match="parcel of a link"):
             a.core.hear(a.now, "b", Parcel(50, told=(Told("/", "q", ((11, 1, 100),), claim),)).head)
+    ready = a.q().ready
+    a.core.hear(a.now, "b", Parcel(50, told=(Told("/", "q", ((11, 1, 100),), Claim("b")),)).head)
+    a.turn()
+    assert (a.q().ready, a.q().foreign_count) == (ready, 0)
 
 
 def test_what_is_remembered_of_a_site_is_bounded(sites: tuple[Linked, Linked, Linked]) -> None:

@@ -142,7 +142,7 @@ def test_a_site_takes_what_an_older_one_says() -> None:
     assert welcome is not None
     assert b.core.share("a", hello.offers) == []  # type: ignore[arg-type]
     assert a.core.share("b", welcome.offers) == []  # type: ignore[arg-type]
-    assert b.core.sharing.with_site(b.queue.id, "a") == (4, ())
+    assert b.core.sharing.with_site(b.queue.id, "a") == (4, (), 4, None)
     a.publish("q", b"0", b"1", b"2")
     a.sync()
     steps.send("ab")
@@ -151,7 +151,7 @@ def test_a_site_takes_what_an_older_one_says() -> None:
         assert b.core.hear(b.now, "a", head, None).faults == ()
     b.turn()
     assert b.queue.foreign_count == 0
-    assert b.core.sharing.with_site(b.queue.id, "a") == (14, ())
+    assert b.core.sharing.with_site(b.queue.id, "a") == (14, (), 14, None)
 
 
 @pytest.mark.parametrize("alone", [False, True])

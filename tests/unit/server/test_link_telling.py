@@ -24,7 +24,7 @@ from penstock.errors import Unavailable
 from penstock.server.base.faults import TOLD, Faults, reports
 from penstock.server.links import sending
 from penstock.server.links.sending import AT_ONCE_LSNS, Outgoing
-from penstock.wire.flight.linking import SAID, Welcome
+from penstock.wire.flight.linking import SAID, Welcome, ask_words
 from unit.core_links.test_linking import Linked
 from waiting import eventually
 
@@ -156,7 +156,7 @@ def test_short_commits_and_long_ones_are_told_in_their_order_each_once(
         publish(a, links, out, *(b"%d" % n for n in range(sent, sent + count)))
         sent += count
         if dice.random() < 0.2:
-            out.ask(b"[]")
+            out.ask(ask_words(b"[]"))
     eventually(lambda: len(other.bodies) >= sent)
     assert other.bodies == [b"%d" % n for n in range(sent)]
     told = [upto for upto, _ in other.parcels]

@@ -303,7 +303,7 @@ class CoreParts:
         self.carried, self.links = state.carried, state.links  # by site
         self.proxied, self.early, self.returned = state.proxied, state.early, state.returned
         self.sequences, self.departed = state.numbered, state.gone
-        self.foretold, self.passed = state.foretold, state.passed
+        self.foretold, self.passed, self.began = state.foretold, state.passed, state.began
 
     @property
     def publishers(self) -> dict[str, int]:
@@ -408,6 +408,7 @@ class CoreParts:
         self._passes.pop(queue.id, None)
         self._deferred.queue_gone(queue.id)
         self.proxied.pop(queue.id, None)
+        self.began.pop(queue.id, None)
         self.early.queue_gone(queue.id)
         self.wanted.pop(queue.id, None)
         return ready

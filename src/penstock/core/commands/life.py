@@ -17,7 +17,7 @@ stay in the log.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import ClassVar, NamedTuple, Self
 
@@ -25,7 +25,9 @@ import numpy as np
 
 from penstock.core.acted import OWN
 from penstock.core.commands.containing import Containing
-from penstock.core.effects import Found, Pass, Purpose, Recover, Recovered, Token, names_of
+from penstock.core.effects import Came, Found, Pass, Purpose, Recover, Recovered, Token, names_of
+from penstock.core.links.carried import Numbers
+from penstock.core.links.sharing import LinkState
 from penstock.core.queue.dispatching.attendance import note_use
 from penstock.core.queue.expiry import deadlines
 from penstock.core.queue.order.runs import packed
@@ -35,7 +37,7 @@ from penstock.core.state import pending
 from penstock.core.state.capture import Captured, Marked, Snapshot
 from penstock.core.state.durable import DECLARED, DEFAULTS, DurableState, Reign, copies
 from penstock.core.state.lsns import Ints, flat, runs_of, spread
-from penstock.core.state.pending import begin, go_on
+from penstock.core.state.pending import Spans, begin, go_on, joined
 from penstock.core.state.queue_state import living_pairs
 from penstock.errors import InvalidArgument, PreconditionFailed, Unavailable
 from penstock.records.chunks import LSN_LIMIT, Chunk, Now, pack_pairs, pairs_of
@@ -57,7 +59,7 @@ class RecoveryCommands(Containing):
         out = list[Pass]()
         for number, (reviewed, passing) in self._passes.items():
             queue = self._admin.by_id[number]
-            if passing is not None and not queue.stopped:
+            if passing is not None and not queue.stopped and not queue.awaited:
                 others = self._interning.without(number) if passing.until > number + 1 else frozenset[int]()
                 out.append(
                     Pass(
@@ -70,6 +72,16 @@ class RecoveryCommands(Containing):
     def looked_back(self, queue: Queue) -> bool:
         """Whether a queue may have messages that are older than itself, whatever its recovery point is now."""
         return queue.id in self._passes or queue.floor() < queue.id
+
+    def reviewed(self, queue: Queue) -> Spans:
+        """What passes have been over for a queue, each message of which it was offered; one from a time that begins at
+        0 has found nothing yet.
+        """
+        spans, passing = self._passes.get(queue.id, ((), None))
+        if passing is not None:
+            spans = joined(spans, passing.start, passing.at)
+        timed = parse_recovery_point(queue.settings.recovery_point).kind == "time"
+        return tuple(span for span in spans if span[0] or not timed)
 
     def passing_floor(self) -> int:
         """The lowest LSN that a pass may still ask for."""
@@ -84,16 +96,16 @@ class RecoveryCommands(Containing):
         queue.catch_up(now, self._out)
         upto = min(step.upto, passing.until)
         self._out.begin()  # with the acks that came before what is found
-        self._take(now, queue, found, upto)
+        first = self._take(now, queue, found, upto)
         self._out.end()
-        reviewed, passing = self._passes[queue.id] = go_on(reviewed, passing, upto)
+        reviewed, passing = self._passes[queue.id] = go_on(reviewed, passing, upto, first)
         if passing is None:
             queue.put_in_order(self._out.last_lsn)
         queue.go_on(now, self._out)
         self._touch(queue)
 
-    def _take(self, now: Now, queue: Queue, found: Found, upto: int | None) -> None:
-        """Write what the queue takes, and let it in; what has expired meanwhile does not come in.
+    def _take(self, now: Now, queue: Queue, found: Found, upto: int | None) -> int:
+        """Write what the queue takes, and let it in, but for what has expired meanwhile; the first of it, 0 for none.
 
         upto: how far its pass has come; None: it is no pass.
         """
@@ -107,22 +119,42 @@ class RecoveryCommands(Containing):
             self._publisher.transient.add_older(lsns[np.isin(lsns, found.transient)])
         columns = {"expires_at": ends, "not_before": later, "barrier": np.isin(lsns, barriers).astype(np.int64)}
         columns |= {name: marks.among(lsns).astype(np.int64) for name, marks in self._marks()}
-        self._recovered = self._write_recovered(queue, lsns, sizes, columns, upto)
+        ways = self._know_again(found.ways)
+        self._recovered = self._write_recovered(queue, lsns, sizes, columns, upto, ways)
         queue.expect_older()
         if len(lsns):
             queue.arrived += len(lsns)
             queue.take_older(lsns, ends if ends.any() else None, later if later.any() else None, barriers)
+            if upto is not None:
+                self._belong(now, queue, lsns, found.ways)
             if queue.id in self._deferred.by_queue:
                 self._deferred.appeared(now, queue, self.origin, packed(lsns), packed(lsns), self._out)
+        return int(lsns[0]) if len(lsns) else 0
+
+    def _know_again(self, ways: Iterable[Came]) -> list[list[int]]:
+        """Know again where messages of other sites stand here; what of that was forgotten, for a record."""
+        told = list[list[int]]()
+        for one in ways:
+            numbers = self.carried.get(one.peer)
+            if numbers is None:
+                numbers = self.carried[one.peer] = Numbers((), self.links.get(one.peer, LinkState()).floor)
+            if numbers.recall(one.there, one.here, one.size):
+                told.append([one.peer, one.here, one.there, one.size])
+        return told
+
+    def _belong(self, now: Now, queue: Queue, lsns: Ints, ways: Sequence[Came]) -> None:
+        """Messages that a pass has found are another site's, if a queue that several have found them."""
 
     def _write_recovered(
-        self, queue: Queue, lsns: Ints, sizes: Ints, columns: dict[str, Ints], upto: int | None
+        self, queue: Queue, lsns: Ints, sizes: Ints, columns: dict[str, Ints], upto: int | None, ways: list[list[int]]
     ) -> int:
         """The record of what a queue takes of a pass that has come so far, or without one; its LSN."""
         header: dict[str, object] = {} if upto is None else {"upto": upto}
         told = {name: runs.tolist() for name, values in columns.items() if len(runs := runs_of(lsns, values))}
         if told:
             header["columns"] = told
+        if ways:
+            header["carried"] = ways
         if len(lsns):
             header["sizes"] = runs_of(lsns, sizes).tolist()
             self.sizes.add_older(lsns, sizes)
@@ -151,11 +183,16 @@ class RecoveryCommands(Containing):
             start = places[point.time] if point.time in places else self.lsn_at(point.time)
         return queue.leave_behind(now, min(start, self._out.next_lsn), self._out)
 
-    def _begin_pass(self, queue: Queue) -> None:
-        """Write that a pass begins, or that none is wanted any more, by the queue's recovery point."""
+    def _begin_pass(self, queue: Queue, places: Mapping[int, int] = NOWHERE) -> None:
+        """Write that a pass begins, or that none is wanted any more, by the queue's recovery point.
+
+        places: what `lsn_at` says of times, where somebody has asked the log already.
+        """
         point = parse_recovery_point(queue.settings.recovery_point)
         reviewed, passing = self._passes.get(queue.id, ((), None))
-        start = {"epoch": 0, "time": 0, "now": LSN_LIMIT, "creation": queue.id, "lsn": point.lsn}[point.kind]
+        start = {"epoch": 0, "now": LSN_LIMIT, "creation": queue.id, "lsn": point.lsn}.get(point.kind)
+        if start is None:
+            start = places.get(point.time, 0)
         if passing is None and start >= self._out.last_lsn:  # all of it was offered, or is to come
             return
         header: dict[str, object] = {"point": queue.settings.recovery_point, "from": start}

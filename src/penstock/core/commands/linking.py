@@ -9,14 +9,14 @@ has it when `Heard.lsn` is durable here.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby, pairwise
 from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
 
-from penstock.core.commands.transfers import TransferCommands
+from penstock.core.commands.finding import FindingCommands
 from penstock.core.links.asking import Asking
 from penstock.core.links.carried import Carried, Carries
 from penstock.core.links.ownership import Span
@@ -37,11 +37,12 @@ from penstock.core.links.sharing import (
     says_end,
 )
 from penstock.core.links.telling import Telling
+from penstock.core.queue.order.runs import packed
 from penstock.core.queue.owning import why_not_shared
 from penstock.core.queue.queue import Queue
 from penstock.core.queue.stopped import refuse_stopped
 from penstock.core.state.encoding import load
-from penstock.core.state.lsns import to_array
+from penstock.core.state.lsns import to_array, within
 from penstock.core.topology.register import no_exchange
 from penstock.errors import NotFound, PreconditionFailed
 from penstock.records.chunks import LSN_LIMIT, Now
@@ -51,7 +52,7 @@ from penstock.records.kinds import ENDED, Kind
 from penstock.records.message_bodies import from_column
 
 
-class LinkingCommands(TransferCommands):
+class LinkingCommands(FindingCommands):
     """Both ends of links.
 
     quiet   by site: what this log has behind the first LSN and up to the second came from there, and says nothing to it
@@ -100,7 +101,18 @@ class LinkingCommands(TransferCommands):
         topic = (settings.exchange, settings.underlying_topic or queue.name)
         identity = identity_of(queue.vhost, queue.name, settings, here)
         barriers = settings.barrier_expression
-        return Offer(identity, topic, settings.filter, settings.initial_owner, queue.durable, barriers=barriers)
+        return Offer(
+            identity, topic, settings.filter, settings.initial_owner, queue.durable, barriers=barriers,
+            back=self._looks_back(queue), heard=self.began.of(queue.id),
+        )  # fmt: skip
+
+    def _looks_back(self, queue: Queue) -> int | None:
+        """From which LSN on a queue has taken, or will take, what was published before it; of a time nobody knows."""
+        passing = self._passes.get(queue.id, ((), None))[1]
+        starts = [start for start, stop in self.reviewed(queue) if stop >= queue.id]
+        if passing is not None and (passing.start or not passing.time):
+            starts.append(passing.start)
+        return min(starts, default=None)
 
     def share(self, site: str, offers: Sequence[Mapping[str, object]], *, more: bool = False) -> list[str]:
         """Hear what a site says of its queues; why some that are one by their names cannot be, a line each.
@@ -143,7 +155,7 @@ class LinkingCommands(TransferCommands):
                 f"queue '{queue.name}' in vhost '{queue.vhost}': it has {what} here, and other sites cannot own "
                 "messages of such a queue"
             )
-        return Agreed(since, tuple(faults))
+        return Agreed(since, tuple(faults), since if theirs.back is None else min(since, theirs.back), theirs.heard)
 
     def _say_owner(self, now: Now, queue: Queue) -> None:
         """What other sites have said of theirs holds from the first message on that this one takes."""
@@ -246,21 +258,39 @@ class LinkingCommands(TransferCommands):
                 mine = rows if piece.rows == rows.num_rows else rows.slice(at, piece.rows)
                 if self._lacks():
                     self._refuse(now, site, piece, mine)
-                for some in self._parted(mine, origin):
+                said = self._said_before(piece.path[0], mine)
+                for some in self._parted(
+                    mine, origin, [end for spans in said.values() for one in spans for end in one]
+                ):
                     batch, there = self._batch(piece, some, now.wall)
                     numbers = [one for one in parcel.numbers if one.origin == piece.path[0]]
                     taken = self._taking(piece, batch)
-                    owners = self._owners(taken, site, origin, int(there[0]), piece.at)
+                    heard = {one for one, spans in said.items() if any(a <= there[0] < b for a, b in spans)}
+                    owners = self._owners(taken, site, origin, int(there[0]), piece.at, heard)
                     self.carry(
                         now, piece.path, batch, there, owners, numbers, letters=piece.letters, into=piece.into
                     )  # fmt: skip
             at += piece.rows
 
-    def _parted(self, rows: pa.RecordBatch, site: str) -> Iterator[pa.RecordBatch]:
-        """Messages that a site published, parted where a queue begins there that both have."""
+    def _said_before(self, origin: int, rows: pa.RecordBatch) -> dict[int, list[Span]]:
+        """By queue, those of an origin of which others have said already whose they are, or that they are done."""
+        out, lsns = dict[int, list[Span]](), rows.column("lsn").to_numpy()
+        first, last = int(lsns[0]), int(lsns[-1])
+        for one in self.early or ():
+            if one.origin == origin and one.first <= last and first < one.stop:
+                out.setdefault(one.queue, []).append((one.first, one.stop))
+        for number, entries in self._deferred.by_queue.items():
+            for entry in (entry for entry in entries if entry.origin == origin):
+                known = np.frombuffer(entry.lsns, np.int64)
+                low, high = np.searchsorted(known, (first, last + 1)).tolist()
+                out.setdefault(number, []).extend(within(packed(known[low:high])).tolist() if low < high else ())
+        return out
+
+    def _parted(self, rows: pa.RecordBatch, site: str, also: Iterable[int]) -> Iterator[pa.RecordBatch]:
+        """Messages that a site published, parted where a queue begins there that both have, and there, too."""
         lsns = rows.column("lsn").to_numpy()
         first, last = int(lsns[0]), int(lsns[-1])
-        cuts = [bound for bound in self.sharing.bounds(site) if first < bound <= last]
+        cuts = [bound for bound in sorted({*self.sharing.bounds(site), *also}) if first < bound <= last]
         if not cuts:
             yield rows
             return
@@ -294,16 +324,19 @@ class LinkingCommands(TransferCommands):
         queue = self.find_queue(piece.vhost, piece.into)
         return () if queue is None or queue.settings.kind == "local" else (queue,)
 
-    def _owners(self, queues: Collection[Queue], site: str, origin: str, first: int, at: int) -> dict[Queue, str]:
+    def _owners(
+        self, queues: Collection[Queue], site: str, origin: str, first: int, at: int, heard: Container[int]
+    ) -> dict[Queue, str]:
         """Of each of these queues that is shared, who may lease messages of a batch first.
 
-        It is shared if it was there where they were published, or at the site that hands them on, when they came.
+        It is shared if it was there where they were published, or at the site that hands them on, when they came; or
+        if it is one of the `heard`, of which others have said what became of these there.
         first, at: where they stand there.
         """
         out, here = dict[Queue, str](), self.peers.sites[0]
         for queue in queues:
             one = identity_of(queue.vhost, queue.name, queue.settings, here)
-            shared = self.sharing.had(queue.id, one, origin, first)
+            shared = queue.id in heard or self.sharing.had(queue.id, one, origin, first)
             if not shared and origin != site:
                 shared = self.sharing.had(queue.id, one, site, at or LSN_LIMIT)
             if not shared:
@@ -317,6 +350,7 @@ class LinkingCommands(TransferCommands):
         """Of one queue who owns messages of it, or which are settled."""
         vhost, name = some[0][:2]
         queue = self.find_queue(vhost, name)
+        self._heard_first(queue, site, some)
         for told in some:
             if told.claim is not None and told.claim.owner == self.peers.here:
                 heirs = self._heirs(site, vhost, name)
@@ -336,10 +370,11 @@ class LinkingCommands(TransferCommands):
         self, now: Now, queue: Queue, site: str, some: Sequence[Told], stands: Sequence[Sequence[Span]]
     ) -> None:
         """Who owns them from now on; what came here of what was asked for is no more waited for."""
-        claimed = [(told.spans, told.claim) for told in some if told.claim is not None]
+        claimed = [(told.spans if told.claim.serial else (), told.claim) for told in some if told.claim is not None]
         claims, asking = queue.claims(self.peers), self._askings.get(queue.id)
         before = [claims.of(here[0][0]).owner if here else "" for here in stands]
         counts = self.each_owned_at(now, queue, site, claimed)
+        self._answered_by(now, queue, site, some)
         if asking is None:
             return
         for owner, count, (_, claim) in zip(before, counts, claimed, strict=True):
@@ -355,6 +390,7 @@ class LinkingCommands(TransferCommands):
             if count and here and queue.foreign_count:
                 came = self.stamps.of(here[0][0], now.wall)
                 self._askings.setdefault(queue.id, Asking()).acked(now.wall - came)
+        self._answered_by(now, queue, site, some)
 
     def _owned_by(self, queue: Queue, site: str, told: Told) -> Iterator[tuple[int, int, int]]:
         """What a site owned that has the queue no more: it may still say that these are done, or whom it gave them.
@@ -408,7 +444,7 @@ class LinkingCommands(TransferCommands):
     def _ends_elsewhere(self, queue: Queue) -> bool:
         """Whether other sites may have messages that go with this queue."""
         shared = len(self.peers.sites) > 1 and why_not_shared(queue.settings) is None
-        return shared and any(self._carried_to(queue, site) for site in self._carries)
+        return shared and self._carried_anywhere(queue)
 
     # -- after a start
 
@@ -434,6 +470,8 @@ class LinkingCommands(TransferCommands):
             if site in queue.awaited:
                 queue.await_sites(now, tuple(one for one in queue.awaited if one != site), self._out)
                 self._touch(queue)
+                if not queue.awaited and queue.id in self._passes:
+                    self._go_on_passing(queue)
 
 
 def _says_more(entry: Publishes | Control, last: int) -> bool:

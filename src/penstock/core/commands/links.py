@@ -20,7 +20,7 @@ from penstock.core.links.carried import Carried, Numbered, Numbers, Twin, adjace
 from penstock.core.links.ownership import Claim, EarlyClaim, Grant, Span, grants, proxied
 from penstock.core.links.parcels import Numbers as NumbersThere
 from penstock.core.links.parcels import joined
-from penstock.core.links.sharing import HERE, LinkState, Peers, Sharing, Site, first_owner
+from penstock.core.links.sharing import HERE, LinkState, Peers, Sharing, Site, first_owner, heard_of
 from penstock.core.publishing.published import Published, Terms
 from penstock.core.queue.order.runs import packed
 from penstock.core.queue.owning import why_not_shared
@@ -145,10 +145,12 @@ class LinkCommands(QueueCommands):
         for here, lsn, count in runs:
             numbers.add(lsn, here, count)
         self._claim_early(now, path[0], runs)
-        for queue in owners:
+        early = (self.queue_by_id(number) for number in self._deferred.by_queue)
+        queues = dict.fromkeys((*owners, *(queue for queue in early if queue is not None)))
+        for queue in queues:
             self._settle_deferred(now, queue, path[0], runs)
         self._out.end()
-        for queue in owners:
+        for queue in queues:
             self._touch(queue)
         return sum(count for _, _, count in runs)
 
@@ -296,6 +298,12 @@ class LinkCommands(QueueCommands):
         shared = self.sharing.with_site(queue.id, self._site_of(origin)[1]) is not None
         return self._gone_by(origin, queue.vhost, [shown], shared=shared)
 
+    def _took_from(self, queue: Queue, origin: int) -> int:
+        """From which LSN there on a queue was offered what another site has published, as it came or by a pass."""
+        if any(start <= 1 and end >= queue.id for start, end in self.reviewed(queue)):
+            return 0
+        return heard_of(self.began.of(queue.id), origin)
+
     def _gone_by(self, origin: int, vhost: str, topics: Iterable[tuple[str, str]], *, shared: bool = False) -> int:
         """The same of topics (exchange, key).  shared: a queue over them is known to be that site's, too.
 
@@ -314,6 +322,9 @@ class LinkCommands(QueueCommands):
         if carried is None or settings.kind == "local" or queue.exclusive_to is not None:
             return False
         return carried.touches(queue.vhost, settings.exchange, settings.underlying_topic or queue.name)
+
+    def _carried_anywhere(self, queue: Queue) -> bool:
+        return any(self._carried_to(queue, site) for site in self._carries)
 
     # -- what lasts of a link
 
@@ -342,9 +353,7 @@ class LinkCommands(QueueCommands):
         numbers = None if number is None else self.carried.get(number)
         if number is None or numbers is None:
             return
-        before = numbers.floor
-        numbers.forget_below(below)
-        if numbers.floor > before:
+        if numbers.forget_below(below):
             self._at(now)
             self._out.record(Kind.LINK, site, {"peer": number, "forgot": below, "floor": numbers.floor})
             self.links[number] = replace(self._link_state(number), floor=numbers.floor)

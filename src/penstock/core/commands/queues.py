@@ -196,6 +196,8 @@ class QueueCommands(RecoveryCommands):
                 self._paging.wanted |= bool(queue.settings.file_backed_metadata)
                 self._begin_pass(queue)
                 if self.peers.here:
+                    if exclusive_to is None and queue.settings.kind != "local":
+                        self.began.note(queue.id, self.peers.sites, self.links, self.carried)
                     self._say_owner(now, queue)
         if fresh:
             self._appeared(now, queue)
@@ -300,7 +302,7 @@ class QueueCommands(RecoveryCommands):
             if self.peers.here:
                 self._say_owner(now, queue)
             if moved:
-                self._begin_pass(queue)
+                self._begin_pass(queue, places)
         self._out.end()
         if altered:
             self._touch(queue)

@@ -183,13 +183,9 @@ class TransferCommands(LinkCommands):
             self.take_by_proxy(now, queue, sorted(wanted), self.absent)
 
     def _forget_numbers(self, now: Now) -> None:
-        """Forget where messages of other sites stand that no shared queue has, once every link has told their end.
-
-        Also of queues of which nobody has said since the start that they are shared.
-        """
-        shared = set(self.sharing.queues)
-        floors = [queue.floor() for queue in self.queues() if queue.id in shared or queue.may_have_others]
-        floor = min([self._out.next_lsn, *floors])
+        """Forget where messages stand that no queue has which other sites may have, once each link told their end."""
+        may = [one for one in self.queues() if one.may_have_others or self._carried_anywhere(one)]
+        floor = min([self._out.next_lsn, *(queue.floor() for queue in may)])
         told = min((self.link_state(site).acked for site in self._carries), default=self._out.last_lsn)
         self.forget_departed(now, told)
         known = [(last, below) for last, below in self._floors_then if last > told]
@@ -201,8 +197,8 @@ class TransferCommands(LinkCommands):
             self.forget_carried(now, site, max(due))
 
     def _short(self) -> Iterator[Queue]:
-        """Shared queues whose consumers here have more room than there are messages for them."""
-        for number in list(self.sharing.queues):
+        """Shared queues whose consumers here have more room than there are messages for them; also of who is away."""
+        for number in dict.fromkeys((*self.sharing.queues, *self.proxied)):
             queue = self.queue_by_id(number)
             if queue is None or not queue.foreign_count or queue.busy:
                 continue
@@ -456,11 +452,14 @@ class TransferCommands(LinkCommands):
         return list(spans) if queue is None else [one for span in spans for one in self._before(queue, *span)]
 
     def _before(self, queue: Queue, origin: int, first: int, stop: int) -> Iterator[tuple[int, int, int]]:
+        had = self.reviewed(queue)
         for low, high in self._stand(origin, first, stop):
             if low < queue.id:
-                yield from self.told_as(low, min(high, queue.id))
+                span = low, min(high, queue.id)
+                for left in [one for some in without(span, had) for one in without(some, queue.living(*some))]:
+                    yield from self.told_as(*left)
         if origin != self.origin:
-            passed = max(first, min(stop, self._passed(queue, origin)))
+            passed = max(first, min(stop, self._passed(queue, origin), self._took_from(queue, origin)))
             here = self._numbers(origin).standing(first, passed)
             yield from ((origin, *span) for span in without((first, passed), here) if first < passed)
 

@@ -284,6 +284,16 @@ class Numbers:
         else:
             runs.insert(at, (there, here, count))
 
+    def recall(self, there: int, here: int, count: int) -> bool:
+        """So many stand here, as the log says, some of which may be forgotten; whether some were."""
+        last, before = there, len(self._runs)
+        for first, stop in [*self.standing(there, there + count), (there + count, there + count)]:
+            if last < first:
+                insort(self._runs, (last, here + last - there, first - last))
+                insort(self._back, (here + last - there, last, first - last))
+            last = stop
+        return len(self._runs) > before
+
     def here(self, first: int, stop: int) -> list[tuple[int, int]]:
         """Where those of [first, stop) there that have come stand here, as spans in the order of the other side."""
         out = list[tuple[int, int]]()
@@ -291,6 +301,13 @@ class Numbers:
             low, high = max(first, there), min(stop, there + count)
             out.append((here + low - there, here + high - there))
         return out
+
+    def located(self, first: int, stop: int) -> list[tuple[int, int, int]]:
+        """Those of [first, stop) there that have come: LSNs [a, b) there, and what `a` is here."""
+        return [
+            (max(first, there), min(stop, there + count), here + max(first, there) - there)
+            for there, here, count in self._touching(first, stop)
+        ]  # fmt: skip
 
     def standing(self, first: int, stop: int) -> list[tuple[int, int]]:
         """Those of [first, stop) there of which it is known where they stand here, as spans of LSNs there."""
@@ -306,13 +323,19 @@ class Numbers:
                 out.append((there + low - here, there + high - here, low))
         return out
 
-    def forget_below(self, here: int) -> None:
-        """Where messages with a lower LSN here stand there nobody asks again."""
+    def forget_below(self, here: int) -> bool:
+        """Where messages with a lower LSN here stand there nobody asks again; whether there were any."""
         gone = [run for run in self._runs if run[1] + run[2] <= here]
         if gone:
             self.floor = max(self.floor, *(there + count for there, _, count in gone))
             self._runs = [run for run in self._runs if run[1] + run[2] > here]
             self._back = [run for run in self._back if run[0] + run[2] > here]
+        return bool(gone)
+
+    @property
+    def end(self) -> int:
+        """What has a lower LSN there has been here, as far as it comes in order."""
+        return max([self.floor, *(there + count for there, _, count in self._runs[-1:])])
 
     @property
     def runs(self) -> Sequence[tuple[int, int, int]]:

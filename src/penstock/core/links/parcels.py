@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, cast
 import orjson
 import pyarrow as pa
 
-from penstock.core.links.ownership import WHYS, Claim
+from penstock.core.links.ownership import WHYS, Claim, Why
 from penstock.records.chunks import LSN_LIMIT
 from penstock.records.schema import CARRIED
 from penstock.units import LATEST
@@ -336,10 +336,12 @@ def _span(origin: object, first: object, stop: object) -> tuple[int, int, int]:
 
 
 def _claim(owner: object, serial: object, why: object) -> Claim:
-    """Who owns a message first nobody tells: it follows from the queue and from where it was published."""
-    if not isinstance(why, str) or why not in WHYS or why == "first":
+    """Who owns a message first follows from the queue and from where it was published; it is told as an answer."""
+    if not isinstance(why, str) or why not in WHYS:
         raise ValueError(f"{_shown(why)} is no reason of a claim")
-    return Claim(_text(owner), _number(serial, 1), why)
+    if (serial == 0) != (why == "first"):
+        raise ValueError(f"{_shown(serial)} is no number of transfers of a claim whose reason is {why}")
+    return Claim(_text(owner), _number(serial), why)
 
 
 def joined(spans: Sequence[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
@@ -420,3 +422,41 @@ def read_ask(ask: bytes) -> Ask:
     except (TypeError, ValueError, OverflowError) as error:
         raise ValueError(f"an ask of a link cannot be read: {str(error)[:SHOWN_MOST]}") from error
     return found
+
+
+ENQUIRED_MOST = 1_000
+"""Spans of which one enquiry is."""
+
+
+class Enquiry(NamedTuple):
+    """What became of messages that a site found in its log: it takes them for messages of who is asked, by this claim.
+
+    Whoever is asked says what of them is done, whose the rest is, or that it is the asker's.
+    declared   or it asks which queues were there before one was heard of that the asker has declared there
+    """
+
+    vhost: str
+    queue: str
+    spans: tuple[tuple[int, int, int], ...]
+    serial: int = 0
+    why: Why = "first"
+    declared: int = 0
+
+    @property
+    def words(self) -> bytes:
+        """A list as bytes of JSON."""
+        return orjson.dumps(self[:])
+
+
+def read_enquiry(enquiry: bytes) -> Enquiry:
+    """The inverse of `Enquiry.words`.  ValueError for what is no enquiry."""
+    try:
+        vhost, queue, spans, serial, why, declared = cast("list[Any]", orjson.loads(enquiry))
+        if len(spans) > ENQUIRED_MOST:
+            raise ValueError(f"it is of {len(spans)} spans; one is of {ENQUIRED_MOST} at most")
+        if why not in WHYS:
+            raise ValueError(f"{_shown(why)} is no reason of a claim")
+        asked = tuple(_span(*span) for span in spans)
+        return Enquiry(_text(vhost), _text(queue), asked, _number(serial), why, _number(declared))
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ValueError(f"an enquiry of a link cannot be read: {str(error)[:SHOWN_MOST]}") from error

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, TypeAlias, cast
 
+from penstock.core.links.carried import Numbers
 from penstock.records.chunks import LSN_LIMIT
 from penstock.records.dataclass import dataclass
 from penstock.records.queue_settings import QueueSettings
@@ -60,6 +61,10 @@ def first_owner(settings: QueueSettings, published_at: str) -> str | None:
     return published_at
 
 
+Heard: TypeAlias = "tuple[tuple[int, int], ...]"
+"""Origins, and LSNs there."""
+
+
 class Offer(NamedTuple):
     """What one side says of a queue when a link comes up.
 
@@ -67,6 +72,9 @@ class Offer(NamedTuple):
     logged    whether the topic's messages are kept
     sends     whether it has a link to the other side that carries the topic
     barriers  the expression that says which messages are barriers
+    back      LSN there from which on it has looked for what was published before it; None: it does not say
+    heard     by origin: what that one calls so, and what comes behind it, came when the queue was there, all of an
+              origin that is not named; None: it does not say
     """
 
     identity: Identity
@@ -76,6 +84,13 @@ class Offer(NamedTuple):
     logged: bool = True
     sends: bool = True
     barriers: str | None = None
+    back: int | None = None
+    heard: Heard | None = None
+
+
+def heard_of(heard: Heard | None, origin: int) -> int:
+    """From which LSN there on messages of an origin came when the queue was there; `LSN_LIMIT`: that is not known."""
+    return LSN_LIMIT if heard is None else dict(heard).get(origin, 0)
 
 
 def disagreements(ours: Offer, theirs: Offer) -> Iterator[str]:
@@ -140,6 +155,9 @@ class Peers:
         return "" if site is None else site.name
 
 
+HEARD_MOST = 10_000
+"""Origins of which an offer says how far they were heard."""
+
 OFFERED_MOST = 10_000
 """Queues of one site of which it is remembered what it said."""
 
@@ -147,12 +165,16 @@ OFFERED_MOST = 10_000
 class Agreed(NamedTuple):
     """A queue that another site has, too.
 
-    since     LSN there from which on it takes messages: what is older it never had
+    since     LSN there of its declare
     faults    why it cannot be one queue all the same: then nothing is transferred
+    takes     LSN there from which on it takes messages: what is older it never had
+    heard     as its offer says it
     """
 
     since: int
     faults: tuple[str, ...] = ()
+    takes: int = 0
+    heard: Heard | None = None
 
 
 class Ended(NamedTuple):
@@ -228,7 +250,7 @@ class Sharing:
     def had(self, queue: int, identity: Identity, site: str, lsn: int) -> bool:
         """Whether a queue, which is known as this, was shared with a site at an LSN there."""
         now = self.with_site(queue, site)
-        return (now is not None and now.since <= lsn) or self._ended_behind(site, identity, lsn)
+        return (now is not None and now.takes <= lsn) or self._ended_behind(site, identity, lsn)
 
     def took(self, site: str, identity: Identity, lsn: int) -> bool:
         """Whether a queue that is known as this took messages of a site at an LSN there, as that one has said."""
@@ -255,7 +277,7 @@ class Sharing:
 
     def bounds(self, site: str) -> list[int]:
         """LSNs of a site at which queues began or ended there that this one may have, too."""
-        begins = [now.since for number in self._queues if (now := self.with_site(number, site)) is not None]
+        begins = [now.takes for number in self._queues if (now := self.with_site(number, site)) is not None]
         ends = [at for some in self._ends.get(site, {}).values() for one in some for at in (one.since, one.until)]
         return sorted({*begins, *ends})
 
@@ -271,7 +293,9 @@ class Sharing:
 
 def dump_offer(offer: Offer, since: int) -> dict[str, object]:
     """An offer as a JSON object; `since` is the LSN of the queue's declare."""
-    return {**offer._asdict(), "identity": list(offer.identity), "topic": list(offer.topic), "since": since}
+    heard = None if offer.heard is None else [list(one) for one in offer.heard]
+    table = {**offer._asdict(), "identity": list(offer.identity), "topic": list(offer.topic), "since": since}
+    return table | {"heard": heard}
 
 
 NO_QUEUE = Offer(Identity("", "", "", ""), ("", ""), None, None, sends=False)
@@ -328,6 +352,7 @@ def load_offer(table: Mapping[str, Any]) -> tuple[Offer, int]:
         offer = Offer(
             Identity(*map(str, table["identity"])), (str(exchange), str(key)), filter_, owner,
             bool(table["logged"]), bool(table["sends"]), cast("str | None", table.get("barriers")),
+            *_reach(table.get("back"), table.get("heard")),
         )  # fmt: skip
         if any(one is not None and one.__class__ is not str for one in (filter_, owner, offer.barriers)):
             raise TypeError("its filter, its initial_owner and its barriers are texts, or not there")
@@ -337,6 +362,16 @@ def load_offer(table: Mapping[str, Any]) -> tuple[Offer, int]:
         return offer, since
     except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
         raise ValueError(f"what a site says of a queue cannot be read: {str(error)[:200]}") from error
+
+
+def _reach(back: object, heard: object) -> tuple[int | None, Heard | None]:
+    pairs = None if heard is None else tuple((int(origin), int(lsn)) for origin, lsn in cast("Any", heard))
+    if pairs is not None and len(pairs) > HEARD_MOST:
+        raise ValueError(f"it says of {len(pairs)} origins what it has heard, and {HEARD_MOST} may be")
+    for lsn in [lsn for _, lsn in pairs or ()] + ([] if back is None else [int(cast("Any", back))]):
+        if not 0 <= lsn < LSN_LIMIT:
+            raise ValueError(f"{lsn} is no LSN")
+    return None if back is None else int(cast("Any", back)), pairs
 
 
 # -- over a restart
@@ -364,6 +399,37 @@ class LinkState:
         known = {name: value for name, value in header.items() if name in self.__slots__}
         return replace(self, **cast("dict[str, Any]", known))
 
+
+class Began(dict[int, Heard]):
+    """By queue: how far other sites' logs were here when it was declared; nothing of those that nothing was heard of.
+
+    A queue of an older checkpoint, which does not say that, is known to be there from `OLDER` on.
+    """
+
+    __slots__ = ()
+
+    def note(
+        self, queue: int, peers: Mapping[int, Site], links: Mapping[int, LinkState], carried: Mapping[int, Numbers]
+    ) -> None:
+        """A queue is declared."""
+        heard = list[tuple[int, int]]()
+        for number, site in sorted(peers.items()):
+            numbers = carried.get(number)
+            upto = links.get(number, LinkState()).heard + 1
+            if numbers is not None:
+                upto = max(upto, numbers.end)
+            if number != HERE and upto > 1:
+                heard.append((site.origin, upto))
+        if heard:
+            self[queue] = tuple(heard)
+
+    def of(self, queue: int) -> Heard | None:
+        """What is known of one queue; None: nothing."""
+        found = self.get(queue, ())
+        return None if found == OLDER else found
+
+
+OLDER: Heard = ((0, 0),)
 
 DEPARTED_MOST = 1_000
 """Queues that are gone, the youngest of them, whose names are remembered for what links have still to tell of them."""

@@ -19,7 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.core.links.carried import Carried, may_go_on
-from penstock.core.links.ownership import Claim, Why
+from penstock.core.links.ownership import Claim, Why, is_done
 from penstock.core.links.parcels import SPANS_MOST, Numbers, Parcel, Piece, Told, split, told_blind
 from penstock.core.links.sharing import Peers, Site
 from penstock.core.state.encoding import load
@@ -238,7 +238,7 @@ class Telling:
                     told_blind(blind) if blind else (),
                     count,
                     int(here[low]),
-                    mark is not None and here_marked and not mark.into,
+                    mark is not None and here_marked and mark.letters,
                     mark.into if mark is not None and here_marked else "",
                 )
 
@@ -258,12 +258,17 @@ class Telling:
                 yield Told(*shared, tuple(self._known(ints(pairs).reshape(-1, 2))), claim)
 
     def _given_back(self, queue: str, said: Mapping[str, object], body: bytes) -> Iterator[Told]:
-        """What this site could not take, and whose it is now; the same record without a vhost is of its own alone."""
-        vhost, to = said.get("vhost"), self._to.name
-        if isinstance(vhost, str) and (said["site"] == to or self._home.offered_by(to, vhost, queue)):
+        """What this site could not take, and whose it is now; what it answers to one site about what that found.
+
+        The same record without a vhost is of its own alone.
+        """
+        to = self._to.name
+        vhost = said.get("vhost") if "to" not in said else said["in"] if said["to"] == to else None
+        if isinstance(vhost, str) and ("to" in said or said["site"] == to or self._home.offered_by(to, vhost, queue)):
             claim = Claim(str(said["site"]), cast("int", said["serial"]), cast("Why", said["why"]))
             pairs, origin = ints(unpack_pairs(body)[1]).reshape(-1, 2).tolist(), int(str(said["origin"]))
-            yield Told(vhost, queue, tuple((origin, first, stop) for first, stop in pairs), claim)
+            spans = tuple((origin, first, stop) for first, stop in pairs)
+            yield Told(vhost, queue, spans, None if is_done(claim) else claim)
 
     def _numbers(self, records: Sequence[_Record]) -> Iterator[Numbers]:
         for _, kind, _, header, body in records:
@@ -338,11 +343,12 @@ def _ways(records: Sequence[_Record]) -> Iterator[_Way]:
 
 
 class _Mark(NamedTuple):
-    """Messages [first, stop) that no publisher's publish brought: dead letters, or moved into one queue."""
+    """Messages [first, stop) that no publisher's publish brought: dead letters, or moved into one queue, or both."""
 
     first: int
     stop: int
     into: str = ""
+    letters: bool = True
 
 
 def _marks(records: Sequence[_Record]) -> Iterator[_Mark]:
@@ -354,12 +360,15 @@ def _marks(records: Sequence[_Record]) -> Iterator[_Mark]:
             new += cast("list[int]", said.get("refused") or ())
             yield from (_Mark(lsn, lsn + 1) for lsn in new)
             if into := cast("str", said.get("into", "")):
-                yield from (_Mark(new, new + 1, into) for _, new in cast("list[tuple[int, int]]", said["sent"]))
+                still = set(cast("list[int]", said.get("letters") or ()))
+                sent = [new for _, new in cast("list[tuple[int, int]]", said["sent"])]
+                yield from (_Mark(lsn, lsn + 1, into, lsn in still) for lsn in sent)
         elif kind == Kind.CARRIED:
             said = load(header)
-            if (into := cast("str", said.get("into", ""))) or said.get("letters"):
+            letters = bool(said.get("letters"))
+            if (into := cast("str", said.get("into", ""))) or letters:
                 runs = np.frombuffer(body, dtype="<i8").reshape(-1, 3).tolist()
-                yield from (_Mark(here, here + count, into) for here, _, count in runs)
+                yield from (_Mark(here, here + count, into, letters) for here, _, count in runs)
 
 
 def _marked(here: npt.NDArray[np.int64], marks: Sequence[_Mark]) -> list[_Mark]:
@@ -367,10 +376,10 @@ def _marked(here: npt.NDArray[np.int64], marks: Sequence[_Mark]) -> list[_Mark]:
     out = list[_Mark]()
     for one in sorted(marks):
         low, high = np.searchsorted(here, one[:2]).tolist()
-        if out and out[-1].stop == low and out[-1].into == one.into:
+        if out and out[-1].stop == low and out[-1][2:] == one[2:]:
             out[-1] = out[-1]._replace(stop=high)
         elif low < high:
-            out.append(_Mark(low, high, one.into))
+            out.append(one._replace(first=low, stop=high))
     return out
 
 

@@ -108,7 +108,7 @@ def own(
 
 
 def _own(queue: Contents, now: Now, spans: Sequence[Span], claim: Claim, peers: Peers, sink: Sink) -> int:
-    living = [lsns for first, stop in spans if len(lsns := _living(queue, first, stop))]
+    living = [lsns for lsns in _living_each(queue, spans) if len(lsns)]
     if not living:
         return 0
     foreign = queue.ensure_foreign(peers)
@@ -129,10 +129,9 @@ def _own(queue: Contents, now: Now, spans: Sequence[Span], claim: Claim, peers: 
                 put_back(queue, run)
         foreign.taken += count
         return count
-    for first, stop in changed:
-        for chunk in _apart(queue, range(first, stop)):
-            for run in queue.extract_ours(chunk):
-                foreign.keep(run)
+    for chunk in _apart(queue, packed(flat([range(*span) for span in changed]))):
+        for run in queue.extract_ours(chunk):
+            foreign.keep(run)
     if claim.serial:
         foreign.given += given
     return count
@@ -180,10 +179,13 @@ def settled_elsewhere(
 
 def _apart(queue: Contents, wanted: Chunk) -> list[Chunk]:
     """The wanted without barriers, in parts; mostly one."""
-    barriers = queue.barriers
+    barriers, older = queue.barriers, queue.older
     if not len(wanted):
         return []
-    return sift(wanted, barriers.marked())[1] if len(barriers) or barriers.dormant else [wanted]
+    parts = sift(wanted, barriers.marked())[1] if len(barriers) or barriers.dormant else [wanted]
+    if older is None or not older.barriers:
+        return parts
+    return [left for part in parts for left in sift(part, as_chunk(sorted(older.barriers)))[1]]
 
 
 def _without(chunk: Chunk, out: Chunk) -> Chunk:
@@ -306,6 +308,24 @@ def renamed(queue: Contents) -> None:
     """This site is called otherwise now."""
     if queue.foreign is not None:
         queue.foreign.renamed()
+
+
+def living(queue: Contents, first: int, stop: int) -> list[Span]:
+    """What is in the queue of [first, stop), in whatever state, ascending."""
+    return _spans(np.sort(_living(queue, first, stop)))
+
+
+FEW_SPANS = 16
+"""Of more it is looked at once over all that lies between them."""
+
+
+def _living_each(queue: Contents, spans: Sequence[Span]) -> list[Ints]:
+    """What is in the queue of each of these, ascending."""
+    if len(spans) <= FEW_SPANS:
+        return [_living(queue, *span) for span in spans]
+    lsns = np.sort(_living(queue, spans[0][0], spans[-1][1]))
+    cuts = np.searchsorted(lsns, np.array(spans, dtype=np.int64)).tolist()
+    return [lsns[low:high] for low, high in cuts]
 
 
 def _living(queue: Contents, first: int, stop: int, *states: State) -> Ints:

@@ -87,6 +87,7 @@ class Queue(Contents):
     reach = reach
     settled_elsewhere = owning.settled_elsewhere
     ready_spans = owning.ready_spans
+    living = owning.living
     foreign_spans = owning.foreign_spans
     foreign_after = owning.foreign_after
     waits_elsewhere = owning.waits_elsewhere

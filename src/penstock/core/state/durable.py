@@ -36,7 +36,7 @@ import orjson
 from penstock.core.acted import Acted
 from penstock.core.links.carried import Numbered, Numbers, Sequences
 from penstock.core.links.ownership import Claim, Early, EarlyClaim, Foretold, Name, Place, Returned
-from penstock.core.links.sharing import Departed, LinkState, Site, load_gone
+from penstock.core.links.sharing import OLDER, Began, Departed, LinkState, Site, load_gone
 from penstock.core.sizes import Sizes
 from penstock.core.sow.holding import SowState
 from penstock.core.state import pending
@@ -222,6 +222,12 @@ class DurableState:
         lambda told: Foretold((Name(*one[:3]), one[3], one[4], Claim(*one[5:])) for one in told),
         Foretold.copy,
     )
+    began: Began = kept(  # how far other sites' logs were here when queues were declared
+        Began,
+        lambda began: [[0], *([queue, *map(list, heard)] for queue, heard in sorted(began.items()))],
+        lambda told: Began({queue: tuple((one, lsn) for one, lsn in heard) for queue, *heard in told if queue}),
+        Began,
+    )
     passed: dict[int, int] = by_number(lambda lsn: (lsn,), int)  # by site: up to there its messages went by unheard of
     numbered: Sequences = kept(  # messages that publishers numbered
         Sequences, lambda known: list(map(list, known)), lambda told: Sequences(Numbered(*one) for one in told),
@@ -338,6 +344,8 @@ def encode(state: DurableState, queues_of: Iterable[QueueState] | None = None) -
     settings: dict[QueueSettings, int] = {}
     queues = dump_queues(plain, settings, blobs)
     head = filled(**{name: form.dump(getattr(state, name)) for name, form in FORMS.items()})
+    if len(state.peers) < 2:
+        head.pop("began")  # there is nobody to hear of
     if state.sows:
         head["sows"] = dump_sows(state.sows, blobs)
     if state.gone:
@@ -379,6 +387,8 @@ def _decode(data: bytes) -> DurableState:
         queue, place = load_queue(told, settings, data, place)
         state.queues[queue.id] = queue
     place = load_sows(state.sows, head.get("sows", []), data, place)
+    if "began" not in head and len(state.peers) > 1:
+        state.began = Began(dict.fromkeys(state.queues, OLDER))
     state.measured = "sizes" in head or not any(queue.waiting for queue in state.queues.values())
     place = load_sizes(state.sizes, head.get("sizes"), data, place)
     if place != len(data):

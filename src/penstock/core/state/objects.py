@@ -106,14 +106,19 @@ class Objects:
         told = load(row.header)
         self.letters += [new for _, new in cast("list[tuple[int, int]]", told.get("dead") or ())]
         self.letters += cast("list[int]", told.get("refused") or ())
+        self.letters += cast("list[int]", told.get("letters") or ())
         queue, pairs = self._queue_and_pairs(row.body)
         if queue is not None:
             queue.removed.append(pairs)
 
     def _found(self, row: Row) -> None:
         queue, pairs = self._queue_and_pairs(row.body)
+        told = load(row.header) if row.header else {}
+        for peer, here, there, count in cast("list[list[int]]", told.get("carried") or ()):
+            numbers = self._state.carried.setdefault(peer, Numbers((), self._floor_of(peer)))
+            numbers.recall(there, here, count)
         if queue is not None:
-            self._recovered(queue, row.lsn, pairs, load(row.header))
+            self._recovered(queue, row.lsn, pairs, told)
 
     def _published(self, row: Row) -> None:
         for publisher, sequence in cast("dict[str, int]", load(row.header)).items():
@@ -286,6 +291,8 @@ class Objects:
             bool(header["auto_delete"]), as_table(header["arguments"]),
         )  # fmt: skip
         state.ruling = load_ruling(header.get("ruling"), rules)
+        if not state.exclusive and rules.kind != "local":
+            self._state.began.note(row.lsn, self._state.peers, self._state.links, self._state.carried)
         self._state.foretold.take(state.vhost, state.name)
         self._add_queue(state)
 
@@ -360,6 +367,7 @@ class Objects:
             self._state.gone.note(number, queue.state.vhost, queue.state.name, queue.state.settings, lsn)
         self._state.deferred.pop(number, None)
         self._state.proxied.pop(number, None)
+        self._state.began.pop(number, None)
         self._state.early.queue_gone(number)
         if self._ids.get((queue.state.vhost, queue.state.name)) == number:
             del self._ids[queue.state.vhost, queue.state.name]

@@ -269,10 +269,15 @@ def begin(
     return reviewed, (Passing(start, until, start, time) if start < until else None)
 
 
-def go_on(reviewed: Spans, passing: Passing | None, upto: int) -> tuple[Spans, Passing | None]:
-    """The pass is over what lies before `upto`."""
+def go_on(reviewed: Spans, passing: Passing | None, upto: int, first: int = 0) -> tuple[Spans, Passing | None]:
+    """The pass is over what lies before `upto`; first: what the queue took of it begins there; 0: it took nothing.
+
+    One that began at a time is over what lies behind the first that it took: nobody had looked where that time is.
+    """
     if passing is None:
         return reviewed, None
+    if passing.time and first and not passing.start:
+        passing = replace(passing, start=first)
     if upto < passing.until:
         return reviewed, Passing(passing.start, passing.until, upto, passing.time)
     return joined(reviewed, passing.start, passing.until), None

@@ -334,7 +334,9 @@ class FoldedQueue:
             return
         state = self.state
         if "upto" in header:
-            state.reviewed, state.passing = pending.go_on(state.reviewed, state.passing, cast(int, header["upto"]))
+            first = int(pairs[0, 0]) if len(pairs) else 0
+            upto = cast(int, header["upto"])
+            state.reviewed, state.passing = pending.go_on(state.reviewed, state.passing, upto, first)
         if len(pairs):
             lsns = expand(pairs[:, 0], pairs[:, 1])
             columns = cast("dict[str, list[int]]", header.get("columns") or {})

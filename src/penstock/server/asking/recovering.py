@@ -21,7 +21,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.core.effects import Found, Pass, Recovered
+from penstock.core.effects import Came, Found, Pass, Recovered
+from penstock.core.state.encoding import load
 from penstock.core.state.lsns import lengths, whole
 from penstock.expr import TopicPattern, compile_filter
 from penstock.expr.context import LOOP_BODY
@@ -182,6 +183,7 @@ class _Seeker:
         self._parts = list[tuple[Ints, ...]]()
         self._barriers = list[int]()
         self._transient = list[int]()
+        self._ways = list[Came]()
         self.count = 0
 
     def look(self, batch: pa.RecordBatch, ask: Ask | None) -> None:
@@ -202,6 +204,7 @@ class _Seeker:
         self._parts.append((*columns, lengths(whole(batch), "body")[rows]))
         passing = _numbers(batch, "kind")[rows] == int(Kind.PUBLISH_TRANSIENT)
         self._transient += columns[0][passing].tolist()
+        self._ways += _ways(batch, columns[0])
         self.count += len(rows)
 
     def found(self) -> Found:
@@ -209,7 +212,7 @@ class _Seeker:
             nothing = np.zeros(0, dtype=np.int64)
             return Found(nothing, nothing, nothing, nothing, nothing)
         lsns, times, ends, later, sizes = (np.concatenate(parts) for parts in zip(*self._parts, strict=True))
-        return Found(lsns, times, ends, later, sizes, sorted(self._barriers), self._transient)
+        return Found(lsns, times, ends, later, sizes, sorted(self._barriers), self._transient, self._ways)
 
     def _wanted(self, batch: pa.RecordBatch) -> Ints:
         """Places of the messages that were never offered to the queue."""
@@ -257,6 +260,16 @@ class _Seeker:
         if topic.vhost != one.vhost or topic.exchange != one.settings.exchange:
             return False
         return topic.name == one.name if self._pattern is None else self._pattern.matches(topic.name)
+
+
+def _ways(batch: pa.RecordBatch, found: Ints) -> Iterator[Came]:
+    """How those of the messages found in a batch came that other sites published: the log says so in their group."""
+    for row in np.flatnonzero(_numbers(batch, "kind") == int(Kind.CARRIED)).tolist():
+        said = load(cast("bytes", batch.column("properties")[row].as_py()))
+        runs = np.frombuffer(cast("bytes", batch.column("body")[row].as_py()), dtype="<i8").reshape(-1, 3)
+        lows, highs = (np.searchsorted(found, ends) for ends in (runs[:, 0], runs[:, 0] + runs[:, 2]))
+        for here, there, count in runs[highs > lows].tolist():
+            yield Came(here, there, count, cast("int", said["peer"]), cast("list[int]", said["path"])[-1])
 
 
 def _numbers(batch: pa.RecordBatch, name: str, absent: int = 0) -> Ints:

@@ -25,6 +25,7 @@ from penstock.server.base.faults import Chore, Told
 from penstock.server.links.calling import hello_words
 from penstock.server.links.receiving import Incoming
 from penstock.server.links.sending import Outgoing
+from penstock.wire.flight.linking import ask_words, enquiry_words
 
 if TYPE_CHECKING:
     from penstock.config.links import LinkSection, LinkTopic
@@ -321,13 +322,14 @@ class Links:
         self._asking.run()
 
     def _ask_others(self) -> None:
-        if self.engine.core.proxied or any(one.up for one in self.outgoing.values()):
-            asked = self.engine.core.asks(self.engine.now())
-            for one in asked:
+        core, now = self.engine.core, self.engine.now()
+        asks = core.asks(now) if core.proxied or any(one.up for one in self.outgoing.values()) else []
+        for words, some in ((ask_words, asks), (enquiry_words, core.enquiries(now))):
+            for one in some:
                 link = self.outgoing.get(one.to)
                 if link is not None and link.up:
-                    link.ask(one.ask)
-            self.engine.arm()
+                    link.ask(words(one.ask))
+        self.engine.arm()
 
     def _beat(self) -> None:
         self.later(BEAT_S, self._beat)

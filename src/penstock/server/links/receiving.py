@@ -20,7 +20,7 @@ from penstock.records.schema import CARRIED
 from penstock.server.base.faults import TOLD
 from penstock.server.flight.downstream import Downstream
 from penstock.server.flight.handover import Answer
-from penstock.wire.flight.linking import LINKED, SAID, Welcome, read_rows, read_said
+from penstock.wire.flight.linking import LINKED, SAID, Said, Welcome, read_rows, read_said
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -161,13 +161,17 @@ class Incoming:
             self._level = False
             self._links.level(self.site)
 
-    def _asked(self, ask: bytes, answer: Answer[None]) -> None:
+    def _asked(self, said: Said, answer: Answer[None]) -> None:
         if self._ending is not None:
             answer.fail(self._ending)
             return
         self.asks += 1
+        core, now = self._engine.core, self._engine.now()
         try:
-            self._engine.core.answer(self._engine.now(), self.site, ask)
+            if said.ask is not None:
+                core.answer(now, self.site, said.ask)
+            elif said.enquiry is not None:
+                core.enquired(now, self.site, said.enquiry)
         except (PenstockError, ValueError) as error:
             self._cut_off(error)
         answer.give(None)
@@ -206,8 +210,8 @@ class Incoming:
                 if received:
                     raise InvalidArgument("link: rows came beside what is no parcel")
                 said = read_said(words)
-                if said.ask is not None:
-                    waiting.append(self._handover.submit(partial(self._asked, said.ask)))
+                if said.ask is not None or said.enquiry is not None:
+                    waiting.append(self._handover.submit(partial(self._asked, said)))
                 elif said.level:
                     waiting.append(self._handover.submit(self._leveled))
             else:

@@ -31,7 +31,7 @@ from penstock.log.record_batches import joined as as_one
 from penstock.server.base.faults import REST_LEAST_US, REST_MOST_US, TOLD, reports
 from penstock.server.flight.handover import Bell
 from penstock.server.links.calling import Connection, Reading, closed, ours
-from penstock.wire.flight.linking import BEAT, LEVEL, Welcome, ask_words
+from penstock.wire.flight.linking import BEAT, LEVEL, Welcome
 
 if TYPE_CHECKING:
     from penstock.config.links import LinkSection, Target
@@ -162,10 +162,10 @@ class Outgoing:
         self._read_upto(lsn, self._session)
         return True
 
-    def ask(self, ask: bytes) -> None:
-        """Ask the other site for messages that are its own."""
+    def ask(self, words: bytes) -> None:
+        """Ask the other site for messages that are its own, or what became of some."""
         self.asks += 1
-        self._asks.append(ask_words(ask))
+        self._asks.append(words)
         self._bell.ring()
 
     @property

@@ -1,8 +1,8 @@
 """What two sites say to each other over a link: one DoExchange, called by the site that tells.
 
     it tells     {"link": {...}} as the command; then parcels: the head as metadata, the messages as rows beside it,
-                 or no rows; and between them `{"say": "ask", "ask": [...]}`, `{"say": "beat"}`, and once
-                 `{"say": "level"}`: what happened there before the link came up is told
+                 or no rows; and between them `{"say": "ask", "ask": [...]}`, `{"say": "beat"}`, which may have an
+                 `"enquiry": [...]`, and once `{"say": "level"}`: what happened there before the link came up is told
     it hears     {"welcome": {"site", "origin", "group", "has", "offers", "sites"}}, then {"ack": LSN},
                  {"heartbeat": true}, and at the end perhaps {"ended": why}
 
@@ -46,20 +46,29 @@ def ask_words(ask: bytes) -> bytes:
     return orjson.dumps({"say": "ask", "ask": orjson.Fragment(ask)})
 
 
+def enquiry_words(enquiry: bytes) -> bytes:
+    """An enquiry, as it is sent: to an older site, which passes over it, it is a sign of life."""
+    return orjson.dumps({"say": "beat", "enquiry": orjson.Fragment(enquiry)})
+
+
 class Said(NamedTuple):
-    """Words that are no parcel: an ask, that the site has told what was before, or a sign of life."""
+    """Words that are no parcel: an ask, an enquiry, that the site has told what was before, or a sign of life."""
 
     ask: bytes | None = None
     level: bool = False
+    enquiry: bytes | None = None
 
 
 def read_said(words: bytes) -> Said:
     """Words that are no parcel.  InvalidArgument for what a link does not say."""
     fields = Fields("link", read_json(words, "the words of a link"))
     say = fields.name("say")
-    ask: object = fields.rest().pop("ask", None)
+    rest = fields.rest()
+    ask, enquiry = rest.pop("ask", None), rest.pop("enquiry", None)
     if say == "ask" and isinstance(ask, list):
         return Said(orjson.dumps(ask))
+    if say == "beat" and isinstance(enquiry, list):
+        return Said(enquiry=orjson.dumps(enquiry))
     if say not in ("beat", "level") or ask is not None:
         raise InvalidArgument(f"link: {say[:40]!r} is not what a link says")
     return Said(level=say == "level")

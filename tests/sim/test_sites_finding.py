@@ -1,0 +1,323 @@
+"""What was published before a queue of several sites was declared is worked once, whichever of them declare it, and
+when; and faults of which each has to be found."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+from unittest import mock
+
+import pytest
+
+from choices import SEED, tried
+from penstock.core.commands.finding import WAITS_MOST, FindingCommands
+from penstock.core.commands.links import LinkCommands
+from penstock.core.effects import Verb
+from penstock.core.links.parcels import read_enquiry
+from penstock.core.links.sharing import Began
+from penstock.core.state.lsns import flat
+from sim.sites_finding import Finding, KeepingWorld
+from sim.sites_house import SiteWorld
+from unit.core.walking import walk
+
+SCHEDULES = {"ab": 30, "abc": 16}
+
+
+@pytest.mark.parametrize("names", SCHEDULES)
+def test_what_was_there_before_is_worked_once(names: str, effort: int) -> None:
+    def run(seed: int) -> Any:
+        return Finding(seed, names, kills=seed % 3 > 0).run_named(f"{seed} of {names}")
+
+    tried(run, SCHEDULES[names] * effort, ("found", "enquired", "granted", "killed"))
+
+
+class Careless(FindingCommands):
+    """Each takes for its own what its log has."""
+
+    def _belong(self, *_: object) -> None:
+        pass
+
+
+class Forgetful(FindingCommands):
+    """Nobody knows of a queue what had been heard of other sites when it was declared."""
+
+    def _elder_queues(self, *_: object) -> Iterator[tuple[str, int]]:
+        yield from ()
+
+    def _elders(self, *args: Any) -> Iterator[tuple[int, int, Any]]:
+        with mock.patch("penstock.core.commands.finding.heard_of", return_value=1 << 53):
+            yield from FINDING["_elders"](self, *args)
+
+
+class Generous(FindingCommands):
+    """What is gone is given to whoever enquires."""
+
+    def _became(self, *args: Any) -> Iterator[tuple[Any, int, int, int]]:
+        for became, *rest in FINDING["_became"](self, *args):
+            yield ("never" if became == "gone" else became), *rest  # type: ignore[misc]
+
+
+class Silent(FindingCommands):
+    """Nobody is told that what a site has found is its own."""
+
+    def _hand_over(self, *_: object) -> None:
+        pass
+
+
+FAULTS = (Careless, Forgetful, Generous, Silent)
+FINDING = dict(vars(FindingCommands))
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_planted_fault_is_found(fault: type[FindingCommands]) -> None:
+    planted = {name: value for name, value in vars(fault).items() if callable(value)}
+    with mock.patch.multiple(FindingCommands, **planted):
+        for seed in range(SEED, SEED + 200):
+            try:
+                Finding(seed, "abc" if seed % 2 else "ab", kills=False).run()
+            except AssertionError:
+                return
+    raise AssertionError(f"nobody finds it: {fault.__doc__}")
+
+
+class Found(Finding):
+    """Step by step: links bring all, and nothing happens by chance."""
+
+    def __init__(self, names: str = "ab", **settings: object) -> None:
+        super().__init__(1, names, settings=settings)
+        self.a, self.b, self.c = (self.sites.get(name) for name in "abc")
+
+    def look(self) -> None:
+        """Each test says itself what becomes of its messages."""
+
+    def with_queue(self, site: SiteWorld | None, point: str = "epoch") -> SiteWorld:
+        assert isinstance(site, KeepingWorld)
+        site.points = (point,)
+        site.declare_again()
+        return site
+
+    def told(self, site: SiteWorld | None) -> SiteWorld:
+        assert site is not None
+        return site
+
+    def level(self) -> None:
+        """All that there is is told, enquired and found."""
+        for _ in range(6):
+            for site in self.sites.values():
+                site.sync()
+            for pair in self.pairs():
+                if pair not in self.cut:
+                    self.bring(pair, 1000)
+            for site in self.sites.values():
+                site.advance(0.2)
+                asked = [one for one in site.core.enquiries(site.now) if (site.name, one.to) not in self.cut]
+                site.turn()
+                for one in asked:
+                    self.hear_of(self.sites[one.to], site.name, one.ask)
+                while walk(site):
+                    pass
+
+    def counts_of(self) -> dict[str, tuple[int, int]]:
+        """Of each site that has the queue what is ready, and another's."""
+        some = {name: site for name, site in self.sites.items() if site.has_queue}
+        return {name: (site.queue.ready, site.queue.foreign_count) for name, site in some.items()}
+
+    def forget(self) -> None:
+        """Where messages of others stand is known no more, as far as no queue has them."""
+        for _ in range(3):
+            for site in self.sites.values():
+                site.advance(2)
+                site.core.asks(site.now)
+            for sender, receiver in self.pairs():
+                site = self.sites[sender]
+                site.core.note_link(site.now, receiver, acked=site.core.last_lsn)
+                site.turn()
+        for site in self.sites.values():
+            assert not any(numbers.runs for numbers in site.core.carried.values())
+
+    def work_all(self, site: SiteWorld) -> int:
+        """Somebody works all that he is given; how many."""
+        consumer = site.subscribe(site.queue, max_backlog=1000)
+        held = flat([run.chunk for run in consumer.leases.held()])
+        site.core.settle(
+            site.now, site.queue, [run.chunk for run in list(consumer.leases.held())], Verb.ACK, by=consumer
+        )
+        site.core.unsubscribe(site.now, consumer, requeue=True)
+        site.turn()
+        return len(held)
+
+
+def publish(steps: Found) -> tuple[SiteWorld, SiteWorld]:
+    """Three messages of one site and two of another, where no queue is."""
+    a, b = steps.told(steps.a), steps.told(steps.b)
+    a.publish("q", b"{}", b"{}", b"{}")
+    b.publish("q", b"{}", b"{}")
+    steps.level()
+    return a, b
+
+
+@pytest.mark.parametrize("forgotten", [False, True])
+def test_two_that_find_the_same_have_each_its_own(forgotten: bool) -> None:
+    steps = Found()
+    a, b = publish(steps)
+    if forgotten:
+        steps.forget()
+    for site in (a, b):
+        steps.with_queue(site)
+    steps.level()
+    assert steps.counts_of() == {"a": (3, 2), "b": (2, 3)}
+    assert (steps.work_all(a), steps.work_all(b)) == (3, 2)
+    steps.level()
+    assert steps.counts_of() == {"a": (0, 0), "b": (0, 0)}
+
+
+def test_who_finds_what_a_site_without_the_queue_has_published_has_it_also_when_that_one_looks_back() -> None:
+    steps = Found()
+    _, b = publish(steps)
+    steps.with_queue(b)
+    steps.level()
+    assert steps.counts_of() == {"b": (5, 0)}
+    steps.with_queue(steps.a)
+    steps.level()
+    assert steps.counts_of() == {"a": (0, 5), "b": (5, 0)}
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_what_was_worked_before_a_site_looks_back_does_not_come_again(before: bool) -> None:
+    """Whether it was found, or came to the queue as it was published."""
+    steps = Found()
+    a, b = publish(steps) if before else (steps.told(steps.a), steps.told(steps.b))
+    steps.with_queue(b)
+    if not before:
+        steps.level()
+        publish(steps)
+    steps.level()
+    assert steps.work_all(b) == 5
+    steps.level()
+    steps.with_queue(a)
+    steps.level()
+    assert steps.counts_of() == {"a": (0, 0), "b": (0, 0)}
+
+
+def test_a_third_site_hears_whose_messages_are_that_it_finds() -> None:
+    steps = Found("abc")
+    _, b = publish(steps)
+    steps.with_queue(b)
+    steps.level()
+    steps.work_all(b)
+    b.publish("q", b"{}")
+    steps.told(steps.a).publish("q", b"{}")
+    steps.level()
+    steps.with_queue(steps.c)
+    steps.level()
+    assert steps.counts_of() == {"b": (2, 0), "c": (0, 2)}
+    assert steps.work_all(b) == 2
+    steps.level()
+    assert steps.counts_of() == {"b": (0, 0), "c": (0, 0)}
+
+
+def test_what_a_site_that_is_away_has_published_waits_unless_somebody_acts_for_it() -> None:
+    steps = Found()
+    _, b = publish(steps)
+    steps.cut |= {("a", "b"), ("b", "a")}
+    b.core.absent.add("a")
+    steps.with_queue(b)
+    steps.level()
+    assert steps.counts_of() == {"b": (2, 3)}
+    b.subscribe(b.queue, max_backlog=10)
+    b.core.proxy(b.now, b.queue, True)
+    b.core.asks(b.now)
+    b.turn()
+    assert b.queue.leased == 5
+
+
+def test_a_start_in_between_loses_nothing_and_repeats_nothing() -> None:
+    steps = Found()
+    a, b = publish(steps)
+    steps.with_queue(b)
+    for _ in range(2):  # it is asked, found, and not answered
+        steps.told(b).sync()
+        steps.bring(("b", "a"), 1000)
+        for one in b.core.enquiries(b.now):
+            steps.hear_of(a, "b", one.ask)
+        a.sync()
+        steps.bring(("a", "b"), 1000)
+        b.advance(1)
+    b.core.enquiries(b.now)
+    assert walk(b)
+    assert steps.counts_of() == {"b": (2, 3)}
+    b.sync()
+    b.kill()
+    for pair in steps.pairs():
+        steps.heal(pair)
+    steps.level()
+    assert steps.counts_of() == {"b": (5, 0)}
+
+
+def test_a_pass_waits_for_sites_that_are_there_and_not_for_ever() -> None:
+    for away, seconds in ((True, 0.0), (False, WAITS_MOST / 1e6)):
+        steps = Found()
+        _, b = publish(steps)
+        steps.with_queue(b)
+        b.core.enquiries(b.now)
+        assert b.core.passes() == []
+        if away:
+            b.core.absent.add("a")
+        b.advance(seconds)
+        b.core.enquiries(b.now)
+        assert len(b.core.passes()) == 1
+
+
+def test_a_pass_waits_until_the_site_has_heard_of_the_others_after_a_start() -> None:
+    steps = Found()
+    _, b = publish(steps)
+    steps.with_queue(b)
+    b.sync()
+    b.kill()
+    b.core.await_sites(b.now, ["a"])
+    for pair in steps.pairs():
+        steps.heal(pair)
+    steps.level()
+    assert steps.counts_of() == {"b": (0, 0)}
+    b.core.level(b.now, "a")
+    steps.level()
+    assert steps.counts_of() == {"b": (5, 0)}
+
+
+def test_queues_of_an_older_checkpoint_say_nothing_of_what_they_had_heard() -> None:
+    began = Began({4: ((0, 0),)})
+    assert (began.of(4), began.of(5)) == (None, ())
+
+
+@pytest.mark.parametrize("words", [b"{}", b"[]", b'["/", "q", [[1, 2, 1]], 0, "first", 0]', b'["/","q",[],0,"why",0]'])
+def test_what_is_no_enquiry_is_refused(words: bytes) -> None:
+    with pytest.raises(ValueError, match="an enquiry of a link cannot be read"):
+        read_enquiry(words)
+
+
+def test_an_owner_that_never_had_the_queue_hands_over_once() -> None:
+    steps = Found()
+    a, b = publish(steps)
+    steps.with_queue(b)
+    steps.level()
+    before = len(a.entries)
+    steps.level()
+    assert len(a.entries) == before
+    assert isinstance(a.core, LinkCommands)
+
+
+def test_what_was_worked_from_a_time_on_does_not_come_again_where_all_is_looked_for() -> None:
+    steps = Found()
+    a, b = publish(steps)
+    b.advance(60)
+    a.advance(60)
+    since = datetime.fromtimestamp(a.wall / 1e6, UTC).strftime("%Y%m%dT%H%M%SZ")
+    publish(steps)
+    steps.with_queue(a, since)
+    steps.level()
+    assert steps.work_all(a) == 5, "what a site has published since that has no queue is the first's that finds it"
+    steps.level()
+    steps.with_queue(b)
+    steps.level()
+    assert steps.counts_of() == {"a": (0, 0), "b": (5, 0)}, "what is older nobody has worked"
