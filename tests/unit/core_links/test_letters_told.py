@@ -12,6 +12,8 @@ from penstock.core.effects import Verb
 from penstock.core.links.carried import Carries
 from penstock.core.links.parcels import read
 from penstock.core.state.durable import canonical
+from penstock.records.causes import MOVED, REDRIVEN
+from penstock.records.entries import Publishes
 from penstock.records.properties import Properties, encode
 from unit.core_links.test_linking import Linked
 
@@ -88,3 +90,40 @@ def test_a_piece_says_yes_or_no(lie: object) -> None:
     piece = [[22], "/", "", [], 1, 0, lie]
     with pytest.raises(ValueError, match="does not say whether they are dead letters"):
         read(orjson.dumps({"upto": 9, "pieces": [piece]}), None)
+
+
+def test_a_letter_that_is_moved_stays_one_everywhere(sites: tuple[Linked, Linked, Linked]) -> None:
+    """What is redriven is none any more, and what a publisher forged becomes none by moving."""
+    a, b, c = sites
+    for site in sites:
+        site.declare("parked")
+    for site, other in ((a, b), (b, c)):
+        site.link(other, Carries("dead"), Carries("parked"), pass_through=("east", "west", "south"))
+        other.core.carries(site.name, [Carries("dead"), Carries("parked")])
+    a.publish("dead", b"forged", properties=FORGED)
+    kill(a, b"1", b"2")
+    a.publish("dead", b"plain")
+    kill(a, b"3")
+    for reason, bodies in ((MOVED, (b"forged", b"1", b"2", b"plain")), (REDRIVEN, (b"3",))):
+        dead = [lsn for chunk in a.q("dead").snapshot()[0] for lsn in chunk]
+        lsns = sorted(lsn for lsn in dead if a.rows[lsn][0].bodies[a.rows[lsn][1]] in bodies)
+        rows = [a.rows[lsn] for lsn in lsns]
+        batch = Publishes(
+            a.core.topic("/", "", "parked"), [one.properties_of(row) for one, row in rows],
+            [one.bodies[row] for one, row in rows],
+        )  # fmt: skip
+        assert a.core.move_messages(a.now, a.q("dead"), a.q("parked"), lsns, batch, reason) == len(lsns)
+        a.turn()
+    a.send(b)
+    b.send(c)
+
+    def parked(site: Linked) -> list[bytes]:
+        there = np.array([lsn for chunk in site.q("parked").snapshot()[0] for lsn in chunk], dtype=np.int64)
+        return [
+            bytes(one.bodies[row]) for one, row in map(site.rows.__getitem__, site.core.letters_among(there).tolist())
+        ]
+
+    assert [parked(site) for site in sites] == [[b"1", b"2"]] * 3
+    for site in sites:
+        site.restart(clean=True)
+    assert [parked(site) for site in sites] == [[b"1", b"2"]] * 3

@@ -49,6 +49,7 @@ from penstock.core.queue.settling.several import Acked, apart
 from penstock.core.queue.stopped import refuse_stopped
 from penstock.errors import Draining, InvalidArgument, PreconditionFailed, QueueFull
 from penstock.expr import Filter, Matcher
+from penstock.records.causes import MOVED
 from penstock.records.chunks import Chunk, Now, as_chunk
 from penstock.records.entries import Publishes
 from penstock.records.kinds import Kind
@@ -402,6 +403,8 @@ class InterventionCommands(QueueCommands):
         first = self._publisher.put_into(now, target, chosen)
         sent = [[lsns[row], first + i] for i, row in enumerate(rows)]
         header: dict[str, object] = {"reason": reason, "sent": sent, "into": target.name}
+        if reason == MOVED and (letters := self._letters.moved([lsns[row] for row in rows], first)):
+            header["letters"] = letters
         if by:
             header["by"] = by
         self._out.record(Kind.EXPIRE, source.name, header, pairs_body(source.id, runs))

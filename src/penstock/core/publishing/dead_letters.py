@@ -369,6 +369,15 @@ class DeadLetters:
         self.vouch((lsns,) if isinstance(lsns, range) else (range(lsn, lsn + 1) for lsn in lsns))
         return list(zip(causes, lsns, strict=True))
 
+    def moved(self, lsns: Sequence[int], first: int) -> list[int]:
+        """These were published again, from `first` on, with the headers that they had; which are dead letters still."""
+        flags = [self.letters.has(lsn) for lsn in lsns]
+        if not any(flags):
+            return []
+        self.letters.part()
+        self.letters.add_rows(first, flags)
+        return [first + place for place, flag in enumerate(flags) if flag]
+
     def vouch(self, spans: Iterable[range]) -> None:
         """What was published last, and stands there, are dead letters that a site wrote."""
         self.letters.part()
