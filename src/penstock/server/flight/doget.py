@@ -133,8 +133,7 @@ class Viewing:
 
         if bodies is not None:
             filter = None if wanted.filter is None else typed(wanted.filter, JSON)
-            gather_bodies(view, chosen(bodies, filter=filter))
-            pause()
+            gather_bodies(view, chosen(bodies, filter=filter), pause)
             return
         name = wanted.vhost, wanted.exchange, wanted.topic
         lsns, kind = self._handover.call(partial(positions, self._engine.core, *name), caller.gone)

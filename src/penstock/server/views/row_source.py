@@ -152,9 +152,13 @@ def adhoc_view(
     return View(Definition("", source, select, group_by, vhost=vhost), weighed=True)
 
 
-def gather_bodies(view: View, bodies: Sequence[bytes]) -> list[bytes]:
-    """The rows of an ad-hoc view over JSON objects."""
-    view.enter(view.read(Elements(range(1, len(bodies) + 1), [parsed(body) for body in bodies], bodies)))
+def gather_bodies(view: View, bodies: Sequence[bytes], pause: Callable[[], object] = int) -> list[bytes]:
+    """The rows of an ad-hoc view over JSON objects.  pause: called between portions, and raises where it is to end."""
+    for start in range(0, len(bodies), PORTION):
+        some = bodies[start : start + PORTION]
+        lsns = range(start + 1, start + 1 + len(some))
+        view.enter(view.read(Elements(lsns, [parsed(body) for body in some], some)))
+        pause()
     view.flush()
     return [body_of(view, row) for row in view.rows.values()]
 
