@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -101,6 +102,15 @@ def client(broker: Broker) -> Iterator[penstock.Client]:
 
 def rows(client: penstock.Client, sql: str) -> list[dict[str, Any]]:
     return client.query(sql).to_arrow().to_pylist()
+
+
+def test_a_broker_in_memory_shares_no_folder_with_anybody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another user's broker had left one of a fixed name in /tmp, and no statement could be run beside it."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    (tmp_path / "sql.tmp").touch()  # what nobody can make a folder in
+    with Broker() as broker, penstock.connect(broker.flight_url) as client:
+        assert rows(client, "SELECT 1 AS one") == [{"one": 1}]
+        eventually(lambda: [one.name for one in tmp_path.iterdir()] == ["sql.tmp"], "its own has gone")
 
 
 def test_a_queue_is_what_waits_and_a_topic_is_what_was(client: penstock.Client) -> None:

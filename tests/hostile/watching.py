@@ -88,7 +88,7 @@ class Watched:
         """Whether it runs; one that ended and was not waited for does not."""
         try:
             return self._status()["State"][0] not in "ZX"
-        except (FileNotFoundError, ProcessLookupError):
+        except (FileNotFoundError, ProcessLookupError, PermissionError):
             return False
 
     def memory(self) -> int:
@@ -113,7 +113,7 @@ class Watched:
         try:
             peak = int(self._status()["VmHWM"].split()[0]) * 1024
             self.descriptors()
-        except (FileNotFoundError, ProcessLookupError, KeyError):
+        except (FileNotFoundError, ProcessLookupError, PermissionError, KeyError):
             raise AssertionError(f"process {self.pid} has ended:\n{output[-TOLD:]}") from None
         memory, descriptors = max(0, peak - self._memory), self._most_descriptors - self._descriptors
         return Seen(memory, descriptors, output.count("\n"), len(output.encode(errors="replace")), output)
@@ -144,7 +144,7 @@ class Watched:
         while not self._ended.wait(SAMPLE_S):
             try:
                 self.descriptors()
-            except (FileNotFoundError, ProcessLookupError):
+            except (FileNotFoundError, ProcessLookupError, PermissionError):
                 return
 
 

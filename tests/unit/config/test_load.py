@@ -354,11 +354,12 @@ def test_retention_says_all_of_it_or_nothing(text: str, age: int | None, size: i
         ("a = " + "[" * 70 + "]" * 70, "settings: tables and lists are nested deeper than 64"),
         ("a = " + "{a=" * 3000 + "1" + "}" * 3000, "settings: tables and lists are nested deeper than 64"),
         ("\n" + ".".join(["a"] * 70) + "=1", "settings:2: a key has more than 64 names with dots between them"),
+        ("a." * 100_000, "settings:1: a key has more than 64 names"),
         (f"[{' . '.join(['a', chr(34) + 'b c' + chr(34)] * 40)}]", "settings:1: a key has more than 64 names"),
         ("a = " + "9" * 5000, "settings: is no TOML: Exceeds the limit (4300 digits)"),
         ("[server]\n" + "".join(f"k{number}z = 1\n" for number in range(130)), "\nand 30 more mistakes"),
     ],
-    ids=["lists", "70 lists", "inline tables", "a key", "a table", "a number", "mistakes"],
+    ids=["lists", "70 lists", "inline tables", "a key", "a key without an end", "a table", "a number", "mistakes"],
 )
 def test_a_file_that_nobody_wrote_by_hand_is_refused_with_a_sentence(text: str, message: str) -> None:
     with pytest.raises(SettingsError) as error:

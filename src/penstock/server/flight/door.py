@@ -9,7 +9,6 @@ It counts how many streams run, parses the command, and hands over to `publish`,
 from __future__ import annotations
 
 import secrets
-import tempfile
 import threading
 from collections.abc import Callable, Container, Generator, Iterator, Mapping
 from contextlib import closing, contextmanager
@@ -132,8 +131,7 @@ class FlightDoor:
         self.transacting = Transacting(self.handover, self.limits.bounds, self.gate, lambda: list(self.exchanges))
         self.reads = Reads(self.handover, self.gate, relay)
         self.following, self.watching, self.viewing = self.reads.following, self.reads.watching, self.reads.viewing
-        folder = scratch or tempfile.gettempdir()
-        self.queries = Queries(self.handover, self.reads.table, folder, self.limits.sql, shares)
+        self.queries = Queries(self.handover, self.reads.table, scratch, self.limits.sql, shares)
         self.reads.queries = self.queries
         self.actions.table |= replay_actions(self.handover, self.following)
         engine.bodies.budget.watch("flight", self._queued)

@@ -13,6 +13,7 @@ import logging
 import os
 import shutil
 import socket
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -75,17 +76,18 @@ class Queries:
         self,
         handover: Handover,
         read: Read,
-        folder: str | os.PathLike[str],
+        folder: str | os.PathLike[str] | None,
         limits: SqlLimits,
         shares: Shares | None = None,
     ) -> None:
+        """folder: where `sql.tmp` is made; None: each statement has a folder of the system's for temporary files."""
         self.limits = limits
         self.children = Children()
         self.running = 0
         self.total = 0
         self._handover = handover
         self._read = read
-        self._folder = Path(folder).absolute() / FOLDER
+        self._folder = None if folder is None else Path(folder).absolute() / FOLDER
         shares = shares or Shares()
         self._room, self._waiting = shares.of("sql_statements"), shares.of("sql_waiting")
         self._room.bound(limits.at_once)
@@ -146,6 +148,8 @@ class Queries:
 
     def scratch(self) -> Path:
         """A new folder for one statement."""
+        if self._folder is None:
+            return Path(tempfile.mkdtemp(prefix="penstock-sql-"))
         folder = self._folder / uuid4().hex
         folder.mkdir(parents=True)
         return folder
