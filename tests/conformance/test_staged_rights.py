@@ -101,6 +101,19 @@ def test_a_token_commits_what_it_may_publish_itself(house: House) -> None:
         assert house.ready() == 1
 
 
+def test_a_token_that_writes_nothing_neither_commits_nor_drops_what_its_user_writes(house: House) -> None:
+    """It fenced a query of its user's, whose batches were then skipped as late ones, and removed what was staged."""
+    stage = staged(house.ann, "of one topic")
+    with house.client("ann", house.ann.issue_token("1h", write="")["token"]) as reads:
+        for act in (
+            lambda: reads.action("sink_commit", with_vhost=False, query="etl", batch=1000, stages=[]),
+            lambda: reads.action("stage_drop", with_vhost=False, stages=[stage]),
+        ):
+            with pytest.raises(AccessRefused, match="of user 'ann' is not made for write"):
+                act()
+    assert commit(house.ann, stage) == 1
+
+
 def test_of_a_part_that_may_be_written_each_row_is_looked_at() -> None:
     config = {
         "user": [{"name": "guest", "password": "guest", "tags": ["administrator"]}],

@@ -256,7 +256,11 @@ class Gatekeeper:
     def stream(self, caller: Caller, rights: Rights, body: Body) -> None:
         self._stream_of(caller, rights, _text(body, "stream"))
 
+    def stage_drop(self, caller: Caller, rights: Rights, body: Body) -> None:
+        rights.writes("dropping stages")
+
     def sink_commit(self, caller: Caller, rights: Rights, body: Body) -> None:
+        rights.writes("committing a batch")
         settle = body.get("settle")
         for one in cast("list[object]", settle) if isinstance(settle, list) else [settle]:
             if isinstance(one, dict):

@@ -99,7 +99,8 @@ class SinkActions(StreamActions):
                 self._stages, "limit: the stages that wait for their commit, oldest first", WATCHES, (limit,)
             ),
             "stage_drop": Action(
-                self._stage_drop, "stages: remove those of them that the user wrote", LOGIN, (_STAGES,)
+                self._stage_drop, "stages: remove those of them that the user wrote", LOGIN, (_STAGES,),
+                Gatekeeper.stage_drop,
             ),
             "sink_commit": Action(
                 self._sink_commit,

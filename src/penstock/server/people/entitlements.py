@@ -315,6 +315,9 @@ class Rights:
             tag = ADMINISTRATOR.name
             raise AccessRefused(f"{what}: where entitlements are configured, for users with the tag '{tag}'")
 
+    def writes(self, what: str) -> None:
+        """AccessRefused for who was not made for writing anything: what is his user's is not his to go on with."""
+
     def binds(self, core: Core, vhost: str, source: str, key: str) -> None:
         """AccessRefused unless the user may bind to an exchange, or unbind, with this key; beside `configure`."""
 

@@ -183,6 +183,11 @@ class Scoped(Rights):
         if self._inner is not None:
             self._inner.configure(what, vhost, wanted)
 
+    def writes(self, what: str) -> None:
+        """A token that may write somewhere: which of its user's writes are its own nobody knows."""
+        if self._patterns["write"] in {"", "^$"}:
+            raise AccessRefused(f"{what}: token '{self._token.id}' of user '{self.user}' is not made for write")
+
     def binds(self, core: Core, vhost: str, source: str, key: str) -> None:
         """As the user; the ends are asked by `configure`."""
         if self._inner is not None:
