@@ -30,9 +30,9 @@ class Still(Clock):
 class Writer:
     """A log that grows on demand, in small segments."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, origin: int = 77) -> None:
         self.folder = folder
-        self.log = Log.open(OsDisk(folder), Still(), LogSettings(segment=1 << 16, ahead=0, reserve=0, origin=77))
+        self.log = Log.open(OsDisk(folder), Still(), LogSettings(segment=1 << 16, ahead=0, reserve=0, origin=origin))
         for _ in self.log.replay():
             pass
         self.lsn = self.log.recovery.next_lsn

@@ -253,11 +253,16 @@ class Folder:
 
     def __init__(self, disk: Disk) -> None:
         self.disk = disk
-        self._indexes = Indexes(disk)
-        self._open = dict[str, tuple[Place, Segment]]()
         self._frames = FrameReader()
-        self._archives = dict[str, "Archive"]()  # by folder
         self._lock = threading.Lock()
+        self._begin(0)
+
+    def _begin(self, origin: int) -> None:
+        """Know nothing yet of the log with this origin, nor of another one that was here under the same names."""
+        self._origin = origin
+        self._indexes = Indexes(self.disk)
+        self._open = dict[str, tuple[Place, Segment]]()
+        self._archives = dict[str, "Archive"]()  # by folder
 
     def _archive(self, shown: Shown | None) -> Archive | None:
         if shown is None:
@@ -276,6 +281,8 @@ class Folder:
         Raises Moved when the list is out of date, LogDamaged when a file is not what it must be.
         """
         with self._lock:
+            if listed.origin != self._origin:
+                self._begin(listed.origin)
             segments = [self._segment(place, listed.origin) for place in listed.segments]
             view = View(listed, segments, self._indexes, self._archive(listed.archive))
             for place in listed.segments:

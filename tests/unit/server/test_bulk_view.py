@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from bulk_lab import Writer, rows
 from penstock.errors import LogDamaged
 from penstock.history.view import Folder, Listing, Moved, View, listing, stand_alone
 from penstock.log.disk import OsDisk
+from penstock.log.name_index import build
 from penstock.log.rewrite import Old, Order, rewrite
 from penstock.records.entries import Control
 from penstock.records.kinds import Kind
@@ -176,6 +178,35 @@ def test_a_folder_of_another_log_is_refused(writer: Writer, tmp_path: Path) -> N
     listed = listing(writer.log)._replace(origin=78)
     with pytest.raises(LogDamaged, match="another data folder"):
         Folder(OsDisk(writer.folder)).view(listed)
+
+
+@pytest.mark.parametrize(("batches", "then"), [(10, 3), (3, 10), (60, 60), (10, 60)])
+def test_a_folder_that_was_made_anew_under_its_name_is_another(writer: Writer, batches: int, then: int) -> None:
+    """A session of Spark outlives the server that it reads, and the data folder of one that somebody tries out."""
+
+    def of_t1(view: View) -> list[dict[str, object]]:
+        return [row for row in rows(view.batches(0, 1 << 60, ["lsn", "name"], "t1")) if row["name"] == "t1"]
+
+    def indexed(one: Writer) -> None:
+        for place in listing(one.log).segments:
+            if place.closed:
+                build(OsDisk(one.folder), place.first)
+
+    writer.write(batches)
+    indexed(writer)
+    kept = Folder(OsDisk(writer.folder))
+    of_t1(kept.view(listing(writer.log)))
+    writer.log.close()
+    for name in ("log", "index"):
+        shutil.rmtree(writer.folder / name, ignore_errors=True)
+    other = Writer(writer.folder, origin=78)
+    other.lsn += 1
+    other.write(then)
+    indexed(other)
+    view = kept.view(listing(other.log))
+    assert rows(view.batches(0, 1 << 60)) == rows(other.log.batches(0, 1 << 60))
+    assert of_t1(view) == [row for row in rows(other.log.batches(0, 1 << 60, ["lsn", "name"])) if row["name"] == "t1"]
+    other.log.close()
 
 
 def test_a_folder_without_a_server_is_read_to_its_last_whole_batch(tmp_path: Path) -> None:
