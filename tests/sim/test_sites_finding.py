@@ -321,3 +321,22 @@ def test_what_was_worked_from_a_time_on_does_not_come_again_where_all_is_looked_
     steps.with_queue(b)
     steps.level()
     assert steps.counts_of() == {"a": (0, 0), "b": (5, 0)}, "what is older nobody has worked"
+
+
+def test_what_a_queue_would_have_looked_back_for_is_not_lost_when_it_goes_before() -> None:
+    """It came to another site as that one's, for its queue said that it looks back; it never did."""
+    steps = Found()
+    a, b = steps.told(steps.a), steps.told(steps.b)
+    steps.with_queue(a, "now")
+    steps.cut |= {("a", "b"), ("b", "a")}
+    b.publish("q", b"{}", b"{}")
+    steps.with_queue(b)
+    for pair in list(steps.pairs()):
+        steps.heal(pair)
+    b.sync()
+    steps.bring(("b", "a"), 1000)
+    assert steps.counts_of() == {"a": (0, 2), "b": (0, 0)}
+    b.core.delete_queue(b.now, b.queue)
+    b.turn()
+    steps.level()
+    assert steps.counts_of() == {"a": (2, 0)}

@@ -23,7 +23,7 @@ the owner of one message both give it up, and the order of claims says whose it 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, Literal, NamedTuple
 
@@ -31,7 +31,7 @@ from penstock.core.commands.transfers import TransferCommands
 from penstock.core.effects import Came, Pass, Purpose, Recover, Token
 from penstock.core.links.ownership import Claim, Claims, Place, Span, done_by, without
 from penstock.core.links.parcels import ENQUIRED_MOST, Asked, Enquiry, Told, joined, read_enquiry
-from penstock.core.links.sharing import HERE, first_owner, heard_of, identity_of
+from penstock.core.links.sharing import HERE, Agreed, first_owner, heard_of, identity_of
 from penstock.core.queue.order.runs import packed
 from penstock.core.queue.owning import why_not_shared
 from penstock.core.queue.queue import Queue
@@ -127,6 +127,19 @@ class FindingCommands(TransferCommands):
     def _doubt(self, queue: Queue, spans: Iterable[Span]) -> None:
         for span in spans:
             self._unsure.setdefault(queue.id, Claims("")).put(*span, UNSURE)
+
+    def _doubt_again(self, site: str, before: Mapping[int, Agreed | None], gone: Sequence[int]) -> None:
+        """A site has said what queues it has: what one would have looked back for, and does not any more, is unsure."""
+        for number in {*gone, *before}:
+            queue, then, now = self.queue_by_id(number), before.get(number), self.sharing.with_site(number, site)
+            takes = LSN_LIMIT if now is None else now.takes
+            if queue is None or (number not in gone and (then is None or takes <= then.takes)):
+                continue
+            origin = self._origin_of(site)
+            for first, stop, claim in list(queue.claims(self.peers).spans()):
+                told = self.told_as(first, stop) if claim == Claim(site) else []
+                if any(one == origin and there < takes for one, there, _ in told):
+                    self._doubt(queue, [(first, stop)])
 
     def _ending(self, now: Now, queue: Queue) -> int:
         self._unsure.pop(queue.id, None)

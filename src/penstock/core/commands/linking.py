@@ -124,6 +124,7 @@ class LinkingCommands(FindingCommands):
         told = [load_offer(table) for table in offers if not says_end(table)]
         self.sharing.hear(site, told, ended, more=more)
         self._lacking = None
+        before = {number: self.sharing.with_site(number, site) for number in self.sharing.queues}
         agreed = dict[int, Agreed]()
         for offer, _ in told:
             queue = self.find_queue(offer.identity.vhost, offer.identity.name)
@@ -135,6 +136,8 @@ class LinkingCommands(FindingCommands):
             now = None if queue is None else self.sharing.with_site(queue.id, site)
             if queue is not None and now is not None and now.since == end.since:
                 self.sharing.say(site, {}, more=True, gone=queue.id)
+        gone = (self.find_queue(one.vhost, one.name) for one, _ in ended)
+        self._doubt_again(site, before, [queue.id for queue in gone if queue is not None])
         return [line for one in agreed.values() for line in one.faults]
 
     def _agreed(self, queue: Queue, site: str) -> Agreed | None:
