@@ -39,6 +39,15 @@ def with_schemas(section: Element) -> bool:
 
 def name_types(book: Book, root: Element, folder: Path) -> None:
     """Put the types themselves wherever the file names those that it declares.  Mistakes are told in the book."""
+    known, others = _declared(book, root, folder)
+    for element, of in (used for section in root.all(*_USERS) for used in _used(section)):
+        if why := _unknown(element.text, known, others):
+            book.wrong(element.place(of), why)
+        element.raw = known.get(element.text) or element.raw
+
+
+def _declared(book: Book, root: Element, folder: Path) -> tuple[dict[str, str], dict[str, str]]:
+    """Types by the names that the file gives them, and names of what is no type here, each with its module."""
     known, others = dict[str, str](), dict[str, str]()
     for element in (one for section in root.all("MessageTypes") for one in section.all("MessageType")):
         name, module = next((child.text for child in element.all("Name")), ""), _module(element)
@@ -50,10 +59,7 @@ def name_types(book: Book, root: Element, folder: Path) -> None:
             known[name] = module
         elif name not in MESSAGE_TYPES:
             others[name] = f"{module or 'none'} (line {element.line})"
-    for element, of in (used for section in root.all(*_USERS) for used in _used(section)):
-        if why := _unknown(element.text, known, others):
-            book.wrong(element.place(of), why)
-        element.raw = known.get(element.text) or element.raw
+    return known, others
 
 
 def _module(element: Element) -> str:

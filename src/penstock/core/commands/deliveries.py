@@ -41,7 +41,7 @@ from penstock.core.links.carried import translated
 from penstock.core.publishing.dead_letters import Buried
 from penstock.core.queue.dispatching.consumers import Consumer, Credit, Serving
 from penstock.core.queue.dispatching.roster import Terms
-from penstock.core.queue.order.runs import NEVER, pairs_body, sift, sorted_chunk
+from penstock.core.queue.order.runs import NEVER, Run, pairs_body, sift, sorted_chunk
 from penstock.core.queue.queue import Letter, Queue, queue_of
 from penstock.core.queue.refusing import Reckoning
 from penstock.core.queue.settling.letters import portions, split
@@ -394,25 +394,29 @@ class InterventionCommands(QueueCommands):
             self._touch(queue)
         wanted = source.ours_among(as_chunk(list(lsns)))
         runs = source.forget(wanted) if len(wanted) else ()
-        there = {lsn for run in runs for lsn in run.chunk}
-        if not there:
+        rows = _rows_among(lsns, runs)
+        if not rows:
             return 0
-        rows = [row for row, lsn in enumerate(lsns) if lsn in there]
         chosen = batch if len(rows) == len(lsns) else batch.select(rows)
         self._out.begin()
         first = self._publisher.put_into(now, target, chosen)
         sent = [[lsns[row], first + i] for i, row in enumerate(rows)]
         header: dict[str, object] = {"reason": reason, "sent": sent, "into": target.name}
-        if reason == MOVED and (letters := self._letters.moved([lsns[row] for row in rows], first)):
+        if reason == MOVED and (letters := self._letters.moved([before for before, _ in sent], first)):
             header["letters"] = letters
-        if by:
-            header["by"] = by
+        header |= {"by": by} if by else {}
         self._out.record(Kind.EXPIRE, source.name, header, pairs_body(source.id, runs))
         self._out.end()
         source.counted(now.mono).expired(reason, len(rows))
         source.go_on(now, self._out)
         self._touch(source)
         return len(rows)
+
+
+def _rows_among(lsns: Sequence[int], runs: Iterable[Run]) -> list[int]:
+    """Places of those that are in the runs."""
+    there = {lsn for run in runs for lsn in run.chunk}
+    return [row for row, lsn in enumerate(lsns) if lsn in there]
 
 
 class AnswerCommands(DeliveryCommands):

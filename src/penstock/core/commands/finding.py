@@ -186,24 +186,35 @@ class FindingCommands(TransferCommands):
     ) -> Iterator[tuple[int, int, Claim]]:
         """Whose found messages of an origin are taken to be; through: the origin of the site that brought them."""
         me, left = self.peers.here, [(first, stop)]
-        others = sorted(site.name for number, site in self.peers.sites.items() if number != HERE)
-        for heir in others if self.returned else ():
-            place = Place(queue.vhost, queue.name, origin, heir)
-            for low, high, claim in [some for span in left for some in self.returned.of(place, *span)]:
-                yield low, high, claim
-                left = [part for span in left for part in without(span, [(low, high)])]
+        handed_on = list(self._handed_on(Place(queue.vhost, queue.name, origin, ""), left)) if self.returned else []
+        yield from handed_on
+        for low, high, _ in handed_on:
+            left = [part for span in left for part in without(span, [(low, high)])]
         owner = first_owner(queue.settings, self._site_of(origin)[1]) or me
         if owner != me:
             yield from ((*span, Claim(self._reached(queue, owner, through))) for span in left)
             return
-        for site in others:
+        for site in self._others():
             agreed = self.sharing.with_site(queue.id, site)
             if agreed is None or agreed.faults:
                 continue
             since = agreed.takes if self._origin_of(site) == origin else heard_of(agreed.heard, origin)
-            yield from ((max(low, since), high, Claim(site)) for low, high in left if high > since)
-            left = [(low, min(high, since)) for low, high in left if low < since]
+            had = list[Span]()
+            left = _taken_since(left, since, had)
+            yield from ((*span, Claim(site)) for span in had)
         yield from ((*span, Claim(me)) for span in left)
+
+    def _others(self) -> list[str]:
+        """The names of all sites but this one."""
+        return sorted(site.name for number, site in self.peers.sites.items() if number != HERE)
+
+    def _handed_on(self, place: Place, left: Sequence[Span]) -> Iterator[tuple[int, int, Claim]]:
+        """What of these this site has handed to others, each once.  place: of them, without a heir."""
+        for heir in self._others():
+            some = [one for span in left for one in self.returned.of(place._replace(heir=heir), *span)]
+            yield from some
+            for low, high, _ in some:
+                left = [part for span in left for part in without(span, [(low, high)])]
 
     def _reached(self, queue: Queue, owner: str, through: int) -> str:
         """Who is asked about messages of an owner: where no link leads there, who brought them, or has the queue."""
@@ -274,32 +285,37 @@ class FindingCommands(TransferCommands):
             if self.sharing.offered[site][one.vhost, one.queue][1] == one.declared:
                 self._tell_one(one, site, one.spans[0][0], Claim(self.peers.here), [one.spans[0][1:]])
             return
-        queue = self.find_queue(one.vhost, one.queue)
-        if queue is not None:
-            theirs, _ = self.sharing.offered[site][one.vhost, one.queue]
-            agreed = self.sharing.with_site(queue.id, site)
-            if theirs.identity != identity_of(queue.vhost, queue.name, queue.settings, self.peers.sites[HERE]):
-                queue = None
-            elif queue.stopped or queue.awaited or agreed is None or agreed.faults:
-                return
-        met = {known.origin for known in self.peers.sites.values()}
+        queue = self._same_queue(site, one)
+        if queue is not None and not self._can_say(queue, site):
+            return
         never, found = list[tuple[int, int, int]](), list[tuple[int, int]]()
         said = dict[tuple[int, Claim], list[Span]]()  # by origin
-        for origin, first, stop in [some for some in joined(one.spans) if some[0] in met]:
-            for became, low, high, here in (
-                [("never", first, stop, 0)] if queue is None else self._became(queue, origin, first, stop)
-            ):
-                if became == "gone":
-                    said.setdefault((origin, done_by(self.peers.here)), []).append((low, high))
-                elif became == "never":
-                    never.append((origin, low, high))
-                elif became == "living":
-                    found.append((here, here + high - low))
+        for origin, became, low, high, here in self._became_each(queue, one):
+            if became == "gone":
+                said.setdefault((origin, done_by(self.peers.here)), []).append((low, high))
+            elif became == "never":
+                never.append((origin, low, high))
+            elif became == "living":
+                found.append((here, here + high - low))
         if queue is not None:
             self._say_whose(now, queue, site, one, found, said)
         self._hand_over(site, one, never, said)
         for (origin, claim), spans in said.items():
             self._tell_one(one, site, origin, claim, spans)
+
+    def _same_queue(self, site: str, one: Enquiry) -> Queue | None:
+        """The queue here that is the one of a site who enquires."""
+        queue = self.find_queue(one.vhost, one.queue)
+        if queue is None:
+            return None
+        theirs, _ = self.sharing.offered[site][one.vhost, one.queue]
+        same = theirs.identity == identity_of(queue.vhost, queue.name, queue.settings, self.peers.sites[HERE])
+        return queue if same else None
+
+    def _can_say(self, queue: Queue, site: str) -> bool:
+        """Whether it is known now what became of messages of a queue that both have."""
+        agreed = self.sharing.with_site(queue.id, site)
+        return not (queue.stopped or queue.awaited) and agreed is not None and not agreed.faults
 
     def _say_whose(
         self, now: Now, queue: Queue, site: str, one: Enquiry, found: Sequence[Span],
@@ -308,21 +324,17 @@ class FindingCommands(TransferCommands):
         """Of messages that are in the queue here, as this site knows it; what nobody knows better is the asker's."""
         claims, unsure = queue.claims(self.peers), self._unsure.get(queue.id, Claims(""))
         yielded = dict[Claim, list[Span]]()
-        for first, stop in found:
-            theirs = list(claims.spans(first, stop))
-            free = [(*span, claims.here) for span in without((first, stop), [some[:2] for some in theirs])]
-            for low, high, claim in (*theirs, *free):
-                if claim.owner == site and claim.why == "first":
-                    yielded.setdefault(claim.to(site, "yielded"), []).append((low, high))
-                    continue
-                doubts = [] if claim.owner == site else [some[:2] for some in unsure.spans(low, high)]
-                for span in without((low, high), doubts):
-                    told = claim
-                    if claim.owner != self.peers.here and claim.why == "first":
-                        told = claim.to(claim.owner, "yielded")
-                    for origin, *there in self.told_as(*span):
-                        if told.owner != self.peers.here or told.serial >= one.serial:
-                            said.setdefault((origin, told), []).append((there[0], there[1]))
+        for low, high, claim in _all_claims(claims, found):
+            if claim.owner == site and claim.why == "first":
+                yielded.setdefault(claim.to(site, "yielded"), []).append((low, high))
+                continue
+            ours = claim.owner == self.peers.here
+            if ours and claim.serial < one.serial:
+                continue
+            told = claim if ours or claim.why != "first" else claim.to(claim.owner, "yielded")
+            sure = [(low, high)] if claim.owner == site else _sure(unsure, (low, high))
+            for origin, first, stop in [some for span in sure for some in self.told_as(*span)]:
+                said.setdefault((origin, told), []).append((first, stop))
         self.own_each(now, queue, [(sorted(spans), claim) for claim, spans in yielded.items()])
 
     def _hand_over(
@@ -341,16 +353,11 @@ class FindingCommands(TransferCommands):
             left = self.returned.but(Place(one.vhost, one.queue, origin, ""), [(first, stop)], mine)
             rest = left
             for elder, since in self._elder_queues(site, one.vhost, one.queue, origin):
-                new.setdefault((origin, elder), []).extend(
-                    (max(low, since), high) for low, high in rest if high > since
-                )
-                rest = [(low, min(high, since)) for low, high in rest if low < since]
+                rest = _taken_since(rest, since, new.setdefault((origin, elder), []))
             new.setdefault((origin, site), []).extend(rest)
-            for known in [span for span in self.peers.sites.values() if span.name != self.peers.here]:
-                place = Place(one.vhost, one.queue, origin, known.name)
+            for place in (Place(one.vhost, one.queue, origin, heir) for heir in self._others()):
                 for low, high, claim in self.returned.of(place, first, stop):
-                    for span in without((low, high), left):
-                        said.setdefault((origin, claim), []).append(span)
+                    said.setdefault((origin, claim), []).extend(without((low, high), left))
         for (origin, heir), spans in new.items():
             if spans:
                 self._note_handed_on(Place(one.vhost, one.queue, origin, heir), spans, mine.to(heir, "yielded"))
@@ -376,6 +383,15 @@ class FindingCommands(TransferCommands):
         )
 
     # -- what became of them
+
+    def _became_each(self, queue: Queue | None, one: Enquiry) -> Iterator[tuple[int, Became, int, int, int]]:
+        """As `_became`, of all that is enquired of whose origin is known here; each with its origin."""
+        met = {known.origin for known in self.peers.sites.values()}
+        for origin, first, stop in [some for some in joined(one.spans) if some[0] in met]:
+            if queue is None:
+                yield origin, "never", first, stop, 0
+            else:
+                yield from ((origin, *some) for some in self._became(queue, origin, first, stop))
 
     def _became(self, queue: Queue, origin: int, first: int, stop: int) -> Iterator[tuple[Became, int, int, int]]:
         """Of messages of an origin: LSNs [a, b) there, and where the first one stands here; 0: it stands nowhere."""
@@ -416,3 +432,22 @@ class FindingCommands(TransferCommands):
                 yield "never", low, min(high, since)
             if high > since:
                 yield "gone", max(low, since), high
+
+
+def _taken_since(spans: Sequence[Span], since: int, taken: list[Span]) -> list[Span]:
+    """What comes before an LSN; the rest is put where it was taken."""
+    taken.extend((max(low, since), high) for low, high in spans if high > since)
+    return [(low, min(high, since)) for low, high in spans if low < since]
+
+
+def _all_claims(claims: Claims, spans: Iterable[Span]) -> Iterator[tuple[int, int, Claim]]:
+    """Claims of others in each span, then this site's own."""
+    for span in spans:
+        theirs = list(claims.spans(*span))
+        yield from theirs
+        yield from ((*some, claims.here) for some in without(span, [one[:2] for one in theirs]))
+
+
+def _sure(unsure: Claims, span: Span) -> list[Span]:
+    """What of a span is not unsure."""
+    return without(span, [some[:2] for some in unsure.spans(*span)])

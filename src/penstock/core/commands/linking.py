@@ -9,8 +9,8 @@ has it when `Heard.lsn` is durable here.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
-from itertools import groupby, pairwise
+from collections.abc import Collection, Container, Iterator, Mapping, Sequence
+from itertools import groupby
 from typing import Any, cast
 
 import numpy as np
@@ -20,7 +20,7 @@ from penstock.core.commands.finding import FindingCommands
 from penstock.core.links.asking import Asking
 from penstock.core.links.carried import Carried, Carries
 from penstock.core.links.ownership import Span
-from penstock.core.links.parcels import Heard, Parcel, Piece, Told, read
+from penstock.core.links.parcels import Heard, Numbers, Parcel, Piece, Told, parted, read
 from penstock.core.links.sharing import (
     Agreed,
     Ended,
@@ -261,19 +261,25 @@ class LinkingCommands(FindingCommands):
                 mine = rows if piece.rows == rows.num_rows else rows.slice(at, piece.rows)
                 if self._lacks():
                     self._refuse(now, site, piece, mine)
-                said = self._said_before(piece.path[0], mine)
-                for some in self._parted(
-                    mine, origin, [end for spans in said.values() for one in spans for end in one]
-                ):
-                    batch, there = self._batch(piece, some, now.wall)
-                    numbers = [one for one in parcel.numbers if one.origin == piece.path[0]]
-                    taken = self._taking(piece, batch)
-                    heard = {one for one, spans in said.items() if any(a <= there[0] < b for a, b in spans)}
-                    owners = self._owners(taken, site, origin, int(there[0]), piece.at, heard)
-                    self.carry(
-                        now, piece.path, batch, there, owners, numbers, letters=piece.letters, into=piece.into
-                    )  # fmt: skip
+                numbers = [one for one in parcel.numbers if one.origin == piece.path[0]]
+                self._hear_piece(now, site, piece, mine, origin, numbers)
             at += piece.rows
+
+    def _hear_piece(
+        self, now: Now, site: str, piece: Piece, mine: pa.RecordBatch, origin: str, numbers: Sequence[Numbers]
+    ) -> None:
+        """Store messages of one way.  origin: the name of the site that published them."""
+        for part in parted(mine, self.sharing.bounds(origin)):
+            first, said = int(part.column("lsn")[0].as_py()), dict[int, list[Span]]()
+            for number, spans in self._said_before(piece.path[0], part).items():
+                queue = self.queue_by_id(number)
+                if queue is not None and not self._shared(queue, site, origin, first, piece.at):
+                    said[number] = spans
+            for some in parted(part, [end for spans in said.values() for span in spans for end in span]):
+                batch, there = self._batch(piece, some, now.wall)
+                heard = {number for number, spans in said.items() if any(a <= there[0] < b for a, b in spans)}
+                owners = self._owners(self._taking(piece, batch), site, origin, int(there[0]), piece.at, heard)
+                self.carry(now, piece.path, batch, there, owners, numbers, letters=piece.letters, into=piece.into)
 
     def _said_before(self, origin: int, rows: pa.RecordBatch) -> dict[int, list[Span]]:
         """By queue, those of an origin of which others have said already whose they are, or that they are done."""
@@ -288,17 +294,6 @@ class LinkingCommands(FindingCommands):
                 low, high = np.searchsorted(known, (first, last + 1)).tolist()
                 out.setdefault(number, []).extend(within(packed(known[low:high])).tolist() if low < high else ())
         return out
-
-    def _parted(self, rows: pa.RecordBatch, site: str, also: Iterable[int]) -> Iterator[pa.RecordBatch]:
-        """Messages that a site published, parted where a queue begins there that both have, and there, too."""
-        lsns = rows.column("lsn").to_numpy()
-        first, last = int(lsns[0]), int(lsns[-1])
-        cuts = [bound for bound in sorted({*self.sharing.bounds(site), *also}) if first < bound <= last]
-        if not cuts:
-            yield rows
-            return
-        for low, high in pairwise(sorted({0, len(lsns), *np.searchsorted(lsns, cuts).tolist()})):
-            yield rows.slice(low, high - low)
 
     def _batch(self, piece: Piece, rows: pa.RecordBatch, wall: int) -> tuple[Publishes, Sequence[int]]:
         """Rows of a parcel as a batch of messages, and their LSNs where they were published.
@@ -332,22 +327,26 @@ class LinkingCommands(FindingCommands):
     ) -> dict[Queue, str]:
         """Of each of these queues that is shared, who may lease messages of a batch first.
 
-        It is shared if it was there where they were published, or at the site that hands them on, when they came; or
-        if it is one of the `heard`, of which others have said what became of these there.
-        first, at: where they stand there.
+        heard: those of which others have said what became of these there, and which are shared therefore.
         """
-        out, here = dict[Queue, str](), self.peers.sites[0]
+        out = dict[Queue, str]()
         for queue in queues:
-            one = identity_of(queue.vhost, queue.name, queue.settings, here)
-            shared = queue.id in heard or self.sharing.had(queue.id, one, origin, first)
-            if not shared and origin != site:
-                shared = self.sharing.had(queue.id, one, site, at or LSN_LIMIT)
-            if not shared:
-                continue
             owner = first_owner(queue.settings, origin)
-            if owner is not None and why_not_shared(queue.settings) is None:
+            if owner is None or why_not_shared(queue.settings) is not None:
+                continue
+            if queue.id in heard or self._shared(queue, site, origin, first, at):
                 out[queue] = owner
         return out
+
+    def _shared(self, queue: Queue, site: str, origin: str, first: int, at: int) -> bool:
+        """Whether it was there where messages were published, or at the site that hands them on, when they came.
+
+        first, at: where they stand there.
+        """
+        one = identity_of(queue.vhost, queue.name, queue.settings, self.peers.sites[0])
+        if self.sharing.had(queue.id, one, origin, first):
+            return True
+        return origin != site and self.sharing.had(queue.id, one, site, at or LSN_LIMIT)
 
     def _hear_told(self, now: Now, site: str, some: Sequence[Told]) -> None:
         """Of one queue who owns messages of it, or which are settled."""

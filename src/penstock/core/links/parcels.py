@@ -10,9 +10,10 @@ absolute: it is as old everywhere.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain, islice
+from itertools import chain, islice, pairwise
 from typing import Any, NamedTuple, cast
 
+import numpy as np
 import orjson
 import pyarrow as pa
 
@@ -460,3 +461,14 @@ def read_enquiry(enquiry: bytes) -> Enquiry:
         return Enquiry(_text(vhost), _text(queue), asked, _number(serial), why, _number(declared))
     except (TypeError, ValueError, OverflowError) as error:
         raise ValueError(f"an enquiry of a link cannot be read: {str(error)[:SHOWN_MOST]}") from error
+
+
+def parted(rows: pa.RecordBatch, bounds: Iterable[int]) -> Iterator[pa.RecordBatch]:
+    """Messages, ascending, parted at these LSNs of theirs."""
+    lsns = rows.column("lsn").to_numpy()
+    cuts = [bound for bound in bounds if lsns[0] < bound <= lsns[-1]]
+    if not cuts:
+        yield rows
+        return
+    for low, high in pairwise(sorted({0, len(lsns), *np.searchsorted(lsns, cuts).tolist()})):
+        yield rows.slice(low, high - low)

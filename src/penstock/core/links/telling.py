@@ -355,20 +355,24 @@ def _marks(records: Sequence[_Record]) -> Iterator[_Mark]:
     """LSNs of messages of a batch that this site, or one whose they are, wrote as dead letters, or moved."""
     for _, kind, _, header, body in records:
         if kind == Kind.EXPIRE and header:
-            said = load(header)
-            new = [new for _, new in cast("list[tuple[int, int]]", said.get("dead") or ())]
-            new += cast("list[int]", said.get("refused") or ())
-            yield from (_Mark(lsn, lsn + 1) for lsn in new)
-            if into := cast("str", said.get("into", "")):
-                still = set(cast("list[int]", said.get("letters") or ()))
-                sent = [new for _, new in cast("list[tuple[int, int]]", said["sent"])]
-                yield from (_Mark(lsn, lsn + 1, into, lsn in still) for lsn in sent)
+            yield from _marks_of_the_dead(load(header))
         elif kind == Kind.CARRIED:
             said = load(header)
             letters = bool(said.get("letters"))
             if (into := cast("str", said.get("into", ""))) or letters:
                 runs = np.frombuffer(body, dtype="<i8").reshape(-1, 3).tolist()
                 yield from (_Mark(here, here + count, into, letters) for here, _, count in runs)
+
+
+def _marks_of_the_dead(said: dict[str, object]) -> Iterator[_Mark]:
+    """The new messages that one EXPIRE names."""
+    new = [new for _, new in cast("list[tuple[int, int]]", said.get("dead") or ())]
+    new += cast("list[int]", said.get("refused") or ())
+    yield from (_Mark(lsn, lsn + 1) for lsn in new)
+    if into := cast("str", said.get("into", "")):
+        still = set(cast("list[int]", said.get("letters") or ()))
+        sent = [new for _, new in cast("list[tuple[int, int]]", said["sent"])]
+        yield from (_Mark(lsn, lsn + 1, into, lsn in still) for lsn in sent)
 
 
 def _marked(here: npt.NDArray[np.int64], marks: Sequence[_Mark]) -> list[_Mark]:
