@@ -229,7 +229,9 @@ def _consuming(queue: Queue, consumer: Consumer) -> dict[str, object]:
 
 def _whose(holder: object) -> dict[str, object]:
     """The user of a consumer, and the name of its connection."""
-    user = {"user": getattr(holder, "user", "")}  # of a `Receiver`; the core's own streams are nobody's
+    user: dict[str, object] = {
+        "user": getattr(holder, "user", "")
+    }  # of a `Receiver`; the core's own streams are nobody's
     if not isinstance(holder, Channel):
         return user
     return {**user, "connection": f"{holder.session.peer} -> {holder.session.local}"}

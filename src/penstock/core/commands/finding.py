@@ -399,7 +399,8 @@ class FindingCommands(TransferCommands):
         runs = [(first, stop, first)] if origin == self.origin else self._numbers(origin).located(first, stop)
         for low, high, here in [*runs, (stop, stop, 0)]:
             if at < low:
-                yield from ((word, a, b, 0) for word, a, b in self._unplaced(queue, origin, at, low))
+                for word, a, b in self._unplaced(queue, origin, at, low):
+                    yield word, a, b, 0
             for word, a, b in self._placed(queue, here, here + high - low) if low < high else ():
                 yield word, low + a - here, low + b - here, a
             at = high
@@ -407,21 +408,21 @@ class FindingCommands(TransferCommands):
     def _placed(self, queue: Queue, first: int, stop: int) -> Iterator[tuple[Became, int, int]]:
         """Of messages that stand here."""
         living = queue.living(first, stop)
-        yield from (("living", *span) for span in living)
+        yield from _each("living", living)
         passing = self._passes.get(queue.id, ((), None))[1]
         had = [*self.reviewed(queue), (queue.id, LSN_LIMIT)]
         comes = [] if passing is None else [(passing.at, passing.until)]
         for span in without((first, stop), living):
             for left in (some for some in without(span, had)):
                 never = without(left, comes)
-                yield from (("never", *some) for some in never)
-                yield from (("pending", *some) for some in without(left, never))
-            yield from (("gone", *some) for some in without(span, without(span, had)))
+                yield from _each("never", never)
+                yield from _each("pending", without(left, never))
+            yield from _each("gone", without(span, without(span, had)))
 
     def _unplaced(self, queue: Queue, origin: int, first: int, stop: int) -> Iterator[tuple[Became, int, int]]:
         """Of messages that do not stand here, or of which it is forgotten where they did."""
         coming = self._numbers(origin).unknown(max(first, self._passed(queue, origin)), stop)
-        yield from (("coming", *span) for span in coming)
+        yield from _each("coming", coming)
         passing = self._passes.get(queue.id, ((), None))[1]
         since = self._took_from(queue, origin)
         for low, high in without((first, stop), coming):
@@ -432,6 +433,12 @@ class FindingCommands(TransferCommands):
                 yield "never", low, min(high, since)
             if high > since:
                 yield "gone", max(low, since), high
+
+
+def _each(became: Became, spans: Iterable[Span]) -> Iterator[tuple[Became, int, int]]:
+    """Spans of which the same became."""
+    for low, high in spans:
+        yield became, low, high
 
 
 def _taken_since(spans: Sequence[Span], since: int, taken: list[Span]) -> list[Span]:

@@ -294,8 +294,13 @@ class Sharing:
 def dump_offer(offer: Offer, since: int) -> dict[str, object]:
     """An offer as a JSON object; `since` is the LSN of the queue's declare."""
     heard = None if offer.heard is None else [list(one) for one in offer.heard]
-    table = {**offer._asdict(), "identity": list(offer.identity), "topic": list(offer.topic), "since": since}
-    return table | {"heard": heard}
+    whole: dict[str, object] = {
+        "identity": list(offer.identity),
+        "topic": list(offer.topic),
+        "since": since,
+        "heard": heard,
+    }
+    return offer._asdict() | whole
 
 
 NO_QUEUE = Offer(Identity("", "", "", ""), ("", ""), None, None, sends=False)

@@ -110,7 +110,7 @@ class Viewing:
             rows, filter = snapshot_of(view), None
         assert rows is not None  # a view is shown, or was asked for
         asks = filter is not None or wanted.order_by
-        bodies: Sequence[Any] = rows.bodies() if asks else range(len(rows))  # nobody looks at them
+        bodies = rows.bodies() if asks else cast("Sequence[bytes]", range(len(rows)))  # nobody looks at them
         found = places(
             bodies, filter=filter, order_by=wanted.order_by or None, top_n=wanted.top_n, skip_n=wanted.skip_n
         )

@@ -129,7 +129,7 @@ class StreamActions:
         if mode == "changes":
             if queue is None:
                 raise InvalidArgument(f"stream '{stream}': mode 'changes' is of a queue: name it")
-            asked = {"vhost": vhost, "queue": queue}
+            asked = dict[str, object](vhost=vhost, queue=queue)
 
         def work() -> Reply:
             core = self.engine.core
