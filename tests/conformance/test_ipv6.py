@@ -13,6 +13,7 @@ import pytest
 import penstock
 from live_server import LiveServer
 from penstock.units import format_address, parted_address
+from waiting import eventually
 
 
 class OfIPv6(LiveServer):
@@ -35,7 +36,7 @@ def there_is_ipv6() -> bool:
 def test_every_door_is_where_it_says_and_names_who_is_there(tmp_path: Path) -> None:
     with OfIPv6(tmp_path, flight=True) as server:
         assert {parted_address(server.ready[door])[0] for door in ("amqp", "http", "flight")} == {"::1"}
-        assert f"amqp {server.ready['amqp']}" in server.output()
+        eventually(lambda: f"amqp {server.ready['amqp']}" in server.output(), "it says where it is")
 
         def asked(path: str) -> list[dict[str, object]]:
             request = Request(
