@@ -294,9 +294,8 @@ class Sharing:
 def dump_offer(offer: Offer, since: int) -> dict[str, object]:
     """An offer as a JSON object; `since` is the LSN of the queue's declare."""
     heard = None if offer.heard is None else [list(one) for one in offer.heard]
-    table: dict[str, object] = offer._asdict()
-    table |= {"identity": list(offer.identity), "topic": list(offer.topic), "since": since, "heard": heard}
-    return table
+    lists: dict[str, object] = {"identity": list(offer.identity), "topic": list(offer.topic), "heard": heard}
+    return {**offer._asdict(), **lists, "since": since}
 
 
 NO_QUEUE = Offer(Identity("", "", "", ""), ("", ""), None, None, sends=False)
