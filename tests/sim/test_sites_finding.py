@@ -290,7 +290,14 @@ def test_queues_of_an_older_checkpoint_say_nothing_of_what_they_had_heard() -> N
     assert (began.of(4), began.of(5)) == (None, ())
 
 
-@pytest.mark.parametrize("words", [b"{}", b"[]", b'["/", "q", [[1, 2, 1]], 0, "first", 0]', b'["/","q",[],0,"why",0]'])
+@pytest.mark.parametrize(
+    "words",
+    [
+        b"{}", b"[]", b'["/", "q", [[1, 2, 1]], 0, "first", 0]', b'["/","q",[],0,"why",0]', b'["/","q",[],0,["why"],0]',
+        b'["/","q",[],0,"first",5]', b'["/","q",[[1,5,6],[2,5,6]],0,"first",5]', b'["/","q",[[1,5,7]],0,"first",5]',
+        b'["/","q",[[1,2,3]],7,"first",0]', b'["/","q",[[1,2,3]],0,"transfer",0]', b'["/","q",[[1,2,3]],0,"first",-1]',
+    ],
+)  # fmt: skip
 def test_what_is_no_enquiry_is_refused(words: bytes) -> None:
     with pytest.raises(ValueError, match="an enquiry of a link cannot be read"):
         read_enquiry(words)

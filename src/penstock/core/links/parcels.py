@@ -338,11 +338,16 @@ def _span(origin: object, first: object, stop: object) -> tuple[int, int, int]:
 
 def _claim(owner: object, serial: object, why: object) -> Claim:
     """Who owns a message first follows from the queue and from where it was published; it is told as an answer."""
+    return Claim(_text(owner), *_came(serial, why))
+
+
+def _came(serial: object, why: object) -> tuple[int, Why]:
+    """How often a message was given to another owner, and why it was the last time."""
     if not isinstance(why, str) or why not in WHYS:
         raise ValueError(f"{_shown(why)} is no reason of a claim")
     if (serial == 0) != (why == "first"):
         raise ValueError(f"{_shown(serial)} is no number of transfers of a claim whose reason is {why}")
-    return Claim(_text(owner), _number(serial), why)
+    return _number(serial), why
 
 
 def joined(spans: Sequence[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
@@ -455,10 +460,10 @@ def read_enquiry(enquiry: bytes) -> Enquiry:
         vhost, queue, spans, serial, why, declared = cast("list[Any]", orjson.loads(enquiry))
         if len(spans) > ENQUIRED_MOST:
             raise ValueError(f"it is of {len(spans)} spans; one is of {ENQUIRED_MOST} at most")
-        if why not in WHYS:
-            raise ValueError(f"{_shown(why)} is no reason of a claim")
         asked = tuple(_span(*span) for span in spans)
-        return Enquiry(_text(vhost), _text(queue), asked, _number(serial), why, _number(declared))
+        if _number(declared) and [span[1:] for span in asked] != [(declared, declared + 1)]:
+            raise ValueError(f"it is of a queue declared at {declared}, and its span is not that LSN alone")
+        return Enquiry(_text(vhost), _text(queue), asked, *_came(serial, why), declared)
     except (TypeError, ValueError, OverflowError) as error:
         raise ValueError(f"an enquiry of a link cannot be read: {str(error)[:SHOWN_MOST]}") from error
 
