@@ -229,12 +229,10 @@ def _consuming(queue: Queue, consumer: Consumer) -> dict[str, object]:
 
 def _whose(holder: object) -> dict[str, object]:
     """The user of a consumer, and the name of its connection."""
-    user: dict[str, object] = {
-        "user": getattr(holder, "user", "")
-    }  # of a `Receiver`; the core's own streams are nobody's
-    if not isinstance(holder, Channel):
-        return user
-    return {**user, "connection": f"{holder.session.peer} -> {holder.session.local}"}
+    told: dict[str, object] = {"user": getattr(holder, "user", "")}  # the core's own streams are nobody's
+    if isinstance(holder, Channel):
+        told["connection"] = f"{holder.session.peer} -> {holder.session.local}"
+    return told
 
 
 def _level(engine: Engine, source: LogSource) -> bool:

@@ -272,9 +272,7 @@ class CoreParts:
         self.streams.poison.committed = lambda query: self._sinks.known.batches.get(query, -1)
         self._topics: dict[tuple[str, str, str], Topic] = {}
         self._older_topics: dict[tuple[str, str, str], Topic] = {}
-        self.ended_vhosts = Counter[
-            str
-        ]()  # how often one of a name has gone, in this process: who reads on looks at it
+        self.ended_vhosts = Counter[str]()  # how often one of a name has gone, in this process: readers look at it
         self._cancelled: dict[int, int] = {}  # by queue id, since the start
         self._booted = 0  # LSN of this process's BOOT record
         self._recovered = 0  # LSN of the last RECOVERED record

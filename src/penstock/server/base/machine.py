@@ -36,9 +36,9 @@ class Machine(NamedTuple):
         cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
         for group in self._groups("cpu"):
             for names in _QUOTA:
-                words = [word for name in names for word in _words(group / name)]
-                if len(words) == 2 and words[0].isdecimal():
-                    cores = min(cores, int(words[0]) // int(words[1]))
+                told = [int(word) for name in names for word in _words(group / name) if word.isdecimal()]
+                if len(told) == 2 and told[1]:
+                    cores = min(cores, told[0] // told[1])
         return max(1, cores)
 
     def memory_most(self) -> int | None:
