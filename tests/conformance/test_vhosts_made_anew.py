@@ -25,17 +25,22 @@ def client_of(broker: Broker, vhost: str) -> penstock.Client:
     return penstock.connect(f"{broker.flight_url}/{vhost}")
 
 
+def lasting(client: penstock.Client) -> None:
+    """What lasts, under the names that both vhosts have."""
+    client.declare_exchange("late", "x-delayed-message", arguments={"x-delayed-type": "direct"})
+    client.declare_exchange("remembers", "x-recent-history")
+    client.declare("work")
+    client.declare("waits")
+    client.bind("work", "late", "work")
+    client.declare_topic(KEYED, key=["/id"])
+
+
 def filled(broker: Broker, http: Http) -> None:
     """Of everything that lasts something."""
     http.do("PUT", "vhosts/t1", {}, 201)
     with client_of(broker, "t1") as old:
-        old.declare_exchange("late", "x-delayed-message", arguments={"x-delayed-type": "direct"})
-        old.declare_exchange("remembers", "x-recent-history")
-        old.declare("work")
-        old.declare("waits")
-        old.bind("work", "late", "work")
+        lasting(old)
         old.bind("work", "amq.topic", "#")
-        old.declare_topic(KEYED, key=["/id"])
         for topic in ("work", KEYED):
             old.publish(topic, {"id": 1, "secret": "old"})
         old.publish("waits", {"id": 2, "secret": "old"}, delay=FILL_S)
@@ -69,13 +74,8 @@ def sees_nothing(broker: Broker, http: Http) -> None:
 def has_none_of_it_later(broker: Broker, http: Http) -> None:
     """Under the same names."""
     with client_of(broker, "t1") as new:
-        new.declare_exchange("late", "x-delayed-message", arguments={"x-delayed-type": "direct"})
-        new.declare_exchange("remembers", "x-recent-history")
-        new.declare("work")
-        new.declare("waits")
-        new.bind("work", "late", "work")
+        lasting(new)
         new.bind("work", "remembers", "")
-        new.declare_topic(KEYED, key=["/id"])
         broker.advance(LATER_S)
         assert (new.queue("work")["ready"], new.queue("waits")["ready"]) == (0, 0)
         assert list(new.sow(KEYED)) == []

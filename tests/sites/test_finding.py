@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from sites.house import Site, Sites
-from waiting import eventually
+from waiting import Patience, eventually
 
 EACH = 50
 
@@ -19,18 +19,13 @@ recovery_point = "epoch"
 """
 
 
-class Working(threading.Thread):
-    """Works until the queue has been empty for a while."""
-
-    def __init__(self, site: Site) -> None:
-        super().__init__(daemon=True)
-        self.site, self.given = site, list[bytes]()
-        self.start()
-
-    def run(self) -> None:
-        with self.site.client() as client, client.consume("work", backlog=5) as consumer:
-            while (message := consumer.take(timeout=5.0)) is not None:
-                self.given.append(message.body)
+def work_until(site: Site, given: list[bytes], count: int) -> None:
+    """Work at a site what comes there, until so many were given at all sites."""
+    patience = Patience(60)
+    with site.client() as client, client.consume("work", backlog=5) as consumer:
+        while len(given) < count and not patience.is_over():
+            if (message := consumer.take(timeout=0.1)) is not None:
+                given.append(message.body)
                 message.ack()
 
 
@@ -54,10 +49,8 @@ def test_what_two_sites_find_is_worked_once(tmp_path: Path, how: str) -> None:
         for site in sites if how == "clients" else ():
             with site.client() as client:
                 client.declare("work", recovery_point="epoch")
-        workers = [Working(site) for site in sites]
-        for one in workers:
-            one.join(60)
-        assert sorted(one for worker in workers for one in worker.given) == sorted(
-            body for some in bodies.values() for body in some
-        )
-        sites.empty()
+        given, all_of_them = list[bytes](), [body for some in bodies.values() for body in some]
+        with ThreadPoolExecutor() as pool:
+            list(pool.map(lambda site: work_until(site, given, len(all_of_them)), sites))
+        assert sorted(given) == sorted(all_of_them)
+        sites.empty()  # what came twice would be there
