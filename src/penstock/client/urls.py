@@ -21,6 +21,7 @@ import re
 import ssl
 import warnings
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlsplit, urlunsplit
@@ -154,12 +155,24 @@ def parse_urls(url: str, user: str | None = None, password: str | None = None, *
     return tuple(parse_url(one, user, password, **trust) for one in each)
 
 
+def _split(url: str) -> SplitResult:
+    """The parts of an address, also of several hosts.  InvalidArgument for one with colons and without its brackets."""
+    with suppress(ValueError):  # of one bracket alone, or no such host in both
+        parts = urlsplit(url)
+        hosts = parts.netloc.rpartition("@")[2].split(",")
+        if all(host.count(":") < 2 or host.startswith("[") for host in hosts):
+            return parts
+    raise InvalidArgument(
+        f"{url!r} is no address: write an IPv6 host in brackets, as in penstock://[::1]:{DEFAULT_PORT}"
+    )
+
+
 def _parts(url: str) -> tuple[SplitResult, int]:
     """An address that may be one, split, and its port."""
     given: object = url
     if not isinstance(given, str):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise InvalidArgument(f"{given!r} is no address: write penstock://user:password@host:{DEFAULT_PORT}/vhost")
-    parts = urlsplit(url if "://" in url else f"penstock://{url}")
+    parts = _split(url if "://" in url else f"penstock://{url}")
     if parts.scheme not in ("penstock", "penstocks"):
         raise InvalidArgument(f"{url!r} is no address: write penstock://user:password@host:{DEFAULT_PORT}/vhost")
     if not parts.hostname:
@@ -178,7 +191,7 @@ def with_trust(url: str, **told: str | None) -> str:
     given = {name: value for name, value in told.items() if value is not None}
     if not given:
         return url
-    parts = urlsplit(url)
+    parts = _split(url)
     query = {**dict(parse_qsl(parts.query)), **given}
     return urlunsplit(parts._replace(query="&".join(f"{name}={quote(value)}" for name, value in query.items())))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.client.urls import parse_urls
+from penstock.client.urls import parse_urls, with_trust
 from penstock.errors import InvalidArgument
 
 
@@ -17,6 +17,7 @@ def test_each_host_has_a_port_of_its_own_and_all_have_the_same_login_and_vhost()
 
 
 def test_what_comes_behind_a_question_mark_is_for_all() -> None:
+    assert with_trust("penstocks://a:1,[::1]:2,b:3/v", ca="x.pem") == "penstocks://a:1,[::1]:2,b:3/v?ca=x.pem"
     found = parse_urls("penstocks://a,b/v?ca=x.pem", user="u")
     assert [(one.host, one.user, one.trust.ca) for one in found] == [("a", "u", "x.pem"), ("b", "u", "x.pem")]
 
@@ -24,3 +25,12 @@ def test_what_comes_behind_a_question_mark_is_for_all() -> None:
 def test_a_host_without_a_name_is_refused() -> None:
     with pytest.raises(InvalidArgument, match="names no host"):
         parse_urls("penstock://a,,b")
+
+
+@pytest.mark.parametrize(
+    "url", ["penstock://::1:8815", "penstocks://me:x@fe80::1/v", "penstock://::1,b", "penstock://[::1"]
+)
+def test_an_ipv6_host_stands_in_brackets(url: str) -> None:
+    for read in (parse_urls, lambda url: with_trust(url.partition(",")[0], ca="ca.pem")):
+        with pytest.raises(InvalidArgument, match=r"write an IPv6 host in brackets, as in penstock://\[::1\]:8815"):
+            read(url)
