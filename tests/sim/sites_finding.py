@@ -7,6 +7,7 @@ others' are that, or now.  A site that starts again waits until it has heard of 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from random import Random
 from typing import Any
@@ -48,6 +49,7 @@ class Finding(Fabric):
     def __init__(self, seed: int, names: str = "ab", **options: Any) -> None:
         self.unowned = set[tuple[int, int]]()  # published where there was no queue
         self.copies = dict[tuple[int, int], set[str]]()  # of these, sites that have one of their own
+        self.parted = set[tuple[int, int]]()  # passed a site between others that had no queue
         self.enquiries = list[tuple[str, str, bytes]]()  # under way: who is asked, who asks, what
         kinds = {name: one for name, one in KINDS.items() if name != "limited"}  # the topic keeps what is refused
         with mock.patch("sim.sites_house.SiteWorld", KeepingWorld), mock.patch("sim.sites_house.KINDS", kinds):
@@ -80,9 +82,23 @@ class Finding(Fabric):
                 if here > site.queue.id and key in self.unowned and site.name not in self.copies.setdefault(key, set()):
                     self.copies[key].add(site.name)
                     if len(self.copies[key]) > 1:
-                        self.excused[key] += 1
-                        self.by_proxy.add(key)
+                        self.excuse(key)
+        self.look_between()
         super().look()
+
+    def look_between(self) -> None:
+        """What passed a site between two others that did not have the queue then each of its ends may work."""
+        for site in self.sites.values():
+            if sum(site.name == one for one, _ in self.ways) > 1 and len(self.ways) < 6:
+                for here, key in site.came().items():
+                    if key not in self.parted and (not site.has_queue or here < site.queue.id):
+                        self.parted.add(key)
+                        self.excuse(key)
+
+    def excuse(self, key: tuple[int, int]) -> None:
+        """It may be worked once more."""
+        self.excused[key] += 1
+        self.by_proxy.add(key)
 
     @property
     def begun(self) -> bool:
@@ -212,3 +228,9 @@ class Finding(Fabric):
             while walk(site):
                 some += 1
         return super().all_ask() or bool(some)
+
+
+def finding(seed: int, how: str) -> Counter[str]:
+    """One run: of two or three sites that are all linked, by their names, or of three in a row."""
+    names = "abc" if how == "row" else how
+    return Finding(seed, names, kills=seed % 3 > 0, row=how == "row").run_named(f"{seed}, finding, {how}")

@@ -6,7 +6,7 @@ import sys
 from collections import Counter
 from itertools import count
 
-from sim.sites_finding import Finding
+from sim.sites_finding import finding
 from sim.sites_house import STEPS, Fabric
 
 HOW = ("cuts", "kills", "proxies", "sides", "deletes", "all")
@@ -44,8 +44,10 @@ def main() -> None:
             counts["schedules"] += 1
         names = "abc" if three else "ab"
         counts += schedule(seed, names, "all", dies_at=seed % steps(names)).counts
-        counts += Finding(seed, names, kills=seed % 3 > 0).run_named(f"{seed} of {names}, finding")
-        counts["schedules"] += 2
+        for how in (names, "row") if three else (names,):
+            counts += finding(seed, how)
+            counts["schedules"] += 1
+        counts["schedules"] += 1
         if seed % 250 == 249:
             print(f"upto seed {seed}: {dict(counts)}", flush=True)
 

@@ -11,25 +11,28 @@ from unittest import mock
 import pytest
 
 from choices import SEED, tried
+from penstock.core.commands.answering import ANSWERED_MOST, AnsweringCommands
 from penstock.core.commands.finding import WAITS_MOST, FindingCommands
 from penstock.core.commands.links import LinkCommands
 from penstock.core.effects import Verb
-from penstock.core.links.parcels import read_enquiry
+from penstock.core.links.parcels import Enquiry, read_enquiry
 from penstock.core.links.sharing import Began
+from penstock.core.queue.order.runs import packed
 from penstock.core.state.lsns import flat
-from sim.sites_finding import Finding, KeepingWorld
+from penstock.records.entries import Control
+from sim.sites_finding import Finding, KeepingWorld, finding
 from sim.sites_house import SiteWorld
 from unit.core.walking import walk
 
-SCHEDULES = {"ab": 30, "abc": 16}
+SCHEDULES = {"ab": 30, "abc": 16, "row": 10}
 
 
-@pytest.mark.parametrize("names", SCHEDULES)
-def test_what_was_there_before_is_worked_once(names: str, effort: int) -> None:
+@pytest.mark.parametrize("how", SCHEDULES)
+def test_what_was_there_before_is_worked_once(how: str, effort: int) -> None:
     def run(seed: int) -> Any:
-        return Finding(seed, names, kills=seed % 3 > 0).run_named(f"{seed} of {names}")
+        return finding(seed, how)
 
-    tried(run, SCHEDULES[names] * effort, ("found", "enquired", "granted", "killed"))
+    tried(run, SCHEDULES[how] * effort, ("found", "enquired", "granted", "killed"))
 
 
 class Careless(FindingCommands):
@@ -54,7 +57,7 @@ class Generous(FindingCommands):
     """What is gone is given to whoever enquires."""
 
     def _became(self, *args: Any) -> Iterator[tuple[Any, int, int, int]]:
-        for became, *rest in FINDING["_became"](self, *args):
+        for became, *rest in ASKED["_became"](self, *args):
             yield ("never" if became == "gone" else became), *rest  # type: ignore[misc]
 
 
@@ -66,7 +69,7 @@ class Silent(FindingCommands):
 
 
 FAULTS = (Careless, Forgetful, Generous, Silent)
-FINDING = dict(vars(FindingCommands))
+ASKED, FINDING = dict(vars(AnsweringCommands)), dict(vars(FindingCommands))
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -84,8 +87,8 @@ def test_a_planted_fault_is_found(fault: type[FindingCommands]) -> None:
 class Found(Finding):
     """Step by step: links bring all, and nothing happens by chance."""
 
-    def __init__(self, names: str = "ab", **settings: object) -> None:
-        super().__init__(1, names, settings=settings)
+    def __init__(self, names: str = "ab", *, row: bool = False, **settings: object) -> None:
+        super().__init__(1, names, row=row, settings=settings)
         self.a, self.b, self.c = (self.sites.get(name) for name in "abc")
 
     def look(self) -> None:
@@ -330,7 +333,8 @@ def test_what_was_worked_from_a_time_on_does_not_come_again_where_all_is_looked_
     assert steps.counts_of() == {"a": (0, 0), "b": (5, 0)}, "what is older nobody has worked"
 
 
-def test_what_a_queue_would_have_looked_back_for_is_not_lost_when_it_goes_before() -> None:
+@pytest.mark.parametrize("dies", [False, True])
+def test_what_a_queue_would_have_looked_back_for_is_not_lost_when_it_goes_before(dies: bool) -> None:
     """It came to another site as that one's, for its queue said that it looks back; it never did."""
     steps = Found()
     a, b = steps.told(steps.a), steps.told(steps.b)
@@ -345,5 +349,109 @@ def test_what_a_queue_would_have_looked_back_for_is_not_lost_when_it_goes_before
     assert steps.counts_of() == {"a": (0, 2), "b": (0, 0)}
     b.core.delete_queue(b.now, b.queue)
     b.turn()
+    if dies:  # it has heard that, and b, which knows that, says it no more
+        b.sync()
+        steps.bring(("b", "a"), 1000)
+        a.sync()
+        b.core.note_link(b.now, "a", acked=b.core.last_lsn)
+        b.advance(2)
+        b.core.asks(b.now)
+        b.turn()
+        assert not b.core.departed
+        b.sync()
+        a.kill()
+        for pair in list(steps.pairs()):
+            steps.heal(pair)
     steps.level()
     assert steps.counts_of() == {"a": (2, 0)}
+
+
+def test_an_answer_is_bounded_by_its_spans_and_all_is_answered_in_the_end() -> None:
+    """Of a queue of which every other message is done, whatever is asked, and however often."""
+    steps = Found()
+    a, b = steps.with_queue(steps.a), steps.told(steps.b)
+    a.publish("q", *[b"{}"] * 6_000)
+    a.subscribe(a.queue, max_backlog=10_000)
+    done = 1_024
+    for consumer in list(a.queue.holders()):
+        held = flat([run.chunk for run in consumer.leases.held()])
+        a.core.settle(a.now, a.queue, [packed(held[::2])], Verb.ACK, by=consumer)
+        a.core.unsubscribe(a.now, consumer, requeue=True)
+    steps.with_queue(b)
+    for pair in list(steps.pairs()):
+        steps.heal(pair)
+    for _ in range(3):
+        before = len(a.entries)
+        a.core.enquired(a.now, "b", Enquiry("/", "q", ((a.origin, 1, 1 << 52),)).words)
+        a.turn()
+        said = [len(one.body) for one in a.entries[before:] if isinstance(one, Control)]
+        assert said
+        assert sum(said) < 3 * 17 * ANSWERED_MOST
+    for _ in range(4):
+        steps.level()
+    assert steps.counts_of() == {"a": (6_000 - done, 0), "b": (0, 6_000 - done)}
+
+
+def row(point: str | None) -> tuple[Found, SiteWorld, SiteWorld, SiteWorld]:
+    """What b in the middle published without a queue went to c, which looked back first; a has found it, too.
+
+    point: of the queue that b has by then, if any.
+    """
+    steps = Found("abc", row=True)
+    a, b, c = steps.told(steps.a), steps.told(steps.b), steps.told(steps.c)
+    b.publish("q", *[b"{}"] * 5)
+    steps.level()
+    steps.with_queue(c)
+    steps.level()
+    if point:
+        steps.with_queue(b, point)
+    steps.with_queue(a)
+    steps.level()
+    counts = steps.counts_of()
+    assert (counts["a"], counts["c"]) == ((0, 5), (5, 0))
+    return steps, a, b, c
+
+
+@pytest.mark.parametrize("point", [None, "now", "epoch"])
+def test_what_both_ends_of_a_row_find_is_done_at_both_when_one_has_worked_it(point: str | None) -> None:
+    steps, _, _, c = row(point)
+    assert steps.work_all(c) == 5
+    steps.level()
+    assert not any(any(counts) for counts in steps.counts_of().values())
+
+
+def test_what_both_ends_of_a_row_find_is_given_to_the_one_that_has_workers() -> None:
+    steps, a, b, c = row("now")
+    a.subscribe(a.queue, max_backlog=10)
+    a.advance(1)
+    for asker, asked in ((a, b), (b, c)):
+        for one in asker.core.asks(asker.now):
+            asked.core.answer(asked.now, asker.name, one.ask, via=asker.name)
+        asked.turn()
+    steps.level()
+    assert (a.queue.leased, steps.counts_of()["c"]) == (5, (0, 5))
+    for consumer in list(a.queue.holders()):
+        a.core.settle(a.now, a.queue, [run.chunk for run in consumer.leases.held()], Verb.ACK, by=consumer)
+    steps.level()
+    assert steps.counts_of() == {"a": (0, 0), "b": (0, 0), "c": (0, 0)}
+
+
+def test_what_was_done_is_given_to_nobody_by_a_pass_that_finds_it_later() -> None:
+    steps, _, b, c = row(None)
+    assert steps.work_all(c) == 5
+    steps.level()
+    steps.with_queue(b).subscribe(b.queue, max_backlog=10)
+    steps.level()
+    assert (b.queue.leased, b.queue.ready, b.queue.foreign_count, b.deliveries) == (0, 0, 0, [])
+
+
+def test_what_one_end_of_a_row_took_for_its_own_and_worked_is_done_where_the_other_end_finds_it() -> None:
+    steps = Found("abc", row=True)
+    a, b = steps.with_queue(steps.a, "now"), steps.told(steps.b)
+    b.publish("q", *[b"{}"] * 5)
+    steps.level()
+    assert steps.work_all(a) == 5
+    steps.with_queue(b, "now")
+    steps.with_queue(steps.c)
+    steps.level()
+    assert steps.counts_of() == {"a": (0, 0), "b": (0, 0), "c": (0, 0)}

@@ -353,6 +353,7 @@ class LinkingCommands(FindingCommands):
         vhost, name = some[0][:2]
         queue = self.find_queue(vhost, name)
         self._heard_first(queue, site, some)
+        self._hand_word_on(now, queue, site, some)
         for told in some:
             if told.claim is not None and told.claim.owner == self.peers.here:
                 heirs = self._heirs(site, vhost, name)
@@ -397,15 +398,15 @@ class LinkingCommands(FindingCommands):
     def _owned_by(self, queue: Queue, site: str, told: Told) -> Iterator[tuple[int, int, int]]:
         """What a site owned that has the queue no more: it may still say that these are done, or whom it gave them.
 
-        And what has not come, unless it has another queue of that name.
+        And what has not come, or is of one to whom no link leads, unless it has another queue of that name.
         """
-        known = {one.origin for one in self.peers.sites.values()}
+        known, has = {one.origin for one in self.peers.sites.values()}, self.offered_by(site, *told[:2])
         some = [one for one in told.spans if one[0] in known]
         for span in [span for one in some for span in self._stand(*one)]:
             for first, stop, claim in queue.claims(self.peers).spans(*span):
-                if claim.owner == site:
+                if claim.owner == site or not (has or self._carried_to(queue, claim.owner)):
                     yield from self.told_as(first, stop)
-        if not self.offered_by(site, *told[:2]):
+        if not has:
             for origin, first, stop in [one for one in some if one[0] != self.origin]:
                 yield from ((origin, *span) for span in self._to_come(queue, origin, first, stop))
 
@@ -483,7 +484,8 @@ def _says_more(entry: Publishes | Control, last: int) -> bool:
     if entry.lsn <= last:
         return False
     if entry.kind in (Kind.OWN, Kind.CLAIMED):
-        return load(entry.header)["why"] != "first"
+        said = load(entry.header)
+        return said["why"] != "first" or "vhost" in said or "to" in said
     return entry.kind in ENDED
 
 

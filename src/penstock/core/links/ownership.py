@@ -343,6 +343,9 @@ class Foretold(Bounded[Name]):
         return out
 
 
+LAST = "\U0010ffff"
+"""Of two claims that differ in their owners alone this one's never holds."""
+
 RETURNED_MOST = 20_000
 """Spans of which it is remembered that they went back; of more it is forgotten, and told once more."""
 
@@ -370,6 +373,12 @@ class Returned(Bounded[Place]):
             if one[:3] == place[:3] and place.heir in (one.heir, ""):
                 left = [some for span in left for some in _but(known, *span, claim)]
         return left
+
+    def since(self, place: Place, span: Span, claim: Claim) -> list[Span]:
+        """Those that went to whatever heir, of whom this claim is news."""
+        place = place._replace(heir="")
+        news = claim._replace(owner=LAST) if is_done(claim) else claim  # done is done, whoever has said so
+        return self.but(place, without(span, self.but(place, [span])), news)
 
     def of(self, place: Place, first: int, stop: int) -> list[tuple[int, int, Claim]]:
         """What went to an heir, and to nobody after that."""

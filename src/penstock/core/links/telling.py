@@ -19,7 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.core.links.carried import Carried, may_go_on
-from penstock.core.links.ownership import Claim, Why, is_done
+from penstock.core.links.ownership import Claim, Why, is_done, is_twin
 from penstock.core.links.parcels import SPANS_MOST, Numbers, Parcel, Piece, Told, split, told_blind
 from penstock.core.links.sharing import Peers, Site
 from penstock.core.state.encoding import load
@@ -268,7 +268,7 @@ class Telling:
             claim = Claim(str(said["site"]), cast("int", said["serial"]), cast("Why", said["why"]))
             pairs, origin = ints(unpack_pairs(body)[1]).reshape(-1, 2).tolist(), int(str(said["origin"]))
             spans = tuple((origin, first, stop) for first, stop in pairs)
-            yield Told(vhost, queue, spans, None if is_done(claim) else claim)
+            yield Told(vhost, queue, spans, None if is_done(claim) else claim, is_twin(claim))
 
     def _numbers(self, records: Sequence[_Record]) -> Iterator[Numbers]:
         for _, kind, _, header, body in records:
