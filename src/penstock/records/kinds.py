@@ -432,7 +432,7 @@ MEANINGS: Mapping[Kind, Meaning] = {
     Kind.CLAIMED: Meaning(
         'queue and exact pairs at `origin`; {"origin", "site", "serial", "why"}: a claim as in OWN to messages that '
         'have not come yet; it holds when they do; with "vhost", and no queue but its name: what this site was granted '
-        "and had no queue for is that site's, once and for all; "
+        "and had no queue for is that site's, once and for all, until that one says who has it, or that it is done; "
         'with "of", a vhost, and no queue but its name: it holds for the next of that name; serial 2^53: these are '
         "done, as the site has told; the site NUL: they are for the first that says it has such a queue; "
         'with "in", a vhost, and "to": what is told to that site alone of what it has found, or enquired',
