@@ -206,6 +206,15 @@ class Log(Committing):
         """The files, oldest first."""
         return [describe(segment, segment is not self._catalog.segments[-1]) for segment in self._catalog.segments]
 
+    def last_time(self) -> int:
+        """Of the last durable record, microseconds since the epoch; 0 without one.  Reads it."""
+        for segment in reversed(self._catalog.segments):
+            if not segment.rows:
+                continue
+            for batch in self.batches(segment.lsns[-1], segment.last + 1, ["time"], around=True):
+                return int(batch.column("time").cast(pa.int64())[-1].as_py())
+        return 0
+
     @property
     def size(self) -> int:
         """Bytes of all segments, as far as they are written."""

@@ -22,6 +22,9 @@ NO_DESCRIPTOR = "no descriptor is left for connections: they wait until one is g
 LASTS_S: Mapping[str, int] = {"upkeep": 10}
 """Seconds that one of these stands before the log has a line of it: it comes and goes with the load."""
 
+AHEAD_US = 1_000_000
+"""The machine's clock is an alarm when it is so much behind the log's time."""
+
 SEGMENTS_LEFT = 2
 """The disk is nearly full when there is no room for so many segments of the log beyond what is kept free; it is not any
 more once there is room for one more than that."""
@@ -47,6 +50,11 @@ def alarms(engine: Engine, before: Mapping[str, str], *, slowed_us: int = 0, sho
     if slowed_us:
         milliseconds = slowed_us / 1000
         found["upkeep"] = f"the log has outgrown log.retention: each batch of publishes waits {milliseconds:g} ms"
+    if (ahead := engine.clock.ahead()) > (0 if "clock" in before else AHEAD_US):
+        found["clock"] = (
+            f"this machine's clock is {max(ahead // 1_000_000, 1)} s behind the log: times go on from the last record, "
+            "a tenth slower, until both are the same"
+        )
     if stopped := engine.core.stopped:
         for kind in dict.fromkeys(one.kind for one in stopped):
             found[f"{kind}_stopped"] = stopped_by_a_fault(one for one in stopped if one.kind == kind)

@@ -195,7 +195,7 @@ class App(Server):
         starting.end()
         self.engine.tending.fill_heads()
         self._make_chores()
-        timed = [Timed(*one, self.engine.faults, self.clock) for one in self.engine.timed]
+        timed = [Timed(*one, self.engine.faults, self.engine.clock) for one in self.engine.timed]
         self.alarm = Alarm(timed, loop.call_later)
         self.engine.on_turn = self.alarm.look_soon
         if settings.link:
@@ -236,6 +236,8 @@ class App(Server):
             at_round_end=self.pulse.at_round_end(self.loop),
             shares=self.shares,
         )
+        clock = self.engine.clock
+        self.users.wall = lambda: clock.wall() / 1e6  # no token lasts longer because a clock was set back
         pools = self.pools
         self.engine.run_off(
             judging=pools.off(pools.judging),

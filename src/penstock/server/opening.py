@@ -68,7 +68,7 @@ def open_core(
     `watch` is told of the records folded, and of the stages after that.  Any thread, if it is the only one so far.
     """
     started = time.perf_counter()
-    now = Now(clock.wall(), clock.mono())
+    now = Now(max(clock.wall(), log.last_time()), clock.mono())
     state, records = fold(log, watch)
     log.mend()
     watch("queues", 0, 1)

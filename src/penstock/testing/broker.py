@@ -369,7 +369,7 @@ class Broker(Publishing, Subscribing):
 
     def pause(self, queue: str, seconds: float | None = None) -> None:
         """Deliver nothing from a queue for so long; None: until `resume`.  Durable when this returns."""
-        until = None if seconds is None else self.clock.wall() + span(seconds, "seconds")
+        until = None if seconds is None else self._running().engine.clock.wall() + span(seconds, "seconds")
         self.act("pause", queue=queue, until=until)
 
     def resume(self, queue: str) -> bool:

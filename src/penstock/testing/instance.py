@@ -235,7 +235,7 @@ class Instance:
     def _due(self, *, log: bool) -> int | None:
         """Microseconds until the core, or the log where it is asked, have something to do; None: never."""
         wall, mono = self.engine.next_deadline()
-        waits = [] if wall is None else [wall - self.clock.wall()]
+        waits = [] if wall is None else [wall - self.engine.clock.wall()]
         for moment in (mono, self.log.next_deadline() if log else None):
             if moment is not None:
                 waits.append(moment - self.clock.mono())

@@ -344,6 +344,11 @@ class CoreParts:
             self._out.write_as(format)
 
     @property
+    def time(self) -> int:
+        """Microseconds since the epoch, of the last command; never decreases."""
+        return self._out.time
+
+    @property
     def last_lsn(self) -> int:
         """The last LSN given out."""
         return self._out.next_lsn - 1

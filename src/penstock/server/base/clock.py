@@ -1,4 +1,4 @@
-"""The clocks of this machine, and the alarm that tells the engine that time has passed.
+"""The clocks of this machine, the time of the log, and the alarm that tells the engine that time has passed.
 
 It goes off at the next deadline, and never long after it.  Every turn may bring an earlier deadline than the one that
 is slept for, so each is followed by a look.
@@ -27,6 +27,50 @@ class SystemClock:
     def mono(self) -> int:
         """Microseconds on the monotonic clock."""
         return time.monotonic_ns() // 1000
+
+
+CATCHING_UP = 9, 10
+"""How fast time goes for the log while the machine's clock is behind it: an hour is caught up in ten."""
+
+
+class LogClock:
+    """The time of the log: the machine's, but it never goes back, nor stands still where that did.
+
+    Deadlines count from the times of records, which never decrease.  Where the machine's clock is set back, or is
+    behind the last record as a server starts or takes over, time goes on from there a little slower, until both are
+    the same.
+    """
+
+    __slots__ = ("_behind", "_clock", "_told")
+
+    def __init__(self, clock: Clock, last: int) -> None:
+        """last: the time of the log's last record, 0 without one."""
+        self._clock = clock
+        self._told = last
+        self._behind: tuple[int, int] | None = None  # the time, and on the monotonic clock, since when it is behind
+
+    def wall(self) -> int:
+        """Microseconds since the Unix epoch.  Any thread."""
+        wall = self._clock.wall()
+        if wall >= self._told:
+            self._behind, self._told = None, wall
+            return wall
+        mono = self._clock.mono()
+        behind = self._behind
+        if behind is None:
+            self._behind = behind = self._told, mono
+        time, since = behind
+        speed, whole = CATCHING_UP
+        self._told = told = time + (mono - since) * speed // whole
+        return told
+
+    def mono(self) -> int:
+        """Microseconds on the monotonic clock."""
+        return self._clock.mono()
+
+    def ahead(self) -> int:
+        """Microseconds by which the machine's clock is behind."""
+        return self.wall() - self._clock.wall()
 
 
 TICK_LAG_S = 0.005

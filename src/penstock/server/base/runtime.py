@@ -20,6 +20,7 @@ from penstock.memory.caches import Caches
 from penstock.memory.loader import Loader
 from penstock.records.chunks import LSN_LIMIT, Chunk, Now, as_chunk
 from penstock.records.entries import Rows
+from penstock.server.base.clock import LogClock
 from penstock.server.base.faults import Faults, asker_behind
 from penstock.server.base.rounds import Soon, Turns
 
@@ -83,7 +84,7 @@ class Runtime(ABC):
         self.log = log
         self.bodies = bodies
         self.loader = Loader(bodies, read_cold)
-        self.clock = clock
+        self.clock = clock = LogClock(clock, core.time)
         self.faults = Faults(core, clock)
         self.relief = Relief(bodies, clock.mono)
         self._call_soon = call_soon
