@@ -455,7 +455,7 @@ async def test_who_scrapes_within_a_second_gets_what_was_found_and_one_looks_at_
 ) -> None:
     """However many ask, and who has no login asks for sums alone."""
     facts, running, most = Facts(), 0, 0
-    app = created(facts)
+    app = created(facts, kept_s=3600.0)
 
     async def counted(_: object) -> Metrics:
         nonlocal running, most
