@@ -12,6 +12,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -63,6 +64,7 @@ WrongUsage = cast("type[typer.BadParameter]", typer.BadParameter.__bases__[0])
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; always ends in SystemExit."""
+    with_standard_files()
     given = list(sys.argv[1:] if arguments is None else arguments)
     if arguments is None and WITH_PANDAS.isdisjoint(given):  # else this is somebody's process, and for more than this
         do_without_pandas()
@@ -82,6 +84,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
             raise
         what = f"{shown(str(error.filename))}: {error.strerror}"
         sys.exit(tell_error(InvalidArgument(what), as_json=as_json))
+
+
+def with_standard_files() -> None:
+    """Standard input, output and error are open, to nothing where who started us has closed them.
+
+    Else the next file that is opened has such a number, a segment of the log perhaps, and is given what some library
+    writes to standard error.
+    """
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        try:
+            os.fstat(number)
+        except OSError:
+            opened = os.open(os.devnull, os.O_RDWR)  # the lowest number that is free
+            assert opened == number
+            os.set_inheritable(number, True)
+            setattr(sys, name, open(number, mode, closefd=False))  # noqa: SIM115
 
 
 class Root(TyperGroup):

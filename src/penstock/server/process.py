@@ -24,7 +24,7 @@ from penstock.log.disk import EXHAUSTED, lent
 from penstock.server.app import App, Ready
 from penstock.server.base import allocator
 from penstock.server.base.rounds import Pulse
-from penstock.server.services import Say, say_aloud
+from penstock.server.saying import speaking
 
 if TYPE_CHECKING:
     from penstock.config.settings import Settings
@@ -82,22 +82,21 @@ def serve(
     settings: Settings,
     *,
     ready_file: str | None = None,
-    say: Say = say_aloud,
     show: Show | None = None,
     door: Spawned | None = None,
     http: Spawned | None = None,
 ) -> None:
     """Run a server until SIGTERM or SIGINT.  `ready_file` gets JSON once all doors are open.
 
-    show: who looks on while it recovers; `say` gets a line a second without.  door: Flight's process.  http: HTTP's.
+    show: who looks on while it recovers; without, there is a line a second.  door: Flight's process.  http: HTTP's.
     """
     signal.signal(signal.SIGHUP, _heard)  # from the first moment; programs that are run get the usual one back
     descriptors.keep_back()
     lend_to_modules()
     allocator.keep_close(settings.server.memory)
     pulse = Pulse()
-    with asyncio.Runner(loop_factory=pulse.new_loop) as runner:
-        server = App(settings, say, pulse, show)
+    with speaking() as voice, asyncio.Runner(loop_factory=pulse.new_loop) as runner:
+        server = App(settings, voice.say, pulse, show)
         server.flight_process, server.http_process = door, http
         runner.run(_serve(server, ready_file))
 

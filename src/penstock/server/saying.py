@@ -1,0 +1,110 @@
+"""What a server says: its lines to standard output, and those of its log to standard error.
+
+A thread writes them.  Who reads them may have stopped, gone away or filled his disk: the server serves all the same,
+and ends when it is told to.  Lines for which there is no room any more are counted, and told as a number once there is.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Generator
+from contextlib import contextmanager
+
+MOST = 10_000
+"""Lines that wait; a start says a few hundred at most."""
+
+AGAIN_S = 0.1
+"""After so long a reader is asked again who has no room and does not have us wait for it."""
+
+END_S = 1.0
+"""So long an end waits for lines that nobody has read yet."""
+
+OUT, LOG = 1, 2
+
+
+class Voice(logging.Handler):
+    """Says lines, and those of a log as its handler.  Any thread."""
+
+    def __init__(self, out: int = OUT, log: int = LOG, most: int = MOST) -> None:
+        """out, log: descriptors of files, which stay open."""
+        super().__init__(logging.WARNING)
+        self._files = out, log
+        self._most = most
+        self._waiting = deque[tuple[int, str]]()
+        self._lost = dict.fromkeys(self._files, 0)
+        self._change = threading.Condition()
+        self._writes = False  # something has been taken and is not written yet
+        threading.Thread(target=self._run, name="penstock-say", daemon=True).start()
+
+    def say(self, text: str) -> None:
+        """A line to standard output."""
+        self._put(self._files[0], text)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """A record of the log to standard error."""
+        try:
+            text = self.format(record)
+        except Exception:  # noqa: BLE001 - as every handler does: who logs something wrong has not done anything wrong
+            self.handleError(record)
+        else:
+            self._put(self._files[1], text)
+
+    def end(self, seconds: float = END_S) -> None:
+        """Wait until all is written, but no longer than that."""
+        with self._change:
+            self._change.wait_for(lambda: not self._waiting and not self._writes, seconds)
+
+    def _put(self, file: int, text: str) -> None:
+        with self._change:
+            if len(self._waiting) >= self._most:
+                self._lost[file] += 1
+                return
+            self._waiting.append((file, text))
+            self._change.notify_all()
+
+    def _run(self) -> None:
+        while True:
+            with self._change:
+                self._writes = False
+                self._change.notify_all()
+                self._change.wait_for(lambda: self._waiting)
+                file, text = self._waiting.popleft()
+                lost, self._lost[file], self._writes = self._lost[file], 0, True
+            if not _write(file, f"{text}\n"):
+                lost += 1
+            elif not lost or _write(file, f"{lost} lines were left out: nobody read them, or they were refused\n"):
+                continue
+            with self._change:
+                self._lost[file] += lost
+
+
+def _write(file: int, text: str) -> bool:
+    """Whether it could be written; waits for room for ever."""
+    data = memoryview(text.encode("utf-8", "backslashreplace"))
+    while data:
+        try:
+            data = data[os.write(file, data) :]
+        except BlockingIOError:
+            time.sleep(AGAIN_S)
+        except OSError:  # closed, broken or full: there is nobody to tell
+            return False
+    return True
+
+
+@contextmanager
+def speaking() -> Generator[Voice]:
+    """A voice that has the log, too, unless somebody has said where that goes."""
+    voice, root = Voice(), logging.getLogger()
+    logs = not root.handlers
+    if logs:
+        root.addHandler(voice)
+    try:
+        yield voice
+    finally:
+        if logs:
+            root.removeHandler(voice)
+        voice.end()
