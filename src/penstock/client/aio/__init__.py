@@ -24,9 +24,8 @@ from penstock.client import results as blocking_results
 from penstock.client import tracing, transactions
 from penstock.client.aio.stream import Batch, Consumer, Message, Replay
 from penstock.client.arguments import texts_checked
-from penstock.client.client import BACKLOG, CONNECT_TIMEOUT
-from penstock.client.link import PATIENCE
-from penstock.client.messages import UNTYPED, B, Receipt, Refusal, TableReceipt
+from penstock.client.client import CONNECT_TIMEOUT
+from penstock.client.messages import B, Receipt, Refusal, TableReceipt
 from penstock.client.reading import Result
 from penstock.client.replay import Bookmarks
 from penstock.client.results import RESULTS
@@ -81,6 +80,21 @@ def _iterated(
         while some := await self.run(lambda: list(islice(found, at_once))):
             for one in some:
                 yield one
+
+    call.__name__, call.__doc__ = method.__name__, method.__doc__
+    return call
+
+
+def _consumed(
+    method: Callable[Concatenate[blocking.Client, P], blocking_consumer.Consumer[B]],
+) -> Callable[Concatenate[Client, P], Consumer[B]]:
+    """A method of the blocking client that gives a consumer, whose command goes out from a thread."""
+
+    def call(self: Client, /, *args: P.args, **kwargs: P.kwargs) -> Consumer[B]:
+        async def start() -> blocking_consumer.Consumer[B]:
+            return await self.run(partial(method, await self.blocking(), *args, **kwargs))
+
+        return Consumer(start)
 
     call.__name__, call.__doc__ = method.__name__, method.__doc__
     return call
@@ -190,36 +204,7 @@ class Client:
         client = await self.blocking()
         return await self.run(lambda: client.query(sql).held())
 
-    def consume(
-        self,
-        queue: str,
-        *,
-        backlog: int = BACKLOG,
-        prefetch: int | None = None,
-        filter: str | None = None,
-        name: str = "",
-        no_ack: bool = False,
-        priority: int = 0,
-        timeout: Duration | None = None,
-        heartbeat: Duration = "30s",
-        max_backlog: int | None = None,
-        reconnect: Duration | None = PATIENCE,
-        type: type[B] = UNTYPED,
-    ) -> Consumer[B]:
-        """Messages of a queue, leased to this consumer as they come; as `penstock.Client.consume`."""
-
-        async def start() -> blocking_consumer.Consumer[B]:
-            client = await self.blocking()
-            return await self.run(
-                lambda: client.consume(
-                    queue, backlog=backlog, prefetch=prefetch, filter=filter, name=name, no_ack=no_ack,
-                    priority=priority, timeout=timeout, heartbeat=heartbeat, max_backlog=max_backlog,
-                    reconnect=reconnect, type=type,
-                )
-            )  # fmt: skip
-
-        return Consumer(start)
-
+    consume = _consumed(blocking.Client.consume)
     sow = _iterated(blocking.Client.sow, 1000)
     replay = _replayed(blocking.Client.replay)
     sow_and_subscribe = _replayed(blocking.Client.sow_and_subscribe)
