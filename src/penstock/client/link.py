@@ -125,6 +125,23 @@ def translated() -> Generator[None, None, None]:
         raise rebuilt(error) from None
 
 
+def chunks(reader: Any, told: Callable[[bytes], object] | None = None) -> Generator[pa.RecordBatch]:
+    """The batches of a stream, which ends however the reading does.  told: takes what stands beside a batch."""
+    try:
+        while True:
+            with translated():
+                try:
+                    chunk = reader.read_chunk()
+                except StopIteration:
+                    return
+            if told is not None and chunk.app_metadata is not None:
+                told(chunk.app_metadata.to_pybytes())
+            elif chunk.data is not None:
+                yield chunk.data
+    finally:
+        reader.cancel()  # does nothing to a stream that has ended
+
+
 @contextmanager
 def understood() -> Generator[None, None, None]:
     """What a server says where it is taken apart: what no server of ours says is a ProtocolError.  Decorates, too."""

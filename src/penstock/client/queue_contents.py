@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from penstock.client.admin import Administration
 from penstock.client.arguments import texts_checked
-from penstock.client.link import said, translated, understood
+from penstock.client.link import chunks, said, understood
 from penstock.client.messages import Message, Rows
 from penstock.errors import InvalidArgument
 from penstock.units import Duration, format_duration, moment, span
@@ -303,23 +303,6 @@ def _portions(count: int | None, rate: float | None) -> Iterator[Callable[[dict[
 
 # pyarrow's stubs leave the element types of arrays and fields open
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
-
-
-def chunks(reader: Any, told: Callable[[bytes], object] | None = None) -> Iterator[pa.RecordBatch]:
-    """The batches of a stream, which ends however the reading does.  told: takes what stands beside a batch."""
-    try:
-        while True:
-            with translated():
-                try:
-                    chunk = reader.read_chunk()
-                except StopIteration:
-                    return
-            if told is not None and chunk.app_metadata is not None:
-                told(chunk.app_metadata.to_pybytes())
-            elif chunk.data is not None:
-                yield chunk.data
-    finally:
-        reader.cancel()  # does nothing to a stream that has ended
 
 
 def add_moved(total: dict[str, Any], told: Mapping[str, Any]) -> None:

@@ -15,9 +15,9 @@ from typing import Any, cast
 import pyarrow as pa
 
 from penstock.client.arguments import texts_checked
-from penstock.client.link import PATIENCE, patience, translated
+from penstock.client.link import PATIENCE, chunks, patience, translated
 from penstock.client.messages import Message
-from penstock.client.queue_contents import Contents, chunks, messages_of, texts
+from penstock.client.queue_contents import Contents, messages_of, texts
 from penstock.client.replay import Bookmarks, Replay
 from penstock.client.showing import ROWS, counted, facts, table
 from penstock.errors import InvalidArgument, PreconditionFailed

@@ -12,12 +12,13 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from functools import lru_cache
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from penstock.client.link import Link, translated
+from penstock.client.link import Link, chunks
 from penstock.client.outgoing import Upload
 from penstock.client.urls import parse_urls
 from penstock.errors import PenstockError, Unavailable
@@ -191,20 +192,13 @@ class Tries:
 
 def batches_behind(reader: Any, skip: int) -> Iterator[pa.RecordBatch]:
     """The batches of a DoGet, without the first so many rows; however it is left, the stream ends with it."""
-    try:
-        while True:
-            with translated():
-                try:
-                    batch = cast("pa.RecordBatch", reader.read_chunk().data)
-                except StopIteration:
-                    return
+    with closing(chunks(reader)) as batches:
+        for batch in batches:
             if skip >= batch.num_rows:
                 skip -= batch.num_rows
                 continue
             yield batch.slice(skip) if skip else batch
             skip = 0
-    finally:
-        reader.cancel()  # does nothing to a stream that has ended
 
 
 @lru_cache(maxsize=16)
