@@ -10,15 +10,18 @@ import socket
 import ssl
 from collections import deque
 from collections.abc import Mapping
-from typing import NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, Self, TypeVar, cast
 from urllib.parse import unquote, urlsplit
 
 from penstock.errors import AccessRefused, InvalidArgument, NotFound, PenstockError, ProtocolError, Unavailable
 from penstock.records.field_tables import FieldValue
-from penstock.units import format_address
+from penstock.units import format_address, parted_address
 from penstock.wire.amqp import frames
 from penstock.wire.amqp import methods as m
 from penstock.wire.amqp.frames import Method, decode_method
+
+if TYPE_CHECKING:
+    from penstock.client import Client
 
 M = TypeVar("M", bound=Method)
 
@@ -65,6 +68,23 @@ def read_address(url: str) -> Broker:
         parts.hostname, port or (5671 if tls else 5672), unquote(parts.username or "guest"),
         unquote(parts.password or "guest"), unquote(parts.path[1:]) or "/", tls,
     )  # fmt: skip
+
+
+def broker_at(url: str, user: str, password: str) -> Broker:
+    """The same, where a URL without a login goes with this one."""
+    broker = read_address(url)
+    return broker if "@" in url else broker._replace(user=user, password=password)
+
+
+def door_of(client: Client, name: str, host: str) -> tuple[bool, str, int | None]:
+    """Of a server that was reached at a host, its door without TLS where there is one, else that with it.
+
+    Whether it has TLS, its host, and its port; None where the server does not say.
+    """
+    doors = cast("Mapping[str, str]", client.overview().get("addresses") or {})
+    tls = name not in doors and f"{name}s" in doors
+    told, port = parted_address(doors.get(f"{name}s" if tls else name, ""))
+    return tls, host if told in AS_REACHED else told, int(port) if port else None
 
 
 class Delivered(NamedTuple):

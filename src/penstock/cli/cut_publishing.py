@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 import orjson
 import typer
 
-from penstock.cli.amqp_link import AS_REACHED, Broker, Link, read_address
+from penstock.cli.amqp_link import Broker, Link, broker_at, door_of
 from penstock.cli.output import connect, counted, note, write, write_json, write_table
 from penstock.cli.serving import read_settings
 from penstock.errors import InvalidArgument, NotFound, Refused, SettingsError, Unavailable
@@ -26,7 +26,6 @@ from penstock.log.record_batches import cells
 from penstock.records import properties as header_codec
 from penstock.records.dataclass import dataclass
 from penstock.records.kinds import PUBLISHES, Kind
-from penstock.units import parted_address
 from penstock.wire.amqp import methods as m
 from penstock.wire.fields import LSN_MAX
 
@@ -220,17 +219,12 @@ class _Sender:
     def __init__(self, client: Client, amqp: str | None) -> None:
         address = client.address
         if amqp is None:
-            doors = cast("Mapping[str, str]", client.overview().get("addresses") or {})
-            tls = "amqp" not in doors
-            host, port = parted_address(doors.get("amqps" if tls else "amqp", ""))
-            if not port:
+            tls, host, port = door_of(client, "amqp", address.host)
+            if port is None:
                 raise Unavailable("the server has no AMQP door, or does not say where: name it with --amqp")
-            host = address.host if host in AS_REACHED else host
-            self._broker = Broker(host, int(port), address.user, address.password, "/", tls)
+            self._broker = Broker(host, port, address.user, address.password, "/", tls)
         else:
-            broker = read_address(amqp)
-            named = "@" in amqp
-            self._broker = broker if named else broker._replace(user=address.user, password=address.password)
+            self._broker = broker_at(amqp, address.user, address.password)
         self._links: dict[str, Link] = {}
 
     def publish(self, publisher: str, message: Message, place: Place) -> bool:

@@ -19,14 +19,14 @@ from urllib.parse import urlsplit
 
 import typer
 
-from penstock.cli.amqp_link import AS_REACHED, Broker, Delivered, Link, read_address
+from penstock.cli.amqp_link import Broker, Delivered, Link, broker_at, door_of, read_address
 from penstock.cli.migration_journal import Carried, Journal
 from penstock.cli.output import Json, connect, counted, note, root, write, write_json, write_table
 from penstock.errors import AccessRefused, NotFound, Refused, Unavailable
 from penstock.records import properties as header_codec
 from penstock.records.dataclass import dataclass
 from penstock.records.field_tables import FieldValue
-from penstock.units import format_address, parted_address
+from penstock.units import format_address
 from penstock.wire.amqp import methods as m
 
 if TYPE_CHECKING:
@@ -154,30 +154,20 @@ def _ends(
 ) -> Ends:
     """Where everything is; the new server is asked where its other doors are."""
     parts = urlsplit(new)
-    doors = cast("Mapping[str, str]", client.overview().get("addresses") or {})
     user, password = parts.username or "guest", parts.password or "guest"
     host = parts.hostname or "localhost"
-
-    def door(name: str, plain: int, secure: int) -> tuple[bool, str, int]:
-        """Of a door of two, the plain one where there is any: whether it has TLS, host and port."""
-        tls = name not in doors and f"{name}s" in doors
-        usual = format_address(host, secure if tls else plain)
-        address, port = parted_address(doors.get(f"{name}s" if tls else name, usual))
-        return tls, (host if address in AS_REACHED else address), int(port)
-
     if new_amqp is not None:
-        broker = read_address(new_amqp)
-        target = broker._replace(user=user, password=password) if "@" not in new_amqp else broker
+        target = broker_at(new_amqp, user, password)
     else:
-        tls, address, port = door("amqp", 5672, 5671)
-        target = Broker(address, port, user, password, "/", tls)
-    secure, there, port = door("http", 15672, 15672)
+        tls, address, port = door_of(client, "amqp", host)
+        target = Broker(address, port or 5672, user, password, "/", tls)
+    secure, there, port = door_of(client, "http", host)
     before = format_address(old.host, 15671 if old.tls else 15672)
     return Ends(
         old,
         (old_http or f"{'https' if old.tls else 'http'}://{before}").rstrip("/"),
         target,
-        (new_http or f"{'https' if secure else 'http'}://{format_address(there, port)}").rstrip("/"),
+        (new_http or f"{'https' if secure else 'http'}://{format_address(there, port or 15672)}").rstrip("/"),
     )
 
 
