@@ -388,27 +388,19 @@ class TopicSection(Section):
 
     def declared(self) -> dict[str, object]:
         """The settings as the topic's declare has them."""
-        values: dict[str, object] = {}
-        if self.key:
-            values["key"] = list(self.key)
-        if self.key_from is not None:
-            values["key_from"] = self.key_from
-        if self.key_domain is not None:
-            values["key_domain"] = self.key_domain
-        if self.expiration is not None:
-            values["expiration"] = self.expiration
-        if self.index is not None:
-            values["index"] = self.index
-        if self.message_type != JSON:
-            values[MESSAGE_TYPE] = self.message_type
-        if self.body_schema is not None:
-            values["schema"] = self.body_schema
-        if self.json_schema is not None:
-            text = self.json_schema
-            values[JSON_SCHEMA] = text if isinstance(text, str) else orjson.dumps(text).decode()
-        if self.json_schema_check is not None:
-            values[JSON_SCHEMA_CHECK] = self.json_schema_check
-        return values
+        held = self.json_schema
+        given: dict[str, object] = {
+            "key": list(self.key) or None,
+            "key_from": self.key_from,
+            "key_domain": self.key_domain,
+            "expiration": self.expiration,
+            "index": self.index,
+            MESSAGE_TYPE: None if self.message_type == JSON else self.message_type,
+            "schema": self.body_schema,
+            JSON_SCHEMA: held if held is None or isinstance(held, str) else orjson.dumps(held).decode(),
+            JSON_SCHEMA_CHECK: self.json_schema_check,
+        }
+        return {name: value for name, value in given.items() if value is not None}
 
 
 class Exchange(Section):
