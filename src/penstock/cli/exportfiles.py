@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import io
 from datetime import datetime
-from typing import Any, BinaryIO, Literal, Protocol, cast
+from typing import Any, BinaryIO, Protocol, cast
 
 import orjson
 import pyarrow as pa
@@ -34,8 +34,6 @@ FORMATS = {
 BODIES = ("binary", "text", "json")
 ROW_GROUP = 100_000
 ROW_GROUP_BYTES = 64 << 20
-
-Form = Literal["parquet", "arrow", "arrows", "jsonl", "csv"]
 
 
 class Writer(Protocol):

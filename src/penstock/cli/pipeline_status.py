@@ -291,8 +291,3 @@ def _made(one: Output) -> str:
 
 def _span(first: int, last: int) -> str:
     return f"LSN {first}" if first == last else f"LSN {first} to {last}"
-
-
-LOOK_S = 0.1
-PATIENCE_S = 60.0
-"""How long the process that runs the pipeline may take to let it begin anew."""

@@ -139,9 +139,6 @@ class Squares(Sum):
         super().__init__()
         self.squares = Sum()
 
-    def _add(self, top: int, shift: int, sign: int) -> None:
-        super()._add(top, shift, sign)
-
     def change(self, values: Iterable[Value], sign: int) -> None:
         finite = list[Value]()
         for value in values:

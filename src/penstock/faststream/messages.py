@@ -97,10 +97,6 @@ class Parser:
         return [decode_message(await self.parse_message(one)) for one in msg.raw_message]
 
 
-OPTIONS = ("exchange", "priority", "delay", "expiration", "message_id", "mandatory")
-"""What a publish of ours takes beside what all brokers know."""
-
-
 class PublishCommand(BatchPublishCommand):
     """One publish on its way through the middlewares."""
 
