@@ -32,6 +32,7 @@ from penstock.config.mistakes import (
     as_written,
     copied,
     in_our_words,
+    line_in,
     lines_of,
     place_at,
     sound_part,
@@ -234,19 +235,11 @@ def load_mapping(
 ) -> Settings:
     """Settings from a mapping of the file's structure, which is not changed; `text` gives line numbers where known."""
     read = _read(data, environ or {}, options or {}, judge)
-    if read.settings is None or read.problems:
-        raise refusal(read.problems, lambda problem: told(problem, data, source, text, read.labels))
     lines = {} if text is None else lines_of(text)
-    origins = {".".join(map(str, path)): _where(source, lines, path) for path in _places(data)}
+    if read.settings is None or read.problems:
+        raise refusal(read.problems, lambda problem: told(problem, data, source, lines, read.labels))
+    origins = {".".join(map(str, path)): line_in(source, lines, path) for path in _places(data)}
     return read.settings.with_origins(origins | read.origins)
-
-
-def _where(source: str, lines: Mapping[Path_, int], path: Path_) -> str:
-    """The file, with the line of the value or of the nearest thing around it."""
-    for length in range(len(path), 0, -1):
-        if (line := lines.get(path[:length])) is not None:
-            return f"{source}:{line}"
-    return source
 
 
 def load_converted(

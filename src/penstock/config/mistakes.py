@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import NamedTuple, cast, get_args, get_origin
+from typing import NamedTuple, TypeVar, cast, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
@@ -20,6 +20,8 @@ from penstock.config.foreign.converted import Path_, Place
 from penstock.config.settings import Settings
 from penstock.errors import known_name
 from penstock.units import format_size
+
+T = TypeVar("T")
 
 
 class Problem(NamedTuple):
@@ -39,34 +41,46 @@ class Problem(NamedTuple):
         return self.text if self.near is None else self.text + known_name(*self.near)
 
 
+def around(known: Mapping[Path_, T], path: Path_) -> tuple[int, T] | None:
+    """What is known of a place, or of the nearest thing around it, and how much of the path that is."""
+    lengths = range(len(path), 0, -1)
+    return next(((length, known[path[:length]]) for length in lengths if path[:length] in known), None)
+
+
 def told(
-    problem: Problem, data: Mapping[str, object], source: str, text: str | None, overrides: Mapping[Path_, str]
+    problem: Problem,
+    data: Mapping[str, object],
+    source: str,
+    lines: Mapping[Path_, int],
+    overrides: Mapping[Path_, str],
 ) -> str:
     """A mistake in TOML or in a mapping; `overrides` are labels of values from the environment and options."""
-    for length in range(len(problem.path), 0, -1):
-        label = overrides.get(problem.path[:length])
-        if label is not None:
-            return f"{label}: {problem.sentence}"
-    line = line_of(text, problem.path) if text is not None else None
-    return f"{source}{f':{line}' if line else ''}: {place_of(problem.path, data)}: {problem.sentence}"
+    path = problem.path
+    if (override := around(overrides, path)) is not None:
+        return f"{override[1]}: {problem.sentence}"
+    where = line_in(source, lines, (*path[:2], *(part for part in path[2:] if isinstance(part, str))))
+    return f"{where}: {place_of(path, data)}: {problem.sentence}"
 
 
-def told_at(problem: Problem, converted: Converted, overrides: Mapping[Path_, str]) -> str:
+def line_in(source: str, lines: Mapping[Path_, int], path: Path_) -> str:
+    """The file, with the line of the value or of the nearest thing around it."""
+    line = around(lines, path)
+    return source if line is None else f"{source}:{line[1]}"
+
+
+def told_at(problem: Problem, converted: Converted, labels: Mapping[Path_, str]) -> str:
     """A mistake in a file of others."""
-    for length in range(len(problem.path), 0, -1):
-        label = overrides.get(problem.path[:length])
-        if label is not None:
-            return f"{label}: {problem.sentence}"
+    if (override := around(labels, problem.path)) is not None:
+        return f"{override[1]}: {problem.sentence}"
     return place_at(problem, converted).told(problem.sentence)
 
 
 def place_at(problem: Problem, converted: Converted) -> Place:
     """The place of the value, or the nearest around it with the rest in our own words."""
-    for length in range(len(problem.path), 0, -1):
-        place = converted.places.get(problem.path[:length])
-        if place is not None:
-            rest = ".".join(str(part) for part in problem.path[length:])
-            return place._replace(what=f"{place.what} {rest}".rstrip())
+    if (found := around(converted.places, problem.path)) is not None:
+        length, place = found
+        rest = ".".join(str(part) for part in problem.path[length:])
+        return place._replace(what=f"{place.what} {rest}".rstrip())
     return Place(converted.source, 0, place_of(problem.path, converted.settings))
 
 
@@ -105,34 +119,12 @@ def lines_of(text: str) -> dict[Path_, int]:
             first, *rest = [part.strip("\"' ") for part in header[2].split(".")]
             if header[1] == "[[" and not rest:
                 seen[first] = seen.get(first, -1) + 1
+                lines.setdefault((first,), number)
             inside = (first, seen[first], *rest) if first in seen else (first, *rest)
             lines.setdefault(inside, number)
         elif key is not None:
             lines.setdefault((*inside, key[1]), number)
     return lines
-
-
-def line_of(text: str, path: Path_) -> int | None:
-    """Line, from 1, of the key at `path`, or of its section; None where the text does not show it plainly."""
-    names = [part for part in path if isinstance(part, str)]
-    index = next((part for part in path if isinstance(part, int)), None)
-    seen = -1
-    inside: list[str] = []
-    best: int | None = None
-    for number, line in enumerate(text.splitlines(), 1):
-        if (header := _HEADER.match(line)) is not None:
-            inside = [part.strip("\"' ") for part in header[2].split(".")]
-            seen += header[1] == "[[" and inside == names[:1]
-            found = inside
-        elif (key := _KEY.match(line)) is not None:
-            found = [*inside, key[1]]
-        else:
-            continue
-        if index in {None, seen} and found == names[: len(found)]:
-            if header is None:
-                return number
-            best = best or number
-    return best
 
 
 LATER_SECTIONS = frozenset({"archive", "bulk", "dashboard", "otel", "replication", "schedule"})
