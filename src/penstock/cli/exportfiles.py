@@ -10,7 +10,12 @@ How a body is shown: `binary` as it is (Parquet and Arrow alone), `text` as UTF-
 from __future__ import annotations
 
 import io
+import os
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
 from datetime import datetime
+from pathlib import Path
 from typing import Any, BinaryIO, Protocol, cast
 
 import orjson
@@ -65,6 +70,45 @@ def writer_for(form: str, sink: BinaryIO, body: str) -> Writer:
     if form in ("parquet", "arrow", "arrows"):
         return Columns(sink, form, body or "binary")
     raise InvalidArgument(f"format {form!r} is not one of {', '.join(sorted(set(FORMATS.values())))}")
+
+
+@contextmanager
+def new_file(target: Path | None) -> Generator[BinaryIO]:
+    """Where rows go: a file that is in its place when it is whole and synced; None: standard output.
+
+    InvalidArgument when it cannot be written; however that ends, nothing else is left.
+    """
+    part = None if target is None else target.with_name(f"{target.name}.{os.getpid()}.part")
+    try:
+        if target is None or part is None:
+            yield sys.stdout.buffer
+            sys.stdout.buffer.flush()
+            return
+        with part.open("xb") as sink:
+            yield sink
+            sink.flush()
+            os.fsync(sink.fileno())
+        part.replace(target)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise InvalidArgument(f"{target or 'standard output'} cannot be written: {error.strerror or error}") from error
+    finally:
+        if part is not None:
+            with suppress(OSError):  # the place is none, which was told
+                part.unlink(missing_ok=True)
+
+
+@contextmanager
+def writing(form: str, sink: BinaryIO, body: str) -> Generator[Writer]:
+    """The writer of a format, as `writer_for`, for the rows of a `with`."""
+    writer = writer_for(form, sink, body)
+    try:
+        yield writer
+        writer.finish()
+    except BaseException:
+        writer.abandon()
+        raise
 
 
 class Columns:

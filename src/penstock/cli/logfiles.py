@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import field
@@ -20,7 +19,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pyarrow as pa
 import pyarrow.compute
 
-from penstock.cli.exportfiles import writer_for
+from penstock.cli.exportfiles import new_file, writing
 from penstock.cli.output import Progress, bar
 from penstock.errors import DataFolderInUse, InvalidArgument
 from penstock.history import archive_place, open_folder
@@ -293,42 +292,17 @@ def export(
     Errors: InvalidArgument when it cannot be written, LogDamaged where the log is wrong; then no file is left.
     """
     done = Done()
-    part = None if target is None else target.with_name(f"{target.name}.{os.getpid()}.part")
-    try:
-        with open(part, "xb") if part is not None else _stdout() as sink:
-            writer = writer_for(form, cast("Any", sink), body)
-            try:
-                for batch in _limited(source(), limit):
-                    writer.write(_named(batch))
-                    done.rows += batch.num_rows
-                    _note_lsns(done, batch)
-                    if done.last is not None:
-                        progress(done.last + 1 - start, end - start)
-                writer.finish()
-            except BaseException:
-                writer.abandon()
-                raise
-            done.warnings += writer.warnings
-            if part is not None:
-                sink.flush()
-                os.fsync(sink.fileno())
-        if part is not None and target is not None:
-            done.bytes = part.stat().st_size
-            part.replace(target)
-    except OSError as error:
-        if isinstance(error, BrokenPipeError):
-            raise
-        raise InvalidArgument(f"{target or 'standard output'} cannot be written: {error.strerror or error}") from error
-    finally:
-        if part is not None:
-            part.unlink(missing_ok=True)
+    with new_file(target) as sink, writing(form, sink, body) as writer:
+        for batch in _limited(source(), limit):
+            writer.write(_named(batch))
+            done.rows += batch.num_rows
+            _note_lsns(done, batch)
+            if done.last is not None:
+                progress(done.last + 1 - start, end - start)
+    done.warnings += writer.warnings
+    if target is not None:
+        done.bytes = target.stat().st_size
     return done
-
-
-@contextmanager
-def _stdout() -> Generator[Any]:
-    yield sys.stdout.buffer
-    sys.stdout.buffer.flush()
 
 
 def _limited(batches: Iterator[pa.RecordBatch], limit: int | None) -> Iterator[pa.RecordBatch]:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Mapping
-from contextlib import suppress
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -308,42 +306,20 @@ def write_file(result: Result, path: Path) -> int:
 
     Errors: InvalidArgument for an end of no format, and for a place where no file can be written.
     """
-    from penstock.cli.exportfiles import FORMATS
+    import pyarrow as pa
+
+    from penstock.cli.exportfiles import FORMATS, new_file, writing
 
     form = FORMATS.get(path.suffix.lower())
     if form is None:
         raise InvalidArgument(f"{path}: the end of the name says the format, one of {', '.join(FORMATS)}")
-    aside = path.with_name(f".{path.name}.part")
-    try:
-        with open(aside, "wb") as sink:
-            rows = _written(result, form, sink)
-        os.replace(aside, path)
-    except OSError as error:
-        raise InvalidArgument(f"{path} cannot be written: {error.strerror or error}") from error
-    finally:
-        with suppress(OSError):  # the place is none, which was told, or the file has its name
-            aside.unlink()
-    return rows
-
-
-def _written(result: Result, form: str, sink: Any) -> int:
-    """All rows are in the file; how many there were."""
-    import pyarrow as pa
-
-    from penstock.cli.exportfiles import writer_for
-
-    writer = writer_for(form, sink, "text" if form in ("csv", "jsonl") else "binary")
     rows = 0
-    try:
+    with new_file(path) as sink, writing(form, sink, "text" if form in ("csv", "jsonl") else "binary") as writer:
         for batch in result.batches():
             rows += batch.num_rows
             writer.write(plain(batch) if form == "csv" else batch)
         if not rows:
             writer.write(pa.RecordBatch.from_pylist([], result.schema))
-        writer.finish()
-    except BaseException:
-        writer.abandon()
-        raise
     return rows
 
 
