@@ -335,7 +335,7 @@ def convert(
 
     Example: penstock convert amps.xml --to toml > penstock.toml
     """
-    from penstock.config.foreign import is_foreign, read_bytes, read_foreign
+    from penstock.config.foreign import Verdict, is_foreign, read_bytes, read_foreign
     from penstock.config.foreign.converted import to_toml
     from penstock.config.load import judged, load_converted
 
@@ -358,9 +358,7 @@ def convert(
     sys.stdout.write(text)
     sys.stdout.flush()
     write_remarks(remarks)
-    from penstock.config.foreign.converted import BLOCKING
-
-    held = sum(one.verdict in BLOCKING for one in remarks)
+    held = sum(one.verdict is Verdict.REFUSED for one in remarks)
     if held:
         note(f"the server does not start with {'this' if held == 1 else f'these {held}'}: penstock check tells each")
         return

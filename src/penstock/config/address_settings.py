@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 
 from penstock.config.queue_values import COUNT_MAX, BadValue
 from penstock.errors import known_name
-from penstock.records.address_settings import BESIDE, LATER, MAKERS
+from penstock.records.address_settings import BESIDE, MAKERS
 from penstock.units import parse_duration, parse_size
 
 
@@ -133,15 +133,13 @@ ELSEWHERE: Mapping[str, str] = {
 }
 """Keys that ask for nothing that a queue here does, and why."""
 
-assert {*MAKERS, *BESIDE, *LATER} == set(ADDRESS_KEYS)
+assert {*MAKERS, *BESIDE} == set(ADDRESS_KEYS)
 
 
 def read_address_value(key: str, value: object) -> object:
     """A value of an address setting, as kept inside.  Raises BadValue."""
     row = ADDRESS_KEYS.get(key)
-    if row is None or key in LATER:
-        if key in LATER:
-            raise BadValue(key, "is not supported in this version")
+    if row is None:
         raise BadValue(key, ELSEWHERE.get(key) or f"has no equal here{known_name(key, [*OWN, *ADDRESS_KEYS])}")
     try:
         return row[0](value)

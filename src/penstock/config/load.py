@@ -26,7 +26,6 @@ from penstock.config.foreign import Converted, Remark, Verdict, is_foreign, read
 from penstock.config.foreign.converted import DEPTH_MAX, Path_, refusal
 from penstock.config.impossible import impossible
 from penstock.config.mistakes import (
-    NOT_YET,
     Problem,
     SoundPart,
     as_written,
@@ -34,7 +33,6 @@ from penstock.config.mistakes import (
     in_our_words,
     line_in,
     lines_of,
-    place_at,
     sound_part,
     together,
     told,
@@ -267,25 +265,10 @@ def load_converted(
 
 
 def judged(converted: Converted) -> tuple[Remark, ...]:
-    """The remarks on a foreign file, with one for each key that a later version will have.
-
-    Raises SettingsError where its settings cannot be used in any version.
-    """
-    read = _read(converted.settings, {}, {})
-    later = [problem for problem in read.problems if problem.text.endswith(NOT_YET)]
-    wrong = [told_at(problem, converted, {}) for problem in read.problems if problem not in later]
-    if wrong:
-        raise refusal(wrong, str)
-    found = [
-        Remark(Verdict.LATER, place_at(problem, converted), f"{_later_name(problem)} is refused by this version")
-        for problem in later
-    ]
-    return (*converted.remarks, *found)
-
-
-def _later_name(problem: Problem) -> str:
-    """`[[view]]`, or the key."""
-    return f"[[{problem.path[0]}]]" if len(problem.path) == 1 else str(problem.path[-1])
+    """The remarks on a foreign file.  Raises SettingsError where its settings cannot be used."""
+    if problems := _read(converted.settings, {}, {}).problems:
+        raise refusal(problems, lambda problem: told_at(problem, converted, {}))
+    return converted.remarks
 
 
 class _Read(NamedTuple):

@@ -130,9 +130,7 @@ def lines_of(text: str) -> dict[Path_, int]:
 LATER_SECTIONS = frozenset({"archive", "bulk", "dashboard", "otel", "replication", "schedule"})
 """Sections that are taken and refused for now."""
 
-LATER_KEYS: Mapping[str, frozenset[str]] = {
-    "topic": frozenset({"schema", "retention"}),
-}
+LATER_KEYS = frozenset({("topic", "retention")})
 """Keys of known sections that are taken and refused for now."""
 
 NOT_YET = "is not supported in this version"
@@ -153,7 +151,7 @@ def unknown(path: Path_, known: Sequence[str]) -> Problem:
         if section in LATER_SECTIONS:
             return Problem(path, f"the section {NOT_YET}")
         return Problem(path, "unknown section", (section, known))
-    if key in LATER_KEYS.get(section, ()):
+    if (section, key) in LATER_KEYS:
         return Problem(path, NOT_YET)
     return Problem(path, "unknown key", (key, known))
 

@@ -2,7 +2,7 @@
 
 AMQP: kebab case after `x-`; durations are milliseconds and sizes bytes, as RabbitMQ has them; our own durations may be
 text with a unit too.  Arguments that nobody knows are accepted and have no effect, as in RabbitMQ; an argument that is
-known is never taken without effect: a wrong type or range, and a setting of a later version, are refused.
+known is never taken without effect: a wrong type or range is refused.
 
 Policies: RabbitMQ's own keys with milliseconds and bytes, and our queue settings in kebab case, from JSON or TOML to a
 `Policy` whose values are checked.  Which queue a policy rules is the core's to say.
@@ -424,6 +424,6 @@ def queue_settings_from_mapping(
 
 
 def refuse_unknown(name: str) -> None:
-    """Raise InvalidArgument unless `name` is a setting of a queue in this version."""
+    """Raise InvalidArgument unless `name` is a setting of a queue."""
     if name not in QUEUE_KEYS:
         raise InvalidArgument(f"{name!r} is no setting of a queue{known_name(name, QUEUE_KEYS)}")

@@ -7,15 +7,12 @@ settings refuses it by name.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import fields
 from typing import TypeAlias
 
 from penstock.records.queue_settings import QueueSettings, Retry
 
 Values: TypeAlias = "Mapping[str, object]"
-_Row: TypeAlias = "tuple[tuple[str, ...], Callable[[Values], dict[str, object]]]"
-"""The settings that a key makes, and how."""
-_NAMES = frozenset(one.name for one in fields(QueueSettings))
+Maker: TypeAlias = "Callable[[Values], dict[str, object]]"
 
 
 def _number(values: Values, key: str, default: float) -> float:
@@ -38,7 +35,7 @@ def _expiry_delay(values: Values) -> dict[str, object]:
 
 def _ring(values: Values) -> dict[str, object]:
     size = int(_number(values, "default_ring_size", -1))
-    return {"ring_size": getattr(QueueSettings(), "ring_size") if size < 0 else size}  # noqa: B009
+    return {"ring_size": QueueSettings().ring_size if size < 0 else size}
 
 
 def _retry(values: Values) -> dict[str, object]:
@@ -75,9 +72,9 @@ def _full(values: Values) -> dict[str, object]:
     return {} if overflow is None else {"overflow": overflow}
 
 
-def _same(key: str, name: str) -> _Row:
+def _same(key: str, name: str) -> Maker:
     """A value that stands for itself."""
-    return (name,), lambda values: {name: values[key]}
+    return lambda values: {name: values[key]}
 
 
 LAST_VALUE = "_AMQ_LVQ_NAME"
@@ -96,7 +93,7 @@ def _last_value(values: Values) -> dict[str, object]:
     return {"last_value_key": last_value(LAST_VALUE) if values.get("default_last_value_queue") else None}
 
 
-def _limit(key: str, name: str) -> Callable[[Values], dict[str, object]]:
+def _limit(key: str, name: str) -> Maker:
     """A limit of an address, which holds here where its policy is one of these; below 0 there is none."""
 
     def make(values: Values) -> dict[str, object]:
@@ -108,33 +105,26 @@ def _limit(key: str, name: str) -> Callable[[Values], dict[str, object]]:
     return make
 
 
-_ALL: Mapping[str, _Row] = {
-    "max_delivery_attempts": (("max_deliveries",), _deliveries),
-    "dead_letter_address": (("dead_letter_exchange", "dead_letter_routing_key"), _dead_letters),
-    "expiry_address": (("expiry_address",), _expiry),
-    "expiry_delay": (("expiration",), _expiry_delay),
-    "redelivery_delay": (("retry",), _retry),
-    "default_ring_size": (("ring_size",), _ring),
+MAKERS: Mapping[str, Maker] = {
+    "max_delivery_attempts": _deliveries,
+    "dead_letter_address": _dead_letters,
+    "expiry_address": _expiry,
+    "expiry_delay": _expiry_delay,
+    "redelivery_delay": _retry,
+    "default_ring_size": _ring,
     "default_max_consumers": _same("default_max_consumers", "max_consumers"),
     "default_purge_on_no_consumers": _same("default_purge_on_no_consumers", "purge_on_no_consumers"),
     "default_exclusive_queue": _same("default_exclusive_queue", "single_active_consumer"),
     "default_consumers_before_dispatch": _same("default_consumers_before_dispatch", "consumers_before_dispatch"),
-    "default_delay_before_dispatch": (("delay_before_dispatch",), _delay_before_dispatch),
+    "default_delay_before_dispatch": _delay_before_dispatch,
     "default_non_destructive": _same("default_non_destructive", "non_destructive"),
-    "default_last_value_queue": (("last_value_key",), _last_value),
-    "default_last_value_key": (("last_value_key",), _last_value),
-    "max_size_messages": (("max_length",), _limit("max_size_messages", "max_length")),
-    "max_size_bytes": (("max_length_bytes",), _limit("max_size_bytes", "max_length_bytes")),
-    "address_full_policy": (("overflow",), _full),
-}
-
-MAKERS: Mapping[str, Callable[[Values], dict[str, object]]] = {
-    key: make for key, (names, make) in _ALL.items() if all(name in _NAMES for name in names)
+    "default_last_value_queue": _last_value,
+    "default_last_value_key": _last_value,
+    "max_size_messages": _limit("max_size_messages", "max_length"),
+    "max_size_bytes": _limit("max_size_bytes", "max_length_bytes"),
+    "address_full_policy": _full,
 }
 """By the key without which nothing comes of it: the settings of a queue, out of all merged values."""
-
-LATER = frozenset(_ALL.keys() - MAKERS.keys())
-"""Keys whose setting this version does not have."""
 
 BESIDE: Mapping[str, str] = {
     "redelivery_delay_multiplier": "redelivery_delay",

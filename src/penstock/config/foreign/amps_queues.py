@@ -25,7 +25,6 @@ from penstock.config.foreign.amps_elements import (
     unknown,
 )
 from penstock.config.foreign.converted import Book, Element, Place, Table, Verdict
-from penstock.config.queue_settings import QUEUE_KEYS
 from penstock.records.message_types import JSON
 from penstock.records.regular_expressions import SPECIAL
 
@@ -221,8 +220,7 @@ def read_queue(book: Book, element: Element) -> None:
     skipped = ("name", "message_type")
     fields.into(table, *(key for key, value in fields.values.items() if key not in skipped and value is not False))
     for key, value in _DEFAULTS.items():
-        if key in QUEUE_KEYS:
-            table.values.setdefault(key, value)
+        table.values.setdefault(key, value)
     _topics(book, element, fields)
     _close(book, "queue", element, table)
 

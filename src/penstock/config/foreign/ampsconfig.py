@@ -2,8 +2,7 @@
 
 Each section goes to its reader, in an order in which a later one may ask for an earlier one: `amps_elements` has the
 tables and the ways values are written, `amps_types`, `amps_queues`, `amps_links` and `amps_actions` one section each.
-What AMPS refuses is refused with its line; what is another thing here is remarked; what this version does not do yet is
-written all the same, so that `config.load` refuses it by name.
+What AMPS refuses is refused with its line; what is another thing here is remarked.
 
 Of the instance itself its name and group, and the transaction log are read here.  An `Entitlement` whose
 module allows everything needs no setting; what another decides is not known here.

@@ -51,12 +51,8 @@ class Verdict(Enum):
 
     NO_MEANING = "no meaning here"
     DIFFERS = "differs here"
-    LATER = "not in this version"
     REFUSED = "not done here"
-
-
-BLOCKING = frozenset({Verdict.LATER, Verdict.REFUSED})
-"""Verdicts with which the server does not start: somebody counts on what it would not do."""
+    """The server does not start with it: somebody counts on what it would not do."""
 
 
 ORDER = ("server", "listen", "log", "user", "vhost", "exchange", "topic", "queue", "binding", "view", "action")

@@ -378,8 +378,8 @@ def _argument(book: Book, table: Table, argument: str, value: object, place: Pla
 
 def _with_unit(key: str, value: object) -> object:
     """A setting as our file has it: RabbitMQ's numbers are milliseconds and bytes."""
-    row = QUEUE_KEYS.get(key)
-    if row is not None and isinstance(value, int) and not isinstance(value, bool):
+    row = QUEUE_KEYS[key]
+    if isinstance(value, int) and not isinstance(value, bool):
         if row.kind is Kind.DURATION and value >= 0:
             return format_duration(value * 1000)
         if row.kind is Kind.SIZE:
