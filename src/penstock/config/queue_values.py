@@ -11,10 +11,10 @@ from __future__ import annotations
 import re
 from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict, replace
 from enum import Enum
 from pathlib import Path
-from typing import Literal, TypeAlias, cast
+from typing import Any, Literal, TypeAlias, cast
 
 import orjson
 
@@ -258,36 +258,31 @@ RATE_MOST = 10**9
 WEIGHT_LEAST, WEIGHT_MOST = 0.001, 1_000_000
 """Messages of a tenant in a round."""
 
-_RETRY_KEYS = [field.name for field in fields(Retry)]
+_RETRY: Mapping[str, Callable[[object, Style, str], object]] = {
+    "initial": lambda value, style, at: _micros(value, 0, style, at),
+    "factor": lambda value, style, at: _share(value, 1, 1000, at),
+    "max": lambda value, style, at: _micros(value, 0, style, at),
+    "jitter": lambda value, style, at: _share(value, 0, 1, at),
+    "attempts": lambda value, style, at: _count(value, 0, COUNT_MAX, at),
+}
+"""How each part of a back-off is read."""
 
 
 def _retry(value: object, style: Style, spelled: str) -> Retry:
     if isinstance(value, Retry):
         return value
     if not isinstance(value, Mapping):
-        raise BadValue(spelled, f"{shown(value)} is not a table of {', '.join(_RETRY_KEYS)}")
+        raise BadValue(spelled, f"{shown(value)} is not a table of {', '.join(_RETRY)}")
     table = cast("Mapping[object, object]", value)
-    retry = Retry()
-    initial, longest, factor, jitter, attempts = retry.initial, retry.max, retry.factor, retry.jitter, retry.attempts
+    read = dict[str, Any]()
     for name, item in table.items():
-        place = f"{spelled}.{name}"
-        match name:
-            case "initial":
-                initial = _micros(item, 0, style, place)
-            case "max":
-                longest = _micros(item, 0, style, place)
-            case "factor":
-                factor = _share(item, 1, 1000, place)
-            case "jitter":
-                jitter = _share(item, 0, 1, place)
-            case "attempts":
-                attempts = _count(item, 0, COUNT_MAX, place)
-            case _:
-                rest = f"; it has {', '.join(_RETRY_KEYS)}"
-                raise BadValue(place, f"unknown key{known_name(str(name), _RETRY_KEYS, rest)}")
-    if "max" not in table:
-        longest = max(longest, initial)
-    return Retry(initial=initial, factor=factor, max=longest, jitter=jitter, attempts=attempts)
+        part, place = _RETRY.get(str(name)), f"{spelled}.{name}"
+        if part is None:
+            rest = f"; it has {', '.join(_RETRY)}"
+            raise BadValue(place, f"unknown key{known_name(str(name), list(_RETRY), rest)}")
+        read[str(name)] = part(item, style, place)
+    retry = replace(Retry(), **read)
+    return retry if "max" in read else replace(retry, max=max(retry.max, retry.initial))
 
 
 def _share(value: object, low: float, high: float, spelled: str) -> float:

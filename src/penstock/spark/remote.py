@@ -11,7 +11,7 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from functools import lru_cache
 from typing import Any, TypeVar
@@ -193,12 +193,17 @@ class Tries:
 def batches_behind(reader: Any, skip: int) -> Iterator[pa.RecordBatch]:
     """The batches of a DoGet, without the first so many rows; however it is left, the stream ends with it."""
     with closing(chunks(reader)) as batches:
-        for batch in batches:
-            if skip >= batch.num_rows:
-                skip -= batch.num_rows
-                continue
-            yield batch.slice(skip) if skip else batch
-            skip = 0
+        yield from behind(batches, skip)
+
+
+def behind(batches: Iterable[pa.RecordBatch], skip: int) -> Iterator[pa.RecordBatch]:
+    """Batches without the first so many rows, and without those that have none."""
+    for batch in batches:
+        if skip >= batch.num_rows:
+            skip -= batch.num_rows
+            continue
+        yield batch.slice(skip) if skip else batch
+        skip = 0
 
 
 @lru_cache(maxsize=16)

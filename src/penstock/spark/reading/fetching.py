@@ -44,7 +44,7 @@ from penstock.spark.reading.parts import (
     RowsPart,
 )
 from penstock.spark.record_batches import batch_of, by_name, column, values
-from penstock.spark.remote import Remote, remote
+from penstock.spark.remote import Remote, behind, remote
 from penstock.wire.flight.codec import present
 from penstock.wire.flight.commands import MESSAGES, LogRange, Replay, select
 
@@ -258,18 +258,16 @@ def _at(
 ) -> Iterator[pa.RecordBatch]:
     """The rows at these LSNs of a replay of the range they lie in, without the first so many of them."""
     ends = int(lsns[0]), int(lsns[-1]) + 1
-    for batch in spread(
+    range_of_them = spread(
         options, server, ends, "replay", 0, vhost=server.vhost, exchange=part.exchange,
         bookmark=span(part.origin, *ends), columns=columns, **chosen,
-    ):  # fmt: skip
-        there = cast("Lsns", column(batch, "lsn").to_numpy())
-        hit = np.isin(there, lsns, assume_unique=True)
-        mine = batch if hit.all() else batch.filter(pa.array(hit))
-        if skip >= mine.num_rows:
-            skip -= mine.num_rows
-            continue
-        yield mine.slice(skip)
-        skip = 0
+    )  # fmt: skip
+
+    def mine(batch: pa.RecordBatch) -> pa.RecordBatch:
+        hit = np.isin(cast("Lsns", column(batch, "lsn").to_numpy()), lsns, assume_unique=True)
+        return batch if hit.all() else batch.filter(pa.array(hit))
+
+    return behind(map(mine, range_of_them), skip)
 
 
 class NotHere(Exception):
