@@ -299,14 +299,12 @@ def name_prefix(arguments: Mapping[str, object], queue: str = "", vhost: str = "
     return f"{text}-"
 
 
-def queue_settings(
-    arguments: Mapping[str, object], queue: str = "", vhost: str = "/", *, over_amqp: bool = True
-) -> QueueSettings:
+def queue_settings(arguments: Mapping[str, object], queue: str = "", vhost: str = "/") -> QueueSettings:
     """The settings that the arguments of a `queue.declare` ask for.
 
     Values are as the table codec gives them (int, bool, float, str or bytes, dict, list).  Such a queue is
-    `round-robin` unless it says otherwise; with `over_amqp` False it is `proportional`.  Raises PreconditionFailed
-    (406) naming the argument, its value and what is allowed; `queue` and `vhost` are for its text alone.
+    `round-robin` unless it says otherwise.  Raises PreconditionFailed (406) naming the argument, its value and what is
+    allowed; `queue` and `vhost` are for its text alone.
     """
     where = f" for queue '{queue}' in vhost '{vhost}'"
     if DEDUPLICATION in arguments:
@@ -337,8 +335,7 @@ def queue_settings(
                 )
             known[name] = value
             spelled[name] = argument
-    if over_amqp and "fairness_model" not in known:
-        known["fairness_model"] = "round-robin"
+    known.setdefault("fairness_model", "round-robin")
     try:
         return read_queue_settings(known, "amqp", lambda name: spelled.get(name) or argument_name(name))
     except BadValue as bad:

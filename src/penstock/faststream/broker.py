@@ -11,7 +11,12 @@ from typing import Any, cast
 from fast_depends import dependency_provider
 from faststream._internal.broker import BrokerUsecase
 from faststream._internal.broker.registrator import Registrator
-from faststream._internal.configs import BrokerConfig, PublisherSpecificationConfig, PublisherUsecaseConfig
+from faststream._internal.configs import (
+    BrokerConfig,
+    PublisherSpecificationConfig,
+    PublisherUsecaseConfig,
+    SubscriberSpecificationConfig,
+)
 from faststream._internal.constants import EMPTY
 from faststream._internal.context.repository import ContextRepo
 from faststream._internal.di import FastDependsConfig
@@ -29,7 +34,13 @@ from penstock.client.messages import Receipt, TableReceipt
 from penstock.client.urls import parse_url
 from penstock.errors import PenstockError
 from penstock.faststream.messages import Parser, PenstockMessage, Producer, PublishCommand, many
-from penstock.faststream.subscribing import PenstockQueue, PenstockSubscriber, subscriber_of
+from penstock.faststream.subscribing import (
+    PenstockQueue,
+    PenstockSubscriber,
+    SubscriberConfig,
+    queue_of,
+    subscriber_of,
+)
 from penstock.units import Duration
 
 # FastStream is in an environment of its own, beside which this is not read by type checkers
@@ -124,20 +135,6 @@ class PenstockPublisher(PublisherUsecase):
         return answer
 
 
-def publisher_of(
-    topic: str, *, batch: bool, reply_to: str, headers: dict[str, Any] | None, options: dict[str, Any], config: Any,
-    title: str | None, description: str | None, schema: Any, include_in_schema: bool,
-) -> PenstockPublisher:  # fmt: skip
-    """A publisher as it was asked for."""
-    said = PublisherSpecificationConfig(
-        schema_=schema, title_=title, description_=description, include_in_schema=include_in_schema
-    )
-    usecase = PublisherConfig(
-        topic=topic, batch=batch, reply_to=reply_to, headers=headers or {}, options=options, _outer_config=config
-    )
-    return PenstockPublisher(usecase, PublisherDescription(config, said, topic))
-
-
 class LoggerStorage(DefaultLoggerStorage):
     """The logger of a broker, which has the queue on each line."""
 
@@ -199,11 +196,15 @@ class PenstockRegistrator(Registrator[Any, Any]):
         max_workers  messages that are worked on at once
         ack_policy   as of FastStream; by default an exception rejects the message
         """
-        made = subscriber_of(
-            queue, batch=batch, backlog=backlog, filter=filter, priority=priority, max_workers=max_workers,
-            ack_policy=ack_policy, no_reply=no_reply, config=self.config, title=title, description=description,
-            include_in_schema=include_in_schema,
+        most = backlog if backlog is not None else 1000 if batch else max(32, 2 * max_workers)
+        config = SubscriberConfig(
+            queue=queue_of(queue), backlog=most, filter=filter, priority=priority, no_reply=no_reply,
+            _outer_config=self.config, _ack_policy=ack_policy,
         )  # fmt: skip
+        said = SubscriberSpecificationConfig(
+            title_=title, description_=description, include_in_schema=include_in_schema
+        )
+        made = subscriber_of(config, said, batch=batch, max_workers=max_workers)
         super().subscriber(made, persistent=persistent)
         added = made.add_call(
             parser_=parser or self._parser, decoder_=decoder or self._decoder, dependencies_=dependencies, codec_=codec
@@ -236,10 +237,14 @@ class PenstockRegistrator(Registrator[Any, Any]):
         options = {
             "exchange": exchange, "mandatory": mandatory, "priority": priority, "delay": delay, "expiration": expiration
         }  # fmt: skip
-        made = publisher_of(
-            topic, batch=batch, reply_to=reply_to, headers=headers, options=options, config=self.config, title=title,
-            description=description, schema=schema, include_in_schema=include_in_schema,
+        config = PublisherConfig(
+            topic=topic, batch=batch, reply_to=reply_to, headers=headers or {}, options=options,
+            _outer_config=self.config,
         )  # fmt: skip
+        said = PublisherSpecificationConfig(
+            schema_=schema, title_=title, description_=description, include_in_schema=include_in_schema
+        )
+        made = PenstockPublisher(config, PublisherDescription(self.config, said, topic))
         super().publisher(made, persistent=persistent)
         return made
 

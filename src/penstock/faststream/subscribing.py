@@ -62,7 +62,6 @@ class SubscriberConfig(SubscriberUsecaseConfig):
     backlog: int
     filter: str | None = None
     priority: int = 0
-    options: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     @property
     def ack_policy(self) -> AckPolicy:
@@ -207,36 +206,17 @@ class ConcurrentSubscriber(ConcurrentMixin, PenstockSubscriber):
 
 
 def subscriber_of(
-    queue: PenstockQueue | str,
-    *,
-    batch: bool,
-    backlog: int | None,
-    filter: str | None,
-    priority: int,
-    max_workers: int,
-    ack_policy: Any,
-    no_reply: bool,
-    config: Any,
-    title: str | None,
-    description: str | None,
-    include_in_schema: bool,
+    config: SubscriberConfig, said: SubscriberSpecificationConfig, *, batch: bool, max_workers: int
 ) -> PenstockSubscriber:
     """A subscriber of the kind that was asked for.  SetupError for what does not go together."""
     if batch and max_workers > 1:
         raise SetupError("a batch subscriber has one worker: what comes together is worked on together")
     if max_workers < 1:
         raise SetupError(f"max_workers is {max_workers}; at least one is needed")
-    found = queue_of(queue)
-    most = backlog if backlog is not None else 1000 if batch else max(32, 2 * max_workers)
-    usecase = SubscriberConfig(
-        queue=found, backlog=most, filter=filter, priority=priority, no_reply=no_reply, _outer_config=config,
-        _ack_policy=ack_policy,
-    )  # fmt: skip
     calls: Any = CallsCollection()
-    said = SubscriberSpecificationConfig(title_=title, description_=description, include_in_schema=include_in_schema)
-    specification = SubscriberDescription(config, said, calls, found)
+    specification = SubscriberDescription(config._outer_config, said, calls, config.queue)
     if batch:
-        return BatchSubscriber(usecase, specification, calls)
+        return BatchSubscriber(config, specification, calls)
     if max_workers > 1:
-        return ConcurrentSubscriber(usecase, specification, calls, max_workers=max_workers)  # type: ignore[call-arg]
-    return PenstockSubscriber(usecase, specification, calls)
+        return ConcurrentSubscriber(config, specification, calls, max_workers=max_workers)  # type: ignore[call-arg]
+    return PenstockSubscriber(config, specification, calls)

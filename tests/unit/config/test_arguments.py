@@ -32,7 +32,6 @@ def test_the_table_of_types_has_a_row_for_every_type_of_queue() -> None:
 
 def test_no_arguments_give_the_defaults_of_amqp() -> None:
     assert queue_settings({}) == QueueSettings(fairness_model="round-robin")
-    assert queue_settings({}, over_amqp=False) == QueueSettings()
 
 
 def test_arguments_are_kebab_case_and_milliseconds() -> None:
