@@ -165,9 +165,15 @@ def put_stage(where: Where, piece: Sequence[pa.RecordBatch], **fields: object) -
     return patiently(where, partial(remote(where).put, "stage", piece, **fields))
 
 
-def staged(messages: Sequence[WriterCommitMessage | None]) -> list[Staged]:
+def staged(options: WriteOptions, out: Outgoing, query: str, batch: int, rows: Iterable[pa.RecordBatch]) -> Staged:
+    """Put the rows of this task on the server, as the options of a write say."""
+    stages, total = stage(options.where, query, batch, rows, out, options.topic, options.exchange, delta=options.delta)
+    return Staged(query, batch, stages, total)
+
+
+def stages_of(messages: Sequence[WriterCommitMessage | None]) -> list[str]:
     """Those of tasks that came to an end."""
-    return [message for message in messages if isinstance(message, Staged)]
+    return [name for message in messages if isinstance(message, Staged) for name in message.stages]
 
 
 def commit(
@@ -218,21 +224,16 @@ class StreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]  # pyspar
         context: Any = TaskContext.get()
         query = str(context.getLocalProperty("sql.streaming.queryId"))
         batch = int(context.getLocalProperty("streaming.sql.batchId"))
-        options = self.options
-        stages, rows = stage(
-            options.where, query, batch, iterator, self.out, options.topic, options.exchange, delta=options.delta
-        )
-        return Staged(query, batch, stages, rows)
+        return staged(self.options, self.out, query, batch, iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """On the driver, when every task is done."""
-        done = staged(messages)
-        stages = [name for message in done for name in message.stages]
-        settled = self._settled(batchId)
-        if done and (stages or settled is not None):
+        query = next((one.query for one in messages if isinstance(one, Staged)), None)
+        stages, settled = stages_of(messages), self._settled(batchId)
+        if query is not None and (stages or settled is not None):
             options = self.options
             commit(
-                options.where, done[0].query, batchId, stages, [] if settled is None else [settled],
+                options.where, query, batchId, stages, [] if settled is None else [settled],
                 name=options.name, mandatory=options.mandatory,
             )  # fmt: skip
 
@@ -276,20 +277,15 @@ class BatchWriter(DataSourceArrowWriter):  # type: ignore[misc]  # pyspark is un
             self.done = highest is not None and self.batch <= highest
 
     def write(self, iterator: Iterable[pa.RecordBatch]) -> Staged:
-        options = self.options
         if self.done:
             for _ in iterator:
                 pass
             return Staged(self.query, self.batch, (), 0)
-        stages, rows = stage(
-            options.where, self.query, self.batch, iterator, self.out, options.topic, options.exchange,
-            delta=options.delta,
-        )  # fmt: skip
-        return Staged(self.query, self.batch, stages, rows)
+        return staged(self.options, self.out, self.query, self.batch, iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """On the driver, when every task is done.  A version counts as committed without rows too."""
-        stages = [name for message in staged(messages) for name in message.stages]
+        stages = stages_of(messages)
         options, made = self.options, self.options.transaction
         if self.done or (made is None and not stages):
             return
@@ -305,8 +301,7 @@ class BatchWriter(DataSourceArrowWriter):  # type: ignore[misc]  # pyspark is un
 
 def drop(where: Where, messages: Sequence[WriterCommitMessage | None]) -> None:
     """Remove the stages of tasks whose write will not be committed."""
-    stages = [name for message in staged(messages) for name in message.stages]
-    if stages:
+    if stages := stages_of(messages):
         remote(where).act("stage_drop", stages=stages)
 
 
