@@ -312,7 +312,8 @@ class WholeMachine(OrderedMachine, SettlingMachine):
         if wanted:
             settings = replace(self.queue.settings, deferred_ack_expiration=span)
             was, self.queue.settings = self.queue.settings, settings
-            assert self.deferred.add(self.now, self.queue, ORIGIN, as_chunk(wanted), verb, by, self.sink) == len(wanted)
+            added = self.deferred.add(self.now, self.queue, ORIGIN, as_chunk(wanted), verb, by, self.sink)
+            assert len(added) == len(wanted)
             self.queue.settings = was
             self.model.defer(set(wanted), verb.value, by, self.clock + span)
         self.after()

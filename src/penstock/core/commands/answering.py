@@ -226,11 +226,17 @@ class AnsweringCommands(TransferCommands):
                 if queue is not None and claim.why == "yielded":
                     self._say_gone(now, queue, site, told)
                 continue
-            for origin, *span in self._beyond(queue, told.spans) if self.returned else ():
+            for origin, *span in self._beyond(queue, told.spans) if self.returned and self._passes_on(site) else ():
                 place = Place(told.vhost, told.queue, origin, claim.owner)
                 if new := self.returned.since(place, (span[0], span[1]), claim):
                     self._at(now)
                     self._note_handed_on(place, new, claim)
+
+    def _passes_on(self, site: str) -> bool:
+        """Whether some site hears through this one what another publishes."""
+        number = self.peers.number(site)
+        group = "" if number is None else self.peers.sites[number].group
+        return any(group in carried.pass_through for to, carried in self._carries.items() if to != site)
 
     def _owned_by_others(self, queue: Queue, spans: Sequence[Span], path: tuple[str, ...]) -> dict[str, list[Span]]:
         """Also of what never was in the queue here, and went to others."""

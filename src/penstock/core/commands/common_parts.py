@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from penstock.core.acted import Hops
 from penstock.core.action_rules import Rules
 from penstock.core.arena import Arena, Move
-from penstock.core.effects import Effect, Part, Token
+from penstock.core.effects import Effect, Part, Token, Verb
 from penstock.core.links.asking import Wanted
 from penstock.core.links.sharing import Peers
 from penstock.core.outbox import Outbox
@@ -45,7 +45,7 @@ from penstock.core.topology.routing import Router
 from penstock.core.topology.ruling import Changes
 from penstock.core.topology.topology import Topology
 from penstock.expr import Filter
-from penstock.records.chunks import Chunk, Now
+from penstock.records.chunks import Chunk, Now, as_chunk, pairs_of
 from penstock.records.entries import Entry, Topic
 from penstock.records.event_actions import Action
 from penstock.records.queue_settings import QueueSettings
@@ -425,6 +425,16 @@ class CoreParts:
     def _marks(self) -> tuple[tuple[str, Marks], ...]:
         """Columns of the durable state that the queues do not keep."""
         return ("transient", self._publisher.transient), ("letter", self._letters.letters)
+
+    def _defer(
+        self, now: Now, queue: Queue, origin: int, lsns: Chunk, verb: Verb, by: str, *, twins: bool = False
+    ) -> None:
+        """Remember what was said of messages that have not come, whosever they are; as `Deferred.add`."""
+        new = self._deferred.add(now, queue, origin, lsns, verb, by, self._out, twins=twins)
+        if new and self.early:
+            pairs = pairs_of(as_chunk(new), False)
+            for first, stop in zip(pairs[::2], pairs[1::2], strict=True):
+                self.early.came(origin, first, stop, queue.id)
 
     def _touch(self, queue: Queue, shared: Credit | None = None) -> None:
         """Time may have something to do in a queue now, and in those that share credit with it."""

@@ -244,7 +244,7 @@ class DeliveryCommands(QueueCommands):
                     chunk = self._never_offered(queue, chunk)
                 if len(chunk):
                     try:
-                        self._deferred.add(self._at(now), queue, origin, chunk, verb, client, self._out)
+                        self._defer(self._at(now), queue, origin, chunk, verb, client)
                     except QueueFull as full:
                         refused = full
             if refused is not None:

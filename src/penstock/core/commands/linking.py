@@ -362,7 +362,7 @@ class LinkingCommands(FindingCommands):
         if queue is None:
             self._foretell(now, site, some)
             return
-        if self.sharing.with_site(queue.id, site) is None:
+        if (agreed := self.sharing.with_site(queue.id, site)) is None or agreed.faults:
             some = [told._replace(spans=tuple(self._owned_by(queue, site, told))) for told in some]
         some = [told for told in some if told.spans]
         stands = [self._stand(*told.spans[0]) for told in some]
@@ -398,15 +398,17 @@ class LinkingCommands(FindingCommands):
     def _owned_by(self, queue: Queue, site: str, told: Told) -> Iterator[tuple[int, int, int]]:
         """What a site owned that has the queue no more: it may still say that these are done, or whom it gave them.
 
-        And what has not come, or is of one to whom no link leads, unless it has another queue of that name.
+        And what has not come, or is of one to whom no link leads, if it may have had the queue: a link carries it
+        there, and it has none of that name.
         """
-        known, has = {one.origin for one in self.peers.sites.values()}, self.offered_by(site, *told[:2])
+        known = {one.origin for one in self.peers.sites.values()}
+        had = self._carried_to(queue, site) and not self.offered_by(site, *told[:2])
         some = [one for one in told.spans if one[0] in known]
         for span in [span for one in some for span in self._stand(*one)]:
             for first, stop, claim in queue.claims(self.peers).spans(*span):
-                if claim.owner == site or not (has or self._carried_to(queue, claim.owner)):
+                if claim.owner == site or (had and not self._carried_to(queue, claim.owner)):
                     yield from self.told_as(first, stop)
-        if not has:
+        if had:
             for origin, first, stop in [one for one in some if one[0] != self.origin]:
                 yield from ((origin, *span) for span in self._to_come(queue, origin, first, stop))
 

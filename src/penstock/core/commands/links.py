@@ -247,8 +247,7 @@ class LinkCommands(QueueCommands):
         for origin, first, stop in joined(list(spans)):
             found += self._stand(origin, first, stop)
             for span in [] if origin in known else self._to_come(queue, origin, first, stop):
-                self._deferred.add(now, queue, origin, range(*span), Verb.ACK, site, self._out, twins=twins)
-                self.early.came(origin, *span, queue.id)
+                self._defer(now, queue, origin, range(*span), Verb.ACK, site, twins=twins)
         here: list[Chunk] = [range(*span) for span in merged_spans(found)]
         if len(here) > 1 and sum(map(len, here)) <= AT_ONCE:
             lsns = np.unique(flat(here))

@@ -305,11 +305,10 @@ class TransferCommands(LinkCommands):
         for origin, first, stop, claim in self.foretold.take(queue.vhost, queue.name):
             try:
                 for span in self._to_come(queue, origin, first, stop) if shared else ():
-                    if is_done(claim):
-                        spared, lsns = is_twin(claim), range(*span)
-                        self._deferred.add(now, queue, origin, lsns, Verb.ACK, claim.owner, self._out, twins=spared)
-                    else:
+                    if not is_done(claim):
                         self._remember(queue, origin, span, claim)
+                    elif self._carried_to(queue, claim.owner):
+                        self._defer(now, queue, origin, range(*span), Verb.ACK, claim.owner, twins=is_twin(claim))
             except QueueFull:
                 continue  # a link that tells so much is cut off for it; whoever declares a queue is not at fault
 

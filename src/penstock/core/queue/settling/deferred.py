@@ -64,15 +64,15 @@ class Deferred:
 
     def add(
         self, now: Now, queue: Queue, origin: int, chunk: Chunk, verb: Verb, by: str, sink: Sink, *, twins: bool = False
-    ) -> int:
-        """Remember an ACK or EXPIRE of these messages of an origin (ascending); how many are new.
+    ) -> array[int]:
+        """Remember an ACK or EXPIRE of these messages of an origin (ascending); those that are new.
 
         twins: a site has let them go because others are the same messages, which are not done by that.
 
         Errors: QueueFull when that would be more than there may be; nothing is remembered then.
         """
         if not queue.settings.deferred_ack_expiration:
-            return 0
+            return array("q")
         there, before = self._known_of(queue.id, origin), self.count(queue.id)
         endless = len(chunk) > DEFERRED_MOST + len(there)  # a span may be of any length, and is not spread then
         lsns = array("q", () if endless else [lsn for lsn in chunk if lsn not in there])
@@ -82,14 +82,14 @@ class Deferred:
                 f"there; {len(chunk) if endless else len(lsns)} more would be beyond {DEFERRED_MOST}"
             )
         if not lsns:
-            return 0
+            return lsns
         until = now.wall + queue.settings.deferred_ack_expiration
         entry = DeferredAck(origin, TWIN if twins else verb.value, by, until, lsns)
         sink.record(Kind.DEFER, queue.name, entry.header(), pack_pairs(queue.id, entry.pairs()))
         remember(self.by_queue, queue.id, entry)
         there.update(lsns)
         self.due = min(self.due, until)
-        return len(lsns)
+        return lsns
 
     def appeared(
         self, now: Now, queue: Queue, origin: int, chunk: Chunk, here: Chunk, sink: Sink, sites: Container[str] = (),
