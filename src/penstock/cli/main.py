@@ -25,8 +25,9 @@ from typer.models import CommandInfo
 
 from penstock import __version__
 from penstock.cli.output import Json, root, tell, tell_error
-from penstock.errors import InvalidArgument, PenstockError, shown
+from penstock.errors import InvalidArgument, PenstockError, SettingsError, shown
 from penstock.server.base.loading import do_without_pandas
+from penstock.server.base.threads import NO_MORE, is_no_more
 
 FILES: Mapping[str, str] = {
     "serving": "serve up check convert",
@@ -79,8 +80,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except BrokenPipeError:
         sys.stderr.close()  # the reader of our output went away; there is nobody to tell
         sys.exit(1)
-    except OSError as error:
-        if error.errno not in NO_NAME or error.filename is None:
+    except (OSError, RuntimeError) as error:
+        if is_no_more(error):
+            sys.exit(tell_error(SettingsError(NO_MORE), as_json=as_json))
+        if not isinstance(error, OSError) or error.errno not in NO_NAME or error.filename is None:
             raise
         what = f"{shown(str(error.filename))}: {error.strerror}"
         sys.exit(tell_error(InvalidArgument(what), as_json=as_json))

@@ -17,7 +17,7 @@ import asyncio
 import logging
 import sys
 from collections.abc import Callable
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import Executor
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
@@ -26,6 +26,7 @@ from penstock.server.base.clock import SystemClock
 from penstock.server.base.faults import asker_behind
 from penstock.server.base.progress import Progress
 from penstock.server.base.rounds import Pulse
+from penstock.server.base.threads import Pool
 from penstock.server.counters import Counters
 from penstock.server.people.access import Shares
 from penstock.server.people.accounts import accounts_of
@@ -63,7 +64,7 @@ Make = Callable[[int, str], Executor]
 
 def threads(most: int, name: str) -> Executor:
     """A pool of real threads."""
-    return ThreadPoolExecutor(most, thread_name_prefix=name)
+    return Pool(most, thread_name_prefix=name)
 
 
 class Pools:

@@ -132,6 +132,45 @@ def test_a_line_takes_one_call_after_the_other(door: Lying) -> None:
     assert door.shares.of("connections").taken == 1
 
 
+def refusing(monkeypatch: pytest.MonkeyPatch, name: str, times: int) -> list[str]:
+    """The system starts no thread of this name, so often; names of those that it did not start."""
+    start, refused = threading.Thread.start, list[str]()
+
+    def started(thread: threading.Thread) -> None:
+        if thread.name.startswith(name) and len(refused) < times:
+            refused.append(thread.name)
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", started)
+    return refused
+
+
+def test_a_line_for_which_there_is_no_thread_is_refused_and_the_next_one_is_taken(
+    door: Lying, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused = refusing(monkeypatch, "penstock-flight", 1)
+    line = door.line()
+    line.send(Kind.CALL, 1, *with_head(CALLED))
+    assert answers(line) == []
+    assert refused
+    line = door.line()
+    line.send(Kind.CALL, 1, *with_head(CALLED))
+    assert answers(line) == [Kind.WELCOME, Kind.DONE]
+
+
+def test_another_door_begins_as_soon_as_there_are_threads_for_it(door: Lying, monkeypatch: pytest.MonkeyPatch) -> None:
+    refused = refusing(monkeypatch, "penstock-lines-", 2)
+    door.says("nothing that a door says")
+    for _ in range(3):
+        assert door.begun.acquire(timeout=30)
+    eventually(lambda: door.entrance.process.starts == 4)
+    assert len(refused) == 2
+    line = door.line()
+    line.send(Kind.CALL, 1, *with_head(CALLED))
+    assert answers(line) == [Kind.WELCOME, Kind.DONE]
+
+
 LIES: dict[str, Callable[[Line], None]] = {
     "a call out of its order": lambda line: line.send(Kind.CALL, 2, *with_head(CALLED)),
     "a batch before any call": lambda line: line.send(Kind.BATCH, 1, b"x"),

@@ -35,6 +35,7 @@ import orjson
 
 from penstock.errors import Unavailable
 from penstock.server.base.loading import begun
+from penstock.server.base.threads import begin
 from penstock.server.doors.line import Broken, Ended, Kind, Line, number, plain
 
 logger = logging.getLogger("penstock.doors")
@@ -269,6 +270,9 @@ class DoorProcess:
                     self._launch()
             except OSError as error:
                 logger.error("the process of the %s door cannot be started: %s", self.name, error)
+                if self._process is not None:  # it has begun, and nobody here listens to it
+                    self._kill()
+                    self._bury()
             else:
                 return True
 
@@ -311,7 +315,11 @@ class DoorProcess:
         self._control.poll_ms = PING_MS
         self.starts += 1
         name = f"penstock-lines-{self.name}"
-        threading.Thread(target=self._take, args=(made.lines,), name=name, daemon=True).start()
+        try:
+            begin(threading.Thread(target=self._take, args=(made.lines,), name=name, daemon=True))
+        except OSError:
+            made.lines.close()
+            raise
         try:
             self._control.send(Kind.CONTROL, 0, orjson.dumps({"do": "begin", **self._begin}))
             for wish, sockets in self._wishes:
@@ -325,7 +333,7 @@ class DoorProcess:
         lines, its_lines = socket.socketpair()
         run = import_module(self._module).run
         thread = threading.Thread(target=run, args=(its_control, its_lines), name=f"penstock-{self.name}", daemon=True)
-        thread.start()
+        begin(thread)
         return Spawned(thread, control, lines)
 
     def _kill(self) -> None:
@@ -389,7 +397,12 @@ class DoorProcess:
             return self._hand_over(made)
         line = Line(made)
         self._lines.add(line)
-        threading.Thread(target=self._serve_line, args=(line,), name=f"penstock-{self.name}", daemon=True).start()
+        try:
+            begin(threading.Thread(target=self._serve_line, args=(line,), name=f"penstock-{self.name}", daemon=True))
+        except OSError as error:  # the door sees its end closed
+            logger.error("a call at the %s door is refused: %s", self.name, error.strerror)
+            self._lines.discard(line)
+            line.close()
         return None
 
     def _serve_line(self, line: Line) -> None:

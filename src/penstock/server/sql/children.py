@@ -13,6 +13,7 @@ import time
 
 from penstock.errors import PreconditionFailed, Unavailable
 from penstock.server.base.loading import begun, environment
+from penstock.server.base.threads import begin
 
 IDLE_S = 60.0
 """How long a warm child waits for a statement."""
@@ -115,7 +116,10 @@ class Children:
             if child is None or time.monotonic() - child.idle_since < self._idle_s:
                 return
             self._warm = None
-        threading.Thread(target=child.end, name="penstock-sql-end", daemon=True).start()
+        try:
+            begin(threading.Thread(target=child.end, name="penstock-sql-end", daemon=True))
+        except OSError:  # later, then
+            self.back(child)
 
     def close(self) -> None:
         """No more children; the one that waits for a statement is ended."""

@@ -28,6 +28,7 @@ from penstock.errors import AccessRefused, InvalidArgument, PenstockError, Resou
 from penstock.records.dataclass import dataclass
 from penstock.server.base.faults import reports
 from penstock.server.base.machine import Machine
+from penstock.server.base.threads import begin
 from penstock.server.bulk import requests
 from penstock.server.flight.handover import Abandoned
 from penstock.server.people.access import THINGS, Shares
@@ -244,8 +245,12 @@ class Query(Iterator[pa.RecordBatch]):
             with theirs:
                 socket.send_fds(child.sock, [b"t"], [theirs.fileno()])
             feed = Feed(ours, schema, rows)
+            try:
+                begin(feed)
+            except OSError as error:
+                ours.close()
+                raise Unavailable(f"this statement cannot be run now: {error.strerror}") from error
             self._feeds.append(feed)
-            feed.start()
         head, payload = self._frame()
         if head is None or "schema" not in head:
             raise Unavailable("the process of the statement gave no schema")
