@@ -91,6 +91,11 @@ def texts_in(one: type[Any]) -> bool:
     return any(inspect.isfunction(method) and texts_of(method) for method in public)
 
 
+def test_what_consume_does_not_take_is_told_at_once_by_the_client_for_asyncio_too() -> None:
+    with pytest.raises(TypeError, match="bcklog"):
+        penstock.client.aio.connect("penstock://localhost:1").consume("queue", bcklog=3)  # type: ignore[call-arg]
+
+
 def test_calls_of_the_blocking_client_are_those_of_the_other_too() -> None:
     class Ours(penstock.client.aio.Client):
         async def blocking(self) -> Client:

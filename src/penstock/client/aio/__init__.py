@@ -11,9 +11,10 @@ Calls run in a few threads of the client's own, so the event loop never waits fo
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from functools import partial, wraps
 from itertools import islice
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
@@ -89,14 +90,18 @@ def _consumed(
     method: Callable[Concatenate[blocking.Client, P], blocking_consumer.Consumer[B]],
 ) -> Callable[Concatenate[Client, P], Consumer[B]]:
     """A method of the blocking client that gives a consumer, whose command goes out from a thread."""
+    plain = inspect.unwrap(method)
+    signature = inspect.signature(plain)
 
+    @wraps(plain)
     def call(self: Client, /, *args: P.args, **kwargs: P.kwargs) -> Consumer[B]:
+        signature.bind(self, *args, **kwargs)  # what it does not take is told at once
+
         async def start() -> blocking_consumer.Consumer[B]:
             return await self.run(partial(method, await self.blocking(), *args, **kwargs))
 
         return Consumer(start)
 
-    call.__name__, call.__doc__ = method.__name__, method.__doc__
     return call
 
 
