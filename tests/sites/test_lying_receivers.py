@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from queue import SimpleQueue
 from random import Random
@@ -29,6 +30,7 @@ class Evil(flight.FlightServerBase):
         super().__init__("grpc://127.0.0.1:0")
         self.says: list[bytes] = []
         self.answers: list[bytes] = []
+        self.leaves = False
         self.called: SimpleQueue[None] = SimpleQueue()
 
     def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
@@ -37,7 +39,7 @@ class Evil(flight.FlightServerBase):
         for words in self.says:
             writer.write_metadata(pa.py_buffer(words))
         self.called.put(None)
-        while True:
+        while not self.leaves:
             try:
                 reader.read_chunk()
                 for words in answers:
@@ -108,3 +110,18 @@ def test_each_field_of_an_answer_may_be_a_lie(sites: Sites, evil: Evil, effort: 
     told(sites, evil, b"[" * 100_000)
     told(sites, evil, orjson.dumps({"ended": "x" * 100_000}))
     goes_on(sites)
+
+
+def test_who_welcomes_and_leaves_is_called_later_each_time(sites: Sites, evil: Evil) -> None:
+    """Not ten times a second for ever, with the log from its beginning, and a line about each."""
+    evil.leaves = True
+    try:
+        told(sites, evil, welcome())
+        before = sites["a"].output().count("evil")
+        began = time.monotonic()
+        for _ in range(3):
+            evil.called.get(timeout=30)
+        assert time.monotonic() - began > 1.0
+        assert sites["a"].output().count("evil") - before < 10
+    finally:
+        evil.leaves = False

@@ -17,7 +17,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -104,6 +104,7 @@ class Outgoing:
         self._connection: Connection | None = None
         self._session = 1
         self._tries = 0
+        self._at_once = False  # the next one does not wait
         self._faults = 0  # that nobody expected, since it was level
         self._thread = threading.Thread(target=self._run, name=f"penstock-link-{self.name}", daemon=True)
 
@@ -176,9 +177,7 @@ class Outgoing:
     @property
     def done(self) -> int:
         """The other site has everything on its disk that this log says to it up to here."""
-        if self._flying:
-            return max(self._flying[0].before, self._acked)
-        return max(self.told, self._acked)
+        return max(self._flying[0].before if self._flying else self.told, self._acked)
 
     @property
     def owes_for(self) -> int:
@@ -227,6 +226,7 @@ class Outgoing:
             self._links.moved()
         elif self.state == "paused":
             self._is("starting")
+        self._tries, self._at_once = 0, not paused
         self._bell.ring()
 
     @property
@@ -248,6 +248,7 @@ class Outgoing:
         """Begin anew: what both sides agreed on is different now."""
         if self.up:
             self._is("down", why)
+            self._at_once = True
             self._cut()
 
     kind = "link"
@@ -260,6 +261,7 @@ class Outgoing:
     def nudge(self) -> None:
         """That site is there: call it at once."""
         if not self.up and not self._paused:
+            self._at_once = True
             self._bell.ring()
 
     def _cut(self) -> None:
@@ -311,7 +313,6 @@ class Outgoing:
         self._flying_bytes = 0
         self._acked = self.told = welcome.has
         self._leveled = self._midway = False
-        self._tries = 0
         self.address = address
         self._telling = links.telling(section, welcome.has)
         self._is("up")
@@ -373,15 +374,14 @@ class Outgoing:
             return
         self._session += 1
         if not self._paused:
-            refused = isinstance(error, PreconditionFailed)
-            self._is("refused" if refused else "down", str(error))
+            self._is("refused" if isinstance(error, PreconditionFailed) else "down", str(error))
 
     # -- its threads
 
     def _run(self) -> None:
         links = self._links
         while not self._over:
-            rests = self._faults
+            rests, began = self._faults, time.monotonic()
             try:
                 if not self._call_targets():
                     return
@@ -390,8 +390,9 @@ class Outgoing:
                 if not links.post(partial(self._ended, PenstockError(TOLD), self._session)):
                     return
             if not self._over:
-                self._tries += 1
-                self._bell.wait(3600.0 if self._paused else min(AGAIN_S[0] * 2 ** min(self._tries, 8), AGAIN_S[1]))
+                self._tries = 1 if time.monotonic() - began > BEAT_S else self._tries + 1
+                pause = 3600.0 if self._paused else min(AGAIN_S[0] * 2 ** min(self._tries, 8), AGAIN_S[1])
+                self._wait(pause, lambda: self._over or self._at_once)
             if self._faults > rests:
                 self._rest(min(REST_LEAST_US << min(self._faults - 1, 10), REST_MOST_US) / 1e6)
 
@@ -420,11 +421,16 @@ class Outgoing:
             reports.tell(error, self.kind)
             self._faults += 1
 
+    def _wait(self, seconds: float, over: Callable[[], bool]) -> None:
+        """For the next try; what the last one left to ring does not shorten it."""
+        until = time.monotonic() + seconds
+        while not over() and (left := until - time.monotonic()) > 0:
+            self._bell.wait(left)
+        self._at_once = False
+
     def _rest(self, seconds: float) -> None:
         """Also when there is something to tell: the same would fail again."""
-        until = time.monotonic() + seconds
-        while not self._halts() and (left := until - time.monotonic()) > 0:
-            self._bell.wait(left)
+        self._wait(seconds, self._halts)
 
     def _halts(self) -> bool:
         return self._over or self._paused
