@@ -96,30 +96,28 @@ class _Reader:
             return kind
         if kind in ("decimal", "numeric"):
             return self._decimal()
-        if kind == "array":
+        if kind in ("array", "map", "struct"):
             self._needs("<", where)
-            inner = self._type(column, depth + 1)
+            inner = self._inner(kind, where, column, depth + 1)
             self._needs(">", where)
-            return f"array<{inner}>"
-        if kind == "map":
-            self._needs("<", where)
-            key = self._type(column, depth + 1)
-            if key != "string":
-                raise ValueError(f"the keys of a JSON object are string, and those of column {column[:60]!r} {key}")
-            self._needs(",", where)
-            value = self._type(column, depth + 1)
-            self._needs(">", where)
-            return f"map<string,{value}>"
-        if kind == "struct":
-            self._needs("<", where)
-            fields = self.columns(f" in column {column[:60]!r}", depth + 1)
-            self._needs(">", where)
-            return f"struct<{','.join(f'{quoted_name(name)}:{one}' for name, one in fields)}>"
+            return f"{kind}<{inner}>"
         shown = token[:40] or "the end"
         raise ValueError(
             f"column {column[:60]!r} has the type {shown!r}; there are {', '.join(SIMPLE)}, decimal, array, map and "
             "struct"
         )
+
+    def _inner(self, kind: str, where: str, column: str, depth: int) -> str:
+        if kind == "struct":
+            fields = self.columns(f" in column {column[:60]!r}", depth)
+            return ",".join(f"{quoted_name(name)}:{one}" for name, one in fields)
+        first = self._type(column, depth)
+        if kind == "array":
+            return first
+        if first != "string":
+            raise ValueError(f"the keys of a JSON object are string, and those of column {column[:60]!r} {first}")
+        self._needs(",", where)
+        return f"string,{self._type(column, depth)}"
 
     def _decimal(self) -> str:
         if self._look()[0] != "(":

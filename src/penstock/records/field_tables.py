@@ -223,12 +223,16 @@ def encode_table(table: Mapping[str, object]) -> bytes:
     return b"".join(out)
 
 
-def encode_short_string(text: str, what: str = "a short string") -> bytes:
-    """One length byte and UTF-8.  InvalidArgument over 255 bytes, naming `what`."""
+def _utf8(text: str, what: str) -> bytes:
     try:
-        raw = text.encode()
+        return text.encode()
     except UnicodeEncodeError as error:
         raise InvalidArgument(f"{what} holds a lone surrogate, which is no UTF-8") from error
+
+
+def encode_short_string(text: str, what: str = "a short string") -> bytes:
+    """One length byte and UTF-8.  InvalidArgument over 255 bytes, naming `what`."""
+    raw = _utf8(text, what)
     if len(raw) > 255:
         raise InvalidArgument(f"{what} has {len(raw)} bytes, 255 are allowed")
     return bytes((len(raw),)) + raw
@@ -262,10 +266,7 @@ def _write(value: object, out: list[bytes], path: str, depth: int) -> None:
 
 
 def _write_text(value: str, out: list[bytes], path: str, depth: int) -> None:
-    try:
-        raw = value.encode()
-    except UnicodeEncodeError as error:
-        raise InvalidArgument(f"field {path!r} holds a lone surrogate, which is no UTF-8") from error
+    raw = _utf8(value, f"field {path!r}")
     out += (_pack_sized(b"S", len(raw)), raw)
 
 

@@ -25,7 +25,6 @@ from penstock.core.queue.limits import Pace, limits_of
 from penstock.core.queue.order.runs import NEVER, Run, all_within, holds, packed, pairs_body, sift, sorted_chunk, view
 from penstock.core.queue.owning import ours_among
 from penstock.core.queue.settling.attempts import FRESH
-from penstock.core.queue.settling.leases import SLOT
 from penstock.core.queue.whole import AT_ONCE, DISPATCH, PACE, PAUSE, TRIM
 from penstock.core.state.lsns import Ints, flat
 from penstock.errors import NotFound
@@ -118,8 +117,7 @@ def leave_behind(queue: Contents, now: Now, start: int, sink: Sink) -> int:
     runs = list[Run]()
     for holder in () if queue.settings.non_destructive or not len(old) else tuple(queue.holders()):
         if not holder.fenced:
-            held = [inside for run in holder.leases.held() if run.place != SLOT if (inside := sift(run.chunk, old)[0])]
-            taken = holder.leases.take(sorted_chunk(held))[0] if held else []
+            taken = holder.leases.take_leased(old)
             queue.freed(holder, taken)
             runs += taken
     runs += queue.extract(old) if len(old) else []

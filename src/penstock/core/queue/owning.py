@@ -14,7 +14,6 @@ from penstock.core.effects import Sink
 from penstock.core.links.ownership import Claim, Claims, Span
 from penstock.core.links.sharing import HERE, Peers
 from penstock.core.queue.order.runs import Run, holds, pack_number, packed, pairs_body, sift, sorted_chunk, view
-from penstock.core.queue.settling.leases import SLOT
 from penstock.core.queue.stages import Newcomers, Stage, put_back
 from penstock.core.queue.whole import DISPATCH, OWNED, State
 from penstock.core.state.lsns import Ints, flat, within
@@ -159,9 +158,7 @@ def settled_elsewhere(
     for holder in list(queue.holders()):
         if holder.fenced:
             continue
-        held = [inside for run in holder.leases.held() if run.place != SLOT if (inside := sift(run.chunk, wanted)[0])]
-        if held:
-            taken = holder.leases.take(sorted_chunk(held))[0]
+        if taken := holder.leases.take_leased(wanted):
             queue.freed(holder, taken)
             runs += taken
     for chunk in _apart(queue, wanted):

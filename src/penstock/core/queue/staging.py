@@ -19,7 +19,7 @@ from penstock.core.arena import Move
 from penstock.core.queue.order.main_order import Main
 from penstock.core.queue.order.ranks import DEAD_MOST, Ranks
 from penstock.core.queue.order.returned import Returned, take_oldest
-from penstock.core.queue.order.runs import END, NEVER, Key, Run, all_within, sift
+from penstock.core.queue.order.runs import END, NEVER, Key, Run, all_within, sift_runs
 from penstock.records.chunks import Chunk, as_chunk
 
 STEP = 512
@@ -87,17 +87,11 @@ class Staging:
     def extract(self, wanted: Chunk) -> list[Run]:
         """Take those of the wanted that are ready and wait here."""
         out = self.main.extract(wanted) + self.returned.extract(wanted)
-        kept = list[Run]()
-        for run in self.next:
-            inside, outside, slices = sift(run.chunk, wanted)
-            if inside is None:
-                kept.append(run)
-                continue
-            out.append(run.part(inside, slices))
-            for lsn in inside:
+        known, self.next = sift_runs(self.next, wanted)
+        for run in known:
+            for lsn in run.chunk:
                 self.answers.pop(lsn, None)
-            kept += [run.part(part, slices) for part in outside]
-        self.next = kept
+        out += known
         for run in out:
             run.solid = False
         return out

@@ -79,16 +79,11 @@ class Keyed(KeyedRows):
         outbox = self._outbox
         work.stamp(outbox.time)
         stored = batch if len(rows) == len(batch.bodies) else batch.select(rows)
-        outbox.begin()
-        try:
+        with outbox.group():
             published = store(stored, skip)
             if published.stored:
                 lsns = dict(zip(published.stored_rows(len(rows)), published.positions, strict=True))
                 self._put(work, {rows[row]: lsn for row, lsn in lsns.items()})
-        except PenstockError:
-            outbox.end()
-            raise
-        outbox.end()
         return replace(published, last=outbox.last_lsn) if published.stored else published
 
     def _uniform(

@@ -91,9 +91,11 @@ class Index(ABC):
         """Whether a message with these headers enters the exchange's own queue."""
         return False
 
-    @classmethod  # noqa: B027 - most types take anything
+    @classmethod
     def check(cls, where: str, arguments: Mapping[str, object]) -> None:
         """Raise InvalidArgument for arguments that an exchange of this type does not take."""
+        if cls.own is not None:
+            cls.own.settings(arguments)
 
     @classmethod  # noqa: B027 - most types take anything
     def check_binding(cls, key: str, arguments: Mapping[str, object]) -> None:
@@ -154,10 +156,6 @@ class _Recent(_Fanout):
     def remembers(self, headers: Headers) -> bool:
         return headers.get(NO_STORE) is not True
 
-    @classmethod
-    def check(cls, where: str, arguments: Mapping[str, object]) -> None:
-        RECENT.settings(arguments)
-
 
 class _Deduplicating(_Fanout):
     by_headers = True
@@ -165,10 +163,6 @@ class _Deduplicating(_Fanout):
 
     def remembers(self, headers: Headers) -> bool:
         return DEDUPLICATION_HEADER in headers
-
-    @classmethod
-    def check(cls, where: str, arguments: Mapping[str, object]) -> None:
-        SEEN.settings(arguments)
 
 
 class _Topic(Index):

@@ -17,7 +17,7 @@ import numpy as np
 from penstock.core.arena import Move
 from penstock.core.queue.order.main_order import Main
 from penstock.core.queue.order.ranks import Ints, Ranks
-from penstock.core.queue.order.runs import END, NEVER, SMALL, Key, Run, packed, sift, view
+from penstock.core.queue.order.runs import END, NEVER, SMALL, Key, Run, packed, sift, sift_runs, view
 from penstock.core.queue.order.sorted_rows import SortedRows
 from penstock.core.queue.order.standing import LOW, SINGLY, place_of
 from penstock.core.queue.settling.attempts import Tally
@@ -127,18 +127,9 @@ class RunHeap(ABC):
         """Take those of the wanted that are here, in the order of their keys."""
         if not self.count:
             return []
-        out: list[Run] = []
-        left: list[Run] = []
-        for entry in self._heap:
-            run = entry[3]
-            inside, outside, slices = sift(run.chunk, wanted)
-            if inside is None:
-                left.append(run)
-                continue
-            out.append(run.part(inside, slices))
-            self.count -= len(inside)
-            left.extend(run.part(part, slices) for part in outside)
+        out, left = sift_runs(self.runs(), wanted)
         if out:
+            self.count -= sum(len(run.chunk) for run in out)
             self._fill(left)
             out.sort(key=self.key)
         return out

@@ -197,6 +197,20 @@ def sift(chunk: Chunk, wanted: Chunk) -> tuple[Chunk | None, list[Chunk], bool]:
     return _sift_range(chunk, wanted) if isinstance(chunk, range) else _sift_array(chunk, wanted)
 
 
+def sift_runs(runs: Iterable[Run], wanted: Chunk) -> tuple[list[Run], list[Run]]:
+    """Part runs by membership in a chunk: (inside, outside)."""
+    out: list[Run] = []
+    left: list[Run] = []
+    for run in runs:
+        inside, outside, slices = sift(run.chunk, wanted)
+        if inside is None:
+            left.append(run)
+        else:
+            out.append(run.part(inside, slices))
+            left += [run.part(part, slices) for part in outside]
+    return out, left
+
+
 def _around(chunk: Chunk, low: int, high: int) -> list[Chunk]:
     """What stands before and behind a slice."""
     return [part for part in (chunk[:low], chunk[high:]) if len(part)]

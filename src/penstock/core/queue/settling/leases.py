@@ -113,6 +113,12 @@ class Leases:
         last.solid = False
         return True
 
+    def take_leased(self, wanted: Chunk) -> list[Run]:
+        """Remove those of the wanted that are leased; slots of what was delivered at most once stay."""
+        sifted = [sift(run.chunk, wanted)[0] for run in self.held() if run.place != SLOT]
+        held = [inside for inside in sifted if inside is not None]
+        return self.take(sorted_chunk(held))[0] if held else []
+
     def take(self, chunk: Chunk) -> tuple[list[Run], list[Chunk]]:
         """Remove those of the chunk (ascending) that are held here; (the runs they were, the chunks not held)."""
         out: list[Run] = []

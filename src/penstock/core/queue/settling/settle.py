@@ -169,14 +169,9 @@ def _leased(holder: Consumer, chunks: Sequence[Chunk]) -> tuple[list[Run], list[
     runs: list[Run] = []
     rest: list[Chunk] = []
     for chunk in chunks:
-        held = [
-            inside
-            for run in holder.leases.held()
-            if run.place != SLOT and (inside := sift(run.chunk, chunk)[0]) is not None
-        ]
-        wanted = sorted_chunk(held) if held else range(0)
-        runs += holder.leases.take(wanted)[0] if held else []
-        rest += sift(chunk, wanted)[1] if held else [chunk]
+        taken = holder.leases.take_leased(chunk)
+        runs += taken
+        rest += sift(chunk, sorted_chunk([run.chunk for run in taken]))[1] if taken else [chunk]
     return runs, rest
 
 
