@@ -9,7 +9,6 @@ say is cut off, and told why; it comes again from its last ack on.
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -31,8 +30,6 @@ if TYPE_CHECKING:
     from penstock.server.links.home import Hearing
     from penstock.wire.flight.commands import Link
     from penstock.wire.flight.received import Bounds
-
-logger = logging.getLogger("penstock.links")
 
 WAITING_MOST = 4
 """Parcels that have come and were not heard yet; more are not read."""
@@ -180,7 +177,9 @@ class Incoming:
     def _cut_off(self, error: PenstockError | ValueError) -> None:
         """It said what it may not say."""
         told = error if isinstance(error, PenstockError) else InvalidArgument(f"link: {error}")
-        logger.warning("the link from site %r is cut off: %s", self.site, told)
+        self._links.warn(
+            f"the link from site {self.site!r} is cut off: {told}"
+        )  # which may call again at once, for ever
         self.end(told)
 
     # -- Flight's thread
