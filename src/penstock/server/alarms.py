@@ -50,14 +50,11 @@ def alarms(engine: Engine, before: Mapping[str, str], *, slowed_us: int = 0, sho
     if slowed_us:
         milliseconds = slowed_us / 1000
         found["upkeep"] = f"the log has outgrown log.retention: each batch of publishes waits {milliseconds:g} ms"
-    if (ahead := engine.clock.ahead()) > (0 if "clock" in before else AHEAD_US):
-        found["clock"] = (
-            f"this machine's clock is {max(ahead // 1_000_000, 1)} s behind the log: times go on from the last record, "
-            "a tenth slower, until both are the same"
-        )
-    if stopped := engine.core.stopped:
-        for kind in dict.fromkeys(one.kind for one in stopped):
-            found[f"{kind}_stopped"] = stopped_by_a_fault(one for one in stopped if one.kind == kind)
+    if (behind := clock_behind(engine, "clock" in before)) is not None:
+        found["clock"] = behind
+    stopped = engine.core.stopped
+    for kind in dict.fromkeys(one.kind for one in stopped):
+        found[f"{kind}_stopped"] = stopped_by_a_fault(one for one in stopped if one.kind == kind)
     if engine.core.draining:
         found["draining"] = "the server drains: it takes no new messages and no new consumers"
     return found
@@ -66,6 +63,17 @@ def alarms(engine: Engine, before: Mapping[str, str], *, slowed_us: int = 0, sho
 def stopped_by_a_fault(parts: Iterable[Part]) -> str:
     """Why these do nothing, and what helps."""
     return f"an internal error has stopped {names_of(parts)}: start the server again, nothing is lost"
+
+
+def clock_behind(engine: Engine, was: bool) -> str | None:
+    """By how much the machine's clock is behind the log's time, if so."""
+    ahead = engine.clock.ahead()
+    if ahead <= (0 if was else AHEAD_US):
+        return None
+    return (
+        f"this machine's clock is {max(ahead // 1_000_000, 1)} s behind the log: times go on from the last record, "
+        "a tenth slower, until both are the same"
+    )
 
 
 def nearly_full(engine: Engine, was: bool) -> str | None:

@@ -201,6 +201,28 @@ class AnsweringCommands(TransferCommands):
             if high > since:
                 yield "gone", max(low, since), high
 
+    def _owned_by(self, queue: Queue, site: str, told: Told) -> Iterator[tuple[int, int, int]]:
+        """What a site owned that has the queue no more: it may still say that these are done, or whom it gave them.
+
+        And what has not come, or is of one to whom no link leads, if it may have had the queue: a link carries it
+        there, and it has none of that name.
+        """
+        known = {one.origin for one in self.peers.sites.values()}
+        had = self._carried_to(queue, site) and not self.offered_by(site, *told[:2])
+        some = [one for one in told.spans if one[0] in known]
+        for span in [span for one in some for span in self._stand(*one)]:
+            for first, stop, claim in queue.claims(self.peers).spans(*span):
+                if claim.owner == site or (had and not self._carried_to(queue, claim.owner)):
+                    yield from self.told_as(first, stop)
+        if had:
+            yield from self._all_to_come(queue, some)
+
+    def _all_to_come(self, queue: Queue, told: Iterable[tuple[int, int, int]]) -> Iterator[tuple[int, int, int]]:
+        """What of the messages of others has not come."""
+        for origin, first, stop in told:
+            if origin != self.origin:
+                yield from ((origin, *span) for span in self._to_come(queue, origin, first, stop))
+
     # -- what was handed on
 
     def _others(self) -> list[str]:

@@ -135,13 +135,17 @@ class FindingCommands(AnsweringCommands):
         for number in {*gone, *before, *anew}:
             queue, then, now = self.queue_by_id(number), before.get(number), self.sharing.with_site(number, site)
             takes = LSN_LIMIT if now is None else now.takes
-            if queue is None or (number not in gone and number not in anew and (then is None or takes <= then.takes)):
-                continue
-            origin = self._origin_of(site)
-            for first, stop, claim in list(queue.claims(self.peers).spans()):
-                told = self.told_as(first, stop) if claim == Claim(site) else []
-                if any(one == origin and there < takes for one, there, _ in told):
-                    self._doubt(queue, [(first, stop)])
+            doubtful = number in gone or number in anew or (then is not None and takes > then.takes)
+            if queue is not None and doubtful:
+                self._doubt_of(queue, site, takes)
+
+    def _doubt_of(self, queue: Queue, site: str, takes: int) -> None:
+        """What is a site's, of its own messages before the LSN from which on it takes them."""
+        origin = self._origin_of(site)
+        for first, stop, claim in list(queue.claims(self.peers).spans()):
+            told = self.told_as(first, stop) if claim == Claim(site) else []
+            if any(one == origin and there < takes for one, there, _ in told):
+                self._doubt(queue, [(first, stop)])
 
     def _ending(self, now: Now, queue: Queue) -> int:
         self._unsure.pop(queue.id, None)
@@ -166,9 +170,7 @@ class FindingCommands(AnsweringCommands):
     def _belong(self, now: Now, queue: Queue, lsns: Ints, ways: Sequence[Came]) -> None:
         """Say whose those are that a pass has found now, ascending."""
         ways, claimed = sorted(ways), dict[Claim, list[Span]]()
-        if len(self.peers.sites) < 2 or queue.settings.kind == "local" or queue.exclusive_to is not None:
-            return
-        if why_not_shared(queue.settings) is not None:
+        if not self._may_be_elsewhere(queue):
             return
         for first, stop in within(packed(lsns)).tolist():
             at = first
@@ -187,6 +189,11 @@ class FindingCommands(AnsweringCommands):
                 self.settled_at(now, queue, claim.owner, told, twins=is_twin(claim))
             else:
                 self._doubt(queue, spans)
+
+    def _may_be_elsewhere(self, queue: Queue) -> bool:
+        """Whether other sites may have it, too."""
+        alone = len(self.peers.sites) < 2 or queue.settings.kind == "local" or queue.exclusive_to is not None
+        return not alone and why_not_shared(queue.settings) is None
 
     def _elders(
         self, queue: Queue, origin: int, first: int, stop: int, through: int
