@@ -38,6 +38,7 @@ class Voice(logging.Handler):
         self._lost = dict.fromkeys(self._files, 0)
         self._change = threading.Condition()
         self._writes = False  # something has been taken and is not written yet
+        self._patience_s = END_S
         threading.Thread(target=self._run, name="penstock-say", daemon=True).start()
 
     def say(self, text: str) -> None:
@@ -53,10 +54,15 @@ class Voice(logging.Handler):
         else:
             self._put(self._files[1], text)
 
-    def end(self, seconds: float = END_S) -> None:
-        """Wait until all is written, but no longer than that."""
+    def end(self, seconds: float = END_S) -> bool:
+        """Wait until all is written, but no longer than that; whether it is."""
         with self._change:
-            self._change.wait_for(lambda: not self._waiting and not self._writes, seconds)
+            return self._change.wait_for(lambda: not self._waiting and not self._writes, seconds)
+
+    def flush(self) -> None:
+        """The same, as `logging` asks for it at each end; a reader who stood still is not waited for again."""
+        if not self.end(self._patience_s):
+            self._patience_s = 0.0
 
     def _put(self, file: int, text: str) -> None:
         with self._change:
@@ -107,4 +113,4 @@ def speaking() -> Generator[Voice]:
     finally:
         if logs:
             root.removeHandler(voice)
-        voice.end()
+        voice.flush()

@@ -10,12 +10,12 @@ the process ends at once: memory that believed in leading is not trusted, and no
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import secrets
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
 from collections import deque
@@ -462,10 +462,15 @@ class Cluster:
         self._hold.learn(known.get("followers", {}), others, boottime())
 
     def _lost(self, why: str) -> NoReturn:
-        self._say(f"cluster: this process ends: {why}")
-        sys.stderr.flush()
-        end_children()
-        os._exit(LOST)
+        end_at_once(self._say, why)
+
+
+def end_at_once(say: Callable[[str], object], why: str) -> NoReturn:
+    """This process with all that it has started, once it has said why: to a reader who stands still for a second."""
+    say(f"cluster: this process ends: {why}")
+    end_children()
+    logging.shutdown()  # what is said by threads is written
+    os._exit(LOST)
 
 
 def end_children() -> None:
