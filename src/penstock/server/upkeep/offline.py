@@ -9,7 +9,8 @@ The archive's runs, files and manifest are the same, too; old days are let go, a
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
@@ -75,15 +76,27 @@ def look(disk: Disk, clock: Clock, limits: Limits, aims: Aims) -> list[Task]:
             segment.file.close()
 
 
-def compact(disk: Disk, clock: Clock, limits: Limits, aims: Aims, told: Told) -> list[str]:
-    """Do what is worth doing; names of segments of which nothing was needed, and which were deleted.
+@contextmanager
+def _opened(disk: Disk, clock: Clock) -> Generator[Log]:
+    """The log; where nothing is appended it is left as cleanly as it was found.
 
-    A base is written at the log's end where rows are left out; otherwise nothing is appended, and the log is left as
-    cleanly as it was found.  DataFolderInUse when somebody has the folder, LogDamaged, OSError.
+    DataFolderInUse when somebody has the folder.
     """
     log = Log.open(disk, clock, SETTINGS, mends=False)
     clean, found = log.recovery.clean, log.appended
     try:
+        yield log
+    finally:
+        log.close(clean=(clean or log.appended > found) and not log.broken)
+
+
+def compact(disk: Disk, clock: Clock, limits: Limits, aims: Aims, told: Told) -> list[str]:
+    """Do what is worth doing; names of segments of which nothing was needed, and which were deleted.
+
+    A base is written at the log's end where rows are left out; otherwise nothing is appended.
+    DataFolderInUse when somebody has the folder, LogDamaged, OSError.
+    """
+    with _opened(disk, clock) as log:
         state = folded(log.start_state(), log.replay())
         log.mend()
         past = past_retention(log.segments(), log, limits, clock.wall())
@@ -103,8 +116,6 @@ def compact(disk: Disk, clock: Clock, limits: Limits, aims: Aims, told: Told) ->
             swap.finish()
             told(task, made)
         return gone
-    finally:
-        log.close(clean=(clean or log.appended > found) and not log.broken)
 
 
 def _delete(log: Log, clock: Clock, state: DurableState, past: set[int]) -> list[str]:
@@ -188,9 +199,7 @@ def archive(
     others: there are files of an archive, so that there must be a manifest.
     Errors: DataFolderInUse, LogDamaged, OSError; what was archived until then stays.
     """
-    log = Log.open(disk, clock, SETTINGS, mends=False)
-    clean, found = log.recovery.clean, log.appended
-    try:
+    with _opened(disk, clock) as log:
         for _ in log.replay():
             pass  # ids of exchanges are read on the way
         known = read(target)
@@ -225,8 +234,6 @@ def archive(
             "left": sum(run.segments for run in planned) - done, "spans": [list(span) for span in manifest.spans],
             "files": len(manifest.files), "rows": manifest.rows, "bytes": manifest.size,
         }  # fmt: skip
-    finally:
-        log.close(clean=(clean or log.appended > found) and not log.broken)
 
 
 def prune(disk: Disk, target: Disk, clock: Clock, age: int, *, dry_run: bool = False) -> dict[str, object] | None:
@@ -234,9 +241,7 @@ def prune(disk: Disk, target: Disk, clock: Clock, age: int, *, dry_run: bool = F
 
     What a stream may still ask for stays.  Errors: DataFolderInUse, LogDamaged, OSError.
     """
-    log = Log.open(disk, clock, SETTINGS, mends=False)
-    clean, found = log.recovery.clean, log.appended
-    try:
+    with _opened(disk, clock) as log:
         manifest = read(target)
         _refuse_other(manifest, log.origin)
         state = folded(log.start_state(), log.replay())
@@ -248,8 +253,6 @@ def prune(disk: Disk, target: Disk, clock: Clock, age: int, *, dry_run: bool = F
         if due is not None and not dry_run:
             _committed(target, manifest.without(due.cut))
         return None if due is None else due.plain()
-    finally:
-        log.close(clean=(clean or log.appended > found) and not log.broken)
 
 
 def repair(
@@ -261,9 +264,7 @@ def repair(
     before: origins of logs that this one was restored from backups of.
     Errors: DataFolderInUse, LogDamaged, OSError; then nothing is changed.
     """
-    log = Log.open(disk, clock, SETTINGS, mends=False)
-    clean, found = log.recovery.clean, log.appended
-    try:
+    with _opened(disk, clock) as log:
         for _ in log.replay():
             pass  # it is a log
         try:
@@ -275,8 +276,6 @@ def repair(
         if not dry_run:
             _committed(target, manifest)
         return manifest
-    finally:
-        log.close(clean=(clean or log.appended > found) and not log.broken)
 
 
 def _refuse_other(manifest: Manifest | None, origin: int) -> None:
