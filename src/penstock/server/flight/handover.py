@@ -18,7 +18,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Sized
 from functools import partial
-from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 import pyarrow as pa
 
@@ -106,7 +106,7 @@ class Handover:
         self._wake = wake
         self._waiting: deque[Callable[[], None]] = deque()
         self._pending = False  # a wake is on its way
-        self._open: set[Answer[object]] = set()  # answers that wait for a sync
+        self._open = set[Answer[Any]]()  # that wait for something
         self._closed: str | None = None
         engine.on_broken.append(self._broken)
 
@@ -168,13 +168,11 @@ class Handover:
 
     def keep(self, answer: Answer[T]) -> None:
         """An answer that waits for something: whoever waits for it is told when the server stops or the log breaks."""
-        open_: set[Answer[T]] = self._open  # type: ignore[assignment]
-        open_.add(answer)
+        self._open.add(answer)
 
     def forget(self, answer: Answer[T]) -> None:
         """Nobody waits for this answer any more."""
-        open_: set[Answer[T]] = self._open  # type: ignore[assignment]
-        open_.discard(answer)
+        self._open.discard(answer)
 
     def refuse(self, answer: Answer[T], error: PenstockError) -> None:
         """What an answer waited for will not come."""
@@ -199,11 +197,10 @@ class Handover:
             else:
                 answer.give(value)
             return
-        open_: set[Answer[T]] = self._open  # type: ignore[assignment]
-        open_.add(answer)
+        self.keep(answer)
 
         def done() -> None:
-            open_.discard(answer)
+            self.forget(answer)
             answer.give(value)
 
         (when or engine.when_durable)(lsn, done)
@@ -273,12 +270,15 @@ class Aside:
             value = work()
             burying = Burying(self._engine)
             burying.note_effects(effects[before:])
-            self._handover.keep(answer)
-            burying.when_buried(
-                partial(self._handover.when_answerable, since, answer, value), partial(self._handover.refuse, answer)
-            )
+            self._when_buried(burying, since, answer, value)
 
         return self._handover.submit(job).wait(self.gone)
+
+    def _when_buried(self, burying: Burying, since: int, answer: Answer[T], value: T) -> None:
+        """Answer what was decided behind LSN `since` once the dead letters of it are there, too."""
+        handover = self._handover
+        handover.keep(answer)
+        burying.when_buried(partial(handover.when_answerable, since, answer, value), partial(handover.refuse, answer))
 
     def usable(self) -> None:
         """LogBroken where nothing that is decided would last."""
@@ -295,11 +295,7 @@ class Aside:
                 burying = Burying(self._engine)
                 if queue is not None:
                     burying.note(queue)
-                self._handover.keep(answer)
-                burying.when_buried(
-                    partial(self._handover.when_answerable, since, answer, value),
-                    partial(self._handover.refuse, answer),
-                )
+                self._when_buried(burying, since, answer, value)
 
             begin(tell)
 
