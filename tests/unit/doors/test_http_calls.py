@@ -39,6 +39,10 @@ async def echo(scope: Any, receive: Any, send: Any) -> None:
     await send({"type": "http.response.body", "body": orjson.dumps(values), "more_body": False})
 
 
+async def at_once(work: Callable[[], bytes]) -> bytes:
+    return work()
+
+
 class Both:
     """The two ends in one loop: the server's and, unless the test plays it, the door's."""
 
@@ -50,7 +54,7 @@ class Both:
         self.doors.processes[0].cut_off = self.cut.append  # type: ignore[method-assign]
         self.theirs, ours = socket.socketpair()
         ours.setblocking(False)
-        self.relay = Relay(self.theirs)
+        self.relay = Relay(self.theirs, at_once)
         self._ours = ours
         loop.add_reader(ours, self._came)
 

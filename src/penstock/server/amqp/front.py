@@ -23,7 +23,6 @@ import struct
 import time
 from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -296,9 +295,6 @@ class Host:
         self.arm()
 
 
-WORKERS = 2
-"""Threads that make digests of passwords; each takes 19 MiB meanwhile."""
-
 BEAT_S = 1.0
 
 
@@ -315,7 +311,6 @@ class AmqpFront(Front):
         self._pulse = pulse
         self._host: Host | None = None
         self._way: WayLink | None = None
-        self._pool: ThreadPoolExecutor | None = None
         self._beat: asyncio.TimerHandle | None = None
 
     async def begin(self, told: Mapping[str, Any]) -> None:
@@ -335,7 +330,7 @@ class AmqpFront(Front):
             write=write,
             mono=mono,
             at_round_end=self._pulse.at_round_end(self.loop),
-            off=self._off,
+            off=self._derive,
         )
         link = WayLink(host.receive, self.over.set, lambda _: None)
         await self.loop.create_connection(lambda: link, sock=ours)
@@ -356,23 +351,17 @@ class AmqpFront(Front):
         """Cut everybody off."""
         if self._beat is not None:
             self._beat.cancel()
-        if self._pool is not None:
-            self._pool.shutdown(wait=False, cancel_futures=True)
         if self._host is not None:
             self._host.end()
         if self._way is not None:
             self._way.transport.abort()
 
-    def _off(self, work: Callable[[], bytes], then: Callable[[bytes], None]) -> None:
-        """What takes long, by a thread of few."""
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(WORKERS, "penstock-login")
-
+    def _derive(self, work: Callable[[], bytes], then: Callable[[bytes], None]) -> None:
         def made(done: asyncio.Future[bytes]) -> None:
             if not done.cancelled():
                 then(done.result())
 
-        self.loop.run_in_executor(self._pool, work).add_done_callback(made)
+        self.off(work).add_done_callback(made)
 
     def _beats(self) -> None:
         self._beat = self.loop.call_later(BEAT_S, self._beats)

@@ -17,6 +17,7 @@ import sys
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
 CONTROL = {Kind.CONTROL: 4 << 20}
 
 LOOK_S = 0.01
+
+WORKERS = 2
+"""Threads that make digests of passwords; each takes 19 MiB meanwhile."""
 
 Identities = Callable[[], "Identity"]
 
@@ -50,6 +54,7 @@ class Front(ABC):
         self._context: ssl.SSLContext | None = None
         self._tasks = set[asyncio.Task[None]]()
         self._one = asyncio.Lock()  # what is asked is done in its order
+        self._pool: ThreadPoolExecutor | None = None
 
     # -- what each door does its own way
 
@@ -83,9 +88,17 @@ class Front(ABC):
         for some in self._bound.values():
             for sock in some:
                 sock.close()
+        if self._pool is not None:
+            self._pool.shutdown(wait=False, cancel_futures=True)
         self.end()
         self._control.close()
         self.lines.close()
+
+    def off(self, work: Callable[[], bytes]) -> asyncio.Future[bytes]:
+        """What takes long, by a thread of few."""
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(WORKERS, "penstock-login")
+        return self.loop.run_in_executor(self._pool, work)
 
     def _listen_to_core(self) -> None:
         """The thread."""

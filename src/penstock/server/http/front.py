@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -50,9 +49,6 @@ IDLE_S = 10.0
 KEPT_MOST = 32
 """Lines that wait for the next request, and for how long."""
 
-WORKERS = 2
-"""Threads that make digests of passwords; each takes 19 MiB meanwhile."""
-
 LOOK_S = 0.25
 """How often it is asked whether the server still waits for a client that does not read."""
 
@@ -68,6 +64,9 @@ TOLD = frozenset({b"accept", b"last-event-id", b"x-reason"})
 """Headers that the server asks for."""
 
 
+Off = Callable[[Callable[[], bytes]], Awaitable[bytes]]
+
+
 class HttpFront(Front):
     """HTTP's door."""
 
@@ -78,7 +77,7 @@ class HttpFront(Front):
 
     async def begin(self, told: Mapping[str, Any]) -> None:
         """Have somebody who reads requests."""
-        self._relay = Relay(self.lines)
+        self._relay = Relay(self.lines, self.off)
         self._server = HttpServer(Reception(self._relay, frozenset(told["open"]), told["trusted"]), told["head_most"])
         await self._server.begin()
 
@@ -104,13 +103,13 @@ class HttpFront(Front):
 class Relay:
     """ASGI's application: whatever is asked, the server answers."""
 
-    def __init__(self, lines: socket.socket) -> None:
-        """lines: takes the server's end of each line."""
+    def __init__(self, lines: socket.socket, off: Off) -> None:
+        """lines: takes the server's end of each line.  off: does what takes long."""
         self._lines = lines
         self._idle = list[tuple[float, CallLine]]()  # since when; the newest last
         self._places = asyncio.Semaphore(CALLS_MOST)
         self._room = Room(pieces_of)  # of bodies
-        self._pool: ThreadPoolExecutor | None = None
+        self._off = off
 
     async def __call__(self, scope: Mapping[str, Any], receive: Any, send: Any) -> None:
         """One request."""
@@ -139,8 +138,6 @@ class Relay:
         """Nothing is asked any more."""
         for _, line in self._idle:
             line.close()
-        if self._pool is not None:
-            self._pool.shutdown(wait=False, cancel_futures=True)
 
     async def _take(self) -> CallLine:
         self._tidy()
@@ -166,18 +163,11 @@ class Relay:
         while self._idle and monotonic() - self._idle[0][0] > IDLE_S:
             self._idle.pop(0)[1].close()
 
-    async def _off(self, work: Any) -> bytes:
-        """What takes long, by a thread of few."""
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(WORKERS, "penstock-login")
-        made: bytes = await asyncio.get_running_loop().run_in_executor(self._pool, work)
-        return made
-
 
 class _Relayed:
     """One request, from its head to the end of its answer."""
 
-    def __init__(self, line: CallLine, scope: Mapping[str, Any], receive: Any, send: Any, off: Any, room: Room) -> None:
+    def __init__(self, line: CallLine, scope: Mapping[str, Any], receive: Any, send: Any, off: Off, room: Room) -> None:
         self._line = line
         self._scope = scope
         self._receive = receive
