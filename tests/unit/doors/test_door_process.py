@@ -16,6 +16,7 @@ import pytest
 from flight_house import Everyone
 from penstock.errors import Unavailable
 from penstock.server.doors import door_process, doors
+from penstock.server.doors.door_process import StrangerCounts
 from penstock.server.doors.line import AHEAD, HEAD, VERSION, Broken, Ended, Kind, Line, Lines, plain, with_head
 from penstock.server.flight.call_streams import CALL_MOST, Answers, Sent
 from penstock.server.flight.calls import Caller
@@ -276,11 +277,19 @@ def test_connections_that_end_give_their_places_back() -> None:
     assert (share.of("ann"), share.of("bob")) == (2, 1)
     peers.left([("h", 1), ("h", 9)])
     assert share.of("ann") == 1
-    peers.heard({"flight": 4}, Counter({("flight", "time"): 2}))
     peers.lost()
-    peers.heard({"flight": 1}, Counter({("flight", "time"): 1}))
     assert share.taken == 0
-    assert (peers.there(), peers.closed) == ({"flight": 1}, {("flight", "time"): 3})
+
+
+def test_strangers_that_a_door_sent_away_count_when_it_has_ended() -> None:
+    counts = StrangerCounts()
+    counts.heard({"strangers": {"amqp": 4}, "closed": {"amqp time": 2}}, "1")
+    counts.heard({"strangers": {"amqp": 2}, "closed": {"amqp time": 5}}, "2")
+    assert (counts.there(), counts.closed) == ({"amqp": 6}, {("amqp", "time"): 7})
+    counts.lost("1")
+    assert (counts.there(), counts.closed) == ({"amqp": 2}, {("amqp", "time"): 7})
+    counts.heard({"strangers": {"amqp": 0}, "closed": {"amqp time": 1, "amqp bytes": 1}}, "1")
+    assert (counts.there(), counts.closed) == ({"amqp": 2}, {("amqp", "time"): 8, ("amqp", "bytes"): 1})
 
 
 def test_any_bytes_are_frames_or_broken() -> None:

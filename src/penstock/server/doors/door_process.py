@@ -24,12 +24,12 @@ import subprocess
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import orjson
 
@@ -57,6 +57,7 @@ keeps the others out for less than a second."""
 WAIT_S = 30.0
 
 Answer = Mapping[str, Any]
+T = TypeVar("T")
 
 
 class Spawned(NamedTuple):
@@ -422,16 +423,42 @@ COUNTS_MOST = 64
 """Numbers that a door tells of one thing."""
 
 
-def strangers_of(told: Answer) -> tuple[dict[str, int], Counter[tuple[str, str]]]:
-    """How many wait for their login, by listener, and how many were closed before it, by listener and reason.
+class StrangerCounts:
+    """Connections without a login at doors of one kind, as these say."""
 
-    Broken for what is none.
-    """
-    closed = Counter[tuple[str, str]]()
-    for what, count in _counts(told.get("closed")).items():
-        door, _, why = what.partition(" ")
-        closed[door, why] = count
-    return _counts(told["strangers"]), closed
+    def __init__(self) -> None:
+        self._there = dict[str, dict[str, int]]()  # by door, then by listener
+        self._closed = dict[str, Counter[tuple[str, str]]]()
+        self._before = Counter[tuple[str, str]]()
+
+    def heard(self, told: Answer, door: str = "") -> None:
+        """How it stands now, with how many were sent away in all.  Broken for what is none."""
+        closed = Counter[tuple[str, str]]()
+        for what, count in _counts(told.get("closed")).items():
+            listener, _, why = what.partition(" ")
+            closed[listener, why] = count
+        self._there[door], self._closed[door] = _counts(told["strangers"]), closed
+
+    def lost(self, door: str = "") -> None:
+        """It has ended, and all its connections have; the next one counts from zero."""
+        self._there.pop(door, None)
+        self._before += self._closed.pop(door, Counter())
+
+    def there(self) -> dict[str, int]:
+        """How many have not logged in, by listener."""
+        return dict(_sum(self._there.values()))
+
+    @property
+    def closed(self) -> Counter[tuple[str, str]]:
+        """How many were sent away, by listener and what they went beyond."""
+        return _sum([self._before, *self._closed.values()])
+
+
+def _sum(some: Iterable[Mapping[T, int]]) -> Counter[T]:
+    found = Counter[T]()
+    for one in list(some):
+        found.update(one)
+    return found
 
 
 def _counts(told: object) -> dict[str, int]:

@@ -14,14 +14,13 @@ import ssl
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections import Counter
 from collections.abc import Coroutine, Mapping
 from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import Unavailable
-from penstock.server.doors.door_process import DoorProcess, strangers_of
+from penstock.server.doors.door_process import DoorProcess, StrangerCounts
 from penstock.server.sockets.listening import bind
 
 if TYPE_CHECKING:
@@ -63,8 +62,7 @@ class Doors(ABC):
         self.loop = loop
         self._kind = kind
         self._listening = list[socket.socket]()
-        self._strangers = dict[str, dict[str, int]]()  # by door, then by listener
-        self._closed = dict[str, Counter[tuple[str, str]]]()
+        self.strangers = StrangerCounts()
         self._tls = list[dict[str, object]]()
         self._tasks = set[asyncio.Task[object]]()
         strangers = asdict(terms)
@@ -150,21 +148,6 @@ class Doors(ABC):
 
     # -- the loop
 
-    def there(self) -> dict[str, int]:
-        """How many have not logged in, by door."""
-        found = Counter[str]()
-        for some in list(self._strangers.values()):
-            found.update(some)
-        return dict(found)
-
-    @property
-    def closed(self) -> dict[tuple[str, str], int]:
-        """How many of these were sent away, by door and reason."""
-        found = Counter[tuple[str, str]]()
-        for some in list(self._closed.values()):
-            found.update(some)
-        return dict(found)
-
     def keep(self, work: Coroutine[Any, Any, object]) -> None:
         """Run it on the loop to its end."""
         task = self.loop.create_task(work)
@@ -182,10 +165,10 @@ class Doors(ABC):
 
     def _heard(self, name: str, told: Mapping[str, Any]) -> None:
         if "strangers" in told:
-            self._strangers[name], self._closed[name] = strangers_of(told)
+            self.strangers.heard(told, name)
 
     def _lost(self, name: str) -> None:
-        self._strangers.pop(name, None)
+        self.strangers.lost(name)
 
 
 def _ask(process: DoorProcess, wish: dict[str, object], sockets: list[socket.socket]) -> Mapping[str, Any]:

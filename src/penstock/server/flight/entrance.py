@@ -16,7 +16,6 @@ import logging
 import threading
 import time
 from base64 import b64encode
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict
 from functools import partial
@@ -28,7 +27,7 @@ import pyarrow as pa
 from penstock.errors import AccessRefused, Unavailable
 from penstock.records.tokens import PREFIX
 from penstock.server.base.loading import of_a_door
-from penstock.server.doors.door_process import DoorProcess, Spawned, strangers_of
+from penstock.server.doors.door_process import DoorProcess, Spawned, StrangerCounts
 from penstock.server.doors.line import (
     AHEAD,
     Broken,
@@ -96,14 +95,12 @@ class Unproven(Exception):
 
 
 class Peers:
-    """The connections of the door's process: who of them has logged in, and how many have not, as it says."""
+    """The connections of the door's process that have logged in, and whose they are."""
 
     def __init__(self, share: Share) -> None:
         self._share = share
         self._users = dict[Peer, str]()
         self._lock = threading.Lock()
-        self._strangers = dict[str, int]()
-        self._closed, self._before = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
 
     def known(self, peer: Peer, who: Who) -> bool:
         """A call of this peer, who is somebody; whether it is not its first.
@@ -134,22 +131,6 @@ class Peers:
     def lost(self) -> None:
         """All of them have: the process is gone."""
         self.left(list(self._users))
-        self._strangers = {}
-        self._before += self._closed
-        self._closed = Counter()
-
-    def heard(self, strangers: dict[str, int], closed: Counter[tuple[str, str]]) -> None:
-        """How it stands now: those without a login, and how many of them were sent away in all."""
-        self._strangers, self._closed = strangers, closed
-
-    def there(self) -> dict[str, int]:
-        """How many have not logged in, by door."""
-        return dict(self._strangers)
-
-    @property
-    def closed(self) -> Counter[tuple[str, str]]:
-        """How many were sent away, by door and what they went beyond."""
-        return self._before + self._closed
 
 
 def _starting() -> str:
@@ -180,6 +161,7 @@ class Entrance:
         shares = shares or Shares()
         bounds = bounds or Bounds()
         self.connections = Peers(shares.of("connections"))
+        self.strangers = StrangerCounts()
         self._people = people
         self._how_far = how_far
         self._batch_most = bounds.batch_bytes + CAST_MOST
@@ -192,7 +174,7 @@ class Entrance:
             "bounds": asdict(bounds),
         }
         self.process = DoorProcess(
-            "flight", MODULE, begin, self._serve, heard=self._heard, lost=self.connections.lost,
+            "flight", MODULE, begin, self._serve, heard=self._heard, lost=self._lost,
             memory=of_a_door(memory), apart=apart, first=first,
         )  # fmt: skip
         self._tls: dict[str, object] | None = None
@@ -257,9 +239,13 @@ class Entrance:
         if "left" in told:
             self.connections.left(_peers(told["left"]))
         if "strangers" in told:
-            self.connections.heard(*strangers_of(told))
+            self.strangers.heard(told)
         if "warning" in told:
             logger.warning("%s", text(dict(told), "warning")[:WHY_MOST])
+
+    def _lost(self) -> None:
+        self.connections.lost()
+        self.strangers.lost()
 
     # -- the threads of lines
 

@@ -174,14 +174,13 @@ def metrics_of(server: Server, version: str, progress: Progress | None = None) -
 
 def _strangers(server: Server) -> tuple[dict[str, int], dict[tuple[str, str], int]]:
     """Connections that have not logged in, by door; and those that were closed, by door and what they went beyond."""
-    guards, flight = server.entry.guards.by_door, server.flight.entrance.connections
-    there = {door: len(guard) for door, guard in guards.items()} | flight.there()
+    guards = server.entry.guards.by_door
+    there = {door: len(guard) for door, guard in guards.items()}
     closed = {(door, what): count for door, guard in guards.items() for what, count in guard.closed.items()}
-    closed |= flight.closed
-    for doors in (server.doors, server.http_doors):
+    for doors in (server.flight.entrance, server.doors, server.http_doors):
         if doors is not None:
-            there |= doors.there()
-            closed |= doors.closed
+            there |= doors.strangers.there()
+            closed |= doors.strangers.closed
     return there, closed
 
 
