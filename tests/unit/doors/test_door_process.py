@@ -151,9 +151,7 @@ def test_a_line_for_which_there_is_no_thread_is_refused_and_the_next_one_is_take
     door: Lying, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refused = refusing(monkeypatch, "penstock-flight", 1)
-    line = door.line()
-    line.send(Kind.CALL, 1, *with_head(CALLED))
-    assert answers(line) == []
+    assert answers(door.line()) == []
     assert refused
     line = door.line()
     line.send(Kind.CALL, 1, *with_head(CALLED))
