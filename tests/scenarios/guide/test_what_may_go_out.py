@@ -176,6 +176,7 @@ def test_neither_a_start_nor_a_query_nor_a_filter_reads_what_is_inactive(monkeyp
         monkeypatch.setattr(reader, "decode", decode)
         broker.restart()
         broker.advance(1)
+        read -= {body(n) for n in range(4900, 5000)}  # of the last batch of the log, whose time a start goes on from
         assert [record.body for record in broker.sow("q")] == [body(n) for n in range(1000)]
         worker = broker.subscribe("q", filter="/n >= 900", max_backlog=2000, name="worker")
         assert bodies(worker.take()) == [body(n) for n in range(900, 1000)]
