@@ -4,7 +4,8 @@ Who gives a number for a queue's name hears it at once, and where he gave it.
 
 What is text the signature says: `str`, `str | None`, and `Sequence[str]` beside these.  It is read once, as the class
 is made; a call that has no such argument costs nothing, any other a look at each of them.  Refuses with InvalidArgument
-before anything is done or sent.  What the text may be, the server says.
+before anything is done or sent, also half a pair of surrogates, which no UTF-8 has.  What else the text may be, the
+server says.
 
 The settings of a queue are as type checkers and editors see them: `declare("q", lease_periode="30s")` is an error.
 Their names are those of the settings file, whose page is docs/settings.md; what a value may be beyond its type the
@@ -41,6 +42,7 @@ NEVER = 1 << 30
 _COROUTINE, _VARARGS = 0x80, 0x04  # `inspect.CO_COROUTINE`, `CO_VARARGS`: that module takes long to load
 _SEVERAL: Final = "Sequence[str]"
 _TEXTS: Final = frozenset(("str", "None", _SEVERAL))
+_UNWRITTEN: Final = "which is no text in UTF-8"
 
 
 def texts_checked(thing: T) -> T:
@@ -110,23 +112,50 @@ def _kind(name: str, said: object) -> frozenset[str] | None:
 
 def _fits(value: object, kind: frozenset[str]) -> bool:
     if isinstance(value, str):
-        return "str" in kind
+        return "str" in kind and _written(value)
     if value is None:
         return "None" in kind
     if _SEVERAL not in kind or not isinstance(value, Iterable) or isinstance(value, bytes | bytearray):
         return False
-    return not isinstance(value, list | tuple) or all(isinstance(one, str) for one in cast("list[object]", value))
+    return not isinstance(value, list | tuple) or all(map(_is_text, cast("list[object]", value)))
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and _written(value)
+
+
+def _written(text: str) -> bool:
+    """Whether it has a form in UTF-8."""
+    if text.isascii():
+        return True
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def encoded(text: str, what: str) -> bytes:
+    """Text in UTF-8.  InvalidArgument, which names `what` it is, for half a pair of surrogates."""
+    if not _written(text):
+        raise InvalidArgument(f"{what} is {_shown(text)}, {_UNWRITTEN}")
+    return text.encode()
 
 
 def _refused(who: str, name: str, value: object, kind: frozenset[str]) -> InvalidArgument:
     """By the argument's name, with its value, or of a sequence the first that is no text, and the type of that."""
     many = ""
     if _SEVERAL in kind and isinstance(value, list | tuple):
-        value, many = next(one for one in cast("list[object]", value) if not isinstance(one, str)), "a sequence with "
+        value, many = next(one for one in cast("list[object]", value) if not _is_text(one)), "a sequence with "
+    told = f"{who}: {name} is {many}{_shown(value)}"
+    if isinstance(value, str) and not _written(value):
+        return InvalidArgument(f"{told}, {_UNWRITTEN}")
+    return InvalidArgument(f"{told}, not {_words(kind)}: that is of type {type(value).__name__}")
+
+
+def _shown(value: object) -> str:
     text = repr(value)
-    shown = text if len(text) <= 100 else f"{text[:100]}..."
-    told = f"{who}: {name} is {many}{shown}, not {_words(kind)}: that is of type {type(value).__name__}"
-    return InvalidArgument(told)
+    return text if len(text) <= 100 else f"{text[:100]}..."
 
 
 def _words(kind: frozenset[str]) -> str:

@@ -31,7 +31,7 @@ from penstock.client.arguments import texts_checked
 from penstock.client.bodies import Reader, plain
 from penstock.client.exchange import GIVE_BACK_S, WAIT_S, End, Exchange, Past
 from penstock.client.link import Link, Outage, crowded
-from penstock.client.messages import B, Following, Message, Rows
+from penstock.client.messages import B, Following, Message, Rows, reason_of
 from penstock.client.transactions import Opening
 from penstock.errors import InvalidBody, PenstockError, PreconditionFailed, Unavailable
 from penstock.units import Duration, span
@@ -162,7 +162,7 @@ class Batch(Generic[B]):
             self.ack()
         elif isinstance(error, Exception):
             verb = "reject" if isinstance(error, InvalidBody) and len(self) == 1 else "retry"
-            self._settle(verb, None, None, f"{type(error).__name__}: {error}"[:500])
+            self._settle(verb, None, None, reason_of(error))
         else:
             self.release()
 

@@ -47,6 +47,18 @@ Following: TypeAlias = "tuple[str, object] | tuple[str, object, Mapping[str, obj
 """A message to publish: topic, body, and options of `Client.publish`."""
 
 
+REASON_MOST = 500
+"""Characters of a failure that are told with a settle."""
+
+
+def reason_of(failure: BaseException | str) -> str:
+    """Why something failed, as a settle tells it: cut, and half a pair of surrogates, as names of files may hold one,
+    is written with its number.
+    """
+    text = failure if isinstance(failure, str) else f"{type(failure).__name__}: {failure}"
+    return text[:REASON_MOST].encode(errors="backslashreplace").decode()
+
+
 class Rows:
     """The columns of one batch as lists, made when first asked for."""
 
@@ -400,9 +412,9 @@ class Message(Values, Generic[B]):
             if error is None:
                 self.ack()
             elif isinstance(error, InvalidBody):
-                self.reject(str(error)[:500])  # it never will be valid
+                self.reject(reason_of(str(error)))  # it never will be valid
             elif isinstance(error, Exception):
-                self.retry(error=f"{type(error).__name__}: {error}"[:500])
+                self.retry(error=reason_of(error))
             else:
                 self.release()  # the process is told to stop: not the message's fault
 

@@ -23,6 +23,7 @@ from typing import Any, Self, cast
 import orjson
 import pyarrow as pa
 
+from penstock.client.arguments import encoded
 from penstock.client.link import failure, said, understood
 from penstock.client.messages import Refusal, TableReceipt
 from penstock.errors import InvalidArgument, Unavailable, Unroutable
@@ -43,7 +44,7 @@ def body_of(body: object) -> tuple[bytes, str | None]:
     if isinstance(body, bytearray | memoryview):
         return bytes(body), None
     if isinstance(body, str):
-        return body.encode(), None
+        return encoded(body, "body"), None
     made = to_json(body)
     if b"null" in made and (place := _endless(body)) is not None:
         raise InvalidArgument(f"a body does not become JSON: {place} is none of its numbers; None becomes null")
@@ -145,7 +146,10 @@ def headers_of(headers: Mapping[str, object] | None) -> list[tuple[str, str]] | 
             raise InvalidArgument(f"headers: the name {name!r} is not text")
         if _textless(value):
             raise InvalidArgument(f"header {name!r} is {value!r}, which has no text of its own")
-        rows.append((name, str(value)))
+        text = str(value)
+        encoded(name, "headers: the name")
+        encoded(text, f"header {name!r}")
+        rows.append((name, text))
     return rows
 
 

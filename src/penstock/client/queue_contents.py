@@ -13,7 +13,7 @@ import orjson
 import pyarrow as pa
 
 from penstock.client.admin import Administration
-from penstock.client.arguments import texts_checked
+from penstock.client.arguments import encoded, texts_checked
 from penstock.client.link import chunks, said, understood
 from penstock.client.messages import Message, Rows
 from penstock.errors import InvalidArgument
@@ -211,7 +211,7 @@ class Contents(Administration):
 
         What waits in queues stays.
         """
-        body = data if data is None or isinstance(data, bytes) else data.encode()
+        body = data if data is None or isinstance(data, bytes) else encoded(data, "sow_delete: data")
         answer = self.action(
             "sow_delete",
             topic=topic,

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self, cast
 
-from penstock.client.arguments import texts_checked
+from penstock.client.arguments import encoded, texts_checked
 from penstock.core.commands.transactions import Ending
 from penstock.core.commands.transactions import Transaction as Decided
 from penstock.core.effects import Verb
@@ -119,7 +119,7 @@ class Publishing(Running):
     ) -> Outgoing:
         """One message, whose exchange is looked up when it is published; InvalidArgument for what is none."""
         check_message(body, priority, headers)
-        data = body.encode() if isinstance(body, str) else body
+        data = encoded(body, "publish: body") if isinstance(body, str) else body
         most = self._settings.amqp.message_max
         if len(data) > most:
             raise InvalidArgument(f"publish: the body has {len(data)} bytes; at most {most} are taken")

@@ -17,7 +17,7 @@ from penstock.client import Client, connect, tracing
 from penstock.client.aio.stream import Message as AsyncMessage
 from penstock.client.consumer import Consumer
 from penstock.client.link import Outage
-from penstock.client.messages import Message
+from penstock.client.messages import Message, reason_of
 from penstock.errors import Fenced, InvalidBody, NotFound, PenstockError, Refused, Unroutable
 from penstock.worker.worker import Counts, Depends, Made, Off, Worker, is_message, surrounded
 
@@ -70,9 +70,6 @@ AT_ONCE_MOST = 5
 PAUSE_S, PAUSE_MOST_S = 0.1, 60.0
 """Before the next try then: about so long at first, doubled each time, and at most."""
 
-REASON_MOST = 500
-"""Characters of an error that are kept with the message."""
-
 
 async def handle(worker: Worker, message: Message, counts: Counts, calls: Off, settles: Off) -> None:
     """Give one message to the function and settle it.
@@ -124,7 +121,7 @@ async def _called(
         arguments = worker.arguments(given)
     except InvalidBody as error:
         logger.error("%s: %r: %s", worker.name, message, error)
-        return "reject", str(error), None, None
+        return "reject", reason_of(str(error)), None, None
     call = asyncio.ensure_future(_work(worker, message, arguments, calls, settles))
     try:
         done, _ = await asyncio.wait({call}, timeout=worker.timeout)
@@ -143,12 +140,12 @@ async def _called(
         return "release", "", None, None  # the function cancelled itself
     except InvalidBody as error:
         logger.error("%s: %r: %s", worker.name, message, error)
-        return "reject", str(error), None, None
+        return "reject", reason_of(str(error)), None, None
     except Exception as error:
         logger.exception("%s: %r failed, attempt %d", worker.name, message, message.attempt)
         if tracing.active is not None:
             tracing.active.failed(error)
-        return "retry", f"{type(error).__name__}: {error}", None, None
+        return "retry", reason_of(error), None, None
 
 
 def _work(worker: Worker, message: Message, arguments: Sequence[object], calls: Off, settles: Off) -> Awaitable[object]:
@@ -195,11 +192,11 @@ def _settle_alone(worker: Worker, message: Message, verb: str, reason: str) -> N
     if verb == "ack":
         message.ack()
     elif verb == "retry":
-        message.retry(delay=_pause(worker, message), error=reason[:REASON_MOST])
+        message.retry(delay=_pause(worker, message), error=reason)
     elif verb == "release":
         message.release()
     else:
-        message.reject(reason=reason[:REASON_MOST])
+        message.reject(reason=reason)
 
 
 def _pause(worker: Worker, message: Message) -> float | None:
@@ -237,8 +234,7 @@ def _publish(
         raise  # it is somebody else's by now
     except Refused as error:
         logger.error("%s: what %r came to is not published to %r: %s", worker.name, message, place or also[0][0], error)
-        reason = f"{type(error).__name__}: {error}"[:REASON_MOST]
-        message.retry(delay=_pause(worker, message), error=reason)
+        message.retry(delay=_pause(worker, message), error=reason_of(error))
 
 
 def give_back(message: Message) -> None:

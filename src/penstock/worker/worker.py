@@ -134,10 +134,6 @@ def surrounded(call: Call, middlewares: Sequence[Middleware], message: AsyncMess
     return call
 
 
-REASON_MOST = 500
-"""Characters of an error that are kept."""
-
-
 class Results:
     """The topic of an app's results.  Any thread."""
 
@@ -171,11 +167,11 @@ class Results:
     def failed(self, id: str, message: Message, verb: str, reason: str) -> None:
         """Settle a message that failed for good, and keep why."""
         transaction = Transaction(cast("Opening", message.holder.client))
-        transaction.publish(self.topic, {"id": id, "state": FAILED, "error": reason[:REASON_MOST]})
+        transaction.publish(self.topic, {"id": id, "state": FAILED, "error": reason})
         if verb == "reject":
-            transaction.reject(message, reason[:REASON_MOST])
+            transaction.reject(message, reason)
         else:
-            transaction.retry(message, error=reason[:REASON_MOST])
+            transaction.retry(message, error=reason)
         transaction.commit()
 
 

@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import re
 from collections.abc import Callable, Iterator, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -146,3 +147,23 @@ def test_what_is_checked_stays_what_it_was() -> None:
     assert Client.publish.__doc__ is not None
     assert Client.publish.__qualname__ == "Client.publish"
     assert not hasattr(messages.Message.ack, "__wrapped__")  # it has no text, and costs what it did
+
+
+@pytest.mark.parametrize(("call", "name"), [pytest.param(*case[1:], id=f"{case[0]}:{case[2]}") for case in cases()])
+def test_half_a_pair_of_surrogates_is_no_text(call: Callable[..., Any], name: str) -> None:
+    several = "Sequence[str]" in inspect.get_annotations(call)[name]
+    with pytest.raises(InvalidArgument, match=rf": {name} is .*'a\\udcff', which is no text in UTF-8"):
+        called(call, name, ["x", "a\udcff"] if several else "a\udcff")
+
+
+def test_half_a_pair_of_surrogates_is_no_body_and_no_header() -> None:
+    nobody: Any = SimpleNamespace(address=SimpleNamespace(vhost=None))
+    one = Client(nobody)
+    for told, say in {
+        "body is 'a\\udcff'": lambda: one.publish("q", "a\udcff"),
+        "header 'h' is 'a\\udcff'": lambda: one.publish("q", b"", headers={"h": "a\udcff"}),
+        "headers: the name is 'a\\udcff'": lambda: one.publish("q", b"", headers={"a\udcff": 1}),
+        "sow_delete: data is 'a\\udcff'": lambda: one.sow_delete("q", data="a\udcff"),
+    }.items():
+        with pytest.raises(InvalidArgument, match=re.escape(f"{told}, which is no text in UTF-8")):
+            say()

@@ -7,7 +7,7 @@ import inspect
 import logging
 import threading
 from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 
 import pytest
@@ -41,6 +41,35 @@ async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(PATIENCE_S):
         while not condition():  # noqa: ASYNC110  the broker has no event for it
             await asyncio.sleep(0.005)
+
+
+@pytest.mark.parametrize("way", ["worker", "result", "block", "batch"])
+def test_a_failure_whose_text_is_no_utf8_is_told_and_takes_nothing_else_along(way: str) -> None:
+    """As one that quotes a file's name which `os.fsdecode` made of other bytes."""
+    app = penstock.App()
+
+    @app.worker("q", publish="out" if way == "result" else None)
+    def one(body: bytes) -> str:
+        if body == b"1" and way == "worker":
+            raise ValueError("a\udcff")
+        return "a\udcff" if body == b"1" else "fine"
+
+    with broker(max_deliveries=1) as server:
+        bookmarks = [server.publish("q", b"%d" % number) for number in range(3)]
+        if way in ("worker", "result"):
+            run(app, server)
+        else:
+            with penstock.connect(server.flight_url) as client, client.consume("q", backlog=1) as consumer:
+                for _ in range(3):
+                    message = consumer.take(PATIENCE_S)
+                    assert message is not None
+                    with suppress(ValueError), consumer.batch_of(message) if way == "batch" else message:
+                        if message.body == b"1":
+                            raise ValueError("a\udcff")
+        stats = server.stats("q")
+        assert (stats["acked"], stats["ready"], stats["leased"]) == (2, 0, 0)
+        told = [str(text) for event in server.story(bookmarks[1]) for text in event.details.values()]
+        assert any("a\\udcff" in text for text in told), told
 
 
 def test_messages_are_worked_on_and_acknowledged_by_coroutines_and_threads() -> None:
@@ -183,7 +212,7 @@ async def test_leases_are_extended_for_as_long_as_messages_are_held() -> None:
             server.publish("q", b"x")
         held = Held(consumer.lease_period, sleep)
         for _ in range(3):
-            message = consumer.take()
+            message = consumer.take(PATIENCE_S)
             assert message is not None
             held.add(message)
         keeping = asyncio.create_task(held.keep(asyncio.to_thread))
