@@ -179,6 +179,8 @@ def one_row(columns: Mapping[str, object]) -> pa.RecordBatch:
     schema = _of_columns(tuple(given))
     arrays: list[pa.Array[Any]] = []
     for kind, (name, value) in zip(schema.types, given.items(), strict=True):
+        if isinstance(value, float):  # it would be cut to a whole number
+            raise InvalidArgument(f"{name} is {value!r}, not a whole number")
         try:
             arrays.append(pa.array([value], kind))
         except (pa.ArrowException, OverflowError) as error:

@@ -167,3 +167,11 @@ def test_half_a_pair_of_surrogates_is_no_body_and_no_header() -> None:
     }.items():
         with pytest.raises(InvalidArgument, match=re.escape(f"{told}, which is no text in UTF-8")):
             say()
+
+
+@pytest.mark.parametrize("name", ["priority", "not_before", "expires_at"])
+def test_a_fraction_is_no_whole_number(name: str) -> None:
+    nobody: Any = SimpleNamespace(address=SimpleNamespace(vhost=None))
+    given: Any = {name: 1.5}
+    with pytest.raises(InvalidArgument, match=rf"{name} is 1\.5, not a whole number"):
+        Client(nobody).publish("q", b"", **given)

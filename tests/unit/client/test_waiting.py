@@ -66,3 +66,12 @@ def test_without_a_block_the_loop_closes_it(name: str) -> None:
         list(stream)
         client.publish("jobs" if name == "queue" else "people", {"id": 1})
         assert stream.take() is None
+
+
+@pytest.mark.asyncio
+async def test_a_closed_client_of_asyncio_says_so_as_the_blocking_one_does() -> None:
+    with Broker(CONFIG) as broker:
+        client = await penstock.aio.connect(broker.flight_url)
+        await client.close()
+        with pytest.raises(penstock.Unavailable, match="is closed"):
+            await client.queues()

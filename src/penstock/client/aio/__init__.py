@@ -30,6 +30,7 @@ from penstock.client.messages import B, Receipt, Refusal, TableReceipt
 from penstock.client.reading import Result
 from penstock.client.replay import Bookmarks
 from penstock.client.results import RESULTS
+from penstock.errors import Unavailable
 from penstock.units import Duration
 
 __all__ = [
@@ -112,6 +113,7 @@ class Client:
     def __init__(self, open_: Callable[[], blocking.Client]) -> None:
         self._open = open_
         self._client: blocking.Client | None = None
+        self._closed = False
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="penstock-aio")
         self._opening = asyncio.Lock()
 
@@ -221,14 +223,17 @@ class Client:
         return await asyncio.get_running_loop().run_in_executor(self._pool, tracing.bound(work))
 
     async def blocking(self) -> blocking.Client:
-        """The blocking client within, connected."""
+        """The blocking client within, connected.  Unavailable once this is closed."""
         async with self._opening:
+            if self._closed:
+                raise Unavailable("the connection is closed")
             if self._client is None:
                 self._client = await self.run(self._open)
             return self._client
 
     async def close(self) -> None:
         """Close the consumers, which waits until what they settled is durable, then the connection."""
+        self._closed = True
         client, self._client = self._client, None
         if client is not None:
             await asyncio.get_running_loop().run_in_executor(None, client.close)
