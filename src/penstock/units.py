@@ -132,6 +132,18 @@ def span(value: Duration, what: str) -> int:
     return micros
 
 
+LONGEST = 1_000 * 366 * 86_400 * 1_000_000
+"""The longest time in microseconds that a message or its lease may wait: it ends before `LATEST`."""
+
+
+def wait_of(value: Duration, what: str) -> int:
+    """Microseconds that a message or its lease waits; InvalidArgument as of `span`, and beyond `LONGEST`."""
+    micros = span(value, what)
+    if micros > LONGEST:
+        raise InvalidArgument(f"{what} is {value}, which is not between 0 and 1,000 years")
+    return micros
+
+
 def format_address(host: str, port: int | str) -> str:
     """`host:port`, with an IPv6 host in brackets: without them nobody can tell where the port begins."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

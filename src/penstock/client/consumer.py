@@ -34,7 +34,7 @@ from penstock.client.link import Link, Outage, crowded
 from penstock.client.messages import B, Following, Message, Rows, reason_of
 from penstock.client.transactions import Opening
 from penstock.errors import InvalidBody, PenstockError, PreconditionFailed, Unavailable
-from penstock.units import Duration, span
+from penstock.units import Duration, wait_of
 
 # pyarrow's stubs leave the element types of arrays and fields open
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
@@ -86,7 +86,7 @@ class Batch(Generic[B]):
         self, rows: Iterable[int] | None = None, *, delay: Duration | None = None, error: str | None = None
     ) -> bool:
         """Back, counted as a failure: after the queue's back-off, or after `delay`."""
-        return self._settle("retry", rows, None if delay is None else span(delay, "delay"), error)
+        return self._settle("retry", rows, None if delay is None else wait_of(delay, "delay"), error)
 
     def reject(self, rows: Iterable[int] | None = None, *, reason: str | None = None) -> bool:
         """Refused for good: dead letters, where the queue has a place for them."""
@@ -94,7 +94,7 @@ class Batch(Generic[B]):
 
     def extend(self, period: Duration) -> bool:
         """Hold all that are left until `period` from now at least."""
-        return self._exchange.settle_rows(self._rows, self.unsettled, "extend", span(period, "extend"), None)
+        return self._exchange.settle_rows(self._rows, self.unsettled, "extend", wait_of(period, "extend"), None)
 
     def _settle(
         self, verb: str, rows: Iterable[int] | None, delay: int | None = None, reason: str | None = None

@@ -27,7 +27,7 @@ from penstock.errors import InvalidBody, PreconditionFailed, Refused
 from penstock.records.causes import death_reason
 from penstock.records.dataclass import dataclass
 from penstock.records.entries import fence_of
-from penstock.units import Duration, span
+from penstock.units import Duration, wait_of
 from penstock.wire.flight.bookmarks import format_bookmark
 from penstock.wire.flight.commands import SETTLE
 
@@ -351,14 +351,14 @@ class Message(Values, Generic[B]):
 
     def extend(self, period: Duration) -> bool:
         """Hold it until `period` from now at least."""
-        return self.holder.settle(self, "extend", span(period, "extend"), None)
+        return self.holder.settle(self, "extend", wait_of(period, "extend"), None)
 
     def _settle(self, verb: str, delay: Duration | None = None, reason: str | None = None) -> bool:
         holder = self._consumer
         if holder is None or self.outcome is not None:
             holder = self.holder
             self.check_unsettled()
-        micros = None if delay is None else span(delay, "delay")
+        micros = None if delay is None else wait_of(delay, "delay")
         if tracing.active is None:
             in_time = holder.settle(self, verb, micros, reason)
         else:

@@ -29,7 +29,7 @@ from penstock.client.messages import Message, Receipt
 from penstock.client.outgoing import BATCH_BYTES, BATCH_ROWS, columns_of, is_mandatory, one_row
 from penstock.client.urls import Address
 from penstock.errors import PreconditionFailed, Unavailable
-from penstock.units import Duration, span
+from penstock.units import Duration, wait_of
 from penstock.wire.flight.bookmarks import format_bookmark
 from penstock.wire.flight.commands import PUBLISH
 from penstock.wire.flight.received import Goal
@@ -114,7 +114,7 @@ class Transaction:
 
     def retry(self, message: Message, *, delay: Duration | None = None, error: str | None = None) -> None:
         """Back, counted as a failure: after the queue's back-off, or after `delay`."""
-        self._settle(message, "retry", None if delay is None else span(delay, "delay"), error)
+        self._settle(message, "retry", None if delay is None else wait_of(delay, "delay"), error)
 
     def reject(self, message: Message, reason: str | None = None) -> None:
         """Refused for good: a dead letter, which is part of the transaction."""

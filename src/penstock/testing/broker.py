@@ -41,10 +41,10 @@ from penstock.testing.inbox import Message
 from penstock.testing.instance import Instance, TellingLog
 from penstock.testing.link import Link
 from penstock.testing.subscriber import Subscribing
-from penstock.units import span
+from penstock.units import LONGEST, span
 from penstock.wire.fields import Fields
 from penstock.wire.flight.bookmarks import format_bookmark
-from penstock.wire.flight.codec import LONGEST, Upload
+from penstock.wire.flight.codec import Upload
 
 if TYPE_CHECKING:
     from penstock.core.commands.transactions import Transacted

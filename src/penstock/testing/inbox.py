@@ -27,7 +27,7 @@ from penstock.records.field_tables import FieldValue
 from penstock.server.follow import ENDLESS
 from penstock.server.gates import Receiver
 from penstock.testing.link import replaced
-from penstock.units import span
+from penstock.units import span, wait_of
 from penstock.wire.flight.bookmarks import format_bookmark
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ class Message:
 
     def retry(self, delay: float | None = None, error: str | None = None) -> bool:
         """As `cancel`, after `delay` seconds instead of the queue's back-off; `error` is in the message's story."""
-        wait = None if delay is None else span(delay, "delay")
+        wait = None if delay is None else wait_of(delay, "delay")
         return self._holder.settle(self, Verb.CANCEL, wait, error)
 
     def release(self) -> bool:

@@ -13,6 +13,7 @@ import numpy as np
 from penstock.core.effects import Verb
 from penstock.errors import InvalidArgument
 from penstock.records.dataclass import dataclass
+from penstock.units import LONGEST
 from penstock.wire.fields import Fields, nearest, read_json
 from penstock.wire.flight.received import Received, columns_of
 from penstock.wire.flight.tickets import BACKLOG_MOST, TEXT_LIMIT
@@ -113,8 +114,8 @@ def _settle(verb: str | None, delay: int | None, reason: str | None, queue: str 
     if verb is None or (verb not in VERBS and verb != EXTEND):
         hint = nearest(verb, [*VERBS, EXTEND]) if verb is not None else ""
         raise InvalidArgument(f"settle: verb {verb!r} is unknown{hint}")
-    if delay is not None and delay < 0:
-        raise InvalidArgument(f"settle: delay {delay} is negative")
+    if delay is not None and not 0 <= delay <= LONGEST:
+        raise InvalidArgument(f"settle: delay is {delay} us, which is not between 0 and 1,000 years")
     if verb == EXTEND and delay is None:
         raise InvalidArgument("settle: extend needs a delay: how long from now the lease lasts")
     return verb, delay, reason, queue

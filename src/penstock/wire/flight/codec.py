@@ -28,7 +28,7 @@ from penstock.records.message_bodies import Bodies, data_bytes, from_column
 from penstock.records.one_or_each import bytes_of
 from penstock.records.properties import PERSISTENT, Properties, decode, encode
 from penstock.records.remembered import Remembered
-from penstock.units import LATEST
+from penstock.units import LATEST, LONGEST
 from penstock.wire.fields import NAME_LIMIT
 from penstock.wire.flight.commands import MESSAGES, TEXT_COLUMNS
 from penstock.wire.flight.received import Bounds, Received, check_bodies, columns_of
@@ -299,10 +299,6 @@ def _times(name: str, columns: Mapping[str, pa.Array[Any]], what: str) -> list[i
         if not 0 <= end <= LATEST:
             raise InvalidArgument(f"{what}: {name} is {end} us since 1970, which is not in the years 1970 to 9999")
     return cast("list[int]", numbers.to_pylist())
-
-
-LONGEST = 1_000 * 366 * 86_400 * 1_000_000
-"""The longest duration in microseconds: it ends before `LATEST`."""
 
 
 def _spans(name: str, columns: Mapping[str, pa.Array[Any]], what: str) -> list[int] | None:
