@@ -227,7 +227,7 @@ def test_settles_that_are_wrong_end_the_stream(raw: Raw) -> None:
         ({"lsn": [1], "verb": ["akc"]}, "did you mean 'ack'"),
         ({"lsn": [1], "verb": pa.array([None], pa.string())}, "verb None"),
         ({"lsn": [1]}, "column 'verb' is missing"),
-        ({"lsn": [1], "verb": ["retry"], "delay": [-1]}, "negative"),
+        ({"lsn": [1], "verb": ["retry"], "delay": [-1]}, "delay is -1 us"),
         ({"lsn": [1], "verb": ["extend"]}, "extend needs a delay"),
     ):
         writer, reader = raw.exchange(b'{"consume": {"queue": "q"}}')

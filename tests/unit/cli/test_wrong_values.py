@@ -113,7 +113,7 @@ def test_a_wrong_value_is_no_refusal(words: str, said: str, wrong: Wrong) -> Non
         ('policy set p q {"max-length":1} --priority 2147483648', "2147483648, not in -2147483647..2147483647"),
         (f'policy set p q {{"max-length":1}} --priority {10**20}', f"policy_set: priority is {10**20}, and numbers"),
         (f'policy set p q {{"max-length":{10**20}}}', f"policy_set: definition/max-length is {10**20}, and numbers"),
-        ("queue show a\udc80b", "stats: queue is 'a\\udc80b', which is no text in UTF-8"),
+        ("queue show a\udc80b", "queue: name is 'a\\udc80b', which is no text in UTF-8"),
         (f"user set-limit ann max-connections {10**20}", f"limit_set: value is {10**20}, and numbers from -"),
     ],
 )
