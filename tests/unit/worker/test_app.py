@@ -44,8 +44,11 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 @pytest.mark.parametrize("way", ["worker", "result", "block", "batch"])
-def test_a_failure_whose_text_is_no_utf8_is_told_and_takes_nothing_else_along(way: str) -> None:
+def test_a_failure_whose_text_is_no_utf8_is_told_and_takes_nothing_else_along(
+    way: str, caplog: pytest.LogCaptureFixture
+) -> None:
     """As one that quotes a file's name which `os.fsdecode` made of other bytes."""
+    caplog.set_level(logging.CRITICAL, "penstock")  # what is kept of the log goes to another process, as UTF-8
     app = penstock.App()
 
     @app.worker("q", publish="out" if way == "result" else None)
