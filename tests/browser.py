@@ -28,6 +28,23 @@ FLAGS = [
 ]  # fmt: skip
 
 WAIT_S = 40.0
+STARTS = 5
+
+
+def started_driver(driver: str) -> tuple[subprocess.Popen[bytes], int]:
+    """A driver and its port.  It chooses a port that is free on one address and then asks for the same one on another,
+    where somebody may have it: then it ends, and another one is started."""
+    said: list[bytes] = []
+    for _ in range(STARTS):
+        process = subprocess.Popen([driver, "--port=0"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        assert process.stdout is not None
+        for line in process.stdout:
+            if found := re.search(rb"started successfully on port (\d+)", line):
+                return process, int(found[1])
+            said.append(line)
+        process.stdout.close()
+        said.append(b"status %d" % process.wait(20))
+    raise AssertionError(f"{driver} did not start in {STARTS} attempts: {said}")
 
 
 class Browser:
@@ -36,18 +53,19 @@ class Browser:
     def __init__(self, folder: Path, width: int = 1280, height: int = 900, *flags: str) -> None:
         assert DRIVER is not None
         assert CHROMIUM is not None
-        self._process = subprocess.Popen([DRIVER, "--port=0"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-        assert self._process.stdout is not None
-        while not (found := re.search(rb"started successfully on port (\d+)", self._process.stdout.readline())):
-            assert self._process.poll() is None, "chromedriver did not start"
-        self._http = httpx.Client(base_url=f"http://127.0.0.1:{int(found[1])}", timeout=60)
+        self._process, port = started_driver(DRIVER)
+        self._http = httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60)
         options = {
             "binary": CHROMIUM,
             "args": [*FLAGS, *flags, f"--user-data-dir={folder / 'profile'}", f"--window-size={width},{height}"],
         }
         wanted = {"goog:chromeOptions": options, "goog:loggingPrefs": {"browser": "ALL"}}
         body = {"capabilities": {"alwaysMatch": wanted}}
-        self._session = f"/session/{self._told(self._http.post('/session', json=body))['sessionId']}"
+        try:
+            self._session = f"/session/{self._told(self._http.post('/session', json=body))['sessionId']}"
+        except BaseException:
+            self._end()
+            raise
 
     def __enter__(self) -> Self:
         return self
@@ -58,11 +76,14 @@ class Browser:
         try:
             self._http.delete(self._session)
         finally:
-            self._http.close()
-            self._process.terminate()
-            self._process.wait(20)
-            assert self._process.stdout is not None
-            self._process.stdout.close()
+            self._end()
+
+    def _end(self) -> None:
+        self._http.close()
+        self._process.terminate()
+        self._process.wait(20)
+        assert self._process.stdout is not None
+        self._process.stdout.close()
 
     @staticmethod
     def _told(answer: httpx.Response) -> Any:
