@@ -11,11 +11,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import orjson
 import pyarrow as pa
 
 from penstock.errors import PenstockError, ResourceExhausted
 from penstock.records.message_types import JSON
-from penstock.server.bulk import requests
+from penstock.server.doors.line import Ended, Frame, Kind, plain
 from penstock.server.sql.children import Child
 from penstock.server.sql.queries import Feed
 from penstock.wire.flight.failures import error_from
@@ -85,15 +86,15 @@ class Lab:
             "sql": sql, "memory": self.memory, "spill": self.spill, "folder": str(scratch), "threads": self.threads
         }  # fmt: skip
         try:
-            if child.sock.gettimeout() is None:  # a new one: what it loads is its own
+            if child.line.sock.gettimeout() is None:  # a new one: what it loads is its own
                 self._rows(child, {**head, "sql": "SELECT 1"}, {})
-                child.sock.settimeout(120)
+                child.line.sock.settimeout(120)
             with Peak(child.pid) as peak:
                 try:
                     return self._rows(child, head, tables or {})
                 finally:
                     self.put_aside = sum(one.stat().st_size for one in scratch.iterdir())
-        except requests.Ended:
+        except Ended:
             raise Died(child.fate()) from None
         except ResourceExhausted:
             self.close()
@@ -103,25 +104,22 @@ class Lab:
             shutil.rmtree(scratch)
 
     def _rows(self, child: Child, head: Mapping[str, Any], tables: Mapping[str, Any]) -> pa.Table:
-        requests.send(child.sock, head)
+        child.line.send(Kind.CALL, 0, orjson.dumps(head))
         told(child)
-        requests.send(child.sock, {"tables": [["", name, JSON] for name in tables]})
+        child.line.send(Kind.CONTROL, 0, orjson.dumps({"tables": [["", name, JSON] for name in tables]}))
         feeds = list[Feed]()
         for schema, rows in tables.values():
             ours, theirs = socket.socketpair()
             with theirs:
-                socket.send_fds(child.sock, [b"t"], [theirs.fileno()])
+                socket.send_fds(child.sockets, [b"t"], [theirs.fileno()])
             feeds.append(Feed(ours, schema, rows))
             feeds[-1].start()
         try:
-            _, payload = told(child)
-            schema = pa.ipc.read_schema(pa.py_buffer(payload))
+            schema = pa.ipc.read_schema(pa.py_buffer(told(child).payload))
             batches = list[pa.RecordBatch]()
-            while True:
-                said, payload = told(child)
-                if said is not None:
-                    return pa.Table.from_batches(batches, schema)
-                batches.append(pa.ipc.read_record_batch(pa.py_buffer(payload), schema))
+            while (frame := told(child)).kind is Kind.BATCH:
+                batches.append(pa.ipc.read_record_batch(pa.py_buffer(frame.payload), schema))
+            return pa.Table.from_batches(batches, schema)
         finally:
             for feed in feeds:
                 feed.close()
@@ -137,10 +135,10 @@ class Died(Exception):
     """The child ended without an answer."""
 
 
-def told(child: Child) -> tuple[dict[str, Any] | None, memoryview]:
+def told(child: Child) -> Frame:
     """What the child says next.  Raises its error."""
-    head, payload = requests.receive(child.sock)
-    if head is not None and "error" in head:
-        error: PenstockError = error_from(head["error"])
+    frame = child.line.receive(dict.fromkeys(Kind, 1 << 31))
+    if frame.kind is Kind.FAILED:
+        error: PenstockError = error_from(plain(frame.payload))
         raise error
-    return head, payload
+    return frame

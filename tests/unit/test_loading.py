@@ -81,16 +81,16 @@ from penstock.server.base.loading import do_without_pandas
 do_without_pandas()
 from penstock.server.bulk import requests
 from penstock.server.bulk.child import Work
+from penstock.server.doors.line import Kind, Line
 
 ours, theirs = socket.socketpair()
+line = Line(ours)
 kind, name = sys.argv[3:]
-head, pieces = requests.pack(json.loads(sys.argv[2]))
-requests.send(ours, {kind: name, **head}, *pieces)
+line.send(Kind.CALL, 0, *requests.packed({kind: name}, json.loads(sys.argv[2])))
 Work(sys.argv[1]).serve(theirs)
-requests.receive(ours)  # taken
-while (answer := requests.receive(ours)[0]) is None or "end" not in answer:
-    assert answer is None or "error" not in answer, answer
-print(*answer["end"]["values"].values(), *sys.modules)
+while (frame := line.receive(requests.ANSWERS)).kind is not Kind.DONE:
+    assert frame.kind is not Kind.FAILED, bytes(frame.payload)
+print(*requests.unpacked(frame.payload)[1].values(), *sys.modules)
 """
 
 NOT_IN_A_REPLAY = (

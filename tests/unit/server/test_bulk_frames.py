@@ -6,10 +6,12 @@ import socket
 import threading
 from collections.abc import Iterator
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
 from penstock.server.bulk import requests
+from penstock.server.doors.line import BUFFER, Ended, Kind, Line
 
 
 @pytest.fixture
@@ -19,73 +21,57 @@ def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
         yield ours, theirs
 
 
-def test_a_frame_arrives_as_it_was_sent(pair: tuple[socket.socket, socket.socket]) -> None:
-    ours, theirs = pair
-    head, pieces = requests.pack({"name": "q", "count": 3, "lsns": b"\1" * 16, "more": memoryview(b"abc")})
-    requests.send(ours, {"job": "x", **head}, *pieces)
-    requests.send(ours, None, b"batch")
-    told, payload = requests.receive(theirs)
-    assert told is not None
-    assert told["job"] == "x"
-    values = requests.unpack(told, payload)
-    assert {name: bytes(v) if isinstance(v, memoryview) else v for name, v in values.items()} == {
-        "name": "q", "count": 3, "lsns": b"\1" * 16, "more": b"abc",
-    }  # fmt: skip
-    empty, batch = requests.receive(theirs)
-    assert (empty, bytes(batch)) == (None, b"batch")
-
-
-def test_a_payload_larger_than_any_buffer_arrives_whole(pair: tuple[socket.socket, socket.socket]) -> None:
-    ours, theirs = pair
-    data = bytes(range(256)) * 40_000
-    sender = threading.Thread(target=requests.send, args=(ours, {"end": 1}, data))
+def sent(line: Line, kind: Kind, *pieces: object) -> threading.Thread:
+    sender = threading.Thread(target=line.send, args=(kind, 0, *pieces))
     sender.start()
-    head, payload = requests.receive(theirs)
+    return sender
+
+
+@pytest.mark.parametrize("name", ["q", "qu", "queue"])
+@pytest.mark.parametrize("size", [16, 4 * BUFFER])
+def test_a_request_arrives_as_it_was_sent(pair: tuple[socket.socket, socket.socket], size: int, name: str) -> None:
+    ours, theirs = map(Line, pair)
+    payload = requests.packed(
+        {"job": "x"}, {"name": name, "count": 3, "lsns": b"\1" * size, "more": memoryview(b"abc")}
+    )
+    sender = sent(ours, Kind.CALL, *payload)
+    told, values = requests.unpacked(theirs.receive(requests.ASKED).payload)
     sender.join()
-    assert head == {"end": 1}
-    assert payload == data
+    assert told == {"job": "x"}
+    assert {one: bytes(v) if isinstance(v, memoryview) else v for one, v in values.items()} == {
+        "name": name, "count": 3, "lsns": b"\1" * size, "more": b"abc",
+    }  # fmt: skip
+    assert np.frombuffer(values["lsns"], np.int64).flags.aligned
 
 
-def test_the_end_of_the_other_side_is_told(pair: tuple[socket.socket, socket.socket]) -> None:
-    ours, theirs = pair
-    assert not requests.gone(ours)
-    theirs.close()
-    assert requests.gone(ours)
-    with pytest.raises(requests.Ended):
-        requests.receive(ours)
-    with pytest.raises(requests.Ended):
-        requests.send(ours, {"a": 1})
+def test_a_request_for_which_there_is_no_memory_is_read_to_its_end(pair: tuple[socket.socket, socket.socket]) -> None:
+    """Who sends it waits for nothing, and can be told; the next one comes."""
 
+    def none(size: int) -> memoryview:
+        raise MemoryError
 
-def test_a_frame_cut_short_is_an_end(pair: tuple[socket.socket, socket.socket]) -> None:
-    ours, theirs = pair
-    ours.sendall(b"\2\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0{")
-    ours.close()
-    with pytest.raises(requests.Ended):
-        requests.receive(theirs)
+    ours, theirs = Line(pair[0]), Line(pair[1], none)
+    sender = sent(ours, Kind.CALL, bytes(50 * BUFFER))
+    with pytest.raises(MemoryError):
+        theirs.receive(requests.ASKED)
+    sender.join()
+    ours.send(Kind.CALL, 0, b"next")
+    assert theirs.receive(requests.ASKED).payload == b"next"
 
 
 def test_who_is_not_wanted_any_more_waits_no_longer(pair: tuple[socket.socket, socket.socket]) -> None:
     asked = iter([True, True, False])
-    with pytest.raises(requests.Ended):
-        requests.receive(pair[0], lambda: next(asked))
-
-
-@pytest.mark.parametrize("prefix", [b"\xff" * 4 + bytes(12), bytes(8) + b"\xff" * 8])
-def test_sizes_that_nobody_sends_are_not_believed(pair: tuple[socket.socket, socket.socket], prefix: bytes) -> None:
-    pair[0].sendall(prefix)
-    with pytest.raises(requests.Ended):
-        requests.receive(pair[1])
+    with pytest.raises(Ended):
+        Line(pair[0]).receive(requests.ANSWERS, lambda: next(asked))
 
 
 def test_memory_is_used_again_when_nobody_has_it(pair: tuple[socket.socket, socket.socket]) -> None:
-    spare = requests.Spare()
-    size = 4 * requests.SMALL
+    ours, theirs = Line(pair[0]), Line(pair[1], requests.Spare().take)
+    size = 2 * BUFFER
 
     def came(letter: bytes) -> tuple[pa.Buffer, int]:
-        sender = threading.Thread(target=requests.send, args=(pair[0], None, letter * size))
-        sender.start()
-        _, payload = requests.receive(pair[1], None, spare)
+        sender = sent(ours, Kind.BATCH, letter * size)
+        payload = theirs.receive(requests.ANSWERS).payload
         sender.join()
         kept = pa.py_buffer(payload)
         return kept, kept.address

@@ -12,12 +12,14 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple, cast
 
+import orjson
 import pytest
 
 from penstock.errors import PenstockError
 from penstock.history.view import Folder, Listing
 from penstock.server.base.faults import reports
 from penstock.server.bulk import child, process, requests
+from penstock.server.doors.line import Ended, Frame, Kind, Line, plain
 from penstock.server.sql import sql_child
 from penstock.server.sql.duckdb_engine import Engine
 
@@ -30,12 +32,12 @@ class Place(NamedTuple):
 
 
 BULK = {
-    "what is asked for": Place(requests, "unpack"),
+    "what is asked for": Place(requests, "unpacked"),
     "the files of the log": Place(Listing, "of"),
     "a look at them": Place(Folder, "view"),
     "a job": Place(requests, "do"),
     "its function": Place(requests, "load"),
-    "its result": Place(requests, "pack"),
+    "its result": Place(requests, "packed"),
 }
 SQL = {
     "a database": Place(Engine, "__init__"),
@@ -46,43 +48,50 @@ SQL = {
 }
 
 
+NO_SOCKETS = cast("Any", None)
+"""Where those of tables would come."""
+
+
 def fails(*_: Any, **__: Any) -> Any:
     raise KeyError("as planted")
 
 
-def answers(ours: socket.socket) -> list[dict[str, Any]]:
-    """All heads up to the last."""
-    out = list[dict[str, Any]]()
-    while not out or not {"end", "error"} & out[-1].keys():
-        out.append(requests.receive(ours)[0] or {})
-    return out
+MAY = {**requests.ANSWERS, Kind.CONTROL: 1 << 20}
 
 
-def bulk(folder: Path) -> dict[str, Any]:
+def last_answer(ours: Line) -> Frame:
+    """The last of all frames."""
+    while (frame := ours.receive(MAY)).kind not in (Kind.DONE, Kind.FAILED):
+        pass
+    return frame
+
+
+def bulk(folder: Path) -> Frame:
     """The last word of a request that shows the log and runs a job."""
-    ours, theirs = socket.socketpair()
+    (ours, theirs), packed = socket.socketpair(), requests.with_head
     with ours, theirs:
         ours.settimeout(20)
         listed = Listing(1, 0, {}, []).plain()
-        requests.send(ours, {"job": "ping", "values": {"log": listed}, "blobs": []})
+        Line(ours).send(Kind.CALL, 0, *packed({"job": "ping", "values": {"log": listed}, "blobs": []}))
         child.Work(str(folder)).serve(theirs)
-        return answers(ours)[-1]
+        return last_answer(Line(ours))
 
 
-def sql(folder: Path) -> dict[str, Any]:
+def sql(folder: Path) -> Frame:
     """The last word of a statement."""
     ours, theirs = socket.socketpair()
     bounds = {"memory": 64 << 20, "spill": 64 << 20, "folder": str(folder), "threads": 1}
     with ours, theirs:
         ours.settimeout(20)
-        requests.send(ours, {"sql": "SELECT 1 AS one", **bounds})
-        requests.send(ours, {"tables": []})
-        with suppress(requests.Ended):  # the process goes, and another one begins
-            sql_child.attend(theirs, cast("Any", SimpleNamespace(set=int)))
+        line = Line(ours)
+        line.send(Kind.CALL, 0, orjson.dumps({"sql": "SELECT 1 AS one", **bounds}))
+        line.send(Kind.CONTROL, 0, orjson.dumps({"tables": []}))
+        with suppress(Ended):  # the process goes, and another one begins
+            sql_child.attend(Line(theirs), NO_SOCKETS, cast("Any", SimpleNamespace(set=int)))
         theirs.close()
-        last = answers(ours)[-1]
-        with pytest.raises(requests.Ended):
-            requests.receive(ours)  # nothing that the next one would take for an answer
+        last = last_answer(line)
+        with pytest.raises(Ended):
+            line.receive(MAY)  # nothing that the next one would take for an answer
         return last
 
 
@@ -94,16 +103,16 @@ def test_a_fault_in_a_child_is_told_to_who_asked_and_counted_and_the_next_reques
     with monkeypatch.context() as planted, caplog.at_level(logging.ERROR):
         planted.setattr(place.owner, place.name, fails)
         last = ask(tmp_path)
-    told = last.get("error")
     if name == "the end of the database":
-        assert "end" in last, "it has its rows"
+        assert last.kind is Kind.DONE, "it has its rows"
         assert "as planted" in caplog.text
         return
-    assert told is not None, last
+    assert last.kind is Kind.FAILED, last
+    told = plain(last.payload)
     assert "KeyError: 'as planted'" in told["message"], "and not that the statement is wrong"
     assert "as planted" in caplog.text, "the child's log has where"
     before = reports.counts[kind]
     error = process._error(told)  # pyright: ignore[reportPrivateUsage]  # what the server makes of it
     assert type(error) is PenstockError
     assert reports.counts["bulk"] + reports.counts["sql"] > before
-    assert "end" in ask(tmp_path), "the next one"
+    assert ask(tmp_path).kind is Kind.DONE, "the next one"

@@ -17,7 +17,7 @@ import pytest
 from garbage import collector_as_before
 from penstock.errors import Unavailable
 from penstock.server.bulk.process import Bulk, Exchange
-from penstock.server.doors.line import Lines
+from penstock.server.doors.line import Line, Lines
 from penstock.server.flight.calls import Caller, Calls, Intake
 from penstock.server.flight.remote_call import Call
 from penstock.server.people.access import Who
@@ -72,10 +72,15 @@ def call_of_a_door(_: Path) -> Lent:
 
 
 def request_of_the_bulk_process(folder: Path) -> Lent:
-    bulk, (ours, theirs) = Bulk(folder), socket.socketpair()
-    theirs.close()
-    bulk._asked.add(ours)
-    return Exchange(bulk, ours, "read", lambda: True), bulk._lock, lambda: ours.fileno() < 0 and not bulk.running
+    there, bulk = socket.socketpair(), Bulk(folder)
+    bulk._lines = lines = Lines(there[0])
+    try:
+        exchange = Exchange(bulk, lines, "read", lambda: True)
+        [line] = lines._taken
+        return exchange, bulk._lock, lambda: line.sock.fileno() < 0 and not bulk.running
+    finally:
+        for one in there:
+            one.close()
 
 
 def statement(folder: Path) -> Lent:
@@ -83,7 +88,7 @@ def statement(folder: Path) -> Lent:
     there, (ours, theirs) = children.Children(), socket.socketpair()
     theirs.close()
     child = children.Child.__new__(children.Child)
-    child.sock = ours
+    child.line, child.sockets = Line(ours), socket.socket()
     child._process = cast("Any", SimpleNamespace(poll=lambda: None, kill=lambda: None, wait=lambda _: 0))
     there.back(child)
     gone = folder / "gone"

@@ -85,7 +85,7 @@ def test_each_that_may_run_at_once_has_its_part_of_the_room(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("bound", "sql"), [("ANSWER_MOST", "SELECT 1 AS one"), ("HEAD_MOST", "SELECT 1 AS " + "x" * 2000)]
+    ("bound", "sql"), [("ROWS_MOST", "SELECT 1 AS one"), ("WORDS_MOST", "SELECT 1 AS " + "x" * 2000)]
 )
 def test_a_process_that_answers_with_too_much_is_not_heard(
     asking: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, bound: str, sql: str

@@ -155,6 +155,20 @@ def begun(
     )
 
 
+END_S = 2.0
+
+
+def ended(process: subprocess.Popen[bytes]) -> int:
+    """The status of a process that should end by itself, and soon does."""
+    from subprocess import TimeoutExpired
+
+    try:
+        return process.wait(END_S)
+    except TimeoutExpired:
+        process.kill()
+        return process.wait()
+
+
 KILLED_FIRST = 300
 """Where the memory of a machine or a cgroup has been used up the kernel kills whoever scores highest, of 1,000 that its
 size makes: of a server and the processes beside it those that begin again, and not the one that has the log."""

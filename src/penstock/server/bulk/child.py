@@ -14,10 +14,13 @@ import socket
 import sys
 import threading
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from penstock.errors import PenstockError, Unavailable
 from penstock.server.base.loading import beside_a_server, do_without_pandas, with_all_files
+
+if TYPE_CHECKING:
+    from penstock.server.doors.line import Line
 
 logger = logging.getLogger("penstock.bulk")
 
@@ -73,29 +76,30 @@ class Work:
     def serve(self, sock: socket.socket) -> None:
         """One request, whatever becomes of it."""
         from penstock.server.bulk import requests
+        from penstock.server.doors.line import Ended, Kind, Line
 
-        with sock:
+        line = Line(sock)
+        try:
             try:
-                try:
-                    head, payload = requests.receive(sock)
-                    requests.send(sock, {"taken": os.getpid()})
-                    if head is not None:
-                        self._answer(sock, head, payload)
-                except requests.Ended:
-                    raise
-                except Exception as error:  # noqa: BLE001 - told to whoever asked, the other requests go on
-                    requests.send(sock, {"error": told(error)})
-            except requests.Ended:
-                pass  # nobody waits for it any more
+                asked, values = requests.unpacked(line.receive(requests.ASKED).payload)
+                line.send(Kind.WELCOME, 0)
+                self._answer(line, asked, values)
+            except (Ended, requests.GivenUp):
+                raise
+            except Exception as error:  # noqa: BLE001 - told to whoever asked, the other requests go on
+                line.send(Kind.FAILED, 0, told(error))
+        except (Ended, requests.GivenUp):
+            pass  # nobody waits for it any more
+        finally:
+            line.close()
         if self.tidy.due():
             self.tidy.run()
 
-    def _answer(self, sock: socket.socket, head: dict[str, Any], payload: memoryview) -> None:
+    def _answer(self, line: Line, asked: dict[str, Any], values: dict[str, Any]) -> None:
         from penstock.history.view import Listing
-        from penstock.server.bulk import requests
-        from penstock.server.bulk.requests import Request, do, read
+        from penstock.server.bulk.requests import HOW_FAR, GivenUp, Request, do, packed, read
+        from penstock.server.doors.line import Ended, Kind
 
-        values = requests.unpack(head, payload)
         listed = values.pop("log", None)
         view = None if listed is None else self.folder.view(Listing.of(listed))
 
@@ -106,32 +110,34 @@ class Work:
             now = time.monotonic()
             if now - told_at >= PROGRESS_S:
                 told_at = now
-                requests.send(sock, {"progress": [done, total]})
+                try:
+                    line.send(Kind.CONTROL, 0, HOW_FAR.pack(done, total))
+                except Ended:
+                    raise GivenUp from None
 
-        request = Request(self.disk, view, lambda: requests.gone(sock), progress)
-        if "read" in head:
-            schema, batches = read(request, head["read"], values)
-            requests.send(sock, {"schema": True}, memoryview(schema.serialize()))
-            rows = 0
-            for batch in batches:
-                rows += batch.num_rows
-                requests.send(sock, None, memoryview(batch.serialize()))
-            if not request.gone():
-                requests.send(sock, {"end": {"values": {"rows": rows, **request.notes}, "blobs": []}})
-        else:
-            end, pieces = requests.pack(do(request, head["job"], values))
-            requests.send(sock, {"end": end}, *pieces)
+        request = Request(self.disk, view, line.gone, progress)
+        if "job" in asked:
+            line.send(Kind.DONE, 0, *packed({}, do(request, asked["job"], values)))
+            return
+        schema, batches = read(request, asked["read"], values)
+        line.send(Kind.SCHEMA, 0, schema.serialize())
+        rows = 0
+        for batch in batches:
+            rows += batch.num_rows
+            line.send(Kind.BATCH, 0, batch.serialize())
+        if not request.gone():
+            line.send(Kind.DONE, 0, *packed({}, {"rows": rows, **request.notes}))
 
 
-def told(error: Exception) -> dict[str, object]:
-    """An error for the head of a frame."""
+def told(error: Exception) -> bytes:
+    """The payload of FAILED."""
     import orjson
 
     from penstock.history.view import Moved
     from penstock.wire.flight.failures import encode_error
 
     if isinstance(error, Moved):
-        return {"moved": str(error)}
+        return orjson.dumps({"moved": str(error)})
     if isinstance(error, MemoryError):
         limit = resource.getrlimit(resource.RLIMIT_DATA)[0] >> 20
         error = Unavailable(f"the bulk process has not enough memory for this request (its limit is {limit} MiB)")
@@ -139,7 +145,7 @@ def told(error: Exception) -> dict[str, object]:
         logger.error("a bulk request failed", exc_info=error)
         reason = f"{type(error).__name__}: {error}"
         error = PenstockError(f"the bulk process failed: {reason[:300]}")
-    return dict(orjson.loads(encode_error(error)[1]))
+    return encode_error(error)[1]
 
 
 if __name__ == "__main__":

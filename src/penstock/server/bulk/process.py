@@ -1,10 +1,10 @@
 """The bulk child as the server holds it: started when first needed, started anew when it died, ended when idle.
 
-A request is a socket of its own, handed to the child through a control socket.  So requests do not wait for each other,
-the kernel's buffers are the back-pressure, closing is cancelling, and a child that dies ends exactly the requests it
-had.  The child ends when the control socket does, and that happens however the server ends.
+A request has a line of its own (`doors.line`), whose other end goes to the child over the socket that it has.  So
+requests do not wait for each other, the kernel's buffers are the back-pressure, closing is cancelling, and a child that
+dies ends exactly the requests it had.  The child ends when its socket does, and that happens however the server ends.
 
-    thread    socketpair -> one end to the child -> request -> answers -> close
+    thread    a line -> request -> answers -> close
     loop      await run(job, ...): the same in a thread of this module
 
 It knows how to ask, not what: jobs and reads are named in `requests` and run in `child`.
@@ -22,15 +22,16 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
 from penstock.errors import PenstockError, Unavailable
 from penstock.history.view import LISTINGS, PAUSE_S, Moved, Showing, lasting, listed_again, listing
 from penstock.server.base.faults import reports
-from penstock.server.base.loading import begun
+from penstock.server.base.loading import END_S, begun, ended
 from penstock.server.bulk import requests
+from penstock.server.doors.line import Broken, Ended, Frame, Kind, Line, Lines, plain
 from penstock.wire.flight.failures import error_from
 
 if TYPE_CHECKING:
@@ -49,7 +50,6 @@ MEMORY = 2 << 30
 
 NICENESS = 5
 JOBS_AT_ONCE = 4
-END_S = 2.0
 
 Progress = Callable[[int, int], object]
 """(done, in all)."""
@@ -62,44 +62,63 @@ def _always() -> bool:
 class Exchange:
     """One request and its answers.  For one thread; close it, or read it to its end."""
 
-    def __init__(self, bulk: Bulk, sock: socket.socket, what: str, wanted: Callable[[], bool]) -> None:
+    def __init__(self, bulk: Bulk, lines: Lines, what: str, wanted: Callable[[], bool]) -> None:
+        """OSError when no line can be made."""
+        self._line: Line | None = None
         self._bulk = bulk
-        self._sock: socket.socket | None = sock
+        self._lines = lines
         self._what = what
         self._wanted = wanted
-        self._spare = requests.Spare()
         self._child = bulk.pid
+        self._line = lines.new(requests.Spare().take)
 
-    def answers(self) -> Iterator[tuple[dict[str, Any] | None, memoryview]]:
+    def begin(self, payload: list[Any]) -> bool:
+        """Ask; False when the child died before it knew of the request.  Otherwise raises as `answers`."""
+        try:
+            assert self._line is not None
+            self._line.send(Kind.CALL, 0, *payload)
+            self._next(self._line)
+        except (Ended, Broken):
+            self.close()
+            if not self._wanted():
+                raise Unavailable(f"{self._what} was given up") from None
+            return False
+        except BaseException:
+            self.close()
+            raise
+        return True
+
+    def _next(self, line: Line) -> Frame:
+        frame = line.receive(requests.ANSWERS, self._wanted)
+        if frame.kind is Kind.FAILED:
+            raise _error(plain(frame.payload))
+        return frame
+
+    def answers(self) -> Iterator[Frame]:
         """Frames up to the last one, which is given too.
 
         Raises the error that the child tells, Moved, or Unavailable when the child died or `wanted` said no.
         """
         try:
-            while True:
-                sock = self._sock
-                if sock is None:
-                    return
+            while (line := self._line) is not None:
                 try:
-                    head, payload = requests.receive(sock, self._wanted, self._spare)
-                except requests.Ended:
+                    frame = self._next(line)
+                except (Ended, Broken):
                     if not self._wanted():
                         raise Unavailable(f"{self._what} was given up") from None
                     raise self._bulk.died(self._child, self._what) from None
-                if head is not None and "error" in head:
-                    raise _error(head["error"])
-                yield head, payload
-                if head is not None and "end" in head:
+                yield frame
+                if frame.kind is Kind.DONE:
                     return
         finally:
             self.close()
 
     def close(self) -> None:
-        """The child stops working on it."""
-        sock, self._sock = self._sock, None
-        if sock is not None:
-            sock.close()
-            self._bulk.ended(sock)
+        """The child stops working on it.  Without a lock: a request may be collected in the middle of anything."""
+        line, self._line = self._line, None
+        if line is not None:
+            self._lines.drop(line)
+            self._bulk.last_used = time.monotonic()
 
     def __del__(self) -> None:
         """A stream that nobody ever began to read."""
@@ -131,9 +150,8 @@ class Bulk:
         self.deaths = 0  # that nobody asked for
         self.requests = 0
         self._process: subprocess.Popen[bytes] | None = None
-        self._control: socket.socket | None = None
-        self._asked = set[socket.socket]()  # held here: in a cycle of garbage nothing says which goes first
-        self._last_used = time.monotonic()
+        self._lines: Lines | None = None
+        self.last_used = time.monotonic()
         self._closed = False
         self._lock = threading.Lock()
         self._pool: ThreadPoolExecutor | None = None
@@ -149,30 +167,41 @@ class Bulk:
     @property
     def running(self) -> int:
         """Requests that the child works on."""
-        return len(self._asked)
+        lines = self._lines
+        return 0 if lines is None else lines.taken
 
     def ask(self, kind: str, name: str, values: dict[str, object], wanted: Callable[[], bool] = _always) -> Exchange:
         """Begin a request: kind "read" or "job".  Unavailable when no child can be started."""
-        head, pieces = requests.pack(values)
+        what, payload = f"{kind} {name!r}", requests.packed({kind: name}, values)
         for attempt in range(2):
+            exchange = self._exchange(what, wanted, fresh=attempt > 0)
+            if exchange.begin(payload):
+                return exchange
+        raise Unavailable(f"the bulk process ends before it takes up {what}")
+
+    def read(
+        self,
+        name: str,
+        values: dict[str, object],
+        wanted: Callable[[], bool] = _always,
+        told: Callable[[Mapping[str, int]], None] | None = None,
+    ) -> tuple[pa.Schema, Batches]:
+        """The schema and the rows of a read; `told` takes what is said of them at their end.  Raises as `ask`."""
+        exchange = self.ask("read", name, values, wanted)
+        answers = exchange.answers()
+        schema = pa.ipc.read_schema(pa.py_buffer(next(answers).payload))
+
+        def rows() -> Batches:
             try:
-                ours = self._connect(fresh=attempt > 0)
-            except OSError as error:
-                raise Unavailable(f"the bulk process cannot be started: {error}") from error
-            exchange = Exchange(self, ours, f"{kind} {name!r}", wanted)
-            try:
-                requests.send(ours, {kind: name, **head}, *pieces)
-                first, _ = requests.receive(ours, wanted)  # taken
-                if first is not None and "error" in first:
-                    exchange.close()
-                    raise _error(first["error"])
-            except requests.Ended:
+                for frame in answers:
+                    if frame.kind is Kind.BATCH:
+                        yield pa.ipc.read_record_batch(pa.py_buffer(frame.payload), schema)
+                    elif told is not None:
+                        told(requests.unpacked(frame.payload)[1])
+            finally:
                 exchange.close()
-                if not wanted():
-                    raise Unavailable(f"{kind} {name!r} was given up") from None
-                continue  # it died before it knew of the request
-            return exchange
-        raise Unavailable(f"the bulk process ends before it takes up {kind} {name!r}")
+
+        return schema, rows()
 
     def call(
         self,
@@ -188,16 +217,13 @@ class Bulk:
         Unavailable when the child died under it.
         """
         exchange = self.ask("job", job, values, wanted)
-        for head, payload in exchange.answers():
-            if head is None:
-                continue
-            if "progress" in head:
-                if not wanted():
-                    break
-                if progress is not None:
-                    progress(*cast("tuple[int, int]", head["progress"]))
-            elif "end" in head:
-                return requests.unpack(head["end"], payload)
+        for frame in exchange.answers():
+            if frame.kind is Kind.DONE:
+                return requests.unpacked(frame.payload)[1]
+            if not wanted():
+                break
+            if progress is not None:
+                progress(*requests.HOW_FAR.unpack(frame.payload))
         exchange.close()
         raise Unavailable(f"job {job!r} was given up")
 
@@ -215,36 +241,26 @@ class Bulk:
         how = f"was killed by signal {-code}" if code < 0 else f"ended with status {code}"
         return Unavailable(f"the bulk process {how} while it worked on {what}; it is started again when needed")
 
-    def ended(self, asked: socket.socket) -> None:
-        """Without the lock: a request may be collected, and closed, in the middle of anything."""
-        self._last_used = time.monotonic()
-        self._asked.discard(asked)
-
-    def _connect(self, *, fresh: bool) -> socket.socket:
-        """A socket whose other end the child has; starts the child if none runs.  OSError when that fails."""
+    def _exchange(self, what: str, wanted: Callable[[], bool], *, fresh: bool) -> Exchange:
+        """A request that can be begun; starts the child if none runs.  Unavailable when that fails."""
         with self._lock:
             if self._closed:
-                raise OSError(0, "the server stops")
-            if fresh or self._control is None or self._process is None or self._process.poll() is not None:
-                self._start()
-            assert self._control is not None
-            ours, theirs = socket.socketpair()
+                raise Unavailable("the bulk process cannot be started: the server stops")
+            lines, process = self._lines, self._process
             try:
-                with theirs:
-                    try:
-                        socket.send_fds(self._control, [b"+"], [theirs.fileno()])
-                    except OSError:  # it has died since it was looked at
-                        self._start()
-                        socket.send_fds(self._control, [b"+"], [theirs.fileno()])
-            except OSError:
-                ours.close()
-                raise
-            self._asked.add(ours)
+                if fresh or lines is None or process is None or process.poll() is not None:
+                    lines = self._start()
+                try:
+                    made = Exchange(self, lines, what, wanted)
+                except ConnectionError:  # it has died since it was looked at
+                    made = Exchange(self, self._start(), what, wanted)
+            except OSError as error:
+                raise Unavailable(f"the bulk process cannot be started: {error}") from error
             self.requests += 1
-            self._last_used = time.monotonic()
-            return ours
+            self.last_used = time.monotonic()
+            return made
 
-    def _start(self) -> None:
+    def _start(self) -> Lines:
         self._bury()
         ours, theirs = socket.socketpair()
         try:
@@ -255,19 +271,20 @@ class Bulk:
             raise
         finally:
             theirs.close()
-        self._control = ours
+        self._lines = Lines(ours)
         self.starts += 1
+        return self._lines
 
     def _bury(self) -> None:
         """Whatever is left of the last child goes."""
         process, self._process = self._process, None
-        control, self._control = self._control, None
-        if control is not None:
-            control.close()
+        lines, self._lines = self._lines, None
+        if lines is not None:
+            lines.close()
         if process is None:
             return
-        code = _end(process)
-        if control is not None:  # nobody had asked it to
+        code = ended(process)
+        if lines is not None:  # nobody had asked it to
             self.deaths += 1
             logger.warning("the bulk process %d ended with status %d", process.pid, code)
 
@@ -302,10 +319,10 @@ class Bulk:
             process = self._process
             if process is not None and process.poll() is not None:
                 self._bury()
-            elif not self._asked and time.monotonic() - self._last_used >= self._idle_s:
-                control, self._control = self._control, None
-                if control is not None:
-                    control.close()
+            elif not self.running and time.monotonic() - self.last_used >= self._idle_s:
+                lines, self._lines = self._lines, None
+                if lines is not None:
+                    lines.close()
         finally:
             self._lock.release()
 
@@ -316,22 +333,13 @@ class Bulk:
                 return
             self._closed = True
             process, self._process = self._process, None
-            control, self._control = self._control, None
-        if control is not None:
-            control.close()
+            lines, self._lines = self._lines, None
+        if lines is not None:
+            lines.close()
         if process is not None:
-            _end(process)
+            ended(process)
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
-
-
-def _end(process: subprocess.Popen[bytes]) -> int:
-    """The status of a process that should end by itself, and soon does."""
-    try:
-        return process.wait(END_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        return process.wait()
 
 
 async def asked_of(ask: Callable[[], Awaitable[T]]) -> T:
@@ -359,20 +367,3 @@ def on_log(
 ) -> T:
     """What `ask` gives for a listing of the log; asked again as `listed_again` says."""
     return listed_again(lambda: ask(listing(log, start, end, archive).plain()))
-
-
-def batches_of(
-    exchange: Exchange,
-    answers: Iterator[tuple[dict[str, Any] | None, memoryview]],
-    schema: pa.Schema,
-    told: Callable[[Mapping[str, int]], None] | None,
-) -> Batches:
-    """The rows that an exchange gives; `told` takes what it says of them at their end."""
-    try:
-        for head, payload in answers:
-            if head is None:
-                yield pa.ipc.read_record_batch(pa.py_buffer(payload), schema)
-            elif told is not None and "end" in head:
-                told(head["end"]["values"])
-    finally:
-        exchange.close()

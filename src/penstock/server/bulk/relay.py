@@ -16,7 +16,7 @@ from penstock.history.reach import Limits, Measured
 from penstock.history.spans import check_missing
 from penstock.records.chunks import Chunk
 from penstock.server.bulk import reads
-from penstock.server.bulk.process import batches_of, on_log
+from penstock.server.bulk.process import on_log
 from penstock.server.flight.queue_rows import Part
 from penstock.server.flight.record_rows import Held
 from penstock.server.views.record_query import Counts
@@ -194,11 +194,7 @@ class Relay:
         self.relayed += 1
 
         def ask(listed: dict[str, object]) -> tuple[pa.Schema, Batches]:
-            exchange = self.bulk.ask("read", name, {**values, "log": listed}, lambda: not gone())
-            answers = exchange.answers()
-            _, payload = next(answers)
-            schema = pa.ipc.read_schema(pa.py_buffer(payload))
-            return schema, batches_of(exchange, answers, schema, told)
+            return self.bulk.read(name, {**values, "log": listed}, lambda: not gone(), told)
 
         archive = self._archive.shown if self._archive is not None and self.archived(start, end) else None
         return on_log(self._log, ask, start, end, archive)

@@ -31,7 +31,7 @@ from penstock.errors import NotLeading, PreconditionFailed
 from penstock.history.copied import Copy
 from penstock.replication.messages import ARCHIVE, SIDE_FILE, STAGE
 from penstock.replication.register import decode
-from penstock.server.base.loading import POOL, begun, environment
+from penstock.server.base.loading import POOL, begun, ended, environment
 from penstock.server.cluster.log_sending import Hold
 from penstock.server.cluster.packets import LOST, ONE, THREE, TWO, boottime, packets
 from penstock.server.cluster.registers import MANUAL, changed, register_at
@@ -144,11 +144,7 @@ class Cluster:
             return
         asyncio.get_running_loop().remove_reader(self._sock)
         self._sock.close()
-        try:
-            self._process.wait(2.0)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        ended(self._process)
 
     def shown(self) -> dict[str, object]:
         """What probes are told, who have no login: no names, no addresses."""

@@ -25,7 +25,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from importlib import import_module
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -34,7 +34,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 import orjson
 
 from penstock.errors import Unavailable
-from penstock.server.base.loading import begun
+from penstock.server.base.loading import END_S, begun, ended
 from penstock.server.base.threads import begin
 from penstock.server.doors.line import Broken, Ended, Kind, Line, number, plain
 
@@ -42,7 +42,6 @@ logger = logging.getLogger("penstock.doors")
 
 PING_MS = 250
 SILENT_S, BUSY_S = 5.0, 60.0
-END_S = 2.0
 
 LINES_MOST = 1024
 """Calls that one door has under way at most; what users may take is far below."""
@@ -63,26 +62,29 @@ T = TypeVar("T")
 class Spawned(NamedTuple):
     """A process, and the server's ends of its sockets."""
 
-    process: subprocess.Popen[bytes] | threading.Thread
+    process: subprocess.Popen[bytes]
     control: socket.socket
     lines: socket.socket
 
 
+def begun_with_lines(module: str, *words: str, env: Mapping[str, str] | None = None) -> Spawned:
+    """A process of two sockets: one to be told something, one that sockets go over.  As `begun`."""
+    with ExitStack() as unused, ExitStack() as theirs:
+        pairs = [socket.socketpair() for _ in range(2)]
+        for mine, other in pairs:
+            unused.enter_context(mine)
+            theirs.enter_context(other)
+        process = begun(module, [other for _, other in pairs], *words, env=env)
+        unused.pop_all()
+    return Spawned(process, *(mine for mine, _ in pairs))
+
+
 def spawned(module: str, memory: list[int]) -> Spawned:
-    """A door's process, which loads what it needs and waits to be told more.  OSError when it cannot be started.
+    """A door's process, which loads what it needs and waits to be told more.
 
     memory: bytes that it may decompress, and may have in all.
     """
-    control, its_control = socket.socketpair()
-    lines, its_lines = socket.socketpair()
-    try:
-        with its_control, its_lines:
-            process = begun(module, (its_control, its_lines), orjson.dumps(memory).decode())
-    except BaseException:
-        control.close()
-        lines.close()
-        raise
-    return Spawned(process, control, lines)
+    return begun_with_lines(module, orjson.dumps(memory).decode())
 
 
 _over = threading.Event()
@@ -312,30 +314,31 @@ class DoorProcess:
         """Start one, and ask it for what the last one did."""
         first, self._first = self._first, None
         made = first or (spawned(self._module, self._memory) if self._apart else self._beside())
-        self._process, self._control, self._sockets = made.process, Line(made.control), made.lines
+        self._process, control, sockets = made
+        self._control, self._sockets = Line(control), sockets
         self._control.poll_ms = PING_MS
         self.starts += 1
         name = f"penstock-lines-{self.name}"
         try:
-            begin(threading.Thread(target=self._take, args=(made.lines,), name=name, daemon=True))
+            begin(threading.Thread(target=self._take, args=(sockets,), name=name, daemon=True))
         except OSError:
-            made.lines.close()
+            sockets.close()
             raise
         try:
             self._control.send(Kind.CONTROL, 0, orjson.dumps({"do": "begin", **self._begin}))
-            for wish, sockets in self._wishes:
-                self._request(self._control, made.lines, wish, sockets)
+            for wish, bound in self._wishes:
+                self._request(self._control, sockets, wish, bound)
         except Ended:
             pass  # whoever attends sees it, too
 
-    def _beside(self) -> Spawned:
+    def _beside(self) -> tuple[threading.Thread, socket.socket, socket.socket]:
         """The door in a thread of this process."""
         control, its_control = socket.socketpair()
         lines, its_lines = socket.socketpair()
         run = import_module(self._module).run
         thread = threading.Thread(target=run, args=(its_control, its_lines), name=f"penstock-{self.name}", daemon=True)
         begin(thread)
-        return Spawned(thread, control, lines)
+        return thread, control, lines
 
     def _kill(self) -> None:
         with self._lock:
@@ -354,11 +357,7 @@ class DoorProcess:
         if control is not None:
             control.close()
         if isinstance(process, subprocess.Popen):
-            try:
-                code = process.wait(END_S)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                code = process.wait()
+            code = ended(process)
             if not self._closed.is_set():
                 self.deaths += 1
                 logger.warning("the process of the %s door ended with status %d: another one begins", self.name, code)

@@ -1,4 +1,4 @@
-"""The frames between a door's process and the server, over Unix stream sockets, and who may say what when.
+"""The frames between the server and a process beside it, over Unix stream sockets, and who of a door says what when.
 
      0  u32  bytes behind this head
      4  u8   kind (`Kind`)
@@ -116,9 +116,11 @@ def _poller(sock: socket.socket) -> select.poll:
 class Line:
     """One socket.  One thread receives; any sends."""
 
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(self, sock: socket.socket, room: Callable[[int], memoryview] | None = None) -> None:
+        """room: memory for a frame that is larger than the buffer; MemoryError where there is none."""
         self.sock = sock
         self.poll_ms = POLL_MS
+        self._room = room or _of_the_pool
         self._buffer = memoryview(bytearray(BUFFER))
         self._start = self._end = 0  # of what has come and was not taken
         self._kept = list[bytes]()  # frames that leave with the next one
@@ -208,11 +210,14 @@ class Line:
         self._start += ready
         if ready == size:
             return memoryview(bytes(there))
-        import pyarrow as pa  # not before its pool has a bound
-
-        view = memoryview(cast("Any", pa.allocate_buffer(size))).cast("B")  # its pool keeps pages for the next one
-        view[:ready] = there
         try:
+            try:
+                view = self._room(size)
+            except MemoryError:
+                while ready < size and (came := self.sock.recv_into(self._buffer, min(BUFFER, size - ready))):
+                    ready += came  # so that who sends it comes to its end, and can be told
+                raise
+            view[:ready] = there
             while ready < size:
                 came = self.sock.recv_into(view[ready:], 0, socket.MSG_WAITALL)
                 if not came:
@@ -221,6 +226,12 @@ class Line:
         except OSError as error:
             raise error if isinstance(error, Ended) else Ended(error.errno, str(error)) from None
         return view
+
+
+def _of_the_pool(size: int) -> memoryview:
+    import pyarrow as pa  # not before its pool has a bound
+
+    return memoryview(cast("Any", pa.allocate_buffer(size))).cast("B")  # its pool keeps pages for the next one
 
 
 def _send(sock: socket.socket, pieces: list[Any], size: int) -> None:
@@ -243,8 +254,9 @@ _SIZE = struct.Struct("<I")
 
 
 def with_head(told: dict[str, object], *blobs: Any) -> list[Any]:
-    """Plain values and bytes behind them, as the payload of a frame."""
+    """Plain values and bytes behind them, which begin at a multiple of 8, as the payload of a frame."""
     head = orjson.dumps(told)
+    head += b" " * (-(_SIZE.size + len(head)) % 8)
     return [_SIZE.pack(len(head)), head, *blobs]
 
 
@@ -317,6 +329,11 @@ class Lines:
         self._lock = threading.Lock()
         self._closed = False
 
+    @property
+    def taken(self) -> int:
+        """How many are under way."""
+        return len(self._taken)
+
     def take(self) -> tuple[Line, int]:
         """A line, and the number of its last call.  Unavailable when there is none to be had."""
         with self._lock:
@@ -327,17 +344,21 @@ class Lines:
                     return line, number
                 line.close()
         try:
-            ours, theirs = socket.socketpair()
-            with ExitStack() as unsent:
-                unsent.enter_context(ours)
-                with theirs:
-                    socket.send_fds(self._sock, [b"+"], [theirs.fileno()])
-                unsent.pop_all()
+            return self.new(), 0
         except OSError as error:
             raise Unavailable(f"the door has no line to the server: {error.strerror}") from None
-        line = Line(ours)
+
+    def new(self, room: Callable[[int], memoryview] | None = None) -> Line:
+        """One that had no call.  OSError when it cannot be made.  room: as of `Line`."""
+        ours, theirs = socket.socketpair()
+        with ExitStack() as unsent:
+            unsent.enter_context(ours)
+            with theirs:
+                socket.send_fds(self._sock, [b"+"], [theirs.fileno()])
+            unsent.pop_all()
+        line = Line(ours, room)
         self._taken.add(line)
-        return line, 0
+        return line
 
     def drop(self, line: Line) -> None:
         """Its call has ended as it may: the other side sees that, and nobody has the line again.

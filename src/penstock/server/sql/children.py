@@ -6,33 +6,29 @@ A child whose statement came to its end takes another one; any other is killed w
 from __future__ import annotations
 
 import signal
-import socket
 import subprocess
 import threading
 import time
 
 from penstock.errors import PreconditionFailed, Unavailable
-from penstock.server.base.loading import begun, environment
+from penstock.server.base.loading import END_S, environment
 from penstock.server.base.threads import begin
+from penstock.server.doors.door_process import begun_with_lines
+from penstock.server.doors.line import Line
 
 IDLE_S = 60.0
 """How long a warm child waits for a statement."""
 
-END_S = 2.0
-
 
 class Child:
-    """One process and our end of its socket."""
+    """One process and our ends of its sockets."""
 
     def __init__(self) -> None:
-        ours, theirs = socket.socketpair()
-        with theirs:
-            try:
-                self._process = begun("penstock.server.sql.sql_child", [theirs], env=_environment())
-            except OSError as error:
-                ours.close()
-                raise Unavailable(f"no process for a statement can be started: {error.strerror}") from None
-        self.sock = ours
+        try:
+            self._process, line, self.sockets = begun_with_lines("penstock.server.sql.sql_child", env=_environment())
+        except OSError as error:
+            raise Unavailable(f"no process for a statement can be started: {error.strerror}") from None
+        self.line = Line(line)
         self.idle_since = time.monotonic()
 
     @property
@@ -53,7 +49,8 @@ class Child:
 
     def end(self) -> None:
         """Kill it; twice does no harm."""
-        self.sock.close()
+        self.line.close()
+        self.sockets.close()
         self._process.kill()
         try:
             self._process.wait(END_S)

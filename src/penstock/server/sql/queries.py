@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
+import orjson
 import pyarrow as pa
 
 from penstock.errors import AccessRefused, InvalidArgument, PenstockError, ResourceExhausted, Unavailable
@@ -29,12 +30,12 @@ from penstock.records.dataclass import dataclass
 from penstock.server.base.faults import reports
 from penstock.server.base.machine import Machine
 from penstock.server.base.threads import begin
-from penstock.server.bulk import requests
+from penstock.server.doors.line import Broken, Ended, Frame, Kind, plain
 from penstock.server.flight.handover import Abandoned
 from penstock.server.people.access import THINGS, Shares
 from penstock.server.sql import FOLDER
 from penstock.server.sql.children import Child, Children
-from penstock.server.sql.statement import COMPLETE, Found, Statement, Use, find, missing, names
+from penstock.server.sql.statement import COMPLETE, WORDS_MOST, Found, Statement, Use, find, missing, names
 from penstock.server.sql.value_types import PIECE_BYTES, ROW_BYTES_MOST
 from penstock.wire.flight.failures import error_from
 
@@ -65,9 +66,8 @@ class SqlLimits:
 ROOM_LEAST = 1 << 20
 """With less than so many bytes to put aside a statement keeps to its memory."""
 
-HEAD_MOST = 16 << 20
-ANSWER_MOST = ROW_BYTES_MOST + PIECE_BYTES
-"""Bytes of a frame that a child may send: what it says of a statement, and a piece of the result."""
+ROWS_MOST = ROW_BYTES_MOST + PIECE_BYTES
+"""Bytes of a piece of the result."""
 
 
 class Queries:
@@ -231,19 +231,19 @@ class Query(Iterator[pa.RecordBatch]):
             "folder": str(self._scratch),
             "threads": max(1, Machine().cores() // 2),
         }
-        self._send(child, request)
-        statement = Statement.of(self._answer()["statement"])
+        self._send(child, Kind.CALL, request)
+        statement = Statement.of(plain(self._frame({Kind.CONTROL: WORDS_MOST}).payload))
         self._waits = True
         if statement.lists_tables:
             return self._listing()
         found = self._queries.resolve(self._caller, self._vhost, statement)
         tables = [self._rows(one) for one in found]
         self._waits = False
-        self._send(child, {"tables": [[one.use.schema, one.use.name, one.message_type] for one in found]})
+        self._send(child, Kind.CONTROL, {"tables": [[one.use.schema, one.use.name, one.message_type] for one in found]})
         for schema, rows in tables:
             ours, theirs = socket.socketpair()
             with theirs:
-                socket.send_fds(child.sock, [b"t"], [theirs.fileno()])
+                socket.send_fds(child.sockets, [b"t"], [theirs.fileno()])
             feed = Feed(ours, schema, rows)
             try:
                 begin(feed)
@@ -251,10 +251,7 @@ class Query(Iterator[pa.RecordBatch]):
                 ours.close()
                 raise Unavailable(f"this statement cannot be run now: {error.strerror}") from error
             self._feeds.append(feed)
-        head, payload = self._frame()
-        if head is None or "schema" not in head:
-            raise Unavailable("the process of the statement gave no schema")
-        self._schema = pa.ipc.read_schema(pa.py_buffer(payload))
+        self._schema = pa.ipc.read_schema(pa.py_buffer(self._frame({Kind.SCHEMA: ROWS_MOST}).payload))
         return self._schema
 
     def _listing(self) -> pa.Schema:
@@ -279,35 +276,32 @@ class Query(Iterator[pa.RecordBatch]):
         if self._child is None:
             return next(self._listed)
         try:
-            head, payload = self._frame()
+            frame = self._frame({Kind.BATCH: ROWS_MOST, Kind.DONE: 0})
         except BaseException:
             self.close()
             raise
-        if head is None and self._schema is not None:
-            return pa.ipc.read_record_batch(pa.py_buffer(payload), self._schema)
-        self._done = head is not None and "end" in head
+        if frame.kind is Kind.BATCH:
+            assert self._schema is not None
+            return pa.ipc.read_record_batch(pa.py_buffer(frame.payload), self._schema)
+        self._done = True
         self.close()
         raise StopIteration
 
-    def _answer(self) -> dict[str, Any]:
-        head, _ = self._frame()
-        return head or {}
-
-    def _frame(self) -> tuple[dict[str, Any] | None, memoryview]:
+    def _frame(self, may: dict[Kind, int]) -> Frame:
         """What the child says next.  Raises what went wrong: with a table, with the statement, or with the child."""
         try:
-            head, payload = requests.receive(self._living().sock, self._wanted, head_most=HEAD_MOST, most=ANSWER_MOST)
-        except requests.TooLarge as large:
-            raise ResourceExhausted(f"the process of the statement answers with more than it may: {large}") from None
-        except requests.Ended:
+            frame = self._living().line.receive({**may, Kind.FAILED: WORDS_MOST}, self._wanted)
+        except Broken as broken:
+            raise ResourceExhausted(f"the process of the statement answers with more than it may: {broken}") from None
+        except Ended:
             raise self._why() from None
-        if head is not None and "error" in head:
-            told = head["error"]
+        if frame.kind is Kind.FAILED:
+            told = plain(frame.payload)
             error = self._why() if "cut" in told else error_from(told)
             failed = reports.tell_if_a_fault(error, "sql")
             self._done = not failed and not isinstance(error, ResourceExhausted)  # who failed so starts anew
             raise error
-        return head, payload
+        return frame
 
     def _wanted(self) -> bool:
         self._short = self._scratch.exists() and any(self._scratch.iterdir()) and self._queries.short()
@@ -334,10 +328,10 @@ class Query(Iterator[pa.RecordBatch]):
             f"{limit} MiB: read less, ask in several steps, or allow more in the settings"
         )
 
-    def _send(self, child: Child, head: dict[str, object]) -> None:
+    def _send(self, child: Child, kind: Kind, told: dict[str, object]) -> None:
         try:
-            requests.send(child.sock, head)
-        except requests.Ended:
+            child.line.send(kind, 0, orjson.dumps(told))
+        except Ended:
             raise self._why() from None
 
     def _living(self) -> Child:
@@ -353,9 +347,9 @@ class Query(Iterator[pa.RecordBatch]):
             feed.close()
         if self._waits:  # for tables, which will not come
             try:
-                requests.send(child.sock, {"enough": True})
+                child.line.send(Kind.CONTROL, 0, b'{"enough":true}')
                 self._done = True
-            except requests.Ended:
+            except Ended:
                 pass  # it has died, and goes below
         if self._done:
             self._queries.children.back(child)

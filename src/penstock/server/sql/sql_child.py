@@ -1,12 +1,13 @@
-"""The SQL process: `python -m penstock.server.sql.sql_child FD`, one statement after another.
+"""The SQL process: `python -m penstock.server.sql.sql_child LINE TABLES`, one statement after another (`doors.line`).
 
-    in   {"sql", "memory", "spill", "by_disk", "folder", "threads"}
-    out  {"statement": ...}             the tables it names
-    in   {"tables": [[schema, name, message type]]}   and then one socket a table, with an Arrow stream and `COMPLETE`
-    out  {"schema": true} + schema, batches, {"end": {}}; or {"error": ...} at any time
+    in   CALL {"sql", "memory", "spill", "by_disk", "folder", "threads"}
+    out  CONTROL         the tables it names
+    in   CONTROL {"tables": [[schema, name, message type]]}   and then, over the other socket, one socket a table, with
+                         an Arrow stream and `COMPLETE`
+    out  SCHEMA, BATCH, DONE; or FAILED at any time
 
 Instead of tables there may be {"enough": true}.  Each statement has a database of its own, which goes with it.  The
-process ends when the server closes the socket.
+process ends when the server closes the line.
 
 DuckDB counts a part of what a statement takes and not the rest: one call of `repeat` took a gigabyte of its own.  So
 the system bounds the memory of this process, and what goes beyond fails where it is asked for.
@@ -24,14 +25,16 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import orjson
 import pyarrow as pa
 
 from penstock.errors import PenstockError
 from penstock.server.base.allocator import give_back, keep_close
 from penstock.server.base.loading import beside_a_server
-from penstock.server.bulk import requests
+from penstock.server.doors.line import Ended, Kind, Line, plain
 from penstock.server.sql.duckdb_engine import Bounds, Engine, told
-from penstock.server.sql.statement import COMPLETE, TABLES_MAX, Use
+from penstock.server.sql.statement import COMPLETE, TABLES_MAX, WORDS_MOST, Use
+from penstock.wire.flight.failures import encode_error
 
 STACKS = 64 << 20
 """Bytes beside `sql.memory`, for stacks of threads that come later: the system counts them whole, used or not."""
@@ -68,59 +71,54 @@ def private_bytes() -> int:
 
 
 def main() -> None:
-    """Answer statements, one after another, until the socket ends; never returns."""
+    """Answer statements, one after another, until the line ends; never returns."""
     beside_a_server()
     os.nice(5)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     keep_close(0)
     pa.set_cpu_count(1)
     pa.set_io_thread_count(1)
-    sock = socket.socket(fileno=int(sys.argv[1]))
+    own, sockets = (socket.socket(fileno=int(one)) for one in sys.argv[1:3])
+    line = Line(own)
     ceiling = Ceiling()
     try:
         while True:
-            attend(sock, ceiling)
+            attend(line, sockets, ceiling)
             give_back()
-    except requests.Ended:
+    except Ended:
         os._exit(0)  # nobody waits any more
 
 
-def attend(sock: socket.socket, ceiling: Ceiling) -> None:
+def attend(line: Line, sockets: socket.socket, ceiling: Ceiling) -> None:
     """One statement, whatever becomes of it.  Ended when nobody asks any more, and after a mistake of ours."""
     try:
-        serve(sock, ceiling)
-    except requests.Ended:
+        serve(line, sockets, ceiling)
+    except Ended:
         raise
     except Exception as error:
-        requests.send(sock, {"error": encoded(error)})
+        line.send(Kind.FAILED, 0, encoded(error))
         if not isinstance(error, (*KNOWN, Cut)):
-            raise requests.Ended from error  # another process is begun for the next
+            raise Ended from error  # another process is begun for the next
 
 
-def encoded(error: Exception) -> dict[str, object]:
-    """An error for the head of a frame."""
-    import orjson
-
-    from penstock.wire.flight.failures import encode_error
-
+def encoded(error: Exception) -> bytes:
+    """The payload of FAILED."""
     if isinstance(error, Cut):
-        return {"cut": True}
+        return orjson.dumps({"cut": True})
     if not isinstance(error, KNOWN):
         logger.error("a statement failed", exc_info=error)
         error = PenstockError(f"the SQL process failed: {type(error).__name__}: {str(error)[:300]}")
-    return dict(orjson.loads(encode_error(told(error))[1]))
+    return encode_error(told(error))[1]
 
 
-def serve(sock: socket.socket, ceiling: Ceiling) -> None:
+def serve(line: Line, sockets: socket.socket, ceiling: Ceiling) -> None:
     """One statement from its text to its last row."""
-    head, _ = requests.receive(sock)
-    if head is None:
-        raise requests.Ended
+    head = plain(line.receive({Kind.CALL: WORDS_MOST}).payload)
     bounds = Bounds(head["memory"], head["spill"], Path(head["folder"]), head["threads"], head.get("by_disk", False))
     engine = Engine(bounds)
     try:
         ceiling.set(head["memory"])
-        answer_to(sock, engine, head["sql"])
+        answer_to(line, sockets, engine, head["sql"])
     finally:
         end(engine)
 
@@ -131,36 +129,34 @@ def end(engine: Engine) -> None:
         engine.close()
     except Exception as error:
         logger.exception("a database did not end")
-        raise requests.Ended from error
+        raise Ended from error
 
 
-def answer_to(sock: socket.socket, engine: Engine, sql: str) -> None:
+def answer_to(line: Line, sockets: socket.socket, engine: Engine, sql: str) -> None:
     """The tables, and then the rows."""
     statement = engine.examine(sql)
-    requests.send(sock, {"statement": statement.plain()})
-    answer, _ = requests.receive(sock)
-    if answer is None:
-        raise requests.Ended
+    line.send(Kind.CONTROL, 0, orjson.dumps(statement.plain()))
+    answer = plain(line.receive({Kind.CONTROL: WORDS_MOST}).payload)
     if "enough" in answer:
         return
-    fed = [socket.socket(fileno=fd) for fd in received(sock, len(answer["tables"]))]
+    fed = [socket.socket(fileno=fd) for fd in received(sockets, len(answer["tables"]))]
     for named, stream in zip(answer["tables"], fed, strict=True):
         schema, batches = table(stream)
         engine.table(Use(*named[:2]), statement, schema, batches, named[2])
     schema, rows = engine.run(sql)
-    requests.send(sock, {"schema": True}, memoryview(schema.serialize()))
+    line.send(Kind.SCHEMA, 0, schema.serialize())
     for batch in rows:
-        requests.send(sock, None, memoryview(batch.serialize()))
-    requests.send(sock, {"end": {}})
+        line.send(Kind.BATCH, 0, batch.serialize())
+    line.send(Kind.DONE, 0)
 
 
-def received(sock: socket.socket, count: int) -> list[int]:
-    """So many descriptors, sent over the socket beside one byte."""
+def received(sockets: socket.socket, count: int) -> list[int]:
+    """So many descriptors, each sent beside one byte."""
     out: list[int] = []
     while len(out) < count:
-        message, fds, _, _ = socket.recv_fds(sock, 1, TABLES_MAX)
+        message, fds, _, _ = socket.recv_fds(sockets, 1, TABLES_MAX)
         if not message:
-            raise requests.Ended
+            raise Ended
         out += fds
     return out
 

@@ -34,6 +34,9 @@ Node = Mapping[str, Any]
 STATEMENT_MAX = 100_000
 """Characters of a statement."""
 
+WORDS_MOST = 16 << 20
+"""Bytes of what a server and a process of statements tell each other beside rows."""
+
 TABLES_MAX = 32
 """Tables of a statement."""
 

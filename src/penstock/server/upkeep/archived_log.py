@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -17,7 +17,7 @@ import pyarrow as pa
 from penstock.log.archive.row_groups import may_have, pieces
 from penstock.log.catalog import Span, pieces_of
 from penstock.log.record_batches import column
-from penstock.server.bulk.process import batches_of, on_log
+from penstock.server.bulk.process import on_log
 
 if TYPE_CHECKING:
     from penstock.log.log import Log
@@ -149,15 +149,7 @@ class Whole:
         }  # fmt: skip
 
         def ask(listed: dict[str, object]) -> list[pa.RecordBatch]:
-            exchange = self._bulk.ask("read", "archived", {**values, "log": listed})
-            answers = exchange.answers()
-            _, payload = next(answers)
-            schema = pa.ipc.read_schema(pa.py_buffer(payload))
-
-            def told(said: Mapping[str, int]) -> None:
-                notes.update(said)
-
-            return list(batches_of(exchange, answers, schema, told))
+            return list(self._bulk.read("archived", {**values, "log": listed}, told=notes.update)[1])
 
         batches = on_log(self._log, ask, _NOWHERE, _NOWHERE, self._archive.shown)
         return _Window(batches, notes["upto"])
