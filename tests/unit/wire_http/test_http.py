@@ -149,34 +149,36 @@ class Facts(real.Facts):
                 "penstock_broken": True,
             },
             dead_lettered={"expired": 5},
-            actions=[ACTIONS.look(SimpleNamespace(name="bury", runs=7, reasons={"publish": 2, "waiting": 1}))],
-            views=[
-                VIEWS.look(
-                    {
-                        "vhost": "/",
-                        "name": name,
-                        "records": records,
-                        "lag": lag,
-                        "rebuilds": anew,
-                        "stopped": end,
-                        "error": None,
-                    }
-                )
-                for name, records, lag, anew, end in views
-            ],
-            topics=[
-                TOPICS.look(
-                    {
-                        "vhost": "/",
-                        "exchange": of,
-                        "name": "orders",
-                        "records": count,
-                        "index_bytes": 80 * count,
-                        "schema_failed": count // 5,
-                    }
-                )
-                for of, count in (("", 10), ("x", 5))
-            ],
+            lines={
+                "actions": [ACTIONS.look(SimpleNamespace(name="bury", runs=7, reasons={"publish": 2, "waiting": 1}))],
+                "views": [
+                    VIEWS.look(
+                        {
+                            "vhost": "/",
+                            "name": name,
+                            "records": records,
+                            "lag": lag,
+                            "rebuilds": anew,
+                            "stopped": end,
+                            "error": None,
+                        }
+                    )
+                    for name, records, lag, anew, end in views
+                ],
+                "topics": [
+                    TOPICS.look(
+                        {
+                            "vhost": "/",
+                            "exchange": of,
+                            "name": "orders",
+                            "records": count,
+                            "index_bytes": 80 * count,
+                            "schema_failed": count // 5,
+                        }
+                    )
+                    for of, count in (("", 10), ("x", 5))
+                ],
+            },
         )
 
     async def login(self, user: str, password: str, host: str, derive: object = None) -> float | None:

@@ -79,7 +79,7 @@ def every_way(metrics: Metrics) -> Iterator[Iterator[bytes]]:
 def test_a_text_with_a_line_for_each_of_many_queues_takes_a_piece_at_a_time() -> None:
     values, none = [1.0] * len(QUEUES.figures), [dict[Any, float]()] * len(QUEUES.splits)
     queues = [Line(["/", f"{number:06}".ljust(LONG, "n")], values, none) for number in range(1000)]
-    for text in every_way(Metrics(queues=queues)):
+    for text in every_way(Metrics(lines={"queues": queues})):
         tracemalloc.start()
         try:
             sizes = [len(piece) for piece in text]

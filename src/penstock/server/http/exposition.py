@@ -21,15 +21,10 @@ from prometheus_client import utils
 from penstock.replication.election import Role
 from penstock.server.cluster.log_sending import BOUNDS
 from penstock.server.http.metrics import (
-    ACTIONS,
+    KINDS,
     MESSAGES,
-    PIPELINES,
-    PROCESSES,
+    NAMED,
     QUEUES,
-    SHARES,
-    STREAMS,
-    TOPICS,
-    VIEWS,
     WHOLE,
     Family,
     Histogram,
@@ -37,7 +32,7 @@ from penstock.server.http.metrics import (
     Metrics,
     Things,
     Values,
-)
+)  # fmt: skip
 from penstock.server.http.routes import RABBITMQ_VERSION
 
 _number: Callable[[float], str] = cast("Any", utils).floatToGoString  # which has no types
@@ -148,23 +143,14 @@ def _families(metrics: Metrics, *, per_object: bool) -> Iterator[Family]:
         ("publishers", "Channels that have published with confirms", metrics["penstock_confirming_channels"]),
     ):
         yield Family(f"rabbitmq_global_{name}", text, ["protocol"], [(["amqp091"], figure)])
-    for name, text, lines in (
-        ("rabbitmq_queues", "Queues", metrics.queues),
-        ("penstock_views", "Views and conflated topics of the settings", metrics.views),
-        ("penstock_pipelines", "Spark pipelines", metrics.pipelines),
+    for name, text, kind in (
+        ("rabbitmq_queues", "Queues", "queues"),
+        ("penstock_views", "Views and conflated topics of the settings", "views"),
+        ("penstock_pipelines", "Spark pipelines", "pipelines"),
     ):
-        yield Family(name, text, (), [((), len(lines))])
-    yield from SHARES.families(metrics.shares, per_object=True)
-    yield from PROCESSES.families(metrics.processes, per_object=True)
-    for kind, lines in (
-        (QUEUES, metrics.queues),
-        (ACTIONS, metrics.actions),
-        (STREAMS, metrics.streams),
-        (VIEWS, metrics.views),
-        (TOPICS, metrics.topics),
-        (PIPELINES, metrics.pipelines),
-    ):
-        yield from kind.families(lines, per_object=per_object)
+        yield Family(name, text, (), [((), len(metrics.of(kind)))])
+    for kind, things in KINDS.items():
+        yield from things.families(metrics.of(kind), per_object=per_object or kind in NAMED)
 
 
 def _identity(metrics: Metrics, endpoint: str) -> Family:
@@ -222,7 +208,7 @@ def _as_older_dashboards_ask(metrics: Metrics) -> Iterator[Family]:
     for older, name in _OF_CHANNELS:
         yield Family(f"rabbitmq_channel_{older}", texts[name], (), [((), figures[name])], counter=True)
     unconfirmed = figures["received_confirm"] - figures["confirmed"] - metrics["penstock_messages_refused"]
-    came = QUEUES.total(metrics.queues, "penstock_queue_published")
+    came = QUEUES.total(metrics.of("queues"), "penstock_queue_published")
     yield Family("rabbitmq_queue_messages_published", "Messages that came into queues", (), [((), came)], counter=True)
     for name, text, figure in (
         ("channel_consumers", "Consumers", metrics["rabbitmq_consumers"]),
@@ -293,7 +279,7 @@ def _detailed(metrics: Metrics, families: Sequence[str], vhosts: Collection[str]
     def wanted(vhost: str) -> bool:
         return not vhosts or vhost in vhosts
 
-    lines = [line for line in metrics.queues if wanted(line.labels[0])]
+    lines = [line for line in metrics.of("queues") if wanted(line.labels[0])]
     yield from _chosen(QUEUES, lines, families, OF_QUEUES, per_object=True)
     yield from _chosen(WHOLE, [_whole(metrics)], families, OF_ALL, per_object=False)
     if "ra_metrics" in families:

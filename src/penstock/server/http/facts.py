@@ -40,20 +40,7 @@ from penstock.server.figures import (
     view_facts,
 )
 from penstock.server.figures import facts as standing_facts
-from penstock.server.http.metrics import (
-    ACTIONS,
-    MESSAGES,
-    PIPELINES,
-    PROCESSES,
-    QUEUES,
-    SHARES,
-    STREAMS,
-    TOPICS,
-    VIEWS,
-    WHOLE,
-    Line,
-    Metrics,
-)
+from penstock.server.http.metrics import KINDS, MESSAGES, QUEUES, WHOLE, Line, Metrics
 from penstock.server.sums import Seen
 from penstock.units import parted_address
 
@@ -146,19 +133,7 @@ def metrics_of(server: Server, version: str, progress: Progress | None = None) -
         cluster,
         version,
         {**cast("dict[str, float]", figures), **messages},
-        streams=list(map(STREAMS.look, standings(engine))),
-        views=list(map(VIEWS.look, view_facts(engine))),
-        topics=list(map(TOPICS.look, topic_facts(engine.core))),
-        pipelines=list(map(PIPELINES.look, engine.pipelines.all())),
-        actions=[
-            ACTIONS.look(SimpleNamespace(name=name, runs=one.runs, reasons=one.reasons))
-            for name, one in sorted(engine.acts.counts.by_name.items())
-        ],
-        shares=[
-            SHARES.look(SimpleNamespace(name=name, one=one, most=(one.largest() or ("", 0))[1]))
-            for name, one in server.shares.by_name.items()
-        ],
-        processes=list(map(PROCESSES.look, processes(server))),
+        lines={kind: list(map(KINDS[kind].look, some)) for kind, some in _things(server).items()},
         dead_lettered=dict(engine.core.dead_lettered),
         logins_refused=dict(server.logins.refused),
         memory=engine.bodies.budget.by_name(),
@@ -170,6 +145,21 @@ def metrics_of(server: Server, version: str, progress: Progress | None = None) -
         message_sizes=counters.sizes.told(),
         pause_counts=list(zip((*BOUNDS, inf), accumulate(pauses.counts), strict=True)),
     )
+
+
+def _things(server: Server) -> dict[str, Iterable[object]]:
+    """By kind, all that has a name but queues."""
+    engine = server.engine
+    acts, shares = sorted(engine.acts.counts.by_name.items()), server.shares.by_name.items()
+    return {
+        "streams": standings(engine),
+        "views": view_facts(engine),
+        "topics": topic_facts(engine.core),
+        "pipelines": engine.pipelines.all(),
+        "actions": (SimpleNamespace(name=name, runs=one.runs, reasons=one.reasons) for name, one in acts),
+        "shares": (SimpleNamespace(name=name, one=one, most=(one.largest() or ("", 0))[1]) for name, one in shares),
+        "processes": processes(server),
+    }
 
 
 def _strangers(server: Server) -> tuple[dict[str, int], dict[tuple[str, str], int]]:

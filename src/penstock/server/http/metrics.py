@@ -441,6 +441,15 @@ ACTIONS = Things(
 )
 
 
+KINDS: Mapping[str, Things] = {
+    "shares": SHARES, "processes": PROCESSES, "queues": QUEUES, "actions": ACTIONS, "streams": STREAMS, "views": VIEWS,
+    "topics": TOPICS, "pipelines": PIPELINES,
+}  # fmt: skip
+
+NAMED = ("shares", "processes")
+"""Kinds that have a line for each thing everywhere."""
+
+
 @dataclass(frozen=True, slots=True)
 class Metrics:
     """What a scrape has found."""
@@ -449,14 +458,7 @@ class Metrics:
     cluster: str = ""  # what tools call it, if not so
     version: str = ""
     figures: Mapping[str, float] = field(default_factory=dict[str, float])  # of `WHOLE` and `MESSAGES`, by name
-    queues: Sequence[Line] = ()
-    streams: Sequence[Line] = ()
-    views: Sequence[Line] = ()
-    topics: Sequence[Line] = ()
-    pipelines: Sequence[Line] = ()
-    actions: Sequence[Line] = ()
-    shares: Sequence[Line] = ()
-    processes: Sequence[Line] = ()
+    lines: Mapping[str, Sequence[Line]] = field(default_factory=dict[str, Sequence[Line]])  # by kind
     dead_lettered: Mapping[str, int] = field(default_factory=dict[str, int])  # by reason
     logins_refused: Mapping[str, int] = field(default_factory=dict[str, int])  # by door
     memory: Mapping[str, int] = field(default_factory=dict[str, int])  # bytes of `server.memory` by account
@@ -467,6 +469,9 @@ class Metrics:
     message_sizes: tuple[int, Sequence[tuple[float, int]]] = (0, ())  # bytes published; (upper end, bodies up to it)
     pause_total: float = 0.0  # seconds of all turns
     pause_counts: Sequence[tuple[float, int]] = ()  # (upper end in seconds, turns up to it); the last one is all
+
+    def of(self, kind: str) -> Sequence[Line]:
+        return self.lines.get(kind, ())
 
     def __getitem__(self, name: str) -> Any:
         """A figure of the whole by its metric's name."""

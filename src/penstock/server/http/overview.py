@@ -30,7 +30,9 @@ async def all_metrics(facts: Facts) -> Metrics:
     queues = await gathered(facts.queue_metrics())
     found = facts.metrics()
     consumers = QUEUES.total(queues, "rabbitmq_queue_consumers")
-    return replace(found, queues=queues, figures={**found.figures, "rabbitmq_consumers": consumers})
+    return replace(
+        found, lines={**found.lines, "queues": queues}, figures={**found.figures, "rabbitmq_consumers": consumers}
+    )
 
 
 def _plain(path: str, look: Callable[[], object], text: str, right: Right, *, own: bool = False) -> Row:
@@ -106,16 +108,15 @@ class _Overview:
     def _whole(self, numbers: Metrics, seen: Seen) -> dict[str, object]:
         """Totals of the server."""
         objects = (numbers[f"rabbitmq_{what}"] for what in ("connections", "channels", "consumers"))
-        depths = (
-            QUEUES.total(numbers.queues, f"rabbitmq_queue_messages{which}") for which in ("", "_ready", "_unacked")
-        )
+        queues = numbers.of("queues")
+        depths = (QUEUES.total(queues, f"rabbitmq_queue_messages{which}") for which in ("", "_ready", "_unacked"))
         went = {name: numbers[f"rabbitmq_global_messages_{of}"] for name, of in STATS.items()}
         churn = {
             f"{thing}_{how}": numbers[f"rabbitmq_{thing}s_{of}"]
             for thing in ("connection", "channel")
             for how, of in (("created", "opened"), ("closed", "closed"))
         }
-        totals = _totals((*objects, len(numbers.queues), seen.exchanges()), depths, went)
+        totals = _totals((*objects, len(queues), seen.exchanges()), depths, went)
         return {**totals, "churn_rates": churn}
 
     async def _part(self, seen: Seen) -> dict[str, object]:
