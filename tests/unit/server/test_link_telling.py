@@ -22,7 +22,8 @@ from penstock.core.links.parcels import Parcel, read
 from penstock.core.links.telling import Telling
 from penstock.errors import Unavailable
 from penstock.server.base.faults import TOLD, Faults, reports
-from penstock.server.links import sending
+from penstock.server.links import flying, sending
+from penstock.server.links.calling import SILENT_US
 from penstock.server.links.sending import AT_ONCE_LSNS, Outgoing
 from penstock.wire.flight.linking import SAID, Welcome, ask_words
 from unit.core_links.test_linking import Linked
@@ -57,9 +58,13 @@ class Other:
         self.parcels = list[tuple[int, list[bytes]]]()
         self.connected = 0
         self.level = False
+        self.acks = True
+        self.takes = True  # else whoever writes waits until it is closed, as where a process is stopped
+        self._closed = threading.Event()
 
     def __call__(self, section: object, target: object, command: bytes) -> Other:
         self.connected += 1
+        self._closed = threading.Event()
         self._said: SimpleQueue[bytes | None] = SimpleQueue()
         self._said.put(Welcome("b", 22, "", self.has, [], []).words())
         return self
@@ -75,14 +80,19 @@ class Other:
         return words
 
     def write(self, words: bytes, rows: pa.RecordBatch | None = None) -> None:
+        if not self.takes:
+            assert self._closed.wait(60), "nobody closed it"
+            raise Unavailable("it is closed")
         if words.startswith(SAID):
             self.level = self.level or b"level" in words
             return
         upto = read(words, rows).upto
         self.parcels.append((upto, [] if rows is None else rows.column("body").to_pylist()))
-        self._said.put(b'{"ack":%d}' % upto)
+        if self.acks:
+            self._said.put(b'{"ack":%d}' % upto)
 
     def close(self) -> None:
+        self._closed.set()
         self._said.put(None)
 
     @property
@@ -98,7 +108,8 @@ class Links:
 
     def __init__(self, world: Linked) -> None:
         self.loop = threading.RLock()
-        clock = SimpleNamespace(mono=lambda: 1, wall=lambda: 1)
+        self.mono = 1
+        clock = SimpleNamespace(mono=lambda: self.mono, wall=lambda: 1)
         faults = Faults(world.core, clock)  # type: ignore[arg-type]  # it is asked for nothing else
         self.engine: Any = SimpleNamespace(core=world.core, log=Log(world), clock=clock, faults=faults)
 
@@ -239,6 +250,46 @@ def test_what_happened_to_very_many_is_told_in_turns_and_before_what_comes_next(
     told = [upto for upto, _ in other.parcels]
     assert told == sorted(told)
     eventually(lambda: out.done == links.engine.log.durable)
+
+
+def test_no_more_parcels_are_under_way_than_may_be_however_little_is_in_each(
+    ends: tuple[Linked, Links, Outgoing, Other], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A site that takes everything and acknowledges nothing costs no memory without an end."""
+    a, links, out, other = ends
+    monkeypatch.setattr(flying, "FLYING_MOST", 1 << 40)
+    monkeypatch.setattr(flying, "PARCELS_MOST", 5)
+    other.acks = False
+    for n in range(20):
+        publish(a, links, out, b"%d" % n)
+    eventually(lambda: len(other.parcels) >= 5)
+    with links.loop:
+        assert out.told < a.core.last_lsn
+        last = other.parcels[-1][0]
+        other.acks = True
+    out._acked_by(last, out._session)
+    eventually(partial(other.has_bodies, 20))
+    assert other.bodies == [b"%d" % n for n in range(20)]
+
+
+def test_a_site_that_is_silent_while_it_is_written_to_is_given_up(ends: tuple[Linked, Links, Outgoing, Other]) -> None:
+    """A stopped process takes no more of what is written, and whoever writes waits: the other addresses are tried."""
+    a, links, out, other = ends
+    publish(a, links, out, b"0")
+    eventually(lambda: out.done == links.engine.log.durable)
+    other.takes = False
+    publish(a, links, out, b"1")
+    with links.loop:
+        links.mono += SILENT_US
+        out.judge_silence()
+        assert out.up, "it may yet say something"
+        links.mono += 1
+        out.judge_silence()
+        assert (out.state, out.why) == ("down", "nothing was heard from it for 20 s")
+        other.takes = True
+    eventually(partial(other.has_bodies, 2))
+    assert other.bodies == [b"0", b"1"]
+    assert other.connected == 2
 
 
 THREADS = {

@@ -8,7 +8,6 @@ from __future__ import annotations
 import base64
 import ssl
 import threading
-import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,8 +29,9 @@ if TYPE_CHECKING:
     from penstock.server.flight.handover import Bell
 
 WELCOME_S = 10.0
-SILENT_S = 20.0
+SILENT_US = 20_000_000
 """The other site says something every five seconds; after so long it is taken for gone."""
+SILENT = f"nothing was heard from it for {SILENT_US // 1_000_000} s"
 
 ALIVE_MS = 300_000
 """A connection on which nothing moves is probed so often: gRPC's servers refuse more; beats come sooner anyway."""
@@ -104,22 +104,26 @@ def closed(connection: Connection) -> None:
 class Reading(threading.Thread):
     """Hears what comes back on one connection."""
 
-    def __init__(self, connection: Connection, bell: Bell, acked: Callable[[int, int], None]) -> None:
+    def __init__(
+        self, connection: Connection, bell: Bell, acked: Callable[[int, int], None], clock: Callable[[], int]
+    ) -> None:
+        """clock: microseconds, monotonic."""
         super().__init__(name="penstock-link-acks", daemon=True)
         self.session = 0  # 0: it is not up yet
+        self._heard_at = clock()
+        self._clock = clock
         self._acked = acked
         self._connection = connection
         self._bell = bell
         self._welcome: Welcome | None = None
         self._came = threading.Event()
         self._error: BaseException | None = None
-        self._heard_at = time.monotonic()
 
     def run(self) -> None:
         try:
             while True:
                 heard: Heard = read_heard(self._connection.read())
-                self._heard_at = time.monotonic()
+                self._heard_at = self._clock()
                 if heard.ended is not None:
                     raise Unavailable(heard.ended)
                 if heard.welcome is not None:
@@ -142,12 +146,15 @@ class Reading(threading.Thread):
             raise Unavailable(f"it has not answered for {WELCOME_S:.0f} s")
         return self._welcome
 
+    @property
+    def silent(self) -> bool:
+        """Whether nothing was heard for long."""
+        return self._clock() - self._heard_at > SILENT_US
+
     def check(self) -> None:
-        """Raises what has ended the connection, or that nothing was heard for long."""
+        """Raises what has ended the connection."""
         if self._error is not None:
             raise self._error
-        if time.monotonic() - self._heard_at > SILENT_S:
-            raise Unavailable(f"nothing was heard from it for {SILENT_S:.0f} s")
 
 
 def _login(section: LinkSection, target: Target) -> bytes:

@@ -341,6 +341,7 @@ class Links:
 
     def _look(self, one: Outgoing) -> None:
         one.note()
+        one.judge_silence()
         one.judge_delay()
         if one.up and self.engine.core.offers(one.name) != self._offers.get(one.name):
             one.renew("queues have changed")

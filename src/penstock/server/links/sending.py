@@ -19,7 +19,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal
 
 import pyarrow as pa
 
@@ -30,7 +30,8 @@ from penstock.history.history import joined
 from penstock.log.record_batches import joined as as_one
 from penstock.server.base.faults import REST_LEAST_US, REST_MOST_US, TOLD, reports
 from penstock.server.flight.handover import Bell
-from penstock.server.links.calling import Connection, Reading, closed, ours
+from penstock.server.links.calling import SILENT, Connection, Reading, closed, ours
+from penstock.server.links.flying import Flight, Flying
 from penstock.wire.flight.linking import BEAT, LEVEL, Welcome
 
 if TYPE_CHECKING:
@@ -40,9 +41,6 @@ if TYPE_CHECKING:
     from penstock.server.links.home import Sender
 
 logger = logging.getLogger("penstock.links")
-
-FLYING_MOST = 32 << 20
-"""Bytes of parcels that were sent and not acknowledged: then the link waits."""
 
 BEAT_S = 5.0
 AGAIN_S = (0.1, 5.0)
@@ -63,15 +61,6 @@ NOTED_AFTER = 1 << 20
 State = Literal["starting", "up", "down", "refused", "paused"]
 
 
-class Flying(NamedTuple):
-    """A parcel that was sent.  before: what was told up to there was done with when it went; at: when, microseconds."""
-
-    upto: int
-    before: int
-    size: int
-    at: int
-
-
 class Outgoing:
     """One link.  The loop's thread asks and changes it; `run` and `_read` are threads of its own."""
 
@@ -87,8 +76,7 @@ class Outgoing:
         self.told = 0  # this far the log was read for it
         self.parcels = self.rows = self.size = self.asks = 0  # that were sent since the start
         self._links = links
-        self._flying = deque[Flying]()
-        self._flying_bytes = 0
+        self._flying = Flying()
         self._acked = self._noted = before.acked
         self._noted_parcels = 0
         self._owed_since = 0  # microseconds, monotonic: when the oldest parcel that is under way was sent
@@ -102,6 +90,7 @@ class Outgoing:
         self._leveled = False  # since it came up
         self._paused = before.paused
         self._connection: Connection | None = None
+        self._reading: Reading | None = None  # of the last connection that came up
         self._session = 1
         self._tries = 0
         self._at_once = False  # the next one does not wait
@@ -144,7 +133,7 @@ class Outgoing:
         log, start = self._links.engine.log, self.told + 1
         if self._telling is None or self._midway:
             return False
-        if self._flying_bytes >= FLYING_MOST or len(self._out) > AT_ONCE_PARCELS:
+        if self._flying.full or len(self._out) > AT_ONCE_PARCELS:
             return False
         if lsn - start >= AT_ONCE_LSNS or log.weight(start, lsn + 1) > AT_ONCE_BYTES:
             return False
@@ -177,7 +166,8 @@ class Outgoing:
     @property
     def done(self) -> int:
         """The other site has everything on its disk that this log says to it up to here."""
-        return max(self._flying[0].before if self._flying else self.told, self._acked)
+        oldest = self._flying.oldest
+        return max(self.told if oldest is None else oldest.before, self._acked)
 
     @property
     def owes_for(self) -> int:
@@ -185,13 +175,19 @@ class Outgoing:
         engine = self._links.engine
         if self.done >= engine.log.durable or not self._owed_since:
             return 0
-        since = max(self._flying[0].at, self._owed_since) if self._flying and self.up else self._owed_since
+        oldest = self._flying.oldest if self.up else None
+        since = self._owed_since if oldest is None else max(oldest.at, self._owed_since)
         return max(0, engine.clock.mono() - since)
 
     @property
     def waited_for(self) -> bool:
         """Whether confirms wait for this site."""
         return self.section.sync and not self.downgraded and not self._paused
+
+    def judge_silence(self) -> None:
+        """Once a second: a site that says nothing is given up, also while the thread writes what nobody reads."""
+        if self._reading is not None and self._reading.silent:
+            self.renew(SILENT)
 
     def judge_delay(self) -> None:
         """Once a second: confirms wait for a site as long as the settings say, and again when it has come after."""
@@ -310,7 +306,6 @@ class Outgoing:
         links.agrees(site.name, welcome.offers)
         self._flying.clear()
         self._out.clear()
-        self._flying_bytes = 0
         self._acked = self.told = welcome.has
         self._leveled = self._midway = False
         self.address = address
@@ -329,8 +324,7 @@ class Outgoing:
         for parcel in parcels:
             size = 0 if parcel.rows is None else parcel.rows.nbytes
             self._owed_since = self._owed_since or now
-            self._flying.append(Flying(parcel.upto, self.told, size, now))
-            self._flying_bytes += size
+            self._flying.add(Flight(parcel.upto, self.told, size, now))
             self.parcels += 1
             self.rows += 0 if parcel.rows is None else parcel.rows.num_rows
             self.size += size
@@ -341,7 +335,7 @@ class Outgoing:
                 return True
         self._midway = False
         self.told = max(self.told, last)
-        if not self._flying:
+        if self._flying.oldest is None:
             self._moved()
         return False
 
@@ -352,9 +346,8 @@ class Outgoing:
     def _heard(self, ack: int, session: int) -> None:
         if session != self._session:
             return
-        ack, full = min(ack, self.told), self._flying_bytes >= FLYING_MOST  # no more than that can have come
-        while self._flying and self._flying[0].upto <= ack:
-            self._flying_bytes -= self._flying.popleft().size
+        ack, full = min(ack, self.told), self._flying.full  # no more than that can have come
+        self._flying.heard(ack)
         self._acked = max(self._acked, ack)
         self._moved()
         if full:  # the thread may wait for room
@@ -362,11 +355,11 @@ class Outgoing:
 
     def _moved(self) -> None:
         """The other site is further than before."""
-        engine = self._links.engine
+        engine, oldest = self._links.engine, self._flying.oldest
         if self.done >= engine.log.durable:
             self._owed_since = 0
         else:
-            self._owed_since = self._flying[0].at if self._flying else engine.clock.mono()
+            self._owed_since = engine.clock.mono() if oldest is None else oldest.at
         self._links.moved()
 
     def _ended(self, error: PenstockError, session: int) -> None:
@@ -440,7 +433,7 @@ class Outgoing:
         links = self._links
         connection = Connection(self.section, target, links.call(lambda: links.hello(self.section)))
         self._connection = connection
-        reading = Reading(connection, self._bell, self._acked_by)
+        reading = self._reading = Reading(connection, self._bell, self._acked_by, links.engine.clock.mono)
         reading.start()
         at, level, telling = links.call(partial(self._came_up, reading.welcome(), str(target), session))
         reading.session = session
@@ -449,7 +442,7 @@ class Outgoing:
             reading.check()
             self._write(connection)
             at, upto = max(at, self.told), links.engine.log.durable
-            if at < upto and self._flying_bytes < FLYING_MOST:
+            if at < upto and not self._flying.full:
                 self._tell_between(connection, reading, telling, at + 1, upto + 1, session)
                 at = upto
                 links.post(partial(self._read_upto, at, session))
@@ -472,7 +465,7 @@ class Outgoing:
             while more:
                 more = self._links.call(partial(self._tell, parcels, last, session))
                 self._write(connection)
-                while self._flying_bytes >= FLYING_MOST and session == self._session:
+                while self._flying.full and session == self._session:
                     reading.check()
                     self._bell.wait(BEAT_S)
                 if session != self._session:
@@ -482,7 +475,7 @@ class Outgoing:
         """The log has nothing more below; on the loop."""
         if session == self._session and lsn > self.told:
             self.told = lsn
-            if not self._flying:
+            if self._flying.oldest is None:
                 self._moved()
 
     def _is_level(self, session: int) -> None:
