@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import threading
 import weakref
 from types import SimpleNamespace
 from typing import Any, cast
@@ -18,6 +19,7 @@ from penstock.server.engine import Engine
 from penstock.server.flight.downstream import QUEUED_HIGH, Delivery, Downstream
 from penstock.server.flight.handover import QUEUED_LEAST, QUEUED_MOST, Handover, Outlet
 from penstock.server.people.access import THINGS, Shares
+from waiting import eventually
 
 MIB = 1 << 20
 
@@ -112,6 +114,44 @@ def test_while_a_batch_is_written_its_rows_are_in_memory_once_and_counted_also_a
     down._write_deliveries(Blocked())
     assert seen == [(None, size)]
     assert down.queued == 0
+
+
+@pytest.mark.parametrize("how", ["answer", "say"])
+def test_who_does_not_read_answers_is_not_heard_beyond_some(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each thing that it says asks for one, and what waits for it was in memory without a bound."""
+    monkeypatch.setattr("penstock.server.flight.downstream.ANSWERS_MOST", 5)
+    down = Downstream(
+        cast("Log", None), "q", most=lambda: MIB, on_room=lambda: None, on_gone=lambda: None,
+        on_unreadable=lambda _: None,
+    )  # fmt: skip
+    heard, reads = list[int](), threading.Semaphore(0)
+    read = list[bytes]()
+
+    class Client:
+        def begin(self, _: object) -> None: ...
+
+        def write_metadata(self, words: bytes) -> None:
+            reads.acquire()
+            read.append(words)
+
+    def hear() -> None:
+        for number in range(20):
+            getattr(down, how)(b"%d" % number)
+            down.await_reader()
+            heard.append(number)
+
+    serving = threading.Thread(target=down.beside, args=(Client(), None, "q", hear, down.finish))
+    serving.start()
+    eventually(lambda: len(heard) >= 5)
+    for _ in range(20):
+        assert len(heard) <= len(read) + 6  # one of them is being written
+        reads.release()
+        eventually(lambda: len(heard) == 20 or len(heard) >= len(read) + 4)
+    reads.release(100)
+    serving.join(20)
+    assert not serving.is_alive()
+    assert heard == list(range(20))
+    assert read == [b"%d" % number for number in range(20)][: len(read)]  # what waits at the end is not said
 
 
 def test_portions_of_a_read_are_not_kept_beside_the_batch_that_is_sent() -> None:

@@ -389,6 +389,7 @@ class Exchange(Receiver):
                 self._handover.post(partial(self.replace, said.replace, said.number))
             elif said.number is not None:
                 self._handover.post(partial(self.settle, {}, {}, said.number))
+            self._down.await_reader()
 
     def _wind_up(self, _: PenstockError | None) -> None:
         """The client sends no more, or we gave it up: leases return, answers that are due go out."""

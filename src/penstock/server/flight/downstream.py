@@ -131,6 +131,9 @@ QUEUED_HIGH = 8 * 2**20
 AT_ONCE = 2 * 2**20
 """Bytes of deliveries that are one batch, about."""
 
+ANSWERS_MOST = 1_000
+"""Answers that wait for a client to read them beyond which nothing more of it is heard."""
+
 BEAT_S = 5.0
 """The server says something at least this often, so that a vanished client is noticed by the failing write."""
 
@@ -176,6 +179,8 @@ class Downstream:
         self._bell = Bell()
         self._out: deque[Delivery | bytes] = deque()  # and what is to be said between two deliveries
         self._answers: deque[bytes] = deque()
+        self._says = 0  # answers among what is in `_out`; changed under `_count`
+        self._read = Bell()  # the thread that reads the client waits for it
         self._count = threading.Lock()
 
     # -- any thread
@@ -196,6 +201,8 @@ class Downstream:
 
     def say(self, words: bytes) -> None:
         """Say something behind the deliveries that are queued."""
+        with self._count:
+            self._says += 1
         self._out.append(words)
         self.ring()
 
@@ -210,13 +217,20 @@ class Downstream:
         with self._count:
             self.queued -= sum(one.size for one in self._out if not isinstance(one, bytes))
             self._out.clear()
+            self._says = 0
         self.ring()
+        self._read.ring()
 
     def ring(self) -> None:
         """There is something to do for the writing thread."""
         self._bell.ring()
 
     # -- the thread of the call
+
+    def await_reader(self) -> None:
+        """Wait while as many answers wait for the client as may: called after each thing that it has said."""
+        while len(self._answers) + self._says >= ANSWERS_MOST and not self.finished:
+            self._read.wait(BEAT_S)
 
     def beside(
         self, writer: Any, schema: pa.Schema, name: str, hear: Callable[[], None],
@@ -250,7 +264,9 @@ class Downstream:
                 rang = self._bell.wait(BEAT_S)
                 finished = self.finished
                 while self._answers:
-                    writer.write_metadata(self._answers.popleft())
+                    answer = self._answers.popleft()
+                    self._read.ring()
+                    writer.write_metadata(answer)
                 if finished:
                     if self._error is not None:
                         self._say_ended(writer, self._error)
@@ -284,6 +300,7 @@ class Downstream:
         while out and not self.finished:
             some, size = self._next(out)
             if isinstance(some, bytes):
+                self._read.ring()
                 writer.write_metadata(some)
                 continue
             if not some:
@@ -311,6 +328,7 @@ class Downstream:
                 if isinstance(delivery, bytes):
                     if not some:
                         out.popleft()
+                        self._says -= 1
                         return delivery, 0
                     break
                 out.popleft()

@@ -219,6 +219,7 @@ class Incoming:
             while len(waiting) > WAITING_MOST or (waiting and waiting[0].given):
                 waiting.popleft().wait(self._caller.gone)
             arriving.release()
+            self._down.await_reader()
 
 
 def _nobody() -> None: ...
