@@ -51,6 +51,10 @@ class File(Protocol):
         """Cut or extend with zeros."""
         ...
 
+    def allocate(self, size: int) -> None:
+        """Have the space for `size` bytes, or OSError; the file, if it was shorter, is extended with zeros."""
+        ...
+
     def give_back(self) -> None:
         """Nobody will read the file soon: what the system keeps of it in memory may go."""
         ...

@@ -83,6 +83,11 @@ class QuotaFile(OsFile):
         super().pwritev(pieces, offset)
 
 
+    def allocate(self, size: int) -> None:
+        self.quota.take(max(0, size - self.size()))
+        super().allocate(size)
+
+
 class QuotaDisk(OsDisk):
     """A data folder on a disk that has only so much room."""
 

@@ -159,6 +159,10 @@ class OsFile:
         """Cut or extend with zeros."""
         os.ftruncate(self._fd, size)
 
+    def allocate(self, size: int) -> None:
+        """The blocks are the file's; nothing is written where the file system can give them so."""
+        os.posix_fallocate(self._fd, 0, size)
+
     def give_back(self) -> None:
         """Let the kernel drop the file's clean pages.  A hint: what it makes of it is its own business."""
         os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_DONTNEED)

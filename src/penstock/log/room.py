@@ -204,8 +204,8 @@ class Room:
             with closing(disk.open(RESERVE, create=RESERVE.rpartition("/")[2] not in disk.list("log"))) as file:
                 at = min(file.size(), self._reserve)
                 while at < self._reserve:
-                    file.pwrite(bytes(min(_STEP, self._reserve - at)), at)
-                    at += min(_STEP, self._reserve - at)
+                    at = min(at + _STEP, self._reserve)
+                    file.allocate(at)
                 self._held = self._reserve
         except OSError as error:
             if not out_of_space(error):

@@ -242,6 +242,9 @@ class ShelvedFile:
     def truncate(self, size: int) -> None:
         self._refuse()
 
+    def allocate(self, size: int) -> None:
+        self._refuse()
+
     def _refuse(self) -> NoReturn:
         raise OSError(errno.EBADF, "a closed segment is not written", self.name)
 

@@ -119,6 +119,12 @@ class SimFile:
         _truncate(self._inode.seen, size)
         self._inode.dirty.append((size, None))
 
+    def allocate(self, size: int) -> None:
+        """Zeros that are written have their space."""
+        had = self.size()
+        if size > had:
+            self.pwrite(bytes(size - had), had)
+
     def give_back(self) -> None:
         """Nothing is kept twice here."""
 
