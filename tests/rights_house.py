@@ -14,6 +14,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Self, TypeVar
+from unittest.mock import patch
 
 import orjson
 import pyarrow as pa
@@ -176,6 +177,9 @@ class House:
         self.stream_epoch = 0
 
     def __enter__(self) -> Self:
+        """Passwords are kept by as little work as there can be: hundreds of users are made."""
+        self._quick = patch.multiple("penstock.server.people.accounts", MEMORY_KIB=8, ROUNDS=1)
+        self._quick.start()
         self._thread.start()
         self.wait(self.server.start())
         self.server.logins.delay_s = 0.0
@@ -209,6 +213,7 @@ class House:
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(30)
         self.loop.close()
+        self._quick.stop()
 
     # -- the server
 
