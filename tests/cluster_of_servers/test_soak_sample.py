@@ -9,10 +9,11 @@ from choices import SEED
 from soak.cluster_soak import ClusterSoak, told
 
 SAMPLE_S = float(os.environ.get("PENSTOCK_CLUSTER_SAMPLE_SECONDS", "8"))
+REST_S = 0.1
 
 
 def test_a_sample(tmp_path: Path) -> None:
-    soak = ClusterSoak(tmp_path, SAMPLE_S, SEED, pause_most=3.0, least=201)
+    soak = ClusterSoak(tmp_path, SAMPLE_S, SEED, pause_most=3.0, least=201, rest=REST_S)
     soak.run()
     said = f"PENSTOCK_SEED={SEED}\n{told(soak)}"
     print(said)
@@ -24,6 +25,6 @@ def test_a_sample(tmp_path: Path) -> None:
 
 def test_a_leader_that_waits_for_nobody_is_noticed(tmp_path: Path) -> None:
     """It is cut off from the others, and confirms what they will never have."""
-    soak = ClusterSoak(tmp_path, 60.0, SEED, pause_most=3.0, leak="alone")
+    soak = ClusterSoak(tmp_path, 60.0, SEED, pause_most=3.0, leak="alone", rest=REST_S)
     soak.run()
     assert any("is lost" in one or "came back" in one for one in soak.books.wrong), soak.books.wrong

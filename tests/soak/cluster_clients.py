@@ -34,6 +34,7 @@ class House(Protocol):
 
     books: Books
     pace: float  # seconds that a publisher waits between bursts, unless it is told something
+    rest: float  # seconds that it waits in any case: a short run needs no full load
 
     def random_servers(self) -> Sequence[Serving]: ...
 
@@ -111,8 +112,8 @@ class Publisher(Client):
             room = len(waiting) < WINDOW and (books.waiting[mine] < MOST or self.slow)
             self.state = f"port {link.port}: {len(waiting)} wait for confirms, {books.waiting[mine]} to be settled"
             if room and not self.stopping.is_set():
-                if self.slow:
-                    self.stopping.wait(0.1)
+                if pause := max(self.soak.rest, 0.1 if self.slow else 0.0):
+                    self.stopping.wait(pause)
                 numbers = books.send(mine, BURST)
                 link.send(b"".join([message(method, properties, body_of(mine, number)) for number in numbers]))
                 waiting.extend(zip(range(tag + 1, tag + 1 + BURST), numbers, strict=True))

@@ -102,11 +102,14 @@ class ClusterSoak:
         leak: str = "",
         manual: bool = False,
         least: int = 0,
+        rest: float = 0.0,
         say: Callable[[str], object] = print,
     ) -> None:
         """pause_most: seconds that a process is stopped at the longest.  leak: what is planted, see `hosted`.
 
         manual: a person says who leads.  least: goes on until so many messages were confirmed.
+
+        rest: seconds that publishers wait between bursts, whatever they are told.
         """
         self.folder, self.seconds, self.pause_most, self.say = folder, seconds, pause_most, say
         self.least = least
@@ -115,7 +118,7 @@ class ClusterSoak:
         self.random = random.Random(seed)
         self.books = Books()
         self.counts: Counter[str] = self.books.counts
-        self.pace = 0.02
+        self.pace, self.rest = 0.02, rest
         self.team = list[Client]()
         self.quota = folder / "quota"
         self._squeeze(NO_QUOTA)

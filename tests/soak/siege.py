@@ -84,7 +84,7 @@ class Siege:
         self.least, self.patience = least, patience
         self.random = random.Random(seed)
         self.books = Ledger()
-        self.pace = 0.02
+        self.pace, self.rest = 0.02, 0.0
         self.attackers = list[Attacker | None]([None] * attackers)
         self.history = list[tuple[float, int, str, str]]()  # when, by whom, what, where
         self.deaths = list[str]()
