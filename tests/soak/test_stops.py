@@ -13,7 +13,7 @@ from soak.soak import QUEUES, Soak
 STOPS = 3
 """Five with each step of more effort, in `make soak`."""
 
-ENOUGH = 15_000
+ENOUGH = 6_000
 """Messages confirmed before a stop: by then each kind of client has work."""
 
 DEADLINE_S = 120.0
