@@ -294,7 +294,7 @@ class Bench:
 
     def beside(self) -> None:
         """What others feel while one connection publishes as fast as it can."""
-        seconds = 0.5 if self.quick else max(2.0, min(10.0, self.messages / 100_000))
+        seconds = 0.2 if self.quick else max(2.0, min(10.0, self.messages / 100_000))
         p50: list[float] = []
         p99: list[float] = []
         flights: list[float] = []

@@ -290,7 +290,7 @@ def faults(folder: Path, given: argparse.Namespace) -> None:
                 backs, times = list[float](), list[float]()
                 told: dict[str, object] = {}
                 for _ in range(given.repeat):
-                    back, others = house.fault(door, what, 1.0 if given.quick else MEANWHILE_S)
+                    back, others = house.fault(door, what, 0.4 if given.quick else MEANWHILE_S)
                     backs += [] if back is None else [back]
                     times.append(max(meanwhile / before for before, meanwhile in others.values()))
                     told = {f"{one}_p99_ms": [round(1e3 * each, 2) for each in two] for one, two in others.items()}
@@ -308,7 +308,7 @@ def faults(folder: Path, given: argparse.Namespace) -> None:
 
 def beside(folder: Path, given: argparse.Namespace) -> None:
     """Small Flight publishes beside a saturated AMQP door."""
-    seconds = 0.5 if given.quick else 5.0
+    seconds = 0.2 if given.quick else 5.0
     alone, kept, small = list[float](), list[float](), list[float]()
     with Server(folder, flight=True, environ={"PENSTOCK_SERVER__DOORS": "1"}) as server:
         address = server.address("amqp")
@@ -387,7 +387,7 @@ def _pipelined(folder: Path, doors: int, messages: int) -> tuple[float, float]:
 
 def pipelined(folder: Path, given: argparse.Namespace) -> None:
     """One client that pipelines, by turns without a door and with one."""
-    messages = 20_000 if given.quick else PIPELINED
+    messages = 4_000 if given.quick else PIPELINED
     alone, all_, core = list[float](), list[float](), list[float]()
     for turn in range(given.repeat):
         alone.append(_pipelined(folder / f"pipelined-0-{turn}", 0, messages)[0])
