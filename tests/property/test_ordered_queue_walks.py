@@ -11,7 +11,7 @@ from penstock.records.chunks import as_chunk
 from penstock.records.queue_settings import QueueSettings, Retry
 from property.test_ordered_queue_model import OrderedMachine
 
-WALKS = 40
+WALKS = 25
 
 
 def some_settings(chance: random.Random) -> QueueSettings:

@@ -23,8 +23,8 @@ from property.test_ordered_queue_walks import walk
 from property.whole_machine import WholeMachine
 
 PARTS = 4
-WALKS = 60
-ORDERED = 25
+WALKS = 40
+ORDERED = 16
 
 CAPACITIES = (1 << 30, 1 << 30, 1 << 17, 0)
 """Of the arenas of one walk after the other."""

@@ -82,7 +82,6 @@ class QuotaFile(OsFile):
         self.quota.take(max(0, offset + sum(map(len, pieces)) - self.size()))
         super().pwritev(pieces, offset)
 
-
     def allocate(self, size: int) -> None:
         self.quota.take(max(0, size - self.size()))
         super().allocate(size)
