@@ -16,7 +16,7 @@ here: such an action runs whole, and after the group is durable.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field
 from typing import cast
 
@@ -26,7 +26,7 @@ import numpy.typing as npt
 from penstock.core.action_rules import Happening, Rule, copied
 from penstock.core.effects import Act
 from penstock.expr.context import LOOP_BODY
-from penstock.records.chunks import Chunk, as_chunk, pairs_of
+from penstock.records.chunks import Chunk, as_chunk, lsns_in, pairs_of
 from penstock.records.dataclass import dataclass
 from penstock.records.entries import Topic
 from penstock.records.event_actions import ExtractStep, PublishStep
@@ -107,13 +107,8 @@ class Acted:
         table = cast("dict[str, object]", plain)
         out = cls(cast("int", table["floor"]), dict(cast("dict[str, int]", table["since"])))
         for name, cause, pairs in cast("list[tuple[str, int, list[int]]]", table["done"]):
-            out.done.setdefault(name, {})[cause] = list(_spread(pairs))
+            out.done.setdefault(name, {})[cause] = lsns_in(pairs).tolist()
         return out
-
-
-def _spread(pairs: Sequence[int]) -> Iterator[int]:
-    for at in range(0, len(pairs), 2):
-        yield from range(pairs[at], pairs[at + 1])
 
 
 def exact(chunks: Sequence[Chunk]) -> list[int]:

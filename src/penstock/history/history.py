@@ -27,9 +27,13 @@ from penstock.log.record_batches import joined as as_one
 from penstock.records.compute import compute
 from penstock.records.entries import Topic
 from penstock.records.kinds import NO_VIA, Kind
+from penstock.records.remembered import Memo
 from penstock.wire.flight.bookmarks import Span, parse_span
 from penstock.wire.flight.codec import present
 from penstock.wire.flight.commands import MESSAGES, REPLAY_DEFAULT, LogRange, Replay, log_schema, select
+
+NAMES_MOST = 100_000
+"""Names of topics of which one read remembers whether it wants them."""
 
 TopicRight: TypeAlias = "tuple[str | None, bool | str]"
 """Which topics (a name, a pattern, None for all), and what of them: all, nothing, or what an expression is TRUE of."""
@@ -41,26 +45,20 @@ class TopicRights:
     def __init__(self, entries: Sequence[TopicRight], vhost: str, origin: int) -> None:
         from penstock.expr import TopicPattern  # not needed by most reads of a child
 
-        self._entries = [(None if name is None else TopicPattern(name), right) for name, right in entries]
+        told = [(None if name is None else TopicPattern(name), right) for name, right in entries]
         self._vhost = vhost
         self._origin = origin
-        self._known = dict[str, bool | str]()
 
-    def of(self, name: str) -> bool | str:
-        """What of a topic may be read."""
-        found = self._known.get(name)
-        if found is None:
-            if len(self._known) > 100_000:
-                self._known.clear()
-            matching = (right for named, right in self._entries if named is None or named.matches(name))
-            found = self._known[name] = next(matching, False)
-        return found
+        def right(topic: str) -> bool | str:
+            return next((right for named, right in told if named is None or named.matches(topic)), False)
+
+        self._right = Memo(NAMES_MOST, right)
 
     def rows(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The rows that may be read, in the log's own columns."""
         for batch in batches:
             names = cast("list[str]", batch.column("name").to_pylist())
-            rights = [self.of(name) for name in names]
+            rights = [self._right[name] for name in names]
             keep = np.array([right is True for right in rights], bool)
             for text in {right for right in rights if isinstance(right, str)}:
                 places = np.array([place for place, right in enumerate(rights) if right == text], np.int64)
@@ -334,19 +332,11 @@ def _search(text: str) -> Callable[[str], bool]:
 
 def _pattern(text: str) -> Callable[[Any], Any]:
     """Topics that a regular expression matches somewhere, as `underlying_topic` does."""
-    matches = _search(text)
-    known = dict[str, bool]()
+    known = Memo[str, bool](NAMES_MOST, _search(text))
 
     def wanted(names: Any) -> Any:
         encoded = compute.dictionary_encode(names)
-        hits: list[bool] = []
-        for name in encoded.dictionary.to_pylist():
-            hit = known.get(name)
-            if hit is None:
-                if len(known) > 100_000:
-                    known.clear()
-                hit = known[name] = matches(name)
-            hits.append(hit)
+        hits = [known[name] for name in encoded.dictionary.to_pylist()]
         return compute.fill_null(compute.take(pa.array(hits, pa.bool_()), encoded.indices), False)
 
     return wanted

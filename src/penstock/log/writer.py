@@ -24,11 +24,10 @@ from penstock.log.room import Room, out_of_space
 from penstock.log.segment import FOLDER, SegmentHeader, segment_name
 from penstock.ports import Disk
 from penstock.records.dataclass import dataclass
-from penstock.records.entries import Control, Entry, Group, Moves, Publishes
+from penstock.records.entries import Control, Entry, Group, Moves, Publishes, measured
 from penstock.records.kinds import Kind
 from penstock.records.message_bodies import lengths
-from penstock.records.message_bodies import size_of as body_bytes
-from penstock.records.one_or_each import bytes_of, rows_at
+from penstock.records.one_or_each import rows_at
 
 Sync = Literal["commit", "interval", "off"]
 
@@ -98,14 +97,10 @@ def size_of(entry: Entry) -> int:
     if isinstance(entry, Control):
         return len(entry.body) + len(entry.header) + 96
     if isinstance(entry, Publishes):
-        return (entry.size or _measure(entry)) + _ROW * len(entry.bodies)
+        return (entry.size or measured(entry.bodies, entry.properties)) + _ROW * len(entry.bodies)
     if isinstance(entry, Moves):
         return sum(map(len, entry.bodies)) + sum(map(len, entry.headers)) + 96 * len(entry.bodies)
     return sum(map(size_of, entry.entries))
-
-
-def _measure(batch: Publishes) -> int:
-    return body_bytes(batch.bodies) + bytes_of(batch.properties, len(batch.bodies))
 
 
 def last_of(entry: Entry) -> int:

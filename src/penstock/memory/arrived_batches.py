@@ -20,10 +20,10 @@ from penstock.memory import Budget
 from penstock.memory.shelf import SHARE_MOST, HeadQueueCache, Line, PendingCache, TargetArea
 from penstock.memory.slab import HEADER_OVERHEAD, HEADER_SHARE, ROW_OVERHEAD, Piece, Slab, missing
 from penstock.records.chunks import Chunk, as_chunk, united
-from penstock.records.entries import Publishes, Topic
+from penstock.records.entries import Publishes, Topic, measured
 from penstock.records.kinds import NO_ROUTE
-from penstock.records.message_bodies import WIDTH, listed, size_of
-from penstock.records.one_or_each import Where, bytes_of, rows_at
+from penstock.records.message_bodies import WIDTH, listed
+from penstock.records.one_or_each import Where, rows_at
 
 PIECE_MOST = 256 << 10
 """Bytes of a piece for one consumer, about: it may have no room for the next.  A row alone may have more."""
@@ -37,7 +37,7 @@ def batch_cost(batch: Publishes) -> int:
     """Bytes that a batch counts for.  Measures it if nobody has."""
     rows, properties = len(batch.bodies), batch.properties
     if not batch.size:
-        batch.size = size_of(batch.bodies) + bytes_of(properties, rows)
+        batch.size = measured(batch.bodies, properties)
     several = isinstance(properties, list)
     size = batch.size + BATCH_OVERHEAD + (HEADER_OVERHEAD * rows if several else 0)
     if isinstance(batch.bodies, list):

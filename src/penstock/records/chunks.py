@@ -58,6 +58,14 @@ def pairs_of(chunk: Chunk, solid: bool) -> list[int]:
     return out
 
 
+def lsns_in(pairs: Sequence[int]) -> array[int]:
+    """The LSNs of flat exact pairs."""
+    out = array("q")
+    for a, b in zip(pairs[::2], pairs[1::2], strict=True):
+        out.extend(range(a, b))
+    return out
+
+
 def united(chunks: Sequence[Chunk]) -> Chunk:
     """All LSNs of a few small chunks as one, ascending, each once."""
     return chunks[0] if len(chunks) == 1 else as_chunk(sorted({lsn for chunk in chunks for lsn in chunk}))

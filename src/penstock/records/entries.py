@@ -130,8 +130,13 @@ class Publishes:
         return Publishes(
             rows_at(self.topics, where), properties, bodies, routes=rows_at(self.routes, where),
             expires_at=some(self.expires_at), not_before=some(self.not_before), priority=some(self.priority),
-            transient=rows_at(self.transient, where), size=size_of(bodies) + bytes_of(properties, len(bodies)),
+            transient=rows_at(self.transient, where), size=measured(bodies, properties),
         )  # fmt: skip
+
+
+def measured(bodies: Bodies, properties: bytes | list[bytes]) -> int:
+    """Bytes of bodies and of their headers."""
+    return size_of(bodies) + bytes_of(properties, len(bodies))
 
 
 def joined(batches: Sequence[Publishes], size: int) -> Publishes:

@@ -114,7 +114,7 @@ class TransferCommands(LinkCommands):
         return self._wanted(queue, now) if filtered else self._waiting(queue, now, asking, of)
 
     def _asked_of(
-        self, queue: Queue, owner: str, spans: Sequence[Span], path: tuple[str, ...], besides: Sequence[Span] = ()
+        self, queue: Queue, owner: str, spans: Sequence[Span], path: tuple[str, ...], besides: Sequence[Span]
     ) -> Iterator[Asked]:
         """An ask for messages of an owner, to that site, or to whoever may hand it on where no link leads there.
 

@@ -168,20 +168,20 @@ def grants(claims: Claims, asked: Iterable[Span], ready: Iterable[Span], asker: 
         for low, high in waiting:
             start, end = max(first, low), min(stop, high)
             if start < end:
-                out += _of_own(claims, start, end, asker, "transfer")
+                out += _of_own(claims, start, end, asker)
     return out
 
 
-def _of_own(claims: Claims, first: int, stop: int, asker: str, why: Why) -> Iterator[Grant]:
+def _of_own(claims: Claims, first: int, stop: int, asker: str) -> Iterator[Grant]:
     at = first
     for low, high, claim in claims.spans(first, stop):
         if at < low:
-            yield Grant(at, low, claims.here.to(asker, why))
+            yield Grant(at, low, claims.here.to(asker, "transfer"))
         if claim.owner == claims.here.owner:
-            yield Grant(low, high, claim.to(asker, why))
+            yield Grant(low, high, claim.to(asker, "transfer"))
         at = high
     if at < stop:
-        yield Grant(at, stop, claims.here.to(asker, why))
+        yield Grant(at, stop, claims.here.to(asker, "transfer"))
 
 
 def proxied(claims: Claims, asked: Iterable[Span], asker: str, absent: Iterable[str]) -> list[Grant]:

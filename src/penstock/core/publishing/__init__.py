@@ -147,7 +147,7 @@ class Publisher:
 
         return {**self.checks.wrong(batch, skip, passes), **wrong}
 
-    def mistyped(self, batch: Publishes, skip: int = 0) -> dict[int, Refusal]:
+    def mistyped(self, batch: Publishes, skip: int) -> dict[int, Refusal]:
         """The rows whose content type names another message type than their topic has."""
         asked = {one: self._router.message_type(one.vhost, one.exchange, one.name) for one in batch.distinct_topics}
         kinds = {topic: kind for topic, kind in asked.items() if kind != JSON}

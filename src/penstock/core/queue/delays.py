@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from penstock.core.queue.order.returned import RunHeap
-from penstock.core.queue.order.runs import NEVER, Key, Run, packed, view
+from penstock.core.queue.order.runs import NEVER, Key, Run, ascending, packed, view
 from penstock.core.queue.settling.leases import STEP_MOST, STEP_RUNS
 from penstock.core.queue.timetable import NOBODY, SAMPLE, Block, Ints, Timetable, block_of
 from penstock.core.state.lsns import to_array
@@ -297,10 +297,3 @@ class Delays:
         """Take those of the wanted that are scheduled."""
         lsns = self.scheduled.remove(wanted)[0]
         return [Run(packed(lsns), False)] if len(lsns) else []
-
-
-def ascending(lsns: Ints) -> list[Chunk]:
-    """LSNs in any order as chunks that ascend."""
-    if not len(lsns):
-        return []
-    return [packed(part) for part in np.split(lsns, np.flatnonzero(np.diff(lsns) < 0) + 1)]

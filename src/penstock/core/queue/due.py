@@ -14,9 +14,8 @@ import numpy as np
 
 from penstock.core.effects import Sink
 from penstock.core.queue.contents import Contents
-from penstock.core.queue.delays import ascending
 from penstock.core.queue.dispatching.dispatch import dispatch
-from penstock.core.queue.order.runs import NEVER, Run, packed, pairs_body, view
+from penstock.core.queue.order.runs import NEVER, Run, ascending, packed, pairs_body, view
 from penstock.core.queue.owning import expire_foreign
 from penstock.core.queue.trimming import trim
 from penstock.core.queue.whole import DISPATCH

@@ -406,7 +406,7 @@ _ONE = struct.Struct("<qqqQ")
 _ONE_EXPIRING = struct.Struct("<qqqQq")
 
 
-def pack_one(number: int, key: int, lsn: int, deadline: int = 0) -> bytes:
+def pack_one(number: int, key: int, lsn: int, deadline: int) -> bytes:
     """The body of a SOW_PUT of one message."""
     if deadline:
         return _ONE_EXPIRING.pack(number, _EXPIRING, lsn, key, deadline)

@@ -18,10 +18,9 @@ from penstock.core.sow.holding import Bodies, Nothing, Sow, Sows
 from penstock.core.sow.select import merge
 from penstock.errors import InvalidArgument
 from penstock.records.dataclass import dataclass
-from penstock.records.entries import Publishes, Topic
-from penstock.records.message_bodies import listed, size_of
+from penstock.records.entries import Publishes, Topic, measured
+from penstock.records.message_bodies import listed
 from penstock.records.message_types import MessageType
-from penstock.records.one_or_each import bytes_of
 
 if TYPE_CHECKING:
     from penstock.core.publishing.body_checks import BodyChecks
@@ -253,7 +252,7 @@ class Work:
         if merging:  # what was judged were the deltas
             batch.judged = _judged(batch.ahead, listed(batch.bodies))
             batch.routed = batch.ahead = None
-            batch.size = _size(batch)
+            batch.size = measured(batch.bodies, batch.properties)
 
     def _unfit(self, row: int, body: bytes) -> Refusal | None:
         checks, topic = self._keyed.checks, self.batch.topic_of(row)
@@ -314,10 +313,6 @@ def _judged(ahead: Publishes | None, bodies: list[bytes]) -> dict[str, dict[int,
         text: {row: answer for row, answer in answers.items() if seen[row] is bodies[row]}
         for text, answers in ahead.judged.items()
     }
-
-
-def _size(batch: Publishes) -> int:
-    return size_of(batch.bodies) + bytes_of(batch.properties, len(batch.bodies))
 
 
 def number_of_row(sow: Sow, body: bytes, properties: bytes, traits: Traits) -> int | str:

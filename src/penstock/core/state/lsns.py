@@ -133,12 +133,8 @@ def spread(lsns: Ints, runs: array[int] | Sequence[int] | Ints) -> Ints:
         return out
     triples = _table(runs)
     ordered, starts, ends = _placed(lsns, triples)
-    lengths = ends - starts
     if bool((starts[1:] >= ends[:-1]).all()):
-        where = np.repeat(starts - np.concatenate(([0], np.cumsum(lengths)[:-1])), lengths) + np.arange(
-            int(lengths.sum())
-        )
-        out[where] = np.repeat(ordered[:, 2], lengths)
+        out[expand(starts, ends)] = np.repeat(ordered[:, 2], ends - starts)
         return out
     starts, ends = np.searchsorted(lsns, triples[:, 0]), np.searchsorted(lsns, triples[:, 1])
     for start, end, value in zip(starts.tolist(), ends.tolist(), triples[:, 2].tolist(), strict=True):
@@ -325,7 +321,7 @@ def groups(values: Ints) -> dict[int, Ints]:
     return dict(zip(names, np.split(order, ends[:-1]), strict=True))
 
 
-def expand(starts: npt.NDArray[np.intp], ends: npt.NDArray[np.intp]) -> Ints:
+def expand(starts: Ints, ends: Ints) -> Ints:
     """All numbers of the half-open spans, one span after another."""
     lengths = ends - starts
     return np.repeat(starts - (np.cumsum(lengths) - lengths), lengths) + np.arange(int(lengths.sum()))

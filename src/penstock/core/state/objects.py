@@ -25,6 +25,7 @@ from penstock.core.state.queue_state import FoldedQueue, QueueState
 from penstock.core.state.streams import StreamState
 from penstock.core.topology.ruling import load_address, load_exchanges, load_policy, load_ruling, load_some, with_some
 from penstock.core.topology.topology import Topology, canonical_table
+from penstock.records.chunks import lsns_in
 from penstock.records.kinds import HEAD, Kind
 
 Table: TypeAlias = dict[str, object]
@@ -163,7 +164,7 @@ class Objects:
     def _undefer(self, row: Row) -> None:
         number, *pairs = np.frombuffer(row.body, dtype="<i8").tolist()
         origin = int(str(load(row.header)["origin"]))
-        deferred_acks.forget(self._state.deferred, number, origin, deferred_acks.spread(pairs))
+        deferred_acks.forget(self._state.deferred, number, origin, lsns_in(pairs))
 
     def _met(self, row: Row) -> None:
         told = load(row.header)

@@ -22,7 +22,7 @@ from typing import TypeAlias, cast
 
 import numpy as np
 
-from penstock.records.chunks import as_chunk, pairs_of
+from penstock.records.chunks import as_chunk, lsns_in, pairs_of
 from penstock.records.dataclass import dataclass
 
 
@@ -180,16 +180,8 @@ DeferredAcks: TypeAlias = dict[int, list[DeferredAck]]
 def deferred_of(header: Mapping[str, object], pairs: Sequence[int]) -> DeferredAck:
     """An entry from its DEFER record."""
     return DeferredAck(
-        int(str(header["origin"])), str(header["verb"]), str(header["by"]), cast(int, header["until"]), spread(pairs)
+        int(str(header["origin"])), str(header["verb"]), str(header["by"]), cast(int, header["until"]), lsns_in(pairs)
     )
-
-
-def spread(pairs: Sequence[int]) -> array[int]:
-    """The LSNs of flat exact pairs."""
-    out = array("q")
-    for a, b in zip(pairs[::2], pairs[1::2], strict=True):
-        out.extend(range(a, b))
-    return out
 
 
 TOGETHER_US = 60_000_000

@@ -179,6 +179,18 @@ def _table_of(read: Reading) -> Callable[[Whole], Table]:
     return table
 
 
+def add(fields: Fields, name: str, value: object) -> None:
+    """One more value of a field: a name that is there again has a list."""
+    if name not in fields:
+        fields[name] = value
+        return
+    present = fields[name]
+    if isinstance(present, list):
+        cast("list[object]", present).append(value)
+    else:
+        fields[name] = [present, value]
+
+
 def bounded(value: object) -> object:
     """A value that is nested no deeper than bodies may be.  ValueError for another."""
     if deeper(value, DEPTH):

@@ -12,12 +12,10 @@ from __future__ import annotations
 
 from typing import cast
 
-from penstock.expr.bodies.body_type import Fields
+from penstock.expr.bodies.body_type import Fields, add
 from penstock.expr.values import from_bytes, to_bytes
 
 SOH = b"\x01"
-
-Pairs = dict[str, object]
 
 _DATA = {
     b"90": b"91", b"93": b"89", b"95": b"96", b"212": b"213", b"348": b"349", b"350": b"351", b"352": b"353",
@@ -29,21 +27,21 @@ _DATA = {
 _SHOWN = 40
 
 
-def read_nvfix(body: bytes) -> Pairs:
+def read_nvfix(body: bytes) -> Fields:
     """The fields of an NVFIX body.  ValueError for what is no `name=value`."""
-    out: Pairs = {}
+    out: Fields = {}
     for part in body.split(SOH):
         if part:
             name, sign, value = part.partition(b"=")
             if not sign or not name:
                 raise ValueError(f"{part[:_SHOWN]!r} is no name=value")
-            _add(out, name, value)
+            add(out, from_bytes(name), from_bytes(value))
     return out
 
 
-def read_fix(body: bytes) -> Pairs:
+def read_fix(body: bytes) -> Fields:
     """The fields of a FIX body.  ValueError for what is no `tag=value`, and for data that is not as long as said."""
-    out: Pairs = {}
+    out: Fields = {}
     at, end = 0, len(body)
     data, size = b"", 0  # the tag of the data that must follow, and its bytes
     while at < end:
@@ -65,22 +63,11 @@ def read_fix(body: bytes) -> Pairs:
             if not value.isdigit() or len(value) > 9:
                 raise ValueError(f"{value[:_SHOWN]!r} is no length of tag {data.decode()}")
             size = int(value)
-        _add(out, tag, value)
+        add(out, from_bytes(tag), from_bytes(value))
         at = stop + 1
     if data:
         raise ValueError(f"tag {data.decode()} does not follow its length")
     return out
-
-
-def _add(out: Pairs, name: bytes, value: bytes) -> None:
-    key, text = from_bytes(name), from_bytes(value)
-    present = out.get(key)
-    if present is None:
-        out[key] = text
-    elif isinstance(present, list):
-        cast("list[object]", present).append(text)
-    else:
-        out[key] = [present, text]
 
 
 def write_nvfix(fields: Fields) -> bytes:

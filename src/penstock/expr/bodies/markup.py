@@ -16,6 +16,7 @@ from xml.etree.ElementTree import ParseError
 
 from defusedxml.ElementTree import DefusedXMLParser
 
+from penstock.expr.bodies.body_type import add
 from penstock.records.message_bodies import DEPTH
 
 SPELLED_LEAST = 1 << 20
@@ -64,21 +65,10 @@ class _Builder:
             if text.strip():
                 fields["#text"] = text
             value = fields
-        _add(self._open[-1][1] if self._open else self.whole, name, value)
+        add(self._open[-1][1] if self._open else self.whole, name, value)
 
     def close(self) -> None:
         """The parser's word that the document ends."""
-
-
-def _add(into: dict[str, object], name: str, value: object) -> None:
-    if name not in into:
-        into[name] = value
-        return
-    present = into[name]
-    if isinstance(present, list):
-        cast("list[object]", present).append(value)
-    else:
-        into[name] = [present, value]
 
 
 def _local(name: str) -> str:

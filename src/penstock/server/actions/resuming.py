@@ -20,7 +20,7 @@ from penstock.core.acted import OWN, UNJUDGED
 from penstock.core.state.encoding import load
 from penstock.log.record_batches import cells, column, nulls
 from penstock.records.causes import told
-from penstock.records.chunks import as_chunk, unpack_pairs
+from penstock.records.chunks import as_chunk, lsns_in, unpack_pairs
 from penstock.records.dataclass import dataclass
 from penstock.records.entries import Topic
 from penstock.records.kinds import Kind
@@ -145,13 +145,13 @@ class Resuming:
             queue = self._runtime.core.queue_by_id(number)
             if queue is not None and "barrier" not in header:
                 rules = self._runtime.core.rules.delete.get((queue.vhost, queue.name), [])
-                yield from self._left(plain(rules), found.lsn, spread(settled), found.name, "")
+                yield from self._left(plain(rules), found.lsn, lsns_in(settled), found.name, "")
         else:
             causes, why = told(header)
             for action, step, pairs in cast("list[tuple[str, int, list[int]]]", header.get("left") or []):
                 rule = self._by_name.get(action)
                 if rule is not None:
-                    for event in self._left(plain([rule]), found.lsn, spread(pairs), found.name, causes):
+                    for event in self._left(plain([rule]), found.lsn, lsns_in(pairs), found.name, causes):
                         event.step, event.judged, event.why = max(step, 0), step != UNJUDGED, why
                         yield event
 
@@ -181,11 +181,6 @@ class Resuming:
                 event = Event((entry,), as_chunk(left), 0, queue, reason=reason)
                 event.cause = cause
                 yield event
-
-
-def spread(pairs: Sequence[int]) -> list[int]:
-    """All LSNs of exact pairs."""
-    return [lsn for at in range(0, len(pairs), 2) for lsn in range(pairs[at], pairs[at + 1])]
 
 
 def look(log: Log, start: int, end: int, *, publishes: bool) -> tuple[list[Found], int]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 from array import array
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Sequence
+from operator import attrgetter
 from typing import Protocol
 
 from penstock.core.effects import Sink
@@ -397,3 +398,7 @@ class Foreseen:
     def clear(self) -> None:
         """Nothing waits in line any more."""
         self._said.clear()
+
+
+serial_of = attrgetter("serial")
+"""What consumers that came one after another ascend by."""

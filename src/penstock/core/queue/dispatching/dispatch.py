@@ -27,7 +27,7 @@ import numpy.typing as npt
 
 from penstock.core.effects import Sink
 from penstock.core.queue.dispatching.browsing import browse_all
-from penstock.core.queue.dispatching.consumers import Consumer
+from penstock.core.queue.dispatching.consumers import Consumer, serial_of
 from penstock.core.queue.dispatching.granting import grant, grant_all, grant_each, is_fresh, one_each
 from penstock.core.queue.dispatching.matched import dispatch_matched, to_look
 from penstock.core.queue.order.runs import END, Key, Run, packed, view
@@ -272,7 +272,7 @@ def _slices(queue: Contents, now: Now, sink: Sink, level: Sequence[Consumer], of
 
 def _nextin_turn(level: Sequence[Consumer], turn: int) -> list[Consumer]:
     """What `in_turn` says of one: nearly always the first that is asked has room."""
-    first = bisect_right(level, turn, key=_serial_of)
+    first = bisect_right(level, turn, key=serial_of)
     for place in chain(range(first, len(level)), range(first)):
         one = level[place]
         if one.leases.count < one.limit and not one.choked and (one.shared is None or one.room > 0):
@@ -285,7 +285,7 @@ def in_turn(level: Sequence[Consumer], turn: int, count: int) -> list[Consumer]:
 
     Of a thousand those alone are looked at that get something, and who has no room before them.
     """
-    first = bisect_right(level, turn, key=_serial_of)
+    first = bisect_right(level, turn, key=serial_of)
     out: list[Consumer] = []
     for start, stop in ((first, len(level)), (0, first)):
         while start < stop and len(out) < count:
@@ -310,10 +310,6 @@ def _one_each(queue: Contents, now: Now, sink: Sink, consumers: list[Consumer]) 
         singles = [run.part(range(lsn, lsn + 1), True) for run in runs for lsn in run.chunk]
         grant_all(queue, now, sink, [(one, [run]) for one, run in zip(consumers, singles, strict=True)])
     queue.roster.turn = consumers[-1].serial
-
-
-def _serial_of(consumer: Consumer) -> int:
-    return consumer.serial
 
 
 def room_now(queue: Contents, now: Now) -> int:

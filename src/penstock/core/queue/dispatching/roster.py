@@ -11,7 +11,7 @@ from bisect import bisect_left, insort
 from collections.abc import Callable
 from typing import Required, TypedDict
 
-from penstock.core.queue.dispatching.consumers import Consumer, Credit
+from penstock.core.queue.dispatching.consumers import Consumer, Credit, serial_of
 from penstock.core.queue.order.runs import NEVER
 from penstock.expr import Matcher
 
@@ -78,7 +78,7 @@ class Roster:
 
     def _drop(self, some: list[Consumer], consumer: Consumer) -> None:
         if self.in_order:
-            del some[bisect_left(some, consumer.serial, key=_serial_of)]
+            del some[bisect_left(some, consumer.serial, key=serial_of)]
         else:
             some.remove(consumer)
 
@@ -112,7 +112,7 @@ class Roster:
     def _leave(self, consumer: Consumer) -> None:
         levels = self.levels
         place = next(place for place, members in enumerate(levels) if members[0].level == consumer.level)
-        del levels[place][bisect_left(levels[place], consumer.serial, key=_serial_of)]
+        del levels[place][bisect_left(levels[place], consumer.serial, key=serial_of)]
         if not levels[place]:
             del levels[place]
 
@@ -121,15 +121,11 @@ class Roster:
         place = next((place for place, members in enumerate(levels) if members[0].level <= level), len(levels))
         if place == len(levels) or levels[place][0].level < level:
             levels.insert(place, [])
-        insort(levels[place], consumer, key=_serial_of)
+        insort(levels[place], consumer, key=serial_of)
 
     def _sort(self) -> None:
         levels = sorted({consumer.level for consumer in self.all}, reverse=True)
         self.levels = [[c for c in self.all if c.level == level] for level in levels]
-
-
-def _serial_of(consumer: Consumer) -> int:
-    return consumer.serial
 
 
 class Attendance:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from penstock.core.effects import Deliver, Sink
 from penstock.core.queue.dispatching.attendance import watch
+from penstock.core.queue.dispatching.consumers import serial_of
 from penstock.core.queue.dispatching.dispatch import HALF_FROM, in_turn
 from penstock.core.queue.dispatching.granting import first_header, first_terms, grant_each
 from penstock.core.queue.stages import PLAIN, is_quiet
@@ -111,7 +112,7 @@ def _next(roster: Roster) -> Consumer | None:
     """Whose turn it is, of those with room; all have one priority."""
     level, first = roster.levels[0], roster.place
     if first >= len(level) or level[first].serial != roster.turn:
-        first = bisect_right(level, roster.turn, key=_serial_of) - 1
+        first = bisect_right(level, roster.turn, key=serial_of) - 1
     for place in range(first + 1, len(level)):
         one = level[place]
         if one.leases.count < one.limit and not one.choked:
@@ -123,7 +124,3 @@ def _next(roster: Roster) -> Consumer | None:
             roster.place = place
             return one
     return None
-
-
-def _serial_of(consumer: Consumer) -> int:
-    return consumer.serial

@@ -166,12 +166,10 @@ def tidy(lsns: npt.NDArray[np.int64]) -> Iterator[tuple[Chunk, bool]]:
         yield packed(lsns[i : min(i + PIECE, n)]), True
 
 
-def ascending(lsns: npt.NDArray[np.int64]) -> Iterator[Chunk]:
+def ascending(lsns: npt.NDArray[np.int64]) -> list[Chunk]:
     """LSNs in any order as chunks that ascend."""
-    start = 0
-    for end in [*(np.flatnonzero(np.diff(lsns) < 0) + 1).tolist(), len(lsns)]:
-        yield packed(lsns[start:end])
-        start = end
+    cuts = np.flatnonzero(np.diff(lsns) < 0) + 1
+    return [packed(part) for part in np.split(lsns, cuts)] if len(lsns) else []
 
 
 def within(chunk: Chunk, first: int, stop: int) -> Chunk:
