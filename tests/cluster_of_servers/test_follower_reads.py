@@ -16,8 +16,7 @@ from cluster_of_servers.house import Cluster, Server
 from penstock.client.link import Link, translated
 from penstock.client.urls import parse_url
 from penstock.errors import AccessRefused, NotLeading, Unavailable
-from penstock.spark.reading.followers import Followers
-from penstock.spark.remote import Remote, Where, remote
+from penstock.spark.remote import Followers, Remote, Where, remote
 from penstock.spark.source import PenstockSource
 from waiting import eventually
 
@@ -146,7 +145,7 @@ def test_what_tasks_read_comes_from_followers(cluster: Cluster, monkeypatch: pyt
     """Parts of a topic, of a queue's content and of the log; who plans them asks the leader."""
     where = position(cluster)
     for name in ("ANSWER_S", "WAIT_S", "STREAM_S"):  # a busy machine is no follower that stands still
-        monkeypatch.setattr(f"penstock.spark.reading.followers.{name}", 60.0)
+        monkeypatch.setattr(f"penstock.spark.remote.{name}", 60.0)
     for one in cluster.followers():
         eventually(lambda one=one: has_all(one, where["durable"]), "a follower does not say that it has all")
     with penstock.connect(cluster.url) as client:

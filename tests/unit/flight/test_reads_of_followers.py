@@ -12,8 +12,9 @@ import pyarrow as pa
 import pytest
 
 from penstock.errors import Unavailable
+from penstock.spark import remote
 from penstock.spark.options import ReadOptions
-from penstock.spark.reading import fetching, followers
+from penstock.spark.reading import fetching
 from penstock.spark.remote import Where, batches_behind
 
 ROWS = 10
@@ -72,11 +73,11 @@ def read(monkeypatch: pytest.MonkeyPatch) -> Callable[[Leader, Follower], list[i
         def the_follower(address: object) -> Follower:
             return follower
 
-        monkeypatch.setattr(followers, "Follower", the_follower)
-        monkeypatch.setattr(followers, "remote", the_leader)
-        one = followers.Followers(Where("penstock://host"))
+        monkeypatch.setattr(remote, "Follower", the_follower)
+        monkeypatch.setattr(remote, "remote", the_leader)
+        one = remote.Followers(Where("penstock://host"))
 
-        def the_followers(where: object) -> followers.Followers:
+        def the_followers(where: object) -> remote.Followers:
             return one
 
         monkeypatch.setattr(fetching, "followers", the_followers)
@@ -113,7 +114,7 @@ def test_no_rows_are_counted_over_a_follower_and_a_leader_that_has_others(
     assert read(leader, Follower(0)) == list(range(2, ROWS))
 
 
-class Slow(followers.Waiter):
+class Slow(remote.Waiter):
     """Time goes by as each answer says."""
 
     def __init__(self, *took: float) -> None:
@@ -148,7 +149,7 @@ def read_slowly(stream: Batches, *took: float) -> tuple[int, Slow]:
     """How many rows came before it was left or ended."""
     waiter, count = Slow(*took), 0
     with contextlib.suppress(Unavailable):
-        for one in batches_behind(followers.Prompt(lambda: stream, waiter), 0):
+        for one in batches_behind(remote.Prompt(lambda: stream, waiter), 0):
             count += one.num_rows
     return count, waiter
 
@@ -164,7 +165,7 @@ def test_a_follower_is_left_when_nothing_comes_however_long_all_of_it_takes() ->
 
 
 def test_who_waits_for_a_follower_hears_what_came_or_that_nothing_did() -> None:
-    waiter, never = followers.Waiter(), threading.Event()
+    waiter, never = remote.Waiter(), threading.Event()
     assert waiter.within(60, lambda: 7) == 7
     with pytest.raises(StopIteration):
         waiter.within(60, Batches(0).read_chunk)

@@ -89,8 +89,8 @@ TRANSIENT = Traits(transient=True)
 class TraitsMemo(Remembered[bytes, Traits]):
     """Header bytes to traits."""
 
-    def __init__(self) -> None:
-        super().__init__(4096)
+    def __init__(self, most: int = 4096) -> None:
+        super().__init__(most)
 
     def __missing__(self, data: bytes) -> Traits:
         traits = read_traits(data)

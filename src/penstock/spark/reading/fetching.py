@@ -32,7 +32,6 @@ from penstock.spark.executor import keep_freed, spare_modules, task_of
 from penstock.spark.options import ReadOptions
 from penstock.spark.reading.bodies import Aside, BodyParser, type_of, with_all_needed
 from penstock.spark.reading.columns import BOOKMARK, ERROR, Layout
-from penstock.spark.reading.followers import followers, has_every_row
 from penstock.spark.reading.parts import (
     ChangePart,
     ContentPart,
@@ -44,7 +43,7 @@ from penstock.spark.reading.parts import (
     RowsPart,
 )
 from penstock.spark.record_batches import batch_of, by_name, column, values
-from penstock.spark.remote import Remote, behind, remote
+from penstock.spark.remote import Remote, behind, followers, has_every_row, remote
 from penstock.wire.flight.codec import present
 from penstock.wire.flight.commands import MESSAGES, LogRange, Replay, select
 
