@@ -14,7 +14,7 @@ import pytest
 import penstock
 from flight_house import FlightHouse
 from penstock.errors import Unavailable
-from penstock.history.reach import Limits
+from penstock.history.history import Limits
 from penstock.server.bulk.process import Bulk
 from penstock.server.flight.calls import Caller
 from penstock.server.flight.streams import Question

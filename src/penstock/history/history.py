@@ -1,4 +1,5 @@
-"""Reading the past: log ranges, replays, lists of LSNs.  Durable rows only, and never on the loop.
+"""Reading the past: log ranges, replays, lists of LSNs; and measuring a replay, so that it can be read in parts.  Durable
+rows only, and never on the loop.
 
 It runs in a Flight thread for what is small, and in the bulk child for what is not; `server.bulk.relay` decides.
 
@@ -11,7 +12,7 @@ batches joined to about ten thousand rows.  No Python step a row but for a conte
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -23,14 +24,19 @@ from penstock.expr.text_patterns import PatternError, searcher
 from penstock.history.spans import Kept, Missing, check_missing, resolve
 from penstock.log.catalog import Span as Rows
 from penstock.log.name_index import Wanted
+from penstock.log.record_batches import column, lengths
 from penstock.log.record_batches import joined as as_one
 from penstock.records.compute import compute
+from penstock.records.dataclass import dataclass
 from penstock.records.entries import Topic
 from penstock.records.kinds import NO_VIA, Kind
 from penstock.records.remembered import Memo
 from penstock.wire.flight.bookmarks import Span, parse_span
 from penstock.wire.flight.codec import present
 from penstock.wire.flight.commands import MESSAGES, REPLAY_DEFAULT, LogRange, Replay, log_schema, select
+
+if TYPE_CHECKING:
+    from penstock.expr import Filter
 
 NAMES_MOST = 100_000
 """Names of topics of which one read remembers whether it wants them."""
@@ -56,36 +62,44 @@ class TopicRights:
 
     def rows(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The rows that may be read, in the log's own columns."""
+        from penstock.expr import compile_filter
+
         for batch in batches:
             names = cast("list[str]", batch.column("name").to_pylist())
             rights = [self._right[name] for name in names]
             keep = np.array([right is True for right in rights], bool)
             for text in {right for right in rights if isinstance(right, str)}:
                 places = np.array([place for place, right in enumerate(rights) if right == text], np.int64)
-                keep[places] = self._matches(text, batch.take(cast("Any", pa.array(places))))
+                some = batch.take(cast("Any", pa.array(places)))
+                keep[places] = _matches(compile_filter(text), some, self._vhost, self._origin)
             if keep.all():
                 yield batch
             elif keep.any():
                 yield batch.filter(pa.array(keep))
 
-    def _matches(self, text: str, batch: pa.RecordBatch) -> list[bool]:
-        from penstock.expr import compile_filter
 
-        names = cast("list[str]", batch.column("name").to_pylist())
-        return compile_filter(text).matches(
-            cast("list[bytes]", batch.column("body").to_pylist()),
-            cast("list[bytes]", batch.column("properties").to_pylist()),
-            [Topic(self._vhost, "", name) for name in names],
-            lsns=cast("list[int]", batch.column("lsn").to_pylist()),
-            times=cast("list[int]", batch.column("time").cast(pa.int64()).to_pylist()),
-            origin=self._origin,
-        )
+def _matches(
+    matcher: Filter, batch: pa.RecordBatch, vhost: str, origin: int, context: Context | None = None
+) -> list[bool]:
+    """Which rows of a batch a content filter lets through."""
+    names = cast("list[str]", batch.column("name").to_pylist())
+    one = names.count(names[0]) == len(names)
+    return matcher.matches(
+        cast("list[bytes]", batch.column("body").to_pylist()),
+        cast("list[bytes]", batch.column("properties").to_pylist()),
+        Topic(vhost, "", names[0]) if one else [Topic(vhost, "", name) for name in names],
+        lsns=cast("list[int]", batch.column("lsn").to_pylist()),
+        times=cast("list[int]", batch.column("time").cast(pa.int64()).to_pylist()),
+        origin=origin,
+        context=context,
+    )
 
 
 BATCH_ROWS = 20_000
 BATCH_BYTES = 16 * 2**20
 
-Batches = Iterator[pa.RecordBatch]
+Batches: TypeAlias = Iterator[pa.RecordBatch]
+Ints: TypeAlias = "npt.NDArray[np.int64]"
 
 
 def joined(batches: Iterable[pa.RecordBatch], rows: int = BATCH_ROWS, size: int = BATCH_BYTES) -> Batches:
@@ -133,6 +147,39 @@ class Spread(Past, Protocol):
     def spans(self, a: int, b: int, names: Wanted | None = None) -> Iterator[Rows]:
         """Where `batches` would find rows, and about how many."""
         ...
+
+
+PART_ROWS = 50_000
+"""About how many messages a part has."""
+
+PART_BYTES = 16 << 20
+"""About how many bytes of bodies a part has, where they are large."""
+
+PARTS_MAX = 8
+"""More parts only when they are asked for."""
+
+ROW_COST = 100
+"""Bytes of a body that weigh as much as the fixed cost of its row."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Where a range ends, at the latest: at most so many messages and bytes of bodies, but one message in any case."""
+
+    rows: int = 1 << 62
+    bytes: int = 1 << 62
+    parts: int = 1  # parts there are at least, if there are as many messages
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A range of messages."""
+
+    end: int  # everything below it was looked at
+    rows: int
+    bytes: int  # of their bodies
+    cuts: tuple[int, ...]  # LSNs at which its parts begin, but for the first
+    time: int  # of its last message, microseconds since the epoch; 0 without one
 
 
 class History:
@@ -200,12 +247,51 @@ class History:
             rows = self.matching(rows, command.filter, command.vhost)
         return rows
 
-    def outlines(self, command: Replay, start: int, end: int) -> Batches:
-        """Batches as written, but for the bytes of bodies, with everything that such a replay could mean, and more."""
+    def measure(self, command: Replay, start: int, end: int, limits: Limits) -> Measured:
+        """The messages of a replay with LSNs in [start, end), as far as the limits reach.
+
+        Every one is looked at once; its body is read where a filter does, else its length alone.  What comes out
+        depends on the rows alone, so whoever measures the same range again gets the same.
+        """
+        lsns, sizes = list[Ints](), list[Ints]()
+        rows = size = time = 0
+        for some, their, last in self._weighed(command, start, end):
+            total = np.cumsum(their)
+            fit = min(len(some), limits.rows - rows)
+            if size + int(total[-1]) > limits.bytes:
+                fit = min(fit, int(np.searchsorted(total, limits.bytes - size, side="right")))
+            if not rows:
+                fit = max(fit, 1)
+            if fit:
+                lsns.append(some[:fit])
+                sizes.append(their[:fit])
+                rows, size, time = rows + fit, size + int(total[fit - 1]), last
+            if fit < len(some) or rows == limits.rows:
+                end = int(lsns[-1][-1]) + 1
+                break
+        return Measured(end, rows, size, _cuts(lsns, sizes, rows, size, limits.parts), time)
+
+    def _weighed(self, command: Replay, start: int, end: int) -> Iterator[tuple[Ints, Ints, int]]:
+        """LSNs and bytes of bodies of the wanted messages, and the time of the last of them; nothing is empty."""
+        if command.filter is not None or command.rights is not None:
+            for batch in self.chosen(command, start, end):
+                if batch.num_rows:
+                    yield column(batch, "lsn", "<i8"), lengths(batch, "body"), _last_time(batch, batch.num_rows - 1)
+            return
+        keep, last = self.topics(command), int(Kind.PUBLISH_TRANSIENT)
         for batch in self._log.outlines(start, end, names_wanted(command)):
             if self.gone():
                 return
-            yield batch
+            mask: Any = compute.and_(compute.less_equal(batch.column("kind"), last), keep(batch))
+            hits = compute.fill_null(mask, False).to_numpy(zero_copy_only=False)
+            count = int(np.count_nonzero(hits))
+            if not count:
+                continue
+            lsns, sizes = column(batch, "lsn", "<i8"), lengths(batch, "body")
+            lsns = lsns[hits]  # a copy: an outline is good until the next one
+            if count < len(hits):
+                sizes = sizes[hits]
+            yield lsns, sizes, _last_time(batch, int(np.flatnonzero(hits)[-1]))
 
     def resolve(self, span: Span, missing: Missing | None = None) -> tuple[int, int]:
         """The LSNs [start, end) of a span at this moment; `missing` as in `history.spans.resolve`."""
@@ -269,18 +355,8 @@ class History:
 
         matcher = compile_filter(text) if keys is None else compile_filter(text, RECORDS)
         for batch in rows:
-            names = cast("list[str]", batch.column("name").to_pylist())
-            one = names.count(names[0]) == len(names)
-            topics = Topic(vhost, "", names[0]) if one else [Topic(vhost, "", name) for name in names]
-            found = matcher.matches(
-                cast("list[bytes]", batch.column("body").to_pylist()),
-                cast("list[bytes]", batch.column("properties").to_pylist()),
-                topics,
-                lsns=cast("list[int]", batch.column("lsn").to_pylist()),
-                times=cast("list[int]", batch.column("time").cast(pa.int64()).to_pylist()),
-                origin=self._log.origin,
-                context=None if keys is None else Context(sow_key=keys(batch)),
-            )
+            context = None if keys is None else Context(sow_key=keys(batch))
+            found = _matches(matcher, batch, vhost, self._log.origin, context)
             if any(found):
                 yield batch.filter(pa.array(found, pa.bool_()))
 
@@ -314,6 +390,20 @@ class History:
             elif len(hit):
                 yield batch.take(pa.array(hit))
             at = max(stop, at + 1)
+
+
+def _cuts(lsns: list[Ints], sizes: list[Ints], rows: int, size: int, least: int) -> tuple[int, ...]:
+    parts = min(rows, max(least, min(PARTS_MAX, max(-(-rows // PART_ROWS), -(-size // PART_BYTES)))))
+    if parts <= 1:
+        return ()
+    weights = np.cumsum(np.concatenate(sizes) + ROW_COST)
+    places = np.searchsorted(weights, np.arange(1, parts) * (int(weights[-1]) / parts)) + 1
+    places = np.unique(np.minimum(places, rows - 1))
+    return tuple(cast("list[int]", np.concatenate(lsns)[places].tolist()))
+
+
+def _last_time(batch: pa.RecordBatch, row: int) -> int:
+    return int(column(batch, "time", "<i8")[row])
 
 
 def names_wanted(command: Replay) -> Wanted:

@@ -9,8 +9,7 @@ import pyarrow as pa
 import pytest
 
 from penstock.errors import LogDamaged
-from penstock.history.history import History
-from penstock.history.reach import Limits, measure
+from penstock.history.history import History, Limits
 from penstock.history.view import Folder, View, listing
 from penstock.log.frame import Frame, FrameReader
 from penstock.log.log import Log
@@ -80,9 +79,8 @@ def test_an_outline_has_all_but_the_bytes_of_bodies(disk: SimDisk, monkeypatch: 
 def test_a_part_of_a_batch_and_the_batches_of_a_topic_alone(disk: SimDisk) -> None:
     log = beside(disk)
     assert [batch.num_rows for batch in log.outlines(100, 1101)] == [401, 500, 100]
-    found = measure(
-        History(log, lambda: False), Replay(vhost="/", topic="others"), 1, 1 << 40, Limits(rows=700, parts=2)
-    )
+    command, limits = Replay(vhost="/", topic="others"), Limits(rows=700, parts=2)
+    found = History(log, lambda: False).measure(command, 1, 1 << 40, limits)
     first, second = list(log.batches(1, 1 << 60))[1::2]
     sizes = np.concatenate([lengths(first, "body"), lengths(second, "body")])
     assert (found.rows, found.bytes) == (700, int(sizes[:700].sum()))

@@ -13,8 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import PenstockError
-from penstock.history.history import History, names_wanted
-from penstock.history.reach import Limits, measure
+from penstock.history.history import History, Limits, names_wanted
 from penstock.records.dataclass import dataclass
 from penstock.wire.flight.commands import Replay
 
@@ -136,7 +135,7 @@ class Ahead:
                 if rows >= PIECE_ROWS:
                     end = max(one.end, start + 1)
                     break
-            return end, measure(history, command, start, end, Limits()).rows
+            return end, history.measure(command, start, end, Limits()).rows
         except (PenstockError, OSError):
             return None  # retention has passed it, or it is damaged: whoever reads it is told
 

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.errors import InvalidArgument
-from penstock.history.history import Batches, History
+from penstock.history.history import Batches, History, Limits
 from penstock.log.record_batches import column
 from penstock.records.chunks import Chunk
 from penstock.records.schema import COLUMNS
@@ -105,11 +105,9 @@ def matching(
 def measured(
     request: Request, command: dict[str, Any], start: int, end: int, rows: int, bytes: int, parts: int
 ) -> dict[str, object]:
-    """How far so many messages or bytes of a replay reach (`history.reach`)."""
-    from penstock.history.reach import Limits, measure
-
+    """How far so many messages or bytes of a replay reach."""
     history = History(request.view, request.gone)
-    return asdict(measure(history, Replay(**command), start, end, Limits(rows, bytes, parts)))
+    return asdict(history.measure(Replay(**command), start, end, Limits(rows, bytes, parts)))
 
 
 def pack(parts: Sequence[Part]) -> dict[str, object]:

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
-from penstock.history.history import Batches, History, Past
-from penstock.history.reach import Limits, Measured
+from penstock.history.history import Batches, History, Limits, Measured, Past
 from penstock.history.spans import check_missing
 from penstock.records.chunks import Chunk
 from penstock.server.bulk import reads

@@ -18,7 +18,7 @@ from penstock.core.state.lsns import Ints
 from penstock.core.streams import Resumed
 from penstock.core.streams.stream_table import Range, available, difference
 from penstock.errors import InvalidArgument, NotFound
-from penstock.history.reach import Limits, Measured
+from penstock.history.history import Limits, Measured
 from penstock.records.chunks import Chunk
 from penstock.records.rights import LOGIN, USES
 from penstock.server.flight.calls import Caller

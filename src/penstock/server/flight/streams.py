@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, TypeVar, cast
 
 from penstock.core.streams.stream_table import Range
 from penstock.errors import InvalidArgument, PreconditionFailed
-from penstock.history.history import History
-from penstock.history.reach import Limits, Measured, measure
+from penstock.history.history import History, Limits, Measured
 from penstock.records.dataclass import dataclass
 from penstock.server.bulk.relay import bytes_between
 from penstock.wire.flight.bookmarks import Point, parse_span
@@ -243,7 +242,7 @@ class Planner:
             found = self._relay.measured(command, start, end, limits, caller.gone)
             if found is not None:
                 return found
-        return measure(History(self._engine.past, caller.gone), command, start, end, limits)
+        return History(self._engine.past, caller.gone).measure(command, start, end, limits)
 
     def _planned(self, caller: Caller, asked: Question, found: Measured) -> Range:
         core, name = self._engine.core, asked.stream
