@@ -1,5 +1,5 @@
-"""Reading the past: log ranges, replays, lists of LSNs; and measuring a replay, to read it in parts.  Durable rows only,
-and never on the loop.
+"""Reading the past: log ranges, replays, lists of LSNs; and measuring a replay, to read it in parts.  Durable rows
+only, and never on the loop.
 
 It runs in a Flight thread for what is small, and in the bulk child for what is not; `server.bulk.relay` decides.
 
