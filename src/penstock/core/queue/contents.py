@@ -14,7 +14,7 @@ from penstock.core.effects import Sink
 from penstock.core.queue.contained import Contained
 from penstock.core.queue.dispatching.consumers import Consumer, TargetList
 from penstock.core.queue.limits import limits_of
-from penstock.core.queue.order.returned import take_oldest
+from penstock.core.queue.order.returned import NOTHING_RETURNED, take_oldest
 from penstock.core.queue.order.runs import END, NEVER, Key, Run, pairs_body
 from penstock.core.queue.parts import (
     NO_BARRIERS,
@@ -22,7 +22,6 @@ from penstock.core.queue.parts import (
     NO_EXPIRY,
     NO_LETTERS,
     NO_TAIL,
-    NOTHING_RETURNED,
     QueueParts,
 )
 from penstock.core.queue.settling.leases import SLOT

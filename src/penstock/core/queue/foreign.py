@@ -15,7 +15,7 @@ import numpy.typing as npt
 from penstock.core.links.ownership import RANKS, WHYS, Claim, Claims, Span
 from penstock.core.links.sharing import HERE, Peers
 from penstock.core.queue.order.main_order import Main
-from penstock.core.queue.order.returned import Returned
+from penstock.core.queue.order.returned import Returned, Waiting
 from penstock.core.queue.order.runs import Run, packed, view
 from penstock.core.queue.settling.attempts import FRESH
 from penstock.core.state.lsns import Ints
@@ -25,34 +25,26 @@ _TOLD_OF = 256
 """Asks, and changes of owners, of which people are told."""
 
 
-class Foreign:
+class Foreign(Waiting):
     """The messages of other sites, and the claims to all messages of the queue."""
 
-    __slots__ = ("asked", "changed", "claims", "coming", "fresh", "given", "open", "peers", "taken", "waiting")
+    __slots__ = ("asked", "changed", "claims", "coming", "given", "open", "peers", "taken")
 
     def __init__(self, peers: Peers) -> None:
         """peers: of the core, for all queues."""
+        super().__init__(Main(), Returned())
         self.peers = peers
         self.claims = Claims(peers.here)
         self.coming: Claim | None = None  # whose newcomers are; None: this site's
         self.asked: deque[tuple[int, Sequence[Span]]] = deque(maxlen=_TOLD_OF)  # asks of late: when, and what for
         self.changed: deque[tuple[int, Sequence[Span]]] = deque(maxlen=_TOLD_OF)  # when what changed its owner
         self.open = False  # what comes now was let in at another site
-        self.fresh = Main()  # what was never delivered and stands at its own place
-        self.waiting = Returned()  # the rest
         self.taken = 0  # messages that came to be this site's, since the start
         self.given = 0  # and that ceased to be
 
-    @property
-    def count(self) -> int:
-        """Messages of other sites that wait."""
-        return self.waiting.count + self.fresh.count
-
     def before(self, place: int) -> bool:
         """Whether something waits that stands before this place."""
-        if self.fresh.count and self.fresh.head() < place:
-            return True
-        return self.waiting.count > 0 and self.waiting.head()[0] < place
+        return self.head()[0] < place
 
     def history(self, lsn: int) -> tuple[int, list[int]]:
         """When a message changed its owner last, 0 where that is not known, and when it was asked for since."""
@@ -60,8 +52,7 @@ class Foreign:
         return since, [when for when, spans in self.asked if when >= since and _among(lsn, spans)]
 
     def extract(self, wanted: Chunk) -> list[Run]:
-        """Take those of the wanted that wait."""
-        return [*self.fresh.extract(wanted), *self.waiting.extract(wanted)] if len(wanted) else []
+        return super().extract(wanted) if len(wanted) else []
 
     def keep(self, run: Run) -> list[Run]:
         """Of a run that is ready the part of other sites stays here; the rest is given back."""
@@ -70,10 +61,10 @@ class Foreign:
             return [run]
         kept = run if elsewhere.all() else run.part(packed(lsns[elsewhere]), False)
         kept.deadline, kept.by, kept.granted = 0, None, 0
-        if kept.tally == FRESH and not kept.place and kept.chunk[0] > self.fresh.last():
-            self.fresh.append(kept.chunk, solid=False)
+        if kept.tally == FRESH and not kept.place and kept.chunk[0] > self.main.last():
+            self.main.append(kept.chunk, solid=False)
         else:
-            self.waiting.push(kept)
+            self.returned.push(kept)
         return [] if kept is run else [run.part(packed(lsns[~elsewhere]), False)]
 
     def parted(self, runs: Sequence[Run]) -> tuple[list[Run], list[Run]]:

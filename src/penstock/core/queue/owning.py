@@ -48,7 +48,7 @@ class _Elsewhere(Stage):
         new.elsewhere = new.left()[0]
         if new.barriers:
             new.elsewhere = _without(new.elsewhere, as_chunk(new.barriers))
-        foreign.fresh.append(new.elsewhere, solid=False)
+        foreign.main.append(new.elsewhere, solid=False)
 
     def readmit(self, queue: Contents, run: Run) -> list[Run]:
         if queue.foreign is None:
@@ -259,7 +259,7 @@ def in_turn(queue: Contents, below: int, may: Callable[[str], bool]) -> Iterator
     foreign = queue.foreign
     if foreign is None:
         return
-    placed = [run for run in foreign.waiting.runs() if run.place] if foreign.waiting.count else []
+    placed = [run for run in foreign.returned.runs() if run.place] if foreign.returned.count else []
     if queue.ranks is None and not placed:
         for first, stop, claim in foreign_spans(queue):
             if first >= below:
@@ -362,9 +362,9 @@ def foreign_spans(queue: Contents) -> Iterator[tuple[int, int, Claim]]:
     foreign = queue.foreign
     if foreign is None:
         return
-    chunks: Iterable[Chunk] = foreign.fresh.chunks()
-    if foreign.waiting.count:
-        chunks = [packed(flat([*chunks, *(run.chunk for run in foreign.waiting.runs())]))]
+    chunks: Iterable[Chunk] = foreign.main.chunks()
+    if foreign.returned.count:
+        chunks = [packed(flat([*chunks, *(run.chunk for run in foreign.returned.runs())]))]
     for chunk in chunks:
         pairs = pairs_of(chunk, False)
         for first, stop in zip(pairs[::2], pairs[1::2], strict=True):
@@ -376,9 +376,9 @@ def foreign_after(queue: Contents, lsn: int, most: int) -> Chunk:
     foreign = queue.foreign
     if foreign is None:
         return range(0)
-    if not foreign.waiting.count:
-        return foreign.fresh.after(lsn, most)
-    lsns = flat([*foreign.fresh.chunks(), *(run.chunk for run in foreign.waiting.runs())])
+    if not foreign.returned.count:
+        return foreign.main.after(lsn, most)
+    lsns = flat([*foreign.main.chunks(), *(run.chunk for run in foreign.returned.runs())])
     return packed(lsns[lsns > lsn][:most])
 
 
@@ -387,7 +387,7 @@ def waits_elsewhere(queue: Contents, lsn: int) -> bool:
     foreign = queue.foreign
     if foreign is None:
         return False
-    return foreign.fresh.has(lsn) or any(holds(run.chunk, lsn) for run in foreign.waiting.runs())
+    return foreign.main.has(lsn) or any(holds(run.chunk, lsn) for run in foreign.returned.runs())
 
 
 def expire_foreign(queue: Contents, chunk: Chunk, sink: Sink) -> None:

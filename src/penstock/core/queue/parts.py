@@ -23,7 +23,7 @@ from penstock.core.queue.order.main_order import Main, Nothing
 from penstock.core.queue.order.pool import Older
 from penstock.core.queue.order.priority import PriorityOrder, Ranking
 from penstock.core.queue.order.ranks import Ranks
-from penstock.core.queue.order.returned import PriorityReturned, Returned
+from penstock.core.queue.order.returned import NOTHING_RETURNED, PriorityReturned, Returned
 from penstock.core.queue.order.runs import NEVER
 from penstock.core.queue.order.targets import PriorityTargets
 from penstock.core.queue.settling.letters import Letters
@@ -51,7 +51,6 @@ class Declared:
 
 
 _NO_ARGUMENTS: dict[str, object] = {}
-NOTHING_RETURNED = Returned()
 NO_DELAYS = Delays()
 NO_EXPIRY = Expiry()
 NO_LETTERS = Letters(0)

@@ -125,7 +125,7 @@ def _held(queue: Contents) -> Iterator[Place]:
 
 
 def _foreign(foreign: Foreign) -> Iterator[Place]:
-    fresh, waiting = foreign.fresh, foreign.waiting
+    fresh, waiting = foreign.main, foreign.returned
     if fresh.count:
         yield Place(
             "foreign", "theirs", fresh.count, fresh.chunks, lowest=fresh.lowest, extract=fresh.extract, page=fresh.page,

@@ -285,7 +285,7 @@ class Shares:
 
     def oldest(self, queue: Whole) -> Key:
         """Where the first of all ready messages stands, wherever it waits; only when there is one."""
-        first = self.staging.oldest()
+        first = self.staging.head()
         if self.groups is not None:
             held = (run.chunk for runs in (queue.leased_runs(), queue.delays.retries.runs()) for run in runs)
             first = min(first, self.groups.oldest(held))

@@ -18,8 +18,8 @@ from hashlib import blake2b
 from penstock.core.arena import Move
 from penstock.core.queue.order.main_order import Main
 from penstock.core.queue.order.ranks import DEAD_MOST, Ranks
-from penstock.core.queue.order.returned import Returned, take_oldest
-from penstock.core.queue.order.runs import END, NEVER, Key, Run, all_within, sift_runs
+from penstock.core.queue.order.returned import Returned, Waiting
+from penstock.core.queue.order.runs import Key, Run, sift_runs
 from penstock.records.chunks import Chunk, as_chunk
 
 STEP = 512
@@ -29,14 +29,13 @@ Told = Sequence[str | None]
 """The keys of one message, by each of its queue's expressions."""
 
 
-class Staging:
+class Staging(Waiting):
     """What waits for its keys."""
 
-    __slots__ = ("answers", "asked", "main", "next", "out", "returned", "serial")
+    __slots__ = ("answers", "asked", "next", "out", "serial")
 
     def __init__(self) -> None:
-        self.main = Main()
-        self.returned = Returned()
+        super().__init__(Main(), Returned())
         self.next: list[Run] = []  # the oldest, which the world is asked about, in the order of the queue
         self.answers: dict[int, Told] = {}  # what it told of those, where older ones are still open
         self.out: dict[int, bool] = {}  # messages that are leased (True) or in back-off
@@ -48,7 +47,6 @@ class Staging:
 
     @property
     def count(self) -> int:
-        """Ready messages that wait here."""
         return self.main.count + self.returned.count + sum([len(run.chunk) for run in self.next])
 
     # -- questions
@@ -61,7 +59,7 @@ class Staging:
         if out_alone:
             return range(0)
         if not self.next:
-            self.next = take_oldest(self.main, self.returned, STEP)
+            self.next = super().take(STEP)
         return as_chunk(array("q", sorted([lsn for run in self.next for lsn in run.chunk if lsn not in self.answers])))
 
     def told(self) -> Iterator[tuple[Run, int, Told]]:
@@ -85,8 +83,7 @@ class Staging:
     # -- what leaves
 
     def extract(self, wanted: Chunk) -> list[Run]:
-        """Take those of the wanted that are ready and wait here."""
-        out = self.main.extract(wanted) + self.returned.extract(wanted)
+        out = super().extract(wanted)
         known, self.next = sift_runs(self.next, wanted)
         for run in known:
             for lsn in run.chunk:
@@ -96,41 +93,18 @@ class Staging:
             run.solid = False
         return out
 
-    def page(self, move: Move) -> None:
-        """Move what may go to an arena."""
-        self.main.page(move)
-        self.returned.page(move)
-
     # -- asked
-
-    def between(self, first: int, stop: int) -> Chunk:
-        """All that wait here with LSNs in [first, stop), ascending; they stay."""
-        return all_within((self.main.between(first, stop), *(run.chunk for run in self.runs())), first, stop)
-
-    def chunks(self) -> Iterator[Chunk]:
-        """What was never delivered and stands at its own place, as chunks that will not change."""
-        yield from self.main.chunks()
 
     def runs(self) -> Iterator[Run]:
         """The others: returned, due, or asked about."""
-        yield from self.returned.runs()
+        yield from super().runs()
         yield from self.next
 
-    def oldest(self) -> Key:
-        """Where the first of all that wait here stands; `END` without one."""
-        first = self.main.key() if self.main.count else END
-        if self.returned.count:
-            first = min(first, self.returned.head())
-        for run in self.next:
-            first = min(first, (run.where if run.place else run.chunk[0], run.chunk[0]))
-        return first
+    def head(self) -> Key:
+        return min([super().head(), *map(self.returned.key, self.next)])
 
     def floor(self) -> int:
-        """None that waits here is older."""
-        floor = self.main.lowest() if self.main.count else NEVER
-        if self.returned.count:
-            floor = min(floor, self.returned.lowest())
-        return min([floor, *(run.chunk[0] for run in self.next)])
+        return min([super().floor(), *(run.chunk[0] for run in self.next)])
 
 
 NO_KEY = 0

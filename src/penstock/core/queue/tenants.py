@@ -20,12 +20,58 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from heapq import heapify, heappop, heappush, heapreplace
 
 from penstock.core.queue.limits import Pace, Sleeping
+from penstock.core.queue.order.main_order import Main
+from penstock.core.queue.order.priority import PriorityOrder
 from penstock.core.queue.order.ranks import Ranks
+from penstock.core.queue.order.returned import NOTHING_RETURNED, PriorityReturned, Returned, Waiting
 from penstock.core.queue.order.runs import NEVER, Key, Run, all_within, sift
+from penstock.core.queue.settling.attempts import FRESH
 from penstock.core.queue.staging import Keys
-from penstock.core.queue.tenant import Tenant
 from penstock.records.chunks import Chunk, as_chunk
 from penstock.records.queue_settings import QueueSettings
+
+
+class Tenant(Waiting):
+    """One key: what of it may be delivered, and how much is out."""
+
+    __slots__ = ("_newest", "deficit", "leased", "number", "pace", "ranks", "standing", "weight")
+
+    def __init__(self, number: int, weight: float, pace: Pace | None, ranks: Ranks | None) -> None:
+        super().__init__(Main() if ranks is None else PriorityOrder(ranks), NOTHING_RETURNED)
+        self.number = number
+        self.weight = weight
+        self.pace = pace
+        self.deficit = 0.0
+        self.leased = 0
+        self.standing = False  # in the ring
+        self.ranks = ranks  # priorities, those of the queue
+        self._newest = 0  # of those that were added
+
+    def add(self, chunk: Chunk) -> bool:
+        """New messages, behind all that are here; False: some here are newer."""
+        main = self.main
+        if self.ranks is None:
+            if chunk[0] <= main.last():
+                return False
+        elif main.count and chunk[0] <= self._newest:
+            return False
+        self._newest = chunk[-1]
+        main.append(chunk, solid=False)
+        return True
+
+    def put(self, run: Run) -> None:
+        """A run at its place."""
+        if run.tally == FRESH and not run.place and self.add(run.chunk):
+            return
+        if self.returned is NOTHING_RETURNED:
+            self.returned = Returned() if self.ranks is None else PriorityReturned(self.ranks)
+        run.solid = False
+        self.returned.push(run)
+
+    def clear(self) -> None:
+        """All of it is gone, and its place in the ring."""
+        self.main, self.returned, self.standing, self.deficit = self.main.emptied(), NOTHING_RETURNED, False, 0.0
+
 
 LEAST = 1024
 """Places in the heap before those of tenants that have none are dropped."""
@@ -383,7 +429,7 @@ class Tenants:
         few = stop - first <= self.count
         for number in set(map(self.keys.of, self.keys.known(first, stop))) if few else list(self._by_number):
             if (tenant := self._by_number.get(number)) is not None:
-                out += [tenant.main.between(first, stop), *(run.chunk for run in tenant.runs())]
+                out.append(tenant.between(first, stop))
         return all_within(out, first, stop)
 
     def chunks(self) -> Iterator[Chunk]:
@@ -391,7 +437,7 @@ class Tenants:
         if self._through:
             yield as_chunk(array("q", self._through))
         for tenant in self._by_number.values():
-            yield from tenant.main.chunks()
+            yield from tenant.chunks()
 
     def runs(self) -> Iterator[Run]:
         """The others: what came back, or became due."""
@@ -402,7 +448,7 @@ class Tenants:
         """Nothing may be delivered any more: it is gone."""
         self.come_again()
         for tenant in self._by_number.values():
-            tenant.main, tenant.returned, tenant.standing, tenant.deficit = tenant.main.emptied(), None, False, 0.0
+            tenant.clear()
         self._ring.clear()
         self._entering.clear()
         self._heads = Heads()

@@ -2,7 +2,7 @@
 
 Of consumers that share a filter a thousand would otherwise each be asked for every message.  In `Takers` each stands in
 an order that fits the model of fairness; one that turns out to have no room is dropped, and comes back when its queue
-says that it has some again.  The answer is that of `fairness.pick` over those with room.
+says that it has some again.  The answer is that of `dispatch.pick` over those with room.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ import numpy as np
 from penstock.core.arena import Move
 from penstock.core.queue.order.main_order import Main
 from penstock.core.queue.order.ranks import Ints, Ranks
-from penstock.core.queue.order.runs import END, NEVER, SMALL, Key, Run, packed, sift, sift_runs, view
+from penstock.core.queue.order.runs import END, NEVER, SMALL, Key, Run, all_within, packed, sift, sift_runs, view
 from penstock.core.queue.order.sorted_rows import SortedRows
 from penstock.core.queue.order.standing import LOW, SINGLY, place_of
 from penstock.core.queue.settling.attempts import Tally
@@ -206,6 +206,59 @@ def take_oldest(main: Main, returned: Returned, count: int, told: Callable[[Chun
         count -= sum([len(run.chunk) for run in part])
         out += part
     return out
+
+
+NOTHING_RETURNED = Returned()
+"""Where nothing came back yet: shared, and never added to."""
+
+
+class Waiting:
+    """Messages in the order of a queue: never delivered and at their own places, and beside them what came back."""
+
+    __slots__ = ("main", "returned")
+
+    def __init__(self, main: Main, returned: Returned) -> None:
+        self.main = main
+        self.returned = returned
+
+    @property
+    def count(self) -> int:
+        """Messages that wait here."""
+        return self.main.count + self.returned.count
+
+    def head(self) -> Key:
+        """Where the first of them stands; `END` without one."""
+        first = self.main.key() if self.main.count else END
+        return min(first, self.returned.head()) if self.returned.count else first
+
+    def take(self, count: int) -> list[Run]:
+        """The first so many, which there are."""
+        return take_oldest(self.main, self.returned, count) if self.returned.count else self.main.take(count)
+
+    def extract(self, wanted: Chunk) -> list[Run]:
+        """Take those of the wanted that are here."""
+        return [*self.main.extract(wanted), *self.returned.extract(wanted)]
+
+    def chunks(self) -> Iterator[Chunk]:
+        """What was never delivered and stands at its own place, as chunks that will not change."""
+        return self.main.chunks()
+
+    def runs(self) -> Iterator[Run]:
+        """The others: what came back, or became due."""
+        return self.returned.runs()
+
+    def between(self, first: int, stop: int) -> Chunk:
+        """All that wait here with LSNs in [first, stop), ascending; they stay."""
+        return all_within((self.main.between(first, stop), *(run.chunk for run in self.runs())), first, stop)
+
+    def floor(self) -> int:
+        """No message of it is older."""
+        return min([part.lowest() for part in (self.main, self.returned) if part.count], default=NEVER)
+
+    def page(self, move: Move) -> None:
+        """Move what may go to an arena."""
+        self.main.page(move)
+        self.returned.page(move)
 
 
 class PriorityReturned(Returned):
