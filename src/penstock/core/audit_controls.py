@@ -13,69 +13,21 @@ of its queues in the same group, or, of very many, in those that follow.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import field
-from typing import NamedTuple, TypeAlias, cast
+from typing import Any, ClassVar, TypeAlias, cast
 
 import numpy as np
 import pyarrow as pa
 
-from penstock.core.audit_histories import NONE, AuditedQueue, Events, Find, Op
+from penstock.core.audit_histories import NONE, AuditedQueue, Events, Find
 from penstock.core.state.durable import DurableState
-from penstock.core.state.encoding import load
-from penstock.core.state.lsns import Bools, Ints, blobs, ints, pick
-from penstock.core.state.pending import DecidedState, decided_copies, decided_of
+from penstock.core.state.lsns import Bools, Ints, ints
 from penstock.core.state.streams import StreamState
 from penstock.records.dataclass import dataclass
 from penstock.records.kinds import Kind
 
 UNCLEAN_GAP = 1 << 32
-
-
-class PositionAudit:
-    """The order of all records."""
-
-    def __init__(self, find: Find, counts: Counter[str]) -> None:
-        self._find = find
-        self._counts = counts
-        self._last = self._last_time = 0
-        self._begun = False
-
-    def load(self, last: int) -> None:
-        """A base stands for everything up to this LSN."""
-        self._last, self._begun = last, True
-
-    def look(self, window: Window) -> Ints:
-        """LSNs, starts and times; returns the LSNs of the BOOT records."""
-        lsns, times = window.lsns, window.times
-        before = np.append(self._last, lsns[:-1])
-        if (back := lsns <= before).any():
-            self._find("positions", lsns[back], "LSNs do not rise")
-        boot = window.kinds == int(Kind.BOOT)
-        if not self._begun and not boot[0]:
-            self._find("positions", lsns[:1], "the log does not begin with a BOOT record")
-        hole = (lsns > before + 1) & ~boot
-        hole[0] &= self._begun
-        if hole.any():
-            self._find("positions", np.append(before[hole], lsns[hole]), "records are missing within a run")
-        headers = blobs(pick(window.table, boot, ["properties"]), "properties")
-        for row, header in zip(np.flatnonzero(boot).tolist(), headers, strict=True):
-            clean = bool(load(header).get("clean"))
-            self._counts["starts"] += 1
-            self._counts["starts after a crash"] += not clean
-            gap = int(lsns[row] - before[row])
-            if not self._begun and row == 0:
-                continue
-            if clean and gap != 1:
-                self._find("positions", np.append(before[row], lsns[row]), "a start after a clean stop left LSNs out")
-            elif not clean and gap < UNCLEAN_GAP:
-                text = "a start after a crash left less than 2^32 LSNs free"
-                self._find("positions", np.append(before[row], lsns[row]), text)
-        if (backwards := (times < np.append(self._last_time, times[:-1])) & ~boot).any():
-            self._find("times", lsns[backwards], "record times go back within a run")
-        self._begun = True
-        self._last, self._last_time = int(lsns[-1]), int(times[-1])
-        return np.asarray(lsns[boot], dtype=np.int64)
 
 
 @dataclass(slots=True)
@@ -88,6 +40,78 @@ class Window:
     kinds: Ints
     times: Ints
     publishes: Bools
+
+
+@dataclass(slots=True)
+class Row:
+    """A control record of which there are few."""
+
+    kind: Kind
+    at: int  # its place in the window
+    lsn: int
+    time: int
+    name: str
+    route: int
+    header: dict[str, object]
+    values: Ints  # its body
+
+    @property
+    def queue(self) -> int:
+        return int(self.values[0])
+
+    @property
+    def pairs(self) -> Ints:
+        """Of its queue, shape (n, 2)."""
+        return self.values[1:].reshape(-1, 2)
+
+    def number(self, key: str) -> int:
+        """An integer of its header.  TypeError, KeyError for one that is none, or is not there."""
+        said = self.header[key]
+        if not isinstance(said, int):
+            raise TypeError(f"{key} is {said!r}")
+        return said
+
+
+class PositionAudit:
+    """The order of all records."""
+
+    def __init__(self, find: Find, counts: Counter[str]) -> None:
+        self._find = find
+        self._counts = counts
+        self._last = self._last_time = 0  # LSN 0: nothing was before
+        self._before = NONE  # of this window: the LSN before each
+
+    def load(self, last: int) -> None:
+        """A base stands for everything up to this LSN."""
+        self._last = last
+
+    def look(self, window: Window) -> None:
+        """LSNs and times."""
+        lsns, times = window.lsns, window.times
+        before = self._before = np.append(self._last, lsns[:-1])
+        if (back := lsns <= before).any():
+            self._find("positions", lsns[back], "LSNs do not rise")
+        boot = window.kinds == int(Kind.BOOT)
+        if not self._last and not boot[0]:
+            self._find("positions", lsns[:1], "the log does not begin with a BOOT record")
+        hole = (lsns > before + 1) & ~boot & (before > 0)
+        if hole.any():
+            self._find("positions", np.append(before[hole], lsns[hole]), "records are missing within a run")
+        if (backwards := (times < np.append(self._last_time, times[:-1])) & ~boot).any():
+            self._find("times", lsns[backwards], "record times go back within a run")
+        self._last, self._last_time = int(lsns[-1]), int(times[-1])
+
+    def started(self, row: Row) -> None:
+        """A BOOT record of the window that was looked at."""
+        clean, before = bool(row.header.get("clean")), int(self._before[row.at])
+        self._counts["starts"] += 1
+        self._counts["starts after a crash"] += not clean
+        gap = row.lsn - before
+        if before and clean and gap != 1:
+            self._find("positions", np.array([before, row.lsn]), "a start after a clean stop left LSNs out")
+        elif before and not clean and gap < UNCLEAN_GAP:
+            text = "a start after a crash left less than 2^32 LSNs free"
+            self._find("positions", np.array([before, row.lsn]), text)
 
 
 class LetterAudit:
@@ -105,12 +129,18 @@ class LetterAudit:
         if (times > 1).any():
             self._find("dead letters", distinct[times > 1], "a dead letter has two causes")
 
-    def record(self, window: Window, lsn: int, dead: Ints, removed: Ints, *, sent: bool = False) -> None:
-        """Dead letters of one EXPIRE record: (cause, letter) each, and the pairs that it removed.
+    def look(self, window: Window, lsn: int, header: Mapping[str, object], removed: Ints) -> None:
+        """What an EXPIRE record says of the pairs that it removed: their dead letters, or where the server moved them.
 
-        sent: they are none, the server moved them; the same holds of these.
+        Of both the same holds.
         """
-        self._counts["messages moved" if sent else "dead letters"] += len(dead)
+        for key, word in (("dead", "dead letters"), ("sent", "messages moved")):
+            if named := header.get(key):
+                told = np.array(named, dtype=np.int64).reshape(-1, 2)  # (cause, letter) each
+                self._counts[word] += len(told)
+                self._record(window, lsn, told, removed)
+
+    def _record(self, window: Window, lsn: int, dead: Ints, removed: Ints) -> None:
         self._named.append(dead[:, 1])
         cause, letter = dead[:, 0], dead[:, 1]
         removed = removed[np.argsort(removed[:, 0])]
@@ -127,29 +157,6 @@ class LetterAudit:
             self._find("dead letters", lsns, "a dead letter is not in the group of its cause")
 
 
-class TransactionAudit:
-    """All transactions of a log."""
-
-    def __init__(self, find: Find, counts: Counter[str]) -> None:
-        self._find = find
-        self._counts = counts
-
-    def look(self, window: Window) -> None:
-        """The transactions whose last record is in this window; a batch is never parted between two."""
-        mine = window.kinds == int(Kind.TRANSACTION)
-        if not mine.any():
-            return
-        headers = blobs(pick(window.table, mine, ["properties"]), "properties")
-        for row, header in zip(np.flatnonzero(mine).tolist(), headers, strict=True):
-            self._counts["transactions"] += 1
-            first = cast("int", load(header)["first"])
-            start = int(np.searchsorted(window.lsns, first))
-            apart = window.lsns[start:row][window.batch[start:row] != window.batch[row]]
-            if len(apart):
-                lsns = np.append(apart, window.lsns[row])
-                self._find("transactions", lsns, "a transaction has records outside of its group")
-
-
 Queues: TypeAlias = "dict[int, AuditedQueue]"
 
 
@@ -163,28 +170,10 @@ class _Stream:
     plans: dict[int, Ints] = field(default_factory=dict[int, "Ints"])  # unsettled: batch -> pairs, shape (n, 2)
 
 
-class _StreamRecord(NamedTuple):
-    """A record of a stream."""
-
-    kind: Kind
-    lsn: int
-    name: str
-    header: dict[str, object]
-    values: Ints
-    time: int
-
-    def number(self, key: str) -> int:
-        """An integer of its header.  TypeError, KeyError for one that is none, or is not there."""
-        said = self.header[key]
-        if not isinstance(said, int):
-            raise TypeError(f"{key} is {said!r}")
-        return said
-
-
-def _happened(pairs: Ints, told: _StreamRecord, op: Op) -> Events:
+def _happened(pairs: Ints, row: Row, kind: Kind) -> Events:
     """What a record says became of these messages."""
     zeros = np.zeros(len(pairs), dtype=np.int64)
-    return Events(pairs[:, 0], pairs[:, 1], zeros + told.lsn, zeros + int(op), zeros, zeros + told.time)
+    return Events(pairs[:, 0], pairs[:, 1], zeros + row.lsn, zeros + int(kind), zeros, zeros + row.time)
 
 
 class StreamAudit:
@@ -212,83 +201,84 @@ class StreamAudit:
         for name in [n for n, stream in self._streams.items() if stream.queue == number and stream.mode == "queue"]:
             del self._streams[name]
 
-    def record(self, kind: Kind, lsn: int, name: str, header: dict[str, object], values: Ints, time: int) -> None:
-        """A record of a stream.  `values`: its body as integers."""
-        told = _StreamRecord(kind, lsn, name, header, values, time)
-        stream = self._streams.get(name)
-        if kind is Kind.STREAM:
-            self._opened(stream, told)
-        elif stream is None:
-            self._wrong(told, "it was never opened")
-        elif kind is Kind.STREAM_RELEASE:
-            stream.epoch = told.number("epoch") if "epoch" in header else stream.epoch
-            stream.plans.clear()
-            if header.get("dropped"):
-                del self._streams[name]
-        elif kind is Kind.PLAN:
-            self._plan(stream, told)
-        elif kind is Kind.PLAN_SETTLE:
-            self._settle(stream, told)
-        else:
-            self._doubt(stream, told)
-
-    def _wrong(self, told: _StreamRecord, text: str) -> None:
-        self._find("stream batches", np.array([told.lsn]), f"stream '{told.name}': {text}")
-
-    def _opened(self, stream: _Stream | None, told: _StreamRecord) -> None:
+    def record(self, row: Row) -> None:
+        """A record of a stream."""
+        stream = self._streams.get(row.name)
+        if stream is None and row.kind is Kind.STREAM:
+            stream = self._streams[row.name] = _Stream(row.number("queue"), str(row.header["mode"]))
         if stream is None:
-            stream = self._streams[told.name] = _Stream(told.number("queue"), str(told.header["mode"]))
-        if told.number("epoch") <= stream.epoch:
-            self._wrong(told, f"epoch {told.number('epoch')} follows epoch {stream.epoch}")
-        stream.epoch = told.number("epoch")
-        if told.header.get("anew"):
+            self._wrong(row, "it was never opened")
+        else:
+            self.LOOKS[row.kind](self, stream, row)
+
+    def _wrong(self, row: Row, text: str) -> None:
+        self._find("stream batches", np.array([row.lsn]), f"stream '{row.name}': {text}")
+
+    def _opened(self, stream: _Stream, row: Row) -> None:
+        epoch = row.number("epoch")
+        if epoch <= stream.epoch:
+            self._wrong(row, f"epoch {epoch} follows epoch {stream.epoch}")
+        stream.epoch = epoch
+        if row.header.get("anew"):
             stream.planned = stream.floor = 0
 
-    def _plan(self, stream: _Stream, told: _StreamRecord) -> None:
-        batch = told.number("batch")
+    def _released(self, stream: _Stream, row: Row) -> None:
+        stream.epoch = row.number("epoch") if "epoch" in row.header else stream.epoch
+        stream.plans.clear()
+        if row.header.get("dropped"):
+            del self._streams[row.name]
+
+    def _plan(self, stream: _Stream, row: Row) -> None:
+        batch, epoch = row.number("batch"), row.number("epoch")
         self.planned += 1
         if batch != stream.planned + 1:
-            self._wrong(told, f"batch {batch} was planned after batch {stream.planned}")
-        if told.number("epoch") != stream.epoch:
-            self._wrong(told, f"batch {batch} was planned under epoch {told.number('epoch')}, and {stream.epoch} held")
+            self._wrong(row, f"batch {batch} was planned after batch {stream.planned}")
+        if epoch != stream.epoch:
+            self._wrong(row, f"batch {batch} was planned under epoch {epoch}, and {stream.epoch} held")
         stream.planned = batch
         queue = self._queues.get(stream.queue)
         if stream.mode == "queue" and queue is not None:
-            pairs = stream.plans[batch] = told.values[1:].reshape(-1, 2)
-            queue.events.append(_happened(pairs, told, Op.PLAN))
+            stream.plans[batch] = row.pairs
+            queue.events.append(_happened(row.pairs, row, Kind.PLAN))
 
-    def _settle(self, stream: _Stream, told: _StreamRecord) -> None:
-        batch = told.number("batch")
+    def _settle(self, stream: _Stream, row: Row) -> None:
+        batch = row.number("batch")
         if not stream.floor < batch <= stream.planned:
             before = f"{stream.floor} was before, and {stream.planned} are planned"
-            self._wrong(told, f"batch {batch} was settled; {before}")
+            self._wrong(row, f"batch {batch} was settled; {before}")
         for done in [done for done in stream.plans if done <= batch]:
-            self._settled.append((told.name, told.lsn, stream.queue, stream.plans.pop(done)))
+            self._settled.append((row.name, row.lsn, stream.queue, stream.plans.pop(done)))
         stream.floor = max(batch, stream.floor)
 
-    def _doubt(self, stream: _Stream, told: _StreamRecord) -> None:
-        batch = told.number("batch")
-        if batch != stream.planned or batch <= stream.floor:
-            there = f"{stream.planned} are planned, and {stream.floor} settled"
-            self._wrong(told, f"batch {batch} was doubted; {there}")
-        elif told.kind is Kind.STREAM_NARROW and not self._narrow(stream, batch, told):
-            self._wrong(told, f"batch {batch} was narrowed to messages that it did not have")
+    def _tried(self, stream: _Stream, row: Row) -> bool:
+        """Whether the batch that is in doubt is the one that is planned and not settled."""
+        batch = row.number("batch")
+        there = stream.floor < batch == stream.planned
+        if not there:
+            known = f"{stream.planned} are planned, and {stream.floor} settled"
+            self._wrong(row, f"batch {batch} was doubted; {known}")
+        return there
 
-    def _narrow(self, stream: _Stream, batch: int, told: _StreamRecord) -> bool:
-        """A batch keeps some of its rows; False when it had others.
+    def _narrow(self, stream: _Stream, row: Row) -> None:
+        """A batch keeps some of its rows.
 
         One that is put aside is nobody's until its EXPIRE; the others come back by a RETURN.
         """
-        before = stream.plans.get(batch)
-        queue = self._queues.get(stream.queue)
-        if before is None or queue is None:
-            return True
-        kept = told.values[1:].reshape(-1, 2)
+        batch = row.number("batch")
+        before, queue = stream.plans.get(batch), self._queues.get(stream.queue)
+        if not self._tried(stream, row) or before is None or queue is None:
+            return
+        kept = stream.plans[batch] = row.pairs
         inside = np.searchsorted(before[:, 0], kept[:, 0], side="right") - 1
-        stream.plans[batch] = kept
-        if "poison" in told.header:
-            queue.events.append(_happened(before, told, Op.RETURN))
-        return not ((inside < 0).any() or (kept[:, 1] > before[:, 1][inside]).any())
+        if "poison" in row.header:
+            queue.events.append(_happened(before, row, Kind.RETURN))
+        if (inside < 0).any() or (kept[:, 1] > before[:, 1][inside]).any():
+            self._wrong(row, f"batch {batch} was narrowed to messages that it did not have")
+
+    LOOKS: ClassVar[Mapping[Kind, Callable[[Any, _Stream, Row], object]]] = {
+        Kind.STREAM: _opened, Kind.STREAM_RELEASE: _released, Kind.PLAN: _plan, Kind.PLAN_SETTLE: _settle,
+        Kind.STREAM_TRY: _tried, Kind.STREAM_NARROW: _narrow,
+    }  # fmt: skip
 
     def close(self) -> None:
         """At the end of a window, when the queues know what is gone: nothing of a settled batch waits."""
@@ -303,54 +293,73 @@ class StreamAudit:
         self._settled.clear()
 
 
+@dataclass(slots=True)
+class _Decided:
+    """A batch of which rows are still to come."""
+
+    batch: int
+    total: int
+    chunks: int = 0
+    rows: int = 0
+
+
 class SinkAudit:
     """All queries of a log."""
 
     def __init__(self, find: Find) -> None:
         self._find = find
         self._highest: dict[str, int] = {}
-        self._decided: dict[str, DecidedState] = {}
+        self._decided: dict[str, _Decided] = {}
         self.committed = 0
 
     def load(self, state: DurableState) -> None:
         """Queries as a base knows them."""
-        self._highest, self._decided = dict(state.sinks), decided_copies(state.decided)
+        self._highest = dict(state.sinks)
+        for query, told in state.decided.items():
+            self._decided[query] = _Decided(told.batch, sum(part.rows for part in told.parts), told.chunks, told.rows)
 
-    def record(self, kind: Kind, lsn: int, query: str, header: dict[str, object]) -> None:
-        """SINK_COMMIT, DECIDED, CHUNK or SINK_FORGET."""
-        if kind is Kind.SINK_FORGET:
-            for forgotten in cast("list[str]", header["queries"]):
-                if forgotten in self._decided:
-                    self._wrong(lsn, f"query '{forgotten}' is forgotten before all rows of its batch are written")
-                self._highest.pop(forgotten, None)
+    def record(self, row: Row) -> None:
+        """SINK_COMMIT, DECIDED or CHUNK."""
+        query, unfinished = row.name, self._decided.get(row.name)
+        if row.kind is Kind.CHUNK:
+            self._chunk(row, unfinished)
             return
-        unfinished = self._decided.get(query)
-        if kind is Kind.CHUNK:
-            self._chunk(lsn, query, unfinished, header)
-            return
-        batch, highest = cast(int, header["batch"]), self._highest.get(query, -1)
+        batch, highest = row.number("batch"), self._highest.get(query, -1)
         self.committed += 1
         if batch <= highest:
-            self._wrong(lsn, f"query '{query}' committed batch {batch} after batch {highest}")
+            self._wrong(row, f"query '{query}' committed batch {batch} after batch {highest}")
         if unfinished is not None:
-            self._wrong(lsn, f"query '{query}' committed batch {batch} before all rows of batch {unfinished.batch}")
+            self._wrong(row, f"query '{query}' committed batch {batch} before all rows of batch {unfinished.batch}")
         self._highest[query] = max(batch, highest)
-        if kind is Kind.DECIDED:
-            self._decided[query] = decided_of(header, lsn)
+        if row.kind is Kind.DECIDED:
+            parts = cast("list[list[int]]", row.header["parts"])
+            self._decided[query] = _Decided(batch, sum(part[1] for part in parts))
 
-    def _chunk(self, lsn: int, query: str, unfinished: DecidedState | None, header: dict[str, object]) -> None:
-        if unfinished is None:
-            self._wrong(lsn, f"query '{query}' has a chunk of batch {header['batch']}, of which none is due")
+    def forgotten(self, row: Row) -> None:
+        """SINK_FORGET."""
+        for query in cast("list[str]", row.header["queries"]):
+            if query in self._decided:
+                self._wrong(row, f"query '{query}' is forgotten before all rows of its batch are written")
+            self._highest.pop(query, None)
+
+    def _chunk(self, row: Row, due: _Decided | None) -> None:
+        batch, chunk, rows = (row.number(key) for key in ("batch", "chunk", "rows"))
+        if due is None:
+            self._wrong(row, f"query '{row.name}' has a chunk of batch {batch}, of which none is due")
             return
-        try:
-            unfinished.copied(header)
-        except ValueError as error:
-            self._wrong(lsn, f"query '{query}': {error}")
-        if unfinished.complete:
-            del self._decided[query]
+        if (batch, chunk) != (due.batch, due.chunks + 1) or not due.rows < rows <= due.total:
+            self._wrong(
+                row,
+                f"query '{row.name}': chunk {chunk} of batch {batch} up to row {rows} follows chunk {due.chunks} of "
+                f"batch {due.batch} up to row {due.rows} of {due.total}",
+            )
+            return
+        due.chunks, due.rows = chunk, rows
+        if rows == due.total:
+            del self._decided[row.name]
 
-    def _wrong(self, lsn: int, text: str) -> None:
-        self._find("sinks", np.array([lsn]), text)
+    def _wrong(self, row: Row, text: str) -> None:
+        self._find("sinks", np.array([row.lsn]), text)
 
 
 Key: TypeAlias = "tuple[bool, str, str]"
@@ -360,8 +369,7 @@ Key: TypeAlias = "tuple[bool, str, str]"
 class PolicyAudit:
     """Policies, and who rules each queue."""
 
-    def __init__(self, find: Callable[[str, Ints, str], None]) -> None:
-        """find: takes the guarantee, LSNs and a sentence."""
+    def __init__(self, find: Find) -> None:
         self._find = find
         self._there = set[Key]()
         self._going = set[Key]()  # of those that are gone: they let go of their queues a portion at a time
@@ -375,25 +383,25 @@ class PolicyAudit:
             names = (None, None) if ruling is None else (ruling.policy, ruling.operator_policy)
             self._ruled(number, state.last_lsn, queue.vhost, queue.name, *names)
 
-    def record(self, kind: Kind, name: str, header: dict[str, object]) -> None:
+    def record(self, row: Row) -> None:
         """There is such a policy now, or none any more."""
-        key = bool(header["operator"]), str(header["vhost"]), name
-        if kind is Kind.POLICY:
+        key = bool(row.header["operator"]), str(row.header["vhost"]), row.name
+        if row.kind is Kind.POLICY:
             self._there.add(key)
             self._going.discard(key)
         else:
             self._there.discard(key)
-            if header.get("more"):
+            if row.header.get("more"):
                 self._going.add(key)
 
-    def declared(self, lsn: int, name: str, header: dict[str, object]) -> None:
+    def declared(self, row: Row) -> None:
         """A queue is ruled by what its QUEUE_DECLARE names."""
-        self._ruled(lsn, lsn, str(header.get("vhost", "/")), name, *_rulers(header))
+        self._ruled(row.lsn, row.lsn, str(row.header.get("vhost", "/")), row.name, *_rulers(row))
 
-    def altered(self, number: int, lsn: int, header: dict[str, object]) -> None:
+    def altered(self, row: Row) -> None:
         """It is ruled by what its last QUEUE_ALTER names."""
-        if (before := self._rulers.get(number)) is not None:
-            self._ruled(number, lsn, before[1], before[2], *_rulers(header))
+        if (before := self._rulers.get(row.queue)) is not None:
+            self._ruled(row.queue, row.lsn, before[1], before[2], *_rulers(row))
 
     def gone(self, number: int) -> None:
         """The queue is no more."""
@@ -415,6 +423,6 @@ class PolicyAudit:
                     self._find("policies", np.array([number, lsn]), text)
 
 
-def _rulers(header: dict[str, object]) -> tuple[str | None, str | None]:
-    ruling = cast("dict[str, str | None]", header.get("ruling") or {})
+def _rulers(row: Row) -> tuple[str | None, str | None]:
+    ruling = cast("dict[str, str | None]", row.header.get("ruling") or {})
     return ruling.get("policy"), ruling.get("operator_policy")

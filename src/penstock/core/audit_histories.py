@@ -6,6 +6,7 @@ with the one before it:
 
     ready -> leased (-> planned) -> ready | delayed | ended         delayed -> ready
 
+Where a message may stand for a record to name it, and where it stands then, is `of` and `to` of the record's kind.
 Leases end with the process, but for those a stream has planned.  What ended is named no more.
 
 Several may make an audit together.  Each message belongs to one share, by its LSN, and its share sees everything that
@@ -18,7 +19,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
-from enum import IntEnum
 from itertools import pairwise
 from typing import NamedTuple, TypeAlias
 
@@ -27,34 +27,28 @@ import numpy as np
 from penstock.core.state.lsns import Bools, Ints, expand
 from penstock.records.chunks import LSN_LIMIT
 from penstock.records.dataclass import dataclass
+from penstock.records.kinds import MEANINGS, Kind, State
 
 NONE: Ints = np.zeros(0, dtype=np.int64)
 
 
-class Op(IntEnum):
-    """What a record does to a message; from SETTLE on it ends."""
-
-    GRANT = 0
-    RETURN = 1
-    DUE = 2
-    PLAN = 3
-    RESCHEDULE = 4
-    SETTLE = 5
-    EXPIRE = 6
-    DROP = 7
-    PURGE = 8
-    END = 9  # a transient message at the start of the next process
-
-
 READY, LEASED, PLANNED, DELAYED, PAST = range(5)
-"""States; PAST is scheduled for a time that was over when it was published: it needs no DUE."""
+"""Places; PAST is scheduled for a time that was over when it was published: it needs no DUE."""
 
-_AFTER = np.array([LEASED, READY, READY, PLANNED, DELAYED, READY, READY, READY, READY, READY], dtype=np.int64)
-_DONE = (
-    "granted", "returned", "due", "planned", "rescheduled", "settled", "expired", "dropped", "purged",
-    "ended with the process",
-)  # fmt: skip
-ENDED = (*_DONE[Op.SETTLE :], "deleted with the queue")
+_STATES: Sequence[tuple[State, ...]] = (("ready",), ("leased",), ("planned",), ("delayed",), ("ready", "delayed"))
+"""What the table of kinds calls each place."""
+
+_ACTS = {kind: meaning for kind, meaning in MEANINGS.items() if meaning.to is not None}
+_AFTER = np.full(128, READY, dtype=np.int64)  # by kind
+_ENDS, _REFUSED = np.zeros(128, dtype=np.bool_), np.zeros((128, len(_STATES)), dtype=np.bool_)
+_ENDS[Kind.BOOT] = True  # of a transient message
+for _kind, _act in _ACTS.items():
+    _ENDS[_kind] = _act.to == "gone"
+    _AFTER[_kind] = next((place for place, states in enumerate(_STATES) if _act.to in states), READY)
+    _REFUSED[_kind] = [bool(_act.of) and not {*_act.of}.intersection(states) for states in _STATES]
+
+_DONE = {int(kind): act.word for kind, act in _ACTS.items()} | {int(Kind.BOOT): "ended with the process"}
+ENDED = (*(word for kind, word in _DONE.items() if _ENDS[kind]), "deleted with the queue")
 """Names in `counts` of all the ways to end."""
 
 Find: TypeAlias = "Callable[[str, Ints, str], None]"
@@ -67,7 +61,7 @@ class Events(NamedTuple):
     a: Ints  # the pair, or the message's number in the queue and whether it is an end of its pair
     b: Ints
     order: Ints  # LSN of the record
-    op: Ints
+    op: Ints  # its kind; BOOT for a transient message's
     value: Ints  # attempt of a grant, end of a delay
     time: Ints  # of the record
 
@@ -158,7 +152,7 @@ class AuditedQueue:
             boot = np.searchsorted(boots, self.lsns[mortal])
             mortal, boot = mortal[boot < len(boots)], boot[boot < len(boots)]
             zeros = np.zeros(len(mortal), dtype=np.int64)
-            parts.append(Events(mortal, zeros, boots[boot], zeros + int(Op.END), zeros, zeros))
+            parts.append(Events(mortal, zeros, boots[boot], zeros + int(Kind.BOOT), zeros, zeros))
         events = Events.joined(parts)
         return events.where(np.lexsort((events.order, events.a)))
 
@@ -190,7 +184,7 @@ class AuditedQueue:
 
     def _living(self, events: Events, find: Find) -> Events:
         """The events up to the end of each message; what names one by itself after that is reported."""
-        ends = events.op >= Op.SETTLE
+        ends = _ENDS[events.op]
         ended = so_far(ends, firsts(events.a)) - ends > 0
         named = ended & (events.b > 0)
         for op in np.unique(events.op[named]).tolist():
@@ -202,43 +196,38 @@ class AuditedQueue:
     def _histories(self, events: Events, boots: Ints, gone: Bools, runs: Ints, find: Find) -> None:
         message, _, order, op, value, time = events
         first = firsts(message)
-        after = np.where((op == Op.RETURN) & (value > 0), DELAYED, _AFTER[op])
+        after = np.where((_AFTER[op] == READY) & (value > 0), DELAYED, _AFTER[op])
         run = np.searchsorted(boots, order)
         # what was so just before each event
         state, since, until = np.roll(after, 1), np.roll(run, 1), np.roll(value, 1)
         state[first], since[first], until[first] = self.state[message[first]], 0, self.until[message[first]]
         state[(state == LEASED) & (run > since)] = READY
-        held = (state == LEASED) | (state == PLANNED)
-        tries = so_far(op == Op.GRANT, first)
+        grant, due = _AFTER[op] == LEASED, op == Kind.DUE
+        tries = so_far(grant, first)
 
         def check(guarantee: str, bad: Bools, what: str) -> None:
             if bad.any():
                 find(guarantee, np.concatenate((self.lsns[message[bad]], order[bad])), f"{self.title}: {what}")
 
-        grant, due, plan = op == Op.GRANT, op == Op.DUE, op == Op.PLAN
-        check("one holder", grant & held, "messages were granted while somebody held them")
-        check("one holder", (op == Op.RETURN) & ~held, "messages came back that nobody held")
+        refused = _REFUSED[op, state]
+        for kind, place in sorted({*zip(op[refused].tolist(), state[refused].tolist(), strict=True)}):
+            bad, stood = refused & (op == kind) & (state == place), _STATES[place][0]
+            check(_broken(Kind(kind), stood), bad, f"messages were {_DONE[kind]} while they were {stood}")
         leap = grant & (value != self.attempts[message] + tries)
         check("attempts", leap, "a grant's attempt is not the one before plus 1")
         if self.owned:
             check("one owner", grant & self._foreign(message, order), "messages were granted that another site owns")
         check("at most once", grant & self._once(order), "messages were leased, but the queue sends at most once")
-        check("delays", grant & (state == DELAYED), "messages were granted while they were delayed")
-        check("one holder", (op == Op.RESCHEDULE) & held, "messages were rescheduled while somebody held them")
-        check("delays", due & (state != DELAYED) & (state != PAST), "messages became due that were not delayed")
         check("delays", due & (state == DELAYED) & (time < until), "messages became due before their time")
-        check("ends once", (op == Op.PURGE) & (held | (state == DELAYED)), "a purge took what was not ready")
-        check("stream batches", plan & (state == PLANNED), "messages are in two batches")
-        check("stream batches", plan & (state != PLANNED) & (state != LEASED), "messages were planned and not granted")
 
         last = np.append(first[1:], len(message)) - 1
         touched = message[last]
-        gone[touched] = op[last] >= Op.SETTLE
+        gone[touched] = _ENDS[op[last]]
         runs[touched] = run[last]
         self.state[touched] = after[last]
         self.until[touched] = np.where(after[last] == DELAYED, value[last], 0)
         self.attempts[touched] += tries[last]
-        for number, count in enumerate(np.bincount(op, minlength=len(_DONE)).tolist()):
+        for number, count in enumerate(np.bincount(op).tolist()):
             if count:
                 self.counts[_DONE[number]] += count
 
@@ -253,6 +242,13 @@ class AuditedQueue:
         """Whether the queue was at-most-once when each record was written."""
         place = np.searchsorted(np.array([lsn for lsn, _ in self.once]), order, side="right") - 1
         return np.array([once for _, once in self.once], dtype=np.bool_)[np.maximum(place, 0)]
+
+
+def _broken(kind: Kind, stood: State) -> str:
+    """The guarantee that an act breaks on messages that stand where it may not find them."""
+    if kind is Kind.PLAN:
+        return "stream batches"
+    return "one holder" if {"leased", "planned"}.intersection((stood, *_ACTS[kind].of)) else "delays"
 
 
 def firsts(sorted_values: Ints) -> Ints:

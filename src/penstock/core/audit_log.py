@@ -1,8 +1,11 @@
 """The audit: what the log says about every guarantee, from its records alone.
 
 Feed it all record batches of a log in order, as they were written, for a group lies in one batch.  It keeps a window of
-some hundred thousand rows and works on them with numpy; `finish` gives counts and findings.  It shares nothing with the
-fold but the reading of columns, so that the two can be held against each other.
+some hundred thousand rows and works on them with numpy; `finish` gives counts and findings.
+
+It is held against the fold, so it shares with it but what says how bytes are read: columns, headers, settings, and the
+state of a base.  What a kind does to messages the fold has as functions (`core.state.objects`), and the audit works out
+of the table of kinds (`of` and `to`), which the fold does not read; pairs are parted from bodies here once more.
 
     positions       LSNs rise, without holes within a run; a start after an unclean stop leaves 2^32 free
     times           record times never decrease within a run
@@ -25,21 +28,13 @@ fold but the reading of columns, so that the two can be held against each other.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, NamedTuple, cast
+from collections.abc import Callable
+from typing import cast
 
 import numpy as np
 import pyarrow as pa
 
-from penstock.core.audit_controls import (
-    LetterAudit,
-    PolicyAudit,
-    PositionAudit,
-    SinkAudit,
-    StreamAudit,
-    TransactionAudit,
-    Window,
-)
+from penstock.core.audit_controls import LetterAudit, PolicyAudit, PositionAudit, Row, SinkAudit, StreamAudit, Window
 from penstock.core.audit_histories import (
     DELAYED,
     LSNS_MOST,
@@ -50,7 +45,6 @@ from penstock.core.audit_histories import (
     WHOLE,
     AuditedQueue,
     Events,
-    Op,
     Part,
     QueuePart,
     Report,
@@ -74,35 +68,15 @@ from penstock.core.state.lsns import (
     texts,
 )  # fmt: skip
 from penstock.core.topology.ruling import load_some, with_some
-from penstock.records.kinds import MOVES, NO_ROUTE, PUBLISHES, Kind
+from penstock.records.kinds import MEANINGS, MOVES, NO_ROUTE, PUBLISHES, Kind, State
 
 WINDOW = 400_000
 """Rows that are looked at in one go."""
 
-_OPS = {kind: Op[kind.name] for kind in MOVES}
-_OP_OF = np.array([int(_OPS[Kind(k)]) if k in {*_OPS} else -1 for k in range(128)], dtype=np.int64)
-_KNOWN = {int(kind) for kind in Kind}
+_MOVES, _KNOWN = [int(kind) for kind in MOVES], {int(kind) for kind in Kind}
 _NEEDED = ["lsn", "kind", "name", "route", "time", "not_before", "properties", "body"]
-
-
-class Row(NamedTuple):
-    """A control record of which there are few."""
-
-    kind: Kind
-    lsn: int
-    name: str
-    properties: bytes
-    body: bytes
-    route: int
-    time: int
-
-    @property
-    def header(self) -> dict[str, object]:
-        return load(self.properties)
-
-    @property
-    def values(self) -> Ints:
-        return np.frombuffer(self.body, dtype=np.int64)
+_SAYS: dict[State | None, str] = {"leased": "attempt", "ready": "not_before", "delayed": "not_before"}
+"""What the header of a record has to say of messages that stand there from then on."""
 
 
 class Audit:
@@ -128,7 +102,18 @@ class Audit:
         self._rows = 0
         self._positions = PositionAudit(self._find, self._counts)
         self._letters = LetterAudit(self._find, self._counts)
-        self._transactions = TransactionAudit(self._find, self._counts)
+        self._window: Window
+        self._looks: dict[Kind, Callable[[Row], None]] = {
+            Kind.BOOT: self._boot, Kind.ROUTE: self._route, Kind.TOOK: self._took_rows, Kind.RECOVERED: self._found,
+            Kind.QUEUE_DECLARE: self._declared, Kind.QUEUE_ALTER: self._altered, Kind.QUEUE_DELETE: self._deleted,
+            Kind.OWN: self._owned, Kind.PROXY: self._proxy, Kind.TRANSACTION: self._transaction,
+            Kind.PUBLISHERS: self._published, Kind.PUBLISHERS_GONE: self._publishers_gone,
+            **dict.fromkeys((Kind.POLICY, Kind.POLICY_DELETE), self._policies.record),
+            **dict.fromkeys((Kind.SINK_COMMIT, Kind.DECIDED, Kind.CHUNK), self._sinks.record),
+            Kind.SINK_FORGET: self._sinks.forgotten,
+            **dict.fromkeys(StreamAudit.LOOKS, self._streams.record),
+        }  # fmt: skip
+        self.reads = PUBLISHES | MOVES | self._looks.keys()  # the topology promises nothing about messages
         self._skip = 0
         if state is not None:
             self._load(state)
@@ -216,7 +201,7 @@ class Audit:
 
     def _look_at(self, table: pa.Table, batch: Ints, lsns: Ints, kinds: Ints) -> None:
         publishes = np.isin(kinds, [int(kind) for kind in PUBLISHES])
-        window = Window(table, batch, lsns, kinds, numbers(table, "time"), publishes)
+        window = self._window = Window(table, batch, lsns, kinds, numbers(table, "time"), publishes)
         if self._share.rest:
             self._counts["records"] += len(lsns)
             for kind, count in enumerate(np.bincount(kinds).tolist()):
@@ -224,7 +209,6 @@ class Audit:
                     named = Kind(kind).name.lower() if kind in _KNOWN else f"of unknown kind {kind}"
                     self._counts[f"records {named}"] += count
             self._positions.look(window)
-            self._transactions.look(window)
         boots = lsns[kinds == int(Kind.BOOT)]
         self._controls(window)
         if self._share.messages:
@@ -239,25 +223,39 @@ class Audit:
     # -- control records that are few
 
     def _controls(self, window: Window) -> None:
-        few = ~window.publishes & (_OP_OF[np.clip(window.kinds, 0, 127)] < 0)
+        few = ~window.publishes & ~np.isin(window.kinds, _MOVES)
         if not few.any():
             return
         some = pick(window.table, few)
         names, headers, bodies = texts(some, "name"), blobs(some, "properties"), blobs(some, "body")
         routes = numbers(some, "route", NO_ROUTE).tolist()
-        for i, row in enumerate(np.flatnonzero(few).tolist()):
-            lsn = int(window.lsns[row])
+        for i, at in enumerate(np.flatnonzero(few).tolist()):
+            lsn, time = int(window.lsns[at]), int(window.times[at])
             try:
-                kind = Kind(int(window.kinds[row]))
-                if (look := self.LOOKS.get(kind)) is not None:
-                    look(self, Row(kind, lsn, names[i], headers[i], bodies[i], routes[i], int(window.times[row])))
+                kind = Kind(int(window.kinds[at]))
+                if (look := self._looks.get(kind)) is not None:
+                    values = np.frombuffer(bodies[i], dtype=np.int64)
+                    look(Row(kind, at, lsn, time, names[i], routes[i], load(headers[i]), values))
             except (ValueError, KeyError, TypeError, IndexError) as error:
                 self._find("positions", np.array([lsn]), f"a record cannot be read: {type(error).__name__} {error}")
 
     def _boot(self, row: Row) -> None:
+        if self._share.rest:
+            self._positions.started(row)
         for queue in self._queues.values():
             if not queue.ended and (queue.exclusive or not queue.durable):
                 self._end(queue, row.lsn)
+
+    def _transaction(self, row: Row) -> None:
+        """A batch is never parted between two windows."""
+        if self._share.rest:
+            self._counts["transactions"] += 1
+            lsns, batch = self._window.lsns, self._window.batch
+            start = int(np.searchsorted(lsns, row.number("first")))
+            apart = lsns[start : row.at][batch[start : row.at] != batch[row.at]]
+            if len(apart):
+                lsns = np.append(apart, row.lsn)
+                self._find("transactions", lsns, "a transaction has records outside of its group")
 
     def _route(self, row: Row) -> None:
         if row.route in self._routes:
@@ -265,21 +263,18 @@ class Audit:
         self._routes[row.route] = row.lsn, tuple(row.values.tolist())
 
     def _took_rows(self, row: Row) -> None:
-        self._took.append((int(row.values[0]), row.values[1:]))
-
-    def _found(self, row: Row) -> None:
-        self._recovered(row.lsn, int(row.values[0]), row.values[1:].reshape(-1, 2), row.header, row.time)
+        self._took.append((row.queue, row.values[1:]))
 
     def _declared(self, row: Row) -> None:
         told, lsn = row.header, row.lsn
         settings = with_some(load_settings(told["settings"]), load_some(told.get("changed")))
         once = (lsn, settings.semantics == "at-most-once")
         self._queues[lsn] = self._queue(lsn, row.name, bool(told["durable"]), bool(told["exclusive"]), once)
-        self._policies.declared(lsn, row.name, told)
+        self._policies.declared(row)
 
     def _present(self, row: Row) -> AuditedQueue | None:
         """The queue that a record alters or deletes."""
-        present = self._queues.get(int(row.values[0]))
+        present = self._queues.get(row.queue)
         if present is None or present.ended:
             text = f"queue '{row.name}' is altered or deleted, but is not there"
             self._find("ends once", np.array([row.lsn]), text)
@@ -293,30 +288,24 @@ class Audit:
     def _altered(self, row: Row) -> None:
         if (present := self._present(row)) is None:
             return
-        told = row.header
-        self._policies.altered(int(row.values[0]), row.lsn, told)
-        changed = load_some(told.get("changed")) if "changed" in told else told["settings"]
+        self._policies.altered(row)
+        changed = load_some(row.header.get("changed")) if "changed" in row.header else row.header["settings"]
         if "semantics" in cast("dict[str, object]", changed):
             semantics = cast("dict[str, object]", changed)["semantics"]
             present.once.append((row.lsn, semantics == "at-most-once"))
 
     def _owned(self, row: Row) -> None:
-        queue = self._queues.get(int(row.values[0]))
-        if queue is not None:
-            owner = cast("int", row.header["owner"])
-            queue.owned += [(row.lsn, low, high, owner) for low, high in row.values[1:].reshape(-1, 2).tolist()]
+        if (queue := self._queues.get(row.queue)) is not None:
+            owner = row.number("owner")
+            queue.owned += [(row.lsn, low, high, owner) for low, high in row.pairs.tolist()]
             if row.header["why"] == "proxied" and not owner and queue.id not in self._proxied:
                 text = f"{queue.title}: messages were taken by proxy, and nobody had allowed it"
                 self._find("one owner", np.array([row.lsn]), text)
 
     def _proxy(self, row: Row) -> None:
-        number = int(row.values[0])
-        self._proxied.discard(number)
+        self._proxied.discard(row.queue)
         if row.header["on"]:
-            self._proxied.add(number)
-
-    def _policy(self, row: Row) -> None:
-        self._policies.record(row.kind, row.name, row.header)
+            self._proxied.add(row.queue)
 
     def _published(self, row: Row) -> None:
         for publisher, sequence in cast("dict[str, int]", row.header).items():
@@ -330,47 +319,28 @@ class Audit:
         for publisher in cast("list[str]", row.header["publishers"]):
             self._publishers.pop(publisher, None)
 
-    def _sink(self, row: Row) -> None:
-        self._sinks.record(row.kind, row.lsn, row.name, row.header)
-
-    def _stream(self, row: Row) -> None:
-        self._streams.record(row.kind, row.lsn, row.name, row.header, row.values, row.time)
-
-    def _recovered(self, lsn: int, number: int, pairs: Ints, header: dict[str, object], time: int) -> None:
+    def _found(self, row: Row) -> None:
         """Older messages that a queue takes after all, each once."""
-        queue = self._queues.get(number)
+        queue = self._queues.get(row.queue)
         if queue is None or queue.ended:
-            self._find("ends once", np.array([lsn]), f"messages came to queue {number}, which is not there")
+            text = f"messages came to queue {row.queue}, which is not there"
+            self._find("ends once", np.array([row.lsn]), text)
             return
-        taken = expand(pairs[:, 0], pairs[:, 1])
-        columns = cast("dict[str, list[int]]", header.get("columns") or {})
+        taken = expand(row.pairs[:, 0], row.pairs[:, 1])
+        columns = cast("dict[str, list[int]]", row.header.get("columns") or {})
         until = spread(taken, columns.get("not_before", []))
         mine = (taken >= self._share.low) & (taken < self._share.high)
         taken, until = taken[mine], until[mine]
         twice = np.isin(taken, queue.lsns)
         if twice.any():
-            self._find("ends once", np.append(taken[twice], lsn), f"{queue.title} took messages again that it had")
-        state = np.where(until > time, DELAYED, np.where(until > 0, PAST, READY))
+            self._find("ends once", np.append(taken[twice], row.lsn), f"{queue.title} took messages again that it had")
         kept = ~twice
-        queue.take_older(taken[kept], state[kept], until[kept])
+        queue.take_older(taken[kept], _placed(until[kept], row.time), until[kept])
 
     def _end(self, queue: AuditedQueue, lsn: int) -> None:
         queue.ended = lsn
         self._streams.queue_gone(queue.id)
         self._policies.gone(queue.id)
-
-    LOOKS: ClassVar[Mapping[Kind, Callable[[Any, Row], None]]] = {
-        Kind.BOOT: _boot, Kind.ROUTE: _route, Kind.TOOK: _took_rows, Kind.RECOVERED: _found,
-        Kind.QUEUE_DECLARE: _declared, Kind.QUEUE_ALTER: _altered, Kind.QUEUE_DELETE: _deleted,
-        Kind.OWN: _owned, Kind.PROXY: _proxy, Kind.POLICY: _policy, Kind.POLICY_DELETE: _policy,
-        Kind.PUBLISHERS: _published, Kind.PUBLISHERS_GONE: _publishers_gone,
-        **dict.fromkeys((Kind.SINK_COMMIT, Kind.DECIDED, Kind.CHUNK, Kind.SINK_FORGET), _sink),
-        **dict.fromkeys((Kind.STREAM, Kind.PLAN, Kind.PLAN_SETTLE, Kind.STREAM_RELEASE, Kind.STREAM_TRY), _stream),
-        Kind.STREAM_NARROW: _stream,
-    }  # fmt: skip
-    """The topology and the log's own records promise nothing about messages."""
-
-    READS: ClassVar[frozenset[Kind]] = PUBLISHES | MOVES | LOOKS.keys() | {Kind.TRANSACTION}
 
     # -- messages
 
@@ -396,7 +366,7 @@ class Audit:
             return
         transient = (window.kinds[rows] == int(Kind.PUBLISH_TRANSIENT)).astype(np.int64)
         until = numbers(window.table, "not_before")[rows]
-        state = np.where(until > times, DELAYED, np.where(until > 0, PAST, READY))
+        state = _placed(until, times)
         for number, pieces in by_queue.items():
             where = pieces[0] if len(pieces) == 1 else np.unique(np.concatenate(pieces))
             queue = self._queues.get(number)
@@ -409,17 +379,9 @@ class Audit:
                 where = where[~absent]
             queue.take(own[where], np.zeros(len(where), dtype=np.int64), state[where], until[where], transient[where])
 
-    def _note_letters(self, window: Window, lsn: int, header: Mapping[str, object], removed: Ints) -> None:
-        """What an EXPIRE record says of the dead letters, or the rows sent on, of the pairs that it removed."""
-        for key in ("dead", "sent"):
-            if dead := header.get(key):
-                named = np.array(cast("list[list[int]]", dead), dtype=np.int64).reshape(-1, 2)
-                self._letters.record(window, lsn, named, removed, sent=key == "sent")
-
     def _events(self, window: Window) -> None:
         """Give each queue what happened to its messages."""
-        ops = _OP_OF[np.clip(window.kinds, 0, 127)]
-        chosen = ops >= 0
+        chosen = np.isin(window.kinds, _MOVES)
         if not chosen.any():
             return
         values, offsets = packed_integers(pick(window.table, chosen, ["body"]))
@@ -431,26 +393,24 @@ class Audit:
             values, offsets = packed_integers(pick(window.table, chosen, ["body"]))
             lengths = np.diff(offsets)
         some = pick(window.table, chosen, ["properties"])
-        op, order, time = ops[chosen], window.lsns[chosen], window.times[chosen]
+        op, order, time = window.kinds[chosen], window.lsns[chosen], window.times[chosen]
         starts = offsets[:-1] // 8
         counts = (lengths // 8 - 1) // 2
         is_pair = np.ones(len(values), dtype=np.bool_)
         is_pair[starts] = False
         pairs = values[is_pair].reshape(-1, 2)
         value = np.zeros(len(op), dtype=np.int64)
-        for kind, key in (
-            (Op.GRANT, "attempt"), (Op.RETURN, "not_before"), (Op.RESCHEDULE, "not_before"),
-        ):  # fmt: skip
-            mine = op == kind
-            if mine.any():
+        for kind in MOVES:
+            mine, key = op == kind, _SAYS.get(MEANINGS[kind].to)
+            if key is not None and mine.any():
                 headers, which = coded(pick(some, mine), "properties")
                 value[mine] = np.array([cast(int, load(header).get(key, 0)) for header in headers])[which]
-        expired = op == Op.EXPIRE
+        expired = op == Kind.EXPIRE
         if expired.any() and self._share.rest:
             ends = np.cumsum(counts)
             headers = blobs(pick(some, expired), "properties")
             for i, header in zip(np.flatnonzero(expired).tolist(), headers, strict=True):
-                self._note_letters(window, int(order[i]), load(header), pairs[ends[i] - counts[i] : ends[i]])
+                self._letters.look(window, int(order[i]), load(header), pairs[ends[i] - counts[i] : ends[i]])
             self._letters.close()
         if not self._share.messages:
             return
@@ -464,3 +424,8 @@ class Audit:
                 self._find("ends once", everything.order[where], text)
             else:
                 queue.events.append(everything.where(where))
+
+
+def _placed(until: Ints, time: Ints | int) -> Ints:
+    """Where messages stand when they come, that are delayed until then (0: they are not)."""
+    return np.where(until > time, DELAYED, np.where(until > 0, PAST, READY))

@@ -20,15 +20,15 @@ from penstock.core.state.encoding import load
 from penstock.records.chunks import Chunk, unpack_pairs
 from penstock.records.dataclass import dataclass
 from penstock.records.entries import Control, Entry, Group, Moves, Publishes
-from penstock.records.kinds import MEANINGS, NO_ROUTE, PUBLISHES, Kind, State
+from penstock.records.kinds import MEANINGS, MOVES, NO_ROUTE, PUBLISHES, Kind, State
 
 Verb: TypeAlias = Literal["leave", "back", "activate", "gone", "end", "anew", "look"]
 """`anew`: gather all again; `look`: there may be a source that was not there before, or no longer."""
 
-_MOVED: Mapping[State, Verb] = {"ready": "back", "leased": "leave", "delayed": "leave", "gone": "gone"}
+_MOVED: Mapping[State | None, Verb] = {"ready": "back", "leased": "leave", "delayed": "leave", "gone": "gone"}
 
 _VERBS: Mapping[Kind, Verb] = {
-    **{kind: _MOVED[meaning.to] for kind, meaning in MEANINGS.items() if meaning.to is not None},
+    **{kind: _MOVED[MEANINGS[kind].to] for kind in MOVES},
     Kind.QUEUE_DELETE: "end",
     Kind.RECOVERED: "anew",
 }

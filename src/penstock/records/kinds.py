@@ -7,10 +7,11 @@ then `a, b` pairs of signed 64-bit little-endian integers, each pair meaning "th
 [a, b)".
 
 To add a kind: take the number above the highest, never one that is left out, and write its row.  Every reader that the
-row names has to know the kind, and no other may; what has to be synced, who waits for it, and what becomes of the
-messages of its pairs everybody reads from the row.  `FORMAT` rises by one and is its `since`: a cluster, of which a
-member may still be older, has no such record before `penstock cluster finalize`, and a command that would write one
-asks `Outbox.check_format` first.  If an existing kind changes its meaning, add real old bytes to the tests.
+row names has to know the kind, and no other may; what has to be synced, who waits for it, where the messages of its
+pairs may stand and what becomes of them everybody reads from the row, but for the fold: its audit is made of these
+(`core.audit_log`).  `FORMAT` rises by one and is its `since`: a cluster, of which a member may still be older, has no
+such record before `penstock cluster finalize`, and a command that would write one asks `Outbox.check_format` first.  If
+an existing kind changes its meaning, add real old bytes to the tests.
 """
 
 from __future__ import annotations
@@ -100,8 +101,8 @@ class Kind(IntEnum):
     NUMBERED = 86
 
 
-State: TypeAlias = Literal["ready", "leased", "delayed", "gone"]
-"""Where the messages of a record's pairs stand from then on."""
+State: TypeAlias = Literal["ready", "leased", "planned", "delayed", "gone"]
+"""Where the messages of a record's pairs stand; planned: in a batch of a stream, which holds them over a start."""
 
 Haste: TypeAlias = Literal["synced", "awaited", "lazy"]
 """How soon a record is on the disk.
@@ -137,7 +138,8 @@ class Meaning(NamedTuple):
     says      its header, where a question mark stands behind what may be missing, its body, and what it means
     readers   who does something with it; the others pass over it
     haste     how soon it is on the disk
-    to        where the messages of its pairs stand then; None: it moves none, or tells that in its header
+    of        where the messages of its pairs may stand before; empty: wherever they are, while they live
+    to        where they stand then; None: it moves none, or tells that in its header
     word      what has happened to a message of its pairs, in its story
     since     the format of the log that has it first: who reads older ones alone never meets it
     """
@@ -145,6 +147,7 @@ class Meaning(NamedTuple):
     says: str
     readers: tuple[Reader, ...]
     haste: Haste = "awaited"
+    of: tuple[State, ...] = ()
     to: State | None = None
     word: str = ""
     since: int = 1
@@ -221,17 +224,17 @@ MEANINGS: Mapping[Kind, Meaning] = {
         'queue and pairs; {"consumer", "client", "attempt", "unseen"?}; or {"attempt", "unseen"?, "to": [[consumer, '
         "client, pairs], ...]}: to several, in the order of the pairs, of which so many are each one's; attempt: the "
         "number of the send; unseen: of those before it, how many nobody saw",
-        _MOVES, "lazy", "leased", "leased",
+        _MOVES, "lazy", ("ready",), "leased", "leased",
     ),
     Kind.RETURN: Meaning(
         'queue and pairs; {"cause", "failed", "cancelled", "unseen"?, "why"?, "not_before"?}: with the last they are '
         "delayed until then",
-        _MOVES, "lazy", "ready", "returned",
+        _MOVES, "lazy", ("leased", "planned"), "ready", "returned",
     ),
     Kind.SETTLE: Meaning(
         'queue and pairs; {"by"}, {"by": [[client, pairs], ...]} or {"site"}: acknowledged, here or there, or removed '
         "as they were sent; by several: in the order of the pairs, of which so many are each one's",
-        _TOLD, "lazy", "gone", "settled",
+        _TOLD, "lazy", to="gone", word="settled",
     ),
     Kind.EXPIRE: Meaning(
         'queue and pairs; {"reason", "why"?, "by"?, "dead": [[cause, new], ...]?, "sent": [[cause, new], ...]?, '
@@ -250,12 +253,12 @@ MEANINGS: Mapping[Kind, Meaning] = {
     ),
     Kind.PURGE: Meaning(
         "queue and pairs: everything that was ready when the queue was purged",
-        READERS, to="gone", word="purged",
+        READERS, of=("ready",), to="gone", word="purged",
     ),
     Kind.DUE: Meaning(
         'queue and pairs; {"place"}: delayed messages are ready: 0: at their own places; 1: at that of this record; '
         "2: at the head, before whatever stood there (place `HEAD` and this LSN)",
-        _MOVES, "lazy", "ready", "due",
+        _MOVES, "lazy", ("delayed",), "ready", "due",
     ),
     Kind.BARRIER: Meaning(
         "queue and pairs: it took these as barriers; in one group with their rows", ("fold", "story"), word="barrier"
@@ -271,7 +274,8 @@ MEANINGS: Mapping[Kind, Meaning] = {
         "synced",
     ),
     Kind.PLAN: Meaning(
-        'name: stream; {"batch", "epoch", "queue"}; queue and pairs: granted as that batch', _BATCHES, "synced"
+        'name: stream; {"batch", "epoch", "queue"}; queue and pairs: granted as that batch',
+        _BATCHES, "synced", ("leased",), "planned", "planned",
     ),
     Kind.PLAN_SETTLE: Meaning(
         'name: stream; {"batch", "query"?, "query_batch"?}: batches up to this one are settled (their pairs leave the '
@@ -360,7 +364,7 @@ MEANINGS: Mapping[Kind, Meaning] = {
     ),
     Kind.RESCHEDULE: Meaning(
         'queue and pairs; {"not_before", "by"?}: delayed until then; DUE says their place anew',
-        _MOVES, to="delayed", word="rescheduled",
+        _MOVES, of=("ready", "delayed"), to="delayed", word="rescheduled",
     ),
     Kind.DEDUP: Meaning(
         'queue and (LSN, key) pairs as in KEYED; {"time"}; in one group with the rows: it took messages with these '
@@ -460,8 +464,8 @@ def withheld(format: int) -> frozenset[Kind]:
 PUBLISHES = frozenset({Kind.PUBLISH, Kind.PUBLISH_TRANSIENT})
 """Kinds that carry a message."""
 
-MOVES = frozenset(kind for kind, meaning in MEANINGS.items() if meaning.to is not None)
-"""Kinds that say nothing but what became of a queue's messages."""
+MOVES = frozenset(kind for kind, meaning in MEANINGS.items() if meaning.to not in (None, "planned"))
+"""Kinds that say nothing but what became of a queue's messages; a plan says which batch of which stream they are."""
 
 ENDED = frozenset(kind for kind, meaning in MEANINGS.items() if meaning.to == "gone")
 """Those after which the queue no longer has the messages of their pairs."""

@@ -13,8 +13,8 @@ from click.testing import CliRunner
 
 from penstock.cli.logfiles import audit
 from penstock.core import audit_log as audit_module
-from penstock.core.audit_controls import SinkAudit
-from penstock.core.audit_histories import Report
+from penstock.core.audit_controls import Row, SinkAudit
+from penstock.core.audit_histories import NONE, Report
 from penstock.core.broker import Core
 from penstock.core.effects import Fetch, Fetched, Scan, Scanned, Verb
 from penstock.core.state.durable import DurableState
@@ -23,7 +23,7 @@ from penstock.log.log import Log
 from penstock.log.writer import MEMORY
 from penstock.records.chunks import Now, as_chunk, pack_pairs
 from penstock.records.entries import Group, Publishes
-from penstock.records.kinds import Kind
+from penstock.records.kinds import NO_ROUTE, Kind
 from penstock.records.queue_settings import QueueSettings, Retry
 from penstock.server.asking.scanning import matching
 from unit.cli.forging import PERSISTENT, T0, Forger, Still, back_without_a_lease, two_holders
@@ -106,17 +106,12 @@ def _of_a_queue_nobody_declared(f: Forger) -> set[int]:
     return {f.about(Kind.SETTLE, 10, 11, queue=7)}
 
 
-def _purged_while_leased(f: Forger) -> set[int]:
-    f.grant(10, 12)
-    return {10, f.about(Kind.PURGE, 10, 20)}
-
-
 @pytest.mark.parametrize(
     "forge",
     [
         _settled_twice, _settled_twice_as_an_end, _dropped_after_it_expired, _granted_after_the_end,
         _settled_before_it_came,
-        _settled_what_is_no_message, _after_the_queue, _of_a_queue_nobody_declared, _purged_while_leased,
+        _settled_what_is_no_message, _after_the_queue, _of_a_queue_nobody_declared,
     ],
 )  # fmt: skip
 def test_ends_once(forger: Forger, forge: Callable[[Forger], set[int]]) -> None:
@@ -406,15 +401,19 @@ def test_chunks_that_follow_their_decision(forger: Forger) -> None:
     assert report.counts["sink batches"] == 3
 
 
+def _row(kind: Kind, header: dict[str, object]) -> Row:
+    return Row(kind, 0, 1, T0, "query", NO_ROUTE, header, NONE)
+
+
 @pytest.mark.parametrize(
     "chunks", [[(0, 1, 2), (0, 1, 4)], [(0, 2, 2)], [(1, 1, 2)], [(0, 1, 5), (0, 2, 6)], [(0, 1, 3), (0, 2, 3)]]
 )
 def test_chunks_that_do_not(chunks: list[tuple[int, int, int]]) -> None:
     found = list[str]()
     sinks = SinkAudit(lambda guarantee, lsns, text: found.append(guarantee))
-    sinks.record(Kind.DECIDED, 1, "query", {"batch": 0, "parts": [["a", 5, 9, 7, "q", "", "/"]]})
-    for lsn, (batch, chunk, rows) in enumerate(chunks):
-        sinks.record(Kind.CHUNK, 2 + lsn, "query", {"batch": batch, "chunk": chunk, "rows": rows})
+    sinks.record(_row(Kind.DECIDED, {"batch": 0, "parts": [["a", 5, 9, 7, "q", "", "/"]]}))
+    for batch, chunk, rows in chunks:
+        sinks.record(_row(Kind.CHUNK, {"batch": batch, "chunk": chunk, "rows": rows}))
     assert found == ["sinks"]
 
 

@@ -19,7 +19,7 @@ from unit.core.world import World
 
 READ: dict[Reader, Collection[Kind]] = {
     "fold": fold.READS,
-    "audit": Audit.READS,
+    "audit": Audit().reads,
     "story": Teller.TELLS.keys(),
     "views": view_feed.READS,
     "events": TOLD.keys(),
