@@ -107,7 +107,7 @@ bench-peers: $(STAMP)
 # kills of Spark queries, odd bodies;
 # PENSTOCK_SEED chooses which, and a failure names it), soak-interleavings.
 # PENSTOCK_SOAK_SECONDS sets the length of the load and of the siege (3600),
-# PENSTOCK_EFFORT that of the random tests (10).  Interleavings and schedules of sites, side by side, end with Ctrl-C or
+# PENSTOCK_EFFORT that of the random tests (15).  Interleavings and schedules of sites, side by side, end with Ctrl-C or
 # with the first failure, and so does make soak-queues, which walks the model of a queue.
 soak: soak-load soak-random soak-hostile soak-spark soak-cluster
 	@$(MAKE) --no-print-directory -j3 soak-interleavings soak-schedules soak-members
@@ -116,19 +116,19 @@ soak-load: $(STAMP)
 	@PYTHONPATH=tests $(PYTHON_IN) -m soak.soak --out soak.jsonl
 
 soak-random: $(STAMP)
-	@PENSTOCK_EFFORT=$${PENSTOCK_EFFORT:-10} $(PYTHON_IN) -m pytest tests/property tests/sim tests/crash tests/unit \
+	@PENSTOCK_EFFORT=$${PENSTOCK_EFFORT:-15} $(PYTHON_IN) -m pytest tests/property tests/sim tests/crash tests/unit \
 		tests/conformance/test_damage.py tests/conformance/test_amqp_doors.py tests/conformance/test_http_door.py tests/soak/test_stops.py \
 		tests/cluster_of_servers/test_upgrade.py $(PYTEST_ARGS)
 
 soak-hostile: $(STAMP)
-	@PENSTOCK_EFFORT=$${PENSTOCK_EFFORT:-10} $(PYTHON_IN) -m pytest tests/hostile $(PYTEST_ARGS)
+	@PENSTOCK_EFFORT=$${PENSTOCK_EFFORT:-15} $(PYTHON_IN) -m pytest tests/hostile $(PYTEST_ARGS)
 	@PYTHONPATH=tests $(PYTHON_IN) -m soak.siege $(SOAK_ARGS)
 
 soak-spark: $(STAMP)
-	@PENSTOCK_EFFORT=$${PENSTOCK_EFFORT:-10} $(PYTHON_IN) -m pytest tests/spark/test_queue_cases.py \
+	@PENSTOCK_EFFORT=$${PENSTOCK_EFFORT:-15} $(PYTHON_IN) -m pytest tests/spark/test_queue_cases.py \
 		tests/spark/test_two_drivers.py tests/spark/test_kills.py tests/spark/test_sink_kills.py \
 		tests/spark/test_parsing.py tests/spark/test_from_json.py tests/spark/test_odd_bodies.py $(PYTEST_ARGS)
-	@PENSTOCK_EFFORT=$${PENSTOCK_EFFORT:-10} $(PYTHON_IN) -m pytest -m cluster tests/cluster/test_speculation.py \
+	@PENSTOCK_EFFORT=$${PENSTOCK_EFFORT:-15} $(PYTHON_IN) -m pytest -m cluster tests/cluster/test_speculation.py \
 		$(PYTEST_ARGS)
 
 soak-interleavings: $(STAMP)

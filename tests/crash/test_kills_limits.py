@@ -2,7 +2,7 @@
 meanwhile, scheduled messages, redrive, priorities.  Judged by docs/durability.md.
 
 Each message is in exactly one place: in its queue, in the queue of its dead letters, or it was acked, refused or
-replaced.  `PENSTOCK_KILLS` sets how often (a third of it, 4 by default), `PENSTOCK_SEED` repeats a run's choices.
+replaced.  `PENSTOCK_KILLS` sets how often (a third of it, 3 by default), `PENSTOCK_SEED` repeats a run's choices.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from live_server import LiveServer
 
 pytestmark = pytest.mark.crash
 
-LIVES = max(4, KILLS // 3)
+LIVES = max(3, KILLS // 3)
 PATIENCE_S = 60.0
 LENGTH, BYTES, RING = 40, 5000, 20
 

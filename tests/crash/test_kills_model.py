@@ -1,7 +1,7 @@
 """kill -9 under queues with an order of their own: priorities, barriers, a target depth, recovery points, acks that
 come before their message, publishers with numbers, views and a queue over a view.  Judged by docs/durability.md.
 
-`PENSTOCK_KILLS` sets how often (a third of it, 4 by default), `PENSTOCK_SEED` repeats a run's choices (not its timing).
+`PENSTOCK_KILLS` sets how often (a third of it, 3 by default), `PENSTOCK_SEED` repeats a run's choices (not its timing).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from penstock.errors import PreconditionFailed
 
 pytestmark = pytest.mark.crash
 
-LIVES = max(4, KILLS // 3)
+LIVES = max(3, KILLS // 3)
 PATIENCE_S = 60.0
 CONFIG = f"""
 [[queue]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from choices import SEED
 from property.foreign_walk import ForeignWalk
 
-WALKS = 60
+WALKS = 40
 
 
 def test_walks(effort: int) -> None:

@@ -121,7 +121,7 @@ class LastValueSharesWalk(SharesWalk):
 
 @pytest.mark.parametrize("part", range(2))
 def test_last_values_of_shares_and_definition_agree_on_every_command(part: int, effort: int) -> None:
-    for seed in seeds(40 * effort, part, 2):
+    for seed in seeds(24 * effort, part, 2):
         try:
             LastValueSharesWalk(seed).run()
         except AssertionError as error:
@@ -130,7 +130,7 @@ def test_last_values_of_shares_and_definition_agree_on_every_command(part: int, 
 
 @pytest.mark.parametrize("part", range(2))
 def test_limits_of_shares_and_definition_agree_on_every_command(part: int, effort: int) -> None:
-    for seed in seeds(60 * effort, part, 2):
+    for seed in seeds(36 * effort, part, 2):
         try:
             LimitedSharesWalk(seed).run()
         except AssertionError as error:

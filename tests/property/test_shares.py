@@ -7,7 +7,7 @@ import pytest
 from choices import seeds
 from property.shares_machine import RankedSharesWalk, SharesWalk
 
-WALKS, BULK = 150, 300
+WALKS, BULK = 90, 300
 """In all parts, and where more than a sample is asked for, for each step of effort.  Seven find what is planted."""
 
 
@@ -22,7 +22,7 @@ def test_groups_and_definition_agree_on_every_command(part: int, effort: int) ->
 
 @pytest.mark.parametrize("part", range(2))
 def test_with_priorities_queue_and_definition_agree_on_every_command(part: int, effort: int) -> None:
-    for seed in seeds(60 * effort, part, 2):
+    for seed in seeds(40 * effort, part, 2):
         try:
             RankedSharesWalk(seed).run()
         except AssertionError as error:

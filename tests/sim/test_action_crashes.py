@@ -166,7 +166,7 @@ def test_at_every_cut_what_the_log_has_is_done(kind: str, effort: int) -> None:
 
 
 def test_lives_and_power_cuts(effort: int) -> None:
-    for seed in seeds(15 * effort):
+    for seed in seeds(10 * effort):
         load = run(seed, 40, None, kill=True)
         for _ in range(3):
             for _ in range(load.chance.randrange(1, 30)):

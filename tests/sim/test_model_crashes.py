@@ -153,7 +153,7 @@ class World:
                 notes.marks[number] = next(one.bookmark for one in records if orjson.loads(one.body)["id"] == number)
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(8))
 def test_lives(seed: int, effort: int) -> None:
     for extra in range(effort):
         world = World(seed + 1000 * extra)

@@ -43,7 +43,7 @@ def live(seed: int, *, lives: int = 5, steps: int = 60, faults: bool = True) -> 
     assert ledger.confirmed
 
 
-@pytest.mark.parametrize("seed", range(25))
+@pytest.mark.parametrize("seed", range(16))
 def test_lives(seed: int, effort: int) -> None:
     for extra in range(effort):
         live(seed + 1000 * extra)

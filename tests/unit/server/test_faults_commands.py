@@ -28,7 +28,7 @@ from planting import Plant, Planted
 from sim.auditing import audit
 from sim.serverkit import PERSISTENT, Life, clock
 
-STRIDE = stride(29)
+STRIDE = stride(43)
 """A fault is planted at the first call of a command, and at every so many after another one; 1: at every call."""
 
 LETTERS = {"dead_letter_exchange": "", "dead_letter_routing_key": "dead"}
