@@ -12,6 +12,7 @@ batches joined to about ten thousand rows.  No Python step a row but for a conte
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
 
 import numpy as np
@@ -308,17 +309,11 @@ class History:
         if command.topic is not None:
             name = pa.scalar(command.topic)
             wanted: Callable[[Any], Any] = lambda names: compute.equal(names, name)  # noqa: E731 - one line, one use
-        else:
-            wanted = _pattern(cast("str", command.pattern))
+        else:  # somewhere in the name, as `underlying_topic` does
+            wanted = partial(named, matches=Memo(NAMES_MOST, _search(cast("str", command.pattern))).__getitem__)
 
         def mask(batch: pa.RecordBatch) -> pa.Array[Any]:
-            via = batch.column("via")
-            if vias == [NO_VIA]:
-                right = compute.is_null(via)
-            elif not vias:
-                right = pa.scalar(False)
-            else:
-                right = compute.fill_null(compute.is_in(via, value_set=pa.array(vias, pa.int32())), False)
+            right = of_vias(batch.column("via"), vias)
             return cast("pa.Array[Any]", compute.and_(right, wanted(batch.column("name"))))
 
         return mask
@@ -420,16 +415,20 @@ def _search(text: str) -> Callable[[str], bool]:
         raise InvalidArgument(f"pattern {text[:60]!r} is not a regular expression: {error.why}") from None
 
 
-def _pattern(text: str) -> Callable[[Any], Any]:
-    """Topics that a regular expression matches somewhere, as `underlying_topic` does."""
-    known = Memo[str, bool](NAMES_MOST, _search(text))
+def named(column: Any, matches: Callable[[str], bool]) -> Any:
+    """Which rows of a column of names match; each different name is asked about once."""
+    encoded = compute.dictionary_encode(column)
+    hits = pa.array([matches(name) for name in encoded.dictionary.to_pylist()], pa.bool_())
+    return compute.fill_null(compute.take(hits, encoded.indices), False)
 
-    def wanted(names: Any) -> Any:
-        encoded = compute.dictionary_encode(names)
-        hits = [known[name] for name in encoded.dictionary.to_pylist()]
-        return compute.fill_null(compute.take(pa.array(hits, pa.bool_()), encoded.indices), False)
 
-    return wanted
+def of_vias(column: Any, vias: Sequence[int]) -> Any:
+    """Which rows of a column of `via` ids have one of these."""
+    others = [via for via in vias if via != NO_VIA]
+    if not others:
+        return compute.is_null(column) if vias else pa.scalar(False)
+    found = compute.fill_null(compute.is_in(column, value_set=pa.array(others, pa.int32())), False)
+    return compute.or_(found, compute.is_null(column)) if NO_VIA in vias else found
 
 
 def limited(rows: Batches, limit: int) -> Batches:

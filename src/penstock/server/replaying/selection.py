@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import field, replace
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -23,10 +24,10 @@ from penstock.core.topology.searching import End, HeaderRule, Headers, KeyTrie, 
 from penstock.errors import InvalidArgument, NotFound
 from penstock.expr import Filter, compile_filter
 from penstock.expr.text_patterns import TopicPattern
+from penstock.history.history import named, of_vias
 from penstock.records.compute import compute
 from penstock.records.dataclass import dataclass
 from penstock.records.entries import Messages, Topic
-from penstock.records.kinds import NO_VIA
 from penstock.records.message_types import JSON, MESSAGE_TYPE, MessageType, typed
 from penstock.records.remembered import Remembered
 from penstock.server.asking.judging import Ask, look
@@ -216,13 +217,11 @@ class Selection:
         vias = {via: one[1] for via, one in list(known.items()) if one[0] == self.vhost and one[1] in exchanges}
         if len(self.terms) == 1 and self.terms[0].alone is not None:
             right = compute.equal(batch.column("name"), pa.scalar(self.terms[0].alone))
-            return compute.and_(right, self._of_vias(batch.column("via"), list(vias)))
+            return compute.and_(right, of_vias(batch.column("via"), list(vias)))
         out: Any = None
         for via, exchange in vias.items():
-            names: Any = compute.dictionary_encode(batch.column("name"))
-            hits = [self._named(via, exchange, name) for name in names.dictionary.to_pylist()]
-            right = compute.fill_null(compute.take(pa.array(hits, pa.bool_()), names.indices), False)
-            right = compute.and_(right, self._of_vias(batch.column("via"), [via]))
+            right = named(batch.column("name"), partial(self._named, via, exchange))
+            right = compute.and_(right, of_vias(batch.column("via"), [via]))
             out = right if out is None else compute.or_(out, right)
         return pa.array([False] * batch.num_rows) if out is None else out
 
@@ -232,17 +231,6 @@ class Selection:
             hit = any(term.exchange == exchange and term.matches(name) for term in self.terms)
             self._names.keep((via, name), hit)
         return hit
-
-    @staticmethod
-    def _of_vias(column: Any, vias: list[int]) -> Any:
-        if not vias:
-            return pa.scalar(False)
-        right: Any = compute.is_null(column) if NO_VIA in vias else None
-        others = [via for via in vias if via != NO_VIA]
-        if others:
-            some = compute.fill_null(compute.is_in(column, value_set=pa.array(others, pa.int32())), False)
-            right = some if right is None else compute.or_(right, some)
-        return right
 
 
 def _compiled(text: str) -> TopicPattern:
