@@ -30,7 +30,7 @@ from penstock.expr.filter import Filter
 from penstock.expr.filter_set import FilterSet, Matcher
 from penstock.expr.text_patterns import ODD_FRACTION, ODD_NUMBER, Contains, Joined, necessary, needles_of
 from penstock.expr.tree import Node
-from penstock.records.compute import compute
+from penstock.records.compute import compute, having_byte
 from penstock.records.dataclass import dataclass
 from penstock.records.entries import Topic
 from penstock.records.properties import EMPTY
@@ -218,6 +218,7 @@ class _View:
         self._batch = batch
         self._body: Any = batch.column("body")
         self._masks: dict[object, Mask] = {}
+        self._escaped: Mask | None = None
         self.lsns = cast("Places", cast("Any", batch.column("lsn")).to_numpy())
         self.times = cast("Places", cast("Any", batch.column("time")).cast(pa.int64()).to_numpy())
         self.sizes = cast("Places", compute.binary_length(self._body).to_numpy(zero_copy_only=False))
@@ -239,7 +240,9 @@ class _View:
 
     def contains(self, sieve: Contains) -> Mask:
         """Rows whose body contains one of the needles, or what makes it unreadable from outside."""
-        masks = [self._substring(needle) for needle in (*sieve.needles, b"\\")]
+        if self._escaped is None:
+            self._escaped = having_byte(self._body, ord("\\"))
+        masks = [self._escaped, *map(self._substring, sieve.needles)]
         if sieve.odd:
             masks.append(self._matching(ODD_NUMBER))
         if sieve.fractions:
@@ -249,21 +252,8 @@ class _View:
     def _substring(self, needle: bytes) -> Mask:
         mask = self._masks.get(needle)
         if mask is None:
-            if len(needle) == 1 and not self._has_byte(needle[0]):
-                mask = np.zeros(len(self), np.bool_)
-            else:
-                mask = _flags(compute.match_substring(self._body, pattern=needle))
-            self._masks[needle] = mask
+            mask = self._masks[needle] = _flags(compute.match_substring(self._body, pattern=needle))
         return mask
-
-    def _has_byte(self, byte: int) -> bool:
-        """Whether any body has it: one look at all bodies, which is much quicker than one at each."""
-        _, offsets, values = self._body.buffers()
-        if values is None or not len(self):
-            return False
-        start = self._body.offset
-        first, last = np.frombuffer(offsets, "<i4")[[start, start + len(self)]]
-        return bool((np.frombuffer(values, np.uint8)[first:last] == byte).any())
 
     def _matching(self, pattern: str) -> Mask:
         mask = self._masks.get(pattern)

@@ -106,3 +106,16 @@ def each_once(array: pa.Array[Any]) -> tuple[list[Any], npt.NDArray[Any] | None]
         return array.slice(0, 1).to_pylist(), None
     coded = cast("Any", array.dictionary_encode())
     return coded.dictionary.to_pylist(), coded.indices.to_numpy()
+
+
+def having_byte(array: Any, byte: int) -> npt.NDArray[np.bool_]:
+    """Which values of a text or binary array have this byte: one look at all of them."""
+    mask = np.zeros(len(array), np.bool_)
+    _, offsets, data = array.buffers()
+    if data is None or not len(array):
+        return mask
+    ends: npt.NDArray[Any] = np.frombuffer(offsets, "<i4")[array.offset : array.offset + len(array) + 1]
+    places = np.flatnonzero(np.frombuffer(data, np.uint8)[ends[0] : ends[-1]] == byte) + ends[0]
+    if len(places):
+        mask[np.searchsorted(ends, places, side="right") - 1] = True
+    return mask
