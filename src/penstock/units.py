@@ -136,12 +136,27 @@ LONGEST = 1_000 * 366 * 86_400 * 1_000_000
 """The longest time in microseconds that a message or its lease may wait: it ends before `LATEST`."""
 
 
-def wait_of(value: Duration, what: str) -> int:
-    """Microseconds that a message or its lease waits; InvalidArgument as of `span`, and beyond `LONGEST`."""
+def wait_of(value: Duration, what: str, least: int = 0) -> int:
+    """Microseconds that something waits; InvalidArgument as of `span`, and for less than `least` or past `LONGEST`."""
     micros = span(value, what)
-    if micros > LONGEST:
-        raise InvalidArgument(f"{what} is {value}, which is not between 0 and 1,000 years")
+    if not least <= micros <= LONGEST:
+        low = format_duration(least) if least else "0"
+        raise InvalidArgument(f"{what} is {value}, which is not between {low} and 1,000 years")
     return micros
+
+
+FOR_EVER_S = 100 * 366 * 86_400.0
+"""The longest that a caller waits, in seconds: clocks and threads end at 292 years."""
+
+
+def until_of(now: float, seconds: float | None) -> float | None:
+    """The moment that is so many seconds later; None: never."""
+    return None if seconds is None else now + min(seconds, FOR_EVER_S)
+
+
+def seconds_of(value: Duration, what: str) -> float:
+    """Seconds that a caller waits: what is longer than `FOR_EVER_S` is that.  InvalidArgument as of `span`."""
+    return min(span(value, what) / 1e6, FOR_EVER_S)
 
 
 def format_address(host: str, port: int | str) -> str:
@@ -167,10 +182,16 @@ def epoch_micros(time: datetime) -> int:
     return (zoned - _EPOCH) // timedelta(microseconds=1)
 
 
-def moment(value: datetime | Duration | None, what: str) -> tuple[int | None, int | None]:
-    """(microseconds since the epoch, None) of a time, (None, microseconds from now) of a duration; or neither."""
+def moment(value: datetime | Duration | None, what: str, least: int = 0) -> tuple[int | None, int | None]:
+    """(microseconds since the epoch, None) of a time, (None, microseconds from now) of a duration; or neither.
+
+    InvalidArgument for a time that no message has, and as of `wait_of`.
+    """
     if value is None:
         return None, None
     if isinstance(value, datetime):
-        return epoch_micros(value), None
-    return None, span(value, what)
+        at = epoch_micros(value)
+        if not 0 < at <= LATEST:
+            raise InvalidArgument(f"{what} is {value.isoformat()}, which is not between the years 1970 and 9999")
+        return at, None
+    return None, wait_of(value, what, least)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Unpack, cast
 
-from penstock.client.arguments import QueueOptions, texts_checked
+from penstock.client.arguments import QueueOptions, arguments_checked
 from penstock.client.link import Link
 from penstock.client.showing import Facts, Listed
 from penstock.client.urls import Address
@@ -33,7 +33,7 @@ OF_A_VHOST = frozenset(
 """Actions that work within the vhost of the connection."""
 
 
-@texts_checked
+@arguments_checked
 class Administration:
     """Calls that change or count what there is."""
 

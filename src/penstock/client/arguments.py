@@ -1,11 +1,11 @@
-"""What callers give: text where a call asks for text, and the settings of a queue.
+"""What callers give: text where a call asks for text, numbers where for numbers; and the settings of a queue.
 
 Who gives a number for a queue's name hears it at once, and where he gave it.
 
-What is text the signature says: `str`, `str | None`, and `Sequence[str]` beside these.  It is read once, as the class
-is made; a call that has no such argument costs nothing, any other a look at each of them.  Refuses with InvalidArgument
-before anything is done or sent, also half a pair of surrogates, which no UTF-8 has.  What else the text may be, the
-server says.
+What an argument is the signature says: a word of `_KINDS`, or several.  It is read once, as the class is made; a call
+that has no such argument costs nothing, any other a look at each of them.  Refuses with InvalidArgument before anything
+is done or sent: also half a pair of surrogates, which no UTF-8 has, a truth where a number is asked for, and a number
+that is none or infinite.  What else a value may be, the server says.
 
 The settings of a queue are as type checkers and editors see them: `declare("q", lease_periode="30s")` is an error.
 Their names are those of the settings file, whose page is docs/settings.md; what a value may be beyond its type the
@@ -15,7 +15,10 @@ server says.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime, timedelta
 from functools import wraps
+from math import isfinite
+from numbers import Integral, Real
 from types import FunctionType
 from typing import Any, Final, TypedDict, TypeVar, cast
 
@@ -40,13 +43,60 @@ NEVER = 1 << 30
 """The place of an argument that is given by its name alone."""
 
 _COROUTINE, _VARARGS = 0x80, 0x04  # `inspect.CO_COROUTINE`, `CO_VARARGS`: that module takes long to load
-_SEVERAL: Final = "Sequence[str]"
-_TEXTS: Final = frozenset(("str", "None", _SEVERAL))
 _UNWRITTEN: Final = "which is no text in UTF-8"
 
 
-def texts_checked(thing: T) -> T:
-    """A class whose public methods refuse what is no text where they ask for text; or such a function."""
+def _written(text: str) -> bool:
+    """Whether it has a form in UTF-8."""
+    if text.isascii():
+        return True
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and _written(value)
+
+
+def _are_texts(value: object) -> bool:
+    if not isinstance(value, Iterable) or isinstance(value, str | bytes | bytearray):
+        return False
+    return not isinstance(value, list | tuple) or all(map(_is_text, cast("list[object]", value)))
+
+
+def _is_whole(value: object) -> bool:
+    return type(value) is int or (isinstance(value, Integral) and not isinstance(value, bool))
+
+
+def _is_number(value: object) -> bool:
+    return _is_whole(value) or (not isinstance(value, bool) and isinstance(value, Real) and isfinite(value))
+
+
+def _of(*kinds: type) -> Callable[[object], bool]:
+    return lambda value: isinstance(value, kinds)
+
+
+_SEVERAL: Final = "Sequence[str]"
+_KINDS: Final[Mapping[str, tuple[Callable[[object], bool], str]]] = {
+    "str": (_is_text, "text"),
+    _SEVERAL: (_are_texts, "a sequence of texts"),
+    "bytes": (_of(bytes), "bytes"),
+    "int": (_is_whole, "a whole number"),
+    "float": (_is_number, "a finite number"),
+    "bool": (_of(bool), "True or False"),
+    "datetime": (_of(datetime), "a datetime"),
+    "timedelta": (_of(timedelta), "a timedelta"),
+    "Mapping[str, object]": (_of(Mapping), "names with their values"),
+    "None": (lambda value: value is None, "None"),
+}
+"""The words of a signature that are looked at: what a value has to be, and how that is said."""
+
+
+def arguments_checked(thing: T) -> T:
+    """A class whose public methods refuse what is not of the kind that they ask for; or such a function."""
     if isinstance(thing, FunctionType):
         return cast("T", _checked(thing))
     for name, method in list(vars(thing).items()):
@@ -59,14 +109,15 @@ def texts_checked(thing: T) -> T:
 
 def _checked(function: FunctionType) -> Callable[..., Any]:
     kinds = {name: kind for name, said in function.__annotations__.items() if (kind := _kind(name, said)) is not None}
-    if not kinds:
+    made = function.__name__ == "__init__"
+    if not kinds or (made and not any("str" in kind for kind in kinds.values())):  # messages, by us, by the thousand
         return function
     code = getattr(function, "__wrapped__", function).__code__
     names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
     by_place = code.co_argcount
     places = [(at if at < by_place else NEVER, name, kinds[name]) for at, name in enumerate(names) if name in kinds]
     owner = function.__qualname__.rpartition(".")[0].rpartition(".")[2]
-    who = owner if function.__name__ == "__init__" else function.__name__
+    who = owner if made else function.__name__
 
     more = code.co_varnames[len(names)] if code.co_flags & _VARARGS else ""  # *more: each of them
     rest = kinds.get(more)
@@ -102,37 +153,16 @@ def _checked(function: FunctionType) -> Callable[..., Any]:
     return wraps(function)(now)
 
 
-def _kind(name: str, said: object) -> frozenset[str] | None:
+def _kind(name: str, said: object) -> tuple[str, ...] | None:
     """What an argument may be; None: that is not for us to say."""
-    if name == "return" or not isinstance(said, str):
+    if name == "return" or not isinstance(said, str) or said == "None":
         return None
-    kind = frozenset(said.split(" | "))
-    return kind if kind <= _TEXTS and ("str" in kind or _SEVERAL in kind) else None
+    kind = tuple(said.split(" | "))
+    return kind if all(one in _KINDS for one in kind) else None
 
 
-def _fits(value: object, kind: frozenset[str]) -> bool:
-    if isinstance(value, str):
-        return "str" in kind and _written(value)
-    if value is None:
-        return "None" in kind
-    if _SEVERAL not in kind or not isinstance(value, Iterable) or isinstance(value, bytes | bytearray):
-        return False
-    return not isinstance(value, list | tuple) or all(map(_is_text, cast("list[object]", value)))
-
-
-def _is_text(value: object) -> bool:
-    return isinstance(value, str) and _written(value)
-
-
-def _written(text: str) -> bool:
-    """Whether it has a form in UTF-8."""
-    if text.isascii():
-        return True
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+def _fits(value: object, kind: tuple[str, ...]) -> bool:
+    return any(_KINDS[one][0](value) for one in kind)
 
 
 def encoded(text: str, what: str) -> bytes:
@@ -142,25 +172,21 @@ def encoded(text: str, what: str) -> bytes:
     return text.encode()
 
 
-def _refused(who: str, name: str, value: object, kind: frozenset[str]) -> InvalidArgument:
+def _refused(who: str, name: str, value: object, kind: tuple[str, ...]) -> InvalidArgument:
     """By the argument's name, with its value, or of a sequence the first that is no text, and the type of that."""
     many = ""
     if _SEVERAL in kind and isinstance(value, list | tuple):
         value, many = next(one for one in cast("list[object]", value) if not _is_text(one)), "a sequence with "
     told = f"{who}: {name} is {many}{_shown(value)}"
-    if isinstance(value, str) and not _written(value):
+    if isinstance(value, str) and not _written(value) and ("str" in kind or _SEVERAL in kind):
         return InvalidArgument(f"{told}, {_UNWRITTEN}")
-    return InvalidArgument(f"{told}, not {_words(kind)}: that is of type {type(value).__name__}")
+    words = " or ".join(word for one, (_, word) in _KINDS.items() if one in kind)
+    return InvalidArgument(f"{told}, not {words}: that is of type {type(value).__name__}")
 
 
 def _shown(value: object) -> str:
     text = repr(value)
     return text if len(text) <= 100 else f"{text[:100]}..."
-
-
-def _words(kind: frozenset[str]) -> str:
-    words = {"str": "text", _SEVERAL: "a sequence of texts", "None": "None"}
-    return " or ".join(word for one, word in words.items() if one in kind)
 
 
 class RetryOptions(TypedDict, total=False):

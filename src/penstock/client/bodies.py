@@ -18,7 +18,7 @@ from typing import Any, Protocol, TypeAlias, cast
 
 import orjson
 
-from penstock.client.arguments import texts_checked
+from penstock.client.arguments import arguments_checked
 from penstock.errors import InvalidArgument, InvalidBody
 from penstock.records.message_types import AVRO, BARE, PROTOBUF, packed
 
@@ -138,7 +138,7 @@ ProtobufMessage: TypeAlias = "type[Any] | tuple[bytes | Path, str]"
 """A class that protoc made, or what `protoc --include_imports --descriptor_set_out` writes and the message's name."""
 
 
-@texts_checked
+@arguments_checked
 def avro(schema: AvroSchema | Mapping[int, AvroSchema], *, header: str | None = None) -> str:
     """The message type of Avro bodies: bare ones of one schema, or such as begin with the id of one of several.
 
@@ -160,7 +160,7 @@ def _schema_text(schema: AvroSchema) -> str:
         raise InvalidArgument(f"message_type avro: the schema is no JSON: {error}") from None
 
 
-@texts_checked
+@arguments_checked
 def protobuf(message: ProtobufMessage | Mapping[int, ProtobufMessage], *, header: str | None = None) -> str:
     """The message type of Protocol Buffers' bodies: one message's, or such as begin with the id of one of several.
 

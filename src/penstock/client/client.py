@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, Self, TypeAlias, TypeVar, cast
 import pyarrow as pa
 
 from penstock.client import tracing
-from penstock.client.arguments import texts_checked
+from penstock.client.arguments import arguments_checked
 from penstock.client.bodies import plain, reader_of
 from penstock.client.consumer import Consumer
 from penstock.client.kept_uploads import Kept
@@ -43,7 +43,7 @@ from penstock.client.results import RESULTS, Task, submitted
 from penstock.client.transactions import Transaction
 from penstock.client.urls import parse_urls, reason_of
 from penstock.errors import InvalidArgument, NotLeading, PenstockError, Unavailable
-from penstock.units import Duration, span
+from penstock.units import Duration, seconds_of
 from penstock.wire.flight.bookmarks import format_bookmark
 from penstock.wire.flight.failures import error_from
 from penstock.wire.flight.tickets import command
@@ -51,11 +51,13 @@ from penstock.wire.flight.tickets import command
 T = TypeVar("T")
 
 CONNECT_TIMEOUT: Duration = "10s"
+HEARTBEAT_LEAST_S = 1.0
+"""Seconds that a consumer may be silent at least, as the server has it."""
 BACKLOG = 32
 """Messages of a consumer that are unsettled at once, unless it says another number."""
 
 
-@texts_checked
+@arguments_checked
 def connect(
     url: str = "penstock://localhost",
     *,
@@ -77,7 +79,7 @@ def connect(
     timeout    how long connecting and each single command may take; None waits for ever
     Errors: Unavailable when no server answers, AccessRefused for a wrong user, InvalidArgument for the address.
     """
-    seconds = None if timeout is None else span(timeout, "timeout") / 1e6
+    seconds = None if timeout is None else seconds_of(timeout, "timeout")
     addresses = parse_urls(url, user, password, ca=ca, cert=cert, key=key, verify=verify)
     address = addresses[0]
     link = Link(address, seconds, *addresses[1:])
@@ -106,10 +108,7 @@ def _most(backlog: int, prefetch: int | None) -> int:
     """What a consumer asks for under either of two names."""
     if prefetch is not None and backlog not in (BACKLOG, prefetch):
         raise InvalidArgument(f"backlog is {backlog} and prefetch {prefetch}: they are two names for one number")
-    count: object = backlog if prefetch is None else prefetch
-    if isinstance(count, bool) or not isinstance(count, int):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise InvalidArgument(f"backlog is {count!r}, not a whole number")
-    return count
+    return backlog if prefetch is None else prefetch
 
 
 Rows: TypeAlias = "Callable[[], tuple[pa.Schema, Iterator[pa.RecordBatch]]]"
@@ -127,7 +126,7 @@ class _Wish(NamedTuple):
     mandatory: bool
 
 
-@texts_checked
+@arguments_checked
 class Client(Querying):
     """An open connection.  Made by `connect`."""
 
@@ -395,7 +394,7 @@ class Client(Querying):
         when it is away for longer than `reconnect`, and when it is away at the end of `timeout`.
         """
         count = _most(backlog, prefetch)
-        seconds = span(heartbeat, "heartbeat") / 1e6
+        seconds = max(seconds_of(heartbeat, "heartbeat"), HEARTBEAT_LEAST_S)
         asked = command(
             "consume",
             queue=queue,
@@ -414,7 +413,7 @@ class Client(Querying):
             asked,
             backlog=count if max_backlog is None else max_backlog,
             heartbeat=seconds,
-            timeout=None if timeout is None else span(timeout, "timeout") / 1e6,
+            timeout=None if timeout is None else seconds_of(timeout, "timeout"),
             reconnect=patience(reconnect),
             read=plain if type is UNTYPED else reader_of(type, f"consume {queue!r}"),
         )

@@ -27,20 +27,20 @@ import orjson
 import pyarrow as pa
 
 from penstock.client import tracing
-from penstock.client.arguments import texts_checked
+from penstock.client.arguments import arguments_checked
 from penstock.client.bodies import Reader, plain
 from penstock.client.exchange import GIVE_BACK_S, WAIT_S, End, Exchange, Past
 from penstock.client.link import Link, Outage, crowded
 from penstock.client.messages import B, Following, Message, Rows, reason_of
 from penstock.client.transactions import Opening
 from penstock.errors import InvalidBody, PenstockError, PreconditionFailed, Unavailable
-from penstock.units import Duration, wait_of
+from penstock.units import Duration, until_of, wait_of
 
 # pyarrow's stubs leave the element types of arrays and fields open
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
 
 
-@texts_checked
+@arguments_checked
 class Batch(Generic[B]):
     """Made by `Consumer.batches`.  As a sequence it has the messages of its rows, of which it is the holder."""
 
@@ -179,7 +179,7 @@ class Owner(Opening, Protocol):
     def forget(self, consumer: Consumer[Any]) -> None: ...
 
 
-@texts_checked
+@arguments_checked
 class Consumer(Generic[B]):
     """Made by `Client.consume`.  Iterate over it; as a context manager it stays open when the loop is left."""
 
@@ -219,7 +219,7 @@ class Consumer(Generic[B]):
 
     def __iter__(self) -> Iterator[Message[B]]:
         try:
-            while (message := self.take()) is not None:
+            while (message := self._take(self._timeout)) is not None:
                 yield message
         finally:
             if not self._entered:
@@ -231,13 +231,14 @@ class Consumer(Generic[B]):
         While the server is away it is tried again.  Unavailable when it is away at the end of `timeout`, after which
         this may be called again, and when it is given up.
         """
+        return self._take(self._timeout if timeout is None else timeout)
+
+    def _take(self, timeout: float | None) -> Message[B] | None:
         if self._exchange.answers.ended is not None and self._dropping:
             self._here = iter(())
         for message in self._here:
             return message
-        if timeout is None:
-            timeout = self._timeout
-        until = None if timeout is None else time.monotonic() + timeout
+        until = until_of(time.monotonic(), timeout)
         while not self._closed and self._over is None:
             item = self._next(until)
             if item is None:

@@ -29,6 +29,7 @@ from penstock.client.link import Link, rebuilt, said, understood
 from penstock.client.messages import Following, Message, Rows
 from penstock.client.transactions import Opening, Transaction
 from penstock.errors import Fenced, LogBroken, PenstockError, ProtocolError, Unavailable, shown
+from penstock.units import FOR_EVER_S
 from penstock.wire.flight.commands import SETTLE
 from penstock.wire.flight.failures import error_from
 
@@ -124,7 +125,7 @@ class Answers:
 
     def _wait(self, done: Callable[[], bool], seconds: float, late: str) -> None:
         """Until it is so, or the stream has ended; holding `_changed`.  Unavailable, as `late` says, when it is not."""
-        deadline = time.monotonic() + seconds
+        deadline = time.monotonic() + min(seconds, FOR_EVER_S)
         while not done() and self.ended is None:
             if not self._changed.wait(max(0.0, deadline - time.monotonic())):
                 raise Unavailable(late)

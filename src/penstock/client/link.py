@@ -25,7 +25,7 @@ from pyarrow import flight
 
 from penstock.client.urls import Address
 from penstock.errors import InvalidArgument, NotLeading, PenstockError, ProtocolError, Unavailable, shown
-from penstock.units import Duration, format_address, span
+from penstock.units import Duration, format_address, seconds_of
 from penstock.wire.fields import write_json
 from penstock.wire.flight.failures import decode_error, lost
 
@@ -38,7 +38,7 @@ PATIENCE: Duration = "5m"
 
 def patience(given: Duration | None) -> float | None:
     """How many seconds a server may be away; None: for ever."""
-    return None if given is None else span(given, "reconnect") / 1e6
+    return None if given is None else seconds_of(given, "reconnect")
 
 
 class Outage:
@@ -213,10 +213,12 @@ class Link:
         secret = base64.b64encode(f"{address.user}:{address.password}".encode())
         headers: Any = [(b"authorization", b"Basic " + secret)]  # the stubs want text, gRPC takes bytes
         self._headers = headers
-        self._patience = min(timeout or GO_ON_S, GO_ON_S)
+        self._patience = GO_ON_S if timeout is None else min(timeout, GO_ON_S)
         self.options = flight.FlightCallOptions(headers=headers)
         self._timed = flight.FlightCallOptions(headers=headers, timeout=timeout)
-        self._look = flight.FlightCallOptions(headers=headers, timeout=min(timeout or LOOK_S, LOOK_S))
+        self._look = flight.FlightCallOptions(
+            headers=headers, timeout=LOOK_S if timeout is None else min(timeout, LOOK_S)
+        )
         self.client: Any = _client(address)
 
     # of several servers

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeAlias, cast
 import pyarrow as pa
 
 from penstock.client import tracing
-from penstock.client.arguments import texts_checked
+from penstock.client.arguments import arguments_checked
 from penstock.client.bodies import Reader, decoded, parsed, plain
 from penstock.client.showing import facts
 from penstock.errors import InvalidBody, PreconditionFailed, Refused
@@ -287,7 +287,7 @@ class Holder(Protocol):
         ...
 
 
-@texts_checked
+@arguments_checked
 class Message(Values, Generic[B]):
     """One message.  Those of `consume` must be settled; those of `replay` and `peek` cannot be."""
 

@@ -13,11 +13,11 @@ import orjson
 import pyarrow as pa
 
 from penstock.client.admin import Administration
-from penstock.client.arguments import encoded, texts_checked
+from penstock.client.arguments import arguments_checked, encoded
 from penstock.client.link import chunks, said, understood
 from penstock.client.messages import Message, Rows
 from penstock.errors import InvalidArgument
-from penstock.units import Duration, format_duration, moment, span
+from penstock.units import FOR_EVER_S, Duration, format_duration, moment, span
 from penstock.wire.flight.commands import RECORDS_DEFAULT, of_messages
 from penstock.wire.flight.tickets import command
 
@@ -25,7 +25,7 @@ STEP = 1000
 """Messages of one call that moves."""
 
 
-@texts_checked
+@arguments_checked
 class Contents(Administration):
     """Calls about messages that wait, and about the records of topics."""
 
@@ -34,7 +34,7 @@ class Contents(Administration):
 
         Publishes and acks go on, and time does too: what expires meanwhile expires.  It outlives a restart.
         """
-        at, wait = moment(until, "until")
+        at, wait = moment(until, "until", 1)
         return self.action("pause", queue=queue, until=at, wait=wait)
 
     def resume(self, queue: str) -> bool:
@@ -294,7 +294,7 @@ def _portions(count: int | None, rate: float | None) -> Iterator[Callable[[dict[
             most = min(most, max(1, round(rate / 10)))
             wait = started + cast("int", total["moved"]) / rate - time.monotonic()
             if wait > 0:
-                time.sleep(wait)
+                time.sleep(min(wait, FOR_EVER_S))
         return max(most, 1)
 
     while True:

@@ -14,7 +14,7 @@ from typing import Any, cast
 
 import pyarrow as pa
 
-from penstock.client.arguments import texts_checked
+from penstock.client.arguments import arguments_checked
 from penstock.client.link import PATIENCE, chunks, patience, translated
 from penstock.client.messages import Message
 from penstock.client.queue_contents import Contents, messages_of, texts
@@ -27,7 +27,7 @@ from penstock.wire.flight.commands import CONTENT_DEFAULT, EVENTS_DEFAULT, REPLA
 from penstock.wire.flight.tickets import command
 
 
-@texts_checked
+@arguments_checked
 class Reading(Contents):
     """Calls that look at messages."""
 
@@ -343,7 +343,7 @@ class Result:
         return table.column(0)[0].as_py()
 
 
-@texts_checked
+@arguments_checked
 class Querying(Reading):
     """Calls about all messages at once."""
 

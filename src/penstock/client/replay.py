@@ -27,11 +27,11 @@ from typing import Any, Self, cast
 
 import orjson
 
-from penstock.client.arguments import texts_checked
+from penstock.client.arguments import arguments_checked
 from penstock.client.link import Link, Outage, said, translated, understood
 from penstock.client.messages import Message, Rows
 from penstock.errors import InvalidArgument, NotFound, PenstockError, Unavailable
-from penstock.units import Duration, span
+from penstock.units import Duration, seconds_of, until_of
 
 logger = logging.getLogger("penstock.client")
 
@@ -61,7 +61,7 @@ class _Chunk:
         return self._there.result()
 
 
-@texts_checked
+@arguments_checked
 class Bookmarks:
     """How far subscriptions have got, by their names.  In a file, or in memory without one.  Thread-safe.
 
@@ -124,7 +124,7 @@ Again = Callable[["str | None", int, "str | None", "str | None"], bytes]
 """The ticket that goes on after a bookmark, with so many messages less, under another id, at another rate."""
 
 
-@texts_checked
+@arguments_checked
 class Replay:
     """An iterator of messages.  Made by `Client.replay`; closing it ends it, also from another thread."""
 
@@ -154,7 +154,7 @@ class Replay:
         """What there is to know: that the bookmark was not found, and where it reads from instead."""
         self._link = link
         self._ticket = ticket
-        self._timeout = None if timeout is None else span(timeout, "timeout") / 1e6
+        self._timeout = None if timeout is None else seconds_of(timeout, "timeout")
         self._done = done
         self._saved = saved
         self._again = again
@@ -177,7 +177,7 @@ class Replay:
         return self
 
     def __next__(self) -> Message:
-        message = self.take()
+        message = self._take(self._timeout)
         if message is None:
             if not self._entered:
                 self.close()
@@ -191,11 +191,13 @@ class Replay:
         While the server is away it is tried again.  Unavailable when it is away at the end of `timeout`, after which
         this may be called again, and when it is given up.
         """
+        return self._take(self._timeout if timeout is None else timeout)
+
+    def _take(self, timeout: float | None) -> Message | None:
         if self._last is not None and self._done is not None:
             self._done(self._last.bookmark)
             self._last = None
-        seconds = self._timeout if timeout is None else timeout
-        until = None if seconds is None else time.monotonic() + seconds
+        until = until_of(time.monotonic(), timeout)
         while not self._ready:
             read = not self._closed and self._read(until)
             if not read:

@@ -14,11 +14,11 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
-from penstock.client.arguments import texts_checked
+from penstock.client.arguments import arguments_checked
 from penstock.client.messages import Message, Receipt
 from penstock.client.replay import Replay
 from penstock.errors import NotFound, WorkFailed
-from penstock.units import Duration, span
+from penstock.units import Duration, seconds_of
 
 RESULTS = "results"
 """The topic, unless somebody names another."""
@@ -45,7 +45,7 @@ class Server(Protocol):
     def sow_and_subscribe(self) -> Callable[..., Replay]: ...
 
 
-@texts_checked
+@arguments_checked
 class Task:
     """What was submitted, or was once, by its id.  Made by `Client.submit` and `Client.task`."""
 
@@ -69,7 +69,7 @@ class Task:
 
         Raises TimeoutError when that takes longer, and WorkFailed when the message failed for good.
         """
-        until = time.monotonic() + span(timeout, "timeout") / 1e6
+        until = time.monotonic() + seconds_of(timeout, "timeout")
         while (found := self.record() or self._awaited(until)) is None:
             if time.monotonic() >= until:
                 raise TimeoutError(f"no result of task {self.id} within {timeout}")

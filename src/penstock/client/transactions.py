@@ -23,7 +23,7 @@ import orjson
 import pyarrow as pa
 
 from penstock.client import tracing
-from penstock.client.arguments import texts_checked
+from penstock.client.arguments import arguments_checked
 from penstock.client.link import failure, said, understood
 from penstock.client.messages import Message, Receipt
 from penstock.client.outgoing import BATCH_BYTES, BATCH_ROWS, columns_of, is_mandatory, one_row
@@ -63,7 +63,7 @@ class Opening(Protocol):
         ...
 
 
-@texts_checked
+@arguments_checked
 class Transaction:
     """Made by `Client.transaction`.  Of one thread, and used once."""
 

@@ -242,6 +242,8 @@ def _write_table(table: Mapping[str, object], out: list[bytes], path: str, depth
     depth = _writable(depth, path)
     parts: list[bytes] = []
     for name, value in table.items():
+        if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance] - whoever wrote the table may not know
+            raise InvalidArgument(f"field name {name!r}{f' in {path}' if path else ''} is not text")
         where = f"{path}.{name}" if path else name
         parts.append(encode_short_string(name, f"field name {name[:40]!r}"))
         _write(value, parts, where, depth)

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self, cast
 
-from penstock.client.arguments import encoded, texts_checked
+from penstock.client.arguments import arguments_checked, encoded
 from penstock.core.commands.transactions import Ending
 from penstock.core.commands.transactions import Transaction as Decided
 from penstock.core.effects import Verb
@@ -41,8 +41,8 @@ from penstock.testing.inbox import Message
 from penstock.testing.instance import Instance, TellingLog
 from penstock.testing.link import Link
 from penstock.testing.subscriber import Subscribing
-from penstock.units import LONGEST, span
-from penstock.wire.fields import Fields
+from penstock.units import Duration, wait_of
+from penstock.wire.fields import Fields, short
 from penstock.wire.flight.bookmarks import format_bookmark
 from penstock.wire.flight.codec import Upload
 
@@ -54,15 +54,15 @@ NO_END = 253_370_764_800_000_000
 """When a message that must never expire expires: the year 9999, in microseconds."""
 
 
-@texts_checked
+@arguments_checked
 class Publishing(Running):
     def publish(
         self,
         topic: str,
         body: bytes | str,
         priority: int | None = None,
-        expiration: float | None = None,
-        delay: float | None = None,
+        expiration: Duration | None = None,
+        delay: Duration | None = None,
         headers: Mapping[str, FieldValue] | None = None,
         publisher: str | None = None,
         sequence: int | None = None,
@@ -85,8 +85,8 @@ class Publishing(Running):
         topic: str,
         body: bytes | str,
         priority: int | None = None,
-        expiration: float | None = None,
-        delay: float | None = None,
+        expiration: Duration | None = None,
+        delay: Duration | None = None,
         headers: Mapping[str, FieldValue] | None = None,
         publisher: str | None = None,
         sequence: int | None = None,
@@ -113,12 +113,14 @@ class Publishing(Running):
         topic: str,
         body: bytes | str,
         priority: int | None,
-        expiration: float | None,
-        delay: float | None,
+        expiration: Duration | None,
+        delay: Duration | None,
         headers: Mapping[str, FieldValue] | None,
     ) -> Outgoing:
         """One message, whose exchange is looked up when it is published; InvalidArgument for what is none."""
-        check_message(body, priority, headers)
+        given: object = headers
+        if given is not None and not isinstance(given, Mapping):
+            raise InvalidArgument(f"headers are {given!r}, not names with their values")
         data = encoded(body, "publish: body") if isinstance(body, str) else body
         most = self._settings.amqp.message_max
         if len(data) > most:
@@ -136,6 +138,7 @@ class Publishing(Running):
 
         def made(link: Link) -> tuple[str, Upload]:
             exchange, key = link.parted(topic)
+            short(key, "publish: the topic")
             return exchange, Upload(
                 [data], header, [key], None, not_before=None, expires_at=[NO_END] if life == 0 else None,
                 delay=[wait] if wait else None, expiration=[life] if life else None, size=len(header) + len(data),
@@ -151,7 +154,7 @@ class Publishing(Running):
         """Settle some messages and publish others, all or nothing."""
         return Transaction(self)
 
-    def commit(self, messages: list[Outgoing], ends: list[tuple[Message, Verb, float | None]]) -> tuple[str, ...]:
+    def commit(self, messages: list[Outgoing], ends: list[tuple[Message, Verb, int | None]]) -> tuple[str, ...]:
 
         def work(instance: Instance) -> tuple[str, ...]:
             engine = instance.engine
@@ -169,36 +172,22 @@ class Publishing(Running):
         return self.command(work)
 
 
-def _micros(what: str, seconds: float | None) -> int | None:
-    micros = None if seconds is None else span(seconds, what)
-    if micros is not None and micros > LONGEST:
-        raise InvalidArgument(f"publish: {what} is {seconds} s, which is not between 0 and 1,000 years")
-    return micros
-
-
-def check_message(body: object, priority: object, headers: object) -> None:
-    """InvalidArgument for what no door would let through."""
-    whole = priority is None or (isinstance(priority, int) and not isinstance(priority, bool))
-    for what, value, good, wanted in (
-        ("body is", body, isinstance(body, bytes | str), "bytes or text"),
-        ("priority is", priority, whole, "a whole number in 0..255"),
-        ("headers are", headers, headers is None or isinstance(headers, Mapping), "names with their values"),
-    ):
-        if not good:
-            raise InvalidArgument(f"{what} {value!r}, not {wanted}")
+def _micros(what: str, seconds: Duration | None) -> int | None:
+    return None if seconds is None else wait_of(seconds, f"publish: {what}")
 
 
 Outgoing = Callable[[Link], tuple[str, Upload]]
 """A message with the exchange it goes to."""
 
 
+@arguments_checked
 class Transaction:
     """Made by `Broker.transaction`.  An exception in its block forgets it; messages are held as before then."""
 
     def __init__(self, broker: Publishing) -> None:
         self._broker = broker
         self._messages: list[Outgoing] = []
-        self._ends: list[tuple[Message, Verb, float | None]] = []
+        self._ends: list[tuple[Message, Verb, int | None]] = []
         self._over = False
         self.bookmarks: tuple[str, ...] = ()
         """Of each message that was published, in order, once it is committed; empty text for what nobody wanted."""
@@ -208,8 +197,8 @@ class Transaction:
         topic: str,
         body: bytes | str,
         priority: int | None = None,
-        expiration: float | None = None,
-        delay: float | None = None,
+        expiration: Duration | None = None,
+        delay: Duration | None = None,
         headers: Mapping[str, FieldValue] | None = None,
     ) -> None:
         """Publish a message with the commit; the arguments are those of `Broker.publish`."""
@@ -224,9 +213,9 @@ class Transaction:
         """Back to its place at once, not counted as a failure."""
         self._end(message, Verb.RELEASE)
 
-    def cancel(self, message: Message, delay: float | None = None) -> None:
+    def cancel(self, message: Message, delay: Duration | None = None) -> None:
         """Back, as a failure; delay: seconds that it stays away, instead of the queue's back-off."""
-        self._end(message, Verb.CANCEL, delay)
+        self._end(message, Verb.CANCEL, None if delay is None else wait_of(delay, "delay"))
 
     def expire(self, message: Message) -> None:
         """Refused for good: a dead letter, which is part of the transaction."""
@@ -235,7 +224,7 @@ class Transaction:
     retry = cancel
     reject = expire
 
-    def _end(self, message: Message, verb: Verb, delay: float | None = None) -> None:
+    def _end(self, message: Message, verb: Verb, delay: int | None = None) -> None:
         self._check()
         if any(one is message for one, *_ in self._ends):
             raise PreconditionFailed(f"{message!r} is settled twice in one transaction")
@@ -272,7 +261,7 @@ class Transaction:
                 self.rollback()
 
 
-def _ending(instance: Instance, message: Message, verb: Verb, delay: float | None) -> Ending:
+def _ending(instance: Instance, message: Message, verb: Verb, delay: int | None) -> Ending:
     holder = message.holder
     queue = next((one for one in instance.core.queues() if one.id == message.queue_id), None)
     if queue is None:
@@ -281,7 +270,7 @@ def _ending(instance: Instance, message: Message, verb: Verb, delay: float | Non
     consumers = holder.consumers(message)
     by = next((one for one in consumers if len(one.leases.holding(chunk, attempt=message.attempt))), None)
     return Ending(
-        queue, [chunk], verb, by=by, client=holder.name, delay=None if delay is None else round(delay * 1e6),
+        queue, [chunk], verb, by=by, client=holder.name, delay=delay,
         attempt=message.attempt,
     )  # fmt: skip
 
@@ -297,7 +286,7 @@ TEST = Who("test")
 """Who does it all, for records that name him."""
 
 
-@texts_checked
+@arguments_checked
 class Broker(Publishing, Subscribing):
     """A running broker; `with` closes it.  Safe to use from one thread at a time."""
 
@@ -367,10 +356,10 @@ class Broker(Publishing, Subscribing):
 
     # -- what waits
 
-    def pause(self, queue: str, seconds: float | None = None) -> None:
+    def pause(self, queue: str, seconds: Duration | None = None) -> None:
         """Deliver nothing from a queue for so long; None: until `resume`.  Durable when this returns."""
-        until = None if seconds is None else self._running().engine.clock.wall() + span(seconds, "seconds")
-        self.act("pause", queue=queue, until=until)
+        wait = None if seconds is None else wait_of(seconds, "seconds", 1)
+        self.act("pause", queue=queue, wait=wait)
 
     def resume(self, queue: str) -> bool:
         """Deliver again; whether the queue was paused."""
@@ -380,9 +369,9 @@ class Broker(Publishing, Subscribing):
         """Withdraw a message wherever it waits; the queues that it was taken from.  PreconditionFailed for none."""
         return list(self.act("cancel", bookmark=bookmark, queue=queue)["queues"])
 
-    def reschedule_message(self, bookmark: str, delay: float, queue: str | None = None) -> list[str]:
+    def reschedule_message(self, bookmark: str, delay: Duration, queue: str | None = None) -> list[str]:
         """Let a message wait until `delay` seconds from now; the queues where it does.  PreconditionFailed for none."""
-        wait = span(delay, "delay")
+        wait = wait_of(delay, "delay")
         return list(self.act("reschedule", bookmark=bookmark, queue=queue, wait=wait)["queues"])
 
     def explain(self, queue: str, bookmark: str | None = None) -> list[Reason]:

@@ -13,6 +13,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Protocol, Self, TypeVar, cast
 from urllib.parse import quote
 
+from penstock.client.arguments import arguments_checked
 from penstock.errors import InvalidArgument, PenstockError, Unavailable
 from penstock.log.simdisk import SimDisk
 from penstock.server.alarms import Alarms
@@ -30,7 +31,7 @@ from penstock.server.upkeep.keeper import Pace
 from penstock.testing.instance import FakeClock, Instance
 from penstock.testing.link import Link
 from penstock.testing.process import Config, load
-from penstock.units import span
+from penstock.units import Duration, span
 from penstock.version import __version__
 from penstock.wire.amqp.frames import Limits
 from penstock.wire.flight.bookmarks import parse_mark
@@ -63,6 +64,7 @@ class Open(Protocol):
         ...
 
 
+@arguments_checked
 class Running:
     """What every part of a broker stands on."""
 
@@ -93,7 +95,7 @@ class Running:
         """Seconds since the Unix epoch."""
         return self.clock.wall() / 1e6
 
-    def advance(self, seconds: float) -> None:
+    def advance(self, seconds: Duration) -> None:
         """Let time pass.  Leases, delays, expirations and commits of the log come due one after another on the way."""
         micros = span(seconds, "seconds")
         if self.instance is None:

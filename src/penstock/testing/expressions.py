@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import Any, cast
 
+from penstock.client.arguments import arguments_checked
 from penstock.errors import InvalidArgument, SettingsError
 from penstock.expr import Context
 from penstock.expr import evaluate as without_spark
@@ -17,6 +18,7 @@ from penstock.records.properties import EMPTY
 MISSING = "backend spark needs pyspark, which is not installed: pip install 'penstock[spark]', and Java 17 beside it"
 
 
+@arguments_checked
 def evaluate(
     text: str,
     bodies: Sequence[bytes],
@@ -42,6 +44,11 @@ def evaluate(
     given: object = bodies
     if isinstance(given, str | bytes | bytearray):
         raise InvalidArgument("bodies are one text: give a list of them")
+    if not isinstance(given, Sequence):
+        raise InvalidArgument(f"bodies are {given!r}, not a sequence of them")
+    for place, body in enumerate(cast("Sequence[object]", given)):
+        if not isinstance(body, bytes | bytearray | memoryview):
+            raise InvalidArgument(f"body number {place} is {body!r}, not bytes")
     if backend not in (*BACKENDS, "spark"):
         known = ", ".join(map(repr, (*BACKENDS, "spark")))
         raise InvalidArgument(f"no expression backend {backend!r}: there is {known}")

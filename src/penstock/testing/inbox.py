@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from penstock.client.arguments import texts_checked
+from penstock.client.arguments import arguments_checked
 from penstock.client.bodies import parsed
 from penstock.core.commands.subscription import STAYS
 from penstock.core.commands.subscription import Subscription as Wish
@@ -27,7 +27,7 @@ from penstock.records.field_tables import FieldValue
 from penstock.server.follow import ENDLESS
 from penstock.server.gates import Receiver
 from penstock.testing.link import replaced
-from penstock.units import span, wait_of
+from penstock.units import Duration, span, wait_of
 from penstock.wire.flight.bookmarks import format_bookmark
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from penstock.testing.instance import Instance
 
 
-@texts_checked
+@arguments_checked
 class Message:
     """A delivered message.  `ack`, `cancel` and `expire` end the delivery; it can be settled later, or not at all."""
 
@@ -116,7 +116,7 @@ class Message:
         """Back to the queue, as a failure: after its back-off if it has one, or out if a limit is reached."""
         return self._holder.settle(self, Verb.CANCEL)
 
-    def retry(self, delay: float | None = None, error: str | None = None) -> bool:
+    def retry(self, delay: Duration | None = None, error: str | None = None) -> bool:
         """As `cancel`, after `delay` seconds instead of the queue's back-off; `error` is in the message's story."""
         wait = None if delay is None else wait_of(delay, "delay")
         return self._holder.settle(self, Verb.CANCEL, wait, error)
@@ -133,7 +133,7 @@ class Message:
         """Refused for good: a dead letter, where the queue has a place for those."""
         return self._holder.settle(self, Verb.EXPIRE)
 
-    def extend(self, seconds: float) -> bool:
+    def extend(self, seconds: Duration) -> bool:
         """Have the lease end so many seconds from now, at the earliest.  True if it was still held.
 
         `lease_until` says the new end then; a lease that never ends by time stays so.
@@ -141,7 +141,7 @@ class Message:
         return self._holder.extend(self, seconds)
 
 
-@texts_checked
+@arguments_checked
 class Subscription(Receiver):
     """What one client gets of a queue, or a pattern of queues.  Made by `Broker.subscribe`."""
 
@@ -325,7 +325,7 @@ class Subscription(Receiver):
 
         return self._broker.command(work)
 
-    def extend(self, message: Message, seconds: float) -> bool:
+    def extend(self, message: Message, seconds: Duration) -> bool:
         """Have the lease of a delivery end so long from now; whether it was still held."""
         micros = span(seconds, "seconds")
 
@@ -381,7 +381,7 @@ class Unleased(Subscription, ABC, Generic[T]):
         """There is nothing to settle."""
         return False
 
-    def extend(self, message: Message, seconds: float) -> bool:
+    def extend(self, message: Message, seconds: Duration) -> bool:
         return False
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Self, TypeAlias, cast
 
 import orjson
 
-from penstock.errors import SettingsError, Unavailable
+from penstock.errors import InvalidArgument, SettingsError, Unavailable
 
 if TYPE_CHECKING:
     from penstock.config.settings import Settings
@@ -39,10 +39,25 @@ def load(config: Config) -> Settings:
     if config is None:
         return load_mapping({})
     if isinstance(config, Mapping):
+        _check_keys(config, "config")
         return load_mapping(config)
+    if not isinstance(config, str | os.PathLike):  # pyright: ignore[reportUnnecessaryIsInstance] - told here
+        raise InvalidArgument(f"config is {config!r}, not a mapping, TOML text or a path")
     if isinstance(config, str) and is_text(config):
         return load_text(config)
     return load_file(os.fspath(config))
+
+
+def _check_keys(value: object, place: str) -> None:
+    """InvalidArgument for a key of a mapping, however deep, that is no text: no settings file has such ones."""
+    if isinstance(value, Mapping):
+        for key, inner in cast("Mapping[object, object]", value).items():
+            if not isinstance(key, str):
+                raise InvalidArgument(f"{place} has the key {key!r}, which is not text")
+            _check_keys(inner, f"{place}.{key}")
+    elif isinstance(value, list | tuple):
+        for number, inner in enumerate(cast("Sequence[object]", value)):
+            _check_keys(inner, f"{place}[{number}]")
 
 
 def as_toml(config: Mapping[str, object]) -> str:

@@ -12,6 +12,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
+from penstock.client.arguments import arguments_checked
 from penstock.core.commands.subscription import Subscription as Wish
 from penstock.core.sow.select import parse_select
 from penstock.errors import InvalidArgument, NotFound
@@ -126,6 +127,7 @@ class TopicsBeside(TopicSubscription):
         return queue is not None and queue.id < page.lsns[row]
 
 
+@arguments_checked
 class Subscribing(Records):
     seen: dict[tuple[str, str], str]
     """By client and topic, the last message that a client has taken: what MOST_RECENT is."""
@@ -185,7 +187,7 @@ class Subscribing(Records):
             here = Context(client_name=client, instance_name=self._settings.server.name)  # there are no users
             terms = replace(terms, filter=bound(filter, here))
         pages = read(
-            "replay", topic=queue, bookmark=bookmark or "NOW", filter=terms.filter, rate=rate,
+            "replay", topic=queue, bookmark="NOW" if bookmark is None else bookmark, filter=terms.filter, rate=rate,
             rate_max_gap=duration(rate_max_gap, "rate_max_gap"), bookmark_not_found=bookmark_not_found, **told,
         )  # fmt: skip
         records = read(

@@ -7,6 +7,7 @@ from dataclasses import replace
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
+from penstock.client.arguments import arguments_checked
 from penstock.client.bodies import parsed
 from penstock.errors import InvalidArgument
 from penstock.records import properties as header_codec
@@ -57,6 +58,7 @@ class Record:
         return parsed(self.body, lambda: f" of {self.bookmark!r} in topic {self.topic!r}")
 
 
+@arguments_checked
 class Records(Running):
     def sow(
         self,

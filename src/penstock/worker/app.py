@@ -21,9 +21,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
-from penstock.client.arguments import texts_checked
+from penstock.client.arguments import arguments_checked
 from penstock.errors import InvalidArgument
-from penstock.units import Duration, span
+from penstock.units import Duration, seconds_of
 from penstock.worker.running import Running
 from penstock.worker.worker import Counts, Middleware, Results, Worker, declare
 
@@ -36,7 +36,7 @@ Lifespan = Callable[["App"], AbstractAsyncContextManager[object]]
 """What surrounds the work: opens pools before the first message, closes them after the last."""
 
 
-@texts_checked
+@arguments_checked
 class App:
     """Workers of one server.
 
@@ -62,7 +62,7 @@ class App:
         self.url = url
         self.name = name
         self.workers: tuple[Worker, ...] = ()
-        self._grace = span(grace, "grace") / 1e6
+        self._grace = seconds_of(grace, "grace")
         self._lifespan = lifespan
         self._results = None if results is None else Results(results, results_for)
         self._running: tuple[Running, ...] = ()

@@ -30,7 +30,7 @@ from penstock.client.results import DONE, FAILED, WANTED
 from penstock.client.transactions import Opening, Transaction
 from penstock.errors import AccessRefused, InvalidArgument
 from penstock.records.dataclass import dataclass
-from penstock.units import Duration, span
+from penstock.units import Duration, seconds_of, span
 
 Call: TypeAlias = Callable[[], Awaitable[object]]
 """What a middleware calls to go on; its result is that of the function."""
@@ -277,7 +277,7 @@ def declare(
     _check_count(who, "backlog", backlog)
     if backlog < concurrency:
         raise InvalidArgument(f"{who}: a backlog of {backlog} leaves some of {concurrency} at once without a message")
-    seconds = None if timeout is None else span(timeout, f"{who}: timeout") / 1e6
+    seconds = None if timeout is None else seconds_of(timeout, f"{who}: timeout")
     if seconds == 0:
         raise InvalidArgument(f"{who}: timeout is 0: nothing could be done")
     is_async = inspect.iscoroutinefunction(function)

@@ -1,4 +1,4 @@
-"""Whatever a call of the client, of workers and of the test broker types as text is refused where it is none."""
+"""What a call of the client, of workers or of the test broker types as text, a number or a truth has to be that."""
 
 from __future__ import annotations
 
@@ -9,27 +9,35 @@ from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
 
+import numpy
 import pytest
 
 import penstock.client.aio
 from penstock import client
 from penstock.client import admin, bodies, consumer, messages, queue_contents, reading, replay, results, transactions
 from penstock.client.aio import stream
-from penstock.client.arguments import texts_checked
+from penstock.client.arguments import arguments_checked
 from penstock.client.client import Client
 from penstock.errors import InvalidArgument
-from penstock.testing import broker, inbox
+from penstock.testing import broker, broker_life, expressions, inbox, subscriber, topic_records
 from penstock.worker.app import App
 
 TYPED = re.compile(r"(str|None|Sequence\[str\])( \| (str|None|Sequence\[str\]))*")
+WRONG: dict[str, tuple[tuple[Any, ...], str]] = {
+    "int": ((True, "1", 1.5, float("nan")), "a whole number"),
+    "float": ((True, "1", float("nan"), float("inf"), 1j), "a finite number"),
+    "bool": (("no", 0, 1.0), "True or False"),
+}
+NEEDED: dict[str, object] = {"bool": True, "bytes": b"", "bytes | str": b"", "Mapping[str, object]": {}}
 CLASSES: tuple[type[Any], ...] = (
     admin.Administration, queue_contents.Contents, reading.Reading, reading.Querying, Client, messages.Message,
     consumer.Batch, consumer.Consumer, replay.Bookmarks, replay.Replay, transactions.Transaction, results.Task,
     penstock.client.aio.Client, penstock.client.aio.Task, penstock.client.aio.Transaction,
     stream.Message, stream.Batch, stream.Consumer, stream.Replay, App,
-    inbox.Message, inbox.Subscription, broker.Broker, broker.Publishing,
+    inbox.Message, inbox.Subscription, broker.Broker, broker.Publishing, broker.Transaction,
+    subscriber.Subscribing, topic_records.Records, broker_life.Running,
 )  # fmt: skip
-FUNCTIONS = (client.connect, penstock.client.aio.connect, bodies.avro, bodies.protobuf)
+FUNCTIONS = (client.connect, penstock.client.aio.connect, bodies.avro, bodies.protobuf, expressions.evaluate)
 
 
 def texts_of(call: Callable[..., Any]) -> list[str]:
@@ -39,13 +47,28 @@ def texts_of(call: Callable[..., Any]) -> list[str]:
     ]  # fmt: skip
 
 
-def cases() -> Iterator[tuple[str, Callable[..., Any], str]]:
+def calls() -> Iterator[tuple[str, Callable[..., Any]]]:
     for one in CLASSES:
         for name, method in vars(one).items():
             if inspect.isfunction(method) and (name == "__init__" or not name.startswith("_")):
-                yield from ((f"{one.__module__}.{one.__name__}.{name}", method, text) for text in texts_of(method))
-    for function in FUNCTIONS:
-        yield from ((f"{function.__module__}.{function.__name__}", function, text) for text in texts_of(function))
+                yield f"{one.__module__}.{one.__name__}.{name}", method
+    yield from ((f"{function.__module__}.{function.__name__}", function) for function in FUNCTIONS)
+
+
+def cases() -> Iterator[tuple[str, Callable[..., Any], str]]:
+    for where, call in calls():
+        yield from ((where, call, text) for text in texts_of(call))
+
+
+def others() -> Iterator[tuple[str, Callable[..., Any], str, str]]:
+    """What asks for a number or a truth, and for which."""
+    for where, call in calls():
+        if where.endswith("__init__") and not texts_of(call):
+            continue  # made by us alone
+        for name, said in inspect.get_annotations(call).items():
+            kind = str(said).removesuffix(" | None")
+            if name != "return" and kind in WRONG:
+                yield where, call, name, kind
 
 
 def called(call: Callable[..., Any], wrong: str, value: object) -> None:
@@ -60,7 +83,7 @@ def called(call: Callable[..., Any], wrong: str, value: object) -> None:
         elif name == wrong:
             given[name] = value
         elif parameter.default is parameter.empty and parameter.kind is not parameter.VAR_KEYWORD:
-            given[name] = "x" if name in texts else 1
+            given[name] = "x" if name in texts else NEEDED.get(str(parameter.annotation), 1)
     result = call(*places, **given)
     if inspect.isawaitable(result):
         asyncio.run(_over(result))
@@ -74,6 +97,37 @@ async def _over(result: Any) -> None:
 def test_a_number_is_no_text(call: Callable[..., Any], name: str) -> None:
     with pytest.raises(InvalidArgument, match=rf": {name} is 5, not .*text.*: that is of type int"):
         called(call, name, 5)
+
+
+@pytest.mark.parametrize(
+    ("call", "name", "kind"), [pytest.param(*case[1:], id=f"{case[0]}:{case[2]}") for case in others()]
+)
+def test_a_number_is_one_and_a_truth_is_no_number(call: Callable[..., Any], name: str, kind: str) -> None:
+    values, wanted = WRONG[kind]
+    for value in values:
+        said = re.escape(f": {name} is {value!r}, not {wanted}")
+        with pytest.raises(InvalidArgument, match=f"{said}( or None)?: that is of type {type(value).__name__}"):
+            called(call, name, value)
+
+
+def test_numbers_of_other_makers_are_numbers() -> None:
+    @arguments_checked
+    def call(name: str, whole: int = 0, share: float | None = None, *, mark: str | int = "") -> object:
+        return name, whole, share, mark
+
+    assert call("", numpy.int64(2), numpy.float64(2.5), mark=3) == ("", 2, 2.5, 3)
+    assert call("", 0, 10**400) == ("", 0, 10**400, "")
+    with pytest.raises(InvalidArgument, match="call: mark is True, not text or a whole number: that is of type bool"):
+        call("", mark=True)
+
+
+def test_the_numbers_that_are_asked_for_are_those_that_there_are() -> None:
+    found = {(where.rpartition(".")[2], name) for where, _, name, _ in others()}
+    assert found >= {
+        ("move", "rate"), ("move", "count"), ("replay", "limit"), ("publish", "mandatory"), ("peek", "count"),
+        ("take", "timeout"), ("consume", "backlog"), ("set_policy", "priority"), ("worker", "concurrency"),
+        ("flush", "timeout"), ("connect", "verify"), ("release_stream", "drop"),
+    }  # fmt: skip
 
 
 def test_the_calls_are_those_that_there_are() -> None:
@@ -120,14 +174,14 @@ def test_what_may_be_left_out_and_several_texts() -> None:
         def call(self, one: str, other: str | None = None, *, names: str | list[str] | None = None) -> tuple[Any, ...]:
             return one, other, names
 
-    @texts_checked
+    @arguments_checked
     def several(names: Sequence[str], both: str | Sequence[str] | None = None) -> object:
         return names, both
 
     class Word(str):
         __slots__ = ()
 
-    assert texts_checked(Some)().call("a") == ("a", None, None)
+    assert arguments_checked(Some)().call("a") == ("a", None, None)
     assert Some().call(Word("a"), None, names=5) == ("a", None, 5)  # type: ignore[arg-type]
     with pytest.raises(InvalidArgument, match="call: one is None, not text: that is of type NoneType"):
         Some().call(None)  # type: ignore[arg-type]

@@ -165,7 +165,7 @@ def test_wrong_arguments_are_named() -> None:
         (lambda b: b.subscribe("q", max_backlog=1.5), "max_backlog is 1.5, not a whole number"),
         (lambda b: b.subscribe("q", filter=12), "filter is 12, not text"),
         (lambda b: b.subscribe("q", name=3), "name is 3, not text"),
-        (lambda b: b.subscribe("q", order_by=3), "order_by is 3, not a list of texts"),
+        (lambda b: b.subscribe("q", order_by=3), "order_by is 3, not text or a sequence of texts or None"),
         (lambda b: b.subscribe("q", rate_max_gap="x"), "rate_max_gap: 'x' is not a duration"),
         (lambda b: b.subscribe("q", conflation="x"), "conflation: 'x' is not a duration"),
         (lambda b: b.subscribe("("), r"queue is '\(': the regular expression cannot be used: missing \)"),
@@ -175,6 +175,15 @@ def test_wrong_arguments_are_named() -> None:
         (lambda b: b.advance("x"), "seconds: 'x' is not a duration"),
         (lambda b: b.advance(None), "seconds is None, not a duration"),
         (lambda b: b.advance(float("nan")), "seconds: nan is no duration"),
+        (lambda b: b.subscribe("q", bookmark=""), "'' is no bookmark"),
+        (lambda b: b.subscribe("q", sow=1), "sow is 1, not True or False"),
+        (lambda b: b.pause("q", 0), "seconds is 0, which is not between 1us and 1,000 years"),
+        (lambda b: b.redrive("q", count=True), "count is True, not a whole number"),
+        (lambda b: b.restart(5), "config is 5, not a mapping, TOML text or a path"),
+        (lambda b: b.restart({"queue": [{1: 2}]}), r"config.queue\[0\] has the key 1, which is not text"),
+        (lambda b: evaluate(5, [b""]), "text is 5, not text"),
+        (lambda b: evaluate("/a", ["{}"]), "body number 0 is '{}', not bytes"),
+        (lambda b: evaluate("/a", None), "bodies are None, not a sequence of them"),
         (lambda b: b.ack_filter("q", 12), "filter is 12, not text"),
         (lambda b: b.sow("q", top_n="x"), "top_n is 'x', not a whole number"),
     ],
@@ -376,16 +385,23 @@ def test_the_spark_backend_without_spark_says_what_to_install(monkeypatch: pytes
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ({"body": 12}, "body is 12, not bytes or text"),
+        ({"body": 12}, "body is 12, not text or bytes"),
         ({"priority": "high"}, "priority is 'high'"),
         ({"priority": 999}, r"priority is 999, outside 0\.\.255"),
         ({"delay": -5}, "delay is -5: a duration is not negative"),
         ({"delay": 1e300}, "delay: 1e[+]300 is no duration"),
-        ({"delay": 1e12}, "delay is .* s, which is not between 0 and 1,000 years"),
+        ({"delay": True}, "delay is True, not a duration"),
+        ({"delay": 1e12}, "delay is .*, which is not between 0 and 1,000 years"),
         ({"expiration": float("nan")}, "expiration: nan is no duration"),
         ({"expiration": "soon"}, "expiration: 'soon' is not a duration"),
         ({"headers": [1]}, r"headers are \[1\]"),
         ({"headers": {"a": object()}}, "field 'a'"),
+        ({"headers": {1: 2}}, "field name 1 is not text"),
+        ({"headers": {"a": {b"b": 2}}}, "field name b'b' in a is not text"),
+        ({"headers": {"a\udcff": 2}}, "lone surrogate"),
+        ({"topic": "\udcff"}, "topic is .*, which is no text in UTF-8"),
+        ({"topic": "t" * 256}, "the topic has 256 bytes, 255 are allowed"),
+        ({"topic": "amq.direct/" + "t" * 256}, "the topic has 256 bytes, 255 are allowed"),
         ({"sequence": 3}, "belong together"),
         ({"publisher": "p"}, "belong together"),
         ({"publisher": "", "sequence": 1}, "publisher is empty"),
@@ -395,8 +411,8 @@ def test_the_spark_backend_without_spark_says_what_to_install(monkeypatch: pytes
 )
 def test_a_publish_that_no_door_would_take_is_refused_and_harms_nothing(given: dict[str, Any], told: str) -> None:
     with Broker(ONE) as broker:
-        whole: dict[str, Any] = {"body": b"x", **given}
+        whole: dict[str, Any] = {"topic": "q", "body": b"x", **given}
         with pytest.raises(InvalidArgument, match=told):
-            broker.publish("q", **whole)
+            broker.publish(**whole)
         broker.publish("q", b"good")
         assert [message.body for message in broker.subscribe("q", max_backlog=None).take()] == [b"good"]

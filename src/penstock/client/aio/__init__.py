@@ -24,13 +24,14 @@ from penstock.client import replay as blocking_replaying
 from penstock.client import results as blocking_results
 from penstock.client import tracing, transactions
 from penstock.client.aio.stream import Batch, Consumer, Message, Replay
-from penstock.client.arguments import texts_checked
+from penstock.client.arguments import arguments_checked
 from penstock.client.client import CONNECT_TIMEOUT
 from penstock.client.messages import B, Receipt, Refusal, TableReceipt
 from penstock.client.reading import Result
 from penstock.client.replay import Bookmarks
 from penstock.client.results import RESULTS
-from penstock.errors import Unavailable
+from penstock.client.urls import Address
+from penstock.errors import PreconditionFailed, Unavailable
 from penstock.units import Duration
 
 __all__ = [
@@ -106,7 +107,7 @@ def _consumed(
     return call
 
 
-@texts_checked
+@arguments_checked
 class Client:
     """An open connection, or one that opens at its first use.  Made by `connect`."""
 
@@ -197,10 +198,23 @@ class Client:
         """One that was submitted by somebody, by its id."""
         return Task(self, (await self.blocking()).task(id, results=results))
 
-    async def action(self, name: str, **fields: object) -> dict[str, Any]:
+    async def action(self, name: str, *, with_vhost: bool = True, **fields: object) -> dict[str, Any]:
         """The answer of a server action by its name; fields that are None are left out."""
         client = await self.blocking()
-        return await self.run(lambda: client.action(name, with_vhost=True, **fields))
+        return await self.run(lambda: client.action(name, with_vhost=with_vhost, **fields))
+
+    async def address(self) -> Address:
+        """Where the server of this connection is."""
+        return (await self.blocking()).address
+
+    async def vhost(self) -> str | None:
+        """The vhost of this connection; None: the default one."""
+        return (await self.blocking()).vhost
+
+    async def origin(self) -> int:
+        """The number that begins every bookmark of this server."""
+        client = await self.blocking()
+        return await self.run(lambda: client.origin)
 
     def transaction(self) -> Transaction:
         """Settle some messages and publish others, all or nothing."""
@@ -217,6 +231,11 @@ class Client:
     sow_and_subscribe = _replayed(blocking.Client.sow_and_subscribe)
     delta_subscribe = _replayed(blocking.Client.delta_subscribe)
     replay_batches = _iterated(blocking.Client.replay_batches, 1)
+    queue_batches = _iterated(blocking.Client.queue_batches, 1)
+    sow_batches = _iterated(blocking.Client.sow_batches, 1)
+    log_batches = _iterated(blocking.Client.log_batches, 1)
+    plan_batches = _iterated(blocking.Client.plan_batches, 1)
+    stage = _awaited(blocking.Client.stage)
 
     async def run(self, work: Callable[[], T]) -> T:
         """The result of `work` in a thread of this client."""
@@ -250,7 +269,7 @@ class Client:
         return self.__aenter__().__await__()
 
 
-@texts_checked
+@arguments_checked
 class Task:
     """What was submitted; as that of the blocking client.  A `get` takes one of the client's threads while it waits."""
 
@@ -267,7 +286,7 @@ class Task:
         return await self._client.run(lambda: self._inner.get(timeout))
 
 
-@texts_checked
+@arguments_checked
 class Transaction:
     """Settle some messages and publish others, all or nothing.  Made by `Client.transaction`.
 
@@ -282,6 +301,7 @@ class Transaction:
         self._client = client
         self._inner: transactions.Transaction | None = None
         self._asked: list[Callable[[transactions.Transaction], None]] = []
+        self._over = False
 
     @property
     def receipts(self) -> tuple[Receipt, ...]:
@@ -290,32 +310,31 @@ class Transaction:
 
     def publish(self, topic: str, body: object, **options: Any) -> None:
         """Publish a message with the commit; options as of `penstock.Client.publish`."""
-        self._asked.append(lambda inner: inner.publish(topic, body, **options))
+        self._ask(lambda inner: inner.publish(topic, body, **options))
 
     def ack(self, message: Message) -> None:
         """Done: it will not come again."""
-        self._asked.append(lambda inner: inner.ack(message.blocking))
+        self._ask(lambda inner: inner.ack(message.blocking))
 
     def release(self, message: Message) -> None:
         """Back to its place at once, not counted as a failure."""
-        self._asked.append(lambda inner: inner.release(message.blocking))
+        self._ask(lambda inner: inner.release(message.blocking))
 
     def retry(self, message: Message, *, delay: Duration | None = None, error: str | None = None) -> None:
         """Back, counted as a failure: after the queue's back-off, or after `delay`."""
-        self._asked.append(lambda inner: inner.retry(message.blocking, delay=delay, error=error))
+        self._ask(lambda inner: inner.retry(message.blocking, delay=delay, error=error))
 
     def reject(self, message: Message, reason: str | None = None) -> None:
         """Refused for good: a dead letter, which is part of the transaction."""
-        self._asked.append(lambda inner: inner.reject(message.blocking, reason=reason))
+        self._ask(lambda inner: inner.reject(message.blocking, reason=reason))
 
     cancel = retry
     expire = reject
 
     async def commit(self) -> tuple[Receipt, ...]:
         """Do all of it, and wait until it is durable; errors as of the blocking `Transaction.commit`."""
-        client = await self._client.blocking()
-        inner = self._inner = self._inner or transactions.Transaction(client)
-        asked, self._asked = self._asked, []
+        asked = self._end()
+        inner = self._inner = transactions.Transaction(await self._client.blocking())
 
         def work() -> tuple[Receipt, ...]:
             for one in asked:
@@ -327,13 +346,31 @@ class Transaction:
     async def __aenter__(self) -> Self:
         return self
 
+    async def rollback(self) -> None:
+        """Forget it: nothing was sent, and the messages are held as before."""
+        self._end()
+
+    def _ask(self, one: Callable[[transactions.Transaction], None]) -> None:
+        self._check()
+        self._asked.append(one)
+
+    def _end(self) -> list[Callable[[transactions.Transaction], None]]:
+        """What was asked of it, which is over now."""
+        self._check()
+        asked, self._asked, self._over = self._asked, [], True
+        return asked
+
+    def _check(self) -> None:
+        if self._over:
+            raise PreconditionFailed("the transaction is over; begin another one")
+
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        """Commit, unless that was done; forget it after an exception."""
-        if error is None and self._inner is None:
-            await self.commit()
+        """Commit, unless it is over; forget it after an exception."""
+        if not self._over:
+            await (self.commit() if error is None else self.rollback())
 
 
-@texts_checked
+@arguments_checked
 def connect(
     url: str = "penstock://localhost",
     *,

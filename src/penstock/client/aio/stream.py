@@ -17,13 +17,13 @@ from typing import Any, Generic, Self, TypeVar
 import pyarrow as pa
 
 from penstock.client import consumer, messages, replay, tracing
-from penstock.client.arguments import texts_checked
+from penstock.client.arguments import arguments_checked
 from penstock.client.messages import B, Following, Values
 from penstock.errors import Unavailable
 from penstock.units import Duration
 
 
-@texts_checked
+@arguments_checked
 class Message(Values, Generic[B]):
     """A message of an async consumer; settle it once."""
 
@@ -91,7 +91,7 @@ class Message(Values, Generic[B]):
             self._inner.end(kind, error, trace)
 
 
-@texts_checked
+@arguments_checked
 class Batch(Generic[B]):
     """What came together, as one Arrow batch; settled together or row by row, as `client.consumer.Batch`."""
 
@@ -246,7 +246,7 @@ class Stream(ABC, Generic[Blocking, Found, Item]):
         await self.close()
 
 
-@texts_checked
+@arguments_checked
 class Consumer(Stream[consumer.Consumer[B], messages.Message[B], Message[B]], Generic[B]):
     """An async iterator of messages.  Made by `Client.consume`."""
 
@@ -284,6 +284,26 @@ class Consumer(Stream[consumer.Consumer[B], messages.Message[B], Message[B]], Ge
         opened = await self._open()
         return await self._run(lambda: opened.effective_backlog)
 
+    async def queues(self) -> list[str]:
+        """The queues it consumed from when it began or was replaced; a pattern may match more since."""
+        opened = await self._open()
+        return await self._run(lambda: opened.queues)
+
+    async def lease_period(self) -> float | None:
+        """Seconds after which a lease ends unless it is extended, the shortest of its queues; None: it does not."""
+        opened = await self._open()
+        return await self._run(lambda: opened.lease_period)
+
+    async def tag(self) -> str:
+        """What the server calls it."""
+        opened = await self._open()
+        return await self._run(lambda: opened.tag)
+
+    @property
+    def stale(self) -> int:
+        """Settles that had no effect; complete after `flush` or `close`.  As `client.consumer.Consumer.stale`."""
+        return 0 if self._opened is None else self._opened.stale
+
     async def replace(
         self, *, filter: str | None = None, max_backlog: int | None = None, queue: str | None = None
     ) -> None:
@@ -291,10 +311,10 @@ class Consumer(Stream[consumer.Consumer[B], messages.Message[B], Message[B]], Ge
         opened = await self._open()
         await self._run(partial(opened.replace, filter=filter, max_backlog=max_backlog, queue=queue))
 
-    async def flush(self) -> None:
-        """Wait until everything settled so far is durable."""
+    async def flush(self, timeout: float = consumer.CLOSE_S) -> None:  # noqa: ASYNC109 - same name as in `Consumer`
+        """Wait until everything settled so far is durable.  As `client.consumer.Consumer.flush`."""
         if self._opened is not None:
-            await self._run(self._opened.flush)
+            await self._run(partial(self._opened.flush, timeout))
 
     async def _end(self, opened: consumer.Consumer[B]) -> None:
         """Give back what is not settled, and wait until what is settled is durable."""
@@ -309,7 +329,7 @@ class Consumer(Stream[consumer.Consumer[B], messages.Message[B], Message[B]], Ge
         await asyncio.shield(asyncio.get_running_loop().run_in_executor(None, close))
 
 
-@texts_checked
+@arguments_checked
 class Replay(Stream[replay.Replay, messages.Message, messages.Message]):
     """An async iterator of the messages of topics.  Made by `Client.replay`."""
 
