@@ -64,10 +64,11 @@ def read_address(url: str) -> Broker:
     if parts.scheme not in {"amqp", "amqps"} or not parts.hostname:
         raise InvalidArgument(f"{url!r} is no address of a broker: write amqp://user:password@host:port/vhost")
     tls = parts.scheme == "amqps"
+    port = (5671 if tls else 5672) if port is None else port
+    secret = parts.password if parts.password is not None else "" if parts.username else "guest"
     return Broker(
-        parts.hostname, port or (5671 if tls else 5672), unquote(parts.username or "guest"),
-        unquote(parts.password or "guest"), unquote(parts.path[1:]) or "/", tls,
-    )  # fmt: skip
+        parts.hostname, port, unquote(parts.username or "guest"), unquote(secret), unquote(parts.path[1:]) or "/", tls
+    )
 
 
 def broker_at(url: str, user: str, password: str) -> Broker:

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, BinaryIO, cast
@@ -32,11 +31,11 @@ from penstock.cli.output import (
     write_json,
     write_table,
 )
+from penstock.cli.times import moment, until_or_for, when_of
 from penstock.errors import AccessRefused, InvalidArgument, NotFound, PreconditionFailed, Refused
 from penstock.records.dataclass import dataclass
 from penstock.records.message_types import JSON, MessageType
 from penstock.records.properties import EMPTY, Properties, encode
-from penstock.units import parse_duration
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -125,7 +124,8 @@ def publish(
 
 def _format_of(file: Path | None, format: str | None, topic: str) -> str:
     """The format to read; InvalidArgument for one that there is not, and for a file that is not there."""
-    kind = format or (FORMATS.get(file.suffix.lower(), "jsonl") if file is not None else "jsonl")
+    by_name = "jsonl" if file is None else FORMATS.get(file.suffix.lower(), "jsonl")
+    kind = by_name if format is None else format
     if kind not in set(FORMATS.values()):
         raise InvalidArgument(f"format {kind!r} is not one of jsonl, csv, parquet, arrow")
     if file is not None and not os.path.exists(file):  # a body may be too long for a name, and that is no error here
@@ -259,7 +259,9 @@ def _split(table: pa.Table) -> Iterator[pa.Table]:
 def consume(
     queue: Annotated[str, typer.Argument(help="The queue.")],
     filter: Annotated[str | None, typer.Option("--filter", help="An expression: take only what matches.")] = None,
-    count: Annotated[int, typer.Option("--count", min=0, help="Stop after so many; 0 never stops.")] = 0,
+    count: Annotated[
+        int, typer.Option("--count", min=0, help="Stop after so many; 0 never stops, with --peek after all.")
+    ] = 0,
     exec_: Annotated[
         str | None,
         typer.Option("--exec", help="Run this for each message, its body on stdin; status 0 acknowledges."),
@@ -272,12 +274,17 @@ def consume(
 
     Example: penstock consume to-ship --filter "/total > 5" --exec "./ship.sh"
     """
+    from penstock.client.queue_contents import messages_of
+    from penstock.wire.flight.commands import CONTENT_DEFAULT, of_messages
+
     if peek and (exec_ is not None or filter is not None):
         raise InvalidArgument("--peek goes with neither --exec nor --filter")
     command = None if exec_ is None else read_command(exec_)
     with connect(url) as client:
         if peek:
-            for message in client.peek(queue, count or 10):
+            columns = of_messages(CONTENT_DEFAULT)
+            some = client.queue_batches(queue, limit=count if count > 0 else None, columns=columns)
+            for message in messages_of(some):
                 show(message, as_json=json)
             return
         backlog = min(count, 32) if count else 32
@@ -443,38 +450,11 @@ def reschedule(
 
     Example: penstock message reschedule 1042 2026-12-01T08:00:00Z
     """
-    return _told(client.reschedule(lsn, when_of(when), queue=queue), f"waits {until_or_for(when)} in")
+    return _told(client.reschedule(lsn, when_of(when, "WHEN"), queue=queue), f"waits {until_or_for(when)} in")
 
 
 def _told(done: Mapping[str, object], what: str) -> Told:
     return dict(done), f"message {done['lsn']} {what} {', '.join(cast('Sequence[str]', done['queues']))}"
-
-
-def when_of(text: str) -> datetime | str:
-    """A duration as it is, anything else as a time; without a zone it is UTC."""
-    try:
-        parse_duration(text)
-    except ValueError:
-        try:
-            return datetime.fromisoformat(text)
-        except ValueError:
-            raise InvalidArgument(
-                f"{text!r} is neither a duration such as 10m nor a time such as 2026-12-01T08:00:00Z"
-            ) from None
-    return text
-
-
-def until_or_for(text: str) -> str:
-    """A duration or a time, with the word that goes before it."""
-    return f"for {text}" if isinstance(when_of(text), str) else f"until {text}"
-
-
-def moment(seconds: float) -> str:
-    """Seconds since the epoch, for people."""
-    try:
-        return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    except (ValueError, OverflowError, OSError):
-        return f"{seconds:.0f} s after 1970"
 
 
 def details(event: Mapping[str, object]) -> str:

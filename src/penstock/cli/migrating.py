@@ -15,7 +15,6 @@ import urllib.request
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, cast
-from urllib.parse import urlsplit
 
 import typer
 
@@ -153,9 +152,7 @@ def _ends(
     client: Client, old: Broker, new: str, old_http: str | None, new_http: str | None, new_amqp: str | None
 ) -> Ends:
     """Where everything is; the new server is asked where its other doors are."""
-    parts = urlsplit(new)
-    user, password = parts.username or "guest", parts.password or "guest"
-    host = parts.hostname or "localhost"
+    user, password, host = client.address.user, client.address.password, client.address.host
     if new_amqp is not None:
         target = broker_at(new_amqp, user, password)
     else:

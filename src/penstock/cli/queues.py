@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from penstock.cli.messages import Raw, as_it_is, reader, reasons, until_or_for, when_of
+from penstock.cli.messages import Raw, as_it_is, reader, reasons
 from penstock.cli.messages import show as show_message
 from penstock.cli.output import (
     DEFAULT_URL,
@@ -27,6 +27,7 @@ from penstock.cli.output import (
     write_json,
     write_table,
 )
+from penstock.cli.times import until_or_for, when_of
 from penstock.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -288,7 +289,7 @@ def pause(
 
     Example: penstock queue pause to-ship --until 15m
     """
-    told = client.pause(name, None if until is None else when_of(until))
+    told = client.pause(name, None if until is None else when_of(until, "--until"))
     return dict(told), f"queue {name} is paused" + ("" if until is None else f" {until_or_for(until)}")
 
 

@@ -89,7 +89,7 @@ def _in_places(settings: Settings) -> Iterator[Problem]:
             places["backfill", "from"] = pipeline.backfill.start
         for path, text in places.items():
             try:
-                place(text or "EPOCH")
+                place("EPOCH" if text is None else text)
             except InvalidArgument as error:
                 yield Problem(("pipeline", index, *path), str(error))
 

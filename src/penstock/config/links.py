@@ -44,7 +44,7 @@ def target_of(url: str) -> Target:
     if parts.query or parts.fragment or parts.path not in ("", "/"):
         raise ValueError(f"{url!r}: what stands behind the port means nothing here")
     try:
-        port = parts.port or DEFAULT_PORT
+        port = DEFAULT_PORT if parts.port is None else parts.port
     except ValueError:
         raise ValueError(f"{url!r} has a port that is no number below 65536") from None
     return Target(

@@ -24,7 +24,7 @@ from penstock.records.chunks import Chunk, Now
 from penstock.records.dataclass import dataclass
 from penstock.records.rights import TENDS, Right, sees, uses
 from penstock.server.people.entitlements import narrowed
-from penstock.units import LATEST
+from penstock.units import LATEST, LONGEST
 from penstock.wire.fields import VHOST, count, flag, name, nearest, numbers, text, texts
 from penstock.wire.flight.bookmarks import MARKS_MOST, format_bookmark, parse_mark, read_marks
 from penstock.wire.flight.tickets import TEXT_LIMIT
@@ -373,7 +373,7 @@ CANCEL = Operation(
 )  # fmt: skip
 RESCHEDULE = Operation(
     "reschedule", reschedule, "read", "bookmark, queue, when or wait (microseconds): let it wait until then", TENDS,
-    (_BOOKMARK, text("queue"), VHOST, count("when", 1, LATEST), count("wait", 0, LATEST)),
+    (_BOOKMARK, text("queue"), VHOST, count("when", 1, LATEST), count("wait", 0, LONGEST)),
     sdk="reschedule", cli="message reschedule", missing=_HERE,
 )  # fmt: skip
 REDRIVE = Operation(

@@ -31,7 +31,7 @@ from penstock.operations.operation import NAMED, QUEUE_PATH, RABBITMQ, Answer, O
 from penstock.records.dataclass import dataclass
 from penstock.records.queue_settings import ruling_of, time_of
 from penstock.records.rights import SEES, TENDS, USES, sees, uses
-from penstock.units import LATEST
+from penstock.units import LATEST, LONGEST
 from penstock.wire.fields import VHOST, count, flag, name, table
 from penstock.wire.flight.bookmarks import format_bookmark
 
@@ -217,7 +217,7 @@ PURGE = Operation(
 )  # fmt: skip
 PAUSE = Operation(
     "pause", pause, "decide", "queue, until or wait (microseconds): deliver nothing before; without them, for good",
-    TENDS, (_QUEUE, VHOST, count("until", 1, LATEST), count("wait", 1, LATEST)), sdk="pause", cli="queue pause",
+    TENDS, (_QUEUE, VHOST, count("until", 1, LATEST), count("wait", 1, LONGEST)), sdk="pause", cli="queue pause",
 )  # fmt: skip
 RESUME = Operation(
     "resume", resume, "decide", "queue: deliver again", TENDS, (_QUEUE, VHOST), sdk="resume", cli="queue resume",

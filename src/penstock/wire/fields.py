@@ -114,11 +114,10 @@ def read_json(data: bytes, what: str) -> dict[str, object]:
     return cast("dict[str, object]", value)
 
 
-def _of_seconds(name: str, low: int, high: int) -> str:
-    """Bounds of what counts seconds, as its asker may have written them: ` (1s to 1w)`; of all else nothing."""
-    if not name.endswith("_s"):
-        return ""
-    return f" ({format_duration(low * 1_000_000)} to {format_duration(high * 1_000_000)})"
+def _as_durations(name: str, low: int, high: int) -> str:
+    """Bounds of what counts time, as its asker may have written them: ` (1s to 1w)`; of all else nothing."""
+    unit = 1_000_000 if name.endswith("_s") else 1 if name == "wait" else 0
+    return f" ({format_duration(low * unit)} to {format_duration(high * unit)})" if unit else ""
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
@@ -202,7 +201,7 @@ class Fields:
         value = self._typed(name, int, "a whole number")
         if value is not None and not low <= value <= high:
             raise InvalidArgument(
-                f"{self.where}: {name} is {value}, not in {low}..{high}{_of_seconds(name, low, high)}"
+                f"{self.where}: {name} is {value}, not in {low}..{high}{_as_durations(name, low, high)}"
             )
         return value
 

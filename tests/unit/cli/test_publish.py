@@ -147,3 +147,18 @@ def test_compact_counts_what_was_deleted(tmp_path: Path, capsys: pytest.CaptureF
     assert told["deleted"] == len(gone) > 1
     assert told["freed"] == sum(one.bytes for one in gone)
     assert told["dropped"] == sum(one.rows for one in gone)
+
+
+def test_looking_without_a_count_shows_all(run: Run, house: FlightHouse) -> None:
+    with penstock.connect(house.url) as client:
+        client.declare("looked-at")
+        client.publish_table("looked-at", pa.table({"body": [b"%d" % number for number in range(12)]}))
+    for words, told in ((), 12), (("--count", 0), 12), (("--count", 3), 3):
+        status, out, _ = run("consume", "looked-at", "--peek", *words)
+        assert (status, len(out.splitlines())) == (0, told)
+    assert len(bodies(house, "looked-at")) == 10
+
+
+def test_an_empty_format_is_none(run: Run, lines: Path) -> None:
+    status, _, err = run("publish", "q", lines, "--format", "")
+    assert (status, "format '' is not one of" in err) == (2, True)

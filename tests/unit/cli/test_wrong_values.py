@@ -115,6 +115,14 @@ def test_a_wrong_value_is_no_refusal(words: str, said: str, wrong: Wrong) -> Non
         (f'policy set p q {{"max-length":{10**20}}}', f"policy_set: definition/max-length is {10**20}, and numbers"),
         ("queue show a\udc80b", "queue: name is 'a\\udc80b', which is no text in UTF-8"),
         (f"user set-limit ann max-connections {10**20}", f"limit_set: value is {10**20}, and numbers from -"),
+        ("queue pause q --until 0s", "until is 0s, which is not between 1us and 1,000 years"),
+        ("queue pause q --until 0.0ms", "until is 0.0ms, which is not between 1us and 1,000 years"),
+        ("queue pause q --until 2000000d", "until is 2000000d, which is not between 1us and 1,000 years"),
+        ("queue pause q --until 1969-12-31T00:00:00Z", "until is 1969-12-31T00:00:00+00:00, which is not between the"),
+        ("queue pause q --until=-5m", "--until '-5m' is neither a duration such as 10m nor a time such as"),
+        ("queue pause q --until=", "--until '' is neither a duration"),
+        ("message reschedule 5 2000000d", "when is 2000000d, which is not between 0 and 1,000 years"),
+        ("message reschedule 5 soon", "WHEN 'soon' is neither a duration"),
     ],
 )
 def test_a_wrong_value_is_told_with_what_is_allowed(words: str, said: str, wrong: Wrong) -> None:

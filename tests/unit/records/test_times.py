@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from penstock.cli.messages import when_of
+from penstock.cli.times import when_of
 from penstock.client.outgoing import when
 from penstock.errors import InvalidArgument
 from penstock.records.queue_settings import parse_recovery_point, time_of
@@ -23,7 +23,7 @@ MICROS = 1_782_909_015_250_001
 
 
 def _typed(naive: datetime) -> int | None:
-    found = when_of(naive.isoformat())
+    found = when_of(naive.isoformat(), "WHEN")
     assert isinstance(found, datetime)
     return moment(found, "until")[0]
 

@@ -46,6 +46,8 @@ def test_a_queue_is_paused_explained_and_resumed(http: Http) -> None:
     told = http.get(f"queues/%2F/q/explain?bookmark={bookmark.replace('|', '%7C')}")
     assert told["queues"][0]["queue"] == "q"
     assert "for: " in http.refused("POST", "queues/%2F/q/pause", {"for": "soon"})
+    assert "for is 0s, which is not between 1us" in http.refused("POST", "queues/%2F/q/pause", {"for": "0s"})
+    assert "for: '' is not a duration" in http.refused("POST", "queues/%2F/q/pause", {"for": ""})
     http.do("POST", "queues/%2F/none/pause", {}, 404)
 
 

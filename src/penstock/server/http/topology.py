@@ -15,12 +15,11 @@ from urllib.parse import quote, quote_plus
 
 import orjson
 
-from penstock.errors import InvalidArgument
 from penstock.operations import queues
 from penstock.operations.topology import BIND, BINDINGS, DECLARE_EXCHANGE, DELETE_EXCHANGE, EXCHANGES, UNBIND
 from penstock.records.rights import LOGIN, SEES, Thing, uses
 from penstock.server.http.routes import DEFAULT_NAME, Ask, Row, exchange_name
-from penstock.units import parse_duration, parted_address
+from penstock.units import parted_address, wait_of
 from penstock.wire.fields import short
 from penstock.wire.http.lenient import Lenient
 from penstock.wire.http.lists import COLUMNS, chosen_of, created, done, gathered, json_response, not_found, only_columns
@@ -42,11 +41,8 @@ DIGEST = 22
 
 def _pause(fields: Lenient) -> Mapping[str, object]:
     """`{"for": "5m"}`, or for good."""
-    text = fields.only("for").text("for", "")
-    try:
-        return {"wait": parse_duration(text) if text else None}
-    except ValueError as error:
-        raise InvalidArgument(f"for: {error}") from None
+    text = fields.only("for").optional_text("for")
+    return {"wait": None if text is None else wait_of(text, "for", 1)}
 
 
 def of_queues(of: Deriving) -> Sequence[Row]:
