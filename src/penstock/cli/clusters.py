@@ -43,6 +43,7 @@ from penstock.errors import (
 )
 from penstock.log.disk import OsDisk
 from penstock.replication.register import TERM_LSNS, ClusterState, Member, decode
+from penstock.server.cluster.clocks import ADVICE, APART_S
 from penstock.server.cluster.registers import MANUAL, changed, register_at, rival_of, state_of, told_to_lead
 from penstock.server.cluster.speech import Tls, ask
 from penstock.version import __version__
@@ -102,7 +103,6 @@ def found(settings: Settings) -> ClusterState:
 
 READS = 5
 SLOW_S = 0.25
-CLOCKS_APART_S = 1.0
 
 
 def examine_cluster(settings: Settings) -> Iterator[Finding]:
@@ -181,9 +181,8 @@ def _reached(section: ClusterSection, name: str, address: str, *, leads: bool) -
         return Finding(what, "bad", f"{told}: {error}", "secret and certificates of [cluster] must fit those of others")
     apart = max(0.0, abs(ahead) - within)
     found = f"{told}, can be reached; its clock is {abs(ahead):.3f} s {'ahead' if ahead > 0 else 'behind'}"
-    if apart > CLOCKS_APART_S:
-        advice = "delays, expirations and schedules go by the clock of whoever leads: keep clocks together, as by NTP"
-        return Finding(what, "poor", found, advice)
+    if apart > APART_S:
+        return Finding(what, "poor", found, ADVICE)
     if there.version != __version__:
         advice = "upgrade all members, one after the other, and then: penstock cluster finalize"
         return Finding(what, "poor", f"{found}; its version is {there.version}, and {__version__} here", advice)

@@ -31,7 +31,7 @@ LEADS: dict[str, Any] = {
 FOLLOWS: dict[str, Any] = {
     **{name: LEADS[name] for name in ("min_in_sync", "cluster", "term", "in_sync", "members")},
     "member": "m-3", "name": "c", "role": "following", "trouble": "no route", "lsn": 40, "leader_lsn": 60,
-    "connected": True,
+    "connected": True, "clock_ahead_seconds": -3600.25,
 }  # fmt: skip
 BY_HAND: dict[str, Any] = {**FOLLOWS, "manual": True, "rival": None, "claims": [["a", 65]]}
 
@@ -70,6 +70,7 @@ def test_a_follower_tells_of_itself() -> None:
     assert found["penstock_cluster_lag_records", "c"] == 20
     assert found["penstock_cluster_connected",] == 1
     assert found["penstock_cluster_trouble",] == 1
+    assert found["penstock_cluster_clock_ahead_seconds",] == -3600.25
     assert found["penstock_cluster_counts",] == 0
 
 

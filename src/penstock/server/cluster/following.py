@@ -6,6 +6,7 @@ before its first ack.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -84,6 +85,7 @@ class Following:
         self.beat = 0
         self.leader_last = 0  # LSN of the leader's log, and the committed one
         self.leader_committed = 0
+        self.ahead: int | None = None  # microseconds of this machine's clock, to the leader's in its last beat
         self.refusal = ""
         self._replica = replica
         self._raise_term, self._set_intact = raise_term, set_intact
@@ -118,6 +120,7 @@ class Following:
                 self._check(message.term)
                 self.beat = max(self.beat, message.beat)
                 self.leader_last, self.leader_committed = message.appended, message.committed
+                self.ahead = time.time_ns() // 1000 - message.wall
                 self._dirty = True
             case Welcome():
                 self._welcome(message)

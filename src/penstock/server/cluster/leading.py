@@ -32,6 +32,7 @@ from penstock.history.copied import Copy
 from penstock.replication.messages import ARCHIVE, SIDE_FILE, STAGE
 from penstock.replication.register import decode
 from penstock.server.base.loading import POOL, begun, ended, environment
+from penstock.server.cluster.clocks import news
 from penstock.server.cluster.log_sending import Hold
 from penstock.server.cluster.packets import LOST, ONE, THREE, TWO, boottime, packets
 from penstock.server.cluster.registers import MANUAL, changed, register_at
@@ -450,6 +451,8 @@ class Cluster:
             )
         if known.get("trouble") and known["trouble"] != before.get("trouble"):
             self._say(f"cluster: {known['trouble']}")
+        if line := news(before, known):
+            self._say(f"cluster: {line}")
 
     def _wait_for_others(self) -> None:
         """Of a leader alone: who followed knows nobody's copy, and when it last saw one says nothing."""

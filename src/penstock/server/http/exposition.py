@@ -386,6 +386,9 @@ def _of_cluster(known: Mapping[str, Any]) -> Iterator[Family]:
         yield Family("penstock_cluster_cut_records", text, (), [((), known["cut_records"])], counter=True)
     if "connected" in known:
         counts.append(("connected", "1: this follower's stream from the leader is there", known["connected"]))
+    if "clock_ahead_seconds" in known:
+        text = "By how much this follower's clock is ahead of the leader's; negative: behind"
+        counts.append(("clock_ahead_seconds", text, known["clock_ahead_seconds"]))
     if known.get("manual"):
         text = "1: two lead, as far as this member has heard, and a person is to say which is set aside"
         counts.append(("two_leaders", text, known.get("rival") is not None))

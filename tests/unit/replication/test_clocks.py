@@ -1,0 +1,50 @@
+"""A member whose clock is not that of its leader says so before it leads, and ends what expires in that time."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, cast
+
+import pytest
+
+from penstock.log.replica import Replica
+from penstock.log.simdisk import SimDisk
+from penstock.replication.messages import Beat, Message, Welcome
+from penstock.server.cluster.clocks import ADVICE, news
+from penstock.server.cluster.following import Following, Mine
+
+
+class Link:
+    def send(self, message: Message) -> None: ...
+
+    def close(self) -> None: ...
+
+
+@pytest.mark.parametrize("hours", [-1, 0, 1])
+def test_a_follower_knows_by_how_much_its_clock_is_ahead(hours: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    following = Following(
+        cast("Any", Link()), Replica(SimDisk(), 0), Mine("b", "c", True, ()), lambda _: True, lambda _: True
+    )
+    following.heard(Welcome(1, 1, 0, False))
+    assert following.ahead is None
+    wall = 1_800_000_000_000_000
+    monkeypatch.setattr(time, "time_ns", lambda: (wall + hours * 3_600_000_000) * 1000)
+    following.heard(Beat(1, 1, 0, 0, wall))
+    assert following.ahead == hours * 3_600_000_000
+
+
+def test_it_is_said_when_it_begins_and_when_it_is_over() -> None:
+    said = list[str]()
+    before = dict[str, object]()
+    for ahead in (None, 0.2, 3600.1, 3600.2, 0.1, -3600.0, None, -3599.0, -0.5):
+        known = dict[str, object]() if ahead is None else {"clock_ahead_seconds": ahead}
+        if line := news(before, known):
+            said.append(line.removesuffix(f"; {ADVICE}"))
+        before = known
+    assert said == [
+        "this machine's clock is 3600 s ahead of the leader's: what expires then may be over once this member leads",
+        "this machine's clock and the leader's are together again",
+        "this machine's clock is 3600 s behind the leader's: times go on a tenth slower once this member leads",
+        "this machine's clock is 3599 s behind the leader's: times go on a tenth slower once this member leads",
+        "this machine's clock and the leader's are together again",
+    ]
