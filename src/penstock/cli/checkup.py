@@ -384,6 +384,14 @@ def examine_links(settings: Settings) -> Iterator[Finding]:
             yield Finding(what, "poor", "sync without downgrade_after", advice)
         for queue in filter(partial(_carried, link), settings.queue):
             yield from _shared(what, queue, here)
+            if link.name == queue.settings.initial_owner and not _carried_whole(link, queue):
+                advice = "it would own nothing of the rest, nor would anybody: the link is refused"
+                yield Finding(
+                    what,
+                    "bad",
+                    f"it leaves out some of queue {queue.name!r}, of which that site is the initial_owner",
+                    advice,
+                )
 
 
 def _shared(what: str, queue: Queue, here: Collection[str]) -> Iterator[Finding]:
@@ -409,6 +417,15 @@ def _carried(link: LinkSection, queue: Queue) -> bool:
         one.vhost == queue.vhost and one.exchange == settings.exchange and may_meet(TopicPattern(one.pattern), shown)
         for one in link.topic
     )
+
+
+def _carried_whole(link: LinkSection, queue: Queue) -> bool:
+    """Whether a link carries all of what a queue shows."""
+    from penstock.core.links.carried import Carried
+    from penstock.server.links.links import carried
+
+    settings = queue.settings
+    return Carried(carried(link)).carries_all(queue.vhost, settings.exchange, settings.underlying_topic or queue.name)
 
 
 def _called(what: str, address: str, host: str, port: int, *, tls: bool) -> Finding:

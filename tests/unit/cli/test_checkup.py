@@ -59,6 +59,16 @@ def test_queues_that_cannot_be_shared_and_owners_that_nobody_reaches() -> None:
     assert [one.found for one in found] == ["queue 'orders.a' has groups", "initial_owner 'c' of queue 'orders.b'"]
 
 
+@pytest.mark.parametrize("topic", ['"orders.a", filter = "/n > 1"', '"orders.a"'])
+def test_a_first_owner_that_would_not_hear_of_all(topic: str) -> None:
+    queue = '[[queue]]\nname = "orders.a"\nkind = "group-local"\ninitial_owner = "{}"\n'
+    for owner in "ab":
+        text = SETTINGS.format(more=queue.format(owner), link="", port=1).replace('"orders.*"', topic)
+        found = list(examine_links(load_text(text, source="p.toml")))[1:]
+        leaves_out = ["it leaves out some of queue 'orders.a', of which that site is the initial_owner"]
+        assert [one.found for one in found] == (leaves_out if "filter" in topic and owner == "b" else [])
+
+
 def test_of_a_server_that_runs_it_says_how_its_links_are(tmp_path: Path) -> None:
     """As the command tells it, asked of the server itself."""
     from penstock.cli.checkup import running_links

@@ -54,6 +54,41 @@ def test_a_queue_over_a_pattern_is_shared_by_a_link_that_carries_its_topics(carr
     assert a.core.await_sites(a.now, ["b"]) == ["b"]
 
 
+EITHER, FILTER = "^x$|^y$", "/n > 1"
+
+
+@pytest.mark.parametrize(
+    ("shown", "carried", "whole"),
+    [
+        ("x", [("x", None)], True),
+        ("x", [("x", FILTER)], False),
+        ("x", [(".*", FILTER), ("^x", None)], True),
+        (EITHER, [("x", None), ("y", None)], True),
+        (EITHER, [("x", None)], False),
+        (EITHER, [("x", None), ("y", FILTER)], False),
+        ("^x.*", [("x", None)], False),
+        ("^x.*", [("^x", FILTER)], False),
+        ("^x.*", [("^x", None)], True),
+    ],
+)
+def test_the_first_owner_hears_of_all_that_is_published_elsewhere_or_the_link_to_it_is_refused(
+    shown: str, carried: list[tuple[str, str | None]], whole: bool
+) -> None:
+    """What the link left out was nobody's: its owner never heard of it, and nobody else might work it."""
+    a, b = Linked("a"), Linked("b")
+    settings = {"kind": "group-local", "group_local_queue_domain": "d", "default_publish_target": "x"}
+    topics = [Carries(pattern, filter=filter_) for pattern, filter_ in carried]
+    for site, other in ((a, b), (b, a)):
+        site.declare("q", underlying_topic=shown, initial_owner="a", **settings)
+        site.core.carries(other.name, topics)
+    why = (
+        "queue 'q' in vhost '/': its initial_owner 'a' would not hear of what the link to it leaves out, and nobody "
+        "would own that: have it carry all of the topic, without a filter"
+    )
+    assert b.link(a, *topics) == [], "what is published at its first owner stays that one's"
+    assert a.link(b, *topics) == ([] if whole else [why])
+
+
 def test_a_queue_over_other_topics_is_nobodys_business() -> None:
     a, b = Linked("a"), Linked("b")
     for site, other in ((a, b), (b, a)):

@@ -158,6 +158,11 @@ class LinkingCommands(FindingCommands):
                 f"queue '{queue.name}' in vhost '{queue.vhost}': it has {what} here, and other sites cannot own "
                 "messages of such a queue"
             )
+        if site == ours.initial_owner and carried and not carried.carries_all(queue.vhost, *ours.topic):
+            faults.append(
+                f"queue '{queue.name}' in vhost '{queue.vhost}': its initial_owner '{site}' would not hear of what the "
+                "link to it leaves out, and nobody would own that: have it carry all of the topic, without a filter"
+            )
         return Agreed(since, tuple(faults), since if theirs.back is None else min(since, theirs.back), theirs.heard)
 
     def _say_owner(self, now: Now, queue: Queue) -> None:

@@ -72,6 +72,18 @@ class Carried:
             for one, pattern, _ in self._topics
         )
 
+    def carries_all(self, vhost: str, exchange: str, shown: str) -> bool:
+        """Whether it carries every message of the topics that a queue shows; a pattern may be taken for wide enough."""
+        open_ = [
+            pattern for one, pattern, judge in self._topics
+            if one.vhost == vhost and one.exchange == exchange and judge is None
+        ]  # fmt: skip
+        queue = TopicPattern(shown)
+        heads = [(shown, True)] if queue.literal else _heads(shown)
+        if all(whole for _, whole in heads):
+            return all(any(pattern.matches(topic) for pattern in open_) for topic, _ in heads)
+        return any(not pattern.literal and may_meet(pattern, queue) for pattern in open_)
+
 
 def may_meet(one: TopicPattern, other: TopicPattern) -> bool:
     """Whether some topic matches both.  Of two patterns it is taken to, unless their beginnings tell them apart."""
