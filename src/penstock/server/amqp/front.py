@@ -36,7 +36,7 @@ from penstock.server.amqp.way import Down, Frame, Up
 from penstock.server.base.rounds import Pulse
 from penstock.server.doors import front
 from penstock.server.doors.front import Front, Identities
-from penstock.server.doors.line import Broken
+from penstock.server.doors.line import Broken, handed
 from penstock.wire.amqp.conversation import Phase
 from penstock.wire.amqp.frames import Limits, decode_method
 from penstock.wire.amqp.machine import ServerConnection
@@ -315,9 +315,7 @@ class AmqpFront(Front):
 
     async def begin(self, told: Mapping[str, Any]) -> None:
         """Have a way to the core."""
-        ours, theirs = socket.socketpair()
-        with theirs:
-            socket.send_fds(self.lines, [b"+"], [theirs.fileno()])
+        ours = handed(self.lines)
         ours.setblocking(False)
 
         def write(data: bytes) -> None:

@@ -99,9 +99,7 @@ class Relay:
         def ask(listed: dict[str, object]) -> dict[str, Any]:
             return self.bulk.call("measured", {**values, "log": listed}, wanted=lambda: not gone())
 
-        self.relayed += 1
-        archive = self._archive.shown if self._archive is not None and self.archived(start, end) else None
-        told = on_log(self._log, ask, start, end, archive)
+        told = self._relayed(ask, start, end)
         return Measured(told["end"], told["rows"], told["bytes"], tuple(told["cuts"]), told["time"])
 
     def content(
@@ -190,11 +188,15 @@ class Relay:
 
         told: takes what it says of them at their end.
         """
-        self.relayed += 1
 
         def ask(listed: dict[str, object]) -> tuple[pa.Schema, Batches]:
             return self.bulk.read(name, {**values, "log": listed}, lambda: not gone(), told)
 
+        return self._relayed(ask, start, end)
+
+    def _relayed(self, ask: Callable[[dict[str, object]], T], start: int, end: int) -> T:
+        """What `ask` gives for a listing of what has these LSNs."""
+        self.relayed += 1
         archive = self._archive.shown if self._archive is not None and self.archived(start, end) else None
         return on_log(self._log, ask, start, end, archive)
 

@@ -319,6 +319,17 @@ IDLE_S = 10.0
 LINES_KEPT = 32
 
 
+def handed(over: socket.socket) -> socket.socket:
+    """One end of a new pair, whose other end goes over this socket.  OSError when that cannot be."""
+    ours, theirs = socket.socketpair()
+    with ExitStack() as unsent:
+        unsent.enter_context(ours)
+        with theirs:
+            socket.send_fds(over, [b"+"], [theirs.fileno()])
+        unsent.pop_all()
+    return ours
+
+
 class Lines:
     """The sockets of calls: one for each that is under way, and some that wait for the next.  Thread-safe."""
 
@@ -350,13 +361,7 @@ class Lines:
 
     def new(self, room: Callable[[int], memoryview] | None = None) -> Line:
         """One that had no call.  OSError when it cannot be made.  room: as of `Line`."""
-        ours, theirs = socket.socketpair()
-        with ExitStack() as unsent:
-            unsent.enter_context(ours)
-            with theirs:
-                socket.send_fds(self._sock, [b"+"], [theirs.fileno()])
-            unsent.pop_all()
-        line = Line(ours, room)
+        line = Line(handed(self._sock), room)
         self._taken.add(line)
         return line
 

@@ -20,7 +20,7 @@ import orjson
 from penstock.errors import InvalidArgument, Unavailable
 from penstock.server.doors import front
 from penstock.server.doors.front import Front, Identities
-from penstock.server.doors.line import Ended, Kind, plain
+from penstock.server.doors.line import Ended, Kind, handed, plain
 from penstock.server.http.calls import (
     PIECE,
     Call,
@@ -146,9 +146,7 @@ class Relay:
             if not line.gone:
                 return line
             line.close()
-        ours, theirs = socket.socketpair()
-        with theirs:
-            socket.send_fds(self._lines, [b"+"], [theirs.fileno()])
+        ours = handed(self._lines)
         ours.setblocking(False)
         return await CallLine.of(ours)
 

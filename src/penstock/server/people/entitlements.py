@@ -161,48 +161,39 @@ class Rights:
         self.administrator = ADMINISTRATOR.holds(tags)
         self.monitors = MONITORING.holds(tags)  # is shown everything that is there, whatever he may read
         self.entries = entries
-        self._known = Remembered[tuple[str, str, str, str], Right](REMEMBERED)
+        self._known = Remembered[tuple[str, ...], Right](REMEMBERED)
         self._fields = Remembered[tuple[str, str, str], SelectList | None](REMEMBERED)
 
     # -- what an entry says
 
-    def _remembered(self, key: tuple[str, str, str, str], look: Callable[[], Right]) -> Right:
+    def _remembered(self, key: tuple[str, ...], look: Callable[[], Right]) -> Right:
         found = self._known.get(key)
         return self._known.keep(key, look()) if found is None else found
 
+    def _of_topic(self, kind: str, *named: str) -> Right:
+        """What the first entry about it says."""
+        every = (getattr(one, kind) for one in self.entries if one.on_topic(*named))
+        return self._remembered((kind, "topic", *named), lambda: next(every, False))
+
+    def _of_queue(self, kind: str, *named: str) -> Right:
+        every = (getattr(one, kind) for one in self.entries if one.on_queue(*named))
+        return self._remembered((kind, "queue", *named), lambda: next(every, False))
+
     def reads_topic(self, vhost: str, exchange: str, name: str) -> Right:
         """What of a topic the user may read."""
-
-        def look() -> Right:
-            return next((one.read for one in self.entries if one.on_topic(vhost, exchange, name)), False)
-
-        return not self.reserved(vhost, "read", exchange) and self._remembered(
-            ("read topic", vhost, exchange, name), look
-        )
+        return not self.reserved(vhost, "read", exchange) and self._of_topic("read", vhost, exchange, name)
 
     def writes_topic(self, vhost: str, exchange: str, name: str) -> Right:
         """What the user may publish to a topic."""
-
-        def look() -> Right:
-            return next((one.write for one in self.entries if one.on_topic(vhost, exchange, name)), False)
-
-        return self._remembered(("write topic", vhost, exchange, name), look)
+        return self._of_topic("write", vhost, exchange, name)
 
     def reads_queue(self, vhost: str, name: str) -> Right:
         """What of a queue the user may read and acknowledge."""
-
-        def look() -> Right:
-            return next((one.read for one in self.entries if one.on_queue(vhost, name)), False)
-
-        return self._remembered(("read queue", vhost, "", name), look)
+        return self._of_queue("read", vhost, name)
 
     def writes_queue(self, vhost: str, name: str) -> Right:
         """What the user may publish through a queue."""
-
-        def look() -> Right:
-            return next((one.write for one in self.entries if one.on_queue(vhost, name)), False)
-
-        return self._remembered(("write queue", vhost, "", name), look)
+        return self._of_queue("write", vhost, name)
 
     def sees_queue(self, vhost: str, name: str) -> bool:
         """Whether the user is shown a queue's name and figures."""

@@ -30,7 +30,7 @@ from penstock.records.dataclass import dataclass
 from penstock.server.base.faults import reports
 from penstock.server.base.machine import Machine
 from penstock.server.base.threads import begin
-from penstock.server.doors.line import Broken, Ended, Frame, Kind, plain
+from penstock.server.doors.line import Broken, Ended, Frame, Kind, handed, plain
 from penstock.server.flight.handover import Abandoned
 from penstock.server.people.access import THINGS, Shares
 from penstock.server.sql import FOLDER
@@ -241,9 +241,7 @@ class Query(Iterator[pa.RecordBatch]):
         self._waits = False
         self._send(child, Kind.CONTROL, {"tables": [[one.use.schema, one.use.name, one.message_type] for one in found]})
         for schema, rows in tables:
-            ours, theirs = socket.socketpair()
-            with theirs:
-                socket.send_fds(child.sockets, [b"t"], [theirs.fileno()])
+            ours = handed(child.sockets)
             feed = Feed(ours, schema, rows)
             try:
                 begin(feed)
