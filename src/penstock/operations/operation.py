@@ -257,6 +257,10 @@ class Operation(NamedTuple):
     missing: str = ""  # why it is not at every door
     path: Path | None = None
 
+    def filled(self, given: Body) -> dict[str, Any]:
+        """Arguments with those that nobody gave and that need not be given."""
+        return {**{one.name: one.default for one in self.fields if not one.needed}, **given}
+
     def right_of(self, body: Body) -> Right:
         """The right that a request with these arguments asks for."""
         return self.right if isinstance(self.right, Right) else self.right(body)

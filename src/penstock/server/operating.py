@@ -213,8 +213,12 @@ class Operating:
             await future
 
     async def operate(self, operation: Operation, who: Who, arguments: Mapping[str, Any]) -> Any:
-        """What an operation answers: of a list an iterable, of any other an object.  Rights were judged before."""
+        """What an operation answers: of a list an iterable, of any other an object.  Rights were judged before.
+
+        What is not among the arguments is as the operation has it.
+        """
         self.refuse_early()
+        arguments = operation.filled(arguments)
         done = partial(operation.run, self, who, **arguments)
         match operation.manner:
             case "decide":
@@ -243,13 +247,7 @@ class Operating:
         """A queue without settings that ends with the server, as the test of a vhost makes one."""
         from penstock.operations.queues import DECLARE_BY_ARGUMENTS
 
-        asked: dict[str, object] = {
-            "queue": queue,
-            "vhost": vhost,
-            "durable": False,
-            "auto_delete": False,
-            "arguments": {},
-        }
+        asked: dict[str, object] = {"queue": queue, "vhost": vhost, "durable": False}
         await self.operate(DECLARE_BY_ARGUMENTS, self.users.who(user), asked)
 
     # -- connections

@@ -110,7 +110,7 @@ class CopyDoor:
         if wanted.follow or wanted.rate is not None or wanted.stream is not None or wanted.select:
             self._refuse()
         rights = caller.rights
-        if rights is not None and partly(rights, wanted.vhost, wanted.exchange, wanted.topic, wanted.pattern, None):
+        if rights is not None and partly(rights, wanted):
             raise NotLeading(f"{self._refusal()}; user '{caller.user}' may read a part of it")
 
     def _read(self, caller: Caller, wanted: LogRange | Replay) -> tuple[pa.Schema, Batches]:

@@ -190,12 +190,12 @@ class Locating:
         start = begins["from"]
         if sum((topic is not None, pattern is not None, queue is not None, log)) != 1:
             raise InvalidArgument("locate: what is read is None, not one of topic, pattern, queue and log = true")
-        why = self._why_not(caller, vhost, exchange, topic, pattern, queue)
+        read = Replay(topic, pattern, exchange, vhost, "", filter) if queue is None else QueueContent(queue, vhost)
+        why = self._why_not(caller, read)
         first = self._engine.past.first_lsn
         if why is None and start < first:
             why = f"the log's files begin at LSN {first}, and the range at {start}"
         if filter is not None:
-            read = Replay(topic, pattern, exchange, vhost, "", filter) if queue is None else QueueContent(queue, vhost)
             core, call = self._engine.core, self._handover.call
             instance, kind = call(lambda: (core.instance, type_of(core, read)), caller.gone, durable=False)
             filter = typed(asked_by(filter, client=caller.peer, user=caller.user, instance=instance), kind)
@@ -211,32 +211,29 @@ class Locating:
             "folder": str(self._folder), "why": None, "limited": limited, "filter": filter, "log": listed.plain(),
         }  # fmt: skip
 
-    def _why_not(
-        self, caller: Caller, vhost: str, exchange: str, topic: str | None, pattern: str | None, queue: str | None
-    ) -> str | None:
+    def _why_not(self, caller: Caller, read: Replay | QueueContent) -> str | None:
         """Why this user, or anybody, is not to read files.  AccessRefused for who may read nothing of it."""
         self._engine.usable()
-        limited = caller.rights is not None and partly(caller.rights, vhost, exchange, topic, pattern, queue)
-        find = self._engine.core.find_queue
-        if queue is not None and self._handover.call(lambda: find(vhost, queue), caller.gone, durable=False) is None:
-            raise NotFound(f"no queue '{queue}' in vhost '{vhost}'")
+        limited = caller.rights is not None and partly(caller.rights, read)
+        if isinstance(read, QueueContent):
+            find = partial(self._engine.core.find_queue, read.vhost, read.name)
+            if self._handover.call(find, caller.gone, durable=False) is None:
+                raise NotFound(f"no queue '{read.name}' in vhost '{read.vhost}'")
         if self._folder is None:
             return "the server has its log in memory"
         return f"user '{caller.user}' may read a part of it" if limited else None
 
 
-def partly(
-    rights: Rights, vhost: str, exchange: str, topic: str | None, pattern: str | None, queue: str | None
-) -> bool:
+def partly(rights: Rights, read: Replay | QueueContent) -> bool:
     """Whether these rights let a part of it through.  AccessRefused where they let nothing through."""
-    if queue is not None:
-        return rights.read_queue(vhost, queue) is not None
-    if topic is not None:
-        filter = rights.read_topic(vhost, exchange, topic, whole=False)
-        return filter is not None or rights.fields(vhost, exchange, topic) is not None
-    if pattern is None:
+    if isinstance(read, QueueContent):
+        return rights.read_queue(read.vhost, read.name) is not None
+    if read.topic is not None:
+        topic = read.vhost, read.exchange, read.topic
+        return rights.read_topic(*topic, whole=False) is not None or rights.fields(*topic) is not None
+    if read.pattern is None:
         return False
-    entries = rights.topic_rights(vhost, exchange)
+    entries = rights.topic_rights(read.vhost, read.exchange)
     whole = next((at for at, (name, _) in enumerate(entries) if name is None), None)
     return whole is None or any(right is not True for _, right in entries[: whole + 1])
 

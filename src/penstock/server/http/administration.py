@@ -293,7 +293,7 @@ class _Parameters:
         elif component == VHOST_LIMITS:
             for limit in value:
                 number = fields.number(limit, -1, LIMIT_MOST)
-                await self._do(ask, SET_LIMIT, user=None, vhost=vhost, limit=limit, value=number)
+                await self._do(ask, SET_LIMIT, vhost=vhost, limit=limit, value=number)
         else:
             raise InvalidArgument(f"component '{component[:60]}' is not one of {', '.join(COMPONENTS)}")
         return done()
@@ -307,7 +307,7 @@ class _Parameters:
             await self._do(ask, DELETE_POLICY, policy=ask.names["name"], vhost=vhost, operator=True)
             return done()
         for limit in cast("Mapping[str, int]", found["value"]):
-            await self._do(ask, SET_LIMIT, user=None, vhost=vhost, limit=limit, value=None)
+            await self._do(ask, SET_LIMIT, vhost=vhost, limit=limit)
         return done()
 
     async def _do(self, ask: Ask, operation: Any, **arguments: object) -> None:
@@ -358,12 +358,12 @@ class _Links:
         self._house = house
 
     async def close(self, ask: Ask) -> Response:
-        return await self._closed(ask, connection=ask.names["name"], user=None)
+        return await self._closed(ask, connection=ask.names["name"])
 
     async def close_user(self, ask: Ask) -> Response:
-        return await self._closed(ask, connection=None, user=ask.names["user"])
+        return await self._closed(ask, user=ask.names["user"])
 
-    async def _closed(self, ask: Ask, **which: str | None) -> Response:
+    async def _closed(self, ask: Ask, **which: str) -> Response:
         reason = ask.request.headers.get("x-reason", "Closed via management plugin")[:REASON_MOST]
         try:
             await self._house.operate(CLOSE_CONNECTION, ask.who, {**which, "reason": reason})

@@ -304,7 +304,7 @@ class Deriving:
 
     async def _items(self, operation: Operation, ask: Ask, names: Names, fixed: Mapping[str, object]) -> Any:
         """Those that the variables choose which are no arguments."""
-        arguments = {**{one.name: one.default for one in operation.fields}, **fixed}
+        arguments = operation.filled(fixed)
         if "vhost" in arguments:
             arguments["vhost"] = None
         chosen = dict[str, str]()
@@ -349,13 +349,11 @@ class Deriving:
         answer: Callable[[Mapping[str, Any]], Response], *, once: bool, called: tuple[str, str] | None = None,
         flags: Mapping[str, str] = NONE,
     ) -> Handler:  # fmt: skip
-        always = {**{one.name: one.default for one in operation.fields}, **fixed}
-
         async def handler(ask: Ask) -> Response:
             given: Mapping[str, object] = read(await ask.fields(once=once)) if read is not None else {}
             if called is not None:
                 short(ask.names[called[0]], f"the name of {called[1]}")
-            chosen = {**always, **named(ask, names), **given}
+            chosen = {**fixed, **named(ask, names), **given}
             for flag, argument in flags.items():
                 chosen[argument] = ask.flag(flag)
             return answer(await self._house.operate(operation, ask.who, chosen))

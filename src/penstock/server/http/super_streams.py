@@ -42,29 +42,20 @@ def of_super_streams(house: Operating) -> Sequence[Row]:
             raise InvalidArgument(f"x-queue-type is {other!r}: the partitions of a super stream are streams")
         kind = fields.choice("type", ("direct", "x-super-stream"), "direct")
         partitions = {short(f"{name}-{key}", "the name of a partition"): key for key in keys}
-        asked: dict[str, object] = {
-            "vhost": vhost,
-            "exchange": name,
-            "type": kind,
-            "durable": True,
-            "auto_delete": False,
-        }
-        asked |= {"internal": False, "arguments": {"x-super-stream": True}}
+        asked = {"vhost": vhost, "exchange": name, "type": kind, "arguments": {"x-super-stream": True}}
         answer = await house.operate(DECLARE_EXCHANGE, who, asked)
-        nothing: dict[str, object] = {"vhost": vhost, "queue": None, "source": None, "destination": None}
-        nothing["between"] = False
-        there = await house.operate(BINDINGS, who, nothing | {"source": name})
+        there = await house.operate(BINDINGS, who, {"vhost": vhost, "source": name})
         before = {(one["destination"], one["routing_key"]) for one in there}
-        made, bindings = list[str](), list[dict[str, object]]()
+        made, bindings = list[str](), list[Mapping[str, object]]()
         try:
             for place, (part, key) in enumerate(partitions.items()):
-                terms = {"vhost": vhost, "queue": part, "durable": True, "auto_delete": False, "arguments": arguments}
-                if (await house.operate(queues.DECLARE_BY_ARGUMENTS, who, terms))["new"]:
+                stream = {"vhost": vhost, "queue": part}
+                declared = await house.operate(queues.DECLARE_BY_ARGUMENTS, who, {**stream, "arguments": arguments})
+                if declared["new"]:
                     made.append(part)
                 else:
-                    _no_other_s(name, await house.operate(BINDINGS, who, nothing | {"queue": part}))
-                bound: dict[str, object] = {"vhost": vhost, "exchange": name, "queue": part, "destination": None}
-                bound |= {"key": key, "arguments": {PARTITION_ORDER: place}}
+                    _no_other_s(name, await house.operate(BINDINGS, who, stream))
+                bound = {**stream, "exchange": name, "key": key, "arguments": {PARTITION_ORDER: place}}
                 await house.operate(BIND, who, bound)
                 if (part, key) not in before:
                     bindings.append(bound)
@@ -76,7 +67,7 @@ def of_super_streams(house: Operating) -> Sequence[Row]:
                     unused = {"vhost": vhost, "queue": part, "if_unused": True, "if_empty": True}
                     await house.operate(queues.DELETE, who, unused)
             if answer["new"]:
-                await house.operate(DELETE_EXCHANGE, who, {"vhost": vhost, "exchange": name, "if_unused": False})
+                await house.operate(DELETE_EXCHANGE, who, {"vhost": vhost, "exchange": name})
             raise
         parts = [{"name": part, "routing_key": key} for part, key in partitions.items()]
         told = {"name": name, "vhost": vhost, "type": kind, "partitions": parts}

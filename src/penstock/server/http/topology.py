@@ -134,8 +134,8 @@ class _Pair:
 
     def _ends(self, ask: Ask) -> dict[str, object]:
         name = ask.names["destination"]
-        end = (name, None) if self._letter == "q" else (None, exchange_name(name))
-        return {"vhost": ask.names["vhost"], "queue": end[0], "destination": end[1]}
+        end = {"queue": name} if self._letter == "q" else {"destination": exchange_name(name)}
+        return {"vhost": ask.names["vhost"], **end}
 
     async def _found(self, ask: Ask) -> list[dict[str, object]]:
         asked = {**self._ends(ask), "source": exchange_name(ask.names["source"]), "between": True}
