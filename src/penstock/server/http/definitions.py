@@ -13,7 +13,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from penstock.config.foreign.rabbitmq_people import lost_by
 from penstock.config.queue_arguments import MIRRORS, NO_MIRRORS, arguments_of, queue_settings
@@ -70,11 +70,6 @@ Sections = Mapping[str, "list[Lenient]"]
 Undo = list[Callable[[], Awaitable[object]]]
 
 
-SECTIONS = (
-    "users", "vhosts", "permissions", "topic_permissions", "parameters", "global_parameters", "policies", "queues",
-    "exchanges", "bindings",
-)  # fmt: skip
-
 SECTIONS_OF_A_VHOST = ("parameters", "policies", "queues", "exchanges", "bindings")
 
 
@@ -119,7 +114,7 @@ class Definitions(Commands):
 
     def section(self, name: str, vhost: str | None) -> Iterable[Mapping[str, object]]:
         """Objects of one section; exclusive and predeclared ones are nobody else's, and not among them."""
-        return OUT[name](self, vhost)
+        return SECTIONS[name].out(self, vhost)
 
     def users_of_run_time(self) -> Iterable[Mapping[str, object]]:
         """Those of the settings are not to be taken elsewhere."""
@@ -198,23 +193,6 @@ class Definitions(Commands):
         return taking.warnings
 
 
-OUT: Mapping[str, Callable[[Definitions, str | None], Iterable[Mapping[str, object]]]] = {
-    "users": lambda house, _: house.users_of_run_time(),
-    "vhosts": lambda house, _: [{"name": one, **more} for one, more in house.accounts.vhosts.items()],
-    "permissions": lambda house, _: house.permissions_of_run_time(),
-    "topic_permissions": lambda house, _: house.topic_permissions_of_run_time(),
-    "parameters": lambda house, vhost: parameters(house, NOBODY, None, vhost),
-    "global_parameters": lambda house, _: vhosts.values(house, NOBODY),
-    "policies": lambda house, vhost: map(policy_item, vhosts.policies(house, NOBODY, vhost, operator=False)),
-    "queues": lambda house, vhost: house.shared_queues(vhost),
-    "exchanges": lambda house, vhost: (
-        one for one in topology.exchanges(house, NOBODY, vhost) if one["name"] not in PREDECLARED
-    ),
-    "bindings": lambda house, vhost: house.shared_bindings(vhost),
-}
-"""Sections of a document, and what each has."""
-
-
 class Taking:
     """One document on its way in."""
 
@@ -227,18 +205,6 @@ class Taking:
         self._sections = self._without_nodes(sections)
         known = set(self._accounts.vhosts)
         self.vhosts = known | {one.text("name") for one in sections["vhosts"]}
-        self._looks: dict[str, Callable[[Lenient], None]] = {
-            "users": self._user,
-            "vhosts": self._vhost,
-            "permissions": self._permission,
-            "topic_permissions": self._topic_permission,
-            "parameters": self._parameter,
-            "global_parameters": self._global,
-            "policies": self._policy,
-            "queues": self._queue,
-            "exchanges": self._exchange,
-            "bindings": self._binding,
-        }
 
     def _without_nodes(self, sections: Sections) -> Sections:
         """The same but for what says how queues are spread over nodes, which has no meaning here; it is told."""
@@ -258,10 +224,10 @@ class Taking:
     async def look(self) -> None:
         """InvalidArgument for the first object that cannot be."""
         done = 0
-        for name, look in self._looks.items():
+        for name, section in SECTIONS.items():
             for one in self._sections[name]:
                 try:
-                    look(one)
+                    section.look(self, one)
                 except (PenstockError, ValueError) as error:
                     raise InvalidArgument(one.told(str(error))) from None
                 done += 1
@@ -469,3 +435,33 @@ def _limits(one: Lenient, known: Sequence[str]) -> dict[str, int]:
         if name not in known:
             raise InvalidArgument(f"the limit '{name[:60]}' is not one of {', '.join(known)}")
     return {name: limits.number(name, -1, LIMIT_MOST) for name in limits.values}
+
+
+class Section(NamedTuple):
+    """Objects of a document."""
+
+    out: Callable[[Definitions, str | None], Iterable[Mapping[str, object]]]  # those that there are
+    look: Callable[[Taking, Lenient], None]  # whether one may come in
+
+
+SECTIONS: Mapping[str, Section] = {
+    "users": Section(lambda house, _: house.users_of_run_time(), Taking._user),
+    "vhosts": Section(
+        lambda house, _: [{"name": one, **more} for one, more in house.accounts.vhosts.items()], Taking._vhost
+    ),
+    "permissions": Section(lambda house, _: house.permissions_of_run_time(), Taking._permission),
+    "topic_permissions": Section(lambda house, _: house.topic_permissions_of_run_time(), Taking._topic_permission),
+    "parameters": Section(lambda house, vhost: parameters(house, NOBODY, None, vhost), Taking._parameter),
+    "global_parameters": Section(lambda house, _: vhosts.values(house, NOBODY), Taking._global),
+    "policies": Section(
+        lambda house, vhost: map(policy_item, vhosts.policies(house, NOBODY, vhost, operator=False)), Taking._policy
+    ),
+    "queues": Section(lambda house, vhost: house.shared_queues(vhost), Taking._queue),
+    "exchanges": Section(
+        lambda house, vhost: (
+            one for one in topology.exchanges(house, NOBODY, vhost) if one["name"] not in PREDECLARED
+        ),
+        Taking._exchange,
+    ),
+    "bindings": Section(lambda house, vhost: house.shared_bindings(vhost), Taking._binding),
+}
