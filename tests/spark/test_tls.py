@@ -22,7 +22,7 @@ from tls_lab import Files
 def test_source_and_sink_over_tls(lab: Lab, tmp_path: Path) -> None:
     files = Files(tmp_path / "files")
     identity = load(TlsSection(certificate=files.certificate, key=files.key))
-    _, port = lab.house.door.entrance.listen_tls("127.0.0.1", 0, identity)
+    _, port = lab.house.door.entrance.listen("127.0.0.1", 0, identity)
     there = {"url": f"penstocks://localhost:{port}", "ca": files.ca}
     lab.declare("tls-in", "tls-out")
     lab.publish("tls-in", range(100))
@@ -39,7 +39,7 @@ def test_a_pipeline_over_tls(lab: Lab, tmp_path: Path) -> None:
     """All that a pipeline does goes through the one address: columns by the first messages, letters, a view's key."""
     files = Files(tmp_path / "files")
     identity = load(TlsSection(certificate=files.certificate, key=files.key))
-    _, port = lab.house.door.entrance.listen_tls("127.0.0.1", 0, identity)
+    _, port = lab.house.door.entrance.listen("127.0.0.1", 0, identity)
     lab.declare("tls-jobs", "tls-odd")
     lab.publish("tls-jobs", range(10))
     definition = define(

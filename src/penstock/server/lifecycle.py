@@ -31,10 +31,11 @@ import asyncio
 import socket
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
 from functools import partial
 from importlib import import_module
+from itertools import chain
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 from penstock.config.sections import DOORS
@@ -78,8 +79,7 @@ class Starting:
         self._show = show
         self.tls: Keeper | None = None
         self.addresses = dict[str, str]()  # of the doors that listen, by name
-        self._amqp = list[socket.socket]()
-        self._amqps = list[socket.socket]()
+        self._amqp = dict[str, list[socket.socket]]()  # where the door listens that is none yet, by name
         self._work: asyncio.Future[object] | None = None
         self._shown: asyncio.TimerHandle | None = None
 
@@ -136,10 +136,8 @@ class Starting:
         self._begin_http()
         self._keep_tls()
         if not self._begin_amqp():
-            if listen.amqp is not None:
-                self._amqp = _bound(listen.amqp, "amqp", bind)
-            if listen.amqps is not None:
-                self._amqps = _bound(listen.amqps, "amqps", bind)
+            for name, address, _ in self._at("amqp", "amqps"):
+                self._amqp[name] = _bound(address, name, bind)
         future = loop.run_in_executor(pool, work)
         self._work = future  # type: ignore[assignment]  # of whatever it gives
         self._look(loop)
@@ -160,6 +158,13 @@ class Starting:
 
             self.tls = Keeper(self._server.settings.tls)
 
+    def _at(self, *names: str) -> Iterator[tuple[str, Address, Keeper | None]]:
+        """Where a door listens: without TLS and with, by these names of settings; with the keeper where it has TLS."""
+        for name, keeper in zip(names, (None, self.tls), strict=True):
+            if (address := getattr(self._server.settings.listen, name)) is not None:
+                assert (name in DOORS) is (keeper is not None)
+                yield name, address, keeper
+
     async def _open_http(self) -> None:
         listen = self._server.settings.listen
         if listen.http is None and listen.https is None:
@@ -168,17 +173,16 @@ class Starting:
 
         server = self._server
         self.http = HttpDoor(server, __version__, server.entry, server.progress, doors=server.http_doors)
-        if listen.http is not None:
+        for name, address, keeper in self._at("http", "https"):
             try:
-                self.addresses["http"] = format_address(*await self.http.listen(*listen.http))
+                self._listens(name, await self.http.listen(*address, keeper), self.http)
             except OSError as error:
-                raise _taken(listen.http, "http", error) from error
-        if listen.https is not None and self.tls is not None:
-            try:
-                self.addresses["https"] = format_address(*await self.http.listen_tls(*listen.https, self.tls))
-            except OSError as error:
-                raise _taken(listen.https, "https", error) from error
-            self.tls.renewed.append(partial(_renew, self.http))
+                raise _taken(address, name, error) from error
+
+    def _listens(self, name: str, bound: tuple[str, int], door: Entrance | Doors | HttpDoor) -> None:
+        self.addresses[name] = format_address(*bound)
+        if name in DOORS and self.tls is not None:
+            self.tls.renewed.append(partial(_renew, door))
 
     def _begin_http(self) -> None:
         """Start the door's process, unless the server's own reads what HTTP's clients send."""
@@ -213,21 +217,14 @@ class Starting:
 
     async def _listen_amqp(self) -> None:
         if (doors := self._server.doors) is not None:
-            await self._listen_apart(doors, ("amqp", "amqps"), doors.listen)
+            await self._listen_apart(doors, "amqp", "amqps")
 
-    async def _listen_apart(
-        self, door: Entrance | Doors, names: tuple[str, str], listen_tls: Callable[..., tuple[str, int]]
-    ) -> None:
-        """Have what is a process, or several, listen at its addresses: without TLS, and with."""
-        (name, secured), loop = names, asyncio.get_running_loop()
-        listen = self._server.settings.listen
-        if (address := getattr(listen, name)) is not None:
-            self.addresses[name] = format_address(*await loop.run_in_executor(None, _bound, address, name, door.listen))
-        if (address := getattr(listen, secured)) is not None and self.tls is not None:
-            with_tls = partial(listen_tls, identity=self.tls.identity)
-            bound = await loop.run_in_executor(None, _bound, address, secured, with_tls)
-            self.addresses[secured] = format_address(*bound)
-            self.tls.renewed.append(partial(_renew, door))
+    async def _listen_apart(self, door: Entrance | Doors, *names: str) -> None:
+        """Have what is a process, or several, listen at its addresses."""
+        loop = asyncio.get_running_loop()
+        for name, address, keeper in self._at(*names):
+            listen = partial(door.listen, identity=None if keeper is None else keeper.identity)
+            self._listens(name, await loop.run_in_executor(None, _bound, address, name, listen), door)
 
     def _begin_flight(self) -> None:
         """Start the door's process: it loads what it needs while the log is checked."""
@@ -249,17 +246,14 @@ class Starting:
 
     async def _listen_flight(self) -> None:
         if (entrance := self.entrance) is not None:
-            await self._listen_apart(entrance, ("flight", "flight_tls"), entrance.listen_tls)
+            await self._listen_apart(entrance, "flight", "flight_tls")
 
     def open(self, amqp: AmqpDoor, flight: FlightDoor) -> None:
         if self._server.doors is not None:
             self._server.doors.open(amqp)
-        if self._amqp:
-            self.addresses["amqp"] = format_address(*amqp.open(self._amqp))
-        self._amqp = []  # they are the door's
-        if self._amqps and self.tls is not None:
-            self.addresses["amqps"] = format_address(*amqp.open_tls(self._amqps, self.tls))
-        self._amqps = []
+        for name in list(self._amqp):
+            sockets = self._amqp.pop(name)  # they are the door's
+            self.addresses[name] = format_address(*amqp.open(sockets, self.tls if name in DOORS else None))
         if self.entrance is not None:
             flight.open()
 
@@ -276,7 +270,7 @@ class Starting:
         self.end()
         if self.tls is not None:
             self.tls.stop()
-        for sock in (*self._amqp, *self._amqps):
+        for sock in chain(*self._amqp.values()):
             sock.close()
         loop = asyncio.get_running_loop()
         if self._server.doors is not None:

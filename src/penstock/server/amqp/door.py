@@ -204,17 +204,14 @@ class AmqpDoor:
         """Start to accept; returns the address that was bound."""
         return self.open(bind(host, port))
 
-    def open(self, sockets: Sequence[socket.socket]) -> tuple[str, int]:
-        """Accept who waits at these listening sockets, and who comes; returns the first one's address."""
-        assert self._entry is not None
-        listener = self._entry.listener("amqp", lambda stranger: AmqpLink(self.greet, stranger))
-        self._listeners.append(listener)
-        return listener.open(sockets)
+    def open(self, sockets: Sequence[socket.socket], keeper: Keeper | None = None) -> tuple[str, int]:
+        """Accept who waits at these listening sockets, and who comes; returns the first one's address.
 
-    def open_tls(self, sockets: Sequence[socket.socket], keeper: Keeper) -> tuple[str, int]:
-        """The same for clients with TLS."""
+        keeper: of the certificate, where clients come with TLS.
+        """
         assert self._entry is not None
-        listener = self._entry.listener("amqps", lambda stranger: AmqpLink(self.greet, stranger), keeper.current)
+        name, identity = ("amqp", None) if keeper is None else ("amqps", keeper.current)
+        listener = self._entry.listener(name, lambda stranger: AmqpLink(self.greet, stranger), identity)
         self._listeners.append(listener)
         return listener.open(sockets)
 

@@ -181,16 +181,15 @@ class Entrance:
 
     # -- listening
 
-    def listen(self, host: str, port: int) -> tuple[str, int]:
-        """Start to accept; returns the address that was bound.  Raises OSError."""
-        return self._listen({"do": "listen", "door": "flight", "host": host, "port": port})
+    def listen(self, host: str, port: int, identity: Identity | None = None) -> tuple[str, int]:
+        """Start to accept; returns the address that was bound.  Raises OSError.
 
-    def listen_tls(self, host: str, port: int, identity: Identity) -> tuple[str, int]:
-        """The same over TLS, beside the other or alone."""
-        self._tls = {"do": "listen", "door": "flight_tls", "host": host, "port": port, "tls": _shown(identity)}
-        return self._listen(self._tls)
-
-    def _listen(self, wish: dict[str, object]) -> tuple[str, int]:
+        identity: for TLS, which may be beside the other or alone.
+        """
+        wish: dict[str, object] = {"do": "listen", "door": "flight", "host": host, "port": port}
+        if identity is not None:
+            wish |= {"door": "flight_tls", "tls": _shown(identity)}
+            self._tls = wish
         self.process.start()
         try:
             answer = self.process.ask(wish)
@@ -205,7 +204,7 @@ class Entrance:
             raise OSError(0, str(broken)) from None
         wish |= {"port": port, "again": True}
         self.process.keep_asking(wish)
-        return str(wish["host"]), port
+        return host, port
 
     def renew(self, identity: Identity) -> None:
         """Show another certificate from now on.  In a thread of its own: it may wait for the port."""

@@ -202,21 +202,18 @@ class HttpDoor:
         else:
             _told(error)
 
-    async def listen(self, host: str, port: int) -> tuple[str, int]:
-        """Bind and serve; returns the address that was bound."""
-        return await self._listen("http", host, port)
+    async def listen(self, host: str, port: int, keeper: Keeper | None = None) -> tuple[str, int]:
+        """Bind and serve; returns the address that was bound.
 
-    async def listen_tls(self, host: str, port: int, keeper: Keeper) -> tuple[str, int]:
-        """The same with TLS, with the identity that is the keeper's at the time."""
-        return await self._listen("https", host, port, keeper)
-
-    async def _listen(self, name: str, host: str, port: int, keeper: Keeper | None = None) -> tuple[str, int]:
+        keeper: of TLS, where there is some, with the identity that is the keeper's at the time.
+        """
         if self._doors is not None:
             bound = await self._listen_apart(self._doors, host, port, keeper)
         else:
             sockets = bind(host, port)
             here = await self._begun()
-            listener = here.listener(self._entry, name, None if keeper is None else keeper.current)
+            name, identity = ("http", None) if keeper is None else ("https", keeper.current)
+            listener = here.listener(self._entry, name, identity)
             self._listeners.append(listener)
             bound = listener.open(sockets)
         if not self._began:
