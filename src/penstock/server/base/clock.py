@@ -41,11 +41,12 @@ class LogClock:
     the same.
     """
 
-    __slots__ = ("_behind", "_clock", "_told")
+    __slots__ = ("_behind", "_clock", "_told", "mono")
 
     def __init__(self, clock: Clock, last: int) -> None:
         """last: the time of the log's last record, 0 without one."""
         self._clock = clock
+        self.mono = clock.mono
         self._told = last
         self._behind: tuple[int, int] | None = None  # the time, and on the monotonic clock, since when it is behind
 
@@ -63,10 +64,6 @@ class LogClock:
         speed, whole = CATCHING_UP
         self._told = told = time + (mono - since) * speed // whole
         return told
-
-    def mono(self) -> int:
-        """Microseconds on the monotonic clock."""
-        return self._clock.mono()
 
     def ahead(self) -> int:
         """Microseconds by which the machine's clock is behind."""
