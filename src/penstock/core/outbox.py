@@ -10,6 +10,7 @@ import sys
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from traceback import walk_tb
+from types import FrameType
 from typing import Generic, TypeVar
 
 from penstock.core.state.encoding import dump
@@ -33,11 +34,10 @@ TABLES = frozenset((Kind.VIA, Kind.ROUTE))
 """Kinds of what others may name by its number as soon as it is recorded."""
 
 
-def _instants_of(error: BaseException) -> list[object]:
-    """Those that the calls of the core were handed which an exception has left."""
+def calls_left(error: BaseException) -> list[FrameType]:
+    """The calls of the core that an exception has left, outermost first."""
     frames = [frame for frame, _ in walk_tb(error.__traceback__)]
-    own = [one for one in frames if str(one.f_globals.get("__name__", "")).startswith("penstock.core.")]
-    return [one.f_locals.get("now") for one in own]
+    return [one for one in frames if str(one.f_globals.get("__name__", "")).startswith("penstock.core.")]
 
 
 def _span(entry: Entry) -> range:
@@ -148,7 +148,8 @@ class Outbox(Generic[E]):
 
     def within(self, error: BaseException) -> bool:
         """Whether the last command is what failed, and none before it has been left half done."""
-        return not self._left_half and any(one is self._asked or one is self._at for one in _instants_of(error))
+        instants = [one.f_locals.get("now") for one in calls_left(error)]
+        return not self._left_half and any(one is self._asked or one is self._at for one in instants)
 
     @contextmanager
     def group(self) -> Generator[None]:

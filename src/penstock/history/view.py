@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar, cast
 
@@ -183,7 +182,7 @@ class View:
 
         `names`: only messages of such topics matter, so batches without any may be left out.
         """
-        chosen = None if names is None else partial(self._indexes.find, wanted=names)
+        chosen = self._indexes.finder(names)
         end = min(b, self.durable + 1)
         if self.archive is None or self.listed.archive is None:
             return self._reader.batches(a, end, columns, chosen)
@@ -193,7 +192,7 @@ class View:
         """The rows of `batches`, with the lengths of the bodies in the place of them where that saves reading."""
         if self.archive is not None and self.listed.archive is not None:
             return self.batches(a, b, None, names)
-        chosen = None if names is None else partial(self._indexes.find, wanted=names)
+        chosen = self._indexes.finder(names)
         return self._reader.outlines(a, min(b, self.durable + 1), chosen)
 
     def _whole(

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
-from functools import partial
 from time import perf_counter
 
 import pyarrow as pa
@@ -181,17 +180,17 @@ class Log(Committing):
 
         `names`: only messages of such topics matter, so batches without any may be left out.  `around`: as `read`.
         """
-        chosen = None if names is None else partial(self._indexes.find, wanted=names)
+        chosen = self._indexes.finder(names)
         return self._reader.batches(a, min(b, self.durable + 1), columns, chosen, around=around)
 
     def outlines(self, a: int, b: int, names: Wanted | None = None) -> Iterator[pa.RecordBatch]:
         """The rows of `batches`, with the lengths of the bodies in the place of them (`Outliner`).  Any thread."""
-        chosen = None if names is None else partial(self._indexes.find, wanted=names)
+        chosen = self._indexes.finder(names)
         return self._reader.outlines(a, min(b, self.durable + 1), chosen)
 
     def spans(self, a: int, b: int, names: Wanted | None = None) -> Iterator[Span]:
         """Where `batches` would find rows, and about how many, in order; nothing is read but indexes.  Any thread."""
-        chosen = None if names is None else partial(self._indexes.find, wanted=names)
+        chosen = self._indexes.finder(names)
         high = min(b, self.durable + 1)
         for segment, number in self._catalog.batches(a, b, chosen):
             lsns = segment.lsns

@@ -30,6 +30,7 @@ from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
+from functools import partial
 from itertools import accumulate
 from typing import Any, NamedTuple, TypeAlias, cast
 
@@ -280,6 +281,10 @@ class Indexes:
         self._lock = threading.Lock()
         self._kept = OrderedDict[_Key, Names]()
         self._sound = set[_Key]()  # what `missing` has found sound
+
+    def finder(self, wanted: Wanted | None) -> Callable[[Segment], Sequence[int] | None] | None:
+        """`find` for these names; None: for any, so nothing need be found."""
+        return None if wanted is None else partial(self.find, wanted=wanted)
 
     def find(self, segment: Segment, wanted: Wanted) -> Sequence[int] | None:
         """Numbers of the segment's batches that may have messages of a wanted name; None: any may."""

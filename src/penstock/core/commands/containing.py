@@ -28,6 +28,7 @@ from typing import NamedTuple
 
 from penstock.core.commands.common_parts import CoreParts
 from penstock.core.effects import Part, Stopped
+from penstock.core.outbox import calls_left
 from penstock.core.publishing.admission import Publishers
 from penstock.core.queue.queue import Queue
 from penstock.core.queue.settling.deferred import Sweeps
@@ -98,10 +99,7 @@ def _in_queues(error: Exception) -> bool:
 
 def _command_of(error: Exception) -> str:
     """The first of the failed calls of the core."""
-    frames = [frame for frame, _ in walk_tb(error.__traceback__)]
-    own = (frame for frame in frames if str(frame.f_globals.get("__name__", "")).startswith("penstock.core."))
-    first = next(own, None)
-    return "" if first is None else first.f_code.co_qualname
+    return next((frame.f_code.co_qualname for frame in calls_left(error)), "")
 
 
 def _of_queues(records: Iterable[Publishes | Control]) -> bool:

@@ -11,7 +11,7 @@ import numpy as np
 
 from penstock.core.queue.order.runs import Run
 from penstock.core.queue.settling.attempts import Tally
-from penstock.core.state.lsns import Ints, chunked, flat, ints
+from penstock.core.state.lsns import Ints, chunked, flat, ints, to_array
 from penstock.records.chunks import Chunk, Longs
 from penstock.records.dataclass import dataclass
 
@@ -60,9 +60,9 @@ class Contained:
     def columns(self) -> dict[str, array[int]]:
         """What is remembered of it; `transient` and `letter` are not known here."""
         counts = {**self._tallies(), "not_before": self._due()}
-        columns = {name: _joined(parts) for name, parts in counts.items() if parts}
+        columns = {name: to_array(np.concatenate(parts)) for name, parts in counts.items() if parts}
         if len(self.barriers):
-            columns["barrier"] = _joined([_triples(np.array([[lsn, lsn + 1] for lsn in self.barriers]), 1)])
+            columns["barrier"] = to_array(_triples(np.array([[lsn, lsn + 1] for lsn in self.barriers]), 1))
         if self.known and len(everything := flat(self.waiting())):
             for names, tell in self.known:
                 told = zip(names, tell(everything), strict=True)
@@ -80,10 +80,3 @@ class Contained:
 
 def _triples(pairs: Ints, value: int) -> Ints:
     return np.concatenate((pairs, np.full((len(pairs), 1), value, dtype=np.int64)), axis=1)
-
-
-def _joined(parts: list[Ints]) -> array[int]:
-    out = array("q")
-    for part in parts:
-        out.frombytes(np.ascontiguousarray(part).tobytes())
-    return out

@@ -12,10 +12,10 @@ checkpoint is taken of it, and nothing of the log goes.  A start has it as the l
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from traceback import walk_tb
 
 from penstock.core.effects import Cancelled, Sink, Token
 from penstock.core.links.sharing import Peers
+from penstock.core.outbox import calls_left
 from penstock.core.queue.dedup import deduplicates
 from penstock.core.queue.dispatching.consumers import Consumer, Credit
 from penstock.core.queue.dispatching.roster import Roster
@@ -145,9 +145,7 @@ def ungranted(records: Iterable[Publishes | Control]) -> Chunk:
 def queues_in(error: Exception) -> list[Queue]:
     """The queues that an exception may have left in the middle of something."""
     found: dict[Queue, None] = {}
-    for frame, _ in walk_tb(error.__traceback__):
-        if not str(frame.f_globals.get("__name__", "")).startswith("penstock.core."):
-            continue
+    for frame in calls_left(error):
         for one in frame.f_locals.values():
             if isinstance(one, Queue):
                 found[one] = None
