@@ -132,7 +132,7 @@ def test_the_log_itself(lab: Lab) -> None:
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"topci": "x"}, "unknown option 'topci'; did you mean topic?"),
+        ({"topci": "x"}, "unknown option 'topci'; did you mean 'topic'?"),
         ({}, "say what to read: option topic, queue, view, or log = true"),
         ({"topic": "a", "queue": "b"}, "options topic and queue exclude each other"),
         ({"view": "v"}, "option view: there is no view 'v', and no declared topic 'v'"),

@@ -145,7 +145,7 @@ def test_a_column_that_is_there_twice() -> None:
     [
         ({"queue": "q", "delta": "true"}, "option delta is for records of a topic with a key"),
         ({"topic": "t", "unroutable": "keep"}, "option unroutable is 'keep', not fail or drop"),
-        ({"topic": "t", "order": "a"}, "did you mean ordered"),
+        ({"topic": "t", "order": "a"}, "did you mean 'ordered'"),
     ],
 )
 def test_options_that_cannot_be(given: dict[str, str], told: str) -> None:

@@ -7,10 +7,9 @@ limit.  Together with `meter`, which bounds what arrays in a message add, one me
 from __future__ import annotations
 
 from collections.abc import Sequence
-from difflib import get_close_matches
 from typing import cast
 
-from penstock.errors import ExpressionError
+from penstock.errors import ExpressionError, known_name
 from penstock.expr.batches import PROPERTIES
 from penstock.expr.context import ASKED, OF_THE_CONTEXT, Group
 from penstock.expr.functions import AGGREGATES, FUNCTIONS, Function
@@ -152,10 +151,7 @@ def _arity(function: Function) -> str:
 def _unknown(name: str) -> str:
     if name in AGGREGATES:
         return f"{name} cannot be used here: it is about many messages, and an expression sees one"
-    near = get_close_matches(name, FUNCTIONS, n=1)
-    return f"no function {name if len(name) <= 40 else name[:37] + '...'}" + (
-        f": did you mean {near[0]}?" if near else ""
-    )
+    return f"no function {name if len(name) <= 40 else name[:37] + '...'}{known_name(name, FUNCTIONS)}"
 
 
 def _pattern(pattern: Literal, text: str) -> None:

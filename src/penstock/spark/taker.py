@@ -8,13 +8,13 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from difflib import get_close_matches
 
 from penstock.client.urls import with_trust
 from penstock.errors import InvalidArgument
 from penstock.records.tokens import login_of
 from penstock.spark.remote import Where
 from penstock.units import parse_duration, parse_size
+from penstock.wire.fields import nearest
 
 COMMON = (
     "url", "user", "password", "token", "ca", "cert", "key", "verify", "vhost", "topic", "exchange", "queue", "path",
@@ -53,12 +53,10 @@ class Taker:
     def __init__(self, given: Mapping[str, str], known: tuple[str, ...]) -> None:
         self._given = {name.lower(): str(value) for name, value in given.items()}
         names = {name.lower(): name for name in (*known, *FROM_SPARK)}
-        told = {name.lower(): name for name in known if name not in OURS}
+        told = [name for name in known if name not in OURS]
         for name in self._given:
             if name not in names:
-                near = get_close_matches(name, told, n=1, cutoff=0.6)
-                hint = f"; did you mean {told[near[0]]}?" if near else f"; known: {', '.join(sorted(told.values()))}"
-                raise InvalidArgument(f"unknown option {name!r}{hint}")
+                raise InvalidArgument(f"unknown option {name!r}{nearest(name, told)}")
 
     def text(self, name: str) -> str | None:
         """Its text, or None when absent or empty."""

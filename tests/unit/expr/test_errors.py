@@ -46,7 +46,7 @@ from penstock.expr.grammar import DEPTH_LIMIT, TEXT_LIMIT
         ("/@properties/colour = 1", 0, "content_type"),
         ("1 + 1e999", 4, "too large"),
         ("1 = FOO(1)", 4, "no function FOO"),
-        ("UPER('x')", 0, "did you mean UPPER"),
+        ("UPER('x')", 0, "did you mean 'UPPER'"),
         ("1 = UPPER('a', 'b')", 4, "takes 1 argument, 2 were given"),
         ("SUBSTR('a')", 0, "takes 2 to 3 arguments, 1 was given"),
         ("CONCAT()", 0, "1 or more arguments"),
