@@ -27,12 +27,13 @@ import orjson
 from penstock.errors import InvalidArgument, PenstockError, Unavailable
 from penstock.log.committers import KernelSync
 from penstock.log.disk import OsDisk
-from penstock.log.replica import AHEAD, Beside
+from penstock.log.replica import AHEAD, Beside, Replica
 from penstock.replication.election import Outcome
 from penstock.replication.insync import Times
 from penstock.replication.register import ClusterState, decode
 from penstock.server.base.loading import beside_a_server, end_with_parent
 from penstock.server.cluster import folder
+from penstock.server.cluster.following import Following
 from penstock.server.cluster.member import Member
 from penstock.server.cluster.membership import Terms
 from penstock.server.cluster.packets import LOST, ONE, THREE, TWO, boottime, packets
@@ -55,7 +56,7 @@ STRANGERS = Bounds(PATIENCE_S, sockets=32, per_address=16)
 
 def plain(member: Member) -> dict[str, object]:
     """All of it, as of now."""
-    state, now, replica, following = member.state, member.now(), member.replica, member.following
+    state, now = member.state, member.now()
     out: dict[str, object] = {
         "member": member.me, "name": member.terms.name, "role": member.role.value, "trouble": member.trouble,
         "min_in_sync": member.terms.min_in_sync, "confirm": "local" if member.terms.local else "in-sync",
@@ -77,12 +78,17 @@ def plain(member: Member) -> dict[str, object]:
         }  # fmt: skip
     if member.leads:
         out |= _leading(member, now)
-    elif replica is not None:
-        out |= {"lsn": replica.last, "synced_lsn": replica.synced, "connected": following is not None}
-        if following is not None:
-            out |= {"leader_lsn": following.leader_last, "committed_lsn": following.leader_committed}
-            if following.ahead is not None:
-                out["clock_ahead_seconds"] = round(following.ahead / 1e6, 3)
+    elif member.replica is not None:
+        out |= _following(member.replica, member.following)
+    return out
+
+
+def _following(replica: Replica, following: Following | None) -> dict[str, object]:
+    out: dict[str, object] = {"lsn": replica.last, "synced_lsn": replica.synced, "connected": following is not None}
+    if following is not None:
+        out |= {"leader_lsn": following.leader_last, "committed_lsn": following.leader_committed}
+        if following.ahead is not None:
+            out["clock_ahead_seconds"] = round(following.ahead / 1e6, 3)
     return out
 
 
