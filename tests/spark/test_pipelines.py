@@ -13,7 +13,7 @@ from pyspark.errors import StreamingQueryException
 
 from penstock.errors import NotFound, SettingsError
 from penstock.spark.pipelines.folders import Place
-from penstock.spark.pipelines.outputs import Outputs
+from penstock.spark.pipelines.outputs import GENERATES, Outputs
 from penstock.spark.pipelines.pipeline import Pipeline
 from penstock.spark.pipelines.running import Running
 from penstock.spark.remote import Where
@@ -218,3 +218,40 @@ def test_what_is_wrong_is_told_before_the_first_batch(lab: Lab, tmp_path: Path, 
     lab.publish("flights", [1])
     with pytest.raises(Exception, match=told):
         run(lab, define(name="wrong", **given), tmp_path / "spark")
+
+
+@pytest.mark.parametrize(
+    ("more", "makes_code"),
+    [
+        ({}, [False, False, True]),
+        ({"conf": {GENERATES: "true"}}, [True, True, True]),
+        ({"expect": [{"that": "id >= 0", "otherwise": "drop"}]}, [True, True, True]),
+    ],
+    ids=["by itself", "as it is told", "for rules, which count rows"],
+)
+def test_spark_makes_code_for_a_query_whose_batches_take_long(
+    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: Any, makes_code: list[bool]
+) -> None:
+    """Code is compiled as a query starts, and for small ones costs more than it saves."""
+    found = list[bool]()
+    staged = Outputs.staged
+
+    def watched(outputs: Outputs, frame: Any, *others: Any) -> list[str]:
+        found.append(frame.sparkSession.conf.get(GENERATES) == "true")
+        return staged(outputs, frame, *others)
+
+    def last_plan(name: str) -> str:
+        given = {"from": {"queue": "flights", "columns": "id BIGINT", "max_rows": 10}, **more}
+        lab.publish("flights", range(30))
+        definition = define(name=name, sql="SELECT id + 1 AS id FROM input", to=[{"topic": "out"}], **given)
+        return str(run(lab, definition, tmp_path / "spark")._jsq.explainInternal(False))
+
+    lab.declare("flights", "out")
+    monkeypatch.setattr(Outputs, "staged", watched)
+    monkeypatch.setattr("penstock.spark.pipelines.outputs.LONG_S", 1e9)
+    assert ("*(1)" in last_plan("quick")) is makes_code[0]
+    assert found == makes_code[:1] * 3
+    found.clear()
+    monkeypatch.setattr("penstock.spark.pipelines.outputs.LONG_S", -1.0)
+    assert ("*(1)" in last_plan("slow")) is makes_code[2]
+    assert found == makes_code

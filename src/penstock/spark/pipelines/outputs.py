@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -74,6 +75,14 @@ class Committed:
     answer: Mapping[str, Any]
 
 
+GENERATES = "spark.sql.codegen.wholeStage"
+"""Whether Spark makes code for a query, which is compiled as it starts: a tenth of what nine small pipelines take until
+they all have results.  A plan that is interpreted has the same rows."""
+
+LONG_S = 1.0
+"""A batch that takes so long is worth the code."""
+
+
 class Outputs:
     """What a query does with each of its batches: give it to `foreachBatch`."""
 
@@ -91,6 +100,7 @@ class Outputs:
         letters: Letters | None = None,
         thresholds: Thresholds | None = None,
         tasks: Where | None = None,
+        interpreted: bool = False,
     ) -> None:
         """`settles`: the streams of queues that the query reads; their batches are settled by the commit.
 
@@ -100,6 +110,7 @@ class Outputs:
         letters: dead letters, which the tasks stage while they compute a batch.
         tasks: as whom they log in, if not as the driver.
         thresholds: how many rows may fail a rule before the batch does.
+        interpreted: Spark makes no code for the query until a batch, which is not the first, takes long.
         """
         self.where = where
         self.tasks = tasks or where
@@ -112,6 +123,8 @@ class Outputs:
         self.narrowed = narrowed
         self.letters = letters
         self.thresholds = thresholds
+        self.interpreted = interpreted
+        self.warm = False  # a batch is done
         self.committed: list[Committed] = []  # newest last; whoever tells of them takes them out
 
     def declare(self, letters: Iterable[str] = ()) -> None:
@@ -164,7 +177,7 @@ class Outputs:
             run(frame)  # the batch is out; the query's state may not be
             self.forget_letters()
             return
-        several = len(self.targets) > 1
+        several, began = len(self.targets) > 1, time.monotonic()
         if several:
             frame.persist()
         try:
@@ -181,6 +194,7 @@ class Outputs:
             if self.thresholds is not None:
                 self.thresholds.refuse()
             self.commit(query, batch, stages)
+            self._look_at_time(frame, time.monotonic() - began)
         except BaseException:
             with suppress(PenstockError):  # what ended the batch is what is told; the next commit drops them too
                 self.forget_letters()
@@ -188,6 +202,13 @@ class Outputs:
         finally:
             if several:
                 frame.unpersist()
+
+    def _look_at_time(self, frame: Any, took_s: float) -> None:
+        """Whether the batches to come are worth code; the session of a frame is that of all batches of its query."""
+        if self.interpreted and self.warm and took_s > LONG_S:
+            frame.sparkSession.conf.set(GENERATES, "true")
+            self.interpreted = False
+        self.warm = True
 
     def staged(self, frame: Any, query: str, batch: int, target: Output) -> list[str]:
         """Rows onto the server, not visible yet."""

@@ -27,7 +27,7 @@ from penstock.spark.pipelines.expectations import Letters, Post, Thresholds, che
 from penstock.spark.pipelines.folders import Place as Place
 from penstock.spark.pipelines.folders import refuse_unshared
 from penstock.spark.pipelines.lineage import Lineage, Source
-from penstock.spark.pipelines.outputs import Committed, Outputs
+from penstock.spark.pipelines.outputs import GENERATES, Committed, Outputs
 from penstock.spark.pipelines.reset import carry_out, handover, places_of, request_of
 from penstock.spark.reading.inference import NO_MESSAGE
 from penstock.spark.remote import Where, remote
@@ -271,6 +271,14 @@ class Pipeline:
         session = apart(spark)  # names of inputs and settings are this pipeline's own
         for name in filter(lambda name: name.startswith("spark.sql."), definition.conf):
             session.conf.set(name, definition.conf[name])
+        interpreted = not (
+            # what rules count is exact where Spark makes code for joins: `expectations`
+            any(one.expect for one in definition.inputs)
+            or GENERATES in definition.conf
+            or spark.sparkContext.getConf().contains(GENERATES)
+        )
+        if interpreted:
+            session.conf.set(GENERATES, "false")
         known = {
             one.name: columns[one.name] if one.columns == "json" and columns.get(one.name) else
             self.inputs.columns(one, patience)
@@ -306,6 +314,7 @@ class Pipeline:
             letters=letters,
             thresholds=thresholds if thresholds.wanted else None,
             tasks=self.inputs.tasks,
+            interpreted=interpreted,
         )
         outputs.check(frame.schema)
         return Planned(frame, mode, outputs, self._made_for(session, plan, known, mode, digest))
