@@ -59,7 +59,7 @@ def write(disk: Disk, origin: int, lsn: int, state: bytes, vias: dict[str, list[
     extra = orjson.dumps({"vias": vias})
     head = _HEAD.pack(_MAGIC, _VERSION, 0, origin, lsn, len(extra))
     crc = crc32c(state, crc32c(head + extra))
-    name, fresh = f"{FOLDER}/{lsn:020d}.state", f"{FOLDER}/new"
+    name, fresh = name_of(lsn), f"{FOLDER}/new"
     disk.mkdir(FOLDER)
     with closing(disk.open(fresh, create="new" not in disk.list(FOLDER))) as file:
         file.truncate(0)
@@ -68,8 +68,8 @@ def write(disk: Disk, origin: int, lsn: int, state: bytes, vias: dict[str, list[
         file.sync()
     disk.rename(fresh, name)
     disk.sync_folder(FOLDER)
-    for old in [item for item in disk.list(FOLDER) if _NAME.match(item)][:-_KEPT]:
-        disk.remove(f"{FOLDER}/{old}")
+    for old in lsns(disk)[:-_KEPT]:
+        disk.remove(name_of(old))
     return name
 
 
@@ -84,9 +84,9 @@ def name_of(lsn: int) -> str:
 
 def remove_above(disk: Disk, lsn: int) -> None:
     """Remove the checkpoints that hold records above an LSN."""
-    above = [name for name in disk.list(FOLDER) if (match := _NAME.match(name)) and int(match[1]) > lsn]
-    for name in above:
-        disk.remove(f"{FOLDER}/{name}")
+    above = [one for one in lsns(disk) if one > lsn]
+    for one in above:
+        disk.remove(name_of(one))
     if above:
         disk.sync_folder(FOLDER)
 
