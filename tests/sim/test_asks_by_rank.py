@@ -169,7 +169,7 @@ def test_what_came_back_to_the_front_is_asked_for_first() -> None:
     steps.level()
     for run in b.queue.foreign.extract(range(lsns[2], lsns[2] + 1)):  # type: ignore[union-attr]
         run.place = HEAD + lsns[2]
-        b.queue.foreign.waiting.push(run)  # type: ignore[union-attr]
+        b.queue.foreign.returned.push(run)  # type: ignore[union-attr]
     steps.work(b, 1)
     [(_, ask)] = steps.ask(b)
     assert read_ask(ask).spans == ((a.origin, lsns[2], lsns[2] + 1),)
