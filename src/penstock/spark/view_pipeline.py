@@ -38,8 +38,9 @@ from penstock.records.properties import EMPTY
 from penstock.spark.checkpoint import Checkpoint
 from penstock.spark.pipelines.definition import ONLY, Definition, Input, Output
 from penstock.spark.pipelines.folders import Place
+from penstock.spark.pipelines.lineage import Lineage
 from penstock.spark.pipelines.outputs import Outputs
-from penstock.spark.pipelines.pipeline import Pipeline, lineage_of
+from penstock.spark.pipelines.pipeline import Pipeline
 from penstock.spark.pipelines.reset import request_of
 from penstock.spark.record_batches import values
 from penstock.spark.remote import Where, remote
@@ -334,7 +335,7 @@ class ViewPipeline(Pipeline):
         options = {**self.inputs.options(source, None, tasks), "stream": stream}
         frame = self.grouped(session, options, str(told["message_type"]))
         outputs = ViewOutputs(
-            self.where, (to,), self.checkpoint, settles=(), complete=False, lineage=lineage_of(definition), tasks=tasks
+            self.where, (to,), self.checkpoint, settles=(), complete=False, lineage=Lineage.of(definition), tasks=tasks
         )
         self.outputs = outputs
         writer = frame.writeStream.queryName(definition.name).outputMode("update").foreachBatch(outputs)

@@ -38,7 +38,7 @@ from penstock.spark.pipelines.code import short as short
 from penstock.spark.pipelines.definition import Definition, with_vhost
 from penstock.spark.pipelines.folders import FOLLOWED, Inbox, Place, itself, locked
 from penstock.spark.pipelines.lineage import Lineage
-from penstock.spark.pipelines.pipeline import Pipeline, Planned, lineage_of
+from penstock.spark.pipelines.pipeline import Pipeline, Planned
 from penstock.spark.pipelines.reset import BackfillCheckpoint, backfilled
 from penstock.spark.pipelines.running import FAILURES_MAX as FAILURES_MAX
 from penstock.spark.pipelines.running import Running
@@ -220,7 +220,7 @@ class BackfillPipeline(Pipeline):
     @property
     def lineage(self) -> Lineage:
         """Of the pipeline, as batches of this backfill."""
-        return replace(lineage_of(self.definition), pipeline=self._live, backfill=str(self._range["id"]))
+        return replace(Lineage.of(self.definition), pipeline=self._live, backfill=str(self._range["id"]))
 
 
 class Driver:

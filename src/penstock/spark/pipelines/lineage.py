@@ -20,6 +20,7 @@ import orjson
 from penstock.records.dataclass import dataclass
 from penstock.records.kinds import Kind
 from penstock.spark.checkpoint import Checkpoint
+from penstock.spark.pipelines.definition import Definition
 from penstock.spark.record_batches import values
 from penstock.spark.remote import Remote
 
@@ -58,6 +59,17 @@ class Lineage:
     sources: tuple[Source, ...]  # in the order of the offsets in the checkpoint
     tables: tuple[str, ...] = ()  # what is read as it was when the query started
     backfill: str | None = None  # the id of a backfill; None: the live stream
+
+    @classmethod
+    def of(cls, definition: Definition) -> Lineage:
+        """Of the batches of a pipeline."""
+        streams = tuple(
+            Source(
+                definition.stream_of(one), one.mode, str(one.queue or one.topic), one.exchange, one.vhost, one.filter
+            )
+            for one in definition.streams
+        )
+        return cls(definition.name, streams, tuple(one.text for one in definition.inputs if not one.is_stream))
 
     def told(self, checkpoint: Checkpoint, batch: int, written: Sequence[str]) -> dict[str, object]:
         """`of` of the batch: its inputs and, where they are no messages, its outputs.

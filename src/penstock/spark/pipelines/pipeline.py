@@ -26,7 +26,7 @@ from penstock.spark.pipelines.definition import ONLY, PROVIDER, STORES, Definiti
 from penstock.spark.pipelines.expectations import Letters, Post, Thresholds, checked, refuse_twice
 from penstock.spark.pipelines.folders import Place as Place
 from penstock.spark.pipelines.folders import refuse_unshared
-from penstock.spark.pipelines.lineage import Lineage, Source
+from penstock.spark.pipelines.lineage import Lineage
 from penstock.spark.pipelines.outputs import GENERATES, Committed, Outputs
 from penstock.spark.pipelines.reset import carry_out, handover, places_of, request_of
 from penstock.spark.reading.inference import NO_MESSAGE
@@ -271,13 +271,7 @@ class Pipeline:
         session = apart(spark)  # names of inputs and settings are this pipeline's own
         for name in filter(lambda name: name.startswith("spark.sql."), definition.conf):
             session.conf.set(name, definition.conf[name])
-        interpreted = not (
-            # what rules count is exact where Spark makes code for joins: `expectations`
-            any(one.expect for one in definition.inputs)
-            or GENERATES in definition.conf
-            or spark.sparkContext.getConf().contains(GENERATES)
-        )
-        if interpreted:
+        if interpreted := self._interpreted(spark):
             session.conf.set(GENERATES, "false")
         known = {
             one.name: columns[one.name] if one.columns == "json" and columns.get(one.name) else
@@ -319,6 +313,12 @@ class Pipeline:
         outputs.check(frame.schema)
         return Planned(frame, mode, outputs, self._made_for(session, plan, known, mode, digest))
 
+    def _interpreted(self, spark: Any) -> bool:
+        """Whether Spark begins without code for it: nobody said otherwise, and no rules, whose counts need code."""
+        if GENERATES in self.definition.conf or spark.sparkContext.getConf().contains(GENERATES):
+            return False
+        return not any(one.expect for one in self.definition.inputs)
+
     def _made_for(
         self, session: Any, plan: str, known: dict[str, str | None], mode: str, digest: str | None
     ) -> Manifest:
@@ -338,7 +338,7 @@ class Pipeline:
     @property
     def lineage(self) -> Lineage:
         """What its batches are made of, as their commits tell it."""
-        return lineage_of(self.definition)
+        return Lineage.of(self.definition)
 
     def note_code(self) -> None:
         """Remember which of the user's files this run is made of."""
@@ -441,20 +441,6 @@ def fields_by_input(columns: Mapping[str, str | None]) -> dict[str, list[tuple[s
     from pyspark.sql.types import StructType
 
     return {name: fields_of(StructType.fromDDL(ddl)) for name, ddl in columns.items() if ddl}
-
-
-def lineage_of(definition: Definition) -> Lineage:
-    """What a pipeline reads, for the lineage of its batches."""
-    return Lineage(
-        definition.name,
-        tuple(
-            Source(
-                definition.stream_of(one), one.mode, str(one.queue or one.topic), one.exchange, one.vhost, one.filter
-            )
-            for one in definition.streams
-        ),
-        tuple(one.text for one in definition.inputs if not one.is_stream),
-    )
 
 
 def _names(definition: Definition) -> str:
