@@ -383,21 +383,14 @@ def examine_links(settings: Settings) -> Iterator[Finding]:
             advice = "publishers wait for as long as that site is away: downgrade_after says for how long at most"
             yield Finding(what, "poor", "sync without downgrade_after", advice)
         for queue in filter(partial(_carried, link), settings.queue):
-            yield from _shared(what, queue, here)
-            if link.name == queue.settings.initial_owner and not _carried_whole(link, queue):
-                advice = "it would own nothing of the rest, nor would anybody: the link is refused"
-                yield Finding(
-                    what,
-                    "bad",
-                    f"it leaves out some of queue {queue.name!r}, of which that site is the initial_owner",
-                    advice,
-                )
+            yield from _shared(link, queue, here)
 
 
-def _shared(what: str, queue: Queue, here: Collection[str]) -> Iterator[Finding]:
+def _shared(link: LinkSection, queue: Queue, here: Collection[str]) -> Iterator[Finding]:
     """Whether a queue that a link carries can be had at both sites.  here: this site, and those that links lead to."""
     from penstock.core.queue.owning import why_not_shared
 
+    what = f"link {link.name}"
     if (why := why_not_shared(queue.settings)) is not None:
         advice = "the link is refused where the other site has that queue, too"
         yield Finding(what, "poor", f"queue {queue.name!r} has {why}", advice)
@@ -405,6 +398,9 @@ def _shared(what: str, queue: Queue, here: Collection[str]) -> Iterator[Finding]
     if owner is not None and owner not in here:
         advice = "its messages are owned by a site that no link leads to: nobody here can ask for them"
         yield Finding(what, "poor", f"initial_owner {owner!r} of queue {queue.name!r}", advice)
+    if owner == link.name and not _carried_whole(link, queue):
+        found = f"it leaves out some of queue {queue.name!r}, of which that site is the initial_owner"
+        yield Finding(what, "bad", found, "it would own nothing of the rest, nor would anybody: the link is refused")
 
 
 def _carried(link: LinkSection, queue: Queue) -> bool:
