@@ -68,7 +68,7 @@ def _are_texts(value: object) -> bool:
 
 
 def _is_whole(value: object) -> bool:
-    return type(value) is int or (isinstance(value, Integral) and not isinstance(value, bool))
+    return type(value) is int or (not isinstance(value, bool) and isinstance(value, Integral))
 
 
 def _is_number(value: object) -> bool:

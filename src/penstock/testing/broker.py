@@ -118,7 +118,7 @@ class Publishing(Running):
         headers: Mapping[str, FieldValue] | None,
     ) -> Outgoing:
         """One message, whose exchange is looked up when it is published; InvalidArgument for what is none."""
-        given: object = headers
+        given = cast("object", headers)
         if given is not None and not isinstance(given, Mapping):
             raise InvalidArgument(f"headers are {given!r}, not names with their values")
         data = encoded(body, "publish: body") if isinstance(body, str) else body

@@ -41,7 +41,7 @@ def evaluate(
     Raises ExpressionError for the text, InvalidArgument for a backend that does not exist, and SettingsError for one
     that is not installed.
     """
-    given: object = bodies
+    given = cast("object", bodies)
     if isinstance(given, str | bytes | bytearray):
         raise InvalidArgument("bodies are one text: give a list of them")
     if not isinstance(given, Sequence):
