@@ -30,6 +30,7 @@ from penstock.core.state.lsns import chunked, flat, ints, runs_among, runs_of, s
 from penstock.core.state.pending import DecidedPart, DecidedState, DeferredAck, Passing, SinkMark
 from penstock.core.state.queue_state import COLUMNS, QueueState
 from penstock.core.state.streams import StreamState
+from penstock.core.topology.ruling import POLICY
 from penstock.errors import LogDamaged
 from penstock.records.chunks import pack_pairs
 from penstock.records.entries import Control
@@ -134,7 +135,7 @@ def filled() -> DurableState:
         decided={"query": DecidedState(3, 70, (part,), (("s", 2),), 1, 4)},
         deferred={4: [DeferredAck(2, "ack", "me", 77, array("q", [30, 31]))]},
         acted=Acted(5, {"act": 2}, {"act": {0: [9]}}),
-        policies={(False, "v", "p"): Policy("v", "p", "^q", {"max-length": 5}, {"max_length": 5})},
+        policies={(False, "v", "p"): Policy("v", "p", "^q", {"max-deliveries": 5}, {"max_deliveries": 5})},
         addresses={("v", "a.#", False): AddressSetting("v", "a.#", {"max_length": 5})},
         exchange_rules={("v", "x"): ExchangeRule("p", "y")},
         sows={6: SowState(6, "v", "", "t", array("Q", [5]), array("q", [10]), array("q", [99]))},
@@ -403,6 +404,17 @@ def test_older_messages_are_marked_among_the_others() -> None:
     alone.add_older(np.array([3]))
     alone.add(7, 8)
     assert alone.pairs.tolist() == [3, 4, 7, 8]
+
+
+def test_a_shape_passes_over_what_it_does_not_know_and_says_what_is_missing() -> None:
+    policy = Policy("/", "p", "^a", {"max-deliveries": 5}, {"max_deliveries": 5})
+    told = POLICY.dump(policy)
+    assert not {"name", "alternate_exchange"} & told.keys()
+    assert told["priority"] == 0
+    assert POLICY.load({**told, "of a later version": 1}, name="p") == policy
+    for name in ("vhost", "pattern", "definition"):
+        with pytest.raises(TypeError, match=name):
+            POLICY.load({key: value for key, value in told.items() if key != name}, name="p")
 
 
 def test_tables_keep_their_types() -> None:

@@ -35,7 +35,7 @@ from penstock.core.queue.settling.deferred import Sweeps
 from penstock.core.queue.stopped import end_consumers, queues_in, stop
 from penstock.records.chunks import Now
 from penstock.records.entries import Control, Publishes
-from penstock.records.kinds import Kind
+from penstock.records.kinds import MOVES, Kind
 from penstock.records.one_or_each import each
 
 QUEUES_OWN = (
@@ -63,10 +63,9 @@ WEIGHING = ("Core.publish", "Core.let_in", "TransactionCommands.lay_out", "Trans
 BESIDE_QUEUES = (Publishers, Sweeps)
 """They do change something else."""
 
-OF_QUEUES = frozenset((
-    Kind.TOOK, Kind.GRANT, Kind.RETURN, Kind.SETTLE, Kind.EXPIRE, Kind.DROP, Kind.PURGE, Kind.DUE, Kind.BARRIER,
-    Kind.PAUSE, Kind.RESCHEDULE, Kind.DEDUP, Kind.KEYED, Kind.DEFER, Kind.UNDEFER, Kind.TRANSACTION,
-))  # fmt: skip
+OF_QUEUES = MOVES | {
+    Kind.TOOK, Kind.BARRIER, Kind.PAUSE, Kind.DEDUP, Kind.KEYED, Kind.DEFER, Kind.UNDEFER, Kind.TRANSACTION,
+}  # fmt: skip
 """Kinds of records of which queues alone know."""
 
 

@@ -29,7 +29,7 @@ from penstock.core.sow.rows import Answer, Job
 from penstock.core.topology.declaring import NO_TABLE
 from penstock.core.topology.register import check_expressions
 from penstock.core.topology.routing import Taker
-from penstock.core.topology.ruling import combined, dump_address, dump_exchanges, dump_policy
+from penstock.core.topology.ruling import ADDRESS, POLICY, combined, dump_exchanges
 from penstock.core.topology.topology import Topology
 from penstock.errors import InvalidArgument, NotFound
 from penstock.expr.bodies import body_type
@@ -365,10 +365,10 @@ class PolicyCommands(DeliveryCommands):
                     said.append(former)
                 said.append(one)
                 policies.put(one)
-                records.append((Kind.POLICY, one.name, dump_policy(one)))
+                records.append((Kind.POLICY, one.name, POLICY.dump(one)))
             else:
                 policies.put_address(one)
-                records.append((Kind.ADDRESS_SETTING, one.pattern, dump_address(one)))
+                records.append((Kind.ADDRESS_SETTING, one.pattern, ADDRESS.dump(one)))
         return records, said
 
     # -- in portions

@@ -41,6 +41,7 @@ from penstock.core.sizes import Sizes
 from penstock.core.sow.holding import SowState
 from penstock.core.state import pending
 from penstock.core.state.encoding import (
+    Shape,
     as_table,
     dump_settings,
     dump_sizes,
@@ -63,15 +64,8 @@ from penstock.core.state.pending import (
     load_marks,
 )
 from penstock.core.state.queue_state import QueueState, canonical_queue, dump_queues, filled, living_pairs, load_queue
-from penstock.core.state.streams import StreamState
-from penstock.core.topology.ruling import (
-    dump_address,
-    dump_exchanges,
-    dump_policy,
-    load_address,
-    load_exchanges,
-    load_policy,
-)
+from penstock.core.state.streams import STREAM, StreamState
+from penstock.core.topology.ruling import ADDRESS, POLICY, dump_exchanges, load_exchanges
 from penstock.records.dataclass import dataclass
 from penstock.records.queue_settings import AddressSetting, ExchangeRule, Policy, QueueSettings
 
@@ -115,6 +109,12 @@ class Binding:
     destination_type: str  # "queue" or "exchange"
     key: str
     arguments: str = ""
+
+
+EXCHANGE = Shape(
+    ExchangeState, ("durable", "auto_delete", "internal", "arguments"), ("used",), arguments=(wrap, as_table)
+)
+"""An exchange as its record has it."""
 
 
 def dump_declared(exchanges: Mapping[tuple[str, str], ExchangeState]) -> list[list[object]]:
@@ -263,8 +263,8 @@ class DurableState:
     )
     streams: dict[str, StreamState] = kept(
         dict[str, StreamState],
-        lambda found: {name: one.dump() for name, one in sorted(found.items())},
-        lambda told: {name: StreamState.load(one) for name, one in told.items()},
+        lambda found: {name: STREAM.dump(one) for name, one in sorted(found.items())},
+        lambda told: {name: STREAM.load(one) for name, one in told.items()},
         copies,
     )
     sinks: dict[str, int] = kept(  # query id -> highest committed batch
@@ -283,10 +283,14 @@ class DurableState:
         Acted, lambda acted: acted.dump() if acted else None, Acted.load, Acted.copy
     )
     policies: dict[tuple[bool, str, str], Policy] = by_key(
-        lambda one: one.key, lambda one: [one.name, dump_policy(one)], lambda told: load_policy(*told)
+        lambda one: one.key,
+        lambda one: [one.name, POLICY.dump(one)],
+        lambda told: POLICY.load(told[1], name=told[0]),
     )
     addresses: dict[tuple[str, str, bool], AddressSetting] = by_key(
-        lambda one: one.key, lambda one: [one.pattern, dump_address(one)], lambda told: load_address(*told)
+        lambda one: one.key,
+        lambda one: [one.pattern, ADDRESS.dump(one)],
+        lambda told: ADDRESS.load(told[1], pattern=told[0]),
     )
     exchange_rules: dict[tuple[str, str], ExchangeRule] = kept(
         dict[tuple[str, str], ExchangeRule],

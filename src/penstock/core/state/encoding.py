@@ -23,12 +23,12 @@ from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, fields
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import MISSING, Field, asdict, fields
 from datetime import datetime
 from decimal import Decimal
 from operator import attrgetter
-from typing import Any, cast
+from typing import Any, Generic, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -114,6 +114,47 @@ def load(header: bytes) -> dict[str, object]:
     if not isinstance(value, dict):
         raise ValueError("a control header must be a JSON object")
     return cast("dict[str, object]", value)
+
+
+T = TypeVar("T")
+
+
+class Shape(Generic[T]):
+    """A dataclass as a JSON object: its fields by their names, one row for both ways."""
+
+    def __init__(
+        self,
+        of: type[T],
+        always: Collection[str] = (),
+        never: Collection[str] = (),
+        **ways: tuple[Callable[[Any], object], Callable[[Any], Any]],
+    ) -> None:
+        """always: told even at rest; others are left out there, if they have a default.  never: whoever reads says it.
+
+        ways: of fields that JSON holds otherwise: to it, and back.
+        """
+        self._of = of
+        rows = [one for one in fields(cast("Any", of)) if one.name not in never]
+        self._ways = {one.name: ways.get(one.name, (_same, _same)) for one in rows}
+        self._rest = {one.name: _rest(one) for one in rows if one.name not in always}
+
+    def dump(self, value: T) -> dict[str, object]:
+        """Its fields, in the order in which the class has them."""
+        told = {name: getattr(value, name) for name in self._ways}
+        return {name: self._ways[name][0](one) for name, one in told.items() if one != self._rest.get(name, MISSING)}
+
+    def load(self, told: Mapping[str, object], **beside: object) -> T:
+        """The inverse; what this version does not know is passed over.  TypeError where something is missing."""
+        known = {name: back(told[name]) for name, (_, back) in self._ways.items() if name in told}
+        return self._of(**known, **beside)
+
+
+def _same(value: object) -> object:
+    return value
+
+
+def _rest(one: Field[Any]) -> object:
+    return one.default if one.default_factory is MISSING else one.default_factory()
 
 
 def as_table(value: object) -> dict[str, object]:

@@ -17,14 +17,14 @@ from penstock.core.links.sharing import LinkState, Site
 from penstock.core.sizes import Sizes
 from penstock.core.sow.holding import Sows, fold
 from penstock.core.state import pending as deferred_acks
-from penstock.core.state.durable import DECLARED, Binding, DurableState, ExchangeState, Reign
+from penstock.core.state.durable import DECLARED, EXCHANGE, DurableState, Reign
 from penstock.core.state.encoding import as_table, load, load_settings
 from penstock.core.state.lsns import Ints, expand, ints, spread
-from penstock.core.state.pending import decided_of, mark_of
+from penstock.core.state.pending import MARK, decided_of
 from penstock.core.state.queue_state import FoldedQueue, QueueState
 from penstock.core.state.streams import StreamState
-from penstock.core.topology.ruling import load_address, load_exchanges, load_policy, load_ruling, load_some, with_some
-from penstock.core.topology.topology import Topology, canonical_table
+from penstock.core.topology.ruling import ADDRESS, POLICY, load_exchanges, load_ruling, load_some, with_some
+from penstock.core.topology.topology import BINDING, Topology
 from penstock.records.chunks import lsns_in
 from penstock.records.kinds import HEAD, Kind
 
@@ -43,6 +43,22 @@ class Row(NamedTuple):
     body: bytes
     via: int
     route: int
+
+    @property
+    def told(self) -> Table:
+        return load(self.header)
+
+    @property
+    def values(self) -> Ints:
+        return np.frombuffer(self.body, dtype="<i8")
+
+    @property
+    def queue(self) -> int:
+        return int(self.values[0])
+
+    @property
+    def pairs(self) -> Ints:
+        return self.values[1:].reshape(-1, 2)
 
 
 class Objects:
@@ -85,99 +101,96 @@ class Objects:
             values = np.frombuffer(body, dtype="<i8")
             queue = self.queues.get(int(values[0]))
             if queue is not None and lsn > queue.since:
-                tell(queue, lsn, values[1:].reshape(-1, 2), load(header) if header else {})
+                tell(queue, lsn, values[1:].reshape(-1, 2), load(header))
         elif (note := self.FOLDS.get(kind)) is not None:
             note(self, Row(kind, lsn, name, header, body, via, route))
 
     def _route(self, row: Row) -> None:
-        self.routes[row.route] = tuple(np.frombuffer(row.body, dtype="<i8").tolist())
+        self.routes[row.route] = tuple(row.values.tolist())
         self._state.next_route = max(self._state.next_route, row.route + 1)
 
     def _via(self, row: Row) -> None:
-        table = load(row.header)
+        table = row.told
         blind = cast("list[str] | None", table.get("bcc")) or ()
         self._state.vias[row.via] = (str(table["vhost"]), str(table["exchange"]), *blind)
 
     def _took(self, row: Row) -> None:
-        values = np.frombuffer(row.body, dtype="<i8")
-        number = int(values[0])
-        self.took[number] = np.concatenate((self.took.get(number, _NONE), values[1:]))
+        self.took[row.queue] = np.concatenate((self.took.get(row.queue, _NONE), row.values[1:]))
 
     def _expired(self, row: Row) -> None:
-        told = load(row.header)
+        told = row.told
         self.letters += [new for _, new in cast("list[tuple[int, int]]", told.get("dead") or ())]
         self.letters += cast("list[int]", told.get("refused") or ())
         self.letters += cast("list[int]", told.get("letters") or ())
-        queue, pairs = self._queue_and_pairs(row.body)
-        if queue is not None:
-            queue.removed.append(pairs)
+        values = row.values
+        if (queue := self.queues.get(int(values[0]))) is not None:
+            queue.removed.append(values[1:].reshape(-1, 2))
 
     def _found(self, row: Row) -> None:
-        queue, pairs = self._queue_and_pairs(row.body)
-        told = load(row.header) if row.header else {}
+        told = row.told
         for peer, here, there, count in cast("list[list[int]]", told.get("carried") or ()):
             numbers = self._state.carried.setdefault(peer, Numbers((), self._floor_of(peer)))
             numbers.recall(there, here, count)
-        if queue is not None:
-            self._recovered(queue, row.lsn, pairs, told)
+        if (queue := self.queues.get(row.queue)) is not None:
+            self._recovered(queue, row.lsn, row.pairs, told)
 
     def _published(self, row: Row) -> None:
-        for publisher, sequence in cast("dict[str, int]", load(row.header)).items():
+        for publisher, sequence in cast("dict[str, int]", row.told).items():
             self._state.publishers[publisher] = max(sequence, self._state.publishers.get(publisher, sequence))
 
     def _publishers_gone(self, row: Row) -> None:
-        gone = cast("list[str]", load(row.header)["publishers"])
+        gone = cast("list[str]", row.told["publishers"])
         for publisher in gone:
             self._state.publishers.pop(publisher, None)
         self._state.numbered.gone(gone)
 
     def _committed(self, row: Row) -> None:
-        told = load(row.header)
+        told = row.told
         self._state.sinks[row.name] = cast(int, told["batch"])
-        self._state.sink_marks[row.name] = mark_of(told, row.lsn)
+        self._state.sink_marks[row.name] = MARK.load(told, lsn=row.lsn)
 
     def _sinks_gone(self, row: Row) -> None:
-        for query in cast("list[str]", load(row.header)["queries"]):
+        for query in cast("list[str]", row.told["queries"]):
             self._state.sinks.pop(query, None)
             self._state.sink_marks.pop(query, None)
 
     def _decide(self, row: Row) -> None:
-        told = load(row.header)
+        told = row.told
         state = self._state.decided[row.name] = decided_of(told, row.lsn)
         self._state.sinks[row.name] = state.batch
-        self._state.sink_marks[row.name] = mark_of(told, row.lsn)
+        self._state.sink_marks[row.name] = MARK.load(told, lsn=row.lsn)
 
     def _chunk(self, row: Row) -> None:
         state = self._state.decided[row.name]
-        state.copied(load(row.header))
+        state.copied(row.told)
         if state.complete:
             del self._state.decided[row.name]
 
     def _defer(self, row: Row) -> None:
-        number, *pairs = np.frombuffer(row.body, dtype="<i8").tolist()
+        number, *pairs = row.values.tolist()
         if number in self.queues:
-            told = load(row.header)
+            told = row.told
             deferred_acks.remember(self._state.deferred, number, deferred_acks.deferred_of(told, pairs))
             for first, stop in zip(pairs[::2], pairs[1::2], strict=True) if self._state.early else ():
                 self._state.early.came(int(str(told["origin"])), first, stop, number)
 
     def _undefer(self, row: Row) -> None:
-        number, *pairs = np.frombuffer(row.body, dtype="<i8").tolist()
-        origin = int(str(load(row.header)["origin"]))
+        number, *pairs = row.values.tolist()
+        origin = int(str(row.told["origin"]))
         deferred_acks.forget(self._state.deferred, number, origin, lsns_in(pairs))
 
     def _met(self, row: Row) -> None:
-        told = load(row.header)
+        told = row.told
         self._state.peers[cast("int", told["peer"])] = Site(row.name, int(str(told["origin"])), str(told["group"]))
 
     def _carry(self, row: Row) -> None:
-        told = load(row.header)
+        told = row.told
         peer = cast("int", told["peer"])
         numbers = self._state.carried.setdefault(peer, Numbers((), self._floor_of(peer)))
         times = cast("list[int]", told.get("times") or ())
         if times:
             self.sent += zip(times[::2], [*times[2::2], row.lsn], times[1::2], strict=True)
-        for here, there, count in np.frombuffer(row.body, dtype="<i8").reshape(-1, 3).tolist():
+        for here, there, count in row.values.reshape(-1, 3).tolist():
             numbers.add(there, here, count)
             if told.get("letters"):
                 self.letters += range(here, here + count)
@@ -190,7 +203,7 @@ class Objects:
         return self._state.links.get(peer, LinkState()).floor
 
     def _link(self, row: Row) -> None:
-        told = load(row.header)
+        told = row.told
         peer = cast("int", told["peer"])
         if "ended" in told:
             self._state.gone.told(cast("int", told["ended"]))
@@ -203,14 +216,14 @@ class Objects:
             numbers.forget_below(cast("int", told["forgot"]))
 
     def _proxy(self, row: Row) -> None:
-        number, told = int(np.frombuffer(row.body, dtype="<i8")[0]), load(row.header)
+        number, told = row.queue, row.told
         self._state.proxied.pop(number, None)
         if told["on"] and number in self.queues:
             self._state.proxied[number] = str(told.get("by", ""))
 
     def _number(self, row: Row) -> None:
-        names = cast("list[str]", load(row.header)["publishers"])
-        runs = np.frombuffer(row.body, dtype="<i8").reshape(-1, 5).tolist()
+        names = cast("list[str]", row.told["publishers"])
+        runs = row.values.reshape(-1, 5).tolist()
         for name, *run in runs:
             if name >= 0:
                 self._state.numbered.add(Numbered(names[name], *run))
@@ -218,8 +231,8 @@ class Objects:
             self._state.numbered.forget(forgotten)
 
     def _claimed(self, row: Row) -> None:
-        number, *pairs = np.frombuffer(row.body, dtype="<i8").tolist()
-        told = load(row.header)
+        number, *pairs = row.values.tolist()
+        told = row.told
         claim = Claim(str(told["site"]), cast("int", told["serial"]), cast("Why", told["why"]))
         origin, spans = int(str(told["origin"])), list(zip(pairs[::2], pairs[1::2], strict=True))
         if "vhost" in told:
@@ -231,15 +244,11 @@ class Objects:
             self._state.early.add(EarlyClaim(number, origin, first, stop, claim))
 
     def _act(self, row: Row) -> None:
-        self._state.acted.fold(row.name, load(row.header), np.frombuffer(row.body, dtype="<i8").tolist())
+        self._state.acted.fold(row.name, row.told, row.values.tolist())
 
     def fold_sow(self, kinds: Ints, values: Ints, offsets: Ints) -> None:
         """SOW_PUT and SOW_DROP records in order, their bodies end to end.  ValueError for one that cannot be read."""
         fold(self._sows, kinds == int(Kind.SOW_PUT), values, offsets)
-
-    def _queue_and_pairs(self, body: bytes) -> tuple[FoldedQueue | None, Ints]:
-        values = np.frombuffer(body, dtype="<i8")
-        return self.queues.get(int(values[0])), values[1:].reshape(-1, 2)
 
     def _recovered(self, queue: FoldedQueue, lsn: int, pairs: Ints, header: dict[str, object]) -> None:
         queue.recovered(lsn, pairs, header)
@@ -255,37 +264,34 @@ class Objects:
     # -- topology and settings
 
     def _exchange(self, row: Row) -> None:
-        header = load(row.header)
-        exchange = ExchangeState(
-            str(header["type"]), bool(header["durable"]), bool(header["auto_delete"]), bool(header["internal"]),
-            as_table(header["arguments"]),
-        )  # fmt: skip
+        header = row.told
+        exchange = EXCHANGE.load(header)
         self._topology.declare_exchange(_vhost(header), row.name, exchange)
         self._topology.policies.rule_exchanges(load_exchanges(header.get("exchanges")))
 
     def _exchange_gone(self, row: Row) -> None:
-        self._topology.delete_exchange(_vhost(load(row.header)), row.name)
+        self._topology.delete_exchange(_vhost(row.told), row.name)
 
     def _bind(self, row: Row) -> None:
-        self._topology.bind(read_binding(load(row.header)))
+        self._topology.bind(BINDING.load(row.told))
 
     def _unbind(self, row: Row) -> None:
-        self._topology.unbind(read_binding(load(row.header)))
+        self._topology.unbind(BINDING.load(row.told))
 
     def _topic(self, row: Row) -> None:
-        header = load(row.header)
+        header = row.told
         settings, path = as_table(header["settings"]), (_vhost(header), str(header["exchange"]), row.name)
         self._topology.declare_topic(*path, settings)
         self._sows.declared(row.lsn, path, settings)
 
     def _topic_gone(self, row: Row) -> None:
-        header = load(row.header)
+        header = row.told
         path = (_vhost(header), str(header["exchange"]), row.name)
         self._topology.delete_topic(*path)
         self._sows.deleted(path)
 
     def _queue(self, row: Row) -> None:
-        header = load(row.header)
+        header = row.told
         rules = with_some(load_settings(header["settings"]), load_some(header.get("changed")))
         state = QueueState(
             row.lsn, _vhost(header), row.name, rules, bool(header["durable"]), bool(header["exclusive"]),
@@ -298,8 +304,8 @@ class Objects:
         self._add_queue(state)
 
     def _altered(self, row: Row) -> None:
-        header = load(row.header)
-        number = int(np.frombuffer(row.body, dtype="<i8")[0])
+        header = row.told
+        number = row.queue
         if (queue := self.queues.get(number)) is not None:
             rules = queue.state.settings if "changed" in header else load_settings(header["settings"])
             rules = with_some(rules, load_some(header.get("changed")))
@@ -307,29 +313,29 @@ class Objects:
             queue.state.ruling = load_ruling(header.get("ruling"), rules)
 
     def _queue_gone(self, row: Row) -> None:
-        self._drop_queue(int(np.frombuffer(row.body, dtype="<i8")[0]), row.lsn)
+        self._drop_queue(row.queue, row.lsn)
 
     def _policy(self, row: Row) -> None:
-        header = load(row.header)
-        self._topology.policies.put(load_policy(row.name, header))
+        header = row.told
+        self._topology.policies.put(POLICY.load(header, name=row.name))
         self._topology.policies.rule_exchanges(load_exchanges(header.get("exchanges")))
 
     def _policy_gone(self, row: Row) -> None:
-        header = load(row.header)
+        header = row.told
         self._topology.policies.delete((bool(header["operator"]), str(header["vhost"]), row.name))
         self._topology.policies.rule_exchanges(load_exchanges(header.get("exchanges")))
 
     def _address(self, row: Row) -> None:
-        header = load(row.header)
+        header = row.told
         policies = self._topology.policies
         if "values" in header:
-            policies.put_address(load_address(row.name, header))
+            policies.put_address(ADDRESS.load(header, pattern=row.name))
         else:
             policies.delete_address((str(header["vhost"]), row.name, bool(header["literal"])))
         policies.rule_exchanges(load_exchanges(header.get("exchanges")))
 
     def _stream(self, row: Row) -> None:
-        kind, name, header = row.kind, row.name, load(row.header)
+        kind, name, header = row.kind, row.name, row.told
         if kind is Kind.STREAM and name not in self._state.streams:
             self._state.streams[name] = StreamState(cast("int", header["queue"]))
         stream = self._state.streams[name]
@@ -343,7 +349,7 @@ class Objects:
 
     def _boot(self, row: Row) -> None:
         """Exclusive and non-durable queues, non-durable exchanges and transient messages end."""
-        header = load(row.header)
+        header = row.told
         if not header.get("clean"):
             self._state.unclean = row.lsn
         self._state.defaults = cast("int", header.get("defaults", self._state.defaults))
@@ -392,14 +398,6 @@ class Objects:
         Kind.PLAN_SETTLE: _stream, Kind.STREAM_RELEASE: _stream, Kind.STREAM_START: _stream, Kind.STREAM_READ: _stream,
         Kind.STREAM_TRY: _stream, Kind.STREAM_NARROW: _stream,
     }  # fmt: skip
-
-
-def read_binding(header: dict[str, object]) -> Binding:
-    """The binding of a BIND or UNBIND header."""
-    return Binding(
-        str(header["vhost"]), str(header["source"]), str(header["destination"]), str(header["destination_type"]),
-        str(header["key"]), canonical_table(as_table(header["arguments"])),
-    )  # fmt: skip
 
 
 def _vhost(header: Table) -> str:

@@ -22,6 +22,7 @@ from typing import TypeAlias, cast
 
 import numpy as np
 
+from penstock.core.state.encoding import Shape
 from penstock.records.chunks import as_chunk, lsns_in, pairs_of
 from penstock.records.dataclass import dataclass
 
@@ -129,15 +130,9 @@ class SinkMark:
     name: str = ""  # for people
     user: str = ""  # who may commit for it; empty: written before this was kept
 
-    def told(self) -> dict[str, object]:
-        """What a record says of it, beside the batch; nothing that is empty."""
-        told: dict[str, object] = {"name": self.name, "once": self.once, "user": self.user}
-        return {key: value for key, value in told.items() if value}
 
-
-def mark_of(header: Mapping[str, object], lsn: int) -> SinkMark:
-    """From the particulars of a SINK_COMMIT or DECIDED record."""
-    return SinkMark(lsn, bool(header.get("once")), str(header.get("name", "")), str(header.get("user", "")))
+MARK = Shape(SinkMark, never=("lsn",))
+"""What a SINK_COMMIT or DECIDED record says of its query, beside the batch; nothing that is empty."""
 
 
 def dump_marks(marks: Mapping[str, SinkMark]) -> dict[str, list[object]]:

@@ -14,6 +14,7 @@ from typing import ClassVar, cast
 
 import numpy as np
 
+from penstock.core.state.encoding import Shape
 from penstock.core.state.lsns import combined
 from penstock.records.dataclass import dataclass
 from penstock.records.kinds import Kind
@@ -62,22 +63,9 @@ class Doubt:
             self.levels.append((level[0], level[1]))
 
 
-def dump_doubt(doubt: Doubt) -> dict[str, object]:
-    """For the codec: nothing when there is none."""
-    if doubt == Doubt():
-        return {}
-    last = None if doubt.last is None else list(doubt.last)
-    return {"doubt": [doubt.tries, doubt.revision, doubt.poisoned, [list(level) for level in doubt.levels], last]}
-
-
-def load_doubt(dumped: object) -> Doubt:
-    if dumped is None:
-        return Doubt()
-    tries, revision, poisoned, levels, last = cast(
-        "tuple[int, int, int, list[tuple[int, int]], tuple[str, int] | None]", dumped
-    )
-    last = None if last is None else (last[0], last[1])
-    return Doubt(tries, revision, [(most, left) for most, left in levels], poisoned, last)
+def _doubt(told: tuple[int, int, int, list[tuple[int, int]], tuple[str, int] | None]) -> Doubt:
+    tries, revision, poisoned, levels, last = told
+    return Doubt(tries, revision, [(most, left) for most, left in levels], poisoned, last and (last[0], last[1]))
 
 
 @dataclass(slots=True)
@@ -234,40 +222,22 @@ class StreamState:
         """One that changes by itself; the pairs of a batch never change."""
         return replace(self, plans=dict(self.plans), before=list(self.before), doubt=self.doubt.copy())
 
-    def dump(self) -> dict[str, object]:
-        """For JSON; what is empty is left out, but for what the first layout had."""
-        more = {
-            "asked": self.asked, "before": [[last, asked] for last, asked in self.before], "said": self.said,
-            "abandon_after": self.abandon_after, "read": self.read, "released": self.released,
-            "abandoned": self.abandoned, "counted": self.counted.tolist(), "pipeline": self.pipeline,
-            "owner": self.owner,
-        }  # fmt: skip
-        return {
-            "queue": self.queue, "epoch": self.epoch, "mode": self.mode, "floor": self.floor, "planned": self.planned,
-            "plans": [[batch, self.plans[batch].tolist()] for batch in sorted(self.plans)],
-            **{name: value for name, value in more.items() if value},
-            **({} if self.start is None else {"start": self.start}),
-            **dump_doubt(self.doubt),
-        }  # fmt: skip
-
-    @classmethod
-    def load(cls, data: Mapping[str, object]) -> StreamState:
-        numbers = cast("Mapping[str, int]", data)
-        plans = cast("list[tuple[int, list[int]]]", data["plans"])
-        before = cast("list[tuple[int, Asked]]", data.get("before", []))
-        return cls(
-            numbers["queue"], numbers["epoch"], str(data["mode"]), numbers["floor"], numbers["planned"],
-            {batch: array("q", pairs) for batch, pairs in plans}, dict(cast("Asked", data.get("asked", {}))),
-            [(last, asked) for last, asked in before], numbers.get("start"), str(data.get("said", "")),
-            numbers.get("abandon_after", 0), numbers.get("read", 0), numbers.get("released", 0),
-            bool(data.get("abandoned")), counted=array("q", cast("list[int]", data.get("counted", []))),
-            doubt=load_doubt(data.get("doubt")), pipeline=str(data.get("pipeline", "")),
-            owner=str(data.get("owner", "")),
-        )  # fmt: skip
-
     _FOLDS: ClassVar[Mapping[Kind, Callable[..., None]]] = {
         Kind.STREAM: _opened, Kind.PLAN: _planned, Kind.PLAN_SETTLE: _settled,
         Kind.STREAM_TRY: _tried, Kind.STREAM_NARROW: _narrowed,
         Kind.STREAM_START: _started, Kind.STREAM_RELEASE: _released,
         Kind.STREAM_READ: _read,
     }  # fmt: skip
+
+
+STREAM = Shape(
+    StreamState, ("epoch", "mode", "floor", "planned", "plans"), ("dropped",),
+    plans=(
+        lambda plans: [[batch, pairs.tolist()] for batch, pairs in sorted(plans.items())],
+        lambda told: {batch: array("q", pairs) for batch, pairs in told},
+    ),
+    before=(list, lambda told: [(last, asked) for last, asked in told]),
+    counted=(list, lambda told: array("q", told)),
+    doubt=(lambda one: [one.tries, one.revision, one.poisoned, one.levels, one.last], _doubt),
+)  # fmt: skip
+"""A stream as states have it."""

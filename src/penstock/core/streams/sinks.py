@@ -22,7 +22,7 @@ from penstock.core.outbox import Outbox
 from penstock.core.publishing import Preflight, Publisher
 from penstock.core.publishing.published import Published, Terms
 from penstock.core.state.durable import DurableState
-from penstock.core.state.pending import DecidedPart, DecidedState, SinkMark, decided_copies
+from penstock.core.state.pending import MARK, DecidedPart, DecidedState, SinkMark, decided_copies
 from penstock.core.streams import Streams
 from penstock.errors import InvalidArgument, PreconditionFailed
 from penstock.records.chunks import Now
@@ -214,7 +214,7 @@ class Sinks:
         self._outbox.begin()
         mark = self._mark(batch)
         rows = sum(map(len, outputs))
-        self._outbox.record(Kind.SINK_COMMIT, batch.query, {"batch": batch.number, "rows": rows, **mark.told()})
+        self._outbox.record(Kind.SINK_COMMIT, batch.query, {"batch": batch.number, "rows": rows, **MARK.dump(mark)})
         self._remember(now, batch, mark)
         if batch.before is not None:
             batch.before(now)
@@ -248,7 +248,7 @@ class Sinks:
             raise InvalidArgument(f"query '{batch.query}' batch {batch.number}: there are no rows to decide about")
         self._outbox.begin()
         mark = self._mark(batch)
-        self._outbox.record(Kind.DECIDED, batch.query, {**state.header(), **mark.told()})
+        self._outbox.record(Kind.DECIDED, batch.query, {**state.header(), **MARK.dump(mark)})
         self.decided[batch.query] = state
         self._remember(now, batch, mark)
         if batch.before is not None:

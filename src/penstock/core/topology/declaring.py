@@ -12,7 +12,7 @@ from penstock.core.effects import Effect
 from penstock.core.outbox import Outbox
 from penstock.core.queue.queue import Queue
 from penstock.core.sizes import Sizes
-from penstock.core.state.durable import Binding, ExchangeState
+from penstock.core.state.durable import EXCHANGE, Binding, ExchangeState
 from penstock.core.state.encoding import as_table, dump_settings, wrap
 from penstock.core.state.queue_state import QueueState
 from penstock.core.topology.exchange_types import check_binding, check_type
@@ -31,6 +31,7 @@ from penstock.core.topology.register import (
 from penstock.core.topology.routing import REPLY_TO, Router
 from penstock.core.topology.ruling import dump_difference, dump_exchanges, dump_ruling
 from penstock.core.topology.topology import (
+    BINDING,
     DEFAULT,
     PREDECLARED,
     Topology,
@@ -272,16 +273,12 @@ class Admin(Register):
         _check_new_exchange(vhost, name, kind, arguments)
         now = self._outbox.at(now, True)
         self._outbox.begin()
-        table = wrap(arguments)
-        header = {
-            "vhost": vhost, "type": kind, "durable": durable, "auto_delete": auto_delete, "internal": internal,
-            "arguments": table,
-        }  # fmt: skip
+        exchange = ExchangeState(kind, durable, auto_delete, internal, as_table(wrap(arguments)))
+        header = {"vhost": vhost, **EXCHANGE.dump(exchange)}
         rule = self._topology.policies.of_exchange(vhost, name)
         if rule is not None:
             header["exchanges"] = dump_exchanges({(vhost, name): rule})
         self._outbox.record(Kind.EXCHANGE_DECLARE, name, header)
-        exchange = ExchangeState(kind, durable, auto_delete, internal, as_table(table))
         self._topology.declare_exchange(vhost, name, exchange)
         for own in own_queues(kind, arguments):
             self.declare_queue(
@@ -388,7 +385,7 @@ class Admin(Register):
         if self._topology.has(binding):
             return False
         now = self._outbox.at(now, True)
-        self._outbox.record(Kind.BIND, destination, binding_header(binding, arguments))
+        self._outbox.record(Kind.BIND, destination, BINDING.dump(binding))
         self._topology.bind(binding)
         return True
 
@@ -413,7 +410,7 @@ class Admin(Register):
             self._outbox.begin()
             self._topology.unbind(binding)
             left = self._sweep(now, vhost, {source})
-            lsn = self._outbox.record(Kind.UNBIND, destination, binding_header(binding, arguments))
+            lsn = self._outbox.record(Kind.UNBIND, destination, BINDING.dump(binding))
             self._topology.note_ends(lsn, left)
             self._outbox.end()
 
@@ -459,18 +456,6 @@ def _binding(
     if source == DEFAULT or (kind == "exchange" and destination == DEFAULT):
         raise on_default_exchange()
     return Binding(vhost, source, destination, kind, key, canonical_table(arguments))
-
-
-def binding_header(binding: Binding, arguments: Mapping[str, object]) -> dict[str, object]:
-    """The header of a BIND or UNBIND."""
-    return {
-        "vhost": binding.vhost,
-        "source": binding.source,
-        "destination": binding.destination,
-        "destination_type": binding.destination_type,
-        "key": binding.key,
-        "arguments": wrap(arguments),
-    }
 
 
 def _refuse_passing(vhost: str, name: str, kind: str, server_named: bool, flags: Iterable[tuple[str, bool]]) -> None:

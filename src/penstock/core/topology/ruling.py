@@ -14,14 +14,12 @@ from dataclasses import replace
 from operator import itemgetter
 from typing import TypeAlias, cast
 
-from penstock.core.state.encoding import as_table, load_settings, plain, wrap
+from penstock.core.state.encoding import Shape, as_table, load_settings, plain, wrap
 from penstock.records.address_settings import as_settings, is_prefix
 from penstock.records.queue_settings import (
     NAMES,
     AddressSetting,
-    ApplyTo,
     ExchangeRule,
-    Origin,
     Policy,
     QueueSettings,
     Ruling,
@@ -424,49 +422,14 @@ def _pairs(value: object) -> tuple[tuple[str, str], ...]:
     return tuple(sorted(cast("dict[str, str]", value).items())) if isinstance(value, dict) else ()
 
 
-def dump_policy(policy: Policy) -> dict[str, object]:
-    """A policy without its name."""
-    out: dict[str, object] = {
-        "vhost": policy.vhost,
-        "pattern": policy.pattern,
-        "definition": wrap(policy.definition),
-        "settings": dump_some(policy.settings),
-        "priority": policy.priority,
-        "apply_to": policy.apply_to,
-        "operator": policy.operator,
-        "origin": policy.origin,
-    }
-    if policy.alternate_exchange is not None:
-        out["alternate_exchange"] = policy.alternate_exchange
-    return out
+POLICY = Shape(
+    Policy, ("settings", "priority", "apply_to", "operator", "origin"), ("name",),
+    definition=(wrap, as_table), settings=(dump_some, load_some),
+)  # fmt: skip
+"""A policy without its name, as its record and states have it."""
 
-
-def load_policy(name: str, value: Mapping[str, object]) -> Policy:
-    return Policy(
-        str(value["vhost"]),
-        name,
-        str(value["pattern"]),
-        as_table(value["definition"]),
-        load_some(value["settings"]),
-        cast("str | None", value.get("alternate_exchange")),
-        cast(int, value["priority"]),
-        cast(ApplyTo, value["apply_to"]),
-        bool(value["operator"]),
-        cast(Origin, value["origin"]),
-    )
-
-
-def dump_address(setting: AddressSetting) -> dict[str, object]:
-    """An address setting without its pattern."""
-    return {
-        "vhost": setting.vhost,
-        "literal": setting.literal,
-        "values": wrap(setting.values),
-    }
-
-
-def load_address(pattern: str, value: Mapping[str, object]) -> AddressSetting:
-    return AddressSetting(str(value["vhost"]), pattern, as_table(value["values"]), bool(value["literal"]))
+ADDRESS = Shape(AddressSetting, ("literal",), ("pattern",), values=(wrap, as_table))
+"""An address setting without its pattern."""
 
 
 def dump_exchanges(rules: Mapping[tuple[str, str], ExchangeRule | None]) -> list[list[object]]:

@@ -21,7 +21,7 @@ from typing import NamedTuple, cast
 import orjson
 
 from penstock.core.state.durable import Binding, DurableState, ExchangeState
-from penstock.core.state.encoding import as_table, wrap
+from penstock.core.state.encoding import Shape, as_table, wrap
 from penstock.core.topology.ruling import Policies
 from penstock.errors import InvalidArgument
 from penstock.records.field_tables import FieldValue
@@ -68,6 +68,12 @@ def canonical_table(table: Mapping[str, object] | None) -> str:
 def table_of(text: str) -> dict[str, FieldValue]:
     return cast("dict[str, FieldValue]", as_table(orjson.loads(text))) if text else {}
 
+
+BINDING = Shape(
+    Binding, ("arguments",),
+    arguments=(lambda text: orjson.loads(text or "{}"), lambda told: canonical_table(as_table(told))),
+)  # fmt: skip
+"""A binding as its records have it."""
 
 CHANGES_MOST = 256
 """Bindings that came and went one by one before all of an exchange are looked at anew."""
