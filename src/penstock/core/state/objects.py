@@ -34,19 +34,15 @@ _NONE = np.zeros(0, dtype=np.int64)
 
 
 class Row(NamedTuple):
-    """A control record, its header and body not read yet."""
+    """A control record, its body not read yet."""
 
     kind: Kind
     lsn: int
     name: str
-    header: bytes
+    header: Table
     body: bytes
     via: int
     route: int
-
-    @property
-    def told(self) -> Table:
-        return load(self.header)
 
     @property
     def values(self) -> Ints:
@@ -103,96 +99,91 @@ class Objects:
             if queue is not None and lsn > queue.since:
                 tell(queue, lsn, values[1:].reshape(-1, 2), load(header))
         elif (note := self.FOLDS.get(kind)) is not None:
-            note(self, Row(kind, lsn, name, header, body, via, route))
+            note(self, Row(kind, lsn, name, load(header), body, via, route))
 
     def _route(self, row: Row) -> None:
         self.routes[row.route] = tuple(row.values.tolist())
         self._state.next_route = max(self._state.next_route, row.route + 1)
 
     def _via(self, row: Row) -> None:
-        table = row.told
-        blind = cast("list[str] | None", table.get("bcc")) or ()
-        self._state.vias[row.via] = (str(table["vhost"]), str(table["exchange"]), *blind)
+        blind = cast("list[str] | None", row.header.get("bcc")) or ()
+        self._state.vias[row.via] = (str(row.header["vhost"]), str(row.header["exchange"]), *blind)
 
     def _took(self, row: Row) -> None:
         self.took[row.queue] = np.concatenate((self.took.get(row.queue, _NONE), row.values[1:]))
 
     def _expired(self, row: Row) -> None:
-        told = row.told
+        told, values = row.header, row.values
         self.letters += [new for _, new in cast("list[tuple[int, int]]", told.get("dead") or ())]
         self.letters += cast("list[int]", told.get("refused") or ())
         self.letters += cast("list[int]", told.get("letters") or ())
-        values = row.values
         if (queue := self.queues.get(int(values[0]))) is not None:
             queue.removed.append(values[1:].reshape(-1, 2))
 
     def _found(self, row: Row) -> None:
-        told = row.told
-        for peer, here, there, count in cast("list[list[int]]", told.get("carried") or ()):
+        for peer, here, there, count in cast("list[list[int]]", row.header.get("carried") or ()):
             numbers = self._state.carried.setdefault(peer, Numbers((), self._floor_of(peer)))
             numbers.recall(there, here, count)
         if (queue := self.queues.get(row.queue)) is not None:
-            self._recovered(queue, row.lsn, row.pairs, told)
+            self._recovered(queue, row.lsn, row.pairs, row.header)
 
     def _published(self, row: Row) -> None:
-        for publisher, sequence in cast("dict[str, int]", row.told).items():
+        for publisher, sequence in cast("dict[str, int]", row.header).items():
             self._state.publishers[publisher] = max(sequence, self._state.publishers.get(publisher, sequence))
 
     def _publishers_gone(self, row: Row) -> None:
-        gone = cast("list[str]", row.told["publishers"])
+        gone = cast("list[str]", row.header["publishers"])
         for publisher in gone:
             self._state.publishers.pop(publisher, None)
         self._state.numbered.gone(gone)
 
     def _committed(self, row: Row) -> None:
-        told = row.told
-        self._state.sinks[row.name] = cast(int, told["batch"])
-        self._state.sink_marks[row.name] = MARK.load(told, lsn=row.lsn)
+        self._state.sinks[row.name] = cast(int, row.header["batch"])
+        self._state.sink_marks[row.name] = MARK.load(row.header, lsn=row.lsn)
 
     def _sinks_gone(self, row: Row) -> None:
-        for query in cast("list[str]", row.told["queries"]):
+        for query in cast("list[str]", row.header["queries"]):
             self._state.sinks.pop(query, None)
             self._state.sink_marks.pop(query, None)
 
     def _decide(self, row: Row) -> None:
-        told = row.told
-        state = self._state.decided[row.name] = decided_of(told, row.lsn)
+        state = self._state.decided[row.name] = decided_of(row.header, row.lsn)
         self._state.sinks[row.name] = state.batch
-        self._state.sink_marks[row.name] = MARK.load(told, lsn=row.lsn)
+        self._state.sink_marks[row.name] = MARK.load(row.header, lsn=row.lsn)
 
     def _chunk(self, row: Row) -> None:
         state = self._state.decided[row.name]
-        state.copied(row.told)
+        state.copied(row.header)
         if state.complete:
             del self._state.decided[row.name]
 
     def _defer(self, row: Row) -> None:
         number, *pairs = row.values.tolist()
         if number in self.queues:
-            told = row.told
+            told = row.header
             deferred_acks.remember(self._state.deferred, number, deferred_acks.deferred_of(told, pairs))
             for first, stop in zip(pairs[::2], pairs[1::2], strict=True) if self._state.early else ():
                 self._state.early.came(int(str(told["origin"])), first, stop, number)
 
     def _undefer(self, row: Row) -> None:
         number, *pairs = row.values.tolist()
-        origin = int(str(row.told["origin"]))
+        origin = int(str(row.header["origin"]))
         deferred_acks.forget(self._state.deferred, number, origin, lsns_in(pairs))
 
     def _met(self, row: Row) -> None:
-        told = row.told
-        self._state.peers[cast("int", told["peer"])] = Site(row.name, int(str(told["origin"])), str(told["group"]))
+        self._state.peers[cast("int", row.header["peer"])] = Site(
+            row.name, int(str(row.header["origin"])), str(row.header["group"])
+        )
 
     def _carry(self, row: Row) -> None:
-        told = row.told
-        peer = cast("int", told["peer"])
+        peer = cast("int", row.header["peer"])
         numbers = self._state.carried.setdefault(peer, Numbers((), self._floor_of(peer)))
-        times = cast("list[int]", told.get("times") or ())
+        times = cast("list[int]", row.header.get("times") or ())
         if times:
             self.sent += zip(times[::2], [*times[2::2], row.lsn], times[1::2], strict=True)
         for here, there, count in row.values.reshape(-1, 3).tolist():
             numbers.add(there, here, count)
-            if told.get("letters"):
+            if row.header.get("letters"):
                 self.letters += range(here, here + count)
             if self._state.early:
                 self._state.early.came(self._state.peers[peer].origin, there, there + count)
@@ -203,26 +194,25 @@ class Objects:
         return self._state.links.get(peer, LinkState()).floor
 
     def _link(self, row: Row) -> None:
-        told = row.told
-        peer = cast("int", told["peer"])
-        if "ended" in told:
-            self._state.gone.told(cast("int", told["ended"]))
+        peer = cast("int", row.header["peer"])
+        if "ended" in row.header:
+            self._state.gone.told(cast("int", row.header["ended"]))
             return
-        if "passed" in told:
-            self._state.passed[peer] = cast("int", told["passed"])
+        if "passed" in row.header:
+            self._state.passed[peer] = cast("int", row.header["passed"])
             return
-        self._state.links[peer] = self._state.links.get(peer, LinkState()).told(told)
-        if "forgot" in told and (numbers := self._state.carried.get(peer)) is not None:
-            numbers.forget_below(cast("int", told["forgot"]))
+        self._state.links[peer] = self._state.links.get(peer, LinkState()).told(row.header)
+        if "forgot" in row.header and (numbers := self._state.carried.get(peer)) is not None:
+            numbers.forget_below(cast("int", row.header["forgot"]))
 
     def _proxy(self, row: Row) -> None:
-        number, told = row.queue, row.told
+        number, told = row.queue, row.header
         self._state.proxied.pop(number, None)
         if told["on"] and number in self.queues:
             self._state.proxied[number] = str(told.get("by", ""))
 
     def _number(self, row: Row) -> None:
-        names = cast("list[str]", row.told["publishers"])
+        names = cast("list[str]", row.header["publishers"])
         runs = row.values.reshape(-1, 5).tolist()
         for name, *run in runs:
             if name >= 0:
@@ -232,19 +222,18 @@ class Objects:
 
     def _claimed(self, row: Row) -> None:
         number, *pairs = row.values.tolist()
-        told = row.told
-        claim = Claim(str(told["site"]), cast("int", told["serial"]), cast("Why", told["why"]))
-        origin, spans = int(str(told["origin"])), list(zip(pairs[::2], pairs[1::2], strict=True))
-        if "vhost" in told:
-            self._state.returned.add(Place(str(told["vhost"]), row.name, origin, claim.owner), spans, claim)
-            self._state.foretold.placed(Name(str(told["vhost"]), row.name, origin), spans)
-        if "of" in told:
-            self._state.foretold.add(Name(str(told["of"]), row.name, origin), spans, claim)
+        claim = Claim(str(row.header["site"]), cast("int", row.header["serial"]), cast("Why", row.header["why"]))
+        origin, spans = int(str(row.header["origin"])), list(zip(pairs[::2], pairs[1::2], strict=True))
+        if "vhost" in row.header:
+            self._state.returned.add(Place(str(row.header["vhost"]), row.name, origin, claim.owner), spans, claim)
+            self._state.foretold.placed(Name(str(row.header["vhost"]), row.name, origin), spans)
+        if "of" in row.header:
+            self._state.foretold.add(Name(str(row.header["of"]), row.name, origin), spans, claim)
         for first, stop in spans if number in self.queues else ():
             self._state.early.add(EarlyClaim(number, origin, first, stop, claim))
 
     def _act(self, row: Row) -> None:
-        self._state.acted.fold(row.name, row.told, row.values.tolist())
+        self._state.acted.fold(row.name, row.header, row.values.tolist())
 
     def fold_sow(self, kinds: Ints, values: Ints, offsets: Ints) -> None:
         """SOW_PUT and SOW_DROP records in order, their bodies end to end.  ValueError for one that cannot be read."""
@@ -264,78 +253,70 @@ class Objects:
     # -- topology and settings
 
     def _exchange(self, row: Row) -> None:
-        header = row.told
-        exchange = EXCHANGE.load(header)
-        self._topology.declare_exchange(_vhost(header), row.name, exchange)
-        self._topology.policies.rule_exchanges(load_exchanges(header.get("exchanges")))
+        exchange = EXCHANGE.load(row.header)
+        self._topology.declare_exchange(_vhost(row.header), row.name, exchange)
+        self._topology.policies.rule_exchanges(load_exchanges(row.header.get("exchanges")))
 
     def _exchange_gone(self, row: Row) -> None:
-        self._topology.delete_exchange(_vhost(row.told), row.name)
+        self._topology.delete_exchange(_vhost(row.header), row.name)
 
     def _bind(self, row: Row) -> None:
-        self._topology.bind(BINDING.load(row.told))
+        self._topology.bind(BINDING.load(row.header))
 
     def _unbind(self, row: Row) -> None:
-        self._topology.unbind(BINDING.load(row.told))
+        self._topology.unbind(BINDING.load(row.header))
 
     def _topic(self, row: Row) -> None:
-        header = row.told
-        settings, path = as_table(header["settings"]), (_vhost(header), str(header["exchange"]), row.name)
+        settings, path = as_table(row.header["settings"]), (_vhost(row.header), str(row.header["exchange"]), row.name)
         self._topology.declare_topic(*path, settings)
         self._sows.declared(row.lsn, path, settings)
 
     def _topic_gone(self, row: Row) -> None:
-        header = row.told
-        path = (_vhost(header), str(header["exchange"]), row.name)
+        path = (_vhost(row.header), str(row.header["exchange"]), row.name)
         self._topology.delete_topic(*path)
         self._sows.deleted(path)
 
     def _queue(self, row: Row) -> None:
-        header = row.told
-        rules = with_some(load_settings(header["settings"]), load_some(header.get("changed")))
+        rules = with_some(load_settings(row.header["settings"]), load_some(row.header.get("changed")))
         state = QueueState(
-            row.lsn, _vhost(header), row.name, rules, bool(header["durable"]), bool(header["exclusive"]),
-            bool(header["auto_delete"]), as_table(header["arguments"]),
+            row.lsn, _vhost(row.header), row.name, rules, bool(row.header["durable"]), bool(row.header["exclusive"]),
+            bool(row.header["auto_delete"]), as_table(row.header["arguments"]),
         )  # fmt: skip
-        state.ruling = load_ruling(header.get("ruling"), rules)
+        state.ruling = load_ruling(row.header.get("ruling"), rules)
         if not state.exclusive and rules.kind != "local":
             self._state.began.note(row.lsn, self._state.peers, self._state.links, self._state.carried)
         self._state.foretold.take(state.vhost, state.name)
         self._add_queue(state)
 
     def _altered(self, row: Row) -> None:
-        header = row.told
         number = row.queue
         if (queue := self.queues.get(number)) is not None:
-            rules = queue.state.settings if "changed" in header else load_settings(header["settings"])
-            rules = with_some(rules, load_some(header.get("changed")))
+            rules = queue.state.settings if "changed" in row.header else load_settings(row.header["settings"])
+            rules = with_some(rules, load_some(row.header.get("changed")))
             queue.alter(row.lsn, rules)
-            queue.state.ruling = load_ruling(header.get("ruling"), rules)
+            queue.state.ruling = load_ruling(row.header.get("ruling"), rules)
 
     def _queue_gone(self, row: Row) -> None:
         self._drop_queue(row.queue, row.lsn)
 
     def _policy(self, row: Row) -> None:
-        header = row.told
-        self._topology.policies.put(POLICY.load(header, name=row.name))
-        self._topology.policies.rule_exchanges(load_exchanges(header.get("exchanges")))
+        self._topology.policies.put(POLICY.load(row.header, name=row.name))
+        self._topology.policies.rule_exchanges(load_exchanges(row.header.get("exchanges")))
 
     def _policy_gone(self, row: Row) -> None:
-        header = row.told
-        self._topology.policies.delete((bool(header["operator"]), str(header["vhost"]), row.name))
-        self._topology.policies.rule_exchanges(load_exchanges(header.get("exchanges")))
+        self._topology.policies.delete((bool(row.header["operator"]), str(row.header["vhost"]), row.name))
+        self._topology.policies.rule_exchanges(load_exchanges(row.header.get("exchanges")))
 
     def _address(self, row: Row) -> None:
-        header = row.told
         policies = self._topology.policies
-        if "values" in header:
-            policies.put_address(ADDRESS.load(header, pattern=row.name))
+        if "values" in row.header:
+            policies.put_address(ADDRESS.load(row.header, pattern=row.name))
         else:
-            policies.delete_address((str(header["vhost"]), row.name, bool(header["literal"])))
-        policies.rule_exchanges(load_exchanges(header.get("exchanges")))
+            policies.delete_address((str(row.header["vhost"]), row.name, bool(row.header["literal"])))
+        policies.rule_exchanges(load_exchanges(row.header.get("exchanges")))
 
     def _stream(self, row: Row) -> None:
-        kind, name, header = row.kind, row.name, row.told
+        kind, name, header = row.kind, row.name, row.header
         if kind is Kind.STREAM and name not in self._state.streams:
             self._state.streams[name] = StreamState(cast("int", header["queue"]))
         stream = self._state.streams[name]
@@ -349,13 +330,12 @@ class Objects:
 
     def _boot(self, row: Row) -> None:
         """Exclusive and non-durable queues, non-durable exchanges and transient messages end."""
-        header = row.told
-        if not header.get("clean"):
+        if not row.header.get("clean"):
             self._state.unclean = row.lsn
-        self._state.defaults = cast("int", header.get("defaults", self._state.defaults))
-        if "term" in header:
-            term, before = cast("int", header["term"]), cast("int", header["before"])
-            self._state.terms += (Reign(term, str(header["member"]), before, row.lsn),)
+        self._state.defaults = cast("int", row.header.get("defaults", self._state.defaults))
+        if "term" in row.header:
+            term, before = cast("int", row.header["term"]), cast("int", row.header["before"])
+            self._state.terms += (Reign(term, str(row.header["member"]), before, row.lsn),)
         for number in [n for n, queue in self.queues.items() if queue.state.exclusive or not queue.state.durable]:
             self._drop_queue(number, row.lsn)
         self._topology.boot()

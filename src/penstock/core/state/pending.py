@@ -17,8 +17,8 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import TypeAlias, cast
+from dataclasses import astuple, replace
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 
@@ -81,7 +81,7 @@ class DecidedState:
 
 def decided_of(header: Mapping[str, object], lsn: int) -> DecidedState:
     """A batch from its DECIDED record."""
-    parts = [_part(row) for row in cast("list[list[object]]", header["parts"])]
+    parts = [DecidedPart(*row[:8]) for row in cast("list[list[Any]]", header["parts"])]
     settle = cast("list[object]", header.get("settle") or [])
     settled = zip(map(str, settle[::2]), cast("list[int]", settle[1::2]), strict=True)
     return DecidedState(cast(int, header["batch"]), lsn, tuple(parts), tuple(settled))
@@ -109,16 +109,9 @@ def load_decided(table: object) -> dict[str, DecidedState]:
 
 
 def _row(part: DecidedPart) -> Sequence[object]:
-    row: list[object] = [part.stage, part.rows, part.bytes, part.crc, part.topic, part.exchange, part.vhost]
-    return [*row, True] if part.delta else row
-
-
-def _part(row: Sequence[object]) -> DecidedPart:
-    stage, rows, size, crc, topic, exchange, vhost = row[:7]
-    return DecidedPart(
-        str(stage), cast(int, rows), cast(int, size), cast(int, crc), None if topic is None else str(topic),
-        str(exchange), str(vhost), len(row) > 7 and bool(row[7]),
-    )  # fmt: skip
+    """What is told of it, in the order of its fields."""
+    row = astuple(part)
+    return row if part.delta else row[:-1]
 
 
 @dataclass(frozen=True, slots=True)
