@@ -276,8 +276,8 @@ NEAR_MOST = 1_000
 """Names of which the nearest to a wrong one is told."""
 
 
-def known_name(name: str, known: Iterable[str], otherwise: str = "") -> str:
-    """`; did you mean 'x'?` for the known name that is nearest to an unknown one; otherwise what else is to be said.
+def nearest_name(name: str, known: Iterable[str]) -> str | None:
+    """The known name that is nearest to an unknown one, if one is near.
 
     Among more than `NEAR_MOST` nobody looks: each takes some 20 us, and strangers make up both.
     """
@@ -285,4 +285,10 @@ def known_name(name: str, known: Iterable[str], otherwise: str = "") -> str:
 
     names = sorted(islice(known, NEAR_MOST + 1))
     near = get_close_matches(name, names, n=1, cutoff=0.6) if len(names) <= NEAR_MOST else []
-    return f"; did you mean {near[0]!r}?" if near else otherwise
+    return near[0] if near else None
+
+
+def known_name(name: str, known: Iterable[str], otherwise: str = "") -> str:
+    """`; did you mean 'x'?` for the known name that is nearest to an unknown one; otherwise what else is to be said."""
+    near = nearest_name(name, known)
+    return otherwise if near is None else f"; did you mean {near!r}?"

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec, TypeAl
 import orjson
 import typer
 
-from penstock.errors import ExpressionError, PenstockError
+from penstock.errors import ExpressionError, InvalidArgument, PenstockError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -290,6 +290,12 @@ def shown(value: object) -> str:
         return ", ".join(map(shown, cast("Sequence[object]", value)))
     text = str(value)
     return text if text.isprintable() else "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)
+
+
+class Unasked(InvalidArgument):
+    """What takes something away was asked for where nobody can be asked whether he means it."""
+
+    to_do = "Say --yes, or call it where somebody can answer."
 
 
 def tell_error(error: PenstockError, *, as_json: bool) -> int:

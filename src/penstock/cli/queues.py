@@ -15,6 +15,7 @@ from penstock.cli.output import (
     DEFAULT_URL,
     Json,
     Told,
+    Unasked,
     Url,
     ago,
     connect,
@@ -172,7 +173,7 @@ def confirmed(question: str, yes: bool) -> bool:
     if yes:
         return True
     if not sys.stdin.isatty():
-        raise InvalidArgument(f"{question}  Nobody is there to ask: say --yes")
+        raise Unasked(f"{question}  Nobody is there to ask: say --yes")
     return typer.confirm(question)
 
 

@@ -17,6 +17,7 @@ from penstock.cli.output import (
     DEFAULT_URL,
     Json,
     Told,
+    Unasked,
     Url,
     connect,
     counted,
@@ -224,7 +225,7 @@ def _delete(remote: Client, topic: str, exchange: str, filter: str | None, *, ye
         found = sum(1 for _ in remote.sow(topic, exchange=exchange, filter=filter))
         note(f"{counted(found, 'record')} of {topic} match now")
         if not sys.stdin.isatty():
-            raise InvalidArgument("nobody is there to ask: say --yes to remove them")
+            raise Unasked("nobody is there to ask: say --yes to remove them")
         if not typer.confirm("Remove them?"):
             raise typer.Exit(1)
     removed = remote.sow_delete(topic, filter=filter, exchange=exchange)

@@ -44,7 +44,7 @@ from penstock.config.mistakes import (
 from penstock.config.queue_settings import KEY_ALIASES, QUEUE_KEYS, read_queue_settings
 from penstock.config.queue_values import BadValue, in_line, read_value, written
 from penstock.config.settings import Settings
-from penstock.errors import SettingsError, known_name
+from penstock.errors import SettingsError, known_name, nearest_name
 from penstock.records.queue_settings import QueueSettings
 from penstock.records.regular_expressions import SPECIAL, compile_pattern, topic_pattern
 from penstock.units import format_duration, format_size
@@ -75,9 +75,8 @@ def overrides(
             continue
         path = (match[1].lower(), *match[2].lower().split("__"))
         if path not in known:
-            names = {variable_name(one): None for one in known}
             labels[path] = f"environment variable {variable}"
-            problems.append(Problem(path, f"overrides no single setting{known_name(variable, names)}"))
+            problems.append(Problem(path, f"overrides no single setting{_nearest(path, known)}"))
             continue
         labels[path] = f"environment variable {variable}"
         yield path, _typed(environ[variable], known[path]), labels[path]
@@ -85,6 +84,21 @@ def overrides(
         path = tuple(place.split("."))
         labels[path] = f"option --{path[-1].replace('_', '-')}"
         yield path, value, labels[path]
+
+
+def _nearest(path: Path_, known: Iterable[tuple[str, ...]]) -> str:
+    """What may be meant by a variable that overrides nothing: a section of this name, or a key of its section."""
+    section = str(path[0])
+    inside = {one for one in known if one[0] == section}
+    if not inside:
+        sections = sorted({one[0] for one in known})
+        hint = known_name(section, sections, f"; there is {', '.join(sections)}")
+        return f": no section {section!r} has one{hint}"
+    keys = {".".join(one[1:]): one for one in inside}
+    near = nearest_name(".".join(map(str, path[1:])), keys)
+    if near is None:
+        return f"; [{section}] has {', '.join(sorted(keys))}"
+    return f"; did you mean {variable_name(keys[near])!r}?"
 
 
 def variable_name(path: Sequence[str]) -> str:

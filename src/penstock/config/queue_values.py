@@ -97,9 +97,10 @@ def read_value(key: QueueKey, value: object, style: Style, spelled: str) -> obje
 
 
 def _choice(key: QueueKey, value: object, spelled: str) -> str:
-    text = _text(value, spelled)
-    if text not in key.choices:
-        raise BadValue(spelled, f"{text!r} is not one of {', '.join(key.choices)}{known_name(text, list(key.choices))}")
+    text = _text(value, spelled) if isinstance(value, bytes) else value
+    if not isinstance(text, str) or text not in key.choices:
+        hint = known_name(text, key.choices) if isinstance(text, str) else ""
+        raise BadValue(spelled, f"{shown(text)} is not one of {', '.join(key.choices)}{hint}")
     return text
 
 
@@ -153,8 +154,8 @@ def _file(value: object, style: Style, spelled: str) -> bool | str:
         return value
     if style != "file":  # who may declare a queue may not say where files are written
         raise BadValue(spelled, f"{shown(value)} is not true or false; a path is for the settings file alone")
-    path = _text(value, spelled)
-    if not path or "\0" in path:
+    path = _text(value, spelled) if isinstance(value, bytes) else value
+    if not isinstance(path, str) or not path or "\0" in path:
         raise BadValue(spelled, f"{shown(value)} is not true, false or the path of a file")
     return path
 
@@ -240,9 +241,10 @@ def _two(value: object, spelled: str) -> tuple[tuple[object, str], tuple[object,
 
 def _rate(value: object, spelled: str) -> tuple[int, int]:
     """Messages and microseconds of `100/s`, `5/m`, `10/250ms`; 0 messages: no limit."""
-    if value is None or value == 0:
+    if value is None or (type(value) is int and value == 0):
         return 0, 1
-    match = _RATE.fullmatch(_text(value, spelled))
+    text = _text(value, spelled) if isinstance(value, bytes) else value
+    match = _RATE.fullmatch(text) if isinstance(text, str) else None
     if match is None:
         raise BadValue(spelled, f"{shown(value)} is no rate: write messages and a time, as in '100/s' or '10/250ms'")
     count, number, unit = match.groups()

@@ -123,7 +123,7 @@ def _as_durations(name: str, low: int, high: int) -> str:
 def nearest(name: str, known: Iterable[str]) -> str:
     """`; did you mean 'x'?` for the nearest known name, else what is known."""
     names = sorted(known)
-    return known_name(name, names, f"; known: {', '.join(names)}")
+    return known_name(name, names, f"; known: {', '.join(names)}" if names else "; it takes none")
 
 
 class Fields:

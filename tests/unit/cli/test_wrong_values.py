@@ -11,6 +11,7 @@ import pytest
 
 from penstock.cli.output import write
 from penstock.client import connect
+from penstock.errors import InvalidArgument
 from penstock.testing import Broker
 
 Run = Callable[..., tuple[int, str, str]]
@@ -82,6 +83,8 @@ def wrong(run: Run, url: str) -> Wrong:
         ("queue declare r --set lease_period=true", "lease_period of queue 'r': True is not a"),
         ("queue alter q --set queue=x", "'queue' is no setting of a queue"),
         ("queue alter q --unset queue", "'queue' is no setting of a queue"),
+        ("queue alter q --set rate_limit=false", "False is no rate: write messages and a time"),
+        ("queue alter q --set rate_limit=5", "5 is no rate: write messages and a time"),
         ("queue alter q --set filter=/a --unset filter", "filter is named twice"),
         ("bench publish --count 1 --set queue=x", "'queue' is no setting of a queue"),
         ("policy set p q {", "the definition '{' is not JSON: "),
@@ -258,3 +261,20 @@ def test_nothing_is_not_all_on_disk(run: Run, url: str, monkeypatch: pytest.Monk
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"")))
     status, out, _ = run("publish", "q", "--json", "--url", url)
     assert (status, json.loads(out)["published"]) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    "words", ["queue purge q", "queue delete q", "user delete ann", "sow topic --delete --filter 1=1"]
+)
+def test_who_asks_where_nobody_answers_is_told_to_say_yes(words: str, run: Run, url: str, broker: Broker) -> None:
+    with connect(url) as client:
+        client.declare_topic("topic", key=["/id"])
+    status, _, err = run(*words.split(), "--url", url)
+    assert (status, "say --yes" in err, "Use a value" in err) == (2, True, False), err
+    told = json.loads(run(*words.split(), "--url", url, "--json")[2].splitlines()[-1])["error"]
+    assert (told["code"], told["to_do"]) == ("PS105", "Say --yes, or call it where somebody can answer.")
+
+
+def test_an_action_without_fields_names_none(url: str) -> None:
+    with connect(url) as client, pytest.raises(InvalidArgument, match="health: unknown field 'x'; it takes none$"):
+        client.action("health", x=1)

@@ -101,6 +101,14 @@ def test_arguments_that_nobody_knows_are_ignored() -> None:
         ({"x-overflow": "reject"}, "'reject' is not one of drop-head, reject-publish, reject-publish-dlx"),
         ({"x-max-length": 3, "x-barrier-expression": "/b"}, "cannot be set beside x-barrier-expression"),
         ({"x-max-length": 3, "x-target-queue-depth": 1000}, "cannot be set beside x-target-queue-depth"),
+        *(
+            ({"x-rate-limit": value}, f"{value!r} is no rate: write messages and a time, as in '100/s' or '10/250ms'")
+            for value in (False, True, 5, 0.0, 1.5, ["5/s"], "0")
+        ),
+        ({"x-rate-limit": {"key": False}}, "'x-rate-limit.key' for queue 'q' in vhost '/': False is no rate"),
+        ({"x-max-leased": False}, "False is not a whole number"),
+        ({"x-deliver": 5}, "5 is not one of early, durable"),
+        ({"x-file-backed-metadata": 5}, "5 is not true or false"),
         ({"x-queue-type": "square"}, "unsupported queue type 'square', none of classic, quorum, stream"),
         ({"x-queue-type": "stream", "x-max-length": 5}, "of queue type rabbit_stream_queue"),
         ({"x-queue-type": "stream", "x-max-age": "7d"}, "invalid_max_age"),

@@ -253,7 +253,11 @@ def test_the_environment_sets_a_section_that_may_be_absent() -> None:
     ("variable", "value", "message"),
     [
         ("PENSTOCK_SERVER__SYNK", "off", "did you mean 'PENSTOCK_SERVER__SYNC'?"),
-        ("PENSTOCK_QUEUE__NAME", "q", "overrides no single setting"),
+        ("PENSTOCK_QUEUE__NAME", "q", "overrides no single setting: no section 'queue' has one; there is amqp, "),
+        ("PENSTOCK_NOPE__X", "1", "overrides no single setting: no section 'nope' has one; there is amqp, "),
+        ("PENSTOCK_LGO__SYNC", "1", "no section 'lgo' has one; did you mean 'log'?"),
+        ("PENSTOCK_LOG__NOPE", "1", "overrides no single setting; [log] has "),
+        ("PENSTOCK_LOG__RETENTION__AEG", "1", "did you mean 'PENSTOCK_LOG__RETENTION__AGE'?"),
         ("PENSTOCK_SERVER__SYNC", "x", "environment variable PENSTOCK_SERVER__SYNC: 'x' is not one of"),
         (
             "PENSTOCK_AMQP__CHANNEL_MAX",

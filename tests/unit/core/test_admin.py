@@ -85,7 +85,7 @@ REFUSALS: list[tuple[Command, type[Refused], str]] = [
     (declare(exclusive_to=object(), arguments=SAME), ResourceLocked, LOCKED),
     (declare("n" * 256), InvalidArgument, "a queue name has 1 to 255 bytes, not 256"),
     (lambda w: w.core.declare_queue(w.now, "/", "d", QueueSettings(dead_letter_routing_key="k")), InvalidArgument,
-     "invalid arg 'x-dead-letter-routing-key' for queue 'd' in vhost '/': routing_key_but_no_dlx_defined"),
+     "invalid arg 'dead_letter_routing_key' for queue 'd' in vhost '/': routing_key_but_no_dlx_defined"),
 ]  # fmt: skip
 
 

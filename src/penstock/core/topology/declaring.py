@@ -125,7 +125,7 @@ class Admin(Register):
                     ("durable", durable, found.durable), ("auto_delete", auto_delete, found.auto_delete),
                 ), arguments, found.arguments, unknown)  # fmt: skip
             return found
-        self._check_new_queue(vhost, name, settings, server_named, (
+        self._check_new_queue(vhost, name, settings, server_named, bool(arguments), (
             ("non-durable", not durable), ("exclusive-owner", exclusive_to is not None), ("auto-delete", auto_delete),
         ))  # fmt: skip
         now = self._outbox.at(now, True)
@@ -154,14 +154,15 @@ class Admin(Register):
         return self.make(state, exclusive_to)
 
     def _check_new_queue(
-        self, vhost: str, name: str, settings: QueueSettings, server_named: bool, passing: Sequence[tuple[str, bool]]
-    ) -> None:
+        self, vhost: str, name: str, settings: QueueSettings, server_named: bool, by_arguments: bool,
+        passing: Sequence[tuple[str, bool]],
+    ) -> None:  # fmt: skip
         """Whether there may be a queue of this name with these settings.  passing: what a lasting one may not be."""
         if name.startswith("amq.") and not server_named:
             raise AccessRefused(f"queue name '{name}' contains reserved prefix 'amq.*'")
         if not name or len(name.encode()) > 255:
             raise InvalidArgument(f"a queue name has 1 to 255 bytes, not {len(name.encode())}")
-        check_settings(vhost, name, settings)
+        check_settings(vhost, name, settings, by_arguments=by_arguments)
         self._refuse_other_type(vhost, name, settings)
         if settings.type.lasting:
             _refuse_passing(vhost, name, settings.queue_type, server_named, passing)

@@ -196,39 +196,48 @@ def _weight(blind: tuple[str, ...]) -> int:
     return _BLIND_ENTRY + sum(map(len, blind))
 
 
-def check_settings(vhost: str, name: str, settings: QueueSettings) -> None:
-    """Refuse settings that cannot hold together.  ExpressionError for a filter that cannot be read."""
+def check_settings(vhost: str, name: str, settings: QueueSettings, *, by_arguments: bool = False) -> None:
+    """Refuse settings that cannot hold together.  ExpressionError for a filter that cannot be read.
+
+    by_arguments: whoever asks for them has said them as arguments of a declare, and hears of them so.
+    """
     where = f"queue '{name}' in vhost '{vhost}'"
+    spell = _argument if by_arguments else str
     if settings.underlying_topic:
         try:
             pattern = TopicPattern(settings.underlying_topic)
         except ValueError as error:
-            raise bad_argument("underlying_topic", where, error) from error
+            raise bad_argument(spell("underlying_topic"), where, error) from error
         target = settings.default_publish_target
         if target is None and not pattern.literal:
-            raise bad_argument("default_publish_target", where, "a pattern of topics needs one")
+            raise bad_argument(spell("default_publish_target"), where, "a pattern of topics needs one")
         if target is not None and not pattern.matches(target):
-            raise bad_argument("default_publish_target", where, f"'{target}' is not among its underlying topics")
+            raise bad_argument(spell("default_publish_target"), where, f"'{target}' is not among its underlying topics")
     if settings.dead_letter_routing_key is not None and settings.dead_letter_exchange is None:
-        raise bad_argument("x-dead-letter-routing-key", where, "routing_key_but_no_dlx_defined")
+        raise bad_argument(spell("dead_letter_routing_key"), where, "routing_key_but_no_dlx_defined")
     if settings.semantics == "at-most-once" and settings.fairness_model != "round-robin":
-        raise bad_argument("fairness_model", where, "at-most-once queues know round-robin alone")
+        raise bad_argument(spell("fairness_model"), where, "at-most-once queues know round-robin alone")
     body_type(settings.message_type)  # PreconditionFailed where its library is missing
-    check_expressions(where, settings)
+    check_expressions(where, settings, spell)
 
 
-def check_expressions(where: str, settings: QueueSettings) -> None:
+def _argument(key: str) -> str:
+    """What the arguments of a declare call a setting."""
+    return f"x-{key.replace('_', '-')}"
+
+
+def check_expressions(where: str, settings: QueueSettings, spell: Callable[[str], str] = str) -> None:
     """Refuse expressions that cannot be read, or say another thing of a message at another time.
 
-    where: whose they are, for the message.
+    where: whose they are, for the message.  spell: what whoever said them calls a setting.
     """
     if settings.filter:
-        with _naming("filter", where):
+        with _naming(spell("filter"), where):
             deterministic = compile_filter(settings.filter).deterministic
         if not deterministic:
-            raise bad_argument("filter", where, "a queue's filter must say the same of a message at any time")
+            raise bad_argument(spell("filter"), where, "a queue's filter must say the same of a message at any time")
     if settings.priority_expression is not None:
-        with _naming("priority_expression", where):
+        with _naming(spell("priority_expression"), where):
             compile_value(settings.priority_expression).require_deterministic("a priority expression")
     for key, what in (
         ("group_key", "a group key"),
@@ -237,10 +246,10 @@ def check_expressions(where: str, settings: QueueSettings) -> None:
         ("dedup_key", "the key of duplicates"),
     ):
         if (text := getattr(settings, key)) is not None:
-            with _naming(key, where):
+            with _naming(spell(key), where):
                 compile_value(text).require_deterministic(what)
     if settings.barrier_expression:
-        with _naming("barrier_expression", where):
+        with _naming(spell("barrier_expression"), where):
             compile_filter(settings.barrier_expression).require_deterministic("a barrier expression")
 
 
@@ -264,7 +273,8 @@ def _naming(key: str, where: str) -> Generator[None]:
     try:
         yield
     except ExpressionError as error:
-        raise ExpressionError(f"{key} of {where}: {error}", text=error.text, place=error.place) from None
+        told = f"invalid arg '{key}' for {where}" if key.startswith("x-") else f"{key} of {where}"
+        raise ExpressionError(f"{told}: {error}", text=error.text, place=error.place) from None
 
 
 def no_exchange(vhost: str, name: str) -> NotFound:

@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import cast
 
-from penstock.errors import InvalidArgument, PreconditionFailed
+from penstock.errors import ExpressionError, InvalidArgument, PreconditionFailed
+from penstock.expr import Context, compile_filter
+from penstock.expr.filter import bound
 from penstock.records import properties as header_codec
 from penstock.records.dataclass import dataclass
 from penstock.records.field_tables import Timestamp
@@ -30,6 +32,22 @@ def text_of(arguments: Mapping[str, object], name: str) -> str | None:
     if not isinstance(value, str):
         raise InvalidArgument(f"consumer argument {name} is {value!r}, not text")
     return value
+
+
+def filter_of(arguments: Mapping[str, object], here: Context, *, empty: bool = False) -> str | None:
+    """The text of `x-filter` for whoever is here; None when it is not there.  ExpressionError names the argument.
+
+    empty: an empty one stands for none.
+    """
+    text = text_of(arguments, "x-filter")
+    if text is None or (empty and not text):
+        return text
+    try:
+        text = bound(text, here)
+        compile_filter(text)
+    except ExpressionError as error:
+        raise ExpressionError(f"consumer argument x-filter: {error}", text=error.text, place=error.place) from None
+    return text
 
 
 def count_of(arguments: Mapping[str, object], name: str, least: int | None) -> int | None:

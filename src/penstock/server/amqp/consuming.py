@@ -25,15 +25,14 @@ from penstock.core.queue.dispatching.consumers import UNLIMITED, Credit
 from penstock.core.queue.queue import queue_of
 from penstock.core.topology.routing import REPLY_TO
 from penstock.errors import InvalidArgument, PenstockError, PreconditionFailed, ProtocolError, ResourceLocked
-from penstock.expr import Filter, TopicPattern, compile_filter
+from penstock.expr import Context, Filter, TopicPattern, compile_filter
 from penstock.records.field_tables import Timestamp
 from penstock.server.amqp import replying
 from penstock.server.amqp.channel import own
-from penstock.server.amqp.consumer_arguments import BOOKMARK, OFFSET, count_of, flag, text_of, values_of
+from penstock.server.amqp.consumer_arguments import BOOKMARK, OFFSET, count_of, filter_of, flag, values_of
 from penstock.server.amqp.entitled import consuming
 from penstock.server.amqp.session import generated_name, refuse_reuse
 from penstock.server.amqp.topic_consumers import consume as consume_from_bookmark
-from penstock.server.asking.judging import asked_by
 from penstock.server.people.entitlements import narrowed
 from penstock.units import parse_age
 from penstock.wire.amqp import methods as m
@@ -89,12 +88,10 @@ def consume(session: Session, channel: Channel, method: m.BasicConsume) -> None:
     for name, why in OF_TOPICS.items():
         if name in arguments:
             raise InvalidArgument(f"consumer argument {name} goes with {BOOKMARK}: {why}")
-    text = asked_by(
-        text_of(arguments, "x-filter"),
-        client=f"{session.peer}/{channel.number}",
-        user=session.user,
-        instance=session.core.instance,
+    here = Context(
+        client_name=f"{session.peer}/{channel.number}", user=session.user, instance_name=session.core.instance
     )
+    text = filter_of(arguments, here, empty=flag(arguments, REPLACE))
     backlog = count_of(arguments, "x-max-backlog", 0)
     name = channel.queue_name(method.queue)
     if flag(arguments, REPLACE):

@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, cast
 
 from penstock.core.sow.select import SelectList, narrowed_select, parse_select
 from penstock.errors import InvalidArgument, LogBroken, NotFound, PenstockError, ProtocolError
+from penstock.expr import Context
 from penstock.records.one_or_each import rows_at, value_at
-from penstock.server.amqp.consumer_arguments import BOOKMARK, STAMP, count_of, flag, informed, text_of
-from penstock.server.asking.judging import asked_by
+from penstock.server.amqp.consumer_arguments import BOOKMARK, STAMP, count_of, filter_of, flag, informed, text_of
 from penstock.server.follow import ENDLESS
 from penstock.server.replaying.log_source import Asked
 from penstock.server.replaying.page import Page
@@ -204,7 +204,7 @@ def consume(session: Session, channel: Channel, name: str, tag: str, method: m.B
     if not name:
         raise NotFound("no queue and no topic is named")
     flag(arguments, "x-fully-durable")  # it always is
-    fields = text("x-select")
+    fields, missing = text("x-select"), text("x-bookmark-not-found")
     select = None if fields is None else parse_select([fields])
     info, timed = flag(arguments, "x-info"), flag(arguments, STAMP)
     count_of(arguments, "x-priority", None)  # whoever reads a topic by himself has nobody to go before
@@ -214,23 +214,20 @@ def consume(session: Session, channel: Channel, name: str, tag: str, method: m.B
     select = select_of(session.core, selection, narrowed_select(select, fields_of(selection, session.rights)))
     following = Following(session, channel, tag, info=info, timed=timed, select=select)
     following.count()
+    client = f"{session.peer}/{channel.number}"
+    here = Context(client_name=client, user=session.user, instance_name=session.core.instance)
     try:
         following.follower = session.engine.replays.subscribe(
             Asked(
                 selection,
                 text(BOOKMARK) or "",
-                asked_by(
-                    text("x-filter"),
-                    client=f"{session.peer}/{channel.number}",
-                    user=session.user,
-                    instance=session.core.instance,
-                ),
+                filter_of(arguments, here),
                 text("x-rate"),
                 micros,
-                text("x-bookmark-not-found") or "now",
+                "now" if missing is None else missing,
                 rights=session.rights,
                 name=name,
-                client=f"{session.peer}/{channel.number}",
+                client=client,
                 user=session.user,
                 tag=tag,
             ),

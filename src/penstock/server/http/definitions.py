@@ -296,7 +296,7 @@ class Taking:
         if lost := lost_by(arguments):
             self.warnings.append(one.told(f"queue '{name}' in vhost '{vhost}': {lost}"))
         if self._core.find_queue(vhost, name) is None:
-            check_settings(vhost, name, queue_settings(arguments, queue=name, vhost=vhost))
+            check_settings(vhost, name, queue_settings(arguments, queue=name, vhost=vhost), by_arguments=True)
 
     def _exchange(self, one: Lenient) -> None:
         self._where(one)
