@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -25,7 +26,7 @@ from penstock.wire.flight.codec import (
     read_upload,
 )
 from penstock.wire.flight.commands import HEADERS, MESSAGES, select
-from penstock.wire.flight.received import PUBLISHED, Bounds, receive
+from penstock.wire.flight.received import PUBLISHED, Bounds, columns_of, receive
 
 
 def upload(columns: dict[str, Any], topic: str | None = "t", bounds: Bounds | None = None) -> Upload:
@@ -138,7 +139,8 @@ def test_equal_header_columns_are_one_header() -> None:
         ({"topic": ["t"]}, "column 'body' is missing"),
         ({"body": [b"1"], "not_before": [1]}, "column 'not_before' is int64"),
         ({"body": [b"1"], "not_before": pa.array([1], pa.timestamp("us"))}, "column 'not_before'"),
-        ({"body": pa.array([b"1"]).dictionary_encode()}, "column 'body' is dictionary"),
+        ({"body": pa.array([b"1"]).dictionary_encode()}, "column 'body' is dictionary.*; send it decoded"),
+        ({"body": [b"1"], "priority": pa.array(["1"], pa.string_view())}, "column 'priority' is string_view"),
         ({"body": pa.array([[b"1"]])}, "column 'body' is list"),
         ({"body": [b"1"], "headers": pa.array([[("k", 1)]], pa.map_(pa.string(), pa.int64()))}, "column 'headers'"),
     ],
@@ -146,6 +148,37 @@ def test_equal_header_columns_are_one_header() -> None:
 def test_a_wrong_column_is_named(columns: dict[str, Any], said: str) -> None:
     with pytest.raises(InvalidArgument, match=said):
         upload(columns)
+
+
+VIEWS = {"body": pa.binary_view(), "topic": pa.string_view(), "content_type": pa.string_view()}
+
+
+@pytest.mark.parametrize("body", [pa.binary_view(), pa.string_view()])
+def test_views_are_bytes_and_texts(body: pa.DataType) -> None:
+    columns = {"body": ["a" * 20, "b", ""], "topic": ["t" * 20, "u", "t" * 20], "content_type": ["x", None, "y" * 20]}
+    views = {name: pa.array(values, {**VIEWS, "body": body}[name]) for name, values in columns.items()}
+    got, same = upload(views), upload(columns)
+    assert (got.bodies, got.names, got.properties) == (same.bodies, same.names, same.properties)
+    whole = pa.record_batch(views)
+    assert columns_of(receive(whole.slice(1), PUBLISHED, Bounds()))["body"].to_pylist() == [b"b", b""]
+    assert len(receive(whole.slice(3), PUBLISHED, Bounds())) == 0
+
+
+def views_of(sizes: list[int], data: bytes) -> pa.Array[Any]:
+    """Views that all show the same bytes."""
+    views = np.zeros((len(sizes), 4), np.int32)
+    views[:, 0], views[:, 1] = sizes, int.from_bytes(data[:4], "little")
+    return pa.Array.from_buffers(
+        pa.binary_view(), len(sizes), [None, pa.py_buffer(views.tobytes()), pa.py_buffer(data)]
+    )
+
+
+def test_views_are_bounded_by_what_they_show_and_may_not_lie() -> None:
+    with pytest.raises(InvalidArgument, match="a batch has 101[0-9]* bytes; at most 100000 are taken"):
+        receive(pa.record_batch({"body": views_of([1000] * 1000, b"z" * 1000)}), PUBLISHED, Bounds(batch_bytes=100_000))
+    for sizes in ([1001], [-5]):
+        with pytest.raises(InvalidArgument, match="not valid Arrow"):
+            receive(pa.record_batch({"body": views_of(sizes, b"z" * 1000)}), PUBLISHED, Bounds())
 
 
 def test_extension_types_and_unions_are_refused() -> None:

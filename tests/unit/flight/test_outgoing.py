@@ -96,6 +96,13 @@ def test_a_table_with_bodies_is_taken_as_it_is() -> None:
     ]
 
 
+def test_a_table_with_views_is_taken_as_one_of_bytes() -> None:
+    for body in (pa.binary_view(), pa.string_view()):
+        table = pa.table({"body": pa.array(["x", "y" * 20], body), "topic": pa.array(["a", "b"], pa.string_view())})
+        [batch] = list(batches_of(table)[1])
+        assert batch.to_pylist() == [{"body": b"x", "topic": "a"}, {"body": b"y" * 20, "topic": "b"}]
+
+
 def test_rows_of_any_other_table_become_json() -> None:
     _, batches = batches_of(pa.table({"id": [1, 2], "at": [datetime(2026, 1, 2, tzinfo=UTC), None]}))
     [batch] = list(batches)

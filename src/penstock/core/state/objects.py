@@ -27,6 +27,7 @@ from penstock.core.topology.ruling import ADDRESS, POLICY, load_exchanges, load_
 from penstock.core.topology.topology import BINDING, Topology
 from penstock.records.chunks import lsns_in
 from penstock.records.kinds import HEAD, Kind
+from penstock.units import LATEST
 
 Table: TypeAlias = dict[str, object]
 
@@ -391,8 +392,13 @@ def _returned(queue: FoldedQueue, lsn: int, pairs: Ints, header: Table) -> None:
     for key, column in (("failed", "failures"), ("cancelled", "cancels"), ("unseen", "unseen")):
         if times := int(cast(int, header.get(key) or 0)):
             queue.counted.append((column, times, pairs))
-    if not_before := cast(int, header.get("not_before") or 0):
+    if not_before := _time(header, "not_before"):
         queue.delayed.append(("not_before", not_before, pairs))
+
+
+def _time(header: Table, key: str) -> int:
+    """A moment; 0 without one.  Before waits had a limit some were written that no date and no checkpoint holds."""
+    return min(cast(int, header.get(key) or 0), LATEST)
 
 
 def _due(queue: FoldedQueue, lsn: int, pairs: Ints, header: Table) -> None:
@@ -402,7 +408,7 @@ def _due(queue: FoldedQueue, lsn: int, pairs: Ints, header: Table) -> None:
 
 
 def _rescheduled(queue: FoldedQueue, lsn: int, pairs: Ints, header: Table) -> None:
-    queue.delayed.append(("not_before", cast(int, header["not_before"]), pairs))
+    queue.delayed.append(("not_before", _time(header, "not_before"), pairs))
     queue.delayed.append(("place", 0, pairs))
 
 

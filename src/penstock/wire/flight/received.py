@@ -3,7 +3,9 @@
 A batch whose offsets lie ends the process of whoever touches it: its columns, and even its size in bytes.  So `receive`
 looks at the types first, then at Arrow's own full validation, then at sizes; what takes data from a client takes a
 `Received`, and nothing but this module makes one.  Extension types, dictionaries, unions and nested types other than
-the map of headers are refused.  Refuses to know what the columns mean to a queue.
+the map of headers are refused: the reader of a stream joins dictionaries that nobody has judged.  Views of texts and
+bytes, of which many may show the same bytes, become plain once it is known what they come to.  Refuses to know what the
+columns mean to a queue.
 
 Beside the batches of a DoPut `transact` comes where each goes, and at the end the word that commits:
 
@@ -23,6 +25,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Self, cast
 
+import numpy as np
 import pyarrow as pa
 
 from penstock.errors import InvalidArgument, shown
@@ -36,20 +39,22 @@ from penstock.wire.flight.commands import HEADERS, ORDER, ORDER_KINDS, ORDERED, 
 
 
 _STRINGS = (pa.string(), pa.large_string())
+_VIEWS: Mapping[pa.DataType, pa.DataType] = {pa.binary_view(): pa.binary(), pa.string_view(): pa.string()}
+_TEXTS = (*_STRINGS, pa.string_view())
 _INTS = (pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32())
 _ALTERNATES: Mapping[str, tuple[pa.DataType, ...]] = {
-    "body": (pa.binary(), pa.large_binary(), pa.string(), pa.large_string()),
-    "topic": _STRINGS,
+    "body": (pa.binary(), pa.large_binary(), pa.string(), pa.large_string(), *_VIEWS),
+    "topic": _TEXTS,
     "priority": _INTS,
     "lsn": (pa.int64(),),
     "attempt": _INTS,
-    "verb": _STRINGS,
+    "verb": _TEXTS,
     "delay": (pa.int64(), pa.int32()),
     "expiration": (pa.int64(), pa.int32()),
-    "reason": _STRINGS,
-    "queue": _STRINGS,
+    "reason": _TEXTS,
+    "queue": _TEXTS,
     ORDER: ORDER_KINDS,
-    **dict.fromkeys(TEXT_COLUMNS, _STRINGS),
+    **dict.fromkeys(TEXT_COLUMNS, _TEXTS),
 }
 
 
@@ -118,7 +123,8 @@ def _check_columns(given: pa.Schema, layout: Layout) -> None:
         kind, asked = given.field(name).type, wanted.field(name).type
         if not _acceptable(name, kind, asked):
             taken = " or ".join(map(str, _ALTERNATES.get(name, (asked,))))
-            raise InvalidArgument(f"{what}: column {name!r} is {str(kind)[:80]}, not {taken}")
+            hint = "; send it decoded" if pa.types.is_dictionary(kind) else ""
+            raise InvalidArgument(f"{what}: column {name!r} is {str(kind)[:80]}, not {taken}{hint}")
     for name in layout.required:
         if name not in names:
             raise InvalidArgument(f"{what}: column {name!r} is missing; there are {', '.join(names)[:200] or 'none'}")
@@ -149,14 +155,27 @@ def receive(batch: pa.RecordBatch, layout: Layout, bounds: Bounds, passed: pa.Sc
         raise InvalidArgument(f"{what}: a batch has {rows} rows; at most {bounds.rows} are taken")
     if not rows:  # of columns without rows Arrow validates nothing, and their offsets may lie still
         return Received(pa.RecordBatch.from_pylist([], schema=batch.schema), 0, layout)
+    views = [name for name, kind in zip(batch.schema.names, batch.schema.types, strict=True) if kind in _VIEWS]
     try:
         batch.validate(full=True)
-        size = batch.nbytes
+        size = batch.nbytes + sum(_shown(batch.column(name)) for name in views)
     except (pa.ArrowException, ValueError) as error:
         raise InvalidArgument(f"{what}: a batch is not valid Arrow: {str(error)[:300]}") from None
     if size > bounds.batch_bytes:
         raise InvalidArgument(f"{what}: a batch has {size} bytes; at most {bounds.batch_bytes} are taken")
-    return Received(batch, size, layout)
+    for name in views:
+        column = batch.column(name)
+        batch = batch.set_column(batch.schema.get_field_index(name), name, column.cast(_VIEWS[column.type]))
+    return Received(batch, batch.nbytes if views else size, layout)
+
+
+def _shown(views: pa.Array[Any]) -> int:
+    """Bytes that a column of views shows, however often the same ones."""
+    data = views.buffers()[1]
+    assert data is not None
+    lengths = np.frombuffer(memoryview(data), np.int32)[4 * views.offset :: 4][: len(views)]
+    there = views.is_valid().to_numpy(zero_copy_only=False)
+    return int(lengths[there].sum(dtype=np.int64))
 
 
 def columns_of(received: Received) -> dict[str, pa.Array[Any]]:

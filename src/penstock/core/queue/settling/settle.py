@@ -22,6 +22,7 @@ from penstock.records.chunks import Chunk, Now, pack_pairs
 from penstock.records.event_actions import OnDelete
 from penstock.records.kinds import Kind
 from penstock.records.remembered import Memo
+from penstock.units import LATEST
 
 if TYPE_CHECKING:
     from penstock.core.queue.contents import Contents
@@ -243,7 +244,7 @@ def _judged(
             if wait is None:
                 again = retry if failed else None
                 wait = 0 if again is None else back_off(again, run.tally.failures, queue.id, part.chunk[0])
-            back.setdefault(_due(queue, now.wall + wait) if wait > 0 else 0, []).append(part)
+            back.setdefault(_due(queue, min(now.wall + wait, LATEST)) if wait > 0 else 0, []).append(part)
     return back, dead
 
 
