@@ -13,6 +13,7 @@ from penstock.cli.backups import ArchiveFolder, archive, archived
 from penstock.cli.output import (
     DEFAULT_URL,
     Json,
+    JsonLines,
     Url,
     asked,
     bar,
@@ -108,7 +109,7 @@ def show(
     limit: Annotated[int, typer.Option("--limit", min=1, help="Most records to print.")] = 100,
     data: DataFolder = None,
     url: OfServer = None,
-    json: Json = False,
+    json: JsonLines = False,
 ) -> None:
     """Print records by LSN.
 

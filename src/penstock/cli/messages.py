@@ -18,6 +18,7 @@ import typer
 from penstock.cli.output import (
     DEFAULT_URL,
     Json,
+    JsonLines,
     Told,
     Url,
     connect,
@@ -268,7 +269,7 @@ def consume(
     ] = None,
     peek: Annotated[bool, typer.Option("--peek/--ack", help="Look without taking, or take and acknowledge.")] = False,
     url: Url = DEFAULT_URL,
-    json: Json = False,
+    json: JsonLines = False,
 ) -> None:
     """Take messages, print their bodies a line each, and acknowledge what was printed.
 

@@ -25,7 +25,13 @@ if TYPE_CHECKING:
 
     from penstock.client import Client
 
-Json: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON for a program instead of text for a person.")]
+Json: TypeAlias = Annotated[
+    bool, typer.Option("--json", help="Print JSON for a program, one document, instead of text for a person.")
+]
+JsonLines: TypeAlias = Annotated[
+    bool, typer.Option("--json", help="Print JSON for a program, a line for each, instead of text for a person.")
+]
+"""Of commands that print messages or records, of which there may be too many for one document, or none."""
 Url: TypeAlias = Annotated[
     str,
     typer.Option("--url", envvar="PENSTOCK_URL", help="The server: penstock://user:password@host:port/vhost."),

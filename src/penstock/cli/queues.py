@@ -14,6 +14,7 @@ from penstock.cli.messages import show as show_message
 from penstock.cli.output import (
     DEFAULT_URL,
     Json,
+    JsonLines,
     Told,
     Unasked,
     Url,
@@ -232,7 +233,7 @@ def peek(
     count: Annotated[int, typer.Option("--count", min=1, help="How many, from the oldest.")] = 10,
     raw: Raw = False,
     url: Url = DEFAULT_URL,
-    json: Json = False,
+    json: JsonLines = False,
 ) -> None:
     """Print the oldest messages and leave them where they are.
 

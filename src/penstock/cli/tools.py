@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from penstock.cli.output import Json, family, note, root, write, write_json, write_table
+from penstock.cli.output import Json, JsonLines, family, note, root, write, write_json, write_table
 from penstock.cli.serving import ConfigFile, Data, read_settings
 from penstock.errors import InvalidArgument, shown
 
@@ -45,7 +45,7 @@ def expr(
     ] = None,
     backend: Annotated[str, typer.Option("--backend", help="Who evaluates: python, arrow or spark.")] = "python",
     topic: Annotated[str | None, typer.Option("--topic", help="Where they were published: K, or E/K.")] = None,
-    json: Json = False,
+    json: JsonLines = False,
 ) -> None:
     """Evaluate an expression: prints the value, TRUE, FALSE or NULL, a line for each message.
 

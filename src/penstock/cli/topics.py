@@ -16,6 +16,7 @@ from penstock.cli.messages import show as show_message
 from penstock.cli.output import (
     DEFAULT_URL,
     Json,
+    JsonLines,
     Told,
     Unasked,
     Url,
@@ -158,7 +159,7 @@ def sow(
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     raw: Raw = False,
     url: Url = DEFAULT_URL,
-    json: Json = False,
+    json: JsonLines = False,
 ) -> None:
     """Print the last message of each key, the rows of a view, or what is available in a queue.  Nothing is taken.
 
@@ -367,7 +368,7 @@ def replay(
     ] = "now",
     fields: Shown = None,
     url: Url = DEFAULT_URL,
-    json: Json = False,
+    json: JsonLines = False,
 ) -> None:
     """Print the messages of a topic, settled or not, a line each.  Takes nothing.
 

@@ -7,6 +7,8 @@ own, `wire.http.lenient` what tools of RabbitMQ send.  A list of `Field` declare
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from types import MappingProxyType
@@ -109,9 +111,24 @@ def read_json(data: bytes, what: str) -> dict[str, object]:
         value: object = orjson.loads(data)
     except orjson.JSONDecodeError as error:
         raise InvalidArgument(f"{what} is no JSON: {error}") from None
+    if why := too_long_a_number(data):
+        raise InvalidArgument(f"{what}: {why}")
     if not isinstance(value, dict):
         raise InvalidArgument(f"{what} is {shown(value)}, not a JSON object")
     return cast("dict[str, object]", value)
+
+
+_LONG = re.compile(rb"[:,\[]\s*-?[0-9]{19}")
+
+
+def too_long_a_number(data: bytes) -> str:
+    """Which whole number of JSON that was read has more than 64 bits, which its reader makes a fraction; or nothing."""
+    if _LONG.search(data) is None:
+        return ""
+    try:
+        return _not_json(json.loads(data))
+    except (ValueError, RecursionError) as error:  # it goes less deep than the other reader, and takes fewer digits
+        return str(error)
 
 
 def _as_durations(name: str, low: int, high: int) -> str:

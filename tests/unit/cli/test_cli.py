@@ -98,6 +98,10 @@ def test_the_tree_of_commands() -> None:
     }
 
 
+LINES = {"consume", "queue peek", "sow", "replay", "log show", "expr"}
+"""Commands whose JSON is an object on a line for each message or record."""
+
+
 @pytest.mark.parametrize("name", sorted(ALL))
 def test_every_command_has_an_example_and_json(name: str, run: Run) -> None:
     status, out, _ = run(*name.split(), "--help")
@@ -105,6 +109,8 @@ def test_every_command_has_an_example_and_json(name: str, run: Run) -> None:
     assert re.search(rf"Example: (.* \| )?penstock {name}\b", out)
     if name not in {"serve", "up"}:
         assert "--json" in out
+        said = re.sub(r"[\s│]+", " ", out)
+        assert ("a line for each" in said, "one document" in said) == (name in LINES, name not in LINES)
 
 
 def test_version(run: Run) -> None:

@@ -51,4 +51,3 @@ def test_none_is_written_any_more(delay: int) -> None:
         assert broker.story(late)[-1].details["not_before"] == pytest.approx(LATEST / 1e6)
         broker.restart()
         assert broker.stats("q")["delayed"] == 1
-

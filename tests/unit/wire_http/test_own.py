@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pika
+import pytest
 
 from http_lab import Http
 
@@ -83,3 +84,30 @@ def test_a_field_that_is_not_known_is_refused_before_anything_is_moved(http: Htt
     assert http.refused("POST", "queues/%2F/q/resume", {"x": 1}) == "unknown field 'x', and none is known here"
     queue = http.get("queues/%2F/q")
     assert (queue["messages"], queue["state"]) == (1, "running")
+
+
+@pytest.mark.parametrize("act", ["redrive", "move"])
+@pytest.mark.parametrize("count", [0, 10_001, 2**53 + 1, True])
+def test_a_count_has_one_limit_at_every_door(http: Http, act: str, count: int) -> None:
+    told = http.refused(
+        "POST", f"queues/%2F/q/{act}", {"to": "r", "count": count} if act == "move" else {"count": count}
+    )
+    assert told == f"count is {count}, not a whole number from 1 to 10000"
+
+
+def test_an_empty_filter_of_a_peek_is_none(http: Http) -> None:
+    assert "the expression is empty" in http.refused("GET", "queues/%2F/q/peek?filter=")
+
+
+@pytest.mark.parametrize("number", [10**20, 2**64, -(2**63) - 1, 10**300])
+def test_a_whole_number_that_nobody_keeps_is_named_and_becomes_no_fraction(http: Http, number: int) -> None:
+    for method, path, body, place in (
+        ("PUT", "queues/%2F/long", {"arguments": {"x-message-ttl": number}}, "arguments/x-message-ttl"),
+        ("PUT", "global-parameters/long", {"value": [0, {"a": number}]}, "value/1/a"),
+        ("PUT", "policies/%2F/long", {"pattern": "x", "definition": {"max-length": number}}, "definition/max-length"),
+    ):
+        assert f"{place} is {number}, and numbers from -9223372036854775808 to" in http.refused(method, path, body)
+    kept = {"value": [2**64 - 1, -(2**63), 0.1234567890123456789, "18446744073709551616"]}
+    http.do("PUT", "global-parameters/long", kept, 201)
+    assert http.get("global-parameters/long")["value"] == kept["value"]
+    http.do("DELETE", "global-parameters/long", None, 204)

@@ -311,9 +311,9 @@ class Peeking(Commands):
     async def peeked(self, ask: Ask) -> Response:
         """As a get shows them, with bookmark and time."""
         fields = Lenient(ask.query)
-        count, wanted = fields.count("count", 10, 1, PEEK_MOST), fields.text("filter", "")
+        count, wanted = fields.count("count", 10, 1, PEEK_MOST), fields.optional_text("filter")
         truncate = fields.count("truncate", -1, -1, 1 << 31)
-        found, looked = await self.peek(ask.user, ask.names["vhost"], ask.names["name"], count, wanted or None)
+        found, looked = await self.peek(ask.user, ask.names["vhost"], ask.names["name"], count, wanted)
         items = [
             {
                 "bookmark": one.bookmark,

@@ -20,7 +20,7 @@ import orjson
 from penstock.errors import InvalidArgument, Unavailable, shown
 from penstock.records.properties import Properties, encode
 from penstock.units import format_size
-from penstock.wire.fields import kind_of, short
+from penstock.wire.fields import kind_of, short, too_long_a_number
 from penstock.wire.http.lenient import Lenient
 
 BODY_MOST = 1 << 20
@@ -83,6 +83,8 @@ def read_object(body: bytes, what: str = "the request's body", *, once: bool = F
         raise InvalidArgument(f"{what} is not JSON: {error}") from None
     if not isinstance(value, dict):
         raise InvalidArgument(f"{what} is {kind_of(value)}, not a JSON object")
+    if why := too_long_a_number(text):
+        raise InvalidArgument(f"{what}: {why}")
     if unread is not None:
         raise InvalidArgument(f"{what} is not JSON that can be read: {unread}")
     return cast("dict[str, object]", value)

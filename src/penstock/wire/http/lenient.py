@@ -101,7 +101,7 @@ class Lenient(Fields):
             if value is None and field.needed:
                 raise self.missing(field.name)
             if value is not None and field.kind == "count":
-                value = self.optional_count(field.name, field.low, 1 << 53)
+                value = self.optional_count(field.name, field.low, field.high)
             elif value is not None and field.kind == "flag":
                 value = self.flag(field.name)
             if value is not None:
