@@ -41,7 +41,7 @@ class PenstockError(Exception):
 
     code: ClassVar[str] = "PS000"
     retry: ClassVar[bool] = False
-    to_do: ClassVar[str] = "See the message."
+    to_do: str = "See the message."
     exit_status: ClassVar[int] = 1
 
 

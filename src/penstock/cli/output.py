@@ -298,10 +298,11 @@ def shown(value: object) -> str:
     return text if text.isprintable() else "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)
 
 
-class Unasked(InvalidArgument):
-    """What takes something away was asked for where nobody can be asked whether he means it."""
-
-    to_do = "Say --yes, or call it where somebody can answer."
+def unasked(question: str) -> InvalidArgument:
+    """The refusal of what takes something away, where nobody can be asked whether he means it."""
+    error = InvalidArgument(f"{question}  Nobody is there to ask: say --yes")
+    error.to_do = "Say --yes, or call it where somebody can answer."
+    return error
 
 
 def tell_error(error: PenstockError, *, as_json: bool) -> int:

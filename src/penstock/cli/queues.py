@@ -16,7 +16,6 @@ from penstock.cli.output import (
     Json,
     JsonLines,
     Told,
-    Unasked,
     Url,
     ago,
     connect,
@@ -24,6 +23,7 @@ from penstock.cli.output import (
     family,
     served,
     tell,
+    unasked,
     write,
     write_facts,
     write_json,
@@ -174,7 +174,7 @@ def confirmed(question: str, yes: bool) -> bool:
     if yes:
         return True
     if not sys.stdin.isatty():
-        raise Unasked(f"{question}  Nobody is there to ask: say --yes")
+        raise unasked(question)
     return typer.confirm(question)
 
 

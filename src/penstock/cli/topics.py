@@ -18,7 +18,6 @@ from penstock.cli.output import (
     Json,
     JsonLines,
     Told,
-    Unasked,
     Url,
     connect,
     counted,
@@ -27,6 +26,7 @@ from penstock.cli.output import (
     root,
     served,
     tell,
+    unasked,
     write,
     write_bytes,
     write_facts,
@@ -226,7 +226,7 @@ def _delete(remote: Client, topic: str, exchange: str, filter: str | None, *, ye
         found = sum(1 for _ in remote.sow(topic, exchange=exchange, filter=filter))
         note(f"{counted(found, 'record')} of {topic} match now")
         if not sys.stdin.isatty():
-            raise Unasked("nobody is there to ask: say --yes to remove them")
+            raise unasked("Remove them?")
         if not typer.confirm("Remove them?"):
             raise typer.Exit(1)
     removed = remote.sow_delete(topic, filter=filter, exchange=exchange)

@@ -91,7 +91,7 @@ def test_a_new_row_is_an_action_a_path_and_a_line_of_openapi(monkeypatch: pytest
         http, said = Http(broker), "guest greets ann"
         assert client.action("greet", whom="ann", times=2) == {"said": [said, said]}
         assert http.do("POST", "greetings/ann", {"times": "3"}, 200) == {"said": [said] * 3}
-        assert "4, not in 1..3" in http.refused("POST", "greetings/ann", {"times": 4})
+        assert "times is 4, not a whole number from 1 to 3" in http.refused("POST", "greetings/ann", {"times": 4})
         assert "unknown field 'tims'" in http.refused("POST", "greetings/ann", {"tims": 1})
         told = http.get("openapi.json")["paths"]["/api/greetings/{name}"]["post"]
         assert told["summary"] == "Greet somebody"
