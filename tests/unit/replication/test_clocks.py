@@ -10,8 +10,10 @@ import pytest
 from penstock.log.replica import Replica
 from penstock.log.simdisk import SimDisk
 from penstock.replication.messages import Beat, Message, Welcome
-from penstock.server.cluster.clocks import ADVICE, news
+from penstock.server.cluster.clocks import ADVICE, ENOUGH, SPACED_US, Apart, news
 from penstock.server.cluster.following import Following, Mine
+
+SECOND, HOUR = 1_000_000, 3_600_000_000
 
 
 class Link:
@@ -26,11 +28,25 @@ def test_a_follower_knows_by_how_much_its_clock_is_ahead(hours: int, monkeypatch
         cast("Any", Link()), Replica(SimDisk(), 0), Mine("b", "c", True, ()), lambda _: True, lambda _: True
     )
     following.heard(Welcome(1, 1, 0, False))
-    assert following.ahead is None
-    wall = 1_800_000_000_000_000
-    monkeypatch.setattr(time, "time_ns", lambda: (wall + hours * 3_600_000_000) * 1000)
-    following.heard(Beat(1, 1, 0, 0, wall))
-    assert following.ahead == hours * 3_600_000_000
+    wall, mono = 1_800_000_000_000_000, 0
+    monkeypatch.setattr(time, "time_ns", lambda: (wall + hours * HOUR) * 1000)
+    monkeypatch.setattr(time, "monotonic_ns", lambda: mono * 1000)
+    for _ in range(ENOUGH):
+        assert following.clock.ahead is None
+        mono += SPACED_US
+        following.heard(Beat(1, 1, 0, 0, wall))
+    assert following.clock.ahead == hours * HOUR
+
+
+def test_who_was_stopped_does_not_take_what_it_missed_for_another_clock() -> None:
+    """It hears all beats of that time at once when it wakes up, each of which is late."""
+    clock, missed = Apart(), 10
+    for second in range(30):
+        for beat in range(second - missed, second + 1) if second == 20 else [second]:
+            if second >= 20 or second <= 20 - missed:
+                clock.hear(beat * SECOND, second * SECOND + 2000, second * SECOND)
+        assert clock.ahead in (None, 2000)
+    assert clock.ahead == 2000
 
 
 def test_it_is_said_when_it_begins_and_when_it_is_over() -> None:

@@ -35,6 +35,7 @@ from penstock.replication.messages import (
 )
 from penstock.replication.register import Member as Listed
 from penstock.replication.terms import Written
+from penstock.server.cluster.clocks import Apart
 
 if TYPE_CHECKING:
     from penstock.log.replica import Replica
@@ -85,7 +86,7 @@ class Following:
         self.beat = 0
         self.leader_last = 0  # LSN of the leader's log, and the committed one
         self.leader_committed = 0
-        self.ahead: int | None = None  # microseconds of this machine's clock, to the leader's in its last beat
+        self.clock = Apart()  # the leader's
         self.refusal = ""
         self._replica = replica
         self._raise_term, self._set_intact = raise_term, set_intact
@@ -120,7 +121,7 @@ class Following:
                 self._check(message.term)
                 self.beat = max(self.beat, message.beat)
                 self.leader_last, self.leader_committed = message.appended, message.committed
-                self.ahead = time.time_ns() // 1000 - message.wall
+                self.clock.hear(message.wall, time.time_ns() // 1000, time.monotonic_ns() // 1000)
                 self._dirty = True
             case Welcome():
                 self._welcome(message)

@@ -87,8 +87,8 @@ def _following(replica: Replica, following: Following | None) -> dict[str, objec
     out: dict[str, object] = {"lsn": replica.last, "synced_lsn": replica.synced, "connected": following is not None}
     if following is not None:
         out |= {"leader_lsn": following.leader_last, "committed_lsn": following.leader_committed}
-        if following.ahead is not None:
-            out["clock_ahead_seconds"] = round(following.ahead / 1e6, 3)
+        if (ahead := following.clock.ahead) is not None:
+            out["clock_ahead_seconds"] = round(ahead / 1e6, 3)
     return out
 
 
