@@ -53,6 +53,7 @@ class Connection:
 
     def __init__(self, section: LinkSection, target: Target, command: bytes) -> None:
         """SettingsError for files that cannot be read; errors of Flight."""
+        self._writing = threading.Lock()
         self._client: Any = flight.FlightClient(
             target.location, generic_options=[("grpc.keepalive_time_ms", ALIVE_MS)], **_tls(section, target)
         )
@@ -60,8 +61,11 @@ class Connection:
         options = flight.FlightCallOptions(headers=headers)
         descriptor = flight.FlightDescriptor.for_command(command)
         self._writer, self._reader = self._client.do_exchange(descriptor, options)
-        self._writing = threading.Lock()
-        self._writer.begin(CARRIED)
+        try:
+            self._writer.begin(CARRIED)
+        except (pa.ArrowException, OSError):
+            self.close()
+            raise
 
     def read(self) -> bytes:
         """The next words.  Raises what ended the stream; Unavailable where the other side has no more to say."""
@@ -87,10 +91,12 @@ class Connection:
     def close(self) -> None:
         """Cut it: whoever reads or writes is told."""
         self._reader.cancel()
-        try:
-            self._client.close()
-        except pa.ArrowException:
-            pass  # it was broken before
+        for end in (self._writer, self._client):
+            try:
+                with self._writing:  # what is being written has ended by now
+                    end.close()  # a writer that nobody closed has Arrow write a line to the server's output
+            except (pa.ArrowException, OSError):
+                pass  # it was broken before
 
 
 def closed(connection: Connection) -> None:

@@ -1,0 +1,63 @@
+"""What is left of a call to another site that has ended: nothing, and no line of a library in the server's output."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from pyarrow import flight
+
+from penstock.config.links import LinkSection
+from penstock.records.schema import CARRIED
+from penstock.server.links.calling import Connection, closed
+
+
+class Refusing(flight.FlightServerBase):
+    """Ends each call, at once or when it has heard something."""
+
+    hears = False
+
+    def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
+        if self.hears:
+            writer.begin(CARRIED)
+            reader.read_chunk()
+        raise flight.FlightUnavailableError("not here")
+
+
+@pytest.fixture
+def refusing() -> Iterator[Refusing]:
+    with Refusing("grpc://127.0.0.1:0") as server:
+        yield server
+
+
+def call(section: LinkSection, ends: str) -> None:
+    """Raises what ended it."""
+    connection = Connection(section, section.targets[0], b"{}")
+    try:
+        if ends == "later":
+            connection.write(b"1")
+        if ends != "by this site":
+            connection.read()
+    finally:
+        closed(connection)
+        closed(connection)
+
+
+@pytest.mark.parametrize("ends", ["as it is called", "later", "by this site"])
+def test_a_call_that_has_ended_leaves_no_line_of_arrow(
+    ends: str, refusing: Refusing, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A site that is refused calls again every five seconds, for as long as nobody mends that."""
+    refusing.hears = ends != "as it is called"
+    section = LinkSection.model_validate(
+        {"name": "b", "to": [f"penstock://127.0.0.1:{refusing.port}"], "topic": [{"pattern": "q"}]}
+    )
+    if ends == "by this site":
+        call(section, ends)
+    else:
+        with pytest.raises(flight.FlightUnavailableError, match="not here"):
+            call(section, ends)
+    gc.collect()
+    assert capfd.readouterr().err == ""
