@@ -21,7 +21,10 @@ AGAIN_S = 0.1
 """After so long a reader is asked again who has no room and does not have us wait for it."""
 
 END_S = 1.0
-"""So long an end waits for lines that nobody has read yet."""
+"""So long an end waits for a reader who does not take a line: what is only late, on a busy machine, is waited for."""
+
+SLOW_S = 15.0
+"""So long it waits in all, for a machine that is busy or a reader who is slow."""
 
 OUT, LOG = 1, 2
 
@@ -37,7 +40,7 @@ class Voice(logging.Handler):
         self._waiting = deque[tuple[int, str]]()
         self._lost = dict.fromkeys(self._files, 0)
         self._change = threading.Condition()
-        self._writes = False  # something has been taken and is not written yet
+        self._writes = 0.0  # since when something that has been taken is not written yet; 0: there is none
         self._patience_s = END_S
         threading.Thread(target=self._run, name="penstock-say", daemon=True).start()
 
@@ -55,9 +58,15 @@ class Voice(logging.Handler):
             self._put(self._files[1], text)
 
     def end(self, seconds: float = END_S) -> bool:
-        """Wait until all is written, but no longer than that; whether it is."""
+        """Wait until all is written, but for one line no longer than that; whether it is."""
+        slow = time.monotonic() + max(SLOW_S, seconds)
         with self._change:
-            return self._change.wait_for(lambda: not self._waiting and not self._writes, seconds)
+            while self._waiting or self._writes:
+                now = time.monotonic()
+                if now > slow or (self._writes and now - self._writes > seconds):
+                    return False
+                self._change.wait(AGAIN_S)
+        return True
 
     def flush(self) -> None:
         """The same, as `logging` asks for it at each end; a reader who stood still is not waited for again."""
@@ -75,11 +84,11 @@ class Voice(logging.Handler):
     def _run(self) -> None:
         while True:
             with self._change:
-                self._writes = False
+                self._writes = 0.0
                 self._change.notify_all()
                 self._change.wait_for(lambda: self._waiting)
                 file, text = self._waiting.popleft()
-                lost, self._lost[file], self._writes = self._lost[file], 0, True
+                lost, self._lost[file], self._writes = self._lost[file], 0, time.monotonic()
             if not _write(file, f"{text}\n"):
                 lost += 1
             elif not lost or _write(file, f"{lost} lines were left out: nobody read them, or they were refused\n"):

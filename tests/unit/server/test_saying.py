@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -87,6 +88,24 @@ def test_a_reader_who_has_stopped_is_not_waited_for(blocks: bool) -> None:
         said = [line for line in told if "left out" not in line]
         assert sum(int(line.split()[0]) for line in left_out) == 12 - len(said)
         assert 5 <= len(said) <= 7
+
+
+def test_a_machine_that_is_busy_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A member that was removed ended without its last line: its thread had not run for a second."""
+    late: list[threading.Timer] = []
+
+    class Late(threading.Thread):
+        def start(self) -> None:
+            late.append(threading.Timer(0.2, super().start))
+            late[0].start()
+
+    with pipe() as (reads, writes), monkeypatch.context() as patch:
+        patch.setattr("penstock.server.saying.threading.Thread", Late)
+        voice = Voice(writes, writes)
+        patch.undo()
+        voice.say("line")
+        assert voice.end(0.05)
+        assert all_of(reads) == ["line"]
 
 
 def test_a_reader_who_has_gone_is_nobody_s_end() -> None:
