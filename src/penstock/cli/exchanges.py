@@ -48,7 +48,9 @@ def read_arguments(texts: list[str] | None) -> dict[str, object]:
         if not equals or not key:
             raise InvalidArgument(f"--argument {text!r}: write KEY=VALUE, as in alternate-exchange=lost")
         try:
-            found[key] = orjson.loads(value)
+            read = orjson.loads(value)
+            whole = isinstance(read, float) and value.strip().removeprefix("-").isdecimal()  # of more than 64 bits
+            found[key] = int(value) if whole else read
         except orjson.JSONDecodeError:
             found[key] = value
     return found

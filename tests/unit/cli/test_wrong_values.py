@@ -118,6 +118,8 @@ def test_a_wrong_value_is_no_refusal(words: str, said: str, wrong: Wrong) -> Non
         (f'policy set p q {{"max-length":{10**20}}}', f"policy_set: definition/max-length is {10**20}, and numbers"),
         ("queue show a\udc80b", "queue: name is 'a\\udc80b', which is no text in UTF-8"),
         (f"user set-limit ann max-connections {10**20}", f"limit_set: value is {10**20}, and numbers from -"),
+        (f"exchange declare e --argument a={10**20}", f"arguments/a is {10**20}, and numbers from -"),
+        (f"binding declare e-topic q k --argument a=-{10**20}", f"arguments/a is -{10**20}, and numbers from -"),
         ("queue pause q --until 0s", "until is 0s, which is not between 1us and 1,000 years"),
         ("queue pause q --until 0.0ms", "until is 0.0ms, which is not between 1us and 1,000 years"),
         ("queue pause q --until 2000000d", "until is 2000000d, which is not between 1us and 1,000 years"),
