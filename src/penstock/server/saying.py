@@ -20,7 +20,7 @@ MOST = 10_000
 AGAIN_S = 0.1
 """After so long a reader is asked again who has no room and does not have us wait for it."""
 
-END_S = 1.0
+END_S = 3.0
 """So long an end waits for a reader who does not take a line: what is only late, on a busy machine, is waited for."""
 
 SLOW_S = 15.0

@@ -118,7 +118,7 @@ def test_every_kind_of_queue_obeys(settings: dict[str, object]) -> None:
 
 
 def test_a_time_that_is_over_is_refused() -> None:
-    said = r"cannot be paused until \d{4}-\S+Z: it is \d{4}-\S+Z now"
+    said = "seconds is 0, which is not between 1us and 1,000 years"
     with broker_of({"name": "q"}) as broker, pytest.raises(InvalidArgument, match=said):
         broker.pause("q", 0)
 

@@ -465,7 +465,7 @@ class Cluster:
 
 
 def end_at_once(say: Callable[[str], object], why: str) -> NoReturn:
-    """This process with all that it has started, once it has said why: to a reader who stands still for a second."""
+    """This process with all that it has started, once it has said why: a reader who stands still has three seconds."""
     say(f"cluster: this process ends: {why}")
     end_children()
     logging.shutdown()  # what is said by threads is written
