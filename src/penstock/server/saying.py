@@ -13,6 +13,7 @@ import time
 from collections import deque
 from collections.abc import Generator
 from contextlib import contextmanager
+from weakref import WeakSet
 
 MOST = 10_000
 """Lines that wait; a start says a few hundred at most."""
@@ -42,6 +43,7 @@ class Voice(logging.Handler):
         self._change = threading.Condition()
         self._writes = 0.0  # since when something that has been taken is not written yet; 0: there is none
         self._patience_s = END_S
+        _living.add(self)
         threading.Thread(target=self._run, name="penstock-say", daemon=True).start()
 
     def say(self, text: str) -> None:
@@ -95,6 +97,18 @@ class Voice(logging.Handler):
                 continue
             with self._change:
                 self._lost[file] += lost
+
+
+_living: WeakSet[Voice] = WeakSet()
+
+
+def flush() -> None:
+    """All that this process has said is written, as far as somebody reads it.
+
+    `logging.shutdown` does not know of it where a library has configured the log, which makes it forget all handlers.
+    """
+    for voice in list(_living):
+        voice.flush()
 
 
 def _write(file: int, text: str) -> bool:

@@ -263,7 +263,7 @@ def seen_at_once(comes: Callable[[], None], seen: Callable[[], bool]) -> None:
     for _ in range(3):
         comes()
         with suppress(AssertionError):
-            eventually(seen, seconds=5)
+            eventually(seen, seconds=20)
             return
     raise AssertionError("nobody is seen before the rest is over")
 

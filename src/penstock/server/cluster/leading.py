@@ -10,7 +10,6 @@ the process ends at once: memory that believed in leading is not trusted, and no
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import secrets
 import signal
@@ -31,6 +30,7 @@ from penstock.errors import NotLeading, PreconditionFailed
 from penstock.history.copied import Copy
 from penstock.replication.messages import ARCHIVE, SIDE_FILE, STAGE
 from penstock.replication.register import decode
+from penstock.server import saying
 from penstock.server.base.loading import POOL, begun, ended, environment
 from penstock.server.cluster.clocks import news
 from penstock.server.cluster.log_sending import Hold
@@ -468,7 +468,7 @@ def end_at_once(say: Callable[[str], object], why: str) -> NoReturn:
     """This process with all that it has started, once it has said why: a reader who stands still has three seconds."""
     say(f"cluster: this process ends: {why}")
     end_children()
-    logging.shutdown()  # what is said by threads is written
+    saying.flush()
     os._exit(LOST)
 
 
