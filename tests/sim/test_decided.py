@@ -101,9 +101,9 @@ def until_it_dies(driver: Driver, last: int) -> None:
 
 @pytest.mark.parametrize(("seed", "under_way"), [(0, 1), (1, 1), (2, 1), (3, 2)])
 def test_a_crash_at_every_step_of_a_decided_commit(seed: int, under_way: int, effort: int) -> None:
-    """Then another crash, somewhere in the start that finishes it.  The first three take a fifth of the steps each."""
+    """Then another crash, somewhere in the start that finishes it.  The first three take a third of the steps each."""
     steps, finished, partly = 0, 0, 0
-    for last in range(seed, 10_000, 1 if effort > 1 else 2 if seed == 3 else 5):
+    for last in range(10_000) if seed == 3 or effort > 1 else range(seed, 10_000, 3):
         driver = Driver(Steps(seed=seed * 10_000 + last), clock(), under_way)
         until_it_dies(driver, last)
         if driver.answered:
@@ -120,8 +120,8 @@ def test_a_crash_at_every_step_of_a_decided_commit(seed: int, under_way: int, ef
         driver.judge(again)
         assert again.core.sink_state("query") == 0
     assert steps > 40
-    assert finished > 2
-    assert partly > 0
+    assert finished > 5
+    assert partly > 2
 
 
 def half_copied(seed: int) -> Driver:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import pytest
 
 import penstock
@@ -118,6 +120,14 @@ def test_every_kind_of_queue_obeys(settings: dict[str, object]) -> None:
 
 
 def test_a_time_that_is_over_is_refused() -> None:
+    said = r"cannot be paused until \d{4}-\S+Z: it is \d{4}-\S+Z now"
+    with Broker({"queue": [{"name": "q"}]}) as broker, penstock.connect(broker.flight_url) as client:
+        with pytest.raises(InvalidArgument, match=said):
+            client.pause("q", datetime(2020, 1, 1, tzinfo=UTC))
+        assert not client.queue("q")["paused"]
+
+
+def test_no_time_at_all_is_refused() -> None:
     said = "seconds is 0, which is not between 1us and 1,000 years"
     with broker_of({"name": "q"}) as broker, pytest.raises(InvalidArgument, match=said):
         broker.pause("q", 0)
