@@ -432,6 +432,7 @@ class Facts:
         return EXCHANGE_TYPES
 
     def seen(self, who: Who) -> Seen:
+        self.refuse_early()
         return Seen(self._server, who)
 
     def exchanges(self) -> Sequence[tuple[str, str, str, int]]:

@@ -7,32 +7,20 @@ Health checks (`/api/health/checks/...`, `/api/aliveness-test/{vhost}`): one tha
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from starlette.responses import Response
 
 from penstock.errors import InvalidArgument
 from penstock.records.rights import ADMINISTERS, LOGIN, MONITORING, MONITORS, USES, WATCHES, Right
-from penstock.server.http.metrics import QUEUES
 from penstock.server.http.routes import RABBITMQ_VERSION, Ask, Handler, Row
-from penstock.wire.http.lists import COLUMNS, gathered, json_response, not_found, only_columns
+from penstock.wire.http.lists import COLUMNS, json_response, not_found, only_columns
 
 if TYPE_CHECKING:
     from penstock.server.http.facts import Facts
     from penstock.server.http.messages import Messages
     from penstock.server.http.metrics import Metrics
-    from penstock.server.sums import Seen
-
-
-async def all_metrics(facts: Facts) -> Metrics:
-    """The numbers of the server with those of its queues."""
-    queues = await gathered(facts.queue_metrics())
-    found = facts.metrics()
-    consumers = QUEUES.total(queues, "rabbitmq_queue_consumers")
-    return replace(
-        found, lines={**found.lines, "queues": queues}, figures={**found.figures, "rabbitmq_consumers": consumers}
-    )
+    from penstock.server.sums import Seen, Sums
 
 
 def _plain(path: str, look: Callable[[], object], text: str, right: Right, *, own: bool = False) -> Row:
@@ -88,8 +76,12 @@ class _Overview:
 
     async def overview(self, ask: Ask) -> Response:
         """Totals of what the user sees; addresses and the settings in force are for those who see everything."""
-        everything, seen = ask.may(MONITORING), self._facts.seen(ask.who)
-        numbers = await all_metrics(self._facts) if everything else self._facts.metrics()
+        everything, seen, numbers = ask.may(MONITORING), self._facts.seen(ask.who), self._facts.metrics()
+        sums = await seen.queues()
+        if everything:
+            went: Mapping[str, object] = {name: numbers[f"rabbitmq_global_messages_{of}"] for name, of in STATS.items()}
+        else:
+            went = {"publish": sums.published, "deliver_get": sums.delivered, "ack": sums.acknowledged}
         answer: dict[str, object] = {
             "product_name": "Penstock",
             "product_version": numbers.version,
@@ -99,32 +91,13 @@ class _Overview:
             "cluster_name": numbers.cluster or numbers.node,
             "node": numbers.node,
             "exchange_types": self._exchange_types(),
-            **(self._whole(numbers, seen) if everything else await self._part(seen)),
+            **_totals(seen, sums),
+            "message_stats": went,
         }
         if everything:
-            answer |= {"listeners": list(self._facts.listeners()), "penstock": dict(self._facts.overview())}
+            answer |= {"churn_rates": _churn(numbers), "listeners": list(self._facts.listeners())}
+            answer["penstock"] = dict(self._facts.overview())
         return json_response(only_columns(answer, ask.query))
-
-    def _whole(self, numbers: Metrics, seen: Seen) -> dict[str, object]:
-        """Totals of the server."""
-        objects = (numbers[f"rabbitmq_{what}"] for what in ("connections", "channels", "consumers"))
-        queues = numbers.of("queues")
-        depths = (QUEUES.total(queues, f"rabbitmq_queue_messages{which}") for which in ("", "_ready", "_unacked"))
-        went = {name: numbers[f"rabbitmq_global_messages_{of}"] for name, of in STATS.items()}
-        churn = {
-            f"{thing}_{how}": numbers[f"rabbitmq_{thing}s_{of}"]
-            for thing in ("connection", "channel")
-            for how, of in (("created", "opened"), ("closed", "closed"))
-        }
-        totals = _totals((*objects, len(queues), seen.exchanges()), depths, went)
-        return {**totals, "churn_rates": churn}
-
-    async def _part(self, seen: Seen) -> dict[str, object]:
-        """Totals of what somebody sees who does not see everything."""
-        sums = await seen.queues()
-        objects = (*seen.connections(), sums.consumers, sums.queues, seen.exchanges())
-        went = {"publish": sums.published, "deliver_get": sums.delivered, "ack": sums.acknowledged}
-        return _totals(objects, (sums.ready + sums.leased + sums.delayed, sums.ready, sums.leased), went)
 
     def _exchange_types(self) -> list[dict[str, object]]:
         return [{"name": name, "description": "", "enabled": True} for name in self._facts.exchange_types()]
@@ -175,14 +148,31 @@ STATS: Mapping[str, str] = {
 """What an overview calls the counts of messages."""
 
 
-def _totals(objects: Iterable[int], depths: Iterable[int], went: Mapping[str, object]) -> dict[str, object]:
-    """objects: connections, channels, consumers, queues, exchanges.  depths: all messages, those ready, leased."""
-    counted = ("connections", "channels", "consumers", "queues", "exchanges")
-    standing = ("messages", "messages_ready", "messages_unacknowledged")
+def _totals(seen: Seen, sums: Sums) -> dict[str, object]:
+    """What there is of what somebody sees."""
+    connections, channels = seen.connections()
     return {
-        "object_totals": dict(zip(counted, objects, strict=True)),
-        "queue_totals": dict(zip(standing, depths, strict=True)),
-        "message_stats": went,
+        "object_totals": {
+            "connections": connections,
+            "channels": channels,
+            "consumers": sums.consumers,
+            "queues": sums.queues,
+            "exchanges": seen.exchanges(),
+        },
+        "queue_totals": {
+            "messages": sums.ready + sums.leased + sums.delayed,
+            "messages_ready": sums.ready,
+            "messages_unacknowledged": sums.leased,
+        },
+    }
+
+
+def _churn(numbers: Metrics) -> dict[str, object]:
+    """How many connections and channels came and went."""
+    return {
+        f"{thing}_{how}": numbers[f"rabbitmq_{thing}s_{of}"]
+        for thing in ("connection", "channel")
+        for how, of in (("created", "opened"), ("closed", "closed"))
     }
 
 

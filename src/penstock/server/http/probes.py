@@ -10,6 +10,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
@@ -18,12 +19,11 @@ from starlette.responses import Response, StreamingResponse
 
 from penstock.records.rights import MONITORS
 from penstock.server.doors.line import Ended
-from penstock.server.http import overview
 from penstock.server.http.facts import Facts
-from penstock.server.http.metrics import Metrics
+from penstock.server.http.metrics import QUEUES, Metrics
 from penstock.server.http.reception import DETAILED, PER_OBJECT
 from penstock.server.people.access import Who, judge
-from penstock.wire.http.lists import json_response
+from penstock.wire.http.lists import gathered, json_response
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
@@ -146,7 +146,7 @@ class Probes:
         """What there is.  One look at a time, whoever asks.  whole: what is measured since the last one is told."""
         async with self._looking:
             if self._kept is None or time.monotonic() >= self._kept[0]:
-                metrics = await overview.all_metrics(self._facts)
+                metrics = await all_metrics(self._facts)
                 if whole:
                     self._facts.scraped()
                 self._kept = self._until(metrics), metrics
@@ -172,6 +172,16 @@ class Probes:
         """An answer with its length where it is one piece, else one that is made as it is read."""
         begun = await asyncio.to_thread(list, islice(await text(), 2))
         return Long(text, self._long) if len(begun) > 1 else Response(b"".join(begun), media_type=_METRICS_TYPE)
+
+
+async def all_metrics(facts: Facts) -> Metrics:
+    """The numbers of the server with those of its queues."""
+    queues = await gathered(facts.queue_metrics())
+    found = facts.metrics()
+    consumers = QUEUES.total(queues, "rabbitmq_queue_consumers")
+    return replace(
+        found, lines={**found.lines, "queues": queues}, figures={**found.figures, "rabbitmq_consumers": consumers}
+    )
 
 
 class Long(StreamingResponse):
