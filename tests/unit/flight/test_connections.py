@@ -9,6 +9,7 @@ from contextlib import ExitStack
 
 import pytest
 
+from penstock.server.flight import crowding
 from penstock.server.flight.connections import QUIET_S, Connections, Strangers, host_and_port
 from waiting import eventually
 
@@ -256,7 +257,30 @@ def test_nobody_looks_while_nobody_is_connected_and_who_connects_is_seen_at_once
     eventually(lambda: len(watched.looked) > looked)
 
 
-def test_nobody_rests_while_somebody_is_connected_or_stands_outside(
+def test_while_those_who_are_there_have_logged_in_nobody_looks_but_for_their_ends(
+    watched: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One idle client had the door look at all descriptors 33 times a second, for as long as it was there."""
+    left, rests, wait = list[tuple[str, int]](), list[float](), crowding.wait
+    monkeypatch.setattr(watched.connections, "_left", left.extend)
+    monkeypatch.setattr(crowding, "wait", lambda seconds: (rests.append(seconds), wait(seconds))[1])
+    monkeypatch.setattr("penstock.server.flight.connections.PRESENT_S", 0.02)
+    good = watched.client()
+    theirs = watched.accepted
+    watched.connections.known(good.getsockname())
+    eventually(lambda: 0.02 in rests)
+    watched.connections.known(good.getsockname())  # its next call is no reason to look more often
+    looked, rested = len(watched.looked), len(rests)
+    eventually(lambda: len(rests) > rested + 5)
+    assert abs((len(watched.looked) - looked) - (len(rests) - rested)) <= 2
+    greedy = watched.client()
+    greedy.sendall(b"x" * 1100)
+    eventually(lambda: watched.connections.closed == {("flight", "bytes"): 1})
+    theirs.close()
+    eventually(lambda: left == [good.getsockname()])
+
+
+def test_nobody_rests_while_a_stranger_is_connected_or_somebody_stands_outside(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     connections, now = house.connections, time.monotonic()
@@ -277,7 +301,7 @@ def test_nobody_rests_while_somebody_is_connected_or_stands_outside(
     good = house.client()
     connections.known(good.getsockname())
     house.look(now)
-    assert not connections.is_quiet(now + QUIET_S)
+    assert connections.is_quiet(now + QUIET_S)
     connections.end()
 
 

@@ -90,6 +90,24 @@ def test_beyond_the_bound_of_the_process_nobody_waits_to_see_whether_it_passes(h
     assert not house.too_many(2 * LASTS_S), "it passed"
 
 
+def test_while_no_call_begins_it_is_looked_less_often_and_the_first_one_is_no_later_than_before(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A door with one idle client looked fifty times a second."""
+    monkeypatch.setattr(crowding, "CROWDS_S", 0.0)
+    monkeypatch.setattr(crowding, "CALM_S", 3600.0)
+    with ThreadPoolExecutor() as pool:
+        for calls in (1, 20):
+            paused = pool.submit(house.crowding.pause)
+            for _ in range(calls):
+                house.crowding.begun()
+            paused.result(30)
+    house.crowding.begun()
+    house.crowding.pause()
+    monkeypatch.setattr(crowding, "OVER_S", float("inf"))
+    house.crowding.pause()  # while some were turned away it does not wait for the next call
+
+
 def test_nobody_waits_for_one_who_sees_it_and_gets_no_turn_of_pythons_lock(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -135,22 +135,23 @@ class Shape(Generic[T]):
         """
         self._of = of
         rows = [one for one in fields(cast("Any", of)) if one.name not in never]
-        self._ways = {one.name: ways.get(one.name, (_same, _same)) for one in rows}
+        self._names = tuple([one.name for one in rows])
+        self._ways = ways
         self._rest = {one.name: _rest(one) for one in rows if one.name not in always}
 
     def dump(self, value: T) -> dict[str, object]:
         """Its fields, in the order in which the class has them."""
-        told = {name: getattr(value, name) for name in self._ways}
-        return {name: self._ways[name][0](one) for name, one in told.items() if one != self._rest.get(name, MISSING)}
+        told = dict[str, object]()
+        for name in self._names:
+            if (one := getattr(value, name)) != self._rest.get(name, MISSING):
+                told[name] = self._ways[name][0](one) if name in self._ways else one
+        return told
 
     def load(self, told: Mapping[str, object], **beside: object) -> T:
         """The inverse; what this version does not know is passed over.  TypeError where something is missing."""
-        known = {name: back(told[name]) for name, (_, back) in self._ways.items() if name in told}
+        known = {name: told[name] for name in self._names if name in told}
+        known |= {name: self._ways[name][1](known[name]) for name in self._ways.keys() & known}
         return self._of(**known, **beside)
-
-
-def _same(value: object) -> object:
-    return value
 
 
 def _rest(one: Field[Any]) -> object:

@@ -6,8 +6,9 @@ descriptors of this process: those at one of our ports are found by their addres
 and a number of bytes, and there are so many of them in all and from one address, of which the oldest go first.  All
 together have `TOGETHER` times the bytes of one, and who sent most goes first.  After that call nothing here looks at a
 connection again, but to tell when it has ended: its user has it until then; and where gRPC holds too much of what came
-(`crowding`), to cut the one that sent most of it (`senders`).  While nobody is connected nobody looks: the kernel
-tells of the next one (`crowding`).
+(`crowding`), to cut the one that sent most of it (`senders`).  While everybody has logged in nobody looks but for
+those ends, a few times a second, and while nobody is connected not at all: the kernel tells of the next one
+(`crowding`).
 """
 
 from __future__ import annotations
@@ -45,11 +46,9 @@ LOOK_S, IDLE_S = 0.01, 0.03
 COST = 20
 """Between two looks pass so many times what one took: with very many descriptors a look takes milliseconds."""
 
-CROWDS_S = 0.02
-"""Between two looks whether gRPC holds too much."""
-
-QUIET_S, REST_S = 1.0, 0.5
-"""How long nobody has to have come or gone before it is waited to be told of the next one, and how long at a time."""
+QUIET_S, REST_S, PRESENT_S = 1.0, 0.5, 0.25
+"""How long nobody has to have come or gone before it is waited to be told of the next one, and how long at a time;
+and how long where somebody has logged in, whose end nobody tells of."""
 
 TOGETHER = 32
 """Strangers of all ports together have so many times the bytes of one."""
@@ -180,15 +179,17 @@ class Connections:
             with self._adding:  # whoever was known before this look has a socket that it finds
                 known, self._known = self._known, set[Peer]()
             here = dict(_descriptors())
-            if not known and not self._waiting and here.keys() == self._others:
+            if not self._waiting and here.keys() == self._others and known <= set(self._members.values()):
                 return  # nobody came, went or is a stranger, as mostly
-            self._stirred = now
+            before = self._waiting.keys() | self._members.keys()
             for number, descriptor in here.items():
                 if number not in self._others:
                     self._look_at(number, descriptor, now, known)
             present = set(here)
             self._others &= present
             self._leave(known, present)
+            if self._waiting or before != self._members.keys():  # others have sockets in this process, too
+                self._stirred = now
             for number in self._waiting.keys() - present:
                 del self._waiting[number]
             for number in self._sizes.keys() - self._waiting.keys():
@@ -318,11 +319,12 @@ class Connections:
                 self._somebody.set()
                 spent = time.monotonic() - began
                 pause = max(LOOK_S if self._waiting else IDLE_S, COST * spent)
+        self._somebody.set()  # who waits for somebody sees the end
 
     def is_quiet(self, now: float) -> bool:
-        """Whether nobody is connected, and whoever connects is told of."""
+        """Whether everybody has logged in, and whoever connects is told of."""
         with self._looking:
-            if self._waiting or self._members or now - self._stirred < QUIET_S:
+            if self._waiting or now - self._stirred < QUIET_S:
                 return False
             if self._crowding is not None and self._crowding.is_full():
                 return False
@@ -336,16 +338,17 @@ class Connections:
             return True
 
     def _rest(self) -> None:
-        """Until somebody connects, at most `REST_S`: what nobody tells of, as an end of all this, is seen then."""
-        self._somebody.clear()
-        if crowding.wait(REST_S):
+        """Until somebody connects, or it is time to see what nobody tells of, as the end of all this is."""
+        if not self._members:
+            self._somebody.clear()
+        if crowding.wait(PRESENT_S if self._members else REST_S):
             self._stirred = time.monotonic()
             self._somebody.set()  # before anybody looks: all that watch begin at once
 
     def _watch_crowds(self, crowding: Crowding) -> None:
         """A thread of its own: where Python's lock is wanted by hundreds, a look at all descriptors takes a second."""
-        while not self._ended.wait(CROWDS_S):
-            self._somebody.wait(REST_S)
+        while self._somebody.wait() and not self._ended.is_set():
+            crowding.pause()
             try:
                 now = time.monotonic()
                 if crowding.too_many(now) and self.relieve(now, crowding.short_of, crowding.grown):

@@ -34,7 +34,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from sys import getswitchinterval, setswitchinterval
 from typing import Any
@@ -101,6 +101,9 @@ TRIES = 100
 
 LOOKS = 8
 """Calls from one look at the threads to the next."""
+
+CROWDS_S, CALM_S = 0.02, 0.1
+"""Between two looks, and while no call begins and nothing is short: a tenth of `LEFT_LEAST` comes meanwhile."""
 
 LASTS_S, OVER_S = 0.2, 0.5
 """Many calls at once are no flood: it has to be so for the one time in all, without a pause as long as the other."""
@@ -189,6 +192,8 @@ class Crowding:
         self.grown = 0  # bytes that are in use beyond those before calls crowded, or when somebody was cut last
         self._before = 0  # those
         self._begun = 0
+        self._calm = threading.Lock()  # held, but from when a call begins until the next look
+        self._calm.acquire()
         self._few_at = 0  # calls that had begun when few waited last
         self._full_since: float | None = None
         self._full_at = -OVER_S  # when it was so last
@@ -199,8 +204,17 @@ class Crowding:
     def begun(self) -> None:
         """A call begins.  Any thread: where hundreds wait for Python's lock, those who have it look themselves."""
         self._begun += 1
+        if self._calm.locked():
+            with suppress(RuntimeError):  # another call has
+                self._calm.release()  # this way nobody waits: who has the lock of an `Event` may not have Python's
         if self._begun % LOOKS == 0:
             self._count(time.monotonic())
+
+    def pause(self) -> None:
+        """Until it is time for another look.  For one thread."""
+        calm = not self.short_of and time.monotonic() - self._full_at > OVER_S
+        if self._calm.acquire(timeout=CALM_S if calm else CROWDS_S):
+            time.sleep(CROWDS_S)  # those that come together are looked at together
 
     def is_full(self) -> bool:
         """Whether calls that come now get no thread."""

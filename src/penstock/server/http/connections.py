@@ -154,7 +154,7 @@ class StrictConnection(h11.Connection):
         except UnicodeDecodeError as error:
             self._refuse(f"the path or the query is no UTF-8: {error.object[error.start : error.end].hex(' ')}")
         headers = dict(request.headers)
-        if sum(name == b"authorization" for name, _ in request.headers) > 1:
+        if [name for name, _ in request.headers].count(b"authorization") > 1:
             self._refuse("Authorization is there twice")
         self._chunked = b"transfer-encoding" in headers
         if self._chunked and lengths:
