@@ -330,6 +330,7 @@ def plain_point(text: str) -> str:
     return POINT_WORDS[word] or word if word in POINT_WORDS else text
 
 
+@lru_cache(64)
 def parse_recovery_point(text: str) -> RecoveryPoint:
     """Raises ValueError with the forms there are."""
     if (word := _WORDS.get(plain_point(text))) is not None:

@@ -228,7 +228,8 @@ class Engine(Runtime):
             last = last_of(journal[-1])
             urgent, tells = self._note(journal, last)
             faults.behind = False
-        self._perform(core.take_effects())
+        if some := core.take_effects():
+            self._perform(some)
         faults.behind = True
         if tells or self.notices.attendance:
             self.notices.gather(journal)
@@ -293,7 +294,7 @@ class Engine(Runtime):
         Whoever waits for an LSN says so himself (`await_lsn`); beside that, messages that a start would end need not
         hurry, where nobody follows what comes.
         """
-        self.core.stamps.note(last, self.clock.wall())
+        self.core.stamps.note(last, self.core.time)
         followed = self.replays.active or self.views.active
         if followed or self.acts.removals.names or self.acts.publishes:
             self._show(journal)

@@ -365,7 +365,7 @@ class Facts:
 
     async def login(self, user: str, password: str, host: str, derive: Derive | None = None) -> float | None:
         """None for who may log in; late for others.  derive: as of `Logins.ask`."""
-        verdict = await self._server.logins.ask_patiently("http", user, password, host, derive)
+        verdict = await self._server.logins.ask("http", user, password, host, derive, late=True)
         return None if verdict.good else verdict.wait_s
 
     def working(self, who: Who) -> AbstractContextManager[None]:

@@ -186,12 +186,20 @@ class Logins:
             return self._refuse(door, user, host, "too many wrong logins came from this address", wait_s)
         return self._refuse(door, user, host, "the token has ended, was revoked, or is none")
 
-    async def ask(self, door: str, user: str, password: str, host: str, derive: Derive | None = None) -> Verdict:
-        """Whether somebody is let in.  For the loop.  derive: who makes digests; None: threads of this process."""
-        begun = self._begun(door, user, password, host, derive)
-        if isinstance(begun, Verdict):
-            return begun
-        return self._judged(door, user, host, await asyncio.shield(asyncio.wrap_future(begun)))
+    async def ask(
+        self, door: str, user: str, password: str, host: str, derive: Derive | None = None, *, late: bool = False
+    ) -> Verdict:
+        """Whether somebody is let in.  For the loop.  derive: who makes digests; None: threads of this process.
+
+        late: a refusal is delayed.
+        """
+        began = time.monotonic()
+        verdict = self._begun(door, user, password, host, derive)
+        if not isinstance(verdict, Verdict):
+            verdict = self._judged(door, user, host, await asyncio.shield(asyncio.wrap_future(verdict)))
+        if late and not verdict.good:
+            await asyncio.sleep(began + self.delay_s - time.monotonic())
+        return verdict
 
     def _begun(
         self, door: str, user: str, password: str, host: str, derive: Derive | None = None
@@ -199,16 +207,6 @@ class Logins:
         """What is known at once, or what is worked out."""
         verdict = self.at_once(door, user, password, host)
         return verdict or self._work_out(user, password, derive) or self._crowded(door, user, host)
-
-    async def ask_patiently(
-        self, door: str, user: str, password: str, host: str, derive: Derive | None = None
-    ) -> Verdict:
-        """`ask`; a refusal is delayed."""
-        began = time.monotonic()
-        verdict = await self.ask(door, user, password, host, derive)
-        if not verdict.good:
-            await asyncio.sleep(began + self.delay_s - time.monotonic())
-        return verdict
 
     def wait(self, door: str, user: str, password: str, host: str) -> Verdict:
         """`ask`, for a thread that may wait."""
