@@ -118,9 +118,13 @@ async def _json_list(items: list[object]) -> Response:
 
 
 async def _sliced(items: list[object]) -> AsyncIterator[bytes]:
-    for start in range(0, len(items), SLICE):
-        part = bytes(json_response(items[start : start + SLICE]).body)
-        yield (b"," if start else b"[") + part[1:-1]
+    """The list is emptied on the way: to let go of ten thousand queues at once takes the loop 20 ms."""
+    before = b"["
+    while items:
+        part = bytes(json_response(items[:SLICE]).body)
+        del items[:SLICE]
+        yield before + part[1:-1]
+        before = b","
         await asyncio.sleep(0)
     yield b"]"
 
