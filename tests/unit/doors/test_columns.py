@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from random import Random
 
 import pyarrow as pa
@@ -12,7 +13,7 @@ import pytest
 
 from penstock.errors import InvalidArgument
 from penstock.server.doors.columns import batch_down, batch_here, batch_there, batch_up, schema_there, schema_up
-from penstock.server.doors.line import Broken, Frame, Kind, Line
+from penstock.server.doors.line import Broken, Ended, Frame, Kind, Line
 from penstock.wire.flight.commands import HEADERS, ORDER
 from penstock.wire.flight.received import (
     PUBLISHED,
@@ -45,6 +46,27 @@ def test_whoever_reads_rows_may_ask_whether_the_other_side_is_gone(ends: tuple[L
     assert not any(any(some) for some in said)
     there.close()
     assert here.gone()
+
+
+def test_the_longer_a_wait_lasts_the_less_often_it_looks_whether_it_is_wanted(ends: tuple[Line, Line]) -> None:
+    """Each call that brought nothing for hours asked twenty times a second whether its client was still there."""
+    here, there = ends
+    pauses = list[int]()
+
+    class Silent:
+        def poll(self, pause: int) -> list[tuple[int, int]]:
+            pauses.append(pause)
+            return []
+
+    here._poller = Silent()  # type: ignore[assignment]
+    for _ in range(2):  # what comes makes it young again
+        asked = iter([True] * 6 + [False])
+        with pytest.raises(Ended):
+            here.receive({Kind.CONTROL: 100}, partial(next, asked))
+        assert pauses == [50, 100, 200, 400, 500, 500, 500]
+        pauses.clear()
+    there.send(Kind.CONTROL, 0, b"{}")
+    assert here.receive({Kind.CONTROL: 100}).payload == b"{}"
 
 
 def test_a_line_that_was_closed_here_is_gone_too() -> None:

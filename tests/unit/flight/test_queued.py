@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import threading
 import weakref
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -17,7 +18,7 @@ from penstock.memory import Budget
 from penstock.memory.slab import Piece
 from penstock.server.engine import Engine
 from penstock.server.flight.downstream import QUEUED_HIGH, Delivery, Downstream
-from penstock.server.flight.handover import QUEUED_LEAST, QUEUED_MOST, Handover, Outlet
+from penstock.server.flight.handover import QUEUED_LEAST, QUEUED_MOST, Abandoned, Bell, Handover, Outlet
 from penstock.server.people.access import THINGS, Shares
 from waiting import eventually
 
@@ -154,20 +155,22 @@ def test_who_does_not_read_answers_is_not_heard_beyond_some(how: str, monkeypatc
     assert read == [b"%d" % number for number in range(20)][: len(read)]  # what waits at the end is not said
 
 
+class Portion(list[int]):
+    pass
+
+
+class Reader(Outlet[Portion]):
+    def cost(self, portion: Portion) -> int:
+        return 8 * len(portion)
+
+    def batch(self, portions: list[Portion], schema: pa.Schema) -> pa.RecordBatch:
+        return pa.RecordBatch.from_pydict({"a": [one for some in portions for one in some]}, schema=schema)
+
+    def completed(self, *, last: bool) -> bytes:
+        return b"last" if last else b"level"
+
+
 def test_portions_of_a_read_are_not_kept_beside_the_batch_that_is_sent() -> None:
-    class Portion(list[int]):
-        pass
-
-    class Reader(Outlet[Portion]):
-        def cost(self, portion: Portion) -> int:
-            return 8 * len(portion)
-
-        def batch(self, portions: list[Portion], schema: pa.Schema) -> pa.RecordBatch:
-            return pa.RecordBatch.from_pydict({"a": [one for some in portions for one in some]}, schema=schema)
-
-        def completed(self, *, last: bool) -> bytes:
-            return b"last" if last else b"level"
-
     reader, portion = Reader(1, lambda: MIB), Portion([1, 2])
     there = weakref.ref(portion)
     reader.take(portion)
@@ -181,3 +184,23 @@ def test_portions_of_a_read_are_not_kept_beside_the_batch_that_is_sent() -> None
     with pytest.raises(MemoryShort):
         list(sent)
     assert (reader.queued, reader.sent) == (0, 16)
+
+
+def test_a_read_that_brings_nothing_asks_ever_less_often_whether_its_client_is_there() -> None:
+    """Twenty that stood still were a twentieth of a core: each asked twenty times a second."""
+    reader, pauses = Reader(1, lambda: MIB), list[float]()
+
+    class Silent(Bell):
+        def wait(self, seconds: float) -> bool:
+            pauses.append(seconds)
+            if len(pauses) == 7:
+                reader.take(Portion([1]))
+            return False
+
+    reader._bell = Silent()
+    asked = iter([False] * 9 + [True])
+    sent, got = reader.batches(pa.schema([("a", pa.int64())]), partial(next, asked), lambda: None), list[object]()
+    with pytest.raises(Abandoned):
+        got.extend(sent)
+    assert pauses == [0.05, 0.1, 0.2, 0.4, 0.5, 0.5, 0.5, 0.05, 0.1, 0.2]
+    assert len(got) == 1

@@ -316,7 +316,7 @@ class DoorProcess:
         made = first or (spawned(self._module, self._memory) if self._apart else self._beside())
         self._process, control, sockets = made
         self._control, self._sockets = Line(control), sockets
-        self._control.poll_ms = PING_MS
+        self._control.poll_ms = self._control.poll_most_ms = PING_MS
         self.starts += 1
         name = f"penstock-lines-{self.name}"
         try:

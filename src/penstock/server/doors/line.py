@@ -51,8 +51,8 @@ JOINED = 32 << 10
 PIECES = 512
 """Buffers that one system call takes; Linux takes 1024."""
 
-POLL_MS = 50
-"""How often a wait for the other side looks whether it is still wanted."""
+POLL_MS, POLL_MOST_MS = 50, 500
+"""How often a wait for the other side looks whether it is still wanted: at first, and when it has lasted long."""
 
 
 class Kind(IntEnum):
@@ -119,7 +119,7 @@ class Line:
     def __init__(self, sock: socket.socket, room: Callable[[int], memoryview] | None = None) -> None:
         """room: memory for a frame that is larger than the buffer; MemoryError where there is none."""
         self.sock = sock
-        self.poll_ms = POLL_MS
+        self.poll_ms, self.poll_most_ms = POLL_MS, POLL_MOST_MS
         self._room = room or _of_the_pool
         self._buffer = memoryview(bytearray(BUFFER))
         self._start = self._end = 0  # of what has come and was not taken
@@ -192,10 +192,12 @@ class Line:
             self._buffer[:left] = bytes(self._buffer[self._start : self._end])
             self._start, self._end = 0, left
         try:
+            pause = self.poll_ms
             while self._end < size:
-                while wanted is not None and not self._poller.poll(self.poll_ms):
+                while wanted is not None and not self._poller.poll(pause):
                     if not wanted():
                         raise Ended
+                    pause = min(2 * pause, self.poll_most_ms)
                 came = self.sock.recv_into(self._buffer[self._end :])
                 if not came:
                     raise Ended

@@ -31,7 +31,7 @@ from penstock.history.spans import Stretch, check_missing, reads, resolve
 from penstock.records.one_or_each import joined
 from penstock.records.schema import TIMESTAMP
 from penstock.server.flight.calls import Caller, Slot
-from penstock.server.flight.handover import POLL_S, Abandoned, Outlet, Piece
+from penstock.server.flight.handover import POLL_S, Abandoned, Outlet, Piece, longer
 from penstock.server.flight.streams import recent
 from penstock.server.replaying.log_source import Asked, Rate, parse_rate
 from penstock.server.replaying.page import Page
@@ -226,9 +226,11 @@ class Following:
             if isinstance(past, Replay) and not stretch.since and stretch.until is None:
                 for batch, start in self._past(caller, past, stretch):
                     stretch = Stretch(start, stretch.end, stretch.since, stretch.until)
-                    while not handle.going.wait(POLL_S):
+                    pause = POLL_S
+                    while not handle.going.wait(pause):
                         if caller.gone():
                             raise Abandoned
+                        pause = longer(pause)
                     if batch is not None:
                         slot.touch()
                         yield batch

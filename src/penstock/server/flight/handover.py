@@ -37,8 +37,8 @@ T = TypeVar("T")
 When: TypeAlias = Callable[[int, Callable[[], None]], None]
 """Runs something when an LSN is durable."""
 
-POLL_S = 0.05
-"""How often a waiting thread asks whether its client is still there."""
+POLL_S, POLL_MOST_S = 0.05, 0.5
+"""How often a waiting thread asks whether its client is still there: at first, and when it has waited for long."""
 
 QUEUED_MOST = 2 << 20
 """Bytes that wait for a client to read them."""
@@ -46,6 +46,11 @@ QUEUED_MOST = 2 << 20
 QUEUED_LEAST = 64 << 10
 QUEUED_PART = 16
 """Of many streams less may wait for each: this part of the memory for all, and some for each in any case."""
+
+
+def longer(pause: float) -> float:
+    """The pause that follows this one, before somebody asks again."""
+    return min(2 * pause, POLL_MOST_S)
 
 
 class Abandoned(Exception):
@@ -83,9 +88,11 @@ class Answer(Generic[T]):
         if gone is None:
             self._lock.acquire()
         else:
-            while not self._lock.acquire(timeout=POLL_S):
+            pause = POLL_S
+            while not self._lock.acquire(timeout=pause):
                 if gone():
                     raise Abandoned
+                pause = longer(pause)
         self._lock.release()
         if (error := self._error) is not None:
             self._error = None  # with its traceback it would hold this frame, and all that the call had, in a cycle
@@ -413,12 +420,12 @@ class Outlet(ABC, Generic[Taken]):
     def batches(self, schema: pa.Schema, gone: Callable[[], bool], go_on: Callable[[], None]) -> Iterator[Piece]:
         """What was queued, until the end; go_on: there is room again."""
         empty = pa.RecordBatch.from_pylist([], schema=schema)
-        said = time.monotonic()
+        said, pause = time.monotonic(), POLL_S
         while True:
             over = self._over  # what was queued before that is out when nothing is left
             portions, told = self._some()
             if any_ := bool(portions):
-                said = time.monotonic()
+                said, pause = time.monotonic(), POLL_S
                 cost, batch = sum(map(self.cost, portions)), self.batch(portions, schema)
                 portions.clear()  # as rows they are not needed while a client that does not read is written to
                 yield batch
@@ -436,9 +443,10 @@ class Outlet(ABC, Generic[Taken]):
                 if self._error is not None:
                     raise self._error
                 return
-            if not self._bell.wait(POLL_S):
+            if not self._bell.wait(pause):
                 if gone():
                     raise Abandoned
+                pause = longer(pause)
                 if time.monotonic() - said > BEAT_S:
                     said = time.monotonic()
                     yield empty, b'{"heartbeat": true}'
