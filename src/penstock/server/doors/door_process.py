@@ -40,7 +40,7 @@ from penstock.server.doors.line import Broken, Ended, Kind, Line, number, plain
 
 logger = logging.getLogger("penstock.doors")
 
-PING_MS = 250
+PING_MS = 1000
 SILENT_S, BUSY_S = 5.0, 60.0
 
 LINES_MOST = 1024
