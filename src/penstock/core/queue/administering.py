@@ -269,7 +269,6 @@ def _keep_until(queue: Contents, runs: Sequence[Run], when: int, fences: set[int
             late.retry(run)
         if fences:
             queue.ensure_barriers().dormant.update(lsn for lsn in run.chunk if lsn in fences)
-        queue.barriers.delay(run.chunk, 1)
     if fences:  # what stood before and behind one was joined, and it lives on between them
         mixed(queue, max(fences))
 

@@ -23,7 +23,7 @@ from collections.abc import Iterator, Sequence
 
 from penstock.core.arena import Move
 from penstock.core.queue.order.main_order import Main, Nothing
-from penstock.core.queue.order.returned import Returned
+from penstock.core.queue.order.returned import NOTHING_RETURNED, Returned, Waiting
 from penstock.core.queue.order.runs import NEVER, Run, all_within, holds
 from penstock.records.chunks import Chunk, as_chunk
 
@@ -32,26 +32,19 @@ GONE_MOST = 64
 
 
 _NOTHING = Nothing()
-_NOTHING_BACK = Returned()
-"""Parts of barriers that hold nothing back share these."""
+"""The order of barriers that hold nothing back."""
 
 
-class Barrier:
+class Barrier(Waiting):
     """A barrier that waits, and the messages behind it up to the next barrier."""
 
-    __slots__ = ("back", "delayed", "lsn", "main", "place")
+    __slots__ = ("lsn", "place")
 
     def __init__(self, lsn: int, place: int) -> None:
+        self.main: Main = _NOTHING  # `order` and `push` are what to add to
+        self.returned = NOTHING_RETURNED
         self.lsn = lsn
         self.place = place  # its own LSN, or that of the record by which it became due
-        self.main: Main = _NOTHING  # never delivered; `order` is what to add to
-        self.back = _NOTHING_BACK  # what has a place of its own, or was delivered before
-        self.delayed = 0  # delayed messages that belong here
-
-    @property
-    def behind(self) -> int:
-        """Messages held in its part."""
-        return self.main.count + self.back.count
 
     def order(self) -> Main:
         """Its part, to append to."""
@@ -61,14 +54,9 @@ class Barrier:
 
     def push(self, run: Run) -> None:
         """Add what has its own place in its part."""
-        if self.back is _NOTHING_BACK:
-            self.back = Returned()
-        self.back.push(run)
-
-    def chunks(self) -> Iterator[Chunk]:
-        """What its part holds, each chunk ascending."""
-        yield from self.main.chunks()
-        yield from (run.chunk for run in self.back.runs())
+        if self.returned is NOTHING_RETURNED:
+            self.returned = Returned()
+        self.returned.push(run)
 
     def absorb(self, gone: Barrier) -> None:
         """The next barrier is gone: what was behind it is behind this one."""
@@ -76,17 +64,15 @@ class Barrier:
             self.main = gone.main
         else:
             self.main.absorb(gone.main)
-        for run in gone.back.runs():
+        for run in gone.runs():
             self.push(run)
-        self.delayed += gone.delayed
 
 
 class Barriers:
     """The barriers of a queue, in order, and all that they hold back."""
 
     __slots__ = (
-        "_all", "_places", "_start", "answers", "asked", "asking", "delayed", "dormant", "due", "held", "late",
-        "serial",
+        "_all", "_places", "_start", "answers", "asked", "asking", "dormant", "due", "held", "late", "serial",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -94,7 +80,6 @@ class Barriers:
         self._places: list[int] = []  # beside them
         self._start = 0
         self.held = 0  # barriers that wait and what is behind them
-        self.delayed = 0  # delayed messages before the first barrier; counted while one waits
         self.dormant = set[int]()  # barriers that are delayed themselves
         self.due = set[int]()  # those that are it no longer, and not ready yet
         self.late: dict[int, int] = {}  # barriers that were delayed and wait now: LSN -> place
@@ -127,10 +112,8 @@ class Barriers:
         for index in range(max(bisect_right(self._places, lsn, self._start) - 1, self._start), len(self._all)):
             yield self._all[index]
 
-    def add(self, lsn: int, place: int, delayed: int) -> Barrier:
-        """One more behind all others; `delayed`: messages that are delayed now, itself not among them."""
-        if not len(self):
-            self.delayed = delayed - len(self.dormant)
+    def add(self, lsn: int, place: int) -> Barrier:
+        """One more behind all others."""
         barrier = Barrier(lsn, place)
         if place != lsn:
             self.late[lsn] = place
@@ -146,8 +129,7 @@ class Barriers:
         if self._start > GONE_MOST and 2 * self._start > len(self._all):
             del self._all[: self._start], self._places[: self._start]
             self._start = 0
-        self.held -= 1 + barrier.behind
-        self.delayed = barrier.delayed
+        self.held -= 1 + barrier.count
         self.late.pop(barrier.lsn, None)
         self.answers.clear()
         self.asked = 0
@@ -179,20 +161,8 @@ class Barriers:
             yield (self._all[index - 1] if index > self._start else None), chunk[at:end]
             at = end
 
-    def delay(self, chunk: Chunk, sign: int) -> None:
-        """Messages became delayed (1), or ceased to be (-1)."""
-        if not len(self):
-            return
-        for barrier, part in self.cut(chunk):
-            count = sign * (len(part) - (sum(lsn in self.dormant for lsn in part) if self.dormant else 0))
-            if barrier is None:
-                self.delayed += count
-            else:
-                barrier.delayed += count
-
     def wake(self, chunk: Chunk) -> None:
         """Delayed messages are due; those of them that are barriers wait once they are ready."""
-        self.delay(chunk, -1)
         if self.dormant:
             due = self.dormant.intersection(chunk)
             self.dormant -= due
@@ -200,10 +170,8 @@ class Barriers:
 
     def forget_delayed(self, runs: Sequence[Run]) -> None:
         """Delayed messages are gone for good."""
-        for run in runs:
-            self.delay(run.chunk, -1)
-            if self.dormant:
-                self.dormant.difference_update(run.chunk)
+        for run in runs if self.dormant else ():
+            self.dormant.difference_update(run.chunk)
 
     # -- what leaves from the middle
 
@@ -217,7 +185,7 @@ class Barriers:
             return out, []
         for barrier, part in self.cut(wanted):
             if barrier is not None:
-                out += [*barrier.main.extract(part), *barrier.back.extract(part)]
+                out += barrier.extract(part)
         self.held -= sum(len(run.chunk) for run in out)
         gone = self._among(wanted)
         for barrier in gone:
@@ -245,9 +213,7 @@ class Barriers:
         going = set(gone)
         freed = list[Barrier]()
         while (first := self.first) is not None and first in going:
-            before = self.delayed
             freed.append(self.pop())
-            self.delayed += before
         if len(freed) == len(going):
             return freed
         kept = list[Barrier]()
@@ -269,21 +235,19 @@ class Barriers:
         if len(lsns):
             yield lsns
         for barrier in self.waiting():
-            yield from barrier.main.chunks()
+            yield from barrier.chunks()
 
     def runs(self) -> Iterator[Run]:
         """Held messages that came back, with their tallies."""
         for lsn, place in self.late.items():
             yield Run(range(lsn, lsn + 1), True, place=place)
         for barrier in self.waiting():
-            yield from barrier.back.runs()
+            yield from barrier.runs()
 
     def between(self, first: int, stop: int) -> Chunk:
         """All that is held with LSNs in [first, stop), ascending; it stays."""
-        out: list[Chunk] = [array("q", sorted(self.all_lsns()))]
-        for barrier in self.waiting():
-            out += [barrier.main.between(first, stop), *(run.chunk for run in barrier.back.runs())]
-        return all_within(out, first, stop)
+        parts = (barrier.between(first, stop) for barrier in self.waiting())
+        return all_within((array("q", sorted(self.all_lsns())), *parts), first, stop)
 
     def solid(self) -> Iterator[Chunk]:
         """Which arrays are solid: no other message of the queue lies within them."""
@@ -293,12 +257,11 @@ class Barriers:
     def page(self, move: Move) -> None:
         """Move what may go to an arena."""
         for barrier in self.waiting():
-            barrier.main.page(move)
-            barrier.back.page(move)
+            barrier.page(move)
 
     def marked(self) -> Chunk:
         """All barriers: those that wait and those that are delayed."""
-        return as_chunk(array("q", sorted([*self.dormant, *(barrier.lsn for barrier in self.waiting())])))
+        return as_chunk(array("q", sorted([*self.dormant, *self.all_lsns()])))
 
     def floor(self) -> int:
         """Nothing that is held is older."""

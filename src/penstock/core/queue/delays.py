@@ -9,7 +9,9 @@ Of what is scheduled the earliest are taken again and again, a few at a time, ho
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_left
 from collections.abc import Sequence
+from itertools import chain
 
 import numpy as np
 
@@ -292,6 +294,15 @@ class Delays:
         if len(lsns) > 1:
             self._reckon()
         return np.concatenate(lsns), np.concatenate(times)
+
+    def any_before(self, lsn: int, but: set[int]) -> bool:
+        """Whether a message older than this is delayed, besides those."""
+        if not (self.retries.count or self.scheduled.count) or self.count <= len(but):
+            return False
+        for chunk in chain((run.chunk for run in self.retries.runs()), (block.lsns for block in self.scheduled.blocks)):
+            if chunk[0] < lsn and not (but and but.issuperset(chunk[: bisect_left(chunk, lsn)])):
+                return True
+        return False
 
     def unschedule(self, wanted: Chunk) -> list[Run]:
         """Take those of the wanted that are scheduled."""

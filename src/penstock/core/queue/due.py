@@ -45,8 +45,6 @@ def end_retries(queue: Contents, now: Now, sink: Sink) -> None:
     runs = queue.delays.pop_retries(now.wall)
     if runs:
         sink.record(Kind.DUE, queue.name, {"place": 0}, pairs_body(queue.id, runs))
-        for run in runs:
-            queue.barriers.delay(run.chunk, -1)
         queue.come_back(runs, sink)
 
 

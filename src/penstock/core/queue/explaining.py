@@ -115,7 +115,7 @@ def _of_barriers(queue: Contents, lsn: int) -> str:
     for barrier in queue.barriers.waiting():
         if barrier.lsn == lsn:
             return "it is a barrier, and waits until all before it is settled"
-        if any(holds(chunk, lsn) for chunk in barrier.chunks()):
+        if any(holds(chunk, lsn) for chunk in barrier.pieces()):
             before = barrier.lsn
     return f"it is held back by the barrier at LSN {before}"
 

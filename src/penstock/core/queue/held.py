@@ -54,8 +54,7 @@ def release(queue: Contents, now: Now, sink: Sink) -> None:
 
 def _free(queue: Contents, first: Barrier) -> bool:
     """Whether all before it is done."""
-    barriers = queue.barriers
-    if queue.older is not None or queue.ready or barriers.delayed or queue.halted:
+    if queue.older is not None or queue.ready or queue.halted:
         return False
     if queue.foreign is not None and queue.foreign.before(first.place):
         return False  # what other sites have is done when it is done there
@@ -64,7 +63,9 @@ def _free(queue: Contents, first: Barrier) -> bool:
         return False
     if queue.expiry.busy:  # it may be overdue itself
         return False
-    return not queue.letters.count or all(run.chunk[0] > first.place for run in queue.letters.runs())
+    if queue.letters.count and any(run.chunk[0] < first.place for run in queue.letters.runs()):
+        return False
+    return not queue.delays.any_before(first.place, queue.barriers.dormant)
 
 
 def _answered(queue: Contents, barriers: Barriers, first: Barrier, sink: Sink) -> bool:
@@ -133,26 +134,21 @@ class _BehindBarriers(Stage):
             return
         barriers, chunk, marked = queue.ensure_barriers(), new.chunk, new.barriers or ()
         gone = sorted_chunk(new.gone)
-        delayed = queue.delayed - (0 if new.delayed is None else len(new.delayed))
         start = 0
         for lsn in marked:
             if holds(gone, lsn):
                 continue
             at = bisect_left(chunk, lsn, start)
             _append(queue, new, start, at, gone)
-            barriers.add(lsn, lsn, delayed)
+            barriers.add(lsn, lsn)
             start = at + 1
         _append(queue, new, start, len(chunk), gone)
         if new.delayed is not None:
             barriers.dormant.update(lsn for lsn in marked if holds(new.delayed, lsn))
-            barriers.delay(new.delayed, 1)
         new.placed = True
 
     def readmit(self, queue: Contents, run: Run) -> list[Run]:
         return list(hold_back(queue, run))
-
-    def delayed(self, queue: Contents, run: Run) -> None:
-        queue.barriers.delay(run.chunk, 1)
 
     def release(self, queue: Contents, now: Now, sink: Sink) -> None:
         if queue.barriers.held:
@@ -201,7 +197,7 @@ def join_front(queue: Contents, freed: Iterable[Barrier]) -> None:
                 queue.main = barrier.main
         elif barrier.main.sealed:
             queue.ensure_main().seal(barrier.main.sealed)
-        for run in barrier.back.runs():
+        for run in barrier.runs():
             queue.offer(run)
 
 
@@ -235,7 +231,7 @@ def hold_back(queue: Contents, run: Run) -> Iterator[Run]:
             kept = sift(chunk, as_chunk(due))[1]
             chunk = sorted_chunk(kept) if kept else range(0)
             for lsn in due:
-                barriers.add(lsn, run.place, queue.delayed)
+                barriers.add(lsn, run.place)
     for barrier, part in barriers.cut(chunk):
         mine = run if len(part) == len(run.chunk) else run.part(part, True)
         if barrier is None:
@@ -282,7 +278,7 @@ def split(queue: Contents, keys: Iterable[tuple[int, int]]) -> None:
     queue.main = _taken(main, merged[0][0])
     queue.main.seal(main.sealed)
     for (place, lsn), edge in zip(merged, [*edges, NEVER], strict=True):
-        barrier = barriers.add(lsn, place, 0)
+        barrier = barriers.add(lsn, place)
         part = _taken(main, edge)
         if part.count:
             part.seal(main.sealed)
@@ -290,9 +286,6 @@ def split(queue: Contents, keys: Iterable[tuple[int, int]]) -> None:
             barriers.held += part.count
     for run in back:
         queue.put_back(run)
-    barriers.delayed = 0
-    for chunk in queue.chunks("delayed"):
-        barriers.delay(chunk, 1)
 
 
 def _taken(main: Main, limit: int) -> Main:

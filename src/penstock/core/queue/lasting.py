@@ -340,24 +340,19 @@ def _check_leases(queue: Contents) -> None:
 
 
 def _check_barriers(queue: Contents) -> None:
-    """Each barrier stands before what it holds back and behind everything else; delayed messages are counted."""
-    barriers = queue.barriers
-    if not len(barriers):
-        return
-    late = queue.chunks("delayed")
-    delayed = np.array([lsn for chunk in late for lsn in chunk if lsn not in barriers.dormant], dtype=np.int64)
-    before, count = 0, barriers.delayed
+    """Each barrier stands before what it holds back and behind everything else; those that sleep are delayed."""
+    strangers = queue.barriers.dormant.difference(*queue.chunks("delayed"))
+    assert not strangers, f"{queue!r}: barriers {strangers} are not delayed"
+    before = 0
     parts: list[tuple[Chunk, ...]] = [(*queue.main.chunks(), *(run.chunk for run in queue.returned.runs()))]
-    for barrier in (*barriers.waiting(), None):
+    for barrier in (*queue.barriers.waiting(), None):
         edge = NEVER if barrier is None else barrier.place
         for chunk in parts[-1]:
             assert before < chunk[0], f"{queue!r}: {chunk} is not behind {before}"
             assert chunk[-1] < edge, f"{queue!r}: {chunk} is not before {edge}"
-        here = int(np.count_nonzero((delayed > before) & (delayed < edge)))
-        assert here == count, f"{queue!r}: {here} delayed between {before} and {edge}, counted {count}"
         if barrier is not None:
-            parts.append(tuple(barrier.chunks()))
-            before, count = edge, barrier.delayed
+            parts.append(tuple(barrier.pieces()))
+            before = edge
 
 
 def page(queue: Contents, move: Move) -> None:
@@ -428,7 +423,6 @@ def _schedule(queue: Contents, lsns: Ints, times: Ints, barriers: Sequence[int])
     dormant = set(lsns.tolist()).intersection(barriers)
     if dormant:
         queue.ensure_barriers().dormant.update(dormant)
-    queue.barriers.delay(packed(lsns), 1)
     queue.ensure_main().seal(int(lsns[-1]))
 
 

@@ -247,6 +247,11 @@ class Waiting:
         """The others: what came back, or became due."""
         return self.returned.runs()
 
+    def pieces(self) -> Iterator[Chunk]:
+        """All of them, each chunk ascending."""
+        yield from self.chunks()
+        yield from (run.chunk for run in self.runs())
+
     def between(self, first: int, stop: int) -> Chunk:
         """All that wait here with LSNs in [first, stop), ascending; they stay."""
         return all_within((self.main.between(first, stop), *(run.chunk for run in self.runs())), first, stop)
