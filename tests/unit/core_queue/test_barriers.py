@@ -100,6 +100,19 @@ def test_a_delayed_message_before_it_is_not_done_one_behind_it_does_not_matter()
     assert bench.sent(worker) == [c]
 
 
+def test_one_that_sleeps_is_not_waited_for_whatever_else_is_delayed() -> None:
+    bench = Fenced()
+    worker = bench.worker()
+    hour = bench.time + HOUR
+    _, older, _, barrier, _ = bench.take(1, 0, 1, 1, 0, not_before=[hour, bench.time + 500, hour, 0, hour])
+    assert bench.sent(worker) == []
+    bench.advance(500)
+    assert bench.sent(worker) == [older]
+    bench.settle(range(older, older + 1), by=worker)
+    assert bench.sent(worker) == [barrier]
+    bench.queue.check()
+
+
 def test_a_delayed_barrier_stands_where_it_becomes_due() -> None:
     bench = Fenced()
     worker = bench.worker(max_backlog=1)
