@@ -26,7 +26,7 @@ ENOUGH = 50
 
 PARTS: tuple[Part, ...] = get_args(Part)
 OF_SHARES: tuple[Part, ...] = ("tenants", "lines", "unkeyed")
-OF_SITES: tuple[Part, ...] = ("foreign", "theirs")
+OF_SITES: tuple[Part, ...] = ("theirs",)
 STAGES: dict[str, type[Walk | ForeignWalk]] = {
     "limits": LimitedWalk, "ranks": Walk, "scheduled": Walk, "expiry": Walk, "ownership": ForeignWalk,
     "last value": Walk, "shares": SharesWalk, "barrier": Walk, "priority": Walk, "depth": Walk,

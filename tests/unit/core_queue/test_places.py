@@ -29,7 +29,7 @@ HOLD: dict[str, set[Part]] = {
     "delays": {"retries", "scheduled"},
     "all_consumers": {"leases"},
     "letters": {"letters"},
-    "foreign": {"foreign", "theirs"},
+    "foreign": {"theirs"},
 }
 """Slots of a queue in which messages stand, and what the places there are called."""
 

@@ -22,9 +22,11 @@ from penstock.core.queue.dispatching.joining import close
 from penstock.core.queue.held import mixed
 from penstock.core.queue.lasting import follow_settings
 from penstock.core.queue.limits import Pace, limits_of
-from penstock.core.queue.order.runs import NEVER, Run, all_within, holds, packed, pairs_body, sift, sorted_chunk, view
+from penstock.core.queue.order.runs import NEVER, Run, all_within, holds, packed, pairs_body, view, without
 from penstock.core.queue.owning import ours_among
 from penstock.core.queue.settling.attempts import FRESH
+from penstock.core.queue.settling.settle import from_holders
+from penstock.core.queue.stages import marked
 from penstock.core.queue.whole import AT_ONCE, DISPATCH, PACE, PAUSE, TRIM
 from penstock.core.state.lsns import Ints, flat
 from penstock.errors import NotFound
@@ -114,12 +116,8 @@ def leave_behind(queue: Contents, now: Now, start: int, sink: Sink) -> int:
     old: Chunk = range(start)
     if queue.foreign is not None:
         old = ours_among(queue, all_within(queue.chunks(), 0, start))
-    runs = list[Run]()
-    for holder in () if queue.settings.non_destructive or not len(old) else tuple(queue.holders()):
-        if not holder.fenced:
-            taken = holder.leases.take_leased(old)
-            queue.freed(holder, taken)
-            runs += taken
+    holders = [] if queue.settings.non_destructive or not len(old) else list(queue.holders())
+    runs, _, _ = from_holders(queue, old, [one for one in holders if not one.fenced])
     runs += queue.extract(old) if len(old) else []
     count = _dropped(queue, runs, LEFT_BEHIND, sink)
     queue.carry_on(now, sink)
@@ -242,7 +240,7 @@ def delay_waiting(queue: Contents, wanted: Chunk, when: int, sink: Sink, by: str
     moving: list[Run] = []
     if moved is not None and len(moved):
         moving.append(Run(packed(np.sort(moved)), False))
-        wanted = sorted_chunk(sift(wanted, moving[0].chunk)[1])
+        wanted = without(wanted, moving[0].chunk)
     fences = _fences(queue, wanted)
     runs = queue.extract(wanted) if len(wanted) else []
     if not moving and not runs:
@@ -275,10 +273,4 @@ def _keep_until(queue: Contents, runs: Sequence[Run], when: int, fences: set[int
 
 def _fences(queue: Contents, wanted: Chunk) -> set[int]:
     """Those of the wanted that are barriers."""
-    barriers = queue.barriers
-    out: set[int] = set()
-    if len(wanted) and (len(barriers) or barriers.dormant):
-        out.update(lsn for lsn in barriers.marked() if holds(wanted, lsn))
-    if queue.older is not None and queue.older.barriers:
-        out.update(queue.older.barriers.intersection(wanted))
-    return out
+    return {lsn for lsn in marked(queue) if len(wanted) and holds(wanted, lsn)}

@@ -122,9 +122,7 @@ class Contents(QueueParts):
     @property
     def available(self) -> int:
         """Ready and held messages together: what clients that know no barriers, and queries, count as ready."""
-        shares, older = self.shares, self.older
-        count = self.main.count + self.returned.count + self.barriers.held
-        return count + (0 if shares is None else shares.count) + (0 if older is None else older.count)
+        return self.ready + self.held
 
     @property
     def inactive(self) -> int:

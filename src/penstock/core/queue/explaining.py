@@ -68,7 +68,7 @@ def _told(queue: Contents, place: Place, run: Run, lsn: int, now: Now, keys: boo
             return "barrier", _of_barriers(queue, lsn)
         case "tail":
             return "inactive", f"it is inactive behind the target depth of {queue.settings.target_queue_depth}"
-        case "foreign" | "theirs":
+        case "theirs":
             return "foreign", _of_others(queue, lsn)
         case "retries":
             times = f"{run.tally.failures} failure{'' if run.tally.failures == 1 else 's'}"

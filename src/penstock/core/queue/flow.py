@@ -53,7 +53,7 @@ from penstock.core.queue.parts import NO_EXPIRY
 from penstock.core.queue.settling.attempts import spent
 from penstock.core.queue.settling.leases import STEP_MOST
 from penstock.core.queue.settling.letters import Letter
-from penstock.core.queue.settling.settle import give_back
+from penstock.core.queue.settling.settle import time_out
 from penstock.core.queue.stages import Newcomers, Plan, Stage, append_rest, plan_of, stages_of
 from penstock.core.queue.trimming import BOUNDED
 from penstock.core.queue.whole import ATTEMPTS, DISPATCH
@@ -334,10 +334,7 @@ def end_leases(queue: Contents, now: Now, sink: Sink) -> None:
         runs = consumer.leases.ended(now.mono, in_order, most) if most > 0 else []
         if runs:
             most -= sum(len(run.chunk) for run in runs)
-            queue.counted(now.mono).expired_leases += sum(len(run.chunk) for run in runs)
-            queue.freed(consumer, runs)
-            queue.roster.rank(consumer, silent=True)
-            give_back(queue, now, runs, sink, cause="lease", failed=True)
+            time_out(queue, now, consumer, runs, "lease", sink)
         deadline = consumer.leases.next_deadline(in_order)
         if deadline:
             queue.leased_until(deadline)

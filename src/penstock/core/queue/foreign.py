@@ -56,30 +56,25 @@ class Foreign(Waiting):
 
     def keep(self, run: Run) -> list[Run]:
         """Of a run that is ready the part of other sites stays here; the rest is given back."""
-        elsewhere, lsns = self._elsewhere(run.chunk), view(run.chunk)
-        if not elsewhere.any():
-            return [run]
-        kept = run if elsewhere.all() else run.part(packed(lsns[elsewhere]), False)
-        kept.deadline, kept.by, kept.granted = 0, None, 0
-        if kept.tally == FRESH and not kept.place and kept.chunk[0] > self.main.last():
-            self.main.append(kept.chunk, solid=False)
-        else:
-            self.returned.push(kept)
-        return [] if kept is run else [run.part(packed(lsns[~elsewhere]), False)]
+        away, ours = self.parted([run])
+        for kept in away:
+            kept.deadline, kept.by, kept.granted = 0, None, 0
+            if kept.tally == FRESH and not kept.place and kept.chunk[0] > self.main.last():
+                self.main.append(kept.chunk, solid=False)
+            else:
+                self.returned.push(kept)
+        return ours
 
     def parted(self, runs: Sequence[Run]) -> tuple[list[Run], list[Run]]:
         """Runs, wherever they stood, of other sites' messages and of this one's."""
         away, ours = list[Run](), list[Run]()
         for run in runs:
             elsewhere = self._elsewhere(run.chunk)
-            if elsewhere.all():
-                away.append(run)
-            elif not elsewhere.any():
-                ours.append(run)
-            else:
-                lsns = view(run.chunk)
-                away.append(run.part(packed(lsns[elsewhere]), False))
-                ours.append(run.part(packed(lsns[~elsewhere]), False))
+            for part, mask in ((away, elsewhere), (ours, ~elsewhere)):
+                if mask.all():
+                    part.append(run)
+                elif mask.any():
+                    part.append(run.part(packed(view(run.chunk)[mask]), False))
         return away, ours
 
     def _elsewhere(self, chunk: Chunk) -> npt.NDArray[np.bool_]:

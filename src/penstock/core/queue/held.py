@@ -19,7 +19,7 @@ from penstock.core.effects import Deliver, Purpose, Scan, Sink, Token
 from penstock.core.queue.barrier import Barrier, Barriers
 from penstock.core.queue.dispatching.dispatch import dispatch
 from penstock.core.queue.order.main_order import Main
-from penstock.core.queue.order.runs import NEVER, Run, holds, sift, sorted_chunk
+from penstock.core.queue.order.runs import NEVER, Run, holds, sift, sorted_chunk, without
 from penstock.core.queue.parts import NO_BARRIERS, NO_TAIL
 from penstock.core.queue.stages import Newcomers, Stage, append_around, append_rest
 from penstock.core.queue.whole import DISPATCH
@@ -178,7 +178,7 @@ def _hold(queue: Contents, last: Barrier, chunk: Chunk, out: Chunk | None) -> No
     if out is None:
         main.append(chunk)
     else:
-        append_around(main, sorted_chunk(sift(chunk, out)[1]), out)
+        append_around(main, without(chunk, out), out)
     queue.barriers.held += main.count - before
 
 
@@ -228,8 +228,7 @@ def hold_back(queue: Contents, run: Run) -> Iterator[Run]:
         due = [lsn for lsn in chunk if lsn in barriers.due]
         if due:
             barriers.due.difference_update(due)
-            kept = sift(chunk, as_chunk(due))[1]
-            chunk = sorted_chunk(kept) if kept else range(0)
+            chunk = without(chunk, as_chunk(due))
             for lsn in due:
                 barriers.add(lsn, run.place)
     for barrier, part in barriers.cut(chunk):

@@ -20,7 +20,7 @@ import numpy as np
 
 from penstock.core.effects import Sink
 from penstock.core.queue.order.ranks import Ranks
-from penstock.core.queue.order.runs import Run, packed, view
+from penstock.core.queue.order.runs import Run, packed, sift_runs, view
 from penstock.core.queue.settling.attempts import FRESH
 from penstock.core.state.lsns import Ints, flat
 from penstock.records.causes import REPLACED
@@ -186,7 +186,7 @@ class LastValues:
                 if place > self._renew(queue, key):
                     self._newest[key] = last
             old.update(lsn for _, lsn in some if lsn != self._newest[key])
-        return _parted(runs, old)
+        return sift_runs(runs, as_chunk(sorted(old)))
 
     def _renew(self, queue: Whole, key: int) -> int:
         """The newest of a key is gone: another one is.  Where that stands, 0 where there is none."""
@@ -198,19 +198,6 @@ class LastValues:
             return int(orders[mine][at])
         self._newest.pop(key, None)  # what came back has left since
         return 0
-
-
-def _parted(runs: Sequence[Run], some: set[int]) -> tuple[list[Run], list[Run]]:
-    """Runs of these messages, and of the others."""
-    inside, outside = list[Run](), list[Run]()
-    for run in runs:
-        mine = some.intersection(run.chunk)
-        if mine:
-            inside.append(run.part(as_chunk(sorted(mine)), False))
-            run = run.part(as_chunk([lsn for lsn in run.chunk if lsn not in mine]), False)
-        if len(run.chunk):
-            outside.append(run)
-    return inside, outside
 
 
 def _standing(queue: Whole) -> tuple[Ints, Ints]:

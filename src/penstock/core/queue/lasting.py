@@ -29,14 +29,15 @@ from penstock.core.queue.order.pool import Older, Pool
 from penstock.core.queue.order.priority import PriorityOrder, Ranking
 from penstock.core.queue.order.ranking import take_unranked
 from penstock.core.queue.order.ranks import LOWEST, Ranks
-from penstock.core.queue.order.runs import NEVER, Run, holds, packed, sorted_chunk, tidy
+from penstock.core.queue.order.runs import NEVER, Run, holds, packed, tidy
 from penstock.core.queue.owning import sort_out
 from penstock.core.queue.places import STATES, Place
 from penstock.core.queue.settling.attempts import FRESH, Tally
 from penstock.core.queue.shares import Shares, expressions
+from penstock.core.queue.stages import marked
 from penstock.core.queue.whole import ATTEMPTS, DISPATCH, RANKS, SHARES, TRIM
 from penstock.core.state.lsns import Ints, flat, groups, spread
-from penstock.records.chunks import Chunk, as_chunk
+from penstock.records.chunks import Chunk
 from penstock.records.queue_settings import QueueSettings
 
 
@@ -183,10 +184,7 @@ def capture(queue: Contents) -> Contained:
         if place.part == "retries":
             out.retries = runs
     out.known = take_known(queue)
-    if len(queue.barriers) or queue.barriers.dormant:
-        out.barriers = queue.barriers.marked()
-    if queue.older is not None:
-        out.barriers = sorted_chunk([out.barriers, as_chunk(sorted(queue.older.barriers))])
+    out.barriers = marked(queue)
     return out
 
 

@@ -13,8 +13,9 @@ import numpy as np
 from penstock.core.effects import Sink
 from penstock.core.links.ownership import Claim, Claims, Span
 from penstock.core.links.sharing import HERE, Peers
-from penstock.core.queue.order.runs import Run, holds, pack_number, packed, pairs_body, sift, sorted_chunk, view
-from penstock.core.queue.stages import Newcomers, Stage, put_back
+from penstock.core.queue.order.runs import Run, holds, packed, pairs_body, sift, sorted_chunk, view, without
+from penstock.core.queue.settling.settle import from_holders
+from penstock.core.queue.stages import Newcomers, Stage, marked, put_back
 from penstock.core.queue.whole import DISPATCH, OWNED, State
 from penstock.core.state.lsns import Ints, flat, within
 from penstock.records.causes import CANCELLED, TWIN
@@ -47,7 +48,7 @@ class _Elsewhere(Stage):
         _tell(queue, foreign.coming, [(first, stop)], foreign.peers, sink)
         new.elsewhere = new.left()[0]
         if new.barriers:
-            new.elsewhere = _without(new.elsewhere, as_chunk(new.barriers))
+            new.elsewhere = without(new.elsewhere, as_chunk(new.barriers))
         foreign.main.append(new.elsewhere, solid=False)
 
     def readmit(self, queue: Contents, run: Run) -> list[Run]:
@@ -58,7 +59,7 @@ class _Elsewhere(Stage):
             return queue.foreign.keep(run)
         out = [run.part(due, False)]  # each site lets its barriers go itself
         if len(due) < len(run.chunk):
-            out += queue.foreign.keep(run.part(_without(run.chunk, due), False))
+            out += queue.foreign.keep(run.part(without(run.chunk, due), False))
         return out
 
 
@@ -154,13 +155,7 @@ def settled_elsewhere(
     each site, and go when all before them is done there.
     """
     queue.catch_up(now, sink)
-    runs = list[Run]()
-    for holder in list(queue.holders()):
-        if holder.fenced:
-            continue
-        if taken := holder.leases.take_leased(wanted):
-            queue.freed(holder, taken)
-            runs += taken
+    runs, _, _ = from_holders(queue, wanted, [one for one in queue.holders() if not one.fenced])
     for chunk in _apart(queue, wanted):
         runs += queue.extract(chunk)
     if runs:
@@ -176,18 +171,7 @@ def settled_elsewhere(
 
 def _apart(queue: Contents, wanted: Chunk) -> list[Chunk]:
     """The wanted without barriers, in parts; mostly one."""
-    barriers, older = queue.barriers, queue.older
-    if not len(wanted):
-        return []
-    parts = sift(wanted, barriers.marked())[1] if len(barriers) or barriers.dormant else [wanted]
-    if older is None or not older.barriers:
-        return parts
-    return [left for part in parts for left in sift(part, as_chunk(sorted(older.barriers)))[1]]
-
-
-def _without(chunk: Chunk, out: Chunk) -> Chunk:
-    """Some messages, ascending, without those."""
-    return sorted_chunk(sift(chunk, out)[1]) if len(chunk) else chunk
+    return sift(wanted, marked(queue))[1] if len(wanted) else []
 
 
 def let_go(queue: Contents, sink: Sink) -> None:
@@ -195,7 +179,7 @@ def let_go(queue: Contents, sink: Sink) -> None:
     if len(lsns := ours_among(queue, packed(flat(list(queue.chunks(*OWNED, "leased", "dying")))))):
         pairs = within(lsns)
         for at in range(0, len(pairs), PAIRS_MOST):
-            body = pack_number(queue.id) + pairs[at : at + PAIRS_MOST].astype("<i8").tobytes()
+            body = pack_pairs(queue.id, ()) + pairs[at : at + PAIRS_MOST].astype("<i8").tobytes()
             sink.record(Kind.DROP, queue.name, {"reason": CANCELLED}, body)
 
 
@@ -362,9 +346,7 @@ def foreign_spans(queue: Contents) -> Iterator[tuple[int, int, Claim]]:
     foreign = queue.foreign
     if foreign is None:
         return
-    chunks: Iterable[Chunk] = foreign.main.chunks()
-    if foreign.returned.count:
-        chunks = [packed(flat([*chunks, *(run.chunk for run in foreign.returned.runs())]))]
+    chunks = [packed(flat(foreign.pieces()))] if foreign.returned.count else foreign.chunks()
     for chunk in chunks:
         pairs = pairs_of(chunk, False)
         for first, stop in zip(pairs[::2], pairs[1::2], strict=True):
@@ -378,16 +360,14 @@ def foreign_after(queue: Contents, lsn: int, most: int) -> Chunk:
         return range(0)
     if not foreign.returned.count:
         return foreign.main.after(lsn, most)
-    lsns = flat([*foreign.main.chunks(), *(run.chunk for run in foreign.returned.runs())])
+    lsns = flat(foreign.pieces())
     return packed(lsns[lsns > lsn][:most])
 
 
 def waits_elsewhere(queue: Contents, lsn: int) -> bool:
     """Whether a message waits and is another site's."""
     foreign = queue.foreign
-    if foreign is None:
-        return False
-    return foreign.main.has(lsn) or any(holds(run.chunk, lsn) for run in foreign.returned.runs())
+    return foreign is not None and (foreign.main.has(lsn) or any(holds(run.chunk, lsn) for run in foreign.runs()))
 
 
 def expire_foreign(queue: Contents, chunk: Chunk, sink: Sink) -> None:

@@ -27,7 +27,6 @@ from penstock.records.chunks import Chunk
 if TYPE_CHECKING:
     from penstock.core.queue.contents import Contents
     from penstock.core.queue.dispatching.consumers import Consumer
-    from penstock.core.queue.foreign import Foreign
     from penstock.core.queue.shares import Shares
 
 
@@ -66,7 +65,11 @@ def _places(queue: Contents) -> Iterator[Place]:
             page=lambda move: _page_leases(queue, move),
         )  # fmt: skip
     if queue.foreign is not None and queue.foreign.count:
-        yield from _foreign(queue.foreign)
+        theirs = queue.foreign
+        yield Place(
+            "foreign", "theirs", theirs.count, theirs.chunks, theirs.runs, None, theirs.floor, theirs.extract,
+            theirs.page, between=theirs.between,
+        )  # fmt: skip
     if queue.letters.count:
         yield Place("dying", "letters", queue.letters.count, back=queue.letters.runs)
 
@@ -122,20 +125,6 @@ def _held(queue: Contents) -> Iterator[Place]:
         )  # fmt: skip
     if older is not None and older.count:
         yield Place("held", "found", older.count, lambda: older.chunks, extract=older.extract, page=older.page)
-
-
-def _foreign(foreign: Foreign) -> Iterator[Place]:
-    fresh, waiting = foreign.main, foreign.returned
-    if fresh.count:
-        yield Place(
-            "foreign", "theirs", fresh.count, fresh.chunks, lowest=fresh.lowest, extract=fresh.extract, page=fresh.page,
-            between=fresh.between,
-        )  # fmt: skip
-    if waiting.count:
-        yield Place(
-            "foreign", "foreign", waiting.count, back=waiting.runs, lowest=waiting.lowest, extract=waiting.extract,
-            page=waiting.page,
-        )  # fmt: skip
 
 
 def _page_leases(queue: Contents, move: Move) -> None:

@@ -20,7 +20,7 @@ from penstock.core.effects import Key as KeyEffect
 from penstock.core.effects import Purpose, Sink, Token
 from penstock.core.queue.groups import Groups
 from penstock.core.queue.order.ranks import Ranks
-from penstock.core.queue.order.runs import END, NEVER, Key, Run, sift, sorted_chunk
+from penstock.core.queue.order.runs import END, NEVER, Key, Run, sorted_chunk, without
 from penstock.core.queue.settling.attempts import FRESH
 from penstock.core.queue.staging import Staging, Told, ascending_chunk
 from penstock.core.queue.tenants import Tenants
@@ -480,7 +480,7 @@ class Shares:
 def _without(chunk: Chunk, *gone: Chunk | None) -> Chunk:
     """A chunk without those that went elsewhere."""
     out = [part for part in gone if part is not None]
-    return sorted_chunk(sift(chunk, sorted_chunk(out))[1]) if out else chunk
+    return without(chunk, sorted_chunk(out)) if out else chunk
 
 
 def _each(chunks: Iterable[Chunk], runs: Iterable[Run]) -> Iterator[int]:

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 
 from penstock.core.effects import Sink
-from penstock.core.queue.order.runs import Run, sift, sorted_chunk, view
+from penstock.core.queue.order.runs import Run, sorted_chunk, view, without
 from penstock.core.queue.whole import ATTENDANCE, DISPATCH
-from penstock.records.chunks import Chunk, Now
+from penstock.records.chunks import Chunk, Now, as_chunk
 from penstock.records.dataclass import dataclass
 from penstock.records.entries import Publishes
 
@@ -87,7 +87,7 @@ class Newcomers:
         out = sorted_chunk(gone)
         if len(out) == len(self.chunk):
             return range(0), None if self.batch is None else ()
-        chunk = sorted_chunk(sift(self.chunk, out)[1])
+        chunk = without(self.chunk, out)
         if self.batch is None:
             return chunk, None
         rows = self.rows if self.rows is not None else range(len(self.batch))
@@ -128,6 +128,12 @@ def append_around(main: Main, left: Chunk, gone: Chunk) -> None:
             main.seal(gone[before - 1])
         main.append(left, solid=isinstance(left, range) or gone[-1] < left[0] or gone[0] > left[-1])
     main.seal(gone[-1])
+
+
+def marked(queue: Contents) -> Chunk:
+    """All its barriers: those that wait, that sleep, and that were found and wait for the end of a pass."""
+    found = () if queue.older is None else queue.older.barriers
+    return sorted_chunk([queue.barriers.marked(), as_chunk(sorted(found))])
 
 
 class Stage:

@@ -73,18 +73,11 @@ class Upcoming:
     def head(self) -> int | None:
         """The lowest position that would be dispatched; None: nothing is ready."""
         queue, targets = self._queue, self._targets
-        if queue.ranks is not None:
-            return lowest(queue.main, queue.returned)
-        if targets is not None:
+        if targets is not None and queue.ranks is None:
             key = targets.head(queue.main)
             return None if key is None else min(key[1], targets.found[0]) if targets.found else key[1]
-        first = queue.main.head() if queue.main.count else None
-        if queue.returned.count:
-            back = min(run.chunk[0] for run in queue.returned.runs())
-            first = back if first is None else min(first, back)
-        if first is None and (barrier := queue.barriers.first) is not None:
-            first = barrier.lsn
-        return first
+        first, barrier = lowest(queue.main, queue.returned), queue.barriers.first
+        return barrier.lsn if first is None and barrier is not None else first
 
     def after(self, lsn: int, count: int) -> Chunk:
         """Up to `count` positions that follow `lsn`, ascending, of those never delivered.

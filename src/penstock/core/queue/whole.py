@@ -51,7 +51,7 @@ OWNED: tuple[State, ...] = WAITING[:-1]
 
 Part: TypeAlias = Literal[
     "main", "returned", "tenants", "lines", "unkeyed", "barriers", "found", "tail", "retries", "scheduled", "leases",
-    "letters", "foreign", "theirs",
+    "letters", "theirs",
 ]  # fmt: skip
 
 

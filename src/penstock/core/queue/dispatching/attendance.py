@@ -18,7 +18,7 @@ from penstock.core.effects import Overdue, Sink
 from penstock.core.queue.dispatching.consumers import Consumer
 from penstock.core.queue.order.runs import NEVER
 from penstock.core.queue.settling.leases import SLOT
-from penstock.core.queue.settling.settle import give_back
+from penstock.core.queue.settling.settle import time_out
 from penstock.records.chunks import Chunk, Now
 from penstock.records.queue_settings import QueueSettings
 
@@ -151,11 +151,7 @@ def look(queue: Contents, now: Now, sink: Sink) -> None:
             consumer.reported = consumer.choked = True  # what it holds goes back with its channel
             sink.effect(Overdue(consumer.on_overdue, timeout))
             continue
-        runs = consumer.leases.granted_until(now.mono - timeout)
-        queue.counted(now.mono).expired_leases += sum(len(run.chunk) for run in runs)
-        queue.freed(consumer, runs)
-        queue.roster.rank(consumer, silent=True)
-        give_back(queue, now, runs, sink, cause="timeout", failed=True)
+        time_out(queue, now, consumer, consumer.leases.granted_until(now.mono - timeout), "timeout", sink)
     watch_again(queue)
 
 

@@ -195,6 +195,11 @@ def sift(chunk: Chunk, wanted: Chunk) -> tuple[Chunk | None, list[Chunk], bool]:
     return _sift_range(chunk, wanted) if isinstance(chunk, range) else _sift_array(chunk, wanted)
 
 
+def without(chunk: Chunk, gone: Chunk) -> Chunk:
+    """Those of an ascending chunk that are not in another."""
+    return sorted_chunk(sift(chunk, gone)[1])
+
+
 def sift_runs(runs: Iterable[Run], wanted: Chunk) -> tuple[list[Run], list[Run]]:
     """Part runs by membership in a chunk: (inside, outside)."""
     out: list[Run] = []

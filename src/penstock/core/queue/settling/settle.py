@@ -130,7 +130,7 @@ def _elsewhere(
     own = client if once and by is None else ""  # whose slots are meant, too
     extracts = not kept and (verb is Verb.ACK or (verb is Verb.EXPIRE and not once))
     for chunk in chunks:
-        held, freed, left = _from_holders(queue, chunk, _others(queue, by, client), own)
+        held, freed, left = from_holders(queue, chunk, _others(queue, by, client), own)
         out += held
         slots += freed
         for part in left if extracts else ():
@@ -138,8 +138,8 @@ def _elsewhere(
     return out, slots
 
 
-def _from_holders(
-    queue: Contents, chunk: Chunk, holders: Sequence[Consumer], own: str
+def from_holders(
+    queue: Contents, chunk: Chunk, holders: Sequence[Consumer], own: str = ""
 ) -> tuple[list[Run], int, Sequence[Chunk]]:
     """Take from these what they lease of a chunk, and how many slots that freed; what they do not.
 
@@ -174,6 +174,14 @@ def _leased(holder: Consumer, chunks: Sequence[Chunk]) -> tuple[list[Run], list[
         runs += taken
         rest += sift(chunk, sorted_chunk([run.chunk for run in taken]))[1] if taken else [chunk]
     return runs, rest
+
+
+def time_out(queue: Contents, now: Now, consumer: Consumer, runs: list[Run], cause: str, sink: Sink) -> None:
+    """Deliveries to this consumer ended by time; from now on it is served behind all others."""
+    queue.counted(now.mono).expired_leases += sum(len(run.chunk) for run in runs)
+    queue.freed(consumer, runs)
+    queue.roster.rank(consumer, silent=True)
+    give_back(queue, now, runs, sink, cause=cause, failed=True)
 
 
 def give_back(
