@@ -47,6 +47,11 @@ class Overflowing(NamedTuple):
     buries: bool = False  # and become dead letters
     blocks: bool = False  # and whoever can wait for room does
 
+    @property
+    def nacks(self) -> bool:
+        """Whether publishers are told that newcomers are refused."""
+        return self.rejects and not self.drops_newest
+
 
 MODES: Mapping[Overflow, Overflowing] = {
     "drop-head": Overflowing("the oldest ready messages", drops_head=True),

@@ -198,7 +198,7 @@ class Publisher:
         fill_times(batch, self.traits.each(batch), self._outbox.time)
         dying: list[Queue] = []
         if self._router.rejecting:
-            dying = [queue for queue, _ in self._takers(batch, skip, terms, lambda queue: queue.buries)]
+            dying = [queue for queue, _ in self._takers(batch, skip, terms, lambda queue: queue.overflow.buries)]
         singly = bool(dying) and self._comes_back(dying, batch, skip, terms)
         return self._deduplication.publish(now, batch, skip, takers, terms.banned, store, terms.admitted, singly=singly)
 
@@ -232,7 +232,7 @@ class Publisher:
         fill_times(batch, traits, self._outbox.time)
         wait = later(batch, self._router.delaying, self.traits, 0, self._outbox.time) if self._router.delaying else {}
         stop, by = size, None
-        for queue, taken in self._takers(batch, 0, Terms(), lambda queue: queue.blocks):
+        for queue, taken in self._takers(batch, 0, Terms(), lambda queue: queue.overflow.blocks):
             rows = [row for row in taken if row not in wait] if wait else taken
             refusing.settled(queue, now, self._outbox, len(rows))
             first, unknown = refusing.held_up(queue, now, batch, rows)
@@ -262,7 +262,7 @@ class Publisher:
             fill_times(batch, self.traits.each(batch), self._outbox.time)
         out: dict[int, Queue] = {}
         terms = Terms(trusted=trusted, carbon=carbon, banned=banned)
-        for queue, rows in self._takers(batch, 0, terms, lambda queue: queue.nacks):
+        for queue, rows in self._takers(batch, 0, terms, lambda queue: queue.overflow.nacks):
             refusing.settled(queue, now, self._outbox, len(rows))
             for row in reckoning.refused(queue, now, batch, rows):
                 out.setdefault(row, queue)
@@ -280,13 +280,16 @@ class Publisher:
             return self._storing.store(now, some, skipped, known)
 
         takers = self._takers(
-            batch, skip, terms, lambda queue: queue.drops_newest or (queue.rejects and not terms.admitted)
+            batch,
+            skip,
+            terms,
+            lambda queue: (how := queue.overflow).drops_newest or (how.rejects and not terms.admitted),
         )
         if not takers:
             return store(batch, skip, terms.banned or {})
         if not terms.trusted:
             fill_times(batch, self.traits.each(batch), self._outbox.time)
-        if not any(queue.buries for queue, _ in takers):
+        if not any(queue.overflow.buries for queue, _ in takers):
             return self._admission.publish(now, batch, skip, takers, terms.banned, store)
 
         def bury(dying: list[Dying]) -> None:
@@ -325,7 +328,7 @@ class Publisher:
         while left:
             for plan in map(self._rows.plan, self.letters_to(left.pop(), topics)):
                 yield plan
-                further = [queue for queue in plan.queues if queue not in seen and queue.buries]
+                further = [queue for queue in plan.queues if queue not in seen and queue.overflow.buries]
                 seen.update(further)
                 left += further
 

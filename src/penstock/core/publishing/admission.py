@@ -85,7 +85,7 @@ class Admission:
             if start == skip and stop == size and not refused:
                 return store(batch, skip, banned or {})
             parts.append(_stored(batch, range(start, stop), refused, banned, store))
-            dying = [(queue, batch, some) for queue, some in refused if queue.buries]
+            dying = [(queue, batch, some) for queue, some in refused if queue.overflow.buries]
             if dying and funeral is not None:
                 funeral.bury(dying)
             start = stop
@@ -115,7 +115,7 @@ def _up_to_letter(
     stop: int, refused: list[tuple[Queue, Sequence[int]]], funeral: Funeral
 ) -> tuple[int, list[tuple[Queue, Sequence[int]]]]:
     """The same, but not beyond a row whose dead letter comes before the next row in some queue."""
-    dying = [(queue, rows[0]) for queue, rows in refused if queue.buries]
+    dying = [(queue, rows[0]) for queue, rows in refused if queue.overflow.buries]
     if not dying or not funeral.comes_back([queue for queue, _ in dying]):
         return stop, refused
     stop = min(row for _, row in dying) + 1
@@ -137,7 +137,7 @@ def _refused(refused: Iterable[tuple[Queue, Sequence[int]]]) -> tuple[dict[int, 
     reasons: dict[int, Refusal] = {}
     silent: set[int] = set()
     for queue, rows in refused:
-        if queue.drops_newest:
+        if queue.overflow.drops_newest:
             refusing.dropped(queue, len(rows))
             silent.update(rows)
         else:

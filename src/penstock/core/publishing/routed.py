@@ -197,7 +197,7 @@ def _entered(rows: Sequence[int], start: int, stop: int) -> int:
 
 def _sure(queue: Queue, batch: Publishes, admitted: bool) -> tuple[bool, bool]:
     """Whether each row of the batch enters, and whether what is in the queue stays while they do."""
-    enters = not queue.rejects or (admitted and not queue.drops_newest)
+    enters = not queue.overflow.rejects or (admitted and not queue.overflow.drops_newest)
     return enters, queue.keeps_what_it_has and batch.expires_at is None
 
 

@@ -258,10 +258,10 @@ class Delays:
             self.due = min(self.due, when)
         return moved
 
-    def _reckon(self) -> None:
-        self.due = self.scheduled.next_after(0) if self.scheduled.count else NEVER
-        if self.retries.count:
-            self.due = min(self.due, self.retries.head()[0])
+    def next(self) -> int:
+        """When the first of them is due; `NEVER` without one."""
+        due = self.scheduled.next_after(0) if self.scheduled.count else NEVER
+        return min(due, self.retries.head()[0]) if self.retries.count else due
 
     def pop_retries(self, wall: int) -> list[Run]:
         """Take failed messages whose back-off is over, in order of its end; of very many the first."""
@@ -270,7 +270,7 @@ class Delays:
         while self.retries.count and self.retries.head()[0] <= wall and len(out) < STEP_RUNS and most > 0:
             out.append(self.retries.pop())
             most -= len(out[-1].chunk)
-        self._reckon()
+        self.due = self.next()
         return out
 
     def pop_scheduled(self, wall: int) -> list[Chunk]:
@@ -292,7 +292,7 @@ class Delays:
             times.append(due)
             room -= len(taken)
         if len(lsns) > 1:
-            self._reckon()
+            self.due = self.next()
         return np.concatenate(lsns), np.concatenate(times)
 
     def any_before(self, lsn: int, but: set[int]) -> bool:

@@ -10,7 +10,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from itertools import islice
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias, assert_never
+from typing import TYPE_CHECKING, NamedTuple, assert_never
 
 from penstock.core.queue import refusing
 from penstock.core.queue.dispatching.consumers import Consumer, TargetList
@@ -31,10 +31,12 @@ if TYPE_CHECKING:
     from penstock.core.queue.places import Part
 
 
-__all__ = ["at_work", "before", "messages", "named", "not_ready", "told", "where"]
+class Reason(NamedTuple):
+    """One reason: a word for programs, a sentence for people."""
 
+    code: str
+    text: str
 
-Said: TypeAlias = tuple[str, str]
 
 OWNERS_LOOKED = 1000
 """Spans of messages of other sites that are looked at for the names of their owners."""
@@ -42,7 +44,7 @@ OWNERS_LOOKED = 1000
 # -- one message
 
 
-def where(queue: Contents, lsn: int, now: Now, keys: bool = True) -> Said | None:
+def where(queue: Contents, lsn: int, now: Now, keys: bool = True) -> Reason | None:
     """Where a message is; None for one that the queue does not have.  keys: whether its keys are told."""
     for place in queue.places():
         for run in place.runs():
@@ -50,37 +52,37 @@ def where(queue: Contents, lsn: int, now: Now, keys: bool = True) -> Said | None
                 return _told(queue, place, run, lsn, now, keys)
     for consumer in queue.holders():
         if any(run.place == SLOT and holds(run.chunk, lsn) for run in consumer.leases.held()):
-            return "delivered", f"it was delivered, at most once, to {named(consumer)}"
+            return Reason("delivered", f"it was delivered, at most once, to {named(consumer)}")
     return None
 
 
-def _told(queue: Contents, place: Place, run: Run, lsn: int, now: Now, keys: bool) -> Said:
+def _told(queue: Contents, place: Place, run: Run, lsn: int, now: Now, keys: bool) -> Reason:
     match place.part:
         case "main" | "found" | "letters":
             return _SAID[place.part]
         case "returned":
-            return "ready", f"it is ready again{_after(queue, run)}"
+            return Reason("ready", f"it is ready again{_after(queue, run)}")
         case "tenants" | "lines" | "unkeyed":
             word, text, front = where_in_shares(queue, place.part, lsn, keys)
             holder = where(queue, front, now, keys) if front else None
-            return word, f"{text}, of which is said: {holder[1]}" if holder is not None else text
+            return Reason(word, f"{text}, of which is said: {holder[1]}" if holder is not None else text)
         case "barriers":
-            return "barrier", _of_barriers(queue, lsn)
+            return Reason("barrier", _of_barriers(queue, lsn))
         case "tail":
-            return "inactive", f"it is inactive behind the target depth of {queue.settings.target_queue_depth}"
+            return Reason("inactive", f"it is inactive behind the target depth of {queue.settings.target_queue_depth}")
         case "theirs":
-            return "foreign", _of_others(queue, lsn)
+            return Reason("foreign", _of_others(queue, lsn))
         case "retries":
             times = f"{run.tally.failures} failure{'' if run.tally.failures == 1 else 's'}"
-            return (
+            return Reason(
                 "delayed",
                 f"it is delayed until {told(run.deadline)}, after {times}{_limit(queue)}{_whose(queue, lsn)}",
             )
         case "scheduled":
             (due,) = queue.delays.scheduled.times_of(range(lsn, lsn + 1)).tolist()
-            return "delayed", f"it is delayed until {told(due)}{_whose(queue, lsn)}"
+            return Reason("delayed", f"it is delayed until {told(due)}{_whose(queue, lsn)}")
         case "leases":
-            return "leased", _held(queue, lsn, now)
+            return Reason("leased", _held(queue, lsn, now))
         case _:
             assert_never(place.part)
 
@@ -141,57 +143,54 @@ def before(queue: Contents, lsn: int) -> int:
 
 RECOVERING = "older messages are being looked for in the log, and it waits for their order"
 
-_SAID: Mapping[Part, Said] = {
-    "main": ("ready", "it is ready"),
-    "found": ("recovering", RECOVERING),
-    "letters": ("dying", "it has expired, and its dead letter is being written"),
+_SAID: Mapping[Part, Reason] = {
+    "main": Reason("ready", "it is ready"),
+    "found": Reason("recovering", RECOVERING),
+    "letters": Reason("dying", "it has expired, and its dead letter is being written"),
 }
 
 
-def not_ready(queue: Contents, now: Now) -> Iterator[Said]:
+def not_ready(queue: Contents, now: Now) -> Iterator[Reason]:
     """What of the queue is not ready, and until when."""
     if queue.delayed:
-        due = queue.delays.scheduled.next_after(0) if queue.delays.scheduled.count else NEVER
-        if queue.delays.retries.count:
-            due = min(due, queue.delays.retries.head()[0])
-        yield "delayed", f"{messages(queue.delayed)} delayed, the next until {told(due)}"
+        yield Reason("delayed", f"{messages(queue.delayed)} delayed, the next until {told(queue.delays.next())}")
     if queue.leased:
-        yield "leased", f"{messages(queue.leased)} leased"
+        yield Reason("leased", f"{messages(queue.leased)} leased")
     if queue.dying:
         again = queue.letters.due
         text = f"{messages(queue.dying)} on the way to the dead letters"
         if again < NEVER:
             text = f"a full queue refuses the dead letters of {messages(queue.dying)}; they are tried again in "
             text += f"{max(again - now.mono, 0) / 1e6:.0f} s"
-        yield "dying", text
+        yield Reason("dying", text)
     if queue.inactive:
         depth = queue.settings.target_queue_depth
-        yield "inactive", f"{messages(queue.inactive)} inactive behind the target depth of {depth}"
+        yield Reason("inactive", f"{messages(queue.inactive)} inactive behind the target depth of {depth}")
     if queue.foreign_count:
         owners = sorted({claim.owner for _, _, claim in islice(foreign_spans(queue), OWNERS_LOOKED)})
         whose = "another site" if len(owners) == 1 else "other sites"
-        yield "foreign", f"{messages(queue.foreign_count)} owned by {whose}: {', '.join(owners)}"
+        yield Reason("foreign", f"{messages(queue.foreign_count)} owned by {whose}: {', '.join(owners)}")
     first = queue.barriers.first
     if first is not None:
         behind = messages(queue.barriers.held - 1, "")
         text = f"the barrier at LSN {first.lsn} waits until all before it is settled, and holds back {behind}behind it"
-        yield "barrier", text
+        yield Reason("barrier", text)
 
 
-def at_work(queue: Contents) -> Iterator[Said]:
+def at_work(queue: Contents, now: Now) -> Iterator[Reason]:
     """What the queue is busy with before it may deliver."""
     if queue.ranking is not None:
-        yield "ranking", "priorities of its messages are being worked out"
+        yield Reason("ranking", "priorities of its messages are being worked out")
     if queue.older is not None:
-        yield "recovering", RECOVERING
+        yield Reason("recovering", RECOVERING)
     if queue.expiry.busy:
-        yield "expiring", "messages that expired are being removed first"
+        yield Reason("expiring", "messages that expired are being removed first")
     if queue.agenda & TRIM:
-        yield "overfull", "what is beyond its limits is being removed first"
+        yield Reason("overfull", "what is beyond its limits is being removed first")
     if queue.onward is not None:
-        yield "onward", f"what is due here goes on to exchange '{queue.onward}', and to no consumer"
+        yield Reason("onward", f"what is due here goes on to exchange '{queue.onward}', and to no consumer")
     elif queue.exchange is not None:
-        yield "own", f"it belongs to exchange '{queue.exchange}', which remembers by it, and has no consumer"
+        yield Reason("own", f"it belongs to exchange '{queue.exchange}', which remembers by it, and has no consumer")
 
 
 # -- words
@@ -243,24 +242,24 @@ def share_figures(queue: Contents) -> dict[str, object]:
     return out
 
 
-def held_up_by(queue: Contents, mono: int) -> Iterator[tuple[str, str]]:
-    """Why nothing more goes: (word, sentence)."""
+def held_up_by(queue: Contents, now: Now) -> Iterator[Reason]:
+    """Why nothing more goes."""
     pace = queue.pace
-    if pace is not None and (wait := pace.wait(mono)):
+    if pace is not None and (wait := pace.wait(now.mono)):
         rate = f"{pace.count} in {format_duration(pace.period)}"
-        yield "rate_limit", f"its rate_limit of {rate} is used up, the next may go in {format_duration(wait)}"
+        yield Reason("rate_limit", f"its rate_limit of {rate} is used up, the next may go in {format_duration(wait)}")
     most = queue.settings.max_leased[0]
     if most and queue.leased >= most:
-        yield "max_leased", f"its max_leased of {most} is reached"
+        yield Reason("max_leased", f"its max_leased of {most} is reached")
     shares = queue.shares
     if shares is None:
         return
     if shares.staging.count:
-        yield "keys", f"keys of {shares.staging.count} of its messages are being worked out"
+        yield Reason("keys", f"keys of {shares.staging.count} of its messages are being worked out")
     if shares.groups is not None and shares.groups.count:
-        yield "group_key", f"{shares.groups.count} of its messages wait behind others of their keys"
-    if shares.tenants is not None and shares.tenants.count and shares.tenants.stuck(mono):
-        yield "tenants", "each tenant that waits has as much out, or went as often, as it may"
+        yield Reason("group_key", f"{shares.groups.count} of its messages wait behind others of their keys")
+    if shares.tenants is not None and shares.tenants.count and shares.tenants.stuck(now.mono):
+        yield Reason("tenants", "each tenant that waits has as much out, or went as often, as it may")
 
 
 def where_in_shares(queue: Contents, part: Part, lsn: int, keys: bool) -> tuple[str, str, int]:
@@ -287,13 +286,6 @@ CONSUMERS_MOST = 20
 """Consumers that a look at a queue tells of one by one."""
 
 
-class Reason(NamedTuple):
-    """One reason: a word for programs, a sentence for people."""
-
-    code: str
-    text: str
-
-
 QueueReasons = Callable[[Queue, Now], Iterator[Reason]]
 
 
@@ -311,12 +303,11 @@ def explain_message(queue: Queue, lsn: int, now: Now, durable: int, *, read: boo
     said = where(queue, lsn, now, read)
     if said is None:
         return []
-    state = Reason(*said)
-    out = [state]
+    out = [said]
     once = queue.settings.semantics == "at-most-once" or queue.settings.deliver == "durable"
-    if lsn > durable and (once or state.code == "ready"):
+    if lsn > durable and (once or said.code == "ready"):
         out.append(Reason("commit", f"it waits for its commit: the log is on disk up to LSN {durable}"))
-    if state.code == "ready":
+    if said.code == "ready":
         others = [reason for reason in explain_queue(queue, now) if reason.code not in _OF_EMPTY]
         if ahead := before(queue, lsn):
             out.append(Reason("behind", f"{messages(ahead)} ready before it"))
@@ -352,21 +343,9 @@ def _nothing_ready(queue: Queue, now: Now) -> Iterator[Reason]:
     yield Reason("none_ready", "nothing is ready")
 
 
-def _waiting(queue: Queue, now: Now) -> Iterator[Reason]:
-    return (Reason(word, text) for word, text in not_ready(queue, now))
-
-
-def _at_work(queue: Queue, now: Now) -> Iterator[Reason]:
-    return (Reason(word, text) for word, text in at_work(queue))
-
-
 def _full(queue: Queue, now: Now) -> Iterator[Reason]:
     if queue.holds_up(1):
         yield Reason("full", f"it holds its publishers up until there is room: {refusing.told(queue)}")
-
-
-def _shares(queue: Queue, now: Now) -> Iterator[Reason]:
-    return (Reason(word, text) for word, text in held_up_by(queue, now.mono))
 
 
 def _takers(queue: Queue, now: Now) -> Iterator[Reason]:
@@ -458,4 +437,4 @@ def _are(count: int) -> str:
 _OF_EMPTY = frozenset({"empty", "none_ready", "delayed", "leased", "dying", "inactive", "barrier", "full", "foreign"})
 """What a look at the queue says of other messages."""
 
-QUEUE_REASONS: list[QueueReasons] = [_halted, _nothing_ready, _waiting, _at_work, _full, _shares, _takers]
+QUEUE_REASONS: list[QueueReasons] = [_halted, _nothing_ready, not_ready, at_work, _full, held_up_by, _takers]

@@ -318,31 +318,6 @@ class Queue(Contents):
         """Whether a limit or a last-value key can refuse or remove messages."""
         return self.limits is not None or self.last_values is not None
 
-    @property
-    def rejects(self) -> bool:
-        """Whether it refuses messages beyond its limits."""
-        return self._bounds.mode.rejects
-
-    @property
-    def nacks(self) -> bool:
-        """Whether it tells the publisher so."""
-        return self._bounds.mode.rejects and not self._bounds.mode.drops_newest
-
-    @property
-    def drops_newest(self) -> bool:
-        """Whether it drops what it refuses, and tells nobody."""
-        return self._bounds.mode.drops_newest
-
-    @property
-    def blocks(self) -> bool:
-        """Whether publishers wait while it is full."""
-        return self._bounds.mode.blocks
-
-    @property
-    def buries(self) -> bool:
-        """Whether refused messages become dead letters."""
-        return self._bounds.mode.buries
-
     def holds_up(self, size: int) -> bool:
         """Whether a message of `size` bytes has to wait for room, and can ever have it."""
         bounds = self._bounds

@@ -46,47 +46,58 @@ def judged(
 
     Nothing but these rows may come in meanwhile, and the queue must be `settled`.
     """
-    limits = queue.limits
-    if limits is None:
+    if queue.limits is None:
         return rows, None
-    through = _through(queue, now, batch)
-    free = limits.length - queue.ready
-    later = batch.not_before
-    if limits.size == NEVER and (later is None or not any(later)):
-        if free <= 0:
-            return rows, None
-        if through is not None:
-            return rows[free + through :], None
-        return (), rows[free] if free < len(rows) else None
-    return _judged_singly(queue, now, batch, rows, free, through)
+    refused, unknown, _ = _refused(queue, now, batch, rows, (0, 0), _through(queue, now, batch))
+    return refused, unknown
 
 
-def _judged_singly(
-    queue: Queue, now: Now, batch: Publishes, rows: Sequence[int], free: int, through: int | None
-) -> tuple[list[int], int | None]:
-    """The same row by row.  free: messages that have room.  through: how many go out at once; None: not known."""
+def _refused(
+    queue: Queue, now: Now, batch: Publishes, rows: Sequence[int], taken: tuple[int, int], through: int | None
+) -> tuple[list[int] | Sequence[int], int | None, tuple[int, int]]:
+    """The same, and what was let in with these rows.
+
+    taken      messages and bytes that were let in before, and have not come yet
+    through    how many go out at once; None: that is not known
+    """
     limits, later = queue.limits, batch.not_before
     assert limits is not None
-    space = limits.size - queue.weight if limits.size < NEVER else NEVER
+    if limits.size < NEVER or (later is not None and any(later)):
+        return _each_refused(queue, now, batch, rows, taken, through)
+    free = limits.length - queue.ready - taken[0]
+    if free <= 0:
+        return rows, None, taken
+    fits = min(free + (through or 0), len(rows))
+    unknown = rows[fits] if through is None and fits < len(rows) else None
+    return () if through is None else rows[fits:], unknown, (taken[0] + fits, taken[1])
+
+
+def _each_refused(
+    queue: Queue, now: Now, batch: Publishes, rows: Sequence[int], taken: tuple[int, int], through: int | None
+) -> tuple[list[int], int | None, tuple[int, int]]:
+    """The same row by row."""
+    limits, later, (count, size) = queue.limits, batch.not_before, taken
+    assert limits is not None
+    free = limits.length - queue.ready - count
+    space = limits.size - queue.weight - size if limits.size < NEVER else NEVER
     each = lengths(batch.bodies) if limits.size < NEVER else None
     refused: list[int] = []
     accepted = False
     for row in rows:
         if later is not None and later[row] > now.wall:
             continue
-        size = 0 if each is None else int(each[row])
-        if free <= 0 or size > space:
+        mine = 0 if each is None else int(each[row])
+        if free <= 0 or mine > space:
             if accepted and through is None:
-                return refused, row
+                return refused, row, (count, size)
             refused.append(row)
             continue
         accepted = True
         if through:
             through -= 1
         else:
-            free -= 1
-            space -= size
-    return refused, None
+            free, space, count, size = free - 1, space - mine, count + 1, size + mine
+    return refused, None, (count, size)
 
 
 def held_up(queue: Queue, now: Now, batch: Publishes, rows: Sequence[int]) -> tuple[int | None, int | None]:
@@ -172,28 +183,10 @@ class Reckoning:
 
     def refused(self, queue: Queue, now: Now, batch: Publishes, rows: Sequence[int]) -> list[int]:
         """Which of these rows, ascending, have no room behind those that were asked about before."""
-        limits = queue.limits
-        if limits is None:
+        if queue.limits is None:
             return list(rows)
-        later = batch.not_before
-        taken, size = self._taken.get(queue, (0, 0))
-        if limits.size == NEVER and (later is None or not any(later)):
-            fits = max(0, min(limits.length - queue.ready - taken, len(rows)))
-            self._taken[queue] = taken + fits, size
-            return list(rows[fits:])
-        each = lengths(batch.bodies) if limits.size < NEVER else None
-        out: list[int] = []
-        for row in rows:
-            if later is not None and later[row] > now.wall:
-                continue
-            mine = 0 if each is None else int(each[row])
-            if queue.ready + taken >= limits.length or queue.weight + size + mine > limits.size:
-                out.append(row)
-            else:
-                taken += 1
-                size += mine
-        self._taken[queue] = taken, size
-        return out
+        refused, _, self._taken[queue] = _refused(queue, now, batch, rows, self._taken.get(queue, (0, 0)), 0)
+        return list(refused)
 
     def taken(self, queue: Queue) -> int:
         """How many messages have been let in so far."""
