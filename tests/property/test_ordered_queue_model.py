@@ -16,7 +16,6 @@ from choices import examples
 from penstock.core.effects import Purpose, Rate, Scan, Sink
 from penstock.core.queue.order import pool, ranking, ranks, sorted_rows, standing
 from penstock.core.queue.order import priority as priority_order
-from penstock.core.queue.order import ranking as priority_arrival
 from penstock.core.queue.order.priority import PriorityOrder
 from penstock.core.queue.order.ranks import LOWEST, rank_of
 from penstock.core.queue.order.returned import PriorityReturned
@@ -39,7 +38,7 @@ TINY: list[tuple[Any, str, int]] = [
     (priority_order, "SINGLY", 2),
     (standing, "SINGLY", 2),
     (ranking, "STEP", 3),
-    (priority_arrival, "DEAD_MOST", 1),
+    (ranks, "DEAD_MOST", 1),
 ]
 
 VALUES: list[object] = [5, 5, 3, 0, 3.7, None, -1, "x", "7", 2**63, 2**63 - 1, 2**64, 1e300]

@@ -10,11 +10,15 @@ import pytest
 
 from penstock.core.commands import life
 from penstock.core.effects import Verb
+from penstock.core.links.ownership import Claim
+from penstock.core.links.sharing import Site
+from penstock.core.queue import dedup
+from penstock.core.queue.order import ranks
 from penstock.core.state.capture import BREATH
 from penstock.core.state.durable import DurableState, canonical
 from penstock.core.state.fold import Fold
 from penstock.records.queue_settings import QueueSettings
-from unit.core.world import World
+from unit.core.world import World, header
 
 
 def test_an_idle_queue_costs_the_core_600_bytes_at_most() -> None:
@@ -44,6 +48,61 @@ def test_the_floor_is_the_oldest_message_that_lives_anywhere() -> None:
     assert world.core.floor() == late.first
     world.core.delete_queue(world.now, queues[2])
     assert world.core.floor() == world.core.next_lsn
+
+
+KNOWN: dict[str, dict[str, object]] = {
+    "groups": {"group_key": "/g"}, "tenants": {"fairness_key": "/g"}, "both": {"group_key": "/g", "fairness_key": "/t"},
+    "last values": {"last_value_key": "/g"}, "ranks": {"priority_expression": "/g"},
+    "unique": {"dedup_key": "/id", "unique": True},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", KNOWN)
+def test_what_is_known_of_newcomers_stays_while_that_of_gone_messages_is_forgotten(
+    what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A queue that had had 65,536 messages gave out no more of a group, or stopped at one that came to be delayed."""
+    monkeypatch.setattr(dedup, "YOUNG", 4)
+    monkeypatch.setattr(ranks, "DEAD_MOST", 8)
+    monkeypatch.setattr(ranks, "PIECE", 4)
+    world = World()
+    queue, late, number = world.declare("q", **KNOWN[what]), header(headers={"x-delay": 60_000}), 0
+    consumer, topic = world.subscribe(queue), world.core.topic("/", "", "q")
+    for _ in range(40):
+        some = range(number, number := number + 6)
+        bodies = [b'{"g": %d, "t": %d, "id": %d}' % (one % 3, one % 2, one) for one in some]
+        world.publish_all(
+            *((topic, header() if one % 6 else late, body) for one, body in zip(some, bodies, strict=True))
+        )
+        while world.inbox[consumer]:
+            got, world.inbox[consumer] = sorted(world.inbox[consumer]), []
+            for lsn in got:
+                world.core.settle(world.now, queue, [range(lsn, lsn + 1)], Verb.ACK, by=consumer)
+            world.turn()
+        queue.check()
+        assert (queue.ready, queue.leased, queue.stopped) == (0, 0, False)
+        assert queue.delayed
+
+
+@pytest.mark.parametrize("where", ["inactive", "foreign"])
+def test_keys_of_messages_that_wait_anywhere_are_not_looked_through_for_those_of_gone_ones(
+    where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dedup, "YOUNG", 4)
+    monkeypatch.setattr(ranks, "DEAD_MOST", 8)
+    world, looks = World(origin=7), list[object]()
+    monkeypatch.setattr(dedup.Keys, "load", lambda *told: looks.append(told))
+    depth = 1 if where == "inactive" else 0
+    queue = world.declare("q", dedup_key="/id", unique=True, target_queue_depth=depth)
+    first, *_, last = [world.publish("q", b'{"id": %d}' % number).first for number in range(40)]
+    if where == "foreign":
+        for name, origin in (("a", 7), ("b", 8)):
+            world.core.meet(world.now, Site(name, origin, "east"))
+        world.core.own(world.now, queue, [(first, last + 1)], Claim("b", 1, "transfer"))
+    for number in range(40, 60):
+        world.publish("q", b'{"id": %d}' % number)
+    assert (queue.inactive, queue.foreign_count) == ((59, 0) if depth else (0, 40))
+    assert not looks
 
 
 def test_the_floor_is_looked_up_a_few_queues_at_a_time() -> None:

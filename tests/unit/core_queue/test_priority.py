@@ -173,9 +173,7 @@ def test_what_cannot_be_looked_at_as_it_arrives_is_looked_at_later() -> None:
 
 
 def test_ranks_of_what_is_gone_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    from penstock.core.queue.order import ranking as priority_arrival
-
-    monkeypatch.setattr(priority_arrival, "DEAD_MOST", 100)
+    monkeypatch.setattr(ranks, "DEAD_MOST", 100)
     bench = Bench()
     worker = bench.worker()
     stuck = bench.arrive(3)
@@ -214,7 +212,7 @@ def test_a_column_of_ranks_is_small_where_priorities_are_few() -> None:
     assert not column.knows(100_000)
     column.replace(array("q", [6, 50_000]), [70, 71])
     assert column.each(array("q", [5, 6, 7, 50_000])).tolist() == [6, 70, 1, 71]
-    column.begin_to_forget([array("q", [50_000, 6]), array("q", [50_001])])
+    column.forget_if_many(lambda: 0, lambda: [array("q", [50_000, 6]), array("q", [50_001])])
     column.add(range(200_000, 200_003), [9, 9, 9])
     while column.forget_some():
         assert column.forgetting

@@ -124,6 +124,13 @@ class Contents(QueueParts):
         """Ready and held messages together: what clients that know no barriers, and queries, count as ready."""
         return self.ready + self.held
 
+    def total(self) -> int:
+        """Messages in it, in whatever state."""
+        delays, shares, foreign = self.delays, self.shares, self.foreign
+        here = self.main.count + self.returned.count + self.leased + self.tail.count + self.letters.count + self.held
+        here += delays.retries.count + delays.scheduled.count + (0 if shares is None else shares.count)
+        return here if foreign is None else here + foreign.count
+
     @property
     def inactive(self) -> int:
         """Messages beyond the target depth."""

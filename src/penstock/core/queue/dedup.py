@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
+from penstock.core.queue.order.ranks import outgrown
 from penstock.core.state.lsns import Ints, flat, ints, to_array
 from penstock.records.queue_settings import QueueSettings
 
@@ -33,9 +34,6 @@ BLOCK = 65_536
 
 MANY = 32
 """So many keys are looked for in a block at once, fewer one by one."""
-
-DEAD_MOST = 65_536
-"""More keys of messages than this, and more than twice as many as messages, are looked through for those gone."""
 
 _YOUNG_BYTES = 160
 """About what a key in the dict takes."""
@@ -257,7 +255,7 @@ class Dedup:
         living = self.living
         if living is not None and living.put([(key, lsn) for lsn, key in told]):
             living.leave_out(min(queue.floor(), told[0][0]) - 1)
-            if len(living) > 2 * (queue.ready + queue.leased + queue.delayed + queue.dying + queue.held) + DEAD_MOST:
+            if outgrown(len(living), queue.total):
                 keys, lsns = living.all()
                 there = np.isin(lsns, flat(queue.living_pieces())) | (lsns >= told[0][0])
                 living.load(keys[there], lsns[there])

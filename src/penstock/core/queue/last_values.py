@@ -53,10 +53,6 @@ def key_of(value: object) -> int:
     return int.from_bytes(blake2b(data, digest_size=8).digest(), "little", signed=True) or 1
 
 
-DEAD_MOST = 65_536
-"""More keys than this, and more than twice as many as messages live, are looked through for those that are gone."""
-
-
 class LastValues:
     """The keys of one queue's messages."""
 
@@ -77,12 +73,8 @@ class LastValues:
     def add(self, queue: Whole, chunk: Chunk, keys: Sequence[int], without: Sequence[Chunk]) -> None:
         """New messages.  without: those of them that are delayed, or dead already."""
         known = self.known
-        if known.count > 2 * (queue.ready + queue.leased + queue.delayed + queue.dying) + DEAD_MOST:
-            lsns = flat(queue.living_pieces())
-            living = Ranks()
-            if len(lsns):
-                living.load(lsns, known.each(packed(lsns)))
-            self.known = known = living
+        known.forget_if_many(queue.total, queue.living_pieces)
+        if known.forgetting and not known.forget_some():
             self.find_newest(queue)
         known.add(chunk, keys)
         outside = frozenset(lsn for part in without for lsn in part)

@@ -204,7 +204,7 @@ def oldest(queue: Contents, most: int = NEVER) -> int:
 
 def gone(queue: Contents) -> int:
     """Messages that have left it since the start, whatever for."""
-    return queue.loaded + queue.arrived - sum(place.count for place in places(queue))
+    return queue.loaded + queue.arrived - queue.total()
 
 
 __all__ = [

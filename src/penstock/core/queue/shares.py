@@ -130,10 +130,10 @@ class Shares:
         if keys is None or self.staging or queue.ranking is not None:
             self.staging.main.append(here, solid=False)
             return here if len(here) else None
-        numbers, tenants = self._note_newcomers(chunk, keys, delayed, dead)
-        self.keys.forget_if_many(queue.ready + queue.leased + queue.delayed, queue.living_pieces())
+        self.keys.forget_if_many(queue.total, queue.living_pieces)
         if self.tenants is not None and self.groups is not None:
-            self.tenants.keys.forget_if_many(queue.ready + queue.leased + queue.delayed, queue.living_pieces())
+            self.tenants.keys.forget_if_many(queue.total, queue.living_pieces)
+        numbers, tenants = self._note_newcomers(chunk, keys, delayed, dead)
         return self._stand(here, numbers, tenants, room)
 
     def _note_newcomers(

@@ -12,12 +12,12 @@ asked about before all others, for its keys are in use.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from hashlib import blake2b
 
 from penstock.core.arena import Move
 from penstock.core.queue.order.main_order import Main
-from penstock.core.queue.order.ranks import DEAD_MOST, Ranks
+from penstock.core.queue.order.ranks import Ranks
 from penstock.core.queue.order.returned import Returned, Waiting
 from penstock.core.queue.order.runs import Key, Run, sift_runs
 from penstock.records.chunks import Chunk, as_chunk
@@ -238,10 +238,9 @@ class Keys:
         """Whether `forget_some` has more to do."""
         return self._known.forgetting
 
-    def forget_if_many(self, count: int, living: Iterable[Chunk]) -> None:
-        """Begin to forget what is gone, if that is more than `count` that live; `living`: no fewer than those."""
-        if self._known.count > 2 * count + DEAD_MOST and not self._known.forgetting:
-            self._known.begin_to_forget(living)
+    def forget_if_many(self, count: Callable[[], int], living: Callable[[], Iterable[Chunk]]) -> None:
+        """As `Ranks` do it."""
+        self._known.forget_if_many(count, living)
 
     def forget_some(self) -> None:
         """One step of what `forget_if_many` began."""

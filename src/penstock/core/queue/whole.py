@@ -143,6 +143,10 @@ class Whole(Protocol):
     @property
     def ranking(self) -> object: ...
 
+    def total(self) -> int:
+        """Messages in it, in whatever state."""
+        ...
+
     def places(self, /, *states: State) -> Iterator[Place]:
         """The places in these states, or in all, that hold something."""
         ...

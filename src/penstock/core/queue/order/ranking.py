@@ -22,7 +22,7 @@ from penstock.core.queue.dispatching.dispatch import dispatch, room_now
 from penstock.core.queue.order.main_order import Main
 from penstock.core.queue.order.pool import Pool
 from penstock.core.queue.order.priority import PriorityOrder, Ranking, pool_of
-from penstock.core.queue.order.ranks import DEAD_MOST, LOWEST, UNKNOWN, Ints, compile_ranking, priority_of
+from penstock.core.queue.order.ranks import LOWEST, UNKNOWN, Ints, compile_ranking, priority_of
 from penstock.core.queue.order.runs import packed, tidy
 from penstock.core.queue.stages import Newcomers, Stage
 from penstock.core.queue.whole import DISPATCH
@@ -197,9 +197,8 @@ class _Ranked(Stage):
         known = queue.ranks
         if known is None:
             return
-        living = queue.ready + queue.leased + queue.delayed + queue.dying
-        if known.count > 2 * living + DEAD_MOST and queue.older is None and not known.forgetting:
-            known.begin_to_forget(queue.living_pieces())
+        if queue.older is None:
+            known.forget_if_many(queue.total, queue.living_pieces)
         known.add(new.chunk, [LOWEST] * len(new) if new.ranks is None else new.ranks)
 
     def prepare(self, queue: Contents, sink: Sink) -> None:

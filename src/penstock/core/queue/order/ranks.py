@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from typing import TypeAlias
 
@@ -48,7 +48,13 @@ HIGHEST = (1 << 64) - 3
 """The highest priority that is told from lower ones; what is above counts as this."""
 
 DEAD_MOST = 65_536
-"""More ranks than this, and more than there are living messages, belong to messages that are gone: they are dropped."""
+"""Of fewer nothing is forgotten that is known of messages, though all of them are gone."""
+
+
+def outgrown(known: int, living: Callable[[], int]) -> bool:
+    """Whether most of so many of which something is known are gone."""
+    return known > DEAD_MOST and known > 2 * living() + DEAD_MOST
+
 
 FORGET_BLOCKS = 4
 """Blocks from which those of messages that are gone are dropped in one step."""
@@ -212,10 +218,12 @@ class Ranks:
         """Whether `forget_some` has more to do."""
         return self._living is not None
 
-    def begin_to_forget(self, living: Iterable[Chunk]) -> None:
-        """Forget all but these and what is added from now on, in steps."""
+    def forget_if_many(self, count: Callable[[], int], living: Callable[[], Iterable[Chunk]]) -> None:
+        """Begin to forget all but those that live, and what is added from now on, in steps, if most are gone."""
+        if self._living is not None or not outgrown(self.count, count):
+            return
         pool = self._living = Pool(self._firsts)
-        for piece in living:
+        for piece in living():
             pool.put(piece)
         self._forget_at, self._forget_upto = len(self._blocks) - 1, self.last
 
