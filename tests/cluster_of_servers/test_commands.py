@@ -62,9 +62,9 @@ def test_the_lead_is_handed_over_and_back_and_a_member_is_removed(tmp_path: Path
         status, said = penstock("cluster", "switchover", "nobody", "--url", cluster.url)
         assert status == 1
         assert f"{other.name} could take over now" in said
-        status, said = penstock("cluster", "remove", leader.name, "--url", cluster.url)
+        status, said = penstock("cluster", "remove", leader.name, "--yes", "--url", cluster.url)
         assert "hand over to another member first" in said
-        assert penstock("cluster", "remove", other.name, "--url", cluster.url)[0] == 0
+        assert penstock("cluster", "remove", other.name, "--yes", "--url", cluster.url)[0] == 0
         eventually(lambda: not other.runs, "it was removed and goes on")
         assert "was removed from the cluster" in other.said()
         assert len(cluster.status()["members"]) == 1

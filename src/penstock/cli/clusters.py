@@ -32,6 +32,7 @@ from penstock.cli.output import (
     write_json,
     write_table,
 )
+from penstock.cli.queues import Yes, confirmed
 from penstock.cli.serving import ConfigFile, read_settings
 from penstock.errors import (
     InvalidArgument,
@@ -265,11 +266,13 @@ def switchover(client: Client, member: Maybe = None) -> Told:
 
 
 @served(app, "remove")
-def remove(client: Client, member: Named) -> Told:
+def remove(client: Client, member: Named, yes: Yes = False) -> Told:
     """Make a member none any more: its process ends, and its folder does not join again.
 
-    Example: penstock cluster remove penstock-3
+    Example: penstock cluster remove penstock-3 --yes
     """
+    if not confirmed(f"the process of {member} ends, and its folder does not join again: remove it?", yes):
+        return None
     done = client.action("cluster_remove", member=member)
     return done, f"{member} is removed; {counted(len(done['members']), 'member')} left"
 

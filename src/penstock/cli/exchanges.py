@@ -13,6 +13,7 @@ from penstock.cli.output import (
     counted,
     family,
     served,
+    shown,
     write_table,
 )
 from penstock.cli.queues import Yes, confirmed
@@ -210,7 +211,12 @@ def policy_family(operator: bool) -> None:
         new = client.set_policy(name, pattern, values, priority=priority, apply_to=apply_to, operator=operator)
         return {"policy": name, "new": new}, f"{word} {name} {'set' if new else 'changed'}"
 
-    def delete(client: Client, name: Name) -> Told:
+    def delete(client: Client, name: Name, yes: Yes = False) -> Told:
+        found = next((one for one in client.policies(operator=operator) if one["name"] == name), None)
+        if found is not None:  # else the server says that there is none
+            says = f"{shown(found['definition'])} for what matches {found['pattern']!r}"
+            if not confirmed(f"{word} {name} says {says}: delete it?", yes):
+                return None
         client.delete_policy(name, operator=operator)
         return {"deleted": name}, f"{word} {name} deleted, and what it did is undone"
 
@@ -220,7 +226,7 @@ def policy_family(operator: bool) -> None:
         f"Set a {word}; one of that name is replaced as a whole.  Queues that match follow at once.\n\n"
         f"Example: penstock {command} set cap '^jobs' '{example}'"
     )
-    delete.__doc__ = f"Delete a {word}; what it did is undone.\n\nExample: penstock {command} delete cap"
+    delete.__doc__ = f"Delete a {word}; what it did is undone.\n\nExample: penstock {command} delete cap --yes"
     if operator:
         set_.__doc__ = set_.__doc__.replace("Set a operator", "Set an operator")
         delete.__doc__ = delete.__doc__.replace("Delete a operator", "Delete an operator")

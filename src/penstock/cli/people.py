@@ -431,10 +431,16 @@ def renew_token(
 
 
 @served(token_app, "revoke")
-def revoke_token(client: Client, token: TokenId) -> Told:
-    """End a token at once.
+def revoke_token(client: Client, token: TokenId, yes: Yes = False) -> Told:
+    """End a token at once: whoever uses it is logged in no more.
 
-    Example: penstock token revoke x7Kq2MzP0aBc
+    Example: penstock token revoke x7Kq2MzP0aBc --yes
     """
+    found = next((one for one in client.tokens() if one["id"] == token), None)
+    if found is not None:  # else the server says that there is none
+        label = f", called {found['label']}," if found["label"] else ""
+        question = f"token {token} of {found['user']}{label} lasts until {found['ends']}: end it now?"
+        if not confirmed(question, yes):
+            return None
     client.revoke_token(token)
     return {"revoked": token}, f"token {token} is none any more"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -30,6 +31,8 @@ from penstock.cli.output import (
     write_table,
 )
 from penstock.cli.times import until_or_for, when_of
+from penstock.core.queue.limits import Limits
+from penstock.core.queue.order.runs import NEVER
 from penstock.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -46,6 +49,8 @@ Setting = Annotated[
 COLUMNS = ("queue", "ready", "leased", "delayed", "bytes", "consumers", "paused")
 AGES = frozenset(("age", "leased_age"))
 """Columns of seconds."""
+LIMITS = frozenset(("max_length", "max_length_bytes", "overflow"))
+"""Settings by which what is ready may be too much at once."""
 LONG = frozenset(("bookmark", "deliverable"))
 """What JSON has of a message and a table has no room for: `lsn` and `state` say it too."""
 
@@ -122,21 +127,52 @@ def alter(
 ) -> Told:
     """Change settings of a queue while it works; those that are not named stay.
 
-    With a later recovery_point the messages that came before it leave the queue: that is asked about first.
+    With a later recovery_point the messages that came before it leave the queue, with a lower limit those that are
+    above it: that is asked about first.
 
     Example: penstock queue alter to-ship --set lease_period=1m --unset filter
     """
     settings = read_settings(setting, unset)
     if not settings:
         raise InvalidArgument("name what to change: --set KEY=VALUE, or --unset KEY")
-    if settings.get("recovery_point") not in (None, "epoch"):
-        depth = cast("int", client.queue(name)["queue_depth"])
-        question = f"queue {name} has {counted(depth, 'message')}: remove those from before the new recovery_point?"
-        if depth and not confirmed(question, yes):
+    for question in () if yes else _losses(client, name, settings):
+        if not confirmed(question, yes):
             return None
     left = client.alter(name, **settings)
     more = f"; {counted(left, 'message')} left it" if left else ""
     return {"altered": name, "settings": sorted(settings), "left": left}, f"queue {name} altered{more}"
+
+
+def _losses(client: Client, name: str, settings: Mapping[str, object]) -> Iterator[str]:
+    """What has to be asked before a queue has these settings, for messages would leave it at once."""
+    counts = client.queue(name)
+    depth = counts["queue_depth"]
+    if depth and settings.get("recovery_point") not in (None, "epoch"):
+        yield f"queue {name} has {counted(depth, 'message')}: remove those from before the new recovery_point?"
+    if not LIMITS.isdisjoint(settings):
+        limits = _limits_after(counts["settings"], settings)
+        if limits.mode.drops_head and (counts["ready"] > limits.length or counts["ready_bytes"] > limits.size):
+            most = [f"{limits.length:,}"] if limits.length < NEVER else []
+            most += [f"{limits.size:,} bytes"] if limits.size < NEVER else []
+            has = f"{counted(counts['ready'], 'ready message')} of {counts['ready_bytes']:,} bytes"
+            yield f"queue {name} has {has}, and may have {' and '.join(most)} then: drop the oldest above that?"
+
+
+def _limits_after(present: Mapping[str, Mapping[str, object]], settings: Mapping[str, object]) -> Limits:
+    """The limits of a queue that is given these settings, beside those that policies say."""
+    from penstock.config.queue_arguments import queue_settings_from_mapping
+
+    known = {key: (one["value"], one["from"] == "argument") for key, one in present.items() if key in LIMITS}
+    own = {key: value for key, (value, mine) in known.items() if mine}
+    own |= {key: value for key, value in settings.items() if key in LIMITS}
+    ruled = queue_settings_from_mapping({key: value for key, (value, mine) in known.items() if not mine})
+    given = {key: value for key, value in own.items() if value is not None}
+    said = queue_settings_from_mapping(given, base=ruled)
+    length, size = (
+        min((one for one in both if one is not None), default=None)
+        for both in ((said.max_length, ruled.max_length), (said.max_length_bytes, ruled.max_length_bytes))
+    )
+    return Limits(replace(said, max_length=length, max_length_bytes=size))
 
 
 @served(app)

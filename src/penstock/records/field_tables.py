@@ -324,7 +324,8 @@ def _in_range(pack: Callable[[bytes, int], bytes], kind: bytes, value: int, path
     try:
         return pack(kind, value)
     except struct.error as error:
-        raise InvalidArgument(f"field {path!r}: {value} is outside 64 bits") from error
+        least, most = (0, (1 << 64) - 1) if kind == b"T" else (-(1 << 63), (1 << 63) - 1)
+        raise InvalidArgument(f"field {path!r}: {value} is not in {least}..{most}") from error
 
 
 def _encode_decimal(value: Decimal, path: str) -> bytes:

@@ -256,9 +256,71 @@ def test_policies_are_set_listed_shown_and_deleted(run: Run) -> None:
         assert "message_ttl 5s policy cap" in shown
         assert "max_length 9 operator policy all" in shown
         assert "lease_period 30s argument" in shown
-        assert run("policy", "delete", "cap", *url)[1] == "policy cap deleted, and what it did is undone\n"
+        asked = "policy cap says message-ttl 5000 for what matches '^jobs': delete it?"
+        status, _, err = run("policy", "delete", "cap", *url)
+        assert (status, asked in err) == (2, True)
+        assert run("policy", "delete", "cap", "--yes", *url)[1] == "policy cap deleted, and what it did is undone\n"
         status, _, err = run("policy", "delete", "cap", *url)
         assert (status, "no policy 'cap'" in err) == (1, True)
+
+
+def test_a_token_is_revoked_by_who_says_so(run: Run) -> None:
+    with Broker() as broker:
+        url = ("--url", broker.flight_url)
+        made = json.loads(run("token", "issue", "nightly", "--json", *url)[1])
+        status, _, err = run("token", "revoke", made["id"], *url)
+        assert status == 2
+        assert f"token {made['id']} of guest, called nightly, lasts until {made['ends']}: end it now?" in err
+        assert len(json.loads(run("token", "list", "--json", *url)[1])) == 1
+        assert run("token", "revoke", made["id"], "--yes", *url)[0] == 0
+        assert run("token", "list", "--json", *url)[1] == "[]\n"
+        assert run("token", "revoke", made["id"], *url)[0] == 1  # there is nothing to ask about
+
+
+LIMITED = [
+    ({}, "max_length=3", "and may have 3 then"),
+    ({}, "max_length_bytes=4B", "and may have 4 bytes then"),
+    ({"max_length": 9}, "max_length=3", "and may have 3 then"),
+    ({"max_length": 3, "overflow": "reject-publish"}, "overflow=drop-head", "and may have 3 then"),
+    ({"max_length": 3, "overflow": "reject-publish"}, "--unset overflow", "and may have 3 then"),
+    ({}, "max_length=5", ""),
+    ({}, "max_length_bytes=10B", ""),
+    ({}, "ring_size=3", ""),  # which comes down as messages come
+    ({"overflow": "reject-publish", "max_length": 8}, "max_length=3", ""),
+    ({"max_length": 5}, "--unset max_length", ""),
+    ({"max_length": 5}, "lease_period=1m", ""),
+]
+
+
+@pytest.mark.parametrize(("before", "change", "asked"), LIMITED)
+def test_a_limit_that_would_drop_messages_asks(before: dict[str, object], change: str, asked: str, run: Run) -> None:
+    with Broker(config={"queue": [{"name": "q"}]}) as broker:
+        words = change.split() if change.startswith("--") else ["--set", change]
+        line = ("queue", "alter", "q", *words, "--url", broker.flight_url)
+        for number in range(5):
+            broker.publish("q", b"%02d" % number)
+        broker.alter("q", **before)
+        status, _, err = run(*line)
+        assert broker.stats("q")["ready"] == 5
+        if not asked:
+            assert (status, err) == (0, "")
+            return
+        assert status == 2
+        assert f"queue q has 5 ready messages of 10 bytes, {asked}: drop the oldest above that?" in err
+        assert run(*line, "--yes")[0] == 0
+        assert broker.stats("q")["ready"] == (2 if "bytes" in change else 3)
+
+
+def test_a_limit_that_a_policy_says_counts_as_well(run: Run) -> None:
+    with Broker(config={"queue": [{"name": "q", "overflow": "reject-publish"}]}) as broker:
+        url = ("--url", broker.flight_url)
+        for number in range(5):
+            broker.publish("q", b"%02d" % number)
+        assert run("policy", "set", "cap", "", '{"max-length": 2}', *url)[0] == 0
+        status, _, err = run("queue", "alter", "q", "--set", "max_length=8", "--set", "overflow=drop-head", *url)
+        assert (status, "and may have 2 then" in err) == (2, True)
+        assert run("queue", "alter", "q", "--set", "max_length=8", *url)[0] == 0
+        assert broker.stats("q")["ready"] == 5
 
 
 @pytest.mark.parametrize(

@@ -113,6 +113,15 @@ def test_every_command_has_an_example_and_json(name: str, run: Run) -> None:
         assert ("a line for each" in said, "one document" in said) == (name in LINES, name not in LINES)
 
 
+TAKES = re.compile(r"(delete|purge|remove|revoke|close|release|reset|redrive|move|alter|clear-p\w+)$")
+"""Commands whose word says that something goes, or may go."""
+
+
+@pytest.mark.parametrize("name", sorted(name for name in ALL if TAKES.search(name)))
+def test_every_command_that_takes_something_away_asks_unless_told_not_to(name: str, run: Run) -> None:
+    assert "--yes" in run(*name.split(), "--help")[1]
+
+
 def test_version(run: Run) -> None:
     assert run("version") == (0, f"penstock {__version__}\n", "")
     assert run("--version") == (0, f"penstock {__version__}\n", "")

@@ -104,7 +104,7 @@ def test_an_expression_of_a_document_gives_what_is_written_behind_it(words: str,
     [
         ("penstock peek failed", "peek is no command"),
         ("penstock queue move failed other", "--to is missing"),
-        ("penstock policy delete cap --yes", "--yes is no option"),
+        ("penstock policy list cap --yes", "--yes is no option"),
         ("penstock queue pause|halt jobs", "halt is no command"),
         ("penstock queue move failed --to other", ""),
     ],

@@ -26,7 +26,7 @@ FACTS = (
     "queue show q", "queue show q --details", "queue explain q", "queue pause q --until 1m", "queue resume q",
     "queue purge q --yes", "queue redrive q --yes", "queue move q --to r --yes", "topic show people", "drain --undo",
     "queue alter q --set max_length=5", "queue declare q2", "queue delete q2 --yes", "expr 1", "version", "top --once",
-    "log ls", 'policy set p q {"max-length":5}', "policy delete p",
+    "log ls", 'policy set p q {"max-length":5}', "policy delete p --yes",
 )  # fmt: skip
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import httpx
 import pytest
 
+import penstock
 from http_lab import NO_TLS, Http
 
 
@@ -163,3 +164,36 @@ def test_the_check_of_alarms_tells_of_memory(http: Http) -> None:
         "server.memory is used up: publishers wait",
         "memory",
     )
+
+
+NO_FIELDS = [
+    ({"x": 2**63}, "field 'x': 9223372036854775808 is not in -9223372036854775808..9223372036854775807"),
+    ({"x": {"y": [1, 2**64 - 1]}}, "field 'x.y': 18446744073709551615 is not in"),
+    ({"k" * 256: 1}, f"field name '{'k' * 40}' has 256 bytes, 255 are allowed"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "why"), NO_FIELDS)
+def test_arguments_that_amqp_has_no_room_for_are_refused_at_every_door(
+    http: Http, arguments: dict[str, object], why: str
+) -> None:
+    for method, path, more, what in (
+        ("PUT", "exchanges/%2F/e", {"type": "headers"}, "exchange 'e' in vhost '/'"),
+        ("PUT", "queues/%2F/new", {}, "queue 'new' in vhost '/'"),
+        (
+            "POST",
+            "bindings/%2F/e/amq.headers/q/q",
+            {},
+            "the binding of queue 'q' to exchange 'amq.headers' in vhost '/'",
+        ),
+    ):
+        told = http.refused(method, path, {**more, "arguments": arguments})
+        assert told.startswith(f"arguments of {what}: {why}")
+    with penstock.connect(http.broker.flight_url) as client:
+        for act in (
+            lambda: client.declare_exchange("e", "headers", arguments=arguments),
+            lambda: client.bind("q", "amq.headers", "", arguments),
+        ):
+            with pytest.raises(penstock.InvalidArgument, match="arguments of"):
+                act()
+    http.do("POST", "bindings/%2F/e/amq.headers/q/q", {"arguments": {"x": 2**63 - 1, "k" * 255: -(2**63)}}, 201)

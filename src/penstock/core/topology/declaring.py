@@ -36,6 +36,7 @@ from penstock.core.topology.topology import (
     PREDECLARED,
     Topology,
     canonical_table,
+    check_fields,
     own_names,
     own_queues,
     owner_of,
@@ -128,6 +129,7 @@ class Admin(Register):
         self._check_new_queue(vhost, name, settings, server_named, bool(arguments), (
             ("non-durable", not durable), ("exclusive-owner", exclusive_to is not None), ("auto-delete", auto_delete),
         ))  # fmt: skip
+        check_fields(f"queue '{name}' in vhost '{vhost}'", arguments)
         now = self._outbox.at(now, True)
         names = told(settings) if given is None else frozenset(given)
         in_force, ruling = self.ruled(vhost, name, arguments, settings, names)
@@ -385,6 +387,7 @@ class Admin(Register):
         check_binding(exchange, key, arguments)
         if self._topology.has(binding):
             return False
+        check_fields(f"the binding of {kind} '{destination}' to exchange '{source}' in vhost '{vhost}'", arguments)
         now = self._outbox.at(now, True)
         self._outbox.record(Kind.BIND, destination, BINDING.dump(binding))
         self._topology.bind(binding)
@@ -475,7 +478,8 @@ def _check_new_exchange(vhost: str, name: str, kind: str, arguments: Mapping[str
     alternate = arguments.get("alternate-exchange", "")
     if not isinstance(alternate, str):
         raise bad_argument("alternate-exchange", f"exchange '{name}' in vhost '{vhost}'", f"{alternate!r} is not text")
-    check_type(f"exchange '{name}' in vhost '{vhost}'", kind, arguments)
+    check_type(what := f"exchange '{name}' in vhost '{vhost}'", kind, arguments)
+    check_fields(what, arguments)
     for own in own_queues(kind, arguments):
         if len((own.prefix + name).encode()) > 255:
             raise InvalidArgument(f"the name of an exchange that {own.does} has at most {255 - len(own.prefix)} bytes")

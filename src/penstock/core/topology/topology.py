@@ -24,7 +24,7 @@ from penstock.core.state.durable import Binding, DurableState, ExchangeState
 from penstock.core.state.encoding import Shape, as_table, wrap
 from penstock.core.topology.ruling import Policies
 from penstock.errors import InvalidArgument
-from penstock.records.field_tables import FieldValue
+from penstock.records.field_tables import FieldValue, encode_table
 from penstock.records.message_types import JSON, MESSAGE_TYPE
 from penstock.records.queue_settings import QueueSettings
 from penstock.records.regular_expressions import SPECIAL
@@ -67,6 +67,14 @@ def canonical_table(table: Mapping[str, object] | None) -> str:
 
 def table_of(text: str) -> dict[str, FieldValue]:
     return cast("dict[str, FieldValue]", as_table(orjson.loads(text))) if text else {}
+
+
+def check_fields(what: str, arguments: Mapping[str, object]) -> None:
+    """InvalidArgument for what no field table of AMQP has room for: nobody there could name it, or be told."""
+    try:
+        encode_table(arguments)
+    except InvalidArgument as error:
+        raise InvalidArgument(f"arguments of {what}: {error}") from None
 
 
 BINDING = Shape(
