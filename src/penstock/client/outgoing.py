@@ -11,13 +11,15 @@ Arrow without importing either.
 
 from __future__ import annotations
 
+import sys
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import fields, is_dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import lru_cache
 from math import isfinite
-from numbers import Real
+from numbers import Number, Real
 from typing import Any, Self, cast
 
 import orjson
@@ -53,13 +55,13 @@ def body_of(body: object) -> tuple[bytes, str | None]:
 
 def _endless(value: object, place: str = "") -> str | None:
     """Where NaN or an infinity is, which would be written as null and read back as None."""
-    value = _without_numpy(value)
+    value = _built(value)
     if isinstance(value, float):
         return None if isfinite(value) else f"{value} at {place or 'the whole body'}"
     inner: Iterable[tuple[object, object]] = ()
     if isinstance(value, Mapping):
         inner = cast("Mapping[object, object]", value).items()
-    elif isinstance(value, list | tuple):
+    elif isinstance(value, list | tuple | set | frozenset):
         inner = enumerate(cast("Iterable[object]", value))
     elif is_dataclass(value):
         inner = ((one.name, getattr(value, one.name)) for one in fields(value))
@@ -75,35 +77,61 @@ def to_json(value: object) -> bytes:
     try:
         return orjson.dumps(value, default=_plain, option=orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY)
     except TypeError as error:
-        raise InvalidArgument(f"a body of type {type(value).__name__} does not become JSON: {error}") from None
+        why = error.__cause__ or error
+        raise InvalidArgument(f"a body of type {type(value).__name__} does not become JSON: {why}") from None
 
 
-def _without_numpy(value: object) -> object:
-    """A value of numpy as Python has it, known without importing that; any other value as it is."""
-    if not hasattr(value, "dtype") or (tolist := getattr(value, "tolist", None)) is None:
-        return value
-    plain: object = tolist()
-    return float(plain) if isinstance(plain, Real) and hasattr(plain, "dtype") else plain  # a long double is no float
+def _built(value: object) -> object:
+    """What a value of numpy, a pydantic model or a msgspec struct is in Python's own types; any other as it is.
+
+    Known without importing any of the three.
+    """
+    kind = type(value)
+    if hasattr(kind, "dtype") and (tolist := getattr(value, "tolist", None)) is not None:
+        plain: object = tolist()
+        return (
+            float(plain) if isinstance(plain, Real) and hasattr(plain, "dtype") else plain
+        )  # a long double is no float
+    if hasattr(kind, "__pydantic_serializer__") and not is_dataclass(kind):
+        return cast("Any", value).model_dump(mode="json", by_alias=True)
+    if hasattr(kind, "__struct_config__"):
+        return cast("Any", sys.modules["msgspec"]).to_builtins(value, enc_hook=_plain)
+    return value
 
 
 def _plain(value: object) -> object:
     """What orjson takes instead of a value that it does not know, also of numpy: arrays of texts, or with gaps."""
-    known = _without_numpy(value)
+    known = _built(value)
     if type(known) is not type(value):
         return known
-    if isinstance(value, bytes):
-        return value.decode(errors="replace")
-    if isinstance(value, set | frozenset | tuple):
+    if isinstance(value, bytes | bytearray | memoryview):
+        try:
+            return bytes(value).decode()
+        except UnicodeDecodeError as error:
+            raise TypeError(f"bytes that are no UTF-8 text ({error.reason} at byte {error.start})") from None
+    if isinstance(value, Mapping):
+        return dict(cast("Mapping[object, object]", value))
+    if isinstance(value, set | frozenset | tuple | deque):
         return list(cast("Iterable[object]", value))
+    if isinstance(value, timedelta):
+        return _iso_duration(value)
     if _textless(value):
-        raise TypeError(f"a {type(value).__name__} has no text of its own")
+        raise TypeError(f"a {type(value).__name__} has no text of its own: give a dict, a dataclass or a model")
     return str(value)
 
 
+def _iso_duration(value: timedelta) -> str:
+    """As ISO 8601 has it, and pydantic and msgspec read it."""
+    whole = abs(value)
+    seconds = (
+        f"{whole.seconds}.{whole.microseconds:06}".rstrip("0").rstrip(".") if whole.microseconds else whole.seconds
+    )
+    return f"{'-' if value < whole else ''}P{whole.days}DT{seconds}S"
+
+
 def _textless(value: object) -> bool:
-    """Whether all that a value says of itself is where it lies in memory."""
-    kind = type(value)
-    return kind.__str__ is object.__str__ and kind.__repr__ is object.__repr__
+    """Whether what a value says of itself is no text for others: where it lies in memory, or how Python writes it."""
+    return type(value).__str__ is object.__str__ and value is not None and not isinstance(value, Number)
 
 
 def when(time: str, at: datetime | int | None, span: str, after: Duration | None) -> dict[str, int | None]:
@@ -146,7 +174,7 @@ def headers_of(headers: Mapping[str, object] | None) -> list[tuple[str, str]] | 
             raise InvalidArgument(f"headers: the name {name!r} is not text")
         if _textless(value):
             raise InvalidArgument(f"header {name!r} is {value!r}, which has no text of its own")
-        text = str(value)
+        text = value.decode(errors="surrogateescape") if isinstance(value, bytes) else str(value)
         encoded(name, "headers: the name")
         encoded(text, f"header {name!r}")
         rows.append((name, text))

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from collections import deque
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
+from enum import Enum
+from pathlib import Path
+from types import MappingProxyType
+from uuid import UUID
 
+import msgspec
+import orjson
 import pyarrow as pa
 import pytest
+from pydantic import BaseModel, ConfigDict, Field
 
 from penstock.client.admin import _plain  # pyright: ignore[reportPrivateUsage]
+from penstock.client.bodies import reader_of
 from penstock.client.outgoing import BATCH_ROWS, batches_of, body_of, headers_of, one_row, when
 from penstock.client.urls import Address, parse_url
 from penstock.errors import InvalidArgument
@@ -24,15 +34,93 @@ def test_bytes_and_text_go_as_they_are_and_the_rest_as_json() -> None:
 
 
 def test_what_has_a_text_goes_by_it() -> None:
-    assert body_of([timedelta(1), 1j, {2}]) == (b'["1 day, 0:00:00","1j",[2]]', "application/json")
+    texts = [1j, {2}, deque([3]), MappingProxyType({"a": 4}), Path("/x"), b"y", memoryview(b"z")]
+    assert body_of(texts) == (b'["1j",[2],[3],{"a":4},"/x","y","z"]', "application/json")
     pandas = pytest.importorskip("pandas")
     assert body_of([pandas.Timestamp("2026-01-02")])[0] == b'["2026-01-02 00:00:00"]'
 
 
-@pytest.mark.parametrize("body", [object(), {"a": object()}, [lambda: 1, object()], {"a": 2**64}])
-def test_what_has_no_form_in_json_is_refused(body: object) -> None:
-    with pytest.raises(InvalidArgument, match="does not become JSON"):
+class Repr:
+    def __repr__(self) -> str:
+        return "Repr()"
+
+
+NO_TEXT = "has no text of its own: give a dict, a dataclass or a model"
+NO_JSON = [
+    (object(), f"a body of type object does not become JSON: a object {NO_TEXT}"),
+    ({"a": Repr()}, f"a body of type dict does not become JSON: a Repr {NO_TEXT}"),
+    ([lambda: 1], f"a function {NO_TEXT}"),
+    ((number for number in range(3)), f"a generator {NO_TEXT}"),
+    (Repr, f"a type {NO_TEXT}"),
+    ({"a": 2**64}, "Integer exceeds 64-bit range"),
+    ({"a": b"\xff"}, r"bytes that are no UTF-8 text \(invalid start byte at byte 0\)"),
+]
+
+
+@pytest.mark.parametrize(("body", "why"), NO_JSON)
+def test_what_has_no_form_in_json_is_refused(body: object, why: str) -> None:
+    with pytest.raises(InvalidArgument, match=f"does not become JSON: .*{why}|{why}"):
         body_of(body)
+
+
+class Colour(Enum):
+    RED = "red"
+
+
+class Amount(BaseModel):
+    model_config = ConfigDict(populate_by_name=True)
+    net: Decimal = Field(alias="netAmount")
+
+
+@dataclass
+class Line:
+    at: datetime
+    lasts: timedelta
+    colours: set[Colour]
+    amount: Amount | None = None
+
+
+class Parcel(BaseModel):
+    order_id: UUID = Field(alias="orderId")
+    lines: list[Line]
+    by_day: dict[date, Decimal]
+
+
+class Crate(msgspec.Struct, rename="camel", tag="crate"):
+    order_id: UUID
+    lasts: timedelta
+    label: bytes
+    at: datetime
+
+
+AT = datetime(2026, 1, 2, 3, 4, 5, 678, UTC)
+LINES = [
+    Line(AT, lasts, {Colour.RED}, Amount(netAmount=Decimal("1.10")))
+    for lasts in (timedelta(0), timedelta(days=400, microseconds=7), timedelta(seconds=-5), timedelta(days=-2, hours=1))
+]
+TYPED: list[object] = [
+    *LINES,
+    Parcel(orderId=UUID(int=7), lines=LINES, by_day={date(2026, 1, 2): Decimal("0.30")}),
+    *(Crate(UUID(int=8), line.lasts, b"\xff\x00", AT) for line in LINES),
+    AMOUNT := Amount(netAmount=Decimal("2.50")),
+]
+
+
+@pytest.mark.parametrize("value", TYPED)
+def test_what_is_published_with_a_type_is_read_with_it(value: object) -> None:
+    body, kind = body_of(value)
+    assert reader_of(type(value), "here")(body, kind) == value
+    assert orjson.loads(body_of({"inner": [value]})[0]) == {"inner": [orjson.loads(body)]}
+
+
+def test_a_model_goes_by_its_aliases_and_has_no_numbers_that_json_has_not() -> None:
+    assert body_of(AMOUNT)[0] == b'{"netAmount":"2.50"}'
+
+    class Reading(BaseModel):
+        celsius: float
+
+    with pytest.raises(InvalidArgument, match="nan at /0/celsius is none of its numbers"):
+        body_of([Reading(celsius=float("nan"))])
 
 
 @pytest.mark.parametrize(
@@ -69,10 +157,15 @@ def test_a_setting_that_json_cannot_hold_is_named() -> None:
 
 @pytest.mark.parametrize(
     ("headers", "said"),
-    [([1], "not names with their values"), ({1: 2}, "the name 1 is not text"), ({"a": object()}, "header 'a'")],
-)
+    [
+        ([1], "not names with their values"), ({1: 2}, "the name 1 is not text"), ({"a": object()}, "header 'a'"),
+        ({"a": [1]}, "header 'a' is .*, which has no text of its own"), ({"a": {"b": 1}}, "header 'a'"),
+        ({"a": lambda: 1}, "header 'a'"), ({"a": b"\xff"}, "header 'a' is .*, which is no text in UTF-8"),
+    ],
+)  # fmt: skip
 def test_headers_are_names_and_texts(headers: object, said: str) -> None:
     assert headers_of({"a": 1, "b": None, "c": Decimal("1.5")}) == [("a", "1"), ("b", "None"), ("c", "1.5")]
+    assert headers_of({"a": True, "b": "é".encode()}) == [("a", "True"), ("b", "é")]
     assert headers_of({}) is None
     with pytest.raises(InvalidArgument, match=said):
         headers_of(headers)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
