@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import logging
 import queue
+import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -169,8 +170,27 @@ class Batch(Generic[B]):
 
 logger = logging.getLogger("penstock.client")
 
+
+def close_dropped(dropped: Closing) -> None:
+    """Close, in a thread, what nobody has any more."""
+    logger.warning("%r was dropped and not closed: what it held goes back", dropped)
+
+    def close() -> None:
+        with suppress(PenstockError, pa.ArrowException):
+            dropped.close()
+
+    with suppress(RuntimeError):  # the process ends, and its connections with it
+        threading.Thread(target=close, name="penstock-consumer-close", daemon=True).start()
+
+
 CLOSE_S = WAIT_S
 """How long `flush` waits for the server to say that the settles are durable."""
+
+
+class Closing(Protocol):
+    """What is closed by who is done with it."""
+
+    def close(self) -> None: ...
 
 
 class Owner(Opening, Protocol):
@@ -215,6 +235,9 @@ class Consumer(Generic[B]):
         self._ended = threading.Event()  # `close` was called
         self._exchange = self._make(command)
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._exchange.source!r})"
+
     # -- the caller's thread
 
     def __iter__(self) -> Iterator[Message[B]]:
@@ -254,7 +277,7 @@ class Consumer(Generic[B]):
         return None
 
     def _messages(self, rows: Rows) -> Iterator[Message[B]]:
-        period = self._exchange.answers.lease_period
+        period, rows.keeper = self._exchange.answers.lease_period, self
         made: Iterator[Message[B]] = map(partial(Message, rows, consumer=self._exchange), range(len(rows)))
         return self._leased(rows.came + period, made) if period else made
 
@@ -440,6 +463,11 @@ class Consumer(Generic[B]):
         self._client.forget(self)
         if exchange.answers.failures:
             raise exchange.answers.failures[0]
+
+    def __del__(self) -> None:
+        """Close what its caller has dropped, in a thread: those of its exchange would hold the messages for ever."""
+        if hasattr(self, "_exchange") and not self._closed and not sys.is_finalizing():
+            close_dropped(self)
 
     def untake(self, message: Message[B]) -> None:
         """The message that was taken last was not, for its caller had gone.  In the thread that takes."""

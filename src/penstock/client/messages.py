@@ -62,10 +62,14 @@ def reason_of(failure: BaseException | str) -> str:
 class Rows:
     """The columns of one batch as lists, made when first asked for."""
 
-    __slots__ = ("_lists", "batch", "came", "read")
+    __slots__ = ("_lists", "batch", "came", "keeper", "read")
 
-    def __init__(self, batch: pa.RecordBatch, read: Reader = plain, came: float = 0.0) -> None:
-        """read: what the values of its messages are.  came: when it did, monotonic seconds."""
+    def __init__(self, batch: pa.RecordBatch, read: Reader = plain, came: float = 0.0, keeper: object = None) -> None:
+        """read: what the values of its messages are.  came: when it did, monotonic seconds.
+
+        keeper: the consumer that they were taken from, which is there for as long as they are.
+        """
+        self.keeper = keeper
         self.read = read
         self.came = came
         self.batch = batch
@@ -85,7 +89,7 @@ class Rows:
 
     def after(self, first: int) -> Rows:
         """The rows from `first` on."""
-        return Rows(self.batch.slice(first), self.read, self.came)
+        return Rows(self.batch.slice(first), self.read, self.came, self.keeper)
 
     def unseen(self, first: int) -> pa.RecordBatch:
         """What gives the rows from `first` on back as nobody has seen them: columns of `SETTLE`."""

@@ -51,7 +51,7 @@ class Task:
 
     def __init__(self, client: Server, id: str, results: str) -> None:
         self.id = id
-        self._client, self._results = client, results
+        self._client, self.results = client, results
 
     def __repr__(self) -> str:
         return f"<Task {self.id}>"
@@ -59,7 +59,7 @@ class Task:
     def record(self) -> dict[str, Any] | None:
         """What is kept of it now: `state`, `value` or `error`; None while it is not done, and when that has expired."""
         try:
-            some = [one.json() for one in self._client.sow(self._results, filter=self._filter)]
+            some = [one.json() for one in self._client.sow(self.results, filter=self.wanted)]
         except NotFound:  # no worker has begun yet
             return None
         return some[0] if some else None
@@ -74,9 +74,7 @@ class Task:
             if time.monotonic() >= until:
                 raise TimeoutError(f"no result of task {self.id} within {timeout}")
             time.sleep(LOOK_S)
-        if found["state"] == FAILED:
-            raise WorkFailed(str(found["error"]))
-        return found["value"]
+        return value_of(found)
 
     def _awaited(self, until: float) -> dict[str, Any] | None:
         left = until - time.monotonic()
@@ -84,7 +82,7 @@ class Task:
             return None
         try:
             with self._client.sow_and_subscribe(
-                self._results, filter=self._filter, timeout=left, reconnect=left
+                self.results, filter=self.wanted, timeout=left, reconnect=left
             ) as records:
                 message = records.take()
         except NotFound:
@@ -92,8 +90,16 @@ class Task:
         return None if message is None else message.json()
 
     @property
-    def _filter(self) -> str:
+    def wanted(self) -> str:
+        """A filter of its record."""
         return f"/id = {_quoted(self.id)}"
+
+
+def value_of(record: Mapping[str, Any]) -> Any:
+    """What the function returned.  WorkFailed when the message failed for good."""
+    if record["state"] == FAILED:
+        raise WorkFailed(str(record["error"]))
+    return record["value"]
 
 
 def _quoted(text: str) -> str:

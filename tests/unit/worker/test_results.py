@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from dataclasses import dataclass
 
@@ -69,6 +70,26 @@ def test_who_waits_is_told_at_once() -> None:
         app.run(url=server.flight_url, burst=True)
         waiting.join(20)
         assert got == [{"id": 1, "total": 8.0}]
+
+
+def test_many_coroutines_wait_for_results_and_hold_up_no_other_call() -> None:
+    async def work(url: str) -> list[object]:
+        async with penstock.aio.connect(url) as client:
+            tasks = [await client.submit("q", {"id": number, "total": 1}) for number in range(3 * 8)]
+            waiting = [asyncio.create_task(task.get(timeout="60s")) for task in tasks]
+            left = asyncio.create_task((await client.submit("r", 1)).get(timeout="1h"))
+            with pytest.raises(TimeoutError, match="within 0.1s"):
+                await (await client.task("none")).get(timeout="0.1s")
+            assert (await client.queue("q"))["ready"] == len(tasks)
+            left.cancel()
+            await asyncio.to_thread(app.run, url=url, burst=True)
+            return await asyncio.gather(*waiting)
+
+    app = billing()
+    with broker() as server:
+        app.run(url=server.flight_url, burst=True)  # the topic is there
+        values = asyncio.run(asyncio.wait_for(work(server.flight_url), 60))
+    assert values == [{"id": number, "total": 2.0} for number in range(len(values))]
 
 
 @pytest.mark.parametrize("queue", ["q", "r"])

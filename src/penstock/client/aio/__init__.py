@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial, wraps
@@ -31,8 +32,8 @@ from penstock.client.reading import Result
 from penstock.client.replay import Bookmarks
 from penstock.client.results import RESULTS
 from penstock.client.urls import Address
-from penstock.errors import PreconditionFailed, Unavailable
-from penstock.units import Duration
+from penstock.errors import NotFound, PreconditionFailed, Unavailable
+from penstock.units import Duration, seconds_of
 
 __all__ = [
     "Batch", "Bookmarks", "Client", "Consumer", "Message", "Receipt", "Refusal", "Replay", "TableReceipt",
@@ -271,7 +272,7 @@ class Client:
 
 @arguments_checked
 class Task:
-    """What was submitted; as that of the blocking client.  A `get` takes one of the client's threads while it waits."""
+    """What was submitted; as that of the blocking client.  A `get` waits in a thread of its own."""
 
     def __init__(self, client: Client, inner: blocking_results.Task) -> None:
         self._client, self._inner = client, inner
@@ -281,9 +282,27 @@ class Task:
         """What is kept of it now; None while it is not done."""
         return await self._client.run(self._inner.record)
 
-    async def get(self, timeout: Duration = "30s") -> Any:  # noqa: ASYNC109  the thread has to know it
+    async def get(self, timeout: Duration = "30s") -> Any:  # noqa: ASYNC109 - same name as in the blocking one
         """What the function returned.  Raises TimeoutError, and WorkFailed when the message failed for good."""
-        return await self._client.run(lambda: self._inner.get(timeout))
+        until = time.monotonic() + seconds_of(timeout, "timeout")
+        while (found := await self.record() or await self._awaited(until)) is None:
+            if time.monotonic() >= until:
+                raise TimeoutError(f"no result of task {self.id} within {timeout}")
+            await asyncio.sleep(blocking_results.LOOK_S)
+        return blocking_results.value_of(found)
+
+    async def _awaited(self, until: float) -> dict[str, Any] | None:
+        if (left := until - time.monotonic()) <= 0:
+            return None
+        inner = self._inner
+        try:
+            async with self._client.sow_and_subscribe(
+                inner.results, filter=inner.wanted, timeout=left, reconnect=left
+            ) as records:
+                message = await records.take()
+        except NotFound:
+            return None
+        return None if message is None else message.json()
 
 
 @arguments_checked

@@ -7,9 +7,9 @@ its turn.  A thread cannot be called back: what comes for a caller that was canc
 from __future__ import annotations
 
 import asyncio
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
@@ -17,6 +17,7 @@ from typing import Any, Generic, Self, TypeVar
 import pyarrow as pa
 
 from penstock.client import consumer, messages, replay, tracing
+from penstock.client.aio.threads import Threads
 from penstock.client.arguments import arguments_checked
 from penstock.client.messages import B, Following, Values
 from penstock.errors import Unavailable
@@ -151,7 +152,7 @@ class Batch(Generic[B]):
 
 
 T = TypeVar("T")
-Blocking = TypeVar("Blocking")
+Blocking = TypeVar("Blocking", bound=consumer.Closing)
 Found = TypeVar("Found")
 Item = TypeVar("Item")
 
@@ -162,7 +163,7 @@ class Stream(ABC, Generic[Blocking, Found, Item]):
     def __init__(self, start: Callable[[], Awaitable[Blocking]], name: str) -> None:
         """start: opens the blocking one.  name: of the threads."""
         self._start = start
-        self._pool = ThreadPoolExecutor(2, thread_name_prefix=name)
+        self._pool = Threads(2, name)
         self._opened: Blocking | None = None
         self._opening = asyncio.Lock()
         self._turn = asyncio.Lock()
@@ -228,6 +229,11 @@ class Stream(ABC, Generic[Blocking, Found, Item]):
         if self._opened is not None:
             await self._end(self._opened)
         self._pool.shutdown(wait=False)
+
+    def __del__(self) -> None:
+        """As of `client.consumer.Consumer`: a thread that waits in the blocking one would hold it for ever."""
+        if self._opened is not None and not self._closed and not sys.is_finalizing():
+            consumer.close_dropped(self._opened)
 
     async def __aiter__(self) -> AsyncIterator[Item]:
         try:
