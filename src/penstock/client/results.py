@@ -51,7 +51,7 @@ class Task:
 
     def __init__(self, client: Server, id: str, results: str) -> None:
         self.id = id
-        self._client, self.results = client, results
+        self._client, self._results = client, results
 
     def __repr__(self) -> str:
         return f"<Task {self.id}>"
@@ -59,7 +59,7 @@ class Task:
     def record(self) -> dict[str, Any] | None:
         """What is kept of it now: `state`, `value` or `error`; None while it is not done, and when that has expired."""
         try:
-            some = [one.json() for one in self._client.sow(self.results, filter=self.wanted)]
+            some = [one.json() for one in self._client.sow(self._results, filter=self._filter)]
         except NotFound:  # no worker has begun yet
             return None
         return some[0] if some else None
@@ -81,18 +81,22 @@ class Task:
         if left <= 0:
             return None
         try:
-            with self._client.sow_and_subscribe(
-                self.results, filter=self.wanted, timeout=left, reconnect=left
-            ) as records:
+            topic, terms = awaiting(self, left)
+            with self._client.sow_and_subscribe(topic, **terms) as records:
                 message = records.take()
         except NotFound:
             return None
         return None if message is None else message.json()
 
     @property
-    def wanted(self) -> str:
-        """A filter of its record."""
+    def _filter(self) -> str:
         return f"/id = {_quoted(self.id)}"
+
+
+def awaiting(task: Task, seconds: float) -> tuple[str, dict[str, Any]]:
+    """The topic of a task's record, and what follows that record alone for so long, for `sow_and_subscribe`."""
+    topic, filter = task._results, task._filter  # pyright: ignore[reportPrivateUsage] - no part of the task, that users see
+    return topic, {"filter": filter, "timeout": seconds, "reconnect": seconds}
 
 
 def value_of(record: Mapping[str, Any]) -> Any:

@@ -58,6 +58,13 @@ class EndedLink:
         return EndedWriter(), self.reader
 
 
+class Forgetful:
+    """A client that has no more of its consumers."""
+
+    def forget(self, consumer: object) -> None:
+        """There is nothing."""
+
+
 class Taken:
     """A message that was taken before."""
 
@@ -66,7 +73,8 @@ class Taken:
 
 def test_settling_after_the_server_ended_the_stream_is_worth_a_retry() -> None:
     link = EndedLink()
-    consumer = Consumer(cast("Client", None), cast("Link", link), b"{}", backlog=1, heartbeat=30, timeout=0)
+    client, asked = cast("Client", Forgetful()), b'{"consume": {"queue": "q"}}'
+    consumer = Consumer(client, cast("Link", link), asked, backlog=1, heartbeat=30, timeout=0)
     try:
         with pytest.raises(Unavailable, match="ended the stream"):
             consumer.settle(cast("Message", Taken()), "ack", None, None)

@@ -294,11 +294,9 @@ class Task:
     async def _awaited(self, until: float) -> dict[str, Any] | None:
         if (left := until - time.monotonic()) <= 0:
             return None
-        inner = self._inner
         try:
-            async with self._client.sow_and_subscribe(
-                inner.results, filter=inner.wanted, timeout=left, reconnect=left
-            ) as records:
+            topic, terms = blocking_results.awaiting(self._inner, left)
+            async with self._client.sow_and_subscribe(topic, **terms) as records:
                 message = await records.take()
         except NotFound:
             return None
