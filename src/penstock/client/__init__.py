@@ -9,8 +9,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from penstock.client.batches import Batch
     from penstock.client.client import Client, connect
-    from penstock.client.consumer import Batch, Consumer
+    from penstock.client.consumer import Consumer
     from penstock.client.messages import Message, Receipt, Refusal, TableReceipt
     from penstock.client.reading import Result
     from penstock.client.replay import Bookmarks, Replay
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from penstock.client.transactions import Transaction
 
 _LAZY = {
-    "Batch": "consumer",
+    "Batch": "batches",
     "Bookmarks": "replay",
     "Client": "client",
     "Consumer": "consumer",

@@ -3,12 +3,6 @@
 The iterator ends when it is closed; it raises what the server says no with, and when the server was away for longer
 than its patience.  Each connection is an `Exchange` of its own.  What came over a lost one and was not settled comes
 again: what nobody has taken of it is dropped here, and a settle of what was taken has no effect, which is told.
-
-    for batch in client.consume("readings", backlog=10_000).batches():
-        with batch:  # one ack for all, or a retry after an exception
-            store(batch.arrow)
-
-A row is settled once, by the batch or by its message; what a settle of the batch is about is what is left.
 """
 
 from __future__ import annotations
@@ -18,7 +12,7 @@ import queue
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
 from itertools import chain
@@ -29,143 +23,17 @@ import pyarrow as pa
 
 from penstock.client import tracing
 from penstock.client.arguments import arguments_checked
+from penstock.client.batches import Batch
 from penstock.client.bodies import Reader, plain
 from penstock.client.exchange import GIVE_BACK_S, WAIT_S, End, Exchange, Past
 from penstock.client.link import Link, Outage, crowded
-from penstock.client.messages import B, Following, Message, Rows, reason_of
+from penstock.client.messages import B, Message, Rows
 from penstock.client.transactions import Opening
-from penstock.errors import InvalidBody, PenstockError, PreconditionFailed, Unavailable
-from penstock.units import Duration, until_of, wait_of
+from penstock.errors import PenstockError, Unavailable
+from penstock.units import until_of
 
 # pyarrow's stubs leave the element types of arrays and fields open
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
-
-
-@arguments_checked
-class Batch(Generic[B]):
-    """Made by `Consumer.batches`.  As a sequence it has the messages of its rows, of which it is the holder."""
-
-    def __init__(self, rows: Rows, first: int, exchange: Exchange) -> None:
-        """first: the row it begins with; those before were taken as messages."""
-        self._rows = rows if not first else rows.after(first)
-        self._exchange = exchange
-        self._left = bytearray(b"\1" * len(self._rows))
-
-    @property
-    def arrow(self) -> pa.RecordBatch:
-        """The columns `lsn bookmark topic exchange time attempt redelivered lease_until headers body ...`."""
-        return self._rows.batch
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def __getitem__(self, row: int) -> Message[B]:
-        if not -len(self) <= row < len(self):
-            raise IndexError(f"row {row} of {len(self)}")
-        return Message[B](self._rows, row % len(self), self)
-
-    def __iter__(self) -> Iterator[Message[B]]:
-        return (self[row] for row in range(len(self)))
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({len(self)} messages, {sum(self._left)} not settled)"
-
-    @property
-    def unsettled(self) -> list[int]:
-        """The rows that nothing was said of so far."""
-        return [row for row, left in enumerate(self._left) if left]
-
-    def ack(self, rows: Iterable[int] | None = None) -> bool:
-        """Done: these rows, or all that are left.  False, as of each way to settle: too late, they come again."""
-        return self._settle("ack", rows)
-
-    def release(self, rows: Iterable[int] | None = None) -> bool:
-        """Back to their places at once, not counted as a failure."""
-        return self._settle("release", rows)
-
-    def retry(
-        self, rows: Iterable[int] | None = None, *, delay: Duration | None = None, error: str | None = None
-    ) -> bool:
-        """Back, counted as a failure: after the queue's back-off, or after `delay`."""
-        return self._settle("retry", rows, None if delay is None else wait_of(delay, "delay"), error)
-
-    def reject(self, rows: Iterable[int] | None = None, *, reason: str | None = None) -> bool:
-        """Refused for good: dead letters, where the queue has a place for them."""
-        return self._settle("reject", rows, None, reason)
-
-    def extend(self, period: Duration) -> bool:
-        """Hold all that are left until `period` from now at least."""
-        return self._exchange.settle_rows(self._rows, self.unsettled, "extend", wait_of(period, "extend"), None)
-
-    def _settle(
-        self, verb: str, rows: Iterable[int] | None, delay: int | None = None, reason: str | None = None
-    ) -> bool:
-        chosen = self.unsettled if rows is None else sorted(set(rows))
-        for row in chosen:
-            if not 0 <= row < len(self):
-                raise PreconditionFailed(f"row {row}: the batch has {len(self)}")
-            if not self._left[row]:
-                raise PreconditionFailed(f"row {row} was settled already")
-        for row in chosen:
-            self._left[row] = 0
-        if not chosen:
-            return True
-        if tracing.active is not None:
-            with tracing.active.settle(verb, self.source, [self[row].headers for row in chosen]):
-                return self._exchange.settle_rows(self._rows, chosen, verb, delay, reason)
-        return self._exchange.settle_rows(self._rows, chosen, verb, delay, reason)
-
-    # -- the holder of its messages
-
-    @property
-    def client(self) -> object:
-        """The client on whose connection it came."""
-        return self._exchange.client
-
-    @property
-    def source(self) -> str:
-        """The queue that it came from, or the pattern."""
-        return self._exchange.source
-
-    @property
-    def tag(self) -> str:
-        """What the server calls its consumer."""
-        return self._exchange.tag
-
-    @property
-    def term(self) -> int:
-        """Of the leader of a cluster of servers that it came from; 0 without one."""
-        return self._exchange.term
-
-    def settle(self, message: Message[B], verb: str, delay: int | None, reason: str | None) -> bool:
-        """Settle one row.  (Messages call this.)"""
-        if verb != "extend":
-            self._take(message)
-        return self._exchange.settle(message, verb, delay, reason)
-
-    def ack_with(self, message: Message[B], following: Sequence[Following]) -> None:
-        """Ack a message and publish others, both or neither.  (Messages call this.)"""
-        self._take(message)
-        self._exchange.ack_with(Message[B](*message.place, self._exchange), following)
-
-    def _take(self, message: Message[B]) -> None:
-        _, row = message.place
-        if not self._left[row]:
-            raise PreconditionFailed(f"{message!r} was settled already")
-        self._left[row] = 0
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        """Ack what is left, or retry it after an exception; release it when the process is told to stop."""
-        if error is None:
-            self.ack()
-        elif isinstance(error, Exception):
-            verb = "reject" if isinstance(error, InvalidBody) and len(self) == 1 else "retry"
-            self._settle(verb, None, None, reason_of(error))
-        else:
-            self.release()
 
 
 logger = logging.getLogger("penstock.client")

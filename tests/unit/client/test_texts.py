@@ -14,7 +14,18 @@ import pytest
 
 import penstock.client.aio
 from penstock import client
-from penstock.client import admin, bodies, consumer, messages, queue_contents, reading, replay, results, transactions
+from penstock.client import (
+    admin,
+    batches,
+    bodies,
+    consumer,
+    messages,
+    queue_contents,
+    reading,
+    replay,
+    results,
+    transactions,
+)
 from penstock.client.aio import stream
 from penstock.client.arguments import arguments_checked
 from penstock.client.client import Client
@@ -31,7 +42,7 @@ WRONG: dict[str, tuple[tuple[Any, ...], str]] = {
 NEEDED: dict[str, object] = {"bool": True, "bytes": b"", "bytes | str": b"", "Mapping[str, object]": {}}
 CLASSES: tuple[type[Any], ...] = (
     admin.Administration, queue_contents.Contents, reading.Reading, reading.Querying, Client, messages.Message,
-    consumer.Batch, consumer.Consumer, replay.Bookmarks, replay.Replay, transactions.Transaction, results.Task,
+    batches.Batch, consumer.Consumer, replay.Bookmarks, replay.Replay, transactions.Transaction, results.Task,
     penstock.client.aio.Client, penstock.client.aio.Task, penstock.client.aio.Transaction,
     stream.Message, stream.Batch, stream.Consumer, stream.Replay, App,
     inbox.Message, inbox.Subscription, broker.Broker, broker.Publishing, broker.Transaction,

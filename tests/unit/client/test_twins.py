@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 import penstock.aio
-from penstock.client import aio, client, consumer, messages, replay, results, transactions
+from penstock.client import aio, batches, client, consumer, messages, replay, results, transactions
 from penstock.client.aio import stream
 from penstock.errors import PreconditionFailed
 from penstock.testing import Broker
 
 TWINS: tuple[tuple[type[Any], type[Any]], ...] = (
-    (client.Client, aio.Client), (consumer.Consumer, stream.Consumer), (consumer.Batch, stream.Batch),
+    (client.Client, aio.Client), (consumer.Consumer, stream.Consumer), (batches.Batch, stream.Batch),
     (messages.Message, stream.Message), (replay.Replay, stream.Replay), (results.Task, aio.Task),
     (transactions.Transaction, aio.Transaction),
 )  # fmt: skip
@@ -25,7 +25,7 @@ BETWEEN_OURS: dict[type[Any], frozenset[str]] = {
     consumer.Consumer: frozenset(
         {"batch_of", "catch_up", "client", "give_back", "settle", "take_ready", "untake"}
     ),
-    consumer.Batch: frozenset({"ack_with", "client", "settle", "source", "tag", "term"}),
+    batches.Batch: frozenset({"ack_with", "client", "settle", "source", "tag", "term"}),
     messages.Message: frozenset({"begin", "check_unsettled", "end", "holder", "leave"}),
     replay.Replay: frozenset({"begin"}),
 }  # fmt: skip

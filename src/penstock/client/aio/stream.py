@@ -16,7 +16,7 @@ from typing import Any, Generic, Self, TypeVar
 
 import pyarrow as pa
 
-from penstock.client import consumer, messages, replay, tracing
+from penstock.client import batches, consumer, messages, replay, tracing
 from penstock.client.aio.threads import Threads
 from penstock.client.arguments import arguments_checked
 from penstock.client.messages import B, Following, Values
@@ -94,11 +94,11 @@ class Message(Values, Generic[B]):
 
 @arguments_checked
 class Batch(Generic[B]):
-    """What came together, as one Arrow batch; settled together or row by row, as `client.consumer.Batch`."""
+    """What came together, as one Arrow batch; settled together or row by row, as `client.batches.Batch`."""
 
     __slots__ = ("_inner", "_run")
 
-    def __init__(self, inner: consumer.Batch[B], run: Callable[[Callable[[], Any]], Awaitable[Any]]) -> None:
+    def __init__(self, inner: batches.Batch[B], run: Callable[[Callable[[], Any]], Awaitable[Any]]) -> None:
         self._inner = inner
         self._run = run
 
