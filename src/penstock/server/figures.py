@@ -11,7 +11,7 @@ is counted in LSNs, control records and other topics included: counting messages
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.core.queue.dispatching.consumers import UNLIMITED
@@ -60,7 +60,6 @@ class Standing:
 def standings(engine: Engine) -> list[Standing]:
     """All streams by name.  On the loop."""
     segments, durable, now = engine.log.segments(), engine.log.durable, engine.now().wall
-    queues = {queue.id: queue for queue in engine.core.queues()}
     ahead = engine.walked.ahead.look()
     out = list[Standing]()
     for name, state in sorted(engine.core.streams.states.items()):
@@ -68,7 +67,7 @@ def standings(engine: Engine) -> list[Standing]:
         held = 0 if holds is None else bytes_between(segments, holds, durable + 1)
         seen = engine.core.streams.keeping.last_read(name, state)
         idle = (now - seen) / 1e6 if seen else -1.0
-        lag, age = _behind(engine, name, state, queues)
+        lag, age = _behind(engine, name, state)
         messages = ahead.get(name) if state.mode == "log" else lag
         if messages == 0:
             age = 0.0  # what it has not read is records of other kinds
@@ -76,7 +75,7 @@ def standings(engine: Engine) -> list[Standing]:
     return out
 
 
-def _behind(engine: Engine, name: str, state: StreamState, queues: Mapping[int, Queue]) -> tuple[int, float]:
+def _behind(engine: Engine, name: str, state: StreamState) -> tuple[int, float]:
     """How much a stream has not read, and how many seconds it is behind."""
     if state.mode == "changes":
         return 0, 0.0  # it compares what is there, and has no place that could be behind
@@ -85,7 +84,7 @@ def _behind(engine: Engine, name: str, state: StreamState, queues: Mapping[int, 
         lag = 0 if at is None else max(0, engine.log.durable + 1 - engine.walked.begin(name, at))
         level = engine.walked.since(name) or state.read
         return lag, (engine.now().wall - level) / 1e6 if lag and level else 0.0
-    queue = queues.get(state.queue)
+    queue = engine.core.queue_by_id(state.queue)
     if queue is None:
         return 0, 0.0
     lag = queue.ready + _planned(state)
@@ -95,15 +94,15 @@ def _behind(engine: Engine, name: str, state: StreamState, queues: Mapping[int, 
 
 def facts(engine: Engine) -> list[dict[str, object]]:
     """All streams as JSON has them.  On the loop."""
-    names = {queue.id: queue.name for queue in engine.core.queues()}
     found = list[dict[str, object]]()
     for one in standings(engine):
         state = engine.core.streams.states[one.name]
+        queue = engine.core.queue_by_id(state.queue)
         found.append(
             {
                 "stream": one.name,
                 "mode": state.mode,
-                "queue": names.get(state.queue),
+                "queue": None if queue is None else queue.name,
                 **{key: state.asked.get(key) for key in ("topic", "pattern", "exchange", "vhost", "filter")},
                 "pipeline": state.pipeline or None,
                 "orphaned": bool(state.pipeline) and not engine.pipelines.knows(state.pipeline),
@@ -192,9 +191,7 @@ def consumers(
     engine: Engine, rights: Rights | None, vhost: str | None, name: str | None
 ) -> Iterator[dict[str, object]]:
     """Consumers of queues, then those that replay, each as `server.http.topology` takes it."""
-    for queue in list(engine.core.queues()):
-        if vhost not in {None, queue.vhost} or name not in {None, queue.name}:
-            continue
+    for queue in _called(engine.core, vhost, name):
         if rights is None or rights.sees_queue(queue.vhost, queue.name):
             for consumer in list(queue.consumers):
                 yield _consuming(queue, consumer)
@@ -204,6 +201,14 @@ def consumers(
             continue
         if rights is None or _sees(rights, asked.selection.vhost, asked.name):
             yield _replaying(engine, source)
+
+
+def _called(core: Core, vhost: str | None, name: str | None) -> Sequence[Queue]:
+    """Queues of one vhost or of all, or the one of a name in its vhost: for that nobody looks at the others."""
+    if vhost is not None and name is not None:
+        found = core.find_queue(vhost, name)
+        return [] if found is None else [found]
+    return [one for one in core.queues() if vhost in {None, one.vhost} and name in {None, one.name}]
 
 
 def _sees(rights: Rights, vhost: str, name: str) -> bool:

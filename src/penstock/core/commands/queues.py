@@ -218,7 +218,7 @@ class QueueCommands(RecoveryCommands):
     def _check_limit(self, vhost: str, name: str) -> None:
         """PreconditionFailed when the vhost has as many queues as it may."""
         most = self.queue_limits[vhost]
-        if sum(queue.vhost == vhost for queue in self._admin.by_id.values()) >= most:
+        if self._admin.queues.count(vhost) >= most:
             raise PreconditionFailed(
                 f"cannot declare queue '{name}': queue limit in vhost '{vhost}' ({most}) is reached"
             )

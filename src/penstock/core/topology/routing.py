@@ -47,6 +47,10 @@ class Names:
         queues = self._by_vhost.get(vhost)
         return None if queues is None else queues.get(name)
 
+    def count(self, vhost: str) -> int:
+        """How many there are in a vhost."""
+        return len(self._by_vhost.get(vhost, ()))
+
     def add(self, queue: Queue) -> None:
         """It is found from now on, in the place of another of its name."""
         self._by_vhost.setdefault(queue.vhost, {})[queue.name] = queue

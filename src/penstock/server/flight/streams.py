@@ -74,7 +74,7 @@ class Siblings:
                 at = state.position
                 if at is not None and self._engine.walked.begin(name, at) <= durable:
                     return True
-            elif any(queue.ready for queue in core.queues() if queue.id == state.queue):
+            elif (queue := core.queue_by_id(state.queue)) is not None and queue.ready:
                 return True
         return False
 
