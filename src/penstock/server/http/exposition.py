@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, TypeAlias, cast
 
 from prometheus_client import utils
 
+from penstock.records.remembered import Memo
 from penstock.replication.election import Role
 from penstock.server.cluster.log_sending import BOUNDS
 from penstock.server.http.metrics import (
@@ -40,12 +41,23 @@ _number: Callable[[float], str] = cast("Any", utils).floatToGoString  # which ha
 PIECE = 256 << 10
 """Letters after which a piece ends."""
 
+WRITTEN = 1 << 14
+"""Labels, and numbers, that one text remembers how they are written: each queue's name stands in forty of its lines."""
+
+
+class _Writing:
+    """What one text has written so far."""
+
+    def __init__(self) -> None:
+        self.labels = Memo[str, str](WRITTEN, _quoted)
+        self.numbers = Memo[float, str](WRITTEN, _number)
+
 
 def pieces(metrics: Iterable[Family | Histogram]) -> Iterator[bytes]:
     """All of them, UTF-8; none is empty."""
-    some, size = list[str](), 0
+    some, size, written = list[str](), 0, _Writing()
     for one in metrics:
-        for line in _lines(one):
+        for line in _lines(one, written):
             some.append(line)
             size += len(line)
             if size >= PIECE:
@@ -55,37 +67,41 @@ def pieces(metrics: Iterable[Family | Histogram]) -> Iterator[bytes]:
         yield "".join(some).encode()
 
 
-def _lines(one: Family | Histogram) -> Iterator[str]:
+def _lines(one: Family | Histogram, written: _Writing) -> Iterator[str]:
     """What it is, and its values."""
     if isinstance(one, Histogram):
         yield _head(one.name, one.text, "histogram")
         named = [[*one.named, "+Inf" if end == inf else f"{end:{one.form}}"] for end, _ in one.buckets]
         counts = [float(count) for _, count in one.buckets]
-        yield from _values(f"{one.name}_bucket", (*one.labels, "le"), zip(named, counts, strict=True))
-        yield from _values(f"{one.name}_count", one.labels, [(one.named, counts[-1])])
-        yield from _values(f"{one.name}_sum", one.labels, [(one.named, one.total)])
+        yield from _values(f"{one.name}_bucket", (*one.labels, "le"), zip(named, counts, strict=True), written)
+        yield from _values(f"{one.name}_count", one.labels, [(one.named, counts[-1])], written)
+        yield from _values(f"{one.name}_sum", one.labels, [(one.named, one.total)], written)
     else:
         name = f"{one.name}_total" if one.counter else one.name
         yield _head(name, one.text, "counter" if one.counter else "summary" if one.summary else "gauge")
-        yield from _values(name, one.labels, one.values)
+        yield from _values(name, one.labels, one.values, written)
 
 
 def _head(name: str, text: str, kind: str) -> str:
     return f"# HELP {name} {_escaped(text)}\n# TYPE {name} {kind}\n"
 
 
-def _values(name: str, labels: Sequence[str], values: Values) -> Iterator[str]:
+def _values(name: str, labels: Sequence[str], values: Values, written: _Writing) -> Iterator[str]:
     """A line each, with its labels in the order of their names."""
     order = sorted(range(len(labels)), key=labels.__getitem__)
     pairs = ",".join(f'{labels[at]}="%s"' for at in order)
     form = f"{name}{{{pairs}}} %s\n" if order else f"{name} %s\n"
+    quoted, numbers = written.labels, written.numbers
     for named, value in values:
-        quoted = (_escaped(named[at]).replace('"', r"\"") for at in order)
-        yield form % (*quoted, _number(value))
+        yield form % (*[quoted[named[at]] for at in order], numbers[value])
 
 
 def _escaped(text: str) -> str:
     return text.replace("\\", r"\\").replace("\n", r"\n")
+
+
+def _quoted(text: str) -> str:
+    return _escaped(text).replace('"', r"\"")
 
 
 _DEATHS = ("maxlen", "expired", "rejected", "delivery_limit")
