@@ -295,7 +295,7 @@ def described(core: Core, queue: Queue, now: Now) -> dict[str, object]:
         "seconds_behind": figures["seconds_behind"],
         "age_of_oldest_lease": figures["age_of_oldest_lease"],
         "backlog": figures["backlog"],
-        "expired_leases": queue.expired_leases,
+        "expired_leases": queue.so_far.expired_leases,
         "subscriptions": [_subscription(one) for one in consumers],
         "subscriptions_total": len(queue.consumers),
     }

@@ -60,5 +60,5 @@ class Seen:
             if rights is None or rights.sees_queue(queue.vhost, queue.name):
                 yield Sums(
                     1, queue.available, queue.leased, queue.delayed, len(queue.consumers),
-                    queue.arrived, queue.delivered, queue.acked,
+                    queue.arrived, queue.so_far.delivered, queue.so_far.acked,
                 )  # fmt: skip

@@ -148,7 +148,7 @@ class Census:
         row.messages = row.ready + row.leased + row.delayed
         row.consumers = len(queue.consumers)
         self._sums = [total + new - old for total, new, old in zip(self._sums, _counts(row), before, strict=True)]
-        counters = queue.arrived, queue.delivered, queue.acked
+        counters = queue.arrived, queue.so_far.delivered, queue.so_far.acked
         if not fresh:
             rates = [
                 max(after - before, 0) / seconds

@@ -84,7 +84,7 @@ def test_the_row_to_blame_is_put_aside_and_the_others_come_once(world: World, po
     assert world.contents(dead) == sorted(bad)
     assert {death_reason(world.headers(lsn)) for chunk in dead.snapshot()[0] for lsn in chunk} == {"poison"}
     assert world.headers(world.core.queue("/", "dead").main.after(0, 1)[0])["x-first-death-reason"] == "rejected"
-    assert (reader.queue.ready, reader.queue.leased, reader.queue.acked) == (0, 0, 300 - len(bad))
+    assert (reader.queue.ready, reader.queue.leased, reader.queue.so_far.acked) == (0, 0, 300 - len(bad))
     world.publish("q", *(b"new" for _ in range(300)))
     assert reader.run()
     assert reader.sizes[-1] == 300, "batches are as large as before"

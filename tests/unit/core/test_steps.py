@@ -78,7 +78,7 @@ def test_a_message_that_waits_to_go_back_can_be_acknowledged_by_others_and_its_l
     world.core.settle(world.now, queue, [range(held[-1], held[-1] + 1)], Verb.ACK)
     world.mono += 10 * SECOND
     step(world, queue)
-    assert queue.expired_leases == 0
+    assert queue.so_far.expired_leases == 0
     assert queue.ready == len(held) - 1
     assert all(run.tally.failures == 0 for run in queue.returned.runs())
 
@@ -108,7 +108,7 @@ def test_leases_that_end_together_end_in_steps_and_all_count() -> None:
     world.wall += 5 * SECOND
     world.mono += 5 * SECOND
     assert step(world, queue) >= 4
-    assert queue.expired_leases == len(held) == queue.ready
+    assert queue.so_far.expired_leases == len(held) == queue.ready
     assert all((run.tally.deliveries, run.tally.failures) == (1, 1) for run in queue.returned.runs())
     world.core.unchoke(world.now, consumer)
     world.turn()

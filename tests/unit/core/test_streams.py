@@ -50,7 +50,7 @@ def test_plan_settles_and_grants(world: World) -> None:
     second = plan(world, epoch, 1)
     assert second.batch == 2
     assert bodies(world, second) == [b"4", b"5", b"6", b"7"]
-    assert (queue.ready, queue.leased, queue.acked) == (2, 4, 4)
+    assert (queue.ready, queue.leased, queue.so_far.acked) == (2, 4, 4)
     assert world.deliveries == []
     assert canonical(world.core.durable_state()) == world.folded() == world.folded(100)
 

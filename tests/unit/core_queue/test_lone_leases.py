@@ -89,12 +89,12 @@ def test_what_many_were_given_one_each_lasts_and_ends() -> None:
     assert sorted(first) == [*range(start, start + 6)]
     world.core.settle_each(world.now, queue, workers[:2], range(start, start + 2))
     world.turn()
-    assert (queue.leased, queue.outstanding, queue.acked) == (4, 4, 2)
+    assert (queue.leased, queue.outstanding, queue.so_far.acked) == (4, 4, 2)
     queue.check()
     world.advance(6)
     world.core.tick(world.now)
     world.turn()
-    assert queue.expired_leases == 4
+    assert queue.so_far.expired_leases == 4
     assert queue.leased == 4
     again = [lsn for worker in workers for lsn in world.inbox[worker]]
     for lsn in first:
@@ -104,7 +104,7 @@ def test_what_many_were_given_one_each_lasts_and_ends() -> None:
     world.restart(clean=False)
     queue = world.core.queue("/", "q")
     assert queue.ready == 4
-    assert queue.acked == 0
+    assert queue.so_far.acked == 0
 
 
 def test_nobody_gets_a_newer_message_before_an_older_one() -> None:

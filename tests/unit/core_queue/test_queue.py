@@ -507,7 +507,7 @@ def test_what_nobody_saw_counts_for_no_limit_and_the_log_says_so() -> None:
     q.settle(range(lsn, lsn + 1), Verb.RELEASE, by=worker)
     assert q.reasons() == ["max_deliveries"]
     q.settle(range(lsn, lsn + 1), Verb.UNSEEN, by=worker)
-    assert q.queue.stale == 0
+    assert q.queue.so_far.stale == 0
 
 
 def test_a_lost_connection_fails_its_oldest_delivery_only() -> None:

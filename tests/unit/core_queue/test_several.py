@@ -71,7 +71,8 @@ class Side:
 
     def told(self) -> object:
         queue = self.queue
-        counts = (queue.ready, queue.leased, queue.outstanding, queue.acked, queue.stale, queue.delivered)
+        told = queue.so_far
+        counts = (queue.ready, queue.leased, queue.outstanding, told.acked, told.stale, told.delivered)
         held = [sorted(lsn for run in one.leases.held() for lsn in run.chunk) for one in self.consumers]
         names = {lsn: body for body, lsn in self.lsns.items()}
         return (
@@ -163,7 +164,7 @@ def test_one_ack_of_each_that_finds_one_message_gone_settles_the_others() -> Non
     got = [(n, side.got(one)) for n, one in enumerate(side.consumers)]
     assert side.ack(got[2:3]) == 1
     assert side.ack(got) == 4
-    assert (side.queue.acked, side.queue.stale, side.queue.leased, side.queue.outstanding) == (5, 1, 0, 0)
+    assert (side.queue.so_far.acked, side.queue.so_far.stale, side.queue.leased, side.queue.outstanding) == (5, 1, 0, 0)
     side.queue.check()
 
 

@@ -88,7 +88,8 @@ class Side:
             sent.append((one.consumer.tag, [*one.chunk], one.attempt, one.redelivered, one.after, one.until, one.sends))
             self.held += [(one.consumer, lsn) for lsn in one.chunk if not one.consumer.no_ack]
         records = [(one.kind, one.header, one.body, one.lsn) for one in singly(self.sink.take_journal())]  # type: ignore[union-attr]
-        counts = (queue.ready, queue.leased, queue.outstanding, queue.delivered, queue.acked, queue.roster.turn)
+        told = queue.so_far
+        counts = (queue.ready, queue.leased, queue.outstanding, told.delivered, told.acked, queue.roster.turn)
         return [sent, records, counts, queue.next_deadline(), [one.outstanding for one in self.workers]]
 
 

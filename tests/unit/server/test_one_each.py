@@ -47,7 +47,8 @@ class Side:
     def told(self) -> object:
         queue, counters = self.life.core.queue("/", "q"), self.life.counters
         queue.check()
-        counts = (queue.ready, queue.leased, queue.outstanding, queue.acked, queue.stale, queue.delivered)
+        told = queue.so_far
+        counts = (queue.ready, queue.leased, queue.outstanding, told.acked, told.stale, told.delivered)
         sent = (counters.delivered_consume_manual_ack, counters.redelivered, counters.acknowledged)
         held = {one.tag: sum(len(run.chunk) for run in one.leases.held()) for one in queue.all_consumers}
         return counts, sent, held, sorted(self.got, key=str), self.client.session.channels[1].tags.count

@@ -34,7 +34,7 @@ def queue_line(vhost: str, name: str, ready: int, leased: int = 0, delayed: int 
     """Of a queue that has these messages and consumers, and has counted nothing."""
     queue = SimpleNamespace(
         vhost=vhost, name=name, available=ready, leased=leased, delayed=delayed, inactive=0, barriers_waiting=0,
-        outstanding=leased, paused=False, arrived=0, delivered=0, acked=0, expired_leases=0, duplicates=0,
+        outstanding=leased, paused=False, arrived=0, duplicates=0,
         foreign_count=0,
     )  # fmt: skip
     none = (

@@ -25,7 +25,6 @@ from penstock.core.commands.life import NOWHERE, RecoveryCommands
 from penstock.core.effects import Fetch, Fetched, Found, Purpose, Scan, Scanned, Token
 from penstock.core.queue.dispatching.attendance import active_tag, count_aside, note_use
 from penstock.core.queue.explaining import share_figures
-from penstock.core.queue.limits import NOTHING_COUNTED
 from penstock.core.queue.order.ranking import priorities
 from penstock.core.queue.order.runs import NEVER, packed
 from penstock.core.queue.owning import NOT_SHARED, not_shared
@@ -54,7 +53,7 @@ RUNS_MOST = 1000
 
 def statistics(queue: Queue, now: Now, stamps: Stamps, proxied: Container[int] = ()) -> dict[str, object]:
     """Snapshots, counts since the start, and settings.  proxied: queues for whose absent owners this site acts."""
-    figures = queue.figures or NOTHING_COUNTED
+    figures = queue.so_far
     depth = depth_of(queue)
     settings = queue.settings
     return {
@@ -89,7 +88,7 @@ def pause_told(queue: Queue) -> dict[str, object]:
 def given_way(queue: Queue) -> dict[str, object]:
     """What its limits did since the start: dropped at the head, replaced in a ring, refused;
     and how often a target refused one of its dead letters."""
-    figures = queue.figures or NOTHING_COUNTED
+    figures = queue.so_far
     return {
         "dropped": figures.dropped,
         "replaced": figures.replaced,
@@ -375,11 +374,11 @@ class QueueCommands(RecoveryCommands):
             "consumers": len(queue.consumers),
             "single_active_consumer_tag": active_tag(queue),
             "published": queue.arrived,
-            "delivered": queue.delivered,
-            "acked": queue.acked,
+            "delivered": queue.so_far.delivered,
+            "acked": queue.so_far.acked,
             "cancelled": self._cancelled.get(queue.id, 0),
-            "stale": queue.stale,
-            "expired_leases": queue.expired_leases,
+            "stale": queue.so_far.stale,
+            "expired_leases": queue.so_far.expired_leases,
             "deferred_acks": self._deferred.count(queue.id),
             "deferred_ack_count": self._deferred.count(queue.id),
             **priorities(queue),

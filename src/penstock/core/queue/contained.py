@@ -29,17 +29,12 @@ class Contained:
     scheduled: list[tuple[Longs, Longs]] = field(default_factory=list[tuple["Longs", "Longs"]])
     barriers: Chunk = range(0)  # which of all these are barriers
     loose: list[Longs] = field(default_factory=list["Longs"])  # more LSNs, in any order
-    inactive: list[Chunk] = field(default_factory=list["Chunk"])  # beyond the target depth
     known: list[tuple[tuple[str, ...], Tell]] = field(
         default_factory=list[tuple[tuple[str, ...], "Tell"]]
     )  # by columns, of all these, and of some that are gone (`core.queue.columns`)
 
     def waiting(self) -> list[Chunk]:
         """What waits, in any state."""
-        return [*self.active(), *self.inactive]
-
-    def active(self) -> list[Chunk]:
-        """The same without what is inactive."""
         if self.loose:
             self.main += chunked(np.sort(np.concatenate([ints(part) for part in self.loose])))
             self.loose = []

@@ -170,9 +170,6 @@ def capture(queue: Contents) -> Contained:
     """What waits, in any state, and what is remembered of it.  Costs a reference a chunk; nothing of it will change."""
     out = Contained()
     for place in queue.places():
-        if place.state == "inactive":
-            out.inactive += place.chunks()
-            continue
         if place.part == "scheduled":
             out.scheduled = list(queue.delays.scheduled.items())
         elif place.loose is not None:
@@ -240,7 +237,7 @@ def _load_fresh(queue: Contents, lsns: Ints, strangers: Ints) -> None:
     """What was never delivered and stands at its own place; strangers: LSNs that it may lie around."""
     if queue.ranks is not None:
         queue.ensure_main().append(packed(lsns))
-    for chunk, _ in tidy(lsns) if queue.ranks is None else ():
+    for chunk in tidy(lsns) if queue.ranks is None else ():
         before, within = np.searchsorted(strangers, (queue.main.last(), chunk[0]))
         if before != within:
             queue.ensure_main().seal(int(strangers[within - 1]))
@@ -259,7 +256,7 @@ def _load_apart(queue: Contents, lsns: Ints, table: Ints) -> None:
         if due and tally == FRESH and not place:
             fresh += ((lsn, due) for lsn in mine.tolist())
             continue
-        for chunk, _ in tidy(mine):
+        for chunk in tidy(mine):
             run = Run(chunk, False, tally if tally != FRESH else FRESH, place, due)
             if due:
                 queue.ensure_delays().retry(run)
@@ -405,11 +402,11 @@ def take_older(
 def _stand(queue: Contents, lsns: Ints) -> None:
     """They stand behind all that there is, or each at its own place."""
     if queue.main.last() >= int(lsns[0]):
-        for chunk, _ in tidy(lsns):
+        for chunk in tidy(lsns):
             queue.put_back(Run(chunk, False))
         return
     queue.targets.rewind(int(lsns[0]) - 1)  # lists have looked past them, where newer ones came and went
-    for chunk, _ in tidy(lsns):
+    for chunk in tidy(lsns):
         queue.ensure_main().append(chunk, solid=False)
     if queue.weight >= 0:
         queue.weight += queue.sizes.total(packed(lsns))

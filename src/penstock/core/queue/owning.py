@@ -17,7 +17,7 @@ from penstock.core.queue.order.runs import Run, holds, packed, pairs_body, sift,
 from penstock.core.queue.settling.settle import from_holders
 from penstock.core.queue.stages import Newcomers, Stage, marked, put_back
 from penstock.core.queue.whole import DISPATCH, OWNED, State
-from penstock.core.state.lsns import Ints, flat, within
+from penstock.core.state.lsns import Ints, flat, stretches, within
 from penstock.records.causes import CANCELLED, TWIN
 from penstock.records.chunks import Chunk, Now, as_chunk, pack_pairs, pairs_of
 from penstock.records.kinds import Kind
@@ -334,11 +334,7 @@ def ready_spans(queue: Contents, spans: Iterable[Span], most: int | None = None)
 
 def _spans(lsns: Ints) -> list[Span]:
     """Each stretch of neighbours in this order."""
-    if not len(lsns):
-        return []
-    cuts = np.flatnonzero(np.diff(lsns) != 1)
-    firsts, lasts = lsns[np.append(0, cuts + 1)], lsns[np.append(cuts, len(lsns) - 1)]
-    return list(zip(firsts.tolist(), (lasts + 1).tolist(), strict=True))
+    return [(first, stop) for first, stop in stretches(lsns).tolist()]
 
 
 def foreign_spans(queue: Contents) -> Iterator[tuple[int, int, Claim]]:

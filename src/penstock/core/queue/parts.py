@@ -236,24 +236,9 @@ class QueueParts:
         return self.figures
 
     @property
-    def delivered(self) -> int:
-        """Deliveries since the start of the process."""
-        return (self.figures or NOTHING_COUNTED).delivered
-
-    @property
-    def acked(self) -> int:
-        """Messages that were acknowledged since the start."""
-        return (self.figures or NOTHING_COUNTED).acked
-
-    @property
-    def stale(self) -> int:
-        """What was settled since the start by who did not hold it any more."""
-        return (self.figures or NOTHING_COUNTED).stale
-
-    @property
-    def expired_leases(self) -> int:
-        """Deliveries that ended by time since the start."""
-        return (self.figures or NOTHING_COUNTED).expired_leases
+    def so_far(self) -> Figures:
+        """The same, to look at."""
+        return self.figures or NOTHING_COUNTED
 
     def used(self, wall: int) -> bool:
         """A turn that had to do with it is over; once for each, in their order.  Whether something may be due ever."""

@@ -40,6 +40,9 @@ State: TypeAlias = Literal["ready", "held", "inactive", "delayed", "leased", "dy
 
 STATES: tuple[State, ...] = get_args(State)
 
+ACTIVE: tuple[State, ...] = tuple(state for state in STATES if state != "inactive")
+"""What a target depth lets be seen."""
+
 AVAILABLE: tuple[State, ...] = ("ready", "held", "foreign")
 """What queries look at."""
 

@@ -64,7 +64,7 @@ def flat(chunks: Iterable[Chunk]) -> Ints:
     return lsns
 
 
-def chunked(lsns: Ints) -> list[Chunk]:
+def chunked(lsns: Ints, long: int = LONG_RUN, most: int = CHUNK) -> list[Chunk]:
     """Ascending LSNs as chunks in the one form that equal sets share: long runs are ranges, the rest arrays."""
     n = len(lsns)
     if n == 0:
@@ -76,12 +76,12 @@ def chunked(lsns: Ints) -> list[Chunk]:
     ends = np.concatenate((breaks, [n]))
     out: list[Chunk] = []
     done = 0
-    for k in np.flatnonzero(ends - starts >= LONG_RUN).tolist():
+    for k in np.flatnonzero(ends - starts >= long).tolist():
         start, end = int(starts[k]), int(ends[k])
-        out += _arrays(lsns[done:start])
+        out += _arrays(lsns[done:start], most)
         out.append(range(int(lsns[start]), int(lsns[start]) + end - start))
         done = end
-    return out + _arrays(lsns[done:])
+    return out + _arrays(lsns[done:], most)
 
 
 def same_chunked(chunks: Iterable[Chunk]) -> list[Chunk]:
@@ -109,8 +109,8 @@ def same_chunked(chunks: Iterable[Chunk]) -> list[Chunk]:
     return out + _arrays(flat(short))
 
 
-def _arrays(lsns: Ints) -> list[Chunk]:
-    return [to_array(lsns[i : i + CHUNK]) for i in range(0, len(lsns), CHUNK)]
+def _arrays(lsns: Ints, most: int = CHUNK) -> list[Chunk]:
+    return [to_array(lsns[i : i + most]) for i in range(0, len(lsns), most)]
 
 
 def runs_of(lsns: Ints, values: Ints) -> array[int]:
@@ -168,18 +168,18 @@ def _placed(lsns: Ints, triples: Ints) -> tuple[Ints, Ints, Ints]:
     return ordered, np.searchsorted(lsns, ordered[:, 0]), np.searchsorted(lsns, ordered[:, 1])
 
 
+def stretches(lsns: Ints) -> Ints:
+    """Each stretch of neighbours, in this order, as pairs."""
+    ends = np.flatnonzero(np.append(np.diff(lsns) != 1, len(lsns) > 0))
+    return np.stack((lsns[np.append(0, ends[:-1] + 1)] if len(ends) else lsns, lsns[ends] + 1), axis=1)
+
+
 def within(chunk: Chunk, a: int = 0, b: int = LSN_LIMIT) -> Ints:
     """The pairs of a chunk's LSNs in [a, b)."""
     if isinstance(chunk, range):
         return np.array([[max(chunk.start, a), min(chunk.stop, b)]], dtype=np.int64)
     lsns = ints(chunk)
-    lsns = lsns[np.searchsorted(lsns, a) : np.searchsorted(lsns, b)]
-    if not len(lsns):
-        return _NONE
-    breaks = np.flatnonzero(np.diff(lsns) != 1) + 1
-    starts = lsns[np.concatenate(([0], breaks))]
-    ends = lsns[np.concatenate((breaks, [len(lsns)])) - 1] + 1
-    return np.stack((starts, ends), axis=1)
+    return stretches(lsns[np.searchsorted(lsns, a) : np.searchsorted(lsns, b)])
 
 
 def merged(pieces: Sequence[Ints]) -> Ints:

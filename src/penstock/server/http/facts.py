@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, cast
 
 from penstock.config.load import in_force
 from penstock.core.commands.queues import age_of_oldest_lease, head_published, seconds_behind
-from penstock.core.queue.limits import NOTHING_COUNTED
 from penstock.core.queue.places import places, weighed
 from penstock.core.topology.topology import PREDECLARED
 from penstock.errors import NotFound, Unavailable
@@ -59,7 +58,7 @@ _BEGAN = SystemClock().mono()  # about when the process began: the start loads t
 
 def queue_line(core: Core, queue: Queue, now: Now) -> Line:
     """One queue; times in seconds, rates a second."""
-    figures, weight = queue.figures or NOTHING_COUNTED, weighed(queue)
+    figures, weight = queue.so_far, weighed(queue)
     came, went, double = queue.transfers
     seen = SimpleNamespace(
         queue=queue,

@@ -309,10 +309,10 @@ QUEUES = Things(
     ),
     (
         Figure("penstock_queue_published", "queue.arrived", "Messages that came into queues"),
-        Figure("penstock_queue_delivered", "queue.delivered", "Messages delivered from queues"),
-        Figure("penstock_queue_acked", "queue.acked", "Messages acknowledged"),
+        Figure("penstock_queue_delivered", "figures.delivered", "Messages delivered from queues"),
+        Figure("penstock_queue_acked", "figures.acked", "Messages acknowledged"),
         Figure("penstock_queue_cancelled", "cancelled", "Messages that consumers gave back as failed"),
-        Figure("penstock_queue_expired_leases", "queue.expired_leases", "Leases that ended by time"),
+        Figure("penstock_queue_expired_leases", "figures.expired_leases", "Leases that ended by time"),
         Figure("penstock_queue_redelivered", "figures.redelivered", "Messages delivered again"),
         Figure("penstock_queue_dropped", "figures.dropped", "Messages that gave way to a limit"),
         Figure("penstock_queue_replaced", "figures.replaced", "Messages that gave way to a newer one of a ring"),

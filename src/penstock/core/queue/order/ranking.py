@@ -124,7 +124,7 @@ def _without_ranks(queue: Contents) -> None:
     main = Main()
     parts = [*(order.pool.all() if order.pool is not None else ()), flat(order.fresh())]
     for part in parts:
-        for chunk, _ in tidy(part):
+        for chunk in tidy(part):
             main.append(chunk, solid=False)
     main.seal(last)
     queue.main, queue.ranks, queue.ranking = main, None, None

@@ -23,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.core.queue.settling.attempts import FRESH, Tally
+from penstock.core.state.lsns import chunked, stretches
 from penstock.records.chunks import Chunk, as_chunk, pairs_of, united
 from penstock.records.compute import lsns_of
 from penstock.records.kinds import HEAD
@@ -69,10 +70,7 @@ class Run:
         if isinstance(self.chunk, range):
             return [self.chunk.start, self.chunk.stop]
         if not self.solid and len(self.chunk) >= SMALL:
-            lsns = view(self.chunk)
-            last = np.append(np.diff(lsns) != 1, True)
-            starts = lsns[np.concatenate((last[-1:], last[:-1]))]
-            pairs: list[int] = np.stack((starts, lsns[last] + 1), axis=1).reshape(-1).tolist()
+            pairs: list[int] = stretches(view(self.chunk)).reshape(-1).tolist()
             return pairs
         return pairs_of(self.chunk, self.solid)
 
@@ -84,10 +82,7 @@ class Run:
         if self.solid or len(chunk) < SMALL:
             pairs = self.pairs()
             return struct.pack(f"<{len(pairs)}q", *pairs)
-        lsns = view(chunk)
-        last = np.append(np.diff(lsns) != 1, True)
-        starts = lsns[np.concatenate((last[-1:], last[:-1]))]
-        return np.stack((starts, lsns[last] + 1), axis=1).astype("<i8").tobytes()
+        return stretches(view(chunk)).astype("<i8").tobytes()
 
     @property
     def where(self) -> int:
@@ -147,23 +142,9 @@ def sorted_chunk(chunks: Sequence[Chunk]) -> Chunk:
     return packed(np.unique(np.concatenate([view(chunk) for chunk in chunks])))
 
 
-def tidy(lsns: npt.NDArray[np.int64]) -> Iterator[tuple[Chunk, bool]]:
-    """Ascending LSNs cut into ranges where they are dense and arrays where they are not; the flag: all of a slice."""
-    n = len(lsns)
-    if not n:
-        return
-    breaks = np.flatnonzero(np.diff(lsns) != 1) + 1
-    starts = np.concatenate(([0], breaks))
-    ends = np.concatenate((breaks, [n]))
-    done = 0
-    for k in np.flatnonzero(ends - starts >= SMALL).tolist():
-        start, end = int(starts[k]), int(ends[k])
-        for i in range(done, start, PIECE):
-            yield packed(lsns[i : min(i + PIECE, start)]), True
-        yield range(int(lsns[start]), int(lsns[start]) + end - start), True
-        done = end
-    for i in range(done, n, PIECE):
-        yield packed(lsns[i : min(i + PIECE, n)]), True
+def tidy(lsns: npt.NDArray[np.int64]) -> list[Chunk]:
+    """Ascending LSNs cut into ranges where they are dense and arrays where they are not."""
+    return [as_chunk(chunk) for chunk in chunked(lsns, SMALL, PIECE)]
 
 
 def ascending(lsns: npt.NDArray[np.int64]) -> list[Chunk]:

@@ -25,6 +25,7 @@ import numpy as np
 from penstock.core.effects import Purpose, Scan, Scanned, Sink, Swept, Token, Verb
 from penstock.core.queue.order.runs import NEVER, sorted_chunk, view
 from penstock.core.queue.settling.leases import SLOT
+from penstock.core.queue.whole import ACTIVE
 from penstock.core.state.pending import DeferredAck, DeferredAcks, copies, forget, remember
 from penstock.errors import QueueFull
 from penstock.records.causes import TWIN
@@ -255,9 +256,7 @@ class Sweeps:
 
 def _everything(queue: Queue, client: str) -> Iterable[Chunk]:
     """All active messages, and what fills the client's backlog, in any order, as chunks that will not change."""
-    contained = queue.capture()
-    if contained is not None:
-        yield from (chunk for chunk in contained.active() if len(chunk))
+    yield from (chunk for chunk in queue.chunks(*ACTIVE) if len(chunk))
     for holder in queue.holders():
         if client and holder.client == client:
             yield from (run.chunk for run in holder.leases.held() if run.place == SLOT)
