@@ -170,8 +170,13 @@ def _placed(lsns: Ints, triples: Ints) -> tuple[Ints, Ints, Ints]:
 
 def stretches(lsns: Ints) -> Ints:
     """Each stretch of neighbours, in this order, as pairs."""
-    ends = np.flatnonzero(np.append(np.diff(lsns) != 1, len(lsns) > 0))
-    return np.stack((lsns[np.append(0, ends[:-1] + 1)] if len(ends) else lsns, lsns[ends] + 1), axis=1)
+    if not len(lsns):
+        return _NONE
+    breaks = np.flatnonzero(np.diff(lsns) != 1)
+    out = np.empty((len(breaks) + 1, 2), dtype=np.int64)
+    out[0, 0], out[1:, 0] = lsns[0], lsns[breaks + 1]
+    out[:-1, 1], out[-1, 1] = lsns[breaks] + 1, lsns[-1] + 1
+    return out
 
 
 def within(chunk: Chunk, a: int = 0, b: int = LSN_LIMIT) -> Ints:
