@@ -66,6 +66,17 @@ def lsns_in(pairs: Sequence[int]) -> array[int]:
     return out
 
 
+def merged_spans(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The same LSNs, ascending, each once."""
+    out = list[tuple[int, int]]()
+    for first, stop in sorted(spans):
+        if out and first <= out[-1][1]:
+            out[-1] = (out[-1][0], max(out[-1][1], stop))
+        else:
+            out.append((first, stop))
+    return out
+
+
 def united(chunks: Sequence[Chunk]) -> Chunk:
     """All LSNs of a few small chunks as one, ascending, each once."""
     return chunks[0] if len(chunks) == 1 else as_chunk(sorted({lsn for chunk in chunks for lsn in chunk}))

@@ -27,7 +27,7 @@ from penstock.core.queue.owning import why_not_shared
 from penstock.core.queue.queue import Queue
 from penstock.core.state.lsns import flat, ints
 from penstock.errors import PreconditionFailed
-from penstock.records.chunks import Chunk, Now, pack_pairs
+from penstock.records.chunks import Chunk, Now, merged_spans, pack_pairs
 from penstock.records.entries import Publishes
 from penstock.records.kinds import Kind
 
@@ -468,17 +468,6 @@ class LinkCommands(QueueCommands):
         out = proxied(queue.claims(self.peers), asked, self.peers.here, absent)
         self._hand_on(now, queue, out)
         return out
-
-
-def merged_spans(spans: Iterable[Span]) -> list[Span]:
-    """The same LSNs, ascending, each once."""
-    out = list[Span]()
-    for first, stop in sorted(spans):
-        if out and first <= out[-1][1]:
-            out[-1] = (out[-1][0], max(out[-1][1], stop))
-        else:
-            out.append((first, stop))
-    return out
 
 
 @contextmanager

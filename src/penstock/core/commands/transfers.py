@@ -29,7 +29,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.core.commands.links import LinkCommands, merged_spans
+from penstock.core.commands.links import LinkCommands
 from penstock.core.effects import Verb
 from penstock.core.links.asking import Asking, Waiting, Wanted
 from penstock.core.links.carried import Twin
@@ -43,7 +43,7 @@ from penstock.core.state.lsns import within
 from penstock.errors import QueueFull
 from penstock.expr import TopicPattern
 from penstock.records.causes import TWIN
-from penstock.records.chunks import LSN_LIMIT, Now, as_chunk, pack_pairs, pairs_of
+from penstock.records.chunks import LSN_LIMIT, Now, as_chunk, merged_spans, pack_pairs, pairs_of
 from penstock.records.kinds import Kind
 
 HANDING_ON_MOST = 100

@@ -17,8 +17,8 @@ import numpy as np
 import orjson
 import pyarrow as pa
 
-from penstock.core.links.ownership import WHYS, Claim, Why
-from penstock.records.chunks import LSN_LIMIT
+from penstock.core.links.ownership import WHYS, Claim, Span, Why
+from penstock.records.chunks import LSN_LIMIT, merged_spans
 from penstock.records.schema import CARRIED
 from penstock.units import LATEST
 
@@ -352,13 +352,10 @@ def _came(serial: object, why: object) -> tuple[int, Why]:
 
 def joined(spans: Sequence[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
     """The same messages of their origins, each once: what a site tells may overlap, thousands of times."""
-    out = list[tuple[int, int, int]]()
-    for origin, first, stop in sorted(spans):
-        if out and out[-1][0] == origin and first <= out[-1][2]:
-            out[-1] = (origin, out[-1][1], max(out[-1][2], stop))
-        else:
-            out.append((origin, first, stop))
-    return out
+    by_origin = dict[int, list[Span]]()
+    for origin, *span in spans:
+        by_origin.setdefault(origin, []).append((span[0], span[1]))
+    return [(origin, *span) for origin, some in sorted(by_origin.items()) for span in merged_spans(some)]
 
 
 class Heard(NamedTuple):

@@ -23,7 +23,7 @@ from typing import Any, TypeAlias, cast
 import numpy as np
 
 from penstock.core.state.encoding import Shape
-from penstock.records.chunks import as_chunk, lsns_in, pairs_of
+from penstock.records.chunks import as_chunk, lsns_in, merged_spans, pairs_of
 from penstock.records.dataclass import dataclass
 
 
@@ -265,15 +265,7 @@ def go_on(reviewed: Spans, passing: Passing | None, upto: int, first: int = 0) -
 
 def joined(spans: Spans, low: int, high: int) -> Spans:
     """The spans and one more."""
-    if low >= high:
-        return spans
-    out = list[tuple[int, int]]()
-    for a, b in sorted((*spans, (low, high))):
-        if out and a <= out[-1][1]:
-            out[-1] = (out[-1][0], max(b, out[-1][1]))
-        else:
-            out.append((a, b))
-    return tuple(out)
+    return spans if low >= high else tuple(merged_spans((*spans, (low, high))))
 
 
 def dump(reviewed: Spans, passing: Passing | None) -> dict[str, object]:
