@@ -14,6 +14,7 @@ from hypothesis.stateful import initialize, invariant, rule
 
 from choices import examples
 from penstock.core.effects import Purpose, Rate, Scan, Sink
+from penstock.core.queue import barrier
 from penstock.core.queue.order import pool, ranking, ranks, sorted_rows, standing
 from penstock.core.queue.order import priority as priority_order
 from penstock.core.queue.order.priority import PriorityOrder
@@ -34,6 +35,8 @@ TINY: list[tuple[Any, str, int]] = [
     (pool, "STEP", 4),
     (sorted_rows, "BLOCK", 4),
     (sorted_rows, "MERGE_LEAST", 3),
+    (sorted_rows, "SPREAD_MOST", 5),
+    (barrier, "GONE_MOST", 1),
     (priority_order, "LEVELS_MOST", 3),
     (priority_order, "SINGLY", 2),
     (standing, "SINGLY", 2),

@@ -16,7 +16,7 @@ from choices import examples
 from penstock.core.commands.deliveries import Delivery
 from penstock.core.effects import Deliver, DeliverEach, Dying, Effect, Fetch, Key, Purpose, Rate, Scan, Verb
 from penstock.core.outbox import Outbox
-from penstock.core.queue import delays, timetable
+from penstock.core.queue import delays, groups, timetable
 from penstock.core.queue.dispatching import filtering, granting
 from penstock.core.queue.dispatching.consumers import Consumer, Credit, Foreseen
 from penstock.core.queue.order import main_order, returned, runs
@@ -36,6 +36,9 @@ TINY: list[tuple[Any, str, int]] = [
     (main_order, "SMALL", 2),
     (main_order, "PIECE", 5),
     (main_order, "HOLES_MOST", 2),
+    (main_order, "FEW", 1),
+    (main_order, "STRETCH", 2),
+    (groups, "CUT", 1),
     (timetable, "PIECE", 5),
     (timetable, "SAMPLE", 2),
     (delays, "NEAR", 1),
