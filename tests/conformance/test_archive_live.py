@@ -17,6 +17,7 @@ import penstock
 import penstock.errors
 from live_server import LiveServer
 from penstock.cli.main import command as built
+from waiting import eventually
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "archive.md"
 
@@ -158,6 +159,35 @@ def test_what_retention_removes_is_read_from_the_archive(server: LiveServer, tmp
             assert command("log", "archive", "--prune", "0s", "--url", url(made))["pruned"] is None  # it is of today
         made.stop()
     lost_manifest(copy, tmp_path / "again.parquet", [body for _, body in messages])
+
+
+def test_while_the_archive_is_not_mounted_reads_fail_and_health_says_so(server: LiveServer) -> None:
+    with penstock.connect(url(server)) as client:
+        for n in range(8):
+            publish(client, "work", n * 100, 100)
+        messages = replayed(client)
+        client.purge("work")
+        assert command("log", "archive", "--url", url(server))["left"] == 0
+        client.action("compact", with_vhost=False, dry_run=False)
+        assert client.action("position", with_vhost=False, bookmark="EPOCH")["whole_from"] > 100
+        assert "alarms" not in client.health()
+    server.stop()
+    there = server.data / "archive"
+    there.rename(server.data / "unmounted")
+    there.mkdir()
+    server.start()
+    with penstock.connect(url(server)) as client:
+        eventually(lambda: client.health().get("alarms") == ["archive"])
+        with pytest.raises(penstock.errors.LogDamaged, match="is its disk mounted"):
+            replayed(client)
+        publish(client, "work", 800, 1)
+        assert [one.json()["id"] for one in client.peek("work")] == [800]
+    server.stop()
+    there.rmdir()
+    (server.data / "unmounted").rename(there)
+    server.start()
+    with penstock.connect(url(server)) as client:
+        assert replayed(client)[: len(messages)] == messages
 
 
 def lost_manifest(data: Path, exported: Path, bodies: list[bytes]) -> None:

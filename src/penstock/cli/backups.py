@@ -141,6 +141,10 @@ def archive(
         bool,
         typer.Option("--repair", help="Instead, with --data: make a damaged or lost manifest anew from the files."),
     ] = False,
+    anew: Annotated[
+        bool,
+        typer.Option("--anew", help="Instead, with --data: the next archive begins without what an earlier one had."),
+    ] = False,
     origin: Annotated[
         list[int] | None,
         typer.Option("--origin", help="With --repair: of a log whose backup this folder was restored from."),
@@ -169,6 +173,9 @@ def archive(
     """
     if repair:
         _repair(data, folder, origin or [], dry_run=dry_run, json=json)
+        return
+    if anew:
+        _anew(data, yes=yes, json=json)
         return
     if prune is not None:
         _prune(prune, data, folder, url, dry_run=dry_run, yes=yes, json=json)
@@ -324,3 +331,20 @@ def _repair(data: str | None, folder: str | None, before: list[int], *, dry_run:
         what = f"{counted(made.rows, 'record')} in {counted(len(made.files), 'file')}"
         ranges = ", ".join(f"{a} to {b - 1}" for a, b in made.spans)
         write(f"the manifest {done}: {what}, LSNs {ranges}")
+
+
+def _anew(data: str | None, *, yes: bool, json: bool) -> None:
+    from penstock.history import open_folder
+    from penstock.server.base.clock import SystemClock
+    from penstock.server.upkeep.offline import anew as run
+
+    if data is None:
+        raise InvalidArgument("--anew goes with --data: stop the server first")
+    disk = open_folder(data)
+    if not confirmed("begin a new archive, without the history that the one before has?", yes or json):
+        raise typer.Exit(1)
+    known = run(disk, SystemClock())
+    if json:
+        write_json({"forgotten": known})
+    else:
+        write("the next archive begins anew" if known else "nothing to do: no archive is known here")

@@ -81,7 +81,7 @@ def examine(settings: Settings) -> list[Finding]:
     findings += [files(), memory(settings.server.memory)]
     door = door_of(settings)
     if server is not None and not follows and door is not None and not door.listens.endswith(":0"):
-        findings += [internal_errors(settings, door), streams(settings, door)]
+        findings += [alarms(settings, door), internal_errors(settings, door), streams(settings, door)]
         if settings.link:
             findings += running_links(settings, door)
     findings += examine_links(settings)
@@ -311,6 +311,17 @@ def streams(settings: Settings, door: Door) -> Finding:
     if left:
         return Finding("streams", "poor", f"{len(found)}, {len(left)} of them without a pipeline", "; ".join(left))
     return Finding("streams", "good", f"{len(found)}, none of a pipeline that is gone")
+
+
+def alarms(settings: Settings, door: Door) -> Finding:
+    """What is wrong with the server that runs while it goes on."""
+    try:
+        told = _told(settings, door, "health").get("alarms", [])
+    except PenstockError as error:
+        return Finding("alarms", "poor", "not known", f"the server does not tell: {error}")
+    if not told:
+        return Finding("alarms", "good", "none is set")
+    return Finding("alarms", "poor", ", ".join(told), "the server's log has a line for each, with its reason")
 
 
 def internal_errors(settings: Settings, door: Door) -> Finding:

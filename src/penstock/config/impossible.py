@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from os.path import join, normpath, relpath
 from typing import TypeVar
 
 from penstock.config.action_section import wrong_actions
@@ -205,6 +206,23 @@ def _in_a_cluster(settings: Settings) -> Iterator[Problem]:
         yield Problem(("log", "archive"), why)
 
 
+OWN = ("checkpoints", "cut", "cutting", "index", "log", "paged", "spark", "sql", "stage")
+"""Folders that the server makes in its data folder."""
+
+
+def _archive(settings: Settings) -> Iterator[Problem]:
+    """An archive among the server's own files."""
+    archive = settings.log.archive
+    if archive is None:
+        return
+    inside = relpath(normpath(join(settings.server.data, archive.folder)), normpath(settings.server.data))
+    first = inside.partition("/")[0]
+    if first == "." or first in OWN:
+        own = "the data folder itself" if first == "." else f"in {first!r}, a folder of the server's own"
+        why = f"{archive.folder!r} is {own}: name a folder for the archive alone"
+        yield Problem(("log", "archive", "folder"), why)
+
+
 def _links(settings: Settings) -> Iterator[Problem]:
     """Links to oneself, and the names of local queues as topics of links."""
     local = {(one.vhost, "", one.name) for one in settings.queue if one.settings.kind == "local"}
@@ -220,7 +238,7 @@ def _links(settings: Settings) -> Iterator[Problem]:
 
 CHECKS: tuple[Callable[[Settings], Iterable[Problem]], ...] = (
     _twice, _unknown_people, _unknown_vhosts, _actions, _views, _views_of_pipelines, _doors_without_certificate,
-    _pipelines, _in_a_cluster, _links,
+    _pipelines, _in_a_cluster, _archive, _links,
 )  # fmt: skip
 
 

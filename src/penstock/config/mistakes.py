@@ -19,7 +19,7 @@ from penstock.config.foreign import Converted
 from penstock.config.foreign.converted import Path_, Place
 from penstock.config.settings import Settings
 from penstock.errors import known_name
-from penstock.units import format_size
+from penstock.units import format_duration, format_size
 
 T = TypeVar("T")
 
@@ -156,6 +156,15 @@ def unknown(path: Path_, known: Sequence[str]) -> Problem:
     return Problem(path, "unknown key", (key, known))
 
 
+_BOUNDS = {
+    "greater_than_equal": ("ge", "at least"), "less_than_equal": ("le", "at most"),
+    "greater_than": ("gt", "more than"), "less_than": ("lt", "less than"),
+}  # fmt: skip
+"""pydantic's names for a value beyond a limit: where its context has that, and in words."""
+
+_UNITS: Mapping[object, Callable[[int], str]] = {"size": format_size, "duration": format_duration}
+
+
 def in_our_words(details: ErrorDetails) -> Problem:
     """pydantic's finding in our words."""
     path: Path_ = details["loc"]
@@ -164,11 +173,10 @@ def in_our_words(details: ErrorDetails) -> Problem:
     kind = details["type"]
     if kind == "extra_forbidden":
         return unknown(path, _keys_at(path[:-1]))
-    if kind in ("greater_than_equal", "less_than_equal") and _is_size(path):
-        low = kind == "greater_than_equal"
-        limit = format_size(context["ge" if low else "le"])
-        given = format_size(value) if isinstance(value, int) else value
-        return Problem(path, f"must be at {'least' if low else 'most'} {limit}, not {given}")
+    if kind in _BOUNDS and (in_units := _UNITS.get(_unit_at(path))) is not None:
+        given = in_units(value) if isinstance(value, int) else value
+        mark, words = _BOUNDS[kind]
+        return Problem(path, f"must be {words} {in_units(context[mark])}, not {given}")
     if kind in _SENTENCES:
         return Problem(path, _SENTENCES[kind](path, value, {"msg": details["msg"], **context}))
     shown = "" if "password" in path else f", not {value!r}"
@@ -243,11 +251,11 @@ def unit_of(field: FieldInfo) -> object:
     return next((cast("dict[str, object]", extra).get("unit") for extra in extras if isinstance(extra, dict)), None)
 
 
-def _is_size(path: Path_) -> bool:
-    """Whether the value there is a number of bytes."""
+def _unit_at(path: Path_) -> object:
+    """`duration` or `size` for a value that is one."""
     model = _model_at(path[:-1])
     field = None if model is None else model.model_fields.get(str(path[-1]))
-    return field is not None and unit_of(field) == "size"
+    return None if field is None else unit_of(field)
 
 
 def _keys_at(path: Path_) -> list[str]:

@@ -93,8 +93,10 @@ PORT_MOST = 65535
 
 def _address(value: object) -> object:
     """An address from `host:port`, `[ipv6]:port`; None from `off`."""
-    if not isinstance(value, str):
+    if value is None or isinstance(value, Address):
         return value
+    if not isinstance(value, str):
+        raise ValueError(f'{value!r} is not an address: write host:port, as in "127.0.0.1:5672", or off')
     if value == "off":
         return None
     host, colon, port = value.rpartition(":")

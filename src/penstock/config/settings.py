@@ -16,6 +16,7 @@ from pydantic import (
     StrictBool,
     StrictFloat,
     StrictInt,
+    field_validator,
     model_validator,
 )
 
@@ -53,6 +54,7 @@ from penstock.errors import InvalidArgument
 from penstock.records.event_actions import Action
 from penstock.records.password_hashes import IN_SETTINGS, check_hash
 from penstock.records.rights import Tag
+from penstock.units import format_duration
 
 FOREVER = "forever"
 """A retention that keeps everything."""
@@ -102,12 +104,22 @@ class Server(Section):
 class Amqp(Section):
     """`[amqp]`"""
 
-    heartbeat: Duration = Field(default=60_000_000, description="Heartbeat asked of clients; 0s for none.")
+    heartbeat: Duration = Field(
+        default=60_000_000, description="Heartbeat asked of clients, in whole seconds, 65535 at most; 0s for none."
+    )
     frame_max: Size = Field(
         default=131_072, ge=4096, le=16 * MIB, description="Largest frame, agreed with each client."
     )
     channel_max: StrictInt = Field(default=2047, ge=1, le=65_535, description="Channels a connection may open.")
     message_max: Size = Field(default=16 * MIB, ge=1, le=512 * MIB, description="Largest body of a message.")
+
+    @field_validator("heartbeat")
+    @classmethod
+    def _in_seconds(cls, value: int) -> int:
+        """AMQP agrees on seconds, in two bytes."""
+        if value % 1_000_000 or value > 65_535_000_000:
+            raise ValueError(f"must be whole seconds, 65535 at most, or 0s for none, not {format_duration(value)}")
+        return value
 
 
 class ArchiveRetention(Section):

@@ -50,6 +50,8 @@ def alarms(engine: Engine, before: Mapping[str, str], *, slowed_us: int = 0, sho
     if slowed_us:
         milliseconds = slowed_us / 1000
         found["upkeep"] = f"the log has outgrown log.retention: each batch of publishes waits {milliseconds:g} ms"
+    if engine.archive is not None and engine.archive.why is not None:
+        found["archive"] = f"nothing is archived, and retention waits: {engine.archive.why}"
     if (behind := clock_behind(engine, "clock" in before)) is not None:
         found["clock"] = behind
     stopped = engine.core.stopped
@@ -107,7 +109,8 @@ class Alarms:
         """Tell what has changed since the last look."""
         mono = self._engine.clock.mono()
         before = self.now
-        found = self.now = alarms(self._engine, before, slowed_us=self._slowed_us(), short=self._short())
+        found = alarms(self._engine, before, slowed_us=self._slowed_us(), short=self._short())
+        self.now = self._engine.alarms = found
         for name in found.keys() - before.keys():
             self._since[name] = mono
             self._tell("alarm.set", name, found[name])

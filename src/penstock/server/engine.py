@@ -89,6 +89,7 @@ class Engine(Runtime):
         self.archive: Archiving | None = None
         self.copies: Copies | None = None  # other disks that must have a file first
         self.keeper: Keeper | None = None  # who tends the log, where somebody does
+        self.alarms: Mapping[str, str] = {}  # those that are set, by name, with the reason
         self.walked = Walked(self)
         self.rooms = Rooms(self)
         self.charges = Charges(self)
@@ -160,6 +161,10 @@ class Engine(Runtime):
         self.recoveries.ask = self.scans.ask = self.judges.ask = self.replays.ask = ask
 
     # -- time
+
+    def remarks(self) -> dict[str, object]:
+        """Of health, over every door: faults that were met, and alarms that are set; nothing where there is none."""
+        return self.faults.remarks() | ({"alarms": sorted(self.alarms)} if self.alarms else {})
 
     @cached_property
     def timed(self) -> Sequence[tuple[Dues, Callable[[], None]]]:

@@ -115,3 +115,14 @@ def test_it_says_how_many_there_were_since_when_and_where_to_look(monkeypatch: p
 def test_none_is_good_and_silence_is_poor(monkeypatch: pytest.MonkeyPatch) -> None:
     assert errors_found(monkeypatch, {"status": "ok"}).verdict == "good"
     assert errors_found(monkeypatch, Unavailable("it is gone")).found == "not known"
+
+
+def test_alarms_that_are_set_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    door: Any = None
+    some: list[tuple[dict[str, object], str, str]] = [
+        ({}, "good", "none is set"), ({"alarms": ["archive", "clock"]}, "poor", "archive, clock"),
+    ]  # fmt: skip
+    for told, verdict, found in some:
+        monkeypatch.setattr(checkup, "_told", lambda *_, told=told: told)
+        finding = checkup.alarms(NOTHING, door)
+        assert (finding.verdict, finding.found) == (verdict, found)

@@ -12,9 +12,11 @@ import pytest
 
 from penstock.config.settings import ArchiveSection
 from penstock.errors import LogDamaged
-from penstock.log.archive.manifest import NAME
+from penstock.log.archive.manifest import AGAIN, NAME
 from penstock.log.writer import LogSettings
-from penstock.server.upkeep.archive import PRUNE_BEATS, Archiving
+from penstock.server.alarms import alarms
+from penstock.server.upkeep.archive import PRUNE_BEATS, RETRY_BEATS, Archiving
+from sim.serverkit import Life
 from unit.log.test_archive import DAY
 from unit.log.test_archive_keeping import made
 
@@ -116,3 +118,82 @@ async def test_a_lost_manifest_is_told_and_nothing_is_archived_or_removed(
     assert house.files() == before
     with pytest.raises(LogDamaged, match="cannot be used"):
         await house.archive.prune_now(DAY)
+
+
+# -- another folder than it was: a disk that is not mounted, a copy that is older
+
+
+def away(house: House) -> Path:
+    """What is left of an archive whose disk is not mounted: its folder, empty."""
+    there = house.folder / "archive"
+    kept = there.rename(house.folder / "mounted elsewhere")
+    there.mkdir()
+    return kept
+
+
+async def beats_of(archive: Archiving) -> None:
+    for _ in range(RETRY_BEATS + 2):
+        archive.beat()
+        await archive.rest()
+
+
+async def test_an_empty_folder_is_not_taken_for_an_archive_that_was_there(
+    tmp_path: Path, pool: ThreadPoolExecutor
+) -> None:
+    house = House(tmp_path, pool)
+    manifest, kept = house.archive.manifest, away(house)
+    late = house.opened()
+    assert late.why is not None
+    assert (
+        f"it has no manifest, and number {house.archive.manifest.number} was committed to it: is its disk mounted"
+        in late.why
+    )
+    assert not late.has(type("One", (), {"first": 1, "last": 1})())
+    assert late.first_lsn == 1  # who asks for the beginning is refused, too
+    with pytest.raises(LogDamaged, match="is its disk mounted"):
+        late.shown()
+    assert list((tmp_path / "archive").iterdir()) == []
+    (tmp_path / "archive").rmdir()
+    kept.rename(tmp_path / "archive")
+    await beats_of(late)  # nobody has to start the server again
+    assert late.why is None
+    assert late.manifest == manifest
+    assert late.shown() is not None
+
+
+async def test_an_older_copy_of_an_archive_is_refused(tmp_path: Path, pool: ThreadPoolExecutor) -> None:
+    house = House(tmp_path, pool)
+    older = (tmp_path / "archive" / NAME).read_bytes()
+    house.wall = noon(house.days[-1]) + 9 * DAY
+    assert (await house.archive.prune_now(DAY))["pruned"]
+    assert house.opened().why is None
+    (tmp_path / "archive" / NAME).write_bytes(older)
+    late = house.opened()
+    assert late.why is not None
+    assert late.why.endswith(f"{house.archive.manifest.number} was committed; {AGAIN}")
+
+
+async def test_a_disk_that_goes_while_the_server_runs_is_told_before_anything_is_written_where_it_was(
+    tmp_path: Path, pool: ThreadPoolExecutor
+) -> None:
+    house = House(tmp_path, pool, age="1d")
+    house.wall = noon(house.days[-1]) + 9 * DAY
+    kept = away(house)
+    await house.beats()
+    assert house.archive.why is not None
+    assert "is its disk mounted?" in house.archive.why
+    assert list((tmp_path / "archive").iterdir()) == []
+    (tmp_path / "archive").rmdir()
+    kept.rename(tmp_path / "archive")
+    await beats_of(house.archive)
+    assert house.archive.why is None
+    assert house.archive.pruned > 0
+
+
+async def test_an_archive_that_cannot_be_used_is_an_alarm(tmp_path: Path, pool: ThreadPoolExecutor, life: Life) -> None:
+    house = House(tmp_path, pool)
+    away(house)
+    life.engine.archive = house.opened()
+    assert alarms(life.engine, {})["archive"].startswith("nothing is archived, and retention waits: the archive in ")
+    life.engine.archive = None
+    assert "archive" not in alarms(life.engine, {})

@@ -21,13 +21,17 @@ from penstock.log.archive import manifest as archive
 from penstock.log.disk import OsDisk
 from penstock.log.log import Log
 from penstock.log.rewrite import Old, Order, rewrite
+from penstock.log.rewrite_plan import Aims
 from penstock.log.verify import verify
 from penstock.log.writer import LogSettings
+from penstock.server.app import make_folder
+from penstock.server.base.clock import SystemClock
 from penstock.server.bulk import backup as backups
 from penstock.server.bulk.backup import run
 from penstock.server.bulk.requests import Request
 from penstock.server.bulk.restore import restore
 from penstock.server.people.accounts import Account, Accounts, Permission, keep
+from penstock.server.upkeep import offline
 from penstock.wire.flight.bookmarks import parse_span
 
 
@@ -249,6 +253,16 @@ def test_a_folder_that_is_not_empty_is_not_restored_into(backup: Path, tmp_path:
     (place / "restore.part").mkdir(parents=True)
     with pytest.raises(InvalidArgument, match="unfinished restore"):
         restore(backup, place, quiet)
+
+
+def test_nobody_serves_a_backup_or_writes_to_it(backup: Path) -> None:
+    """It would be no copy of anything any more, and two servers would have one origin."""
+    before = content(backup)
+    with pytest.raises(SettingsError, match="is a backup: penstock restore makes a data folder of it"):
+        make_folder(str(backup))
+    with pytest.raises(InvalidArgument, match="is a backup, which never"):
+        offline.compact(OsDisk(backup), SystemClock(), offline.Limits(None, None), Aims(), quiet)
+    assert content(backup) == before
 
 
 def test_a_backup_of_a_newer_format_is_refused(backup: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

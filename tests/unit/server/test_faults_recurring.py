@@ -305,6 +305,9 @@ async def test_no_checkpoint_is_taken_while_a_fault_has_stopped_a_queue(
     health = (await house.client.get("/healthz")).json()
     assert (health["status"], health["internal_errors"]["count"] > 0) == ("degraded", True)
     assert "'kept' in vhost '/'" in health["reason"]
+    house.server.alarms.beat()
+    assert (await house.client.get("/healthz")).json()["alarms"] == ["queue_stopped"]
+    assert 'penstock_alarms{alarm="queue_stopped"} 1.0' in (await house.client.get("/metrics")).text
     await house.server.stop()
     assert keeper.checkpoints == 1
     again = App(load(CONFIG.format(folder=house.server.settings.server.data)), lambda text: None)

@@ -104,7 +104,7 @@ def test_another_folder_or_an_older_manifest_is_refused(tmp_path: Path, pool: Th
     manifest = tmp_path / "archive" / "manifest.json"
     kept = manifest.read_bytes()
     manifest.unlink()
-    assert "its manifest is number 0, and number 1 was committed" in opened(tmp_path, 3, pool, "b").archive.why
+    assert "it has no manifest, and number 1 was committed" in opened(tmp_path, 3, pool, "b").archive.why
     manifest.write_bytes(kept)
     assert opened(tmp_path, 4, pool, "b").archive.why is None
 

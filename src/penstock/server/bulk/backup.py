@@ -34,12 +34,13 @@ from penstock.log.reader import decode
 from penstock.log.room import out_of_space
 from penstock.log.segment import FOLDER, read_header
 from penstock.ports import Disk, File, replace_whole
+from penstock.server.bulk import BACKUP
 from penstock.server.bulk.requests import Request
 from penstock.server.people.accounts import FILE as ACCOUNTS
 from penstock.units import LATEST
 from penstock.version import __version__
 
-NAME = "backup.json"
+NAME = BACKUP
 FORMAT = 1
 BLOCK = 4 << 20
 

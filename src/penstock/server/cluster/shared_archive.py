@@ -20,17 +20,14 @@ import os
 import re
 import secrets
 from collections.abc import Callable, Sequence
-from contextlib import closing, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-import orjson
-
-from penstock.errors import InvalidArgument, LogDamaged, PreconditionFailed, Unavailable
+from penstock.errors import LogDamaged, PreconditionFailed, Unavailable
 from penstock.log.disk import OsDisk
-from penstock.ports import replace_whole
 from penstock.replication.messages import ARCHIVE
-from penstock.wire.fields import Fields, read_json
+from penstock.server.upkeep.remembered import Known, known_in, remember
 
 if TYPE_CHECKING:
     from penstock.log.archive.manifest import Manifest
@@ -89,8 +86,6 @@ def token_of(folder: Path) -> str:
     return path.read_text()
 
 
-_MOST = 4096
-
 Keep: TypeAlias = Callable[[Sequence[str], Callable[[], object]], object]
 """Has files beside the log copied, and calls back when all who may lead next have them (`leading.Cluster.keep`)."""
 
@@ -101,24 +96,6 @@ class ByHand(NamedTuple):
     lost: Callable[[int], bool]  # whether an LSN is one that the log goes on without
     copied: Callable[[SegmentInfo], bool]  # whether no member is waited for that lacks a segment
     heard_of: Callable[[int], object]  # told a term that somebody has made
-
-
-class _Known(NamedTuple):
-    """What the members know."""
-
-    token: str
-    number: int  # of the manifest
-
-
-def _read(disk: OsDisk) -> _Known | None:
-    if ARCHIVE not in disk.list():
-        return None
-    with closing(disk.open(ARCHIVE, readonly=True)) as file:
-        try:
-            fields = Fields(ARCHIVE, read_json(file.pread(_MOST, 0), ARCHIVE))
-            return _Known(fields.name("token"), fields.number("number"))
-        except InvalidArgument as error:
-            raise LogDamaged(f"{ARCHIVE} is not as a leader writes it: {error}") from None
 
 
 class SharedArchive:
@@ -136,7 +113,7 @@ class SharedArchive:
 
         PreconditionFailed, OSError, and LogDamaged for a folder that is not the one of the leaders before.
         """
-        place, known = Path(folder), _read(self._disk)
+        place, known = Path(folder), known_in(self._disk)
         try:
             lead = take(place, self._term)
         except PreconditionFailed as error:
@@ -146,15 +123,9 @@ class SharedArchive:
             told = "the term that begins when this server is started again is later"
             raise PreconditionFailed(f"{error}; {told}") from None
         self._token = token_of(place)
-        if known is not None and known.token != self._token:
+        if known is not None and known.token not in ("", self._token):
             raise LogDamaged("it is not the folder that the leader before wrote to: all members must see the same one")
         return lead
-
-    def check(self, number: int) -> None:
-        """Whether a manifest is none that another one has replaced.  LogDamaged."""
-        known = _read(self._disk)
-        if known is not None and number < known.number:
-            raise LogDamaged(f"its manifest is number {number}, and number {known.number} was committed")
 
     def going_on(self, found: Manifest) -> Manifest:
         """What counts of a manifest that a leader before has written: without rows that were set aside.  LogDamaged."""
@@ -177,14 +148,11 @@ class SharedArchive:
             if not there.done():
                 there.set_result(None)
 
-        await asyncio.to_thread(self._write, _Known(self._token, number))
+        await asyncio.to_thread(remember, self._disk, Known(self._token, number))
         self._keep([ARCHIVE], done)
         if self._stopped:
             raise Unavailable("the server stops")
         await there
-
-    def _write(self, known: _Known) -> None:
-        replace_whole(self._disk, ARCHIVE, orjson.dumps(known._asdict()))
 
     def stop(self) -> None:
         """Whoever waits for an answer is refused: the server stops."""

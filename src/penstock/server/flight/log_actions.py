@@ -112,6 +112,7 @@ class Actions(SinkActions):
                 "streams": calls.streams,
                 "abandoned_streams": calls.abandoned,
                 "streams_max": calls.streams_max,
+                **engine.remarks(),
             }
 
         return self.do(caller, work, durable=False)

@@ -147,6 +147,7 @@ def _families(metrics: Metrics, *, per_object: bool) -> Iterator[Family]:
     yield _of_each("penstock_memory_gave_way", text, "account", metrics.gave_way, counter=True)
     logins = {door: metrics.logins_refused.get(door, 0) for door in ("amqp", "http", "flight")}
     yield _of_each("penstock_logins_refused", "Logins that were refused", "door", logins, counter=True)
+    yield _of_each("penstock_alarms", "1 while this is wrong: what /healthz and events name", "alarm", metrics.alarms)
     yield _of_each("penstock_strangers", "Connections that have not logged in", "door", metrics.strangers)
     text, closed = "Connections closed for what they did before a login", metrics.strangers_closed.items()
     yield Family("penstock_strangers_closed", text, ["door", "reason"], closed, counter=True)

@@ -138,6 +138,7 @@ def metrics_of(server: Server, version: str, progress: Progress | None = None) -
         memory=engine.bodies.budget.by_name(),
         gave_way=engine.relief.counts(),
         certificate_seconds_left=None if server.tls is None else server.tls.seconds_left(),
+        alarms=dict.fromkeys(engine.alarms, 1),
         strangers=strangers,
         strangers_closed=closed,
         pause_total=pauses.total,
@@ -242,7 +243,7 @@ class Facts:
 
     def _remarks(self) -> dict[str, object]:
         """Of health, what is there now and then."""
-        engine, health = self._server.engine, self._server.engine.faults.remarks()
+        engine, health = self._server.engine, self._server.engine.remarks()
         if engine.keeper is not None:
             health["retention"] = engine.keeper.rule
         if damaged := engine.log.damage.batches:

@@ -464,6 +464,7 @@ class Metrics:
     memory: Mapping[str, int] = field(default_factory=dict[str, int])  # bytes of `server.memory` by account
     gave_way: Mapping[str, int] = field(default_factory=dict[str, int])  # who was cut while memory was short
     certificate_seconds_left: float | None = None  # None: no door has TLS
+    alarms: Mapping[str, int] = field(default_factory=dict[str, int])  # those that are set
     strangers: Mapping[str, int] = field(default_factory=dict[str, int])  # connections without a login, by door
     strangers_closed: Mapping[tuple[str, str], int] = field(default_factory=dict[tuple[str, str], int])
     message_sizes: tuple[int, Sequence[tuple[float, int]]] = (0, ())  # bytes published; (upper end, bodies up to it)

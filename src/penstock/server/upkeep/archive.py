@@ -28,13 +28,14 @@ from penstock.history.view import listing
 from penstock.log.archive import Shown, archive_disk
 from penstock.log.archive.manifest import AGAIN, Manifest, Part, Pruned, Run, commit, prunable, read, runs, tidy
 from penstock.log.archive.repairing import has_files
+from penstock.log.disk import OsDisk
 from penstock.server.base.faults import reports
 from penstock.server.bulk.process import asked_of
+from penstock.server.upkeep.remembered import Known, known_in, refuse_older, remember
 
 if TYPE_CHECKING:
     from penstock.config.settings import ArchiveSection
     from penstock.log.catalog import SegmentInfo
-    from penstock.log.disk import OsDisk
     from penstock.log.log import Log
     from penstock.server.cluster.shared_archive import SharedArchive
 
@@ -92,23 +93,31 @@ class Archiving:
         self._failed = set[int]()  # first LSNs of segments that cannot be read
         self._unmerged = frozenset[str]()  # files that could not be merged
         self._seen: tuple[int, int, int] = (0, 0, 0)
-        self.manifest = Manifest(log.origin)
+        self._beside = OsDisk(data)
+        self.broken = False  # it cannot be used; a cluster's is looked at again by the next leader
+        self._counts = self.manifest = Manifest(log.origin)  # `_counts`: what retention may rely on
+        self._look()
+
+    def _look(self) -> None:
+        """Open what is in the folder, or say why not.  On a thread of the pool, but for the first time."""
         try:
             self._disk = archive_disk(self.folder)
             self._open()
         except (OSError, LogDamaged, PreconditionFailed) as error:
-            self.why = f"the archive in {self.folder} cannot be used: {error}"
-            logger.error("%s; nothing is archived, and retention waits", self.why)
-        self.broken = self.why is not None  # until the next start
-        self._counts = self.manifest  # what retention may rely on
+            why = f"the archive in {self.folder} cannot be used: {error}"
+            if why != self.why:
+                logger.error("%s; nothing is archived, and retention waits", why)
+            self.why, self.broken, self._wait = why, True, RETRY_BEATS
+            return
+        if self.broken:
+            logger.warning("the archive in %s can be used again", self.folder)
+        self._counts = self.manifest
+        self.why, self.broken = None, False
 
     def _open(self) -> None:
         if self._shared is not None:
             self._lead = self._shared.take(self.folder)
         found = read(self._disk)
-        if self._shared is not None:
-            self._shared.check(0 if found is None else found.number)
-            found = found and self._without_lost(found)
         if found is not None and found.origin != self._log.origin:
             raise LogDamaged(
                 f"it belongs to the data folder with origin {found.origin}, and this one has {self._log.origin}; name "
@@ -116,10 +125,26 @@ class Archiving:
             )
         if found is None and has_files(self.folder):
             raise LogDamaged(f"it has files and no manifest; {AGAIN}")
+        refuse_older(self._beside, found)
+        if self._shared is not None:
+            found = found and self._without_lost(found)
         self.manifest = found or self.manifest
         for name in tidy(self._disk, found):
             logger.info("the archive's unfinished file %s was removed", name)
         self.manifest = self.manifest._replace(gone=())
+        self._remember()
+
+    def _remember(self) -> None:
+        """Have the data folder know which manifest counts; of a shared one the members do."""
+        number = self.manifest.number
+        if self._shared is not None or not number:
+            return
+        try:
+            known = known_in(self._beside)
+            if known is None or known.number < number:
+                remember(self._beside, Known("", number))
+        except OSError as error:  # the next one that is committed, and the next start, try again
+            logger.warning("which manifest of the archive counts is not written beside the log: %s", error)
 
     def _without_lost(self, found: Manifest) -> Manifest:
         """What counts of it, as it is on the disk then."""
@@ -135,7 +160,13 @@ class Archiving:
 
     @property
     def first_lsn(self) -> int | None:
-        """The first LSN that is archived; None: nothing is."""
+        """The first LSN that is archived; None: nothing is.
+
+        While it cannot be used, nobody knows: whoever asks for the beginning is refused by `shown`, rather than given
+        less than there is.
+        """
+        if self.broken:
+            return 1
         manifest = self.manifest
         return max(manifest.first, self._cut) if manifest.first else None
 
@@ -172,10 +203,14 @@ class Archiving:
 
     def beat(self) -> None:
         """Once a second: begin what is due."""
-        if self.broken or self.stopping or self._paused or self.running:
+        if self.stopping or self._paused or self.running:
             return
         if self._wait:
             self._wait -= 1
+            return
+        if self.broken:
+            if self._shared is None:
+                self._running = asyncio.ensure_future(self._off(self._look))
             return
         log = self._log
         segments = log.segments()
@@ -263,6 +298,8 @@ class Archiving:
         """Archive the oldest that is due, or merge files once; whether there was something to do."""
         if self.stopping or self._paused:
             return False
+        if self._shared is None and self.manifest.number:
+            await self._off(self._check_there)
         due = self.planned()
         if due:
             await self._archive(due[0])
@@ -365,12 +402,22 @@ class Archiving:
             commit(self._disk, manifest, self._lead)
             self.manifest = manifest  # before files move: who lists it finds them under either name
             tidy(self._disk, manifest)
+            self._remember()
 
         await self._off(work)
         self.manifest = manifest._replace(gone=())
         if self._shared is not None:
             await self._shared.told(manifest.number)
         self._counts = self.manifest
+
+    def _check_there(self) -> None:
+        """LogDamaged, before anything is written, where the folder is another one than it was."""
+        found = read(self._disk)
+        if found is None or found.number != self.manifest.number:
+            has = "no manifest" if found is None else f"manifest number {found.number}"
+            raise LogDamaged(
+                f"{self.folder} has {has}, and number {self.manifest.number} was committed to it: is its disk mounted?"
+            )
 
     def _check_room(self, size: int) -> None:
         """DiskFull rather than take what the log may need."""

@@ -22,7 +22,7 @@ from penstock.core.state.capture import held_from, needed_pairs
 from penstock.core.state.durable import DurableState
 from penstock.core.state.fold import Fold
 from penstock.core.state.lsns import count
-from penstock.errors import LogBroken, LogDamaged
+from penstock.errors import InvalidArgument, LogBroken, LogDamaged
 from penstock.log.archive import file_writer as merging
 from penstock.log.archive.file_writer import Form, Writing
 from penstock.log.archive.manifest import AGAIN, Manifest, commit, prunable, read, runs, tidy
@@ -38,6 +38,8 @@ from penstock.records.chunks import LSN_LIMIT
 from penstock.records.entries import Control
 from penstock.records.kinds import Kind
 from penstock.records.schema import LOG_VERSION
+from penstock.server.bulk import BACKUP
+from penstock.server.upkeep.remembered import Known, forget, is_older, known_in, refuse_older, remember
 
 if TYPE_CHECKING:
     from penstock.log.recover import Start
@@ -80,8 +82,10 @@ def look(disk: Disk, clock: Clock, limits: Limits, aims: Aims) -> list[Task]:
 def _opened(disk: Disk, clock: Clock) -> Generator[Log]:
     """The log; where nothing is appended it is left as cleanly as it was found.
 
-    DataFolderInUse when somebody has the folder.
+    DataFolderInUse when somebody has the folder, InvalidArgument for a backup.
     """
+    if BACKUP in disk.list():
+        raise InvalidArgument("this is a backup, which never changes: penstock restore makes a data folder of it")
     log = Log.open(disk, clock, SETTINGS, mends=False)
     clean, found = log.recovery.clean, log.appended
     try:
@@ -206,6 +210,7 @@ def archive(
         _refuse_other(known, log.origin)
         if known is None and others:
             raise LogDamaged(f"the archive has files and no manifest; {AGAIN}")
+        _refuse_older(disk, known)
         manifest = known or Manifest(log.origin)
         planned = runs(log.segments(), manifest)
         done = merged = 0
@@ -222,12 +227,12 @@ def archive(
                 token = secrets.token_hex(4)
                 writing = Writing(target, form, token, log.vias.known, log.origin, (run.start, run.end))
                 parts = writing.run(log.batches(run.start, run.end), progress)
-                manifest = _committed(target, manifest.with_files(run.start, run.end, parts, log.vias.table()))
+                manifest = _committed(disk, target, manifest.with_files(run.start, run.end, parts, log.vias.table()))
                 done += run.segments
                 walked += run.end - run.start
             while (old := merging.plan(manifest, form.file)) is not None:
                 new = merging.merge(target, old, form, secrets.token_hex(4))
-                manifest = _committed(target, manifest.replaced(old, new))
+                manifest = _committed(disk, target, manifest.replaced(old, new))
                 merged += len(old)
         return {
             "planned": [run.plain() for run in planned], "done": done, "merged": merged,
@@ -251,7 +256,7 @@ def prune(disk: Disk, target: Disk, clock: Clock, age: int, *, dry_run: bool = F
         floor = min([held_from(state), *(low for low in streams if low is not None)])
         due = prunable(manifest, clock.wall(), age, None, floor)
         if due is not None and not dry_run:
-            _committed(target, manifest.without(due.cut))
+            _committed(disk, target, manifest.without(due.cut))
         return None if due is None else due.plain()
 
 
@@ -268,13 +273,14 @@ def repair(
         for _ in log.replay():
             pass  # it is a log
         try:
-            if read(target) is not None or not paths:
+            found = read(target)
+            if not paths or (found is not None and not is_older(disk, found)):
                 return None
         except LogDamaged:
             pass  # which is why we are here
         manifest = rebuilt(target, paths, log.origin, clock.wall() // 1_000_000, told, before)
         if not dry_run:
-            _committed(target, manifest)
+            _committed(disk, target, manifest)
         return manifest
 
 
@@ -283,7 +289,24 @@ def _refuse_other(manifest: Manifest | None, origin: int) -> None:
         raise LogDamaged(f"the archive belongs to the data folder with origin {manifest.origin}, not {origin}")
 
 
-def _committed(disk: Disk, manifest: Manifest) -> Manifest:
-    commit(disk, manifest)
-    tidy(disk, manifest)
+def _refuse_older(disk: Disk, manifest: Manifest | None) -> None:
+    try:
+        refuse_older(disk, manifest)
+    except LogDamaged as error:
+        raise LogDamaged(f"the archive cannot be used: {error}") from None
+
+
+def anew(disk: Disk, clock: Clock) -> bool:
+    """Have the next archive begin without what an earlier one had; whether one is known.  DataFolderInUse, OSError."""
+    with _opened(disk, clock):
+        return forget(disk)
+
+
+def _committed(disk: Disk, target: Disk, manifest: Manifest) -> Manifest:
+    """disk: the data folder, which knows from then on that this one counts."""
+    commit(target, manifest)
+    tidy(target, manifest)
+    known = known_in(disk)
+    if known is None or known.number < manifest.number:
+        remember(disk, Known("" if known is None else known.token, manifest.number))
     return manifest._replace(gone=())
