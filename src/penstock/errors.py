@@ -108,7 +108,7 @@ class InvalidArgument(Refused):
 
 
 class ResourceExhausted(InvalidArgument):
-    """A statement needs more memory, or more disk beside it, than a limit allows.  Others go on."""
+    """A statement needs more memory, time, or disk beside it than a limit allows.  Others go on."""
 
     code = "PS110"
     to_do = "Read less, or raise the limit that the message names."

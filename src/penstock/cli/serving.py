@@ -37,7 +37,7 @@ EXPRESSIONS = ("filter", "barrier_expression", *VALUES)
 
 
 def mistakes_inside(settings: Settings, *, serves: bool = True) -> Iterator[Problem]:
-    """All of them; without `serves` certificates apart, which are the server's, that may be on another machine."""
+    """All of them; without `serves` the server's own files apart, which may be on another machine."""
     yield from _in_expressions(settings)
     yield from _in_places(settings)
     yield from _in_cluster(settings)
@@ -46,6 +46,7 @@ def mistakes_inside(settings: Settings, *, serves: bool = True) -> Iterator[Prob
     yield from _in_views(settings)
     if serves:
         yield from _in_certificates(settings)
+        yield from _in_password_files(settings)
 
 
 def _expressions(settings: Settings) -> Iterator[tuple[Path_, str | None, str]]:
@@ -150,6 +151,18 @@ def _in_certificates(settings: Settings) -> Iterator[Problem]:
         load(settings.tls)
     except SettingsError as error:
         yield _told((), error)
+
+
+def _in_password_files(settings: Settings) -> Iterator[Problem]:
+    if not any(user.password_file for user in settings.user):
+        return
+    from penstock.server.people.users import password_of
+
+    for index, user in enumerate(settings.user):
+        try:
+            password_of(user)
+        except SettingsError as error:
+            yield _told(("user", index), error)
 
 
 def _told(path: Path_, error: SettingsError) -> Problem:

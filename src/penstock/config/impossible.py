@@ -20,6 +20,7 @@ from penstock.config.foreign.converted import Path_
 from penstock.config.mistakes import Problem
 from penstock.config.pipeline_inputs import ONLY, Expectation
 from penstock.config.pipeline_section import Pipeline
+from penstock.config.queue_arguments import idle_arguments
 from penstock.config.sections import DOORS
 from penstock.config.settings import Settings
 from penstock.config.vhost_sections import ViewSection, wrong_views
@@ -206,6 +207,13 @@ def _in_a_cluster(settings: Settings) -> Iterator[Problem]:
         yield Problem(("log", "archive"), why)
 
 
+def _arguments(settings: Settings) -> Iterator[Problem]:
+    """AMQP arguments of queues that would ask for something, and have no effect."""
+    for index, queue in enumerate(settings.queue):
+        for argument, why in idle_arguments(queue.name, queue.arguments, queue.given):
+            yield Problem(("queue", index, "arguments", argument), why)
+
+
 OWN = ("checkpoints", "cut", "cutting", "index", "log", "paged", "spark", "sql", "stage")
 """Folders that the server makes in its data folder."""
 
@@ -238,7 +246,7 @@ def _links(settings: Settings) -> Iterator[Problem]:
 
 CHECKS: tuple[Callable[[Settings], Iterable[Problem]], ...] = (
     _twice, _unknown_people, _unknown_vhosts, _actions, _views, _views_of_pipelines, _doors_without_certificate,
-    _pipelines, _in_a_cluster, _archive, _links,
+    _pipelines, _in_a_cluster, _archive, _arguments, _links,
 )  # fmt: skip
 
 

@@ -11,7 +11,7 @@ Policies: RabbitMQ's own keys with milliseconds and bytes, and our queue setting
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import cast
 
 from penstock.config.exclusions import refuse_impossible
@@ -377,6 +377,25 @@ def given_arguments(arguments: Mapping[str, object]) -> frozenset[str]:
     """Names of the settings that the arguments of a `queue.declare` give."""
     named = [_BY_ARGUMENT[argument] for argument in arguments if argument in _BY_ARGUMENT]
     return frozenset([*named, *(_BY_ARGUMENT[argument] for argument in _meant(arguments))])
+
+
+def idle_arguments(queue: str, arguments: Mapping[str, object], given: frozenset[str]) -> Iterator[tuple[str, str]]:
+    """Arguments that ask for what no key of the settings file says, and so of nobody: each with why.
+
+    given: the keys that are written there
+    """
+    for argument, value in arguments.items():
+        name = _BY_ARGUMENT.get(argument)
+        if name is None or name in given:
+            continue
+        try:
+            asked = getattr(queue_settings({argument: value}, queue), name)
+        except PreconditionFailed as error:
+            if argument != TYPE:  # of definitions.json a type that is none is told with what it is not here
+                yield argument, str(error)
+            continue
+        if asked != getattr(QueueSettings(), name):
+            yield argument, f"declares of clients are compared with it, and it does nothing: write {name} beside name"
 
 
 def given_names(values: Mapping[str, object], before: frozenset[str] = frozenset()) -> frozenset[str]:

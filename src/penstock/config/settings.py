@@ -336,7 +336,8 @@ class Settings(Section):
     queue: tuple[Queue, ...] = Field(
         default=(),
         description="Queues declared at start.  "
-        "What the file names is applied at each start; what leaves it stays.  While it runs: `penstock queue`.",
+        "What the file names is applied at each start, which says what that made another: what commands altered of "
+        "such a queue ends with the next start.  What leaves the file stays.  While it runs: `penstock queue`.",
     )
     binding: tuple[Binding, ...] = Field(
         default=(),

@@ -78,12 +78,12 @@ def refuse_different(queue: Queue, settings: QueueSettings, durable: bool, auto_
     ):
         if asked != present:
             raise PreconditionFailed(
-                f"queue '{queue.name}' in vhost '{queue.vhost}' is there with {key} = {_told(key, present)}, "
-                f"not {_told(key, asked)}; alter it, or ask for what is there"
+                f"queue '{queue.name}' in vhost '{queue.vhost}' is there with {key} = {told_value(key, present)}, "
+                f"not {told_value(key, asked)}; alter it, or ask for what is there"
             )
 
 
-def _told(key: str, value: object) -> str:
+def told_value(key: str, value: object) -> str:
     """A setting as people write it: durations with their unit."""
     known = QUEUE_KEYS.get(key)
     return in_line(value if known is None else written(known, value, "file"))

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock.config.queue_arguments import GENERATED, why_impossible
+from penstock.config.queue_settings import QUEUE_KEYS
 from penstock.core.broker import Core
 from penstock.core.commands.life import NOWHERE
 from penstock.core.commands.queues import depth_of
@@ -29,11 +30,12 @@ from penstock.expr.view_definition import Definition, plan
 from penstock.log.checkpoints import name_of
 from penstock.log.mending import Watch, nobody
 from penstock.log.segment import folder_origin, segment_name
+from penstock.operations.queues import told_value
 from penstock.records.chunks import Now
 from penstock.records.dataclass import dataclass
 from penstock.records.kinds import Kind
 from penstock.records.message_types import typed
-from penstock.records.queue_settings import parse_recovery_point, time_of
+from penstock.records.queue_settings import QueueSettings, parse_recovery_point, ruling_of, time_of
 from penstock.server.asking.recovering import lsn_at
 from penstock.units import format_size
 
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
     from penstock.config.links import LinkSection
     from penstock.config.settings import Settings
     from penstock.config.vhost_sections import ConflatedSection, ViewSection
+    from penstock.config.vhost_sections import Queue as QueueSection
     from penstock.core.queue.queue import Queue
     from penstock.log.log import Log
     from penstock.ports import Clock, Disk
@@ -187,7 +190,7 @@ def apply_settings(
     """Declare what the settings name; what exists already takes the settings' values.
 
     places: what the log says of times that are new recovery points, see `new_times`; others are read here.
-    Returns what whoever starts the server has to know: of each queue whose recovery point moved forward, what left it.
+    Returns what whoever starts the server has to know: of each queue that is altered, what, and what left it by that.
     SettingsError names the place of what is refused: a binding from an exchange that is nowhere, for one.
     """
     core.expire_publishers(now(), settings.log.publisher_expiration)
@@ -227,7 +230,7 @@ def _declare_exchanges(core: Core, settings: Settings, now: Callable[[], Now]) -
 def _declare_queues(
     core: Core, settings: Settings, now: Callable[[], Now], places: Mapping[int, int]
 ) -> list[str]:  # fmt: skip
-    """Declare those that are not there, alter those that are; of each whose recovery point moved, what left it."""
+    """Declare those that are not there, alter those that are; what of each is another, and what left it by that."""
     told = list[str]()
     present_queues = {(queue.vhost, queue.name): queue for queue in core.queues()}
     for index, queue in enumerate(settings.queue):
@@ -235,7 +238,9 @@ def _declare_queues(
         with _placed(settings, "queue", index, queue.name):
             if present is not None:
                 before, waiting = present.settings.recovery_point, depth_of(present)
+                own = _own(present)
                 left = core.alter_queue(now(), present, queue.settings, queue.given, places)
+                told += (*_altered(present, own), *_other_life(queue, present))
                 if left:
                     told.append(_left_behind(present, before, left, waiting))
             else:
@@ -265,6 +270,32 @@ def _bind(core: Core, settings: Settings, now: Callable[[], Now]) -> None:
                 binding.key,
                 dict(binding.arguments),
             )
+
+
+def _own(queue: Queue) -> QueueSettings:
+    """Its own settings, whatever policies make of them."""
+    return ruling_of(queue.settings, queue.ruling).own
+
+
+def _altered(queue: Queue, before: QueueSettings) -> Iterator[str]:
+    """A line for what the settings file has made another, as a command may have altered what it takes back."""
+    after = _own(queue)
+    changed = [name for name in QUEUE_KEYS if getattr(after, name) != getattr(before, name)]
+    if words := [
+        f"{name} = {told_value(name, getattr(after, name))}, and was {told_value(name, getattr(before, name))}"
+        for name in changed
+        if name != "recovery_point"  # `_left_behind` tells of it
+    ]:
+        yield f"queue '{queue.name}' in vhost '{queue.vhost}' by the settings file: {'; '.join(words)}"
+
+
+def _other_life(asked: QueueSection, present: Queue) -> Iterator[str]:
+    """A line for what it is and the settings file has otherwise: no refusal, a client may have declared it since."""
+    where = f"queue '{present.name}' in vhost '{present.vhost}'"
+    for name in ("durable", "auto_delete"):
+        there, wanted = (told_value(name, getattr(one, name)) for one in (present, asked))
+        if there != wanted:
+            yield f"{where} has {name} = {there}, and not {wanted} as in the settings file: it comes with the declare"
 
 
 def _left_behind(queue: Queue, before: str, left: int, waiting: int) -> str:

@@ -70,6 +70,19 @@ def test_check_and_doctor_look_at_the_files(run: Run) -> None:
     assert [one["verdict"] for one in json.loads(out)["findings"] if one["name"] == "TLS certificate"] == ["bad"]
 
 
+def test_a_password_file_that_is_not_there_is_told_with_its_line(run: Run, tmp_path: Path) -> None:
+    config = tmp_path / "p.toml"
+    for lines, why in ((None, "cannot be read: No such file or directory"), ("", "has no password in its first line")):
+        if lines is not None:
+            (tmp_path / "secret").write_text(lines)
+        config.write_text(f'[[user]]\nname = "ann"\npassword_file = "{tmp_path}/secret"\n')
+        for command in (["check", str(config)], ["serve", str(config), "--data", str(tmp_path / "data")]):
+            status, _, err = run(*command)
+            assert (status, err.splitlines()[0]) == (
+                2, f'penstock: {config}:3: [[user]] "ann" password_file: {tmp_path}/secret {why}',
+            )  # fmt: skip
+
+
 # -- addresses
 
 

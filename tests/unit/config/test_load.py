@@ -131,6 +131,14 @@ def test_settings_are_frozen() -> None:
         ("server = 3", "[server]: 3 is not a table"),
         ("[queue]\nname = 'q'", "settings:1: [queue]: is a list of tables: write [[queue]]"),
         ('[listen]\namqp = "5672"', "settings:2: [listen] amqp: '5672' is not an address"),
+        (
+            '[[queue]]\nname = "q"\narguments = { "x-max-length" = 3 }',
+            '"q" arguments.x-max-length: declares of clients are compared with it, and it does nothing: write max_',
+        ),
+        (
+            '[[queue]]\nname = "q"\narguments = { "x-message-ttl" = "five" }',
+            "invalid arg 'x-message-ttl' for queue 'q'",
+        ),
         ("[listen]\namqp = 5672", "settings:2: [listen] amqp: 5672 is not an address: write host:port"),
         ("[listen]\nhttp = false", "settings:2: [listen] http: False is not an address: write host:port"),
         (

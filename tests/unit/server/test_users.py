@@ -37,7 +37,7 @@ def test_a_file_without_a_password_is_a_mistake_and_no_empty_password(tmp_path: 
     secret = tmp_path / "secret"
     if content is not None:
         secret.write_bytes(content)
-    with pytest.raises(SettingsError, match=f"password_file of user 'ann': {secret}"):
+    with pytest.raises(SettingsError, match=f"password_file: {secret}"):
         Users([User(name="ann", password_file=str(secret))])
 
 

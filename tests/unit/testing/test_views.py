@@ -351,7 +351,7 @@ def test_views_through_flight() -> None:
         ({"view": [{"name": "v", "join": ["[v]./x = [b]./x"], "select": "[b]./x"}]}, "'v' is this view or one after"),
         ({"queue": [{"name": "v"}], "view": [{"name": "v", "source": "q", "select": "/a"}]}, "'v' is a queue already"),
         ({"view": [{"name": "v", "source": "q"}]}, "select: is missing"),
-        ({"conflated_topic": [{"name": "c", "source": "t", "interval": "50ms"}]}, "greater than or equal to 100000"),
+        ({"conflated_topic": [{"name": "c", "source": "t", "interval": "50ms"}]}, "must be at least 100ms"),
         ({"conflated_topic": [{"name": "c", "source": "t", "interval": 5}]}, "not text with a unit"),
         ({"queue": [{"name": "q"}], "conflated_topic": [{"name": "c", "source": "q"}]}, "nothing of it is conflated"),
     ],

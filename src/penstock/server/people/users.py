@@ -251,7 +251,7 @@ class Users:
             if user.password_hash is not None:
                 self._kept[user.name] = Kept(user.password_hash.get_secret_value(), IN_SETTINGS[user.hashing])
             else:
-                self._passwords[user.name] = _password(user).encode()
+                self._passwords[user.name] = password_of(user).encode()
             self._tags[user.name] = user.tags
             if user.loopback_only:
                 self._loopback_only.add(user.name)
@@ -425,14 +425,17 @@ class Users:
         return () if user in self.accounts.removed else self._tags.get(user, ())
 
 
-def _password(user: User) -> str:
+def password_of(user: User) -> str:
+    """What the settings say, or the file that they name.  SettingsError, which begins with the key."""
     if user.password_file is None:
         return user.password.get_secret_value() if user.password is not None else ""
-    where = f"password_file of user {user.name!r}: {user.password_file}"
+    where = f"password_file: {user.password_file}"
     try:
         lines = Path(user.password_file).read_text().splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise SettingsError(f"{where} cannot be read: {error}") from error
+    except OSError as error:
+        raise SettingsError(f"{where} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise SettingsError(f"{where} is not UTF-8 text (byte {error.start})") from error
     if not lines or not lines[0]:
         raise SettingsError(f"{where} has no password in its first line")
     return lines[0]

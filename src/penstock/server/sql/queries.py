@@ -96,17 +96,18 @@ class Queries:
     def run(self, caller: Caller, vhost: str, sql: str) -> Rows:
         """Schema and rows of the result.
 
-        Errors: InvalidArgument, NotFound, AccessRefused; Unavailable when it takes too long, or too many wait.
+        Errors: InvalidArgument, NotFound, AccessRefused; ResourceExhausted when it takes too long, Unavailable when too
+        many wait, or it waits as long.
         """
-        until = time.monotonic() + self.limits.timeout_s
+        timeout_s = self.limits.timeout_s
         with self._waiting.held(caller.who):
-            if not self._room.wait(caller.who, until, lambda: not caller.gone()):
+            if not self._room.wait(caller.who, time.monotonic() + timeout_s, lambda: not caller.gone()):
                 if caller.gone():
                     raise Abandoned
                 raise self._room.refusal(caller.who) or Unavailable("SQL statements run: try again later")
         query: Query | None = None
         try:
-            query = Query(self, caller, vhost, sql, until)
+            query = Query(self, caller, vhost, sql, time.monotonic() + timeout_s)
             schema = query.begin()
             return schema, query
         except BaseException:
@@ -318,7 +319,7 @@ class Query(Iterator[pa.RecordBatch]):
             )
         if time.monotonic() >= self._until:
             seconds = self._queries.limits.timeout_s
-            return Unavailable(f"the statement took longer than {seconds:g} s, which is sql.timeout")
+            return ResourceExhausted(f"the statement took longer than {seconds:g} s, which is sql.timeout")
         fate = "its process has gone" if self._child is None else f"its process ended ({self._child.fate()})"
         limit = self._queries.limits.memory >> 20
         return ResourceExhausted(

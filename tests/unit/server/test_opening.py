@@ -1,0 +1,38 @@
+"""What a start makes of queues that the settings file names and that are there: altered, and told of."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from penstock.server.opening import apply_settings
+from sim.serverkit import Life, SimDisk, clock, load
+
+
+def applied(life: Life, **queue: Any) -> list[str]:
+    return apply_settings(life.core, load({"queue": [{"name": "q", **queue}]}), life.engine.now)
+
+
+def test_what_a_command_altered_is_taken_back_by_the_file_and_told() -> None:
+    life = Life(SimDisk(), clock())
+    assert applied(life, max_length=5) == []
+    assert applied(life, max_length=5) == []
+    queue = life.core.queue("/", "q")
+    other = load({"queue": [{"name": "q", "max_length": 50, "lease_period": "30s"}]}).queue[0]
+    life.core.alter_queue(life.engine.now(), queue, other.settings, other.given)
+    assert applied(life, max_length=5) == [
+        "queue 'q' in vhost '/' by the settings file: lease_period = 0s, and was 30s; max_length = 5, and was 50"
+    ]
+    assert (queue.settings.max_length, queue.settings.lease_period) == (5, 0)
+    assert applied(life, max_length=5) == []
+
+
+@pytest.mark.parametrize("flag", ["durable", "auto_delete"])
+def test_what_comes_with_a_declare_and_stays_is_told_where_the_file_says_otherwise(flag: str) -> None:
+    """Not refused: a client may have declared it so, and is not who says whether the server starts."""
+    life = Life(SimDisk(), clock())
+    applied(life)
+    there, asked = ("true", "false") if flag == "durable" else ("false", "true")
+    [line] = applied(life, **{flag: asked == "true"})
+    assert line.startswith(f"queue 'q' in vhost '/' has {flag} = {there}, and not {asked} as in the settings file")
