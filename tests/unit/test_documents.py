@@ -17,8 +17,9 @@ from pathlib import Path
 import pytest
 
 from conformance.clients_page import PAGE, RUNS, differences
-from penstock.cli.main import FILES
+from penstock.cli.main import FILES, command
 from penstock.config.load import load_text
+from penstock.errors import DataFolderInUse, LogDamaged, SettingsError
 from penstock.records.kinds import LAZY, SYNCED, Kind
 from penstock.server.http import metrics
 
@@ -26,6 +27,17 @@ ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = sorted(str(one.relative_to(ROOT)) for one in (*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")))
 LINES = {"ARCHITECTURE.md": 160, "CHANGELOG.md": 120, "README.md": 200}
 """Documents that are read in one sitting, and how many lines that is."""
+
+
+def test_the_unit_of_systemd_calls_what_there_is_and_comes_again_where_that_helps() -> None:
+    unit = (ROOT / "examples" / "penstock.service").read_text()
+    [called] = re.findall(r"^ExecStart=\S+/penstock (\S+) (.*)$", unit, re.MULTILINE)
+    known = command(None).commands[called[0]].params  # type: ignore[attr-defined]
+    options = {option for one in known for option in one.opts}
+    assert {word for word in called[1].split() if word.startswith("--")} <= options
+    [alone] = re.findall(r"^RestartPreventExitStatus=(.*)$", unit, re.MULTILINE)
+    needs_a_person = (SettingsError, DataFolderInUse, LogDamaged)
+    assert {int(one) for one in alone.split()} == {one.exit_status for one in needs_a_person}
 
 
 def anchors(text: str) -> set[str]:

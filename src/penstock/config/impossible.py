@@ -214,7 +214,7 @@ def _arguments(settings: Settings) -> Iterator[Problem]:
             yield Problem(("queue", index, "arguments", argument), why)
 
 
-OWN = ("checkpoints", "cut", "cutting", "index", "log", "paged", "spark", "sql", "stage")
+OWN = ("checkpoints", "cut", "cutting", "index", "log", "paged", "spark", "sql.tmp", "stage")
 """Folders that the server makes in its data folder."""
 
 

@@ -95,12 +95,18 @@ class Room:
         """Bytes that can still be written in all.  Any thread."""
         return max(0, self._zeroed - self._offset) + self._held + self._disk.free()
 
+    @property
+    def least(self) -> int:
+        """Bytes that are to be free for publishes: what is kept free, and what the reserve lacks.  Any thread."""
+        return self._low_space + self._reserve - self._held
+
     def why_full(self) -> str:
         """What is free, and from where on publishes are taken again.  Any thread."""
-        wanted = self._low_space + self._reserve - self._held
+        free, wanted = self._disk.free(), self.least
+        more = f", {format_size(wanted - free)} more" if wanted > free else ""
         return (
-            f"the log has no room: the disk of server.data has {format_size(self._disk.free())} free, and publishes "
-            f"are taken again from {format_size(wanted)} on"
+            f"the log has no room: the disk of server.data has {format_size(free)} free, and publishes are taken again "
+            f"from {format_size(wanted)} on{more}"
         )
 
     def lacking(self) -> int:

@@ -83,7 +83,7 @@ def nearly_full(engine: Engine, was: bool) -> str | None:
     settings = engine.log.settings
     if not settings.low_space:
         return None  # it is not asked
-    kept = settings.low_space + settings.reserve
+    kept = engine.log.room.least
     wanted = kept + (SEGMENTS_LEFT + was) * settings.segment
     free = engine.log.disk.free()
     if free >= wanted:

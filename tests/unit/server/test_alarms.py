@@ -41,7 +41,10 @@ def test_a_full_disk_is_told_when_it_begins_and_when_it_is_over(caplog: pytest.L
     refused = life.engine.refusal()
     assert isinstance(refused, DiskFull)
     assert str(refused) in line
-    assert str(refused).endswith(" KiB free, and publishes are taken again from 512 KiB on")
+    free = round(disk.free() / 1024)
+    assert str(refused).endswith(
+        f" {free} KiB free, and publishes are taken again from 512 KiB on, {512 - free} KiB more"
+    )
     disk.capacity = 16 * MIB
     life.clock.advance(62_000_000)
     life.log.check_space()
