@@ -91,12 +91,17 @@ class Address(NamedTuple):
 PORT_MOST = 65535
 
 
-def _address(value: object) -> object:
-    """An address from `host:port`, `[ipv6]:port`; None from `off`."""
+def _read_already(value: object) -> Address | None:
+    """An address, or None, that is no text any more.  ValueError for anything else."""
     if value is None or isinstance(value, Address):
         return value
+    raise ValueError(f'{value!r} is not an address: write host:port, as in "127.0.0.1:5672", or off')
+
+
+def _address(value: object) -> object:
+    """An address from `host:port`, `[ipv6]:port`; None from `off`."""
     if not isinstance(value, str):
-        raise ValueError(f'{value!r} is not an address: write host:port, as in "127.0.0.1:5672", or off')
+        return _read_already(value)
     if value == "off":
         return None
     host, colon, port = value.rpartition(":")

@@ -6,7 +6,7 @@ They are looked at once a second, whoever listens: one that is set or over is an
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from penstock.core.effects import Part, names_of
@@ -54,12 +54,16 @@ def alarms(engine: Engine, before: Mapping[str, str], *, slowed_us: int = 0, sho
         found["archive"] = f"nothing is archived, and retention waits: {engine.archive.why}"
     if (behind := clock_behind(engine, "clock" in before)) is not None:
         found["clock"] = behind
-    stopped = engine.core.stopped
-    for kind in dict.fromkeys(one.kind for one in stopped):
-        found[f"{kind}_stopped"] = stopped_by_a_fault(one for one in stopped if one.kind == kind)
+    found |= _stopped(engine.core.stopped)
     if engine.core.draining:
         found["draining"] = "the server drains: it takes no new messages and no new consumers"
     return found
+
+
+def _stopped(parts: Sequence[Part]) -> dict[str, str]:
+    """An alarm for each kind of them."""
+    kinds = dict.fromkeys(one.kind for one in parts)
+    return {f"{kind}_stopped": stopped_by_a_fault(one for one in parts if one.kind == kind) for kind in kinds}
 
 
 def stopped_by_a_fault(parts: Iterable[Part]) -> str:
