@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import threading
@@ -148,3 +149,58 @@ def test_a_file_that_is_too_large_is_not_read_whole(tmp_path: Path) -> None:
     assert kept.version == 7
     with pytest.raises(InvalidArgument, match="bytes; at most"):
         decode(kept.value)
+
+
+def test_a_disk_that_takes_some_of_a_value_has_none_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An almost full one does that, and says that it is full when it is asked for the rest."""
+    register = FileRegister(tmp_path)
+    assert register.swap(0, b"before") == 1
+    left, write = [100], os.write
+
+    def almost_full(fd: int, data: bytes) -> int:
+        if not left[0]:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        some = data[: left[0]]
+        left[0] -= len(some)
+        return write(fd, some)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", almost_full)
+        with pytest.raises(Unavailable, match="No space left"):
+            register.swap(1, b"x" * 200)
+    assert register.read() == Kept(1, b"before")
+    monkeypatch.setattr(os, "write", lambda fd, data: write(fd, data[:3]))
+    assert register.swap(1, b"x" * 200) == 2
+    assert register.read() == Kept(2, b"x" * 200)
+
+
+NO_ANSWERS = [
+    b"no JSON", b"[]", b"{}", b'"text"', b'{"header":{}}', b'{"header":7,"kvs":[7]}',
+    b'{"header":{"revision":"7"},"kvs":[{"key":"eA=="}]}', b'{"header":{"revision":"x"},"kvs":[]}',
+    b'{"header":{"revision":"7"},"kvs":[{"mod_revision":"7","value":"_"}]}',
+    b'{"header":{"revision":"7"},"kvs":[{"mod_revision":"7","value":7}]}',
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("content", NO_ANSWERS)
+def test_what_is_no_answer_of_etcd_says_nothing(content: bytes) -> None:
+    """Something else listens there, or stands between: members went down with all that they did beside it."""
+    answer = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (len(content), content)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answers() -> None:
+            for _ in range(2):
+                peer, _ = server.accept()
+                with peer:
+                    peer.settimeout(10)
+                    peer.recv(1 << 16)
+                    peer.sendall(answer)
+
+        thread = threading.Thread(target=answers, daemon=True)
+        thread.start()
+        register = EtcdRegister([f"127.0.0.1:{server.getsockname()[1]}"], "x")
+        with pytest.raises(Unavailable, match="no answer of etcd"):
+            register.read()
+        outcome = register.swap(7, b"y")
+        thread.join()
+    assert outcome == ("unknown" if b'"revision":"7"' not in content else "changed")

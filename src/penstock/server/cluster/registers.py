@@ -22,7 +22,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 from urllib.parse import urlsplit
 
 import orjson
@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 KINDS = "file:///folder, etcd://host:port,host:port/prefix or manual"
 MANUAL = "manual"
 LEASE = Times().lease
+
+T = TypeVar("T")
 
 
 class Kept(NamedTuple):
@@ -124,7 +126,9 @@ class FileRegister:
         try:
             fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
             try:
-                os.write(fd, b"%d\n%b" % (version, value))
+                data = b"%d\n%b" % (version, value)
+                while data:  # a disk that is almost full takes some of it, and says that it is full when asked again
+                    data = data[os.write(fd, data) :]
                 os.fsync(fd)
             finally:
                 os.close(fd)
@@ -155,15 +159,12 @@ class EtcdRegister:
         why = ""
         for host in list(self._hosts):
             try:
-                said = self._call(host, "/v3/kv/range", {"key": self._key})
-            except (OSError, http.client.HTTPException, ValueError) as error:
+                kept = self._call(host, "/v3/kv/range", {"key": self._key}, _kept)
+            except (OSError, http.client.HTTPException) as error:
                 why = f"{host}: {error}"
                 continue
             self._answered(host)
-            kept = cast("list[dict[str, str]]", said.get("kvs") or [])
-            if not kept:
-                return Kept(0, b"")
-            return Kept(int(kept[0]["mod_revision"]), base64.b64decode(kept[0].get("value", "")))
+            return kept
         raise Unavailable(f"etcd does not answer: {why}")
 
     def swap(self, version: int, value: bytes) -> Outcome:
@@ -171,27 +172,43 @@ class EtcdRegister:
         put = {"request_put": {"key": self._key, "value": base64.b64encode(value).decode()}}
         compare = {"key": self._key, "target": "MOD", "result": "EQUAL", "mod_revision": str(version)}
         try:
-            said = self._call(self._hosts[0], "/v3/kv/txn", {"compare": [compare], "success": [put]})
+            return self._call(self._hosts[0], "/v3/kv/txn", {"compare": [compare], "success": [put]}, _outcome)
         except ConnectionRefusedError:
             self._hosts.append(self._hosts.pop(0))
             raise Unavailable(f"etcd does not answer at {self._hosts[-1]}") from None
-        except (OSError, http.client.HTTPException, ValueError):
+        except (OSError, http.client.HTTPException):
             self._hosts.append(self._hosts.pop(0))
             return "unknown"
-        return int(said["header"]["revision"]) if said.get("succeeded") else "changed"
 
     def _answered(self, host: str) -> None:
         self._hosts.remove(host)
         self._hosts.insert(0, host)
 
-    def _call(self, host: str, path: str, asked: object) -> dict[str, Any]:
+    def _call(self, host: str, path: str, asked: object, read: Callable[[Any], T]) -> T:
+        """What an answer says.  OSError, HTTPException: nobody answers, or not as etcd does, whatever that is then."""
         with closing(http.client.HTTPConnection(host, timeout=self._timeout_s)) as connection:
             connection.request("POST", path, orjson.dumps(asked), {"content-type": "application/json"})
             answer = connection.getresponse()
             content = answer.read(8 * BYTES_MOST)
             if answer.status != 200:
                 raise http.client.HTTPException(f"status {answer.status}: {content[:200]!r}")
-            return cast("dict[str, Any]", orjson.loads(content))
+        try:
+            return read(orjson.loads(content))
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            raise http.client.HTTPException(f"this is no answer of etcd: {content[:200]!r}") from error
+
+
+def _kept(said: Any) -> Kept:
+    kept = said.get("kvs") or []
+    if not kept:
+        int(said["header"]["revision"])  # who else says an empty object has no value for us either
+        return Kept(0, b"")
+    return Kept(int(kept[0]["mod_revision"]), base64.b64decode(kept[0].get("value", ""), validate=True))
+
+
+def _outcome(said: Any) -> Outcome:
+    revision = int(said["header"]["revision"])
+    return revision if said.get("succeeded") else "changed"
 
 
 TRIES = 50
