@@ -14,7 +14,7 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
@@ -383,7 +383,6 @@ def _running_link(one: Mapping[str, Any]) -> Finding:
 def examine_links(settings: Settings) -> Iterator[Finding]:
     """Whether each [[link]] can be called, and its queues can be shared."""
     paced = any(step.downgrade_replication is not None for action in settings.action for step in action.do)
-    here = {settings.site, *(one.name for one in settings.link)}
     for link in settings.link:
         what = f"link {link.name}"
         for key in ("password_file", "ca", "certificate", "key"):
@@ -394,24 +393,38 @@ def examine_links(settings: Settings) -> Iterator[Finding]:
             advice = "publishers wait for as long as that site is away: downgrade_after says for how long at most"
             yield Finding(what, "poor", "sync without downgrade_after", advice)
         for queue in filter(partial(_carried, link), settings.queue):
-            yield from _shared(link, queue, here)
+            yield from _shared(what, queue)
+    for queue in settings.queue:
+        yield from _first_owned(settings, queue)
 
 
-def _shared(link: LinkSection, queue: Queue, here: Collection[str]) -> Iterator[Finding]:
-    """Whether a queue that a link carries can be had at both sites.  here: this site, and those that links lead to."""
+def _shared(what: str, queue: Queue) -> Iterator[Finding]:
+    """Whether a queue that a link carries can be had at both sites."""
     from penstock.core.queue.owning import why_not_shared
 
-    what = f"link {link.name}"
     if (why := why_not_shared(queue.settings)) is not None:
         advice = "the link is refused where the other site has that queue, too"
         yield Finding(what, "poor", f"queue {queue.name!r} has {why}", advice)
-    owner = queue.settings.initial_owner
-    if owner is not None and owner not in here:
-        advice = "its messages are owned by a site that no link leads to: nobody here can ask for them"
-        yield Finding(what, "poor", f"initial_owner {owner!r} of queue {queue.name!r}", advice)
-    if owner == link.name and not _carried_whole(link, queue):
-        found = f"it leaves out some of queue {queue.name!r}, of which that site is the initial_owner"
-        yield Finding(what, "bad", found, "it would own nothing of the rest, nor would anybody: the link is refused")
+
+
+def _first_owned(settings: Settings, queue: Queue) -> Iterator[Finding]:
+    """Whether what is published to a queue here comes to the site that is its `initial_owner`."""
+    from penstock.core.links.carried import Carried
+    from penstock.core.links.reaching import all_goes_on
+    from penstock.server.links.links import carried
+
+    rules, owner = queue.settings, queue.settings.initial_owner
+    if owner is None or owner == settings.site:
+        return
+    links = {link.name: Carried(carried(link)) for link in settings.link}
+    what, found = f"queue {queue.name}", f"its initial_owner is {owner!r}"
+    if not all_goes_on(links, owner, queue.vhost, rules.exchange, rules.underlying_topic or queue.name):
+        left = "the link to it leaves out some of the queue" if owner in links else "no link carries all of the queue"
+        advice = "that site would own nothing of the rest, nor would anybody, and such a link is refused"
+        yield Finding(what, "bad", f"{found}, and {left}", advice)
+    elif owner not in links:
+        advice = "no link leads there: whether the sites between hand all of it on only they can say"
+        yield Finding(what, "poor", found, advice)
 
 
 def _carried(link: LinkSection, queue: Queue) -> bool:
@@ -424,15 +437,6 @@ def _carried(link: LinkSection, queue: Queue) -> bool:
         one.vhost == queue.vhost and one.exchange == settings.exchange and may_meet(TopicPattern(one.pattern), shown)
         for one in link.topic
     )
-
-
-def _carried_whole(link: LinkSection, queue: Queue) -> bool:
-    """Whether a link carries all of what a queue shows."""
-    from penstock.core.links.carried import Carried
-    from penstock.server.links.links import carried
-
-    settings = queue.settings
-    return Carried(carried(link)).carries_all(queue.vhost, settings.exchange, settings.underlying_topic or queue.name)
 
 
 def _called(what: str, address: str, host: str, port: int, *, tls: bool) -> Finding:

@@ -186,3 +186,39 @@ def test_what_is_published_where_a_distributed_queue_is_missing_is_everybodys_ow
     for other in (b, c):
         a.send(other)
     assert [(one.q().ready, one.q().foreign_count) for one in (b, c)] == [(2, 0), (2, 0)]
+
+
+def left_out(link: str) -> list[str]:
+    why = f"queue 'q' in vhost '/': its initial_owner 'c' would not hear of what {link} out, and nobody would own that"
+    return [why + ": have it carry all of the topic, without a filter"]
+
+
+@pytest.mark.parametrize("has", [True, False])
+@pytest.mark.parametrize("direct", [True, False])
+@pytest.mark.parametrize("filtered", ["ab", "bc", ""])
+def test_a_first_owner_behind_another_site_hears_of_all_or_a_link_on_the_way_is_refused(
+    *, has: bool, direct: bool, filtered: str
+) -> None:
+    """A row of three, whose middle may lack the queue; direct: its ends have links, too, and it says nothing then."""
+    sites = a, b, c = (Linked("a"), Linked("b"), Linked("c"))
+    for site in sites:
+        if has or site is not b:
+            site.declare("q", **GROUP)
+    pairs = [(a, b), (b, a), (b, c), (c, b), *([(a, c), (c, a)] if direct else [])]
+    topics = {(one, other): Carries(".*", filter=FILTER if one.name + other.name == filtered else None)
+              for one, other in pairs}  # fmt: skip
+    through = [SITES["a"].group]
+    for (one, other), topic in topics.items():
+        one.core.carries(other.name, [topic], through)
+    said = {
+        one.name + other.name: one.link(other, topic, pass_through=through) for (one, other), topic in topics.items()
+    }
+    wanted = dict[str, list[str]]()
+    if filtered == "ab" and not direct:
+        wanted = {"ba": left_out("all links from here leave")} if has else {}  # else doctor says it, at a
+    if filtered == "bc":
+        if has:
+            wanted["cb"] = left_out("the link to it leaves")
+        elif not direct:
+            wanted["ab"] = left_out("the link to it from 'b' leaves")
+    assert {link: lines for link, lines in said.items() if lines} == wanted

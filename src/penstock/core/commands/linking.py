@@ -21,6 +21,7 @@ from penstock.core.links.asking import Asking
 from penstock.core.links.carried import Carried, Carries
 from penstock.core.links.ownership import Span
 from penstock.core.links.parcels import Heard, Numbers, Parcel, Piece, Told, parted, read
+from penstock.core.links.reaching import cut_short, left_out
 from penstock.core.links.sharing import (
     Agreed,
     Ended,
@@ -101,9 +102,10 @@ class LinkingCommands(FindingCommands):
         topic = (settings.exchange, settings.underlying_topic or queue.name)
         identity = identity_of(queue.vhost, queue.name, settings, here)
         barriers = settings.barrier_expression
+        owner = settings.initial_owner
         return Offer(
-            identity, topic, settings.filter, settings.initial_owner, queue.durable, barriers=barriers,
-            back=self._looks_back(queue), heard=self.began.of(queue.id),
+            identity, topic, settings.filter, owner, queue.durable, barriers=barriers, back=self._looks_back(queue),
+            heard=self.began.of(queue.id), leads=owner in (None, here.name, *self._carries),
         )  # fmt: skip
 
     def _looks_back(self, queue: Queue) -> int | None:
@@ -138,7 +140,10 @@ class LinkingCommands(FindingCommands):
                 self.sharing.say(site, {}, more=True, gone=queue.id)
         gone = (self.find_queue(one.vhost, one.name) for one, _ in ended)
         self._doubt_again(site, before, [queue.id for queue in gone if queue is not None])
-        return [line for one in agreed.values() for line in one.faults]
+        number = self.peers.number(site)
+        group = "" if number is None else self.peers.sites[number].group
+        cut = cut_short((offer for offer, _ in told), self._carries, self.peers.here, group, self.find_queue)
+        return [*(line for one in agreed.values() for line in one.faults), *cut]
 
     def _agreed(self, queue: Queue, site: str) -> Agreed | None:
         """What a site has said of a queue beside what is said of it here; None: they are not one."""
@@ -158,11 +163,7 @@ class LinkingCommands(FindingCommands):
                 f"queue '{queue.name}' in vhost '{queue.vhost}': it has {what} here, and other sites cannot own "
                 "messages of such a queue"
             )
-        if site == ours.initial_owner and carried and not carried.carries_all(queue.vhost, *ours.topic):
-            faults.append(
-                f"queue '{queue.name}' in vhost '{queue.vhost}': its initial_owner '{site}' would not hear of what the "
-                "link to it leaves out, and nobody would own that: have it carry all of the topic, without a filter"
-            )
+        faults += left_out(ours, self._carries, site)
         return Agreed(since, tuple(faults), since if theirs.back is None else min(since, theirs.back), theirs.heard)
 
     def _say_owner(self, now: Now, queue: Queue) -> None:

@@ -75,6 +75,7 @@ class Offer(NamedTuple):
     back      LSN there from which on it has looked for what was published before it; None: it does not say
     heard     by origin: what that one calls so, and what comes behind it, came when the queue was there, all of an
               origin that is not named; None: it does not say
+    leads     whether it is the `initial_owner`, or has a link to that one; an older site does not say otherwise
     """
 
     identity: Identity
@@ -86,6 +87,7 @@ class Offer(NamedTuple):
     barriers: str | None = None
     back: int | None = None
     heard: Heard | None = None
+    leads: bool = True
 
 
 def heard_of(heard: Heard | None, origin: int) -> int:
@@ -335,13 +337,11 @@ def load_ends(table: Mapping[str, Any]) -> list[tuple[Identity, Ended]]:
 
 
 def _end(table: Mapping[str, Any]) -> tuple[Identity, Ended]:
-    exchange, key = table.get("topic", ("", ""))
-    owner, topic = str(table.get("initial_owner", "")), (str(exchange), str(key))
-    identity = Identity(*map(str, table["identity"]))
-    ended = Ended(int(table["since"]), int(table["until"]), owner, topic)
+    exchange, key = map(str, table.get("topic", ("", "")))
+    ended = Ended(int(table["since"]), int(table["until"]), str(table.get("initial_owner", "")), (exchange, key))
     if not 0 <= ended.since <= ended.until < LSN_LIMIT:
         raise ValueError("it begins or ends at no LSN")
-    return identity, ended
+    return Identity(*map(str, table["identity"])), ended
 
 
 def load_offer(table: Mapping[str, Any]) -> tuple[Offer, int]:
@@ -352,7 +352,7 @@ def load_offer(table: Mapping[str, Any]) -> tuple[Offer, int]:
         offer = Offer(
             Identity(*map(str, table["identity"])), (str(exchange), str(key)), filter_, owner,
             bool(table["logged"]), bool(table["sends"]), cast("str | None", table.get("barriers")),
-            *_reach(table.get("back"), table.get("heard")),
+            *_reach(table.get("back"), table.get("heard")), bool(table.get("leads", True)),
         )  # fmt: skip
         if any(one is not None and one.__class__ is not str for one in (filter_, owner, offer.barriers)):
             raise TypeError("its filter, its initial_owner and its barriers are texts, or not there")
