@@ -76,6 +76,16 @@ def test_nor_is_one_that_has_brought_nothing(house: FlightHouse, command: dict[s
     assert isinstance(why(writer), Unavailable)
 
 
+def test_a_consumer_that_stands_still_is_not_waited_for(house: FlightHouse) -> None:
+    """A frozen process never ends its half of the stream: a stop took five seconds for each server that hears one."""
+    writer, reader = link(house).exchange(json.dumps({"consume": {"queue": "q"}}).encode())
+    writer.begin(pa.schema([]))
+    eventually(lambda: house.door.exchanges)
+    stop(house)
+    with pytest.raises(pa.ArrowException):
+        reader.read_chunk()
+
+
 def test_one_that_waits_for_room_is_told(house: FlightHouse) -> None:
     """It would wait for a consumer, and none comes any more."""
     with penstock.connect(house.url) as client:

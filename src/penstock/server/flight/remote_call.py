@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import binascii
 import logging
+import math
 import os
 import threading
 import time
@@ -68,12 +69,13 @@ class Abandoned(Exception):
 class Place(Holder):
     """What a call takes as long as it is under way."""
 
-    __slots__ = ("peer", "rests")
+    __slots__ = ("peer", "rests", "told_at")
 
     def __init__(self) -> None:
         super().__init__()
         self.peer: Peer | None = None  # of whom it is, once somebody has looked
         self.rests = False  # its client says nothing now, and all that he said has its answer
+        self.told_at = math.inf  # when he was told that it has ended, so that he need only end his half of the stream
 
 
 class Call:
@@ -231,9 +233,17 @@ class Places:
     def at_rest(self) -> set[Peer]:
         """Whose calls all rest."""
         calls = [one for one in (*self._known.here(), *self._nobodys.here()) if isinstance(one, Place)]
-        peers = {rests: {one.peer for one in calls if one.rests is rests and one.peer} for rests in (True, False)}
-        return peers[True] - peers[False]
+        told = time.monotonic() - TOLD_S
+        rest = [one.rests or one.told_at < told for one in calls]
+        peers = [
+            {one.peer for one, rests in zip(calls, rest, strict=True) if rests is so and one.peer}
+            for so in (True, False)
+        ]
+        return peers[0] - peers[1]
 
+
+TOLD_S = 1.0
+"""Who was told that a stream has ended, and lives, ends his half of it sooner; one that is frozen never does."""
 
 NOBODY = "", ""
 """Whose calls those are whose login nobody has found right so far."""
