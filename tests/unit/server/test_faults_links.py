@@ -1,4 +1,4 @@
-"""A fault at one link ends that link, or puts its look off; other links, queues and publishers go on."""
+"""A fault at one link ends that link, or puts its look off; other links, queues and publishers go on; a full disk."""
 
 from __future__ import annotations
 
@@ -198,3 +198,14 @@ def test_a_stream_that_comes_is_ended_alone(
     assert ended == [("b", TOLD)]
     assert beats == ["c"]
     assert life.engine.faults.fatal is None
+
+
+def test_a_site_whose_disk_is_full_asks_for_nothing(life: Life, links: Links, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It could not hear what it is given: that left its owner, and was nobody's until the disk had room again."""
+    asked = list[bool]()
+    life.core.proxied = True  # type: ignore[assignment]  # there is something to ask for
+    monkeypatch.setattr(Core, "asks", lambda *_: asked.append(life.log.room.full) or [])
+    for full in (False, True, False):
+        life.log.room.full = full
+        links._ask()
+    assert asked == [False, False]

@@ -54,6 +54,9 @@ logger = logging.getLogger("penstock.flight")
 
 NOTHING: Mapping[str, object] = {}
 
+ENDED = b'{"ended":'
+"""How the words begin that are an exchange's last: its client ends his half at them."""
+
 CUT_S, LOOK_S = 3.0, 0.02
 """How long calls may take to end whose connection was cut, and how often it is looked whose may be cut."""
 
@@ -306,6 +309,8 @@ class Server:
                     writer.write_batch(batch)
                 elif frame.kind is Kind.WORDS:
                     writer.write_metadata(pa.py_buffer(frame.payload))
+                    if bytes(frame.payload[: len(ENDED)]) == ENDED:
+                        call.place.told_at = time.monotonic()
 
             while (frame := call.next()).kind is not Kind.MORE:
                 if frame.kind is Kind.DONE:

@@ -10,7 +10,6 @@ What comes first of an upload may be sent with the call, before anybody asked fo
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -123,10 +122,6 @@ class Uploads:
         return self._layout in UNANSWERED and self._kept <= KEPT_MOST
 
 
-ENDED = b'{"ended":'
-"""How the words begin that are an exchange's last: its client ends his half at them."""
-
-
 class Down(threading.Thread):
     """What a consumer is sent, once its client is listened to as well."""
 
@@ -151,8 +146,6 @@ class Down(threading.Thread):
                     self._asked.release()
                 else:
                     self._told(frame)
-                    if frame.kind is Kind.WORDS and bytes(frame.payload[: len(ENDED)]) == ENDED:
-                        self._call.place.told_at = time.monotonic()  # the server's own end waits for its client's
         except BaseException as error:  # noqa: BLE001 - raised where the call ends
             self.error = error
             self._call.cut()

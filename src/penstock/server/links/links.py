@@ -322,6 +322,8 @@ class Links:
         self._asking.run()
 
     def _ask_others(self) -> None:
+        if self.engine.refusal() is not None:  # what others gave this site would not hear of, and they would lack
+            return
         core, now = self.engine.core, self.engine.now()
         asks = core.asks(now) if core.proxied or any(one.up for one in self.outgoing.values()) else []
         for words, some in ((ask_words, asks), (enquiry_words, core.enquiries(now))):
