@@ -55,8 +55,8 @@ EARLY = (
     "penstock.core.commands.transactions:TransactionCommands.transact.<locals>.<dictcomp>",
 )
 """Calls at which nothing says yet which queues a command is about."""
-OF_ALL = ("penstock.core.topology.", "penstock.core.sizes:")
-"""Calls that change what all queues share."""
+OF_ALL = ("penstock.core.topology.", "penstock.core.sizes:", "penstock.core.links.ownership:ClaimsOf.__bool__")
+"""Calls that change what all queues share, or ask whether what links told is known of any."""
 
 
 class Scene:

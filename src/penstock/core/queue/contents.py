@@ -126,10 +126,7 @@ class Contents(QueueParts):
 
     def total(self) -> int:
         """Messages in it, in whatever state."""
-        delays, shares, foreign = self.delays, self.shares, self.foreign
-        here = self.main.count + self.returned.count + self.leased + self.tail.count + self.letters.count + self.held
-        here += delays.retries.count + delays.scheduled.count + (0 if shares is None else shares.count)
-        return here if foreign is None else here + foreign.count
+        return sum(place.count for place in self.places())
 
     @property
     def inactive(self) -> int:
