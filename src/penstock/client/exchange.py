@@ -25,6 +25,7 @@ import orjson
 import pyarrow as pa
 
 from penstock.client.bodies import Reader
+from penstock.client.forks import not_here, watch
 from penstock.client.link import Link, rebuilt, said, understood
 from penstock.client.messages import Following, Message, Rows
 from penstock.client.transactions import Opening, Transaction
@@ -212,6 +213,18 @@ class Exchange:
         ]
         for thread in self._threads:
             thread.start()
+        self._inherited = False  # by a fork
+        watch(self)
+
+    def leave(self) -> list[object]:
+        """The process was forked, and this is the child, which has none of its threads."""
+        self._inherited = self.closed = True
+        self._lock = threading.Lock()  # whoever had the other is not here
+        self.answers = Answers(0)
+        self.answers.end(End(not_here()))
+        self.incoming = queue.SimpleQueue()
+        self.incoming.put(End(not_here()))
+        return [self._writer, self._reader]
 
     # -- what messages ask of their holder
 
@@ -261,6 +274,8 @@ class Exchange:
 
     def _holds(self, verb: str, count: int, what: object) -> bool:
         """Whether what is to be settled is still held; says so where it is not."""
+        if self._inherited:
+            raise not_here()
         if self.closed:
             raise Unavailable("the consumer is closed; the server has given the message back")
         if self._lost is None:
@@ -365,6 +380,8 @@ class Exchange:
 
     def close(self) -> None:
         """Wait until what is settled is durable, and end."""
+        if self._inherited:
+            return
         try:
             self.flush(ask=True)
             with self._lock:
@@ -389,6 +406,8 @@ class Exchange:
         self._work.set()
 
     def _close_writer(self) -> None:
+        if self._inherited:
+            return
         try:
             self._writer.close()
         except pa.ArrowException:

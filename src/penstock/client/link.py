@@ -23,6 +23,7 @@ import orjson
 import pyarrow as pa
 from pyarrow import flight
 
+from penstock.client.forks import check_origin, ended, not_here, watch
 from penstock.client.urls import Address
 from penstock.errors import InvalidArgument, NotLeading, PenstockError, ProtocolError, Unavailable, shown
 from penstock.units import Duration, format_address, seconds_of
@@ -220,6 +221,13 @@ class Link:
             headers=headers, timeout=LOOK_S if timeout is None else min(timeout, LOOK_S)
         )
         self.client: Any = _client(address)
+        self._inherited = False  # by a fork
+        watch(self)
+
+    def leave(self) -> list[object]:
+        """The process was forked, and this is the child."""
+        self._inherited = True
+        return [self.client]
 
     # of several servers
 
@@ -337,19 +345,23 @@ class Link:
         return writer, reader
 
     def check(self) -> None:
-        """Raises Unavailable once the connection is closed."""
+        """Raises Unavailable once the connection is closed, PreconditionFailed in a fork of the process that has it."""
+        if self._inherited:
+            raise not_here()
         if self.closed:
             raise Unavailable(f"the connection to {self.address} is closed")
 
     def close(self) -> None:
         """End the connection; twice does no harm."""
-        if not self.closed:
+        if not self.closed and not self._inherited:
             self.closed = True
             with translated():
                 self.client.close()
+            ended()
 
 
 def _client(address: Address) -> Any:
+    check_origin()
     tls = address.trust.options(str(address)) if address.tls else {}
     generic: Any = [("grpc.keepalive_time_ms", KEEPALIVE_MS), *RECONNECTING]
     with translated():

@@ -5,6 +5,7 @@ one message with its function: the arguments, the call, and what becomes of the 
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 import random
 from collections.abc import Awaitable, Callable, Sequence
@@ -164,10 +165,16 @@ def _work(worker: Worker, message: Message, arguments: Sequence[object], calls: 
 
 
 def _begun(worker: Worker, arguments: Sequence[object], calls: Off) -> Awaitable[object]:
-    work: Awaitable[object] = (
-        worker.function(*arguments) if worker.is_async else calls(partial(worker.function, *arguments))
-    )
+    work: Awaitable[object] = worker.function(*arguments) if worker.is_async else _in_thread(worker, arguments, calls)
     return work
+
+
+async def _in_thread(worker: Worker, arguments: Sequence[object], calls: Off) -> object:
+    """What a function came to in a thread, and on the loop where that is a coroutine, as of one that is decorated."""
+    result = await calls(partial(worker.function, *arguments))
+    if inspect.isgenerator(result) or inspect.isasyncgen(result):
+        raise TypeError(f"{worker.name} gave back a generator, which nobody runs: it has to do its work itself")
+    return await result if inspect.isawaitable(result) else result
 
 
 def _settle(worker: Worker, message: Message, verb: str, reason: str, result: object) -> None:

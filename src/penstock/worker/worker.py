@@ -280,6 +280,8 @@ def declare(
     seconds = None if timeout is None else seconds_of(timeout, f"{who}: timeout")
     if seconds == 0:
         raise InvalidArgument(f"{who}: timeout is 0: nothing could be done")
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise InvalidArgument(f"{who}: is a generator, which nobody runs: it has to do its work itself, without yield")
     is_async = inspect.iscoroutinefunction(function)
     readers, value = _readers(function, who)
     return Worker(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import inspect
 import logging
 import threading
@@ -96,6 +97,43 @@ def test_messages_are_worked_on_and_acknowledged_by_coroutines_and_threads() -> 
         assert server.stats("q")["acked"] == 5
         assert server.stats("q")["leased"] == server.stats("q")["ready"] == 0
     assert inspect.iscoroutinefunction(one)  # it is still the function
+
+
+def test_a_coroutine_that_a_plain_function_gives_back_is_run_and_a_generator_is_a_failure() -> None:
+    seen = list[object]()
+
+    async def work(body: bytes) -> bytes:
+        await asyncio.sleep(0)
+        seen.append(body)
+        return body
+
+    def logged(function: Callable[..., object]) -> Callable[..., object]:
+        @functools.wraps(function)
+        def call(*given: object) -> object:
+            return function(*given)
+
+        return call
+
+    app = penstock.App()
+    app.worker("q", publish="out")(logged(work))
+    with broker() as server:
+        server.publish("q", b"1")
+        assert run(app, server).done == 1
+        assert [one.body for one in server.sow("out")] == [b"1"]
+    assert seen == [b"1"]
+
+    app = penstock.App()
+
+    @app.worker("q")
+    def lazy(body: bytes) -> object:
+        return (seen.append(body) for _ in range(1))
+
+    with broker(max_deliveries=1) as server, penstock.connect(server.flight_url) as client:
+        server.publish("q", b"2")
+        run(app, server)
+        [letter] = client.peek("dead")
+        assert letter.reason is not None
+        assert "lazy gave back a generator, which nobody runs" in letter.reason
 
 
 def test_what_goes_on_failing_waits_longer_and_longer() -> None:

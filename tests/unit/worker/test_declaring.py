@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -95,13 +95,21 @@ def test_functions_that_cannot_be_called_are_refused_by_name() -> None:
 
     def odd(a: Rows) -> None: ...
 
-    cases: tuple[tuple[Callable[..., None], str], ...] = (
+    def lazy(a: bytes) -> Iterator[None]:
+        yield
+
+    async def slow(a: bytes) -> AsyncIterator[None]:
+        yield
+
+    cases: tuple[tuple[Callable[..., object], str], ...] = (
         (nothing, "nothing: takes no argument"),
         (two, "'b' would be a second body"),
         (twice, "'b' would be a second message"),
         (keyword, "'b' has no default"),
         (unknown, "'Missing' is not defined; define the type at module level"),
         (odd, "bodies cannot become"),
+        (lazy, "lazy: is a generator, which nobody runs"),
+        (slow, "slow: is a generator, which nobody runs"),
     )
     for function, said in cases:
         with pytest.raises(InvalidArgument, match=said):
