@@ -137,12 +137,10 @@ async def _called(
         return "retry", told, None, call
     try:
         return "ack", "", call.result(), None
-    except asyncio.CancelledError:
-        return "release", "", None, None  # the function cancelled itself
     except InvalidBody as error:
         logger.error("%s: %r: %s", worker.name, message, error)
         return "reject", reason_of(str(error)), None, None
-    except Exception as error:
+    except (Exception, asyncio.CancelledError) as error:  # cancelled by what it waits for itself: a stop ended above
         logger.exception("%s: %r failed, attempt %d", worker.name, message, message.attempt)
         if tracing.active is not None:
             tracing.active.failed(error)
@@ -241,7 +239,7 @@ def _publish(
         raise  # it is somebody else's by now
     except Refused as error:
         logger.error("%s: what %r came to is not published to %r: %s", worker.name, message, place or also[0][0], error)
-        message.retry(delay=_pause(worker, message), error=reason_of(error))
+        _settle(worker, message, "retry", reason_of(error), None)
 
 
 def give_back(message: Message) -> None:

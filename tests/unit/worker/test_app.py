@@ -136,6 +136,22 @@ def test_a_coroutine_that_a_plain_function_gives_back_is_run_and_a_generator_is_
         assert "lazy gave back a generator, which nobody runs" in letter.reason
 
 
+def test_a_coroutine_whose_own_task_is_cancelled_has_failed() -> None:
+    app = penstock.App()
+
+    @app.worker("q")
+    async def work(body: bytes) -> None:
+        inner = asyncio.ensure_future(asyncio.sleep(PATIENCE_S))
+        asyncio.get_running_loop().call_soon(inner.cancel)
+        await inner
+
+    with broker(max_deliveries=2) as server, penstock.connect(server.flight_url) as client:
+        server.publish("q", b"1")
+        counts = run(app, server)
+        assert (counts.retried, counts.released) == (2, 0)
+        assert [letter.reason for letter in client.peek("dead")] == ["CancelledError"]
+
+
 def test_what_goes_on_failing_waits_longer_and_longer() -> None:
     app, tries = penstock.App(), list[int]()
 

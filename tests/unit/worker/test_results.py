@@ -72,6 +72,22 @@ def test_who_waits_is_told_at_once() -> None:
         assert got == [{"id": 1, "total": 8.0}]
 
 
+@pytest.mark.parametrize("publish", ["nowhere", None])
+def test_what_comes_to_something_that_cannot_be_published_has_failed(publish: str | None) -> None:
+    app = penstock.App(results="results")
+
+    @app.worker("q", publish=publish)
+    def work(body: bytes) -> object:
+        return {"of": object()} if publish is None else 1
+
+    with broker() as server, penstock.connect(server.flight_url) as client:
+        task = client.submit("q", b"x")
+        app.run(url=server.flight_url, burst=True)
+        with pytest.raises(WorkFailed, match="no text of its own" if publish is None else "for 'nowhere'"):
+            task.get(timeout="5s")
+        assert server.stats("dead")["ready"] == 1
+
+
 def test_many_coroutines_wait_for_results_and_hold_up_no_other_call() -> None:
     async def work(url: str) -> list[object]:
         async with penstock.aio.connect(url) as client:
