@@ -261,6 +261,10 @@ def client(facts: Facts) -> Client:
 def test_health_and_readiness_follow_the_server(facts: Facts, client: Client) -> None:
     assert client.get("/healthz").json()["status"] == "ok"
     assert client.get("/readyz").status_code == 200
+    for stranger in (client, Client(facts, None)):
+        assert stranger.get("/readyz/").status_code == stranger.get("/metrics/").status_code == 200
+        assert stranger.get("/cli/rabbitmqadmin/").status_code == 200
+    assert facts.logins == []
     facts.status, facts.open = "broken", False
     assert client.get("/healthz").status_code == 503
     assert client.get("/readyz").status_code == 503

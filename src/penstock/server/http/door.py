@@ -39,7 +39,7 @@ from penstock.server.http.events import Events
 from penstock.server.http.facts import Facts
 from penstock.server.http.messages import Messages, Peeking, message_rows
 from penstock.server.http.probes import KEPT_S, Probe, Probes
-from penstock.server.http.reception import Reception, open_paths, unknown
+from penstock.server.http.reception import Reception, bare, open_paths, unknown
 from penstock.server.http.routes import Ask, Deriving, Row, Table
 from penstock.server.http.statements import Querying
 from penstock.server.http.super_streams import of_super_streams
@@ -119,7 +119,7 @@ class Application:
         """Raises PenstockError and BadQuery.  stack: what is the request's until its answer is out."""
         scope, facts = request.scope, self._facts
         path, user, who = str(scope["path"]), "", NOBODY
-        if path not in self.open:
+        if bare(path) not in self.open:
             login: tuple[str, str] | None = scope["login"]
             client: tuple[str, int] | None = scope.get("client")
             host, derive = client[0] if client else "", None if visitor is None else visitor.derive
@@ -134,7 +134,7 @@ class Application:
         if path.startswith("/api/"):
             if request.method in METHODS:
                 return await self.table.answer(request, user, who, self._read)
-        elif (probe := self.probes.get(path.removesuffix("/"))) is None:
+        elif (probe := self.probes.get(bare(path))) is None:
             return not_found()
         elif request.method in (allowed := ("GET", "HEAD")):
             return await probe.handler(request, who)

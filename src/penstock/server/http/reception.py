@@ -42,6 +42,11 @@ def open_paths(*, metrics: bool) -> AbstractSet[str]:
     return OPEN | {PER_OBJECT, DETAILED} if metrics else OPEN
 
 
+def bare(path: str) -> str:
+    """A path without a slash at its end, which says nothing."""
+    return path.removesuffix("/")
+
+
 HEADER_LIMIT = 4096
 """Bytes of an Authorization header; a longer one is no login."""
 
@@ -116,11 +121,11 @@ class Reception:
         if self._trusted:
             scope["client"] = self._client(scope)
         path, method = str(scope["path"]), str(scope["method"])
-        if (part := self.pages.get(path)) is not None:
+        if (part := self.pages.get(bare(path) or path)) is not None:
             await _serve(part, method, headers, send)
             return
         scope["login"] = None
-        if path not in self._open:
+        if bare(path) not in self._open:
             if method not in _SAFE and from_another_site(headers):
                 reason = "a page of another site may change nothing here"
                 await answer(send, 403, {"error": "forbidden", "reason": reason})
