@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import time
+from codecs import BOM_UTF8
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -216,8 +217,10 @@ def _tables_of(stream: BinaryIO, kind: str) -> Iterator[pa.Table]:
 
     if kind == "jsonl":
         lines: list[bytes] = []
+        mark = BOM_UTF8  # which a file of Windows' editors may begin with
         for line in stream:
-            body = line.rstrip(b"\r\n")
+            body = line.removeprefix(mark).rstrip(b"\r\n")
+            mark = b""
             if body:
                 lines.append(body)
             if len(lines) == BATCH_ROWS:

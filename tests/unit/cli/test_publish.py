@@ -66,7 +66,9 @@ def test_a_dash_is_standard_input(run: Run, house: FlightHouse, monkeypatch: pyt
         client.declare("dashes")
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"one\ntwo\n")))
     assert run("publish", "dashes", "-")[0] == 0
-    assert bodies(house, "dashes") == [b"one", b"two"]
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\xef\xbb\xbfthree\r\n\xef\xbb\xbffour\r\n")))
+    assert run("publish", "dashes", "-")[0] == 0
+    assert bodies(house, "dashes") == [b"one", b"two", b"three", b"\xef\xbb\xbffour"]
 
 
 def test_text_in_the_place_of_a_file_is_told_so(run: Run) -> None:

@@ -310,6 +310,22 @@ def test_wrong_shapes_are_sentences(data: dict[str, object]) -> None:
         load_mapping(data)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        '[[queue]]\r\nname = "q"\r\n',
+        '{"queues": [{"name": "q", "vhost": "/", "durable": true, "arguments": {}}]}\r\n',
+        (
+            '<?xml version="1.0"?>\r\n<configuration><core><addresses><address name="a"><anycast>\r\n<queue name="q"/>'
+            "</anycast></address></addresses></core></configuration>"
+        ),
+    ],
+)
+def test_a_file_of_windows_is_read_as_any_other(tmp_path: Path, text: str) -> None:
+    (tmp_path / "one").write_bytes(b"\xef\xbb\xbf" + text.encode())
+    assert [queue.name for queue in load_file(tmp_path / "one").queue] == ["q"]
+
+
 def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="cannot be read: No such file"):
         load_file(tmp_path / "absent.toml")

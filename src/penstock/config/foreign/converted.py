@@ -11,6 +11,7 @@ every entity but the five of XML; nesting, elements and bytes have bounds.  Name
 from __future__ import annotations
 
 import re
+from codecs import BOM_UTF8
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from enum import Enum
@@ -222,7 +223,10 @@ class Element:
 
 
 def read_bytes(path: Path, shown: str) -> bytes:
-    """The bytes of a settings file.  Raises SettingsError where there are too many or none to be had."""
+    """The bytes of a settings file, without the mark that Windows' editors begin one with.
+
+    Raises SettingsError where there are too many or none to be had.
+    """
     try:
         with path.open("rb") as file:
             data = file.read(BYTES_MAX + 1)
@@ -230,7 +234,7 @@ def read_bytes(path: Path, shown: str) -> bytes:
         raise SettingsError(f"{shown}: cannot be read: {error.strerror or error}") from error
     if len(data) > BYTES_MAX:
         raise SettingsError(f"{shown}: is larger than {BYTES_MAX:,} bytes, the limit for a settings file")
-    return data
+    return data.removeprefix(BOM_UTF8)
 
 
 def parse_xml(data: bytes, shown: str) -> Element:
