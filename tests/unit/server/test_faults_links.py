@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -9,8 +10,9 @@ import pytest
 
 from penstock.config.links import LinkSection
 from penstock.core.broker import Core
+from penstock.errors import DiskFull, PenstockError
 from penstock.server.base.faults import TOLD, Told, reports
-from penstock.server.flight.handover import Handover
+from penstock.server.flight.handover import Answer, Handover
 from penstock.server.links.links import AGAIN_S, Links
 from penstock.server.links.receiving import Incoming
 from penstock.server.links.sending import Outgoing
@@ -209,3 +211,18 @@ def test_a_site_whose_disk_is_full_asks_for_nothing(life: Life, links: Links, mo
         life.log.room.full = full
         links._ask()
     assert asked == [False, False]
+
+
+def test_what_cannot_be_heard_on_a_full_disk_is_no_fault_of_its_site(
+    life: Life, links: Links, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was said to be cut off, with another number each time that it came again: a thousand lines, and then none."""
+    ended = list[PenstockError]()
+    monkeypatch.setattr(Incoming, "end", lambda _, error: ended.append(error))
+    one: Any = object.__new__(Incoming)
+    one.site, one._engine, one._links, one._waits, one._level, one._ending = "b", life.engine, links, False, False, None
+    one._queue = deque([(b"", None, 0, Answer[None]())])
+    life.log.room.full = True
+    one.go_on()
+    assert [type(error) for error in ended] == [DiskFull]
+    assert not links._warned

@@ -113,13 +113,14 @@ class Incoming:
         engine = self._engine
         while self._queue and not self._waits and self._ending is None:
             head, rows, size, answer = self._queue[0]
+            if (why := engine.refusal()) is not None:
+                self.end(why)  # an alarm says so, and that site comes again
+                break
+            if not engine.has_room():
+                self._waits = True
+                engine.on_room.append(self.go_on)
+                return
             try:
-                if (why := engine.refusal()) is not None:
-                    raise why
-                if not engine.has_room():
-                    self._waits = True
-                    engine.on_room.append(self.go_on)
-                    return
                 heard = engine.core.hear(engine.now(), self.site, head, rows, judged=True)
             except (PenstockError, ValueError) as error:
                 self._cut_off(error)
