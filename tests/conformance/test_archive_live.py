@@ -188,6 +188,13 @@ def test_while_the_archive_is_not_mounted_reads_fail_and_health_says_so(server: 
     server.start()
     with penstock.connect(url(server)) as client:
         assert replayed(client)[: len(messages)] == messages
+    server.stop()
+    there.rename(server.data / "elsewhere")
+    for found in (("log", "verify", "--data"), ("log", "ls", "--data")):
+        told = CliRunner().invoke(built(None), [*found, str(server.data)])
+        assert (told.exit_code, "has an archive in another folder" in told.stderr) == (0, True)
+        named = CliRunner().invoke(built(None), [*found, str(server.data), "--archive", str(server.data / "elsewhere")])
+        assert (named.exit_code, named.stderr) == (0, "")
 
 
 def lost_manifest(data: Path, exported: Path, bodies: list[bytes]) -> None:

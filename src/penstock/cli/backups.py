@@ -53,7 +53,8 @@ def backup(
 
 
 def _backed_up_here(data: str, target: Path, copy: bool) -> dict[str, Any]:
-    from penstock.history import archive_place, open_folder
+    from penstock.cli.logfiles import archive_at
+    from penstock.history import open_folder
     from penstock.history.view import stand_alone
     from penstock.server.bulk.backup import run
     from penstock.server.bulk.requests import Request
@@ -66,7 +67,7 @@ def _backed_up_here(data: str, target: Path, copy: bool) -> dict[str, Any]:
     try:
         with closing(stand_alone(disk)) as view, bar("bytes") as show:
             request = Request(disk, view, _never, show)
-            place = archive_place(data)
+            place = archive_at(data)
             archive = "" if place is None else str(place.absolute())
             return run(request, str(target.absolute()), copy, "", show, archive)
     finally:
@@ -295,12 +296,13 @@ def _pruned(micros: int, data: str | None, folder: str | None, url: str, *, dry_
         with connect(url, timeout=None) as client:
             told = client.action("log_archive_prune", with_vhost=False, age=micros / 1e6, dry_run=dry_run)
             return cast("dict[str, Any] | None", told["pruned"])
-    from penstock.history import archive_place, open_folder
+    from penstock.cli.logfiles import archive_at
+    from penstock.history import open_folder
     from penstock.log.archive import archive_disk
     from penstock.server.base.clock import SystemClock
     from penstock.server.upkeep.offline import prune as run
 
-    place = archive_place(data, folder)
+    place = archive_at(data, folder)
     if place is None:
         return None
     _refuse_shared(place)

@@ -176,13 +176,14 @@ def verify(data: DataFolder = None, archive: ArchiveFolder = None, url: OfServer
 
 
 def _verified(data: str, archive: str | None) -> dict[str, Any]:
-    from penstock.history import archive_place, open_folder
+    from penstock.cli.logfiles import archive_at
+    from penstock.history import open_folder
     from penstock.log.verify import verify as verify_log
 
     report = verify_log(open_folder(data))
     facts = asdict(report)
     facts["segments"] = [segment._asdict() for segment in report.segments]
-    if (place := archive_place(data, archive)) is not None:
+    if (place := archive_at(data, archive)) is not None:
         from penstock.log.archive import archive_disk
         from penstock.log.archive.repairing import check
 
@@ -387,12 +388,13 @@ def audit(
 
 
 def _audited_by_spark(data: str, archive: str | None, master: str) -> dict[str, Any]:
-    from penstock.history import archive_place, open_folder
+    from penstock.cli.logfiles import archive_at
+    from penstock.history import open_folder
     from penstock.spark import session
     from penstock.spark.audits import audit as run
 
     open_folder(data)  # says at once when there is none
-    place = archive_place(data, archive)
+    place = archive_at(data, archive)
     made = session(master)
     try:
         return _told(run(made, data, archive=place))

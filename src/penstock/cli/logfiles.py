@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute
 
 from penstock.cli.exportfiles import new_file, writing
-from penstock.cli.output import Progress, bar
+from penstock.cli.output import Progress, bar, note
 from penstock.errors import DataFolderInUse, InvalidArgument
 from penstock.history import archive_place, open_folder
 from penstock.history.view import stand_alone
@@ -32,6 +32,7 @@ from penstock.log.verify import segments
 from penstock.records.chunks import LSN_LIMIT
 from penstock.records.dataclass import dataclass
 from penstock.records.kinds import Kind
+from penstock.replication.messages import ARCHIVE
 from penstock.units import parse_duration, parse_size
 from penstock.wire.flight.bookmarks import parse_point, parse_span
 
@@ -43,12 +44,26 @@ if TYPE_CHECKING:
     from penstock.log.rewrite_plan import Task
 
 
+def archive_at(data: str, named: str | None = None) -> Path | None:
+    """Where a data folder's archive is, if it has one; says so where it knows of one that is elsewhere.
+
+    InvalidArgument for one that was named and is not there.
+    """
+    place = archive_place(data, named)
+    if place is None and (Path(data) / ARCHIVE).is_file():
+        note(
+            f"warning: {data} has an archive in another folder; what is there alone is left out: --archive names it, "
+            "where a command takes that"
+        )
+    return place
+
+
 def archive_of(data: str, named: str | None = None) -> Archive | None:
     """The archive of a data folder, if there is one.  InvalidArgument for one that was named and is not there."""
     from penstock.log.archive import archive_disk
     from penstock.log.archive.row_groups import Archive
 
-    place = archive_place(data, named)
+    place = archive_at(data, named)
     return None if place is None else Archive(archive_disk(str(place)))
 
 
