@@ -291,10 +291,10 @@ def files() -> Finding:
 def memory(budget: int, machine: Machine | None = None) -> Finding:
     """The budget for bodies beside what the machine has left, and the bound of the cgroup."""
     machine = machine or Machine()
-    left, most = machine.memory_left(), machine.memory_most()
+    left, (most, whose) = machine.memory_left(), machine.bound(budget) or (None, "")
     found = ("" if left is None else f"{format_size(left)} available, ") + f"budget {format_size(budget)}"
     if (taken := budget_within(most, budget)) < budget:
-        found += f", of which {format_size(taken)} are taken: its cgroup may have {format_size(most or 0)}"
+        found += f", of which {format_size(taken)} are taken: {whose} {format_size(most or 0)}"
         return Finding("memory", "poor", found, "raise that limit, or lower server.memory to what is taken")
     if left is not None and budget > left:
         return Finding("memory", "poor", found, "lower server.memory: bodies are read from the log when needed")

@@ -75,7 +75,7 @@ class Server(Section):
         default=512 * MIB,
         ge=8 * MIB,
         description="Budget for bodies and buffers; positions and indexes come on top. In a cgroup, as of a container, "
-        "that has no room for it the server takes less, and says so.",
+        "or on a machine that has no room for it the server takes less, and says so.",
     )
     doors: Literal["auto"] | Annotated[StrictInt, Field(ge=0, le=16)] = Field(
         default="auto",

@@ -25,7 +25,7 @@ stranger would fill the disk that the server's output goes to.  An operator who 
 
 def serve(settings: Settings, *, ready_file: str | None = None, show: Show | None = None) -> None:
     """Run a server until SIGTERM or SIGINT, as `process.serve`."""
-    settings = within(Machine().memory_most(), settings)
+    settings = within(Machine().bound(settings.server.memory), settings)
     os.environ.setdefault(GRPC_VERBOSITY, "NONE")
     door = None
     if settings.cluster is None and any(name.startswith("flight") for name in settings.listen.doors()):
@@ -40,11 +40,12 @@ def serve(settings: Settings, *, ready_file: str | None = None, show: Show | Non
     run(settings, ready_file=ready_file, show=show, door=door, http=http)
 
 
-def within(most: int | None, settings: Settings) -> Settings:
-    """The same with a budget for which a cgroup of so many bytes has room: who goes beyond those is killed."""
+def within(bound: tuple[int, str] | None, settings: Settings) -> Settings:
+    """The same with a budget for which there is room, as `Machine.bound` tells: who goes beyond that is killed."""
     asked, origin = settings.server.memory, settings.origin("server.memory")
+    most, whose = bound or (None, "")
     budget = budget_within(most, asked)
     if most is None or budget == asked:
         return settings
-    why = f"its cgroup may have {format_size(most)}; {format_size(asked)} by {origin}"
+    why = f"{whose} {format_size(most)}; {format_size(asked)} by {origin}"
     return settings.with_memory(budget, why)

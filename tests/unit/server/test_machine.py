@@ -10,7 +10,7 @@ import pytest
 from penstock.cli import checkup
 from penstock.config.load import chosen
 from penstock.config.settings import Settings
-from penstock.server.base.machine import Machine, budget_within
+from penstock.server.base.machine import BASE, Machine, budget_within
 from penstock.server.launching import within
 
 MIB = 1 << 20
@@ -133,13 +133,23 @@ def test_a_server_takes_what_its_group_has_room_for_and_says_so() -> None:
     settings = Settings.model_validate({"server": {"memory": "1GiB"}}).with_origins(
         {"server.memory": "penstock.toml:3"}
     )
-    taken = within(512 * MIB, settings)
+    taken = within((512 * MIB, "its cgroup may have"), settings)
     assert taken.server.memory == 213 * MIB
     assert ("server.memory", "213 MiB", "its cgroup may have 512 MiB; 1 GiB by penstock.toml:3") in [
         (name, value.strip('"'), origin) for name, value, origin in chosen(taken)
     ]
-    assert within(4096 * MIB, settings) is settings
+    assert within((4096 * MIB, "its cgroup may have"), settings) is settings
     assert within(None, settings) is settings
+
+
+def test_a_budget_that_the_machine_does_not_have_is_bounded_by_it(tmp_path: Path) -> None:
+    (tmp_path / "meminfo").write_text(f"MemTotal: {4 << 20} kB\n")
+    machine = Machine(tmp_path, tmp_path / "cgroup")
+    assert machine.bound(4 << 30) is None
+    settings = Settings.model_validate({"server": {"memory": "100GiB"}})
+    taken = within(machine.bound(settings.server.memory), settings)
+    assert taken.server.memory == ((4 << 30) - BASE) * 2 // 3 >> 20 << 20
+    assert "the machine has 4 GiB; 100 GiB by default" in [origin for _, _, origin in chosen(taken)]
 
 
 def test_doctor_looks_at_the_group_as_well(hosted: Hosted) -> None:

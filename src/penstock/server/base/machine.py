@@ -46,6 +46,16 @@ class Machine(NamedTuple):
         bounds = [bytes_most for bytes_most, _ in self._bounds()]
         return min(bounds, default=None)
 
+    def bound(self, budget: int) -> tuple[int, str] | None:
+        """Bytes that a budget has to fit into, and whose they are: of a group, or of a machine that has no such budget.
+
+        None: it may be what it is.
+        """
+        if (most := self.memory_most()) is not None:
+            return most, "its cgroup may have"
+        whole = self._meminfo("MemTotal")
+        return (whole, "the machine has") if whole is not None and budget > whole else None
+
     def memory_left(self) -> int | None:
         """Bytes that can be used without swapping, and without being killed, as Linux tells; None elsewhere."""
         there = self._meminfo("MemAvailable")
