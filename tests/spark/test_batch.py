@@ -67,6 +67,14 @@ def test_columns_by_schema(lab: Lab) -> None:
         with pytest.raises((AnalysisException, PythonException)) as caught:
             lab.read(schema, topic="wide").count()
         assert told in sentence(caught.value)
+    lab.spark.conf.set("spark.sql.timestampType", "TIMESTAMP_NTZ")  # what the session calls a timestamp
+    try:
+        told = lab.read(topic="wide", schema="id bigint").select("time", "id").collect()
+        log = lab.read(log="true").where("time IS NULL").count()
+    finally:
+        lab.spark.conf.unset("spark.sql.timestampType")
+    assert [(row.time is None, row.id) for row in told] == [(False, n) for n in range(10)]
+    assert log == 0
 
 
 def test_bodies_become_columns(lab: Lab) -> None:

@@ -13,7 +13,8 @@ from penstock.core.streams import Link, Resumed
 from penstock.core.streams.sinks import Batch
 from penstock.errors import Fenced, NotFound, PreconditionFailed
 from penstock.records.causes import death_reason
-from unit.core.world import World, header
+from penstock.records.entries import Publishes
+from unit.core.world import DURABLE, World, header
 
 
 class Reader:
@@ -238,3 +239,70 @@ def test_a_failure_for_which_no_row_is_to_blame_changes_nothing(world: World) ->
         assert streams.poison.resume(now, "s", epoch, 1, 1, blame=False) == Resumed(2, 0, 0)
     epoch = streams.open(now, "s", world.core.queue("/", "q")).epoch
     assert streams.poison.resume(now, "s", epoch, 1, 1).rows == 1
+
+
+@pytest.mark.parametrize("meanwhile", ["opened", "read", "committed", "released", "restarted"])
+def test_a_batch_is_in_one_commit_whoever_has_read_it(meanwhile: str) -> None:
+    """A driver that was taken for dead commits the batch that another one reads, or has done, by now: not both do."""
+    world = World()
+    world.declare("q")
+    world.declare("out")
+    world.publish("q", b"1", b"2")
+
+    def began(query: str, *, reads: bool = True) -> int:
+        streams = world.core.streams
+        epoch = streams.open(world.now, "s", world.core.queue("/", "q")).epoch
+        assert streams.plan(world.now, "s", epoch, 0, 10).batch == 1
+        if reads:
+            streams.poison.read("s", 1, 0, Link(1, query, 0, epoch), epoch)
+        return epoch
+
+    def committed(query: str) -> bool:
+        """As the door does it, by the epoch that the stream has."""
+        epoch = world.core.streams.state("s").epoch
+        rows = Publishes(world.core.topic("/", "", "out"), DURABLE, [b"1", b"2"])
+        try:
+            return not world.core.sink_commit(world.now, Batch(query, 0, [("s", epoch, 1)]), [rows]).already
+        except (Fenced, PreconditionFailed):
+            return False
+        finally:
+            world.turn()
+
+    began("first")
+    world.turn()
+    if meanwhile == "released":
+        world.core.streams.release(world.now, "s")
+    else:
+        if meanwhile == "restarted":
+            world.restart(clean=False)  # and with it goes what was known of who has read what
+        began("second", reads=meanwhile != "opened")
+    done = {query: committed(query) for query in ("second", "first")} if meanwhile == "committed" else {}
+    done = done or {"first": committed("first")}
+    world.turn()
+    assert done["first"] is False
+    if meanwhile == "released":
+        assert (world.core.queue("/", "q").ready, world.core.queue("/", "out").ready) == (2, 0)
+        return
+    if meanwhile == "opened":
+        began("second")
+    assert meanwhile == "committed" or committed("second")
+    assert (world.core.queue("/", "q").acked, world.core.queue("/", "out").ready) == (2, 2)
+    assert canonical(world.core.durable_state()) == world.folded()
+
+
+def test_a_query_is_told_that_another_one_has_done_its_batch() -> None:
+    """Nobody knows any more who has read what: the one that commits first has it."""
+    world = World()
+    world.declare("q")
+    out = world.declare("out")
+    world.publish("q", b"1")
+    streams = world.core.streams
+    epoch = streams.open(world.now, "s", world.core.queue("/", "q")).epoch
+    streams.plan(world.now, "s", epoch, 0, 10)
+    rows = Publishes(world.core.topic("/", "", "out"), DURABLE, [b"1"])
+    world.core.sink_commit(world.now, Batch("first", 0, [("s", epoch, 1)]), [rows])
+    world.restart(clean=False)
+    with pytest.raises(PreconditionFailed, match="settled by query first, and query second brings it again"):
+        world.core.sink_commit(world.now, Batch("second", 0, [("s", epoch, 1)]), [rows])
+    assert world.core.sink_commit(world.now, Batch("first", 0, [("s", epoch, 1)]), [rows]).already
+    assert out is not None

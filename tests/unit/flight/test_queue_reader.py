@@ -20,7 +20,8 @@ from penstock.errors import PreconditionFailed
 from penstock.spark.options import read_options
 from penstock.spark.reading import fetching
 from penstock.spark.reading.columns import layout
-from penstock.spark.reading.queue_stream import QueueStreamReader, settle_source
+from penstock.spark.reading.queue_stream import ChangesStreamReader, QueueStreamReader, settle_source
+from penstock.spark.reading.stream import LogStreamReader
 from penstock.spark.record_batches import values
 from penstock.spark.remote import Remote
 
@@ -223,3 +224,27 @@ def test_a_deleted_queue_ends_its_stream(house: FlightHouse, client: Client, mon
     publish(client, 0, 5)
     with pytest.raises(PreconditionFailed, match="an earlier queue of this name"):
         query.run()
+
+
+@pytest.mark.parametrize(
+    ("options", "offset"),
+    [
+        ({}, {"lsn": 7, "origin": 1}),
+        ({}, {"batch": 1, "stream": "another", "origin": 1}),
+        ({"queue": "", "topic": "t", "mode": "log"}, {"batch": 1, "stream": "s", "origin": 1}),
+        ({"mode": "changes"}, {"lsn": 7, "origin": 1}),
+    ],
+)
+def test_a_checkpoint_of_something_else_is_refused_before_anything_is_settled(
+    house: FlightHouse, client: Client, options: dict[str, str], offset: dict[str, Any]
+) -> None:
+    publish(client, 0, 3)
+    given = {"url": house.url, "queue": "q", "stream": "s", "mode": "queue", **options}
+    read = read_options({name: value for name, value in given.items() if value})
+    readers = {"queue": QueueStreamReader, "log": LogStreamReader, "changes": ChangesStreamReader}
+    for call in ("latestOffset", "partitions"):
+        reader: Any = readers[given["mode"]](read, layout(read, SCHEMA, None))
+        arguments = (offset, ReadMaxRows(10)) if call == "latestOffset" else (offset, {**offset, "more": 1})
+        with pytest.raises(PreconditionFailed, match="which is no place of stream 's' in mode"):
+            getattr(reader, call)(*arguments)
+    assert client.streams() == []

@@ -58,6 +58,7 @@ class Link:
     batch: int
     query: str
     query_batch: int
+    epoch: int | None = None  # of the reader that planned it, where the task says so
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +108,27 @@ class Poison:
                 _refuse_repeated(name, link, state.doubt.last)
                 self._links[name] = link
         return chunks
+
+    def refuse_other(self, name: str, batch: int, query: str) -> None:
+        """Whether a commit of this query may settle the batch: its rows are in one commit, however many read them.
+
+        Errors: Fenced when the stream was opened, or released, since its tasks have read the batch: its messages are
+        another reader's by now, or back in the queue.  PreconditionFailed when another query has done it.
+        """
+        state, link = self._streams.state(name), self._links.get(name)
+        if batch <= state.floor:
+            last = state.doubt.last
+            if last is not None and last[0] != query:
+                raise PreconditionFailed(
+                    f"batch {batch} of stream '{name}' was settled by query {last[0]}, and query {query} brings it "
+                    "again: two queries have read the stream. Delete the checkpoint of one of them, or give it a "
+                    "stream of its own"
+                )
+        elif link is not None and link.batch == batch:
+            if link.epoch is not None:
+                self._streams.fenced(name, link.epoch, "queue")
+            if link.query != query:
+                raise Fenced(f"batch {batch} of stream '{name}' is now read by query {link.query}, not by {query}")
 
     def whose(self, name: str, batch: int) -> dict[str, object]:
         """For the record that settles a batch: the query and its batch that it was, if that is known."""
@@ -338,23 +360,28 @@ class Streams(StreamTable):
                 return Plan(start, ())
             return self._new(now, name, state, chunks)
 
-    def settle(self, now: Now, name: str, epoch: int, batch: int) -> None:
-        """Settle every batch up to this one.  Errors as `plan`."""
-        state = self.check(name, epoch, batch)
+    def settle(self, now: Now, name: str, epoch: int, batch: int, committed: tuple[str, int] | None = None) -> None:
+        """Settle every batch up to this one.  committed: the query, and its batch, whose commit does.
+
+        Errors as `plan` and `check`.
+        """
+        state = self.check(name, epoch, batch, committed and committed[0])
         now = self.outbox.at(now)
         self.keeping.read(now, name, state)
         self.outbox.begin()
-        self._settle(now, name, state, self.queue(name, state), batch)
+        self._settle(now, name, state, self.queue(name, state), batch, committed)
         self.outbox.end()
 
-    def check(self, name: str, epoch: int, batch: int) -> StreamState:
-        """Whether `settle` would do it; raises what it would raise."""
+    def check(self, name: str, epoch: int, batch: int, query: str | None = None) -> StreamState:
+        """Whether `settle` would do it, with a commit of this query; raises what it would raise."""
         state = self.fenced(name, epoch, "queue")
         if batch > state.planned:
             raise PreconditionFailed(
                 f"stream '{name}' has planned {state.planned} batches; batch {batch} cannot be settled"
             )
         self.queue(name, state)
+        if query is not None:
+            self.poison.refuse_other(name, batch, query)
         return state
 
     def release(self, now: Now, name: str, *, drop: bool = False, abandoned: bool = False) -> int:
@@ -405,11 +432,17 @@ class Streams(StreamTable):
             if len(self.gone) < GONE_MOST and present is not None:
                 self.gone[name] = present.name
 
-    def _settle(self, now: Now, name: str, state: StreamState, queue: Queue, batch: int) -> None:
+    def _settle(
+        self, now: Now, name: str, state: StreamState, queue: Queue, batch: int,
+        committed: tuple[str, int] | None = None,
+    ) -> None:  # fmt: skip
         if batch <= state.floor:
             return
         done = [c for b in range(state.floor + 1, batch + 1) if b in state.plans for c in chunks_of(state.plans[b])]
-        header: dict[str, object] = {"batch": batch, **self.poison.whose(name, batch)}
+        whose = self.poison.whose(name, batch)
+        if committed is not None:
+            whose = {"query": committed[0], "query_batch": committed[1]}
+        header: dict[str, object] = {"batch": batch, **whose}
         self.write(Kind.PLAN_SETTLE, name, state, header)
         if done:
             self.holdings.settle(now, queue, name, done, Verb.ACK)

@@ -226,7 +226,7 @@ class Sinks:
                 Kind.LINEAGE, batch.query, {"batch": batch.number, "of": batch.lineage, "outputs": told}
             )
         for settled in batch.settle:
-            self._streams.settle(now, *settled)
+            self._streams.settle(now, *settled, (batch.query, batch.number))
         self._outbox.end()
         return Committed(False, self._outbox.last_lsn, sum(one.stored for one in published), published, tuple(told))
 
@@ -256,7 +256,7 @@ class Sinks:
         if batch.lineage is not None:
             self._outbox.record(Kind.LINEAGE, batch.query, {"batch": batch.number, "of": batch.lineage})
         for settled in batch.settle:
-            self._streams.settle(now, *settled)
+            self._streams.settle(now, *settled, (batch.query, batch.number))
         self._outbox.end()
         return Committed(False, self._outbox.last_lsn)
 
@@ -308,7 +308,10 @@ class Sinks:
         batch.owner(self.known.owner(query))
         highest = self.known.batches.get(query, -1)
         if number < highest and not batch.skip_late:
-            raise PreconditionFailed(f"query '{query}' has committed batch {highest}; batch {number} comes too late")
+            raise PreconditionFailed(
+                f"query '{query}' has committed batch {highest}; batch {number} comes too late: its checkpoint is an "
+                "older copy, or two queries have it. Put the newest one back, or begin with a new one"
+            )
         if number <= highest:
             return True
         unfinished = self.decided.get(query)
@@ -318,7 +321,7 @@ class Sinks:
                 f"{unfinished.total} rows are written; batch {number} comes after them"
             )
         for settled in batch.settle:
-            self._streams.check(*settled)
+            self._streams.check(*settled, query)
         return False
 
 

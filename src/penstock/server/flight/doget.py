@@ -304,7 +304,7 @@ class EventOutlet(Outlet[list[Event]]):
 
 def read_batch(streams: Streams, command: Plan) -> tuple[Chunk, ...]:
     """Positions of a planned batch; on the loop.  Errors as `Streams.read`."""
-    link = None if command.query is None else Link(command.batch, command.query, command.query_batch)
+    link = None if command.query is None else Link(command.batch, command.query, command.query_batch, command.epoch)
     return streams.poison.read(command.stream, command.batch, command.revision, link, command.epoch)
 
 

@@ -101,10 +101,10 @@ def declared(options: ReadOptions, ddl: str | None, *, rows: bool = False) -> st
     """All columns of a read as DDL; `ddl` are the body's own, given or found; `rows`: of a view without messages."""
     base = LOG if options.log else _of_messages(options, rows=rows)
     if ddl is None or options.log:
-        return ", ".join(f"{name} {kind}" for name, kind in base.items())
+        return ", ".join(f"{name} {_instant(kind)}" for name, kind in base.items())
     own = names_in(ddl)
     hidden = {name.lower() for name in own}
-    columns = [f"{name} {kind}" for name, kind in base.items() if name not in hidden]
+    columns = [f"{name} {_instant(kind)}" for name, kind in base.items() if name not in hidden]
     taken, nullable = {*known(options), ERROR}, options.bad_records_topic is None  # a bad body has null in all columns
     pieces = map(_nullable if nullable else str, map(str.strip, _pieces(ddl)))
     columns += [_marked(piece) if name in taken else piece for name, piece in zip(own, pieces, strict=True)]
@@ -113,6 +113,11 @@ def declared(options: ReadOptions, ddl: str | None, *, rows: bool = False) -> st
     if nullable and ERROR not in hidden:
         columns.append(f"{ERROR} string")
     return ", ".join(columns)
+
+
+def _instant(kind: str) -> str:
+    """A message's time is an instant, whatever a session means by `timestamp` (`spark.sql.timestampType`)."""
+    return "timestamp_ltz" if kind == "timestamp" else kind
 
 
 def _rescued(name: str, others: Iterable[str]) -> str:

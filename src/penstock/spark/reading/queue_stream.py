@@ -74,8 +74,8 @@ class QueueStreamReader(LimitedStreamReader):
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802 - Spark's name
         """Settle what ended at `start`, and take the next batch; `start` again when nothing is ready."""
+        batch = self.place(start, "batch")
         self.opened()
-        batch = int(start["batch"])
         most = self.rows_max(limit)
         wait = f"{int(IDLE_S * 1000)}ms"
         if self._until is not None:
@@ -122,8 +122,8 @@ class QueueStreamReader(LimitedStreamReader):
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         """The batch that ends at `end`: a plan answers with one batch, whatever `start` says."""
-        batch = int(end["batch"])
-        if batch == int(start["batch"]):
+        batch = self.place(end, "batch")
+        if batch == self.place(start, "batch"):
             return []
         known = self._known.get(batch)
         if known is None:
@@ -202,7 +202,7 @@ class ChangesStreamReader(LimitedStreamReader):
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802 - Spark's name
         """The next difference; `start` again when there is none."""
-        epoch, batch = self.opened(), int(start["batch"])
+        batch, epoch = self.place(start, "batch"), self.opened()
         deadline = time.monotonic() + (0 if self._target is not None else IDLE_S)
         while True:
             answer = self.server.act(
@@ -226,7 +226,7 @@ class ChangesStreamReader(LimitedStreamReader):
         parts = max(PARTS, self.options.min_partitions or 1)
         return [
             ChangePart(self.stream, batch, part, parts, change=1 if batch % 2 == 0 else -1)
-            for batch in range(int(start["batch"]) + 1, int(end["batch"]) + 1)
+            for batch in range(self.place(start, "batch") + 1, self.place(end, "batch") + 1)
             for part in range(parts)
         ]
 

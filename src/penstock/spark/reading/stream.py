@@ -12,6 +12,7 @@ Spark makes these objects in several processes: constructors connect to nothing.
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import socket
@@ -82,6 +83,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
             self.planned_before = int(answer["planned"])
             self.origin = int(answer.get("origin", 0))
         return self._epoch
+
+    def place(self, offset: Offset, name: str) -> int:
+        """What an offset says under this name.  PreconditionFailed for one of another stream, or of another mode."""
+        if name not in offset or offset.get("stream", self.stream) != self.stream:
+            raise PreconditionFailed(
+                f"the checkpoint is at {json.dumps(offset)}, which is no place of stream {self.stream!r} in mode "
+                f"{self.mode}: it belongs to a query that reads something else; put the right one there, or begin "
+                "with a new one"
+            )
+        return int(offset[name])
 
     def definition(self) -> dict[str, object]:
         """What else the server keeps with the stream."""
@@ -198,7 +209,7 @@ class LogStreamReader(StreamReader):
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802 - Spark's name
         """The end of the next range; `start` again when there is no message after it."""
-        lsn, past = int(start["lsn"]), self.options.backfill_until
+        lsn, past = self.place(start, "lsn"), self.options.backfill_until
         answer: Answer | None = None
         if past is not None and lsn < past:
             until = past if self._until is None else min(past, self._until)
@@ -236,7 +247,7 @@ class LogStreamReader(StreamReader):
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         """The range in parts of about equal weight; those it was planned in, if the server remembers it."""
-        a, b = int(start["lsn"]), int(end["lsn"])
+        a, b = self.place(start, "lsn"), self.place(end, "lsn")
         if a >= b:
             return []
         found = self._found
