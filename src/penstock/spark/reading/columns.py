@@ -116,7 +116,7 @@ def declared(options: ReadOptions, ddl: str | None, *, rows: bool = False) -> st
 
 
 def _instant(kind: str) -> str:
-    """A message's time is an instant, whatever a session means by `timestamp` (`spark.sql.timestampType`)."""
+    """A message's time is an instant, whatever a session takes a `timestamp` for."""
     return "timestamp_ltz" if kind == "timestamp" else kind
 
 
