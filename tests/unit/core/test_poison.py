@@ -286,7 +286,7 @@ def test_a_batch_is_in_one_commit_whoever_has_read_it(meanwhile: str) -> None:
     if meanwhile == "opened":
         began("second")
     assert meanwhile == "committed" or committed("second")
-    assert (world.core.queue("/", "q").acked, world.core.queue("/", "out").ready) == (2, 2)
+    assert (world.core.queue("/", "q").so_far.acked, world.core.queue("/", "out").ready) == (2, 2)
     assert canonical(world.core.durable_state()) == world.folded()
 
 
