@@ -15,6 +15,7 @@ import logging
 import mmap
 import os
 import socket
+import sys
 import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -22,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.server.base import allocator
 from penstock.server.base.loading import UNGUARDED, begun_as_a_door, do_without_pandas, with_bounded_pool
 from penstock.server.doors.line import Broken, Ended, Kind, Line, Lines, plain
-from penstock.server.flight.crowding import with_small_stacks, with_threads_of_arrow
+from penstock.server.flight.crowding import SWITCH_S, with_small_stacks, with_threads_of_arrow
 
 if TYPE_CHECKING:
     from penstock.server.flight.grpc_server import Server
@@ -141,6 +142,7 @@ def main() -> None:
     control, lines, decoded = begun_as_a_door()
     os.nice(BEHIND)
     with_small_stacks()
+    sys.setswitchinterval(SWITCH_S)
     do_without_pandas()
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     with_bounded_pool(decoded)
