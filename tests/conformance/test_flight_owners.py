@@ -122,7 +122,7 @@ def test_the_owner_outlives_a_restart(tmp_path: Path) -> None:
         pytest.raises(AccessRefused),
     ):
         commit(other, 1, [])
-    marks = {"etl": SinkMark(7, True, "for people", "reader")}
+    marks = {"etl": SinkMark(7, True, "for people", "reader", "'out'")}
     assert load_marks(dump_marks(marks)) == marks
     assert load_marks({"etl": [7, 1, "for people"]}) == {"etl": SinkMark(7, True, "for people")}
 

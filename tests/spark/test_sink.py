@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.errors import StreamingQueryException
 
 from penstock.records.kinds import Kind
 from spark_lab import Lab, forget_last_commit, sentence
@@ -169,16 +170,22 @@ def test_columns_beside_the_body_do_what_they_say(lab: Lab) -> None:
     assert lab.ids("once") == [0, 1, 2, 3]
 
 
-def test_a_sink_is_listed_with_its_name(lab: Lab, tmp_path: Path) -> None:
-    lab.declare("listed-in", "listed-out")
+def test_a_sink_is_listed_with_its_name_and_what_it_committed_is_nowhere_else(lab: Lab, tmp_path: Path) -> None:
+    lab.declare("listed-in", "listed-out", "listed-else")
     lab.publish("listed-in", range(5))
     frame = lab.stream(topic="listed-in", stream="listed", schema=COLUMNS).select("id")
     writer = frame.writeStream.queryName("to-the-list").format("penstock").option("url", lab.house.url)
-    query = writer.option("queue", "listed-out").option("checkpointLocation", str(tmp_path)).trigger(availableNow=True)
-    running = query.start()
+    writer = writer.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True)
+    running = writer.option("queue", "listed-out").start()
     running.awaitTermination()
     [mine] = [one for one in lab.client.action("sinks")["sinks"] if one["query"] == running.id]
     assert (mine["name"], mine["batch"], mine["once"], mine["stages"]) == ("to-the-list", 0, False, 0)
+    forget_last_commit(tmp_path)  # as a copy of the checkpoint that was made before it
+    with pytest.raises(StreamingQueryException) as caught:
+        writer.option("queue", "listed-else").start().awaitTermination()
+    assert "has committed batch 0 to 'listed-out' in vhost '/', and now it goes to 'listed-else'" in sentence(
+        caught.value
+    )
     save(lab, lab.spark.range(1), queue="listed-out")
     assert any(one["once"] for one in lab.client.action("sinks")["sinks"])
 

@@ -61,6 +61,13 @@ class WriteOptions:
     mandatory: bool = True  # a topic that nobody keeps is an error
     transaction: Transaction | None = None  # of a batch write: what makes it the same as an earlier one
 
+    @property
+    def target(self) -> str:
+        """Where all rows go, for a person; nothing where rows may say it themselves."""
+        vhost = remote(self.where).vhost
+        kind = f"topic '{self.topic}' of exchange '{self.exchange}'" if self.exchange else f"'{self.topic}'"
+        return "" if self.topic is None else f"{kind} in vhost '{vhost}'"
+
 
 def write_options(given: Mapping[str, str], patience_s: float = DEFAULT_PATIENCE_S) -> WriteOptions:
     """Options of a write; `patience_s` where they do not say.  Raises InvalidArgument."""
@@ -188,14 +195,16 @@ def commit(
     once: bool = False,
     mandatory: bool = False,
     skip_late: bool = False,
+    target: str = "",
     drop: Mapping[str, object] | None = None,
 ) -> dict[str, Any]:
     """Make the stages visible, once and all of them; a full target is waited for, as long as `where` has patience.
 
     settle: (stream, batch) of each input, settled in the same step; with a third item, the number of the server that
     has the stream, only if it is this one.  once: the query has no other batch.  mandatory: a topic
-    that nobody keeps is an error.  skip_late: a lower batch than the highest counts as committed.  lineage: what the
-    batch was made of, for the log.  drop: records of a topic that go with it.
+    that nobody keeps is an error.  skip_late: a lower batch than the highest counts as committed.  target: where all
+    rows go, in words: a batch that was committed to another one is refused.  lineage: what the batch was made of, for
+    the log.  drop: records of a topic that go with it.
     """
     inner = [dict(zip(("stream", "batch", "origin"), one, strict=False)) for one in settle]
     return patiently(
@@ -203,7 +212,7 @@ def commit(
         partial(
             remote(where).act, "sink_commit", query=query, batch=batch, stages=list(stages), settle=inner or None,
             lineage=lineage, query_name=name or None, once=once or None, mandatory=mandatory or None,
-            skip_late=skip_late or None, drop=drop,
+            skip_late=skip_late or None, target=target or None, drop=drop,
         ),
     )  # fmt: skip
 
@@ -234,7 +243,7 @@ class StreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]  # pyspar
             options = self.options
             commit(
                 options.where, query, batchId, stages, [] if settled is None else [settled],
-                name=options.name, mandatory=options.mandatory,
+                name=options.name, mandatory=options.mandatory, target=options.target,
             )  # fmt: skip
 
     def _settled(self, batch: int) -> Settled | None:

@@ -174,3 +174,28 @@ def test_versions_that_may_come_late_are_skipped(world: World) -> None:
     world.restart(clean=False)
     assert [commit(number) for number in (2**63 - 1, 12)] == [True, True]
     assert contents(world, "free") == [b"7", b"9", b"12", str(2**63 - 1).encode()]
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_batch_that_was_committed_elsewhere_is_not_taken_for_done(world: World, clean: bool) -> None:
+    """Of two queries with one checkpoint the second one would go on without its rows, and its target have none."""
+
+    def commit(number: int, target: str = "") -> bool:
+        return world.core.sink_commit(world.now, Batch("q", number, target=target), [rows(world, "free", b"x")]).already
+
+    assert [commit(4, "here"), commit(4, "here"), commit(4)] == [False, True, True]
+    world.turn()
+    world.restart(clean=clean)
+    with pytest.raises(
+        PreconditionFailed, match="has committed batch 4 to here, and now it goes to there: two queries"
+    ):
+        commit(4, "there")
+    assert commit(4, "here") is True
+    assert commit(5, "there") is False, "the target was changed between two batches"
+    with pytest.raises(PreconditionFailed, match="committed batch 5 to there, and now it goes to here"):
+        commit(5, "here")
+    part = DecidedPart("0" * 32, 1, 100, 1, "free", "", "/")
+    assert world.core.sink_decide(world.now, Batch("q", 6, target="here"), [part]).already is False
+    world.core.sink_copy(world.now, "q", 1, [rows(world, "free", b"6")])
+    with pytest.raises(PreconditionFailed, match="committed batch 6 to here"):
+        world.core.sink_decide(world.now, Batch("q", 6, target="there"), [part])

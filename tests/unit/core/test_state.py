@@ -131,7 +131,7 @@ def filled() -> DurableState:
         numbered=Sequences([Numbered("p", 1, 7, 9, 2)]),
         gone=Departed({2: Gone("v", "gone", "group-local", "d", ("x", "k"), 60, "there")}),
         vias={0: ("v", "x"), 1: ("v", "x", "blind")},
-        sink_marks={"query": SinkMark(60, True, "for people", "me")},
+        sink_marks={"query": SinkMark(60, True, "for people", "me", "'out'")},
         decided={"query": DecidedState(3, 70, (part,), (("s", 2),), 1, 4)},
         deferred={4: [DeferredAck(2, "ack", "me", 77, array("q", [30, 31]))]},
         acted=Acted(5, {"act": 2}, {"act": {0: [9]}}),

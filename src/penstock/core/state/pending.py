@@ -122,6 +122,7 @@ class SinkMark:
     once: bool = False  # it has one batch, and will never come again
     name: str = ""  # for people
     user: str = ""  # who may commit for it; empty: written before this was kept
+    target: str = ""  # where its last batch went, in words; empty: nobody said, or each row says it
 
 
 MARK = Shape(SinkMark, never=("lsn",))
@@ -130,15 +131,18 @@ MARK = Shape(SinkMark, never=("lsn",))
 
 def dump_marks(marks: Mapping[str, SinkMark]) -> dict[str, list[object]]:
     """As JSON, for the encoded durable state."""
-    return {query: [mark.lsn, int(mark.once), mark.name, mark.user] for query, mark in sorted(marks.items())}
+    return {
+        query: [mark.lsn, int(mark.once), mark.name, mark.user, *([mark.target] if mark.target else [])]
+        for query, mark in sorted(marks.items())
+    }
 
 
 def load_marks(table: object) -> dict[str, SinkMark]:
-    """The inverse of `dump_marks`; earlier ones said no user."""
+    """The inverse of `dump_marks`; earlier ones said no user, or no target."""
     rows = cast("dict[str, list[object]]", table)
     return {
-        query: SinkMark(cast(int, lsn), bool(once), str(name), *map(str, user))
-        for query, (lsn, once, name, *user) in rows.items()
+        query: SinkMark(cast(int, lsn), bool(once), str(name), *map(str, more))
+        for query, (lsn, once, name, *more) in rows.items()
     }
 
 

@@ -158,6 +158,7 @@ class Batch:
     skip_late: bool = False  # whatever is not above the highest committed batch counts as committed
     lineage: Mapping[str, object] | None = None  # what it was made of, written down beside what became of it
     owner: Owner = kept
+    target: str = ""  # where all its rows go, in words; empty: not said
     before: Callable[[Now], object] | None = None  # what else belongs to the group, done before rows are published
 
 
@@ -291,7 +292,7 @@ class Sinks:
 
     def _mark(self, batch: Batch) -> SinkMark:
         owner = batch.owner(self.known.owner(batch.query))
-        return SinkMark(self._outbox.next_lsn, batch.once, batch.name, owner)
+        return SinkMark(self._outbox.next_lsn, batch.once, batch.name, owner, batch.target)
 
     def _remember(self, now: Now, batch: Batch, mark: SinkMark) -> None:
         gone = self.known.add(now.wall, batch.query, batch.number, mark, keep=self.decided)
@@ -313,6 +314,7 @@ class Sinks:
                 "older copy, or two queries have it. Put the newest one back, or begin with a new one"
             )
         if number <= highest:
+            self._refuse_elsewhere(batch)
             return True
         unfinished = self.decided.get(query)
         if unfinished is not None:
@@ -323,6 +325,16 @@ class Sinks:
         for settled in batch.settle:
             self._streams.check(*settled, query)
         return False
+
+    def _refuse_elsewhere(self, batch: Batch) -> None:
+        """PreconditionFailed for a committed batch that goes to another target now: its rows are not there."""
+        mark = self.known.marks.get(batch.query)
+        if batch.target and mark is not None and mark.target not in ("", batch.target):
+            raise PreconditionFailed(
+                f"query '{batch.query}' has committed batch {batch.number} to {mark.target}, and now it goes to "
+                f"{batch.target}: two queries have this checkpoint, of which one needs its own; or its target was "
+                "changed before Spark knew of that batch, and it has to be started once more with the former one"
+            )
 
 
 def outputs_of(batches: Sequence[Publishes], published: Sequence[Published]) -> list[Output]:

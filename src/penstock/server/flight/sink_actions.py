@@ -44,6 +44,9 @@ LISTED = 1000
 LISTED_MOST = 10_000
 """Stages or queries that are listed, unless more are asked for, and at most."""
 
+TARGET_MOST = 1_024
+"""Bytes of the words for where a batch goes: three names of up to 255 are in it."""
+
 _STAGES = texts_of("stages", default=())
 
 ROW = 32
@@ -104,12 +107,13 @@ class SinkActions(StreamActions):
             ),
             "sink_commit": Action(
                 self._sink_commit,
-                "query, batch, stages, settle, lineage, query_name, once, mandatory, skip_late: make a batch visible",
+                "query, batch, stages, settle, lineage, query_name, once, mandatory, skip_late, target: make a batch "
+                "visible",
                 LOGIN,
                 (
                     name("query"), count("batch", high=NUMBER_MOST, needed=True), _STAGES, table("lineage"),
                     Field("settle", "inners", ()), Field("drop", "inner"), text("query_name", ""), flag("once"),
-                    flag("mandatory"), flag("skip_late"),
+                    flag("mandatory"), flag("skip_late"), text("target", "", TARGET_MOST),
                 ),
                 Gatekeeper.sink_commit,
             ),
@@ -195,6 +199,7 @@ class SinkActions(StreamActions):
     def _sink_commit(
         self, caller: Caller, query: str, batch: int, stages: Sequence[str], lineage: Mapping[str, object],
         settle: Sequence[Fields], drop: Fields | None, query_name: str, once: bool, mandatory: bool, skip_late: bool,
+        target: str,
     ) -> Reply:  # fmt: skip
         settled = list[Settlement]()
         for one in (inner.read((name("stream"), ORIGIN, count("epoch"), BATCH)) for inner in settle):
@@ -202,7 +207,7 @@ class SinkActions(StreamActions):
                 settled.append((one["stream"], self.epoch(one["stream"], one["epoch"]), one["batch"]))
         goes = self._goes(drop)
         owner = self.gate.owner(caller, query)
-        whole = Batch(query, batch, (), query_name, once, mandatory, skip_late, lineage or None, owner)
+        whole = Batch(query, batch, (), query_name, once, mandatory, skip_late, lineage or None, owner, target)
         asked = Asked(whole, settled, mine=partial(self.gate.owns, caller))
         self.do(caller, lambda: owner(self.engine.core.sinks.owner(query)), durable=False)
         committed: Committed | None = None
