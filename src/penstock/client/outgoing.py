@@ -89,9 +89,9 @@ def _built(value: object) -> object:
     kind = type(value)
     if hasattr(kind, "dtype") and (tolist := getattr(value, "tolist", None)) is not None:
         plain: object = tolist()
-        return (
-            float(plain) if isinstance(plain, Real) and hasattr(plain, "dtype") else plain
-        )  # a long double is no float
+        if isinstance(plain, Real) and hasattr(plain, "dtype"):  # a long double, which Python has no number for
+            return float(plain)
+        return plain
     if hasattr(kind, "__pydantic_serializer__") and not is_dataclass(kind):
         return cast("Any", value).model_dump(mode="json", by_alias=True)
     if hasattr(kind, "__struct_config__"):
@@ -123,10 +123,8 @@ def _plain(value: object) -> object:
 def _iso_duration(value: timedelta) -> str:
     """As ISO 8601 has it, and pydantic and msgspec read it."""
     whole = abs(value)
-    seconds = (
-        f"{whole.seconds}.{whole.microseconds:06}".rstrip("0").rstrip(".") if whole.microseconds else whole.seconds
-    )
-    return f"{'-' if value < whole else ''}P{whole.days}DT{seconds}S"
+    part = f".{whole.microseconds:06}".rstrip("0") if whole.microseconds else ""
+    return f"{'-' if value < whole else ''}P{whole.days}DT{whole.seconds}{part}S"
 
 
 def _textless(value: object) -> bool:
