@@ -10,14 +10,17 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from penstock.config.impossible import impossible
+from penstock.config.impossible import OWN, impossible
 from penstock.config.load import by_default, chosen, in_force, load_file, load_mapping, load_text
 from penstock.config.mistakes import LATER_SECTIONS
 from penstock.config.sections import Address
 from penstock.config.settings import Settings
 from penstock.errors import SettingsError
+from penstock.log import checkpoints, mending, name_index, segment
 from penstock.records.event_actions import Action, OnExpire, PublishStep
 from penstock.records.queue_settings import Retry
+from penstock.server import scratch_pages, sql
+from penstock.server.flight import stage_files
 
 ORIGINS = """
 [server]
@@ -448,3 +451,15 @@ def test_a_name_that_was_meant_is_looked_for_among_so_many(others: int, hint: st
     with pytest.raises(SettingsError) as error:
         load_text(f"{vhosts}[[queue]]\nname = 'q'\nvhost = 'shop7'\n")
     assert str(error.value).endswith(f"there is no [[vhost]] 'shop7'{hint}")
+
+
+def test_no_archive_lies_in_a_folder_that_the_server_makes() -> None:
+    """Each room has a name for its own; whoever adds one to the data folder finds it here."""
+    rooms = {
+        mending.CUT, mending.CUTTING, name_index.FOLDER, segment.FOLDER, checkpoints.FOLDER, sql.FOLDER,
+        stage_files.FOLDER, scratch_pages.FOLDER, "spark",
+    }  # fmt: skip
+    assert set(OWN) == rooms
+    for room in rooms:
+        with pytest.raises(SettingsError, match="a folder of the server"):
+            load_text(f'[log]\narchive = {{ folder = "{room}/a" }}')
