@@ -68,7 +68,7 @@ class SiteWorld(World):
         self.durable = 0  # entries that are on the disk
         self._seen, self._came = 0, dict[int, tuple[int, int]]()
         self._batches = list[tuple[int, pa.RecordBatch]]()
-        for one in names:
+        for one in self.met():
             self.core.meet(self.now, Site(one, ORIGINS[one]))
         kind = {} if owner is None else {"kind": "group-local", "initial_owner": owner, "group_local_queue_domain": "d"}
         self.settings = {**kind, **settings}
@@ -81,6 +81,10 @@ class SiteWorld(World):
         for one in self.linked:
             if one != self.name:
                 self.core.carries(one, self.topics(), {""} if self.linked != self.names else ())
+
+    def met(self) -> str:
+        """Sites that it knows from the first."""
+        return self.names
 
     def topics(self) -> list[Carries]:
         """What links carry."""
@@ -577,6 +581,10 @@ class Fabric:
             self.look()
             if not busy and not self.all_ask():
                 break
+        self.judge()
+
+    def judge(self) -> None:
+        """All that was confirmed was worked, no site has any of it, and each is what its log says."""
         for site in self.sites.values():
             site.queue.check()
             left = [self.known(site, lsn) for lsn in flat(site.queue.snapshot()[0]).tolist()]

@@ -140,10 +140,21 @@ class LinkingCommands(FindingCommands):
                 self.sharing.say(site, {}, more=True, gone=queue.id)
         gone = (self.find_queue(one.vhost, one.name) for one, _ in ended)
         self._doubt_again(site, before, [queue.id for queue in gone if queue is not None])
+        return self.differences(site, [offer for offer, _ in told])
+
+    def differences(self, site: str, offers: Sequence[Offer] | None = None) -> list[str]:
+        """Why queues of a site that are one with those here by their names cannot be, a line each.
+
+        offers: of what it has said of these alone.
+        """
+        if offers is None:
+            offers = [offer for offer, _ in self.sharing.offered.get(site, {}).values()]
+        queues = dict.fromkeys(self.find_queue(one.identity.vhost, one.identity.name) for one in offers)
+        agreed = [self.sharing.with_site(queue.id, site) for queue in queues if queue is not None]
         number = self.peers.number(site)
         group = "" if number is None else self.peers.sites[number].group
-        cut = cut_short((offer for offer, _ in told), self._carries, self.peers.here, group, self.find_queue)
-        return [*(line for one in agreed.values() for line in one.faults), *cut]
+        cut = cut_short(offers, self._carries, self.peers.here, group, self.find_queue)
+        return [*(line for one in agreed if one is not None for line in one.faults), *cut]
 
     def _agreed(self, queue: Queue, site: str) -> Agreed | None:
         """What a site has said of a queue beside what is said of it here; None: they are not one."""

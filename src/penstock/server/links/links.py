@@ -159,10 +159,13 @@ class Links:
     def agrees(self, site: str, offers: Sequence[object]) -> None:
         """A site has said what it has.  PreconditionFailed with a line for each thing on which the two differ.
 
+        While it tells of itself here, what it has is told there, in order: a welcome was under way on another stream,
+        may be older, and nobody would say again what it takes back.
         InvalidArgument for what cannot be read.
         """
+        core, said = self.engine.core, read_offers(offers)
         try:
-            lines = self.engine.core.share(site, read_offers(offers))
+            lines = core.differences(site) if site in self.incoming else core.share(site, said)
         except ValueError as error:
             raise InvalidArgument(f"link: {error}") from error
         if lines:
