@@ -91,6 +91,16 @@ def test_nothing_is_confirmed_while_too_few_disks_have_it(tmp_path: Path) -> Non
         eventually(lambda: leader.said().count(told) > before, "it does not say why, as it did at its start", 40)
         follower.start()
         eventually(lambda: pumped(connection) and confirmed == [1])
+        cluster.level()
+        told_before = leader.said().count(told)
+        assert follower.stop() == 0
+        eventually(lambda: leader.said().count(told) > told_before, "the follower that was stopped is in sync", 40)
+        impl.basic_publish("", "work", b"two")
+        connection.process_data_events(0.2)
+        begun = time.monotonic()
+        assert leader.stop() == 0, "the last one that stops waits for nobody"
+        assert time.monotonic() - begun < PATIENCE_S / 2
+        assert confirmed == [1]
 
 
 def pika_ack() -> type:

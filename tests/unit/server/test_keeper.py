@@ -17,6 +17,7 @@ from penstock.errors import LogDamaged, Unavailable
 from penstock.log.rewrite_plan import Task
 from penstock.log.simdisk import SimDisk
 from penstock.log.writer import MEMORY
+from penstock.records.queue_settings import QueueSettings
 from penstock.server.upkeep import compaction
 from penstock.server.upkeep.keeper import (
     LAG_US_MOST,
@@ -760,3 +761,30 @@ async def test_damage_found_by_retention_stops_nobody(life: Life, caplog: pytest
     assert any("upkeep" in message for message in caplog.messages)
     await one.last_checkpoint()
     assert one.checkpoints == 1
+
+
+@pytest.mark.parametrize("runs", [False, True], ids=["idle", "in the middle of a checkpoint"])
+async def test_a_stop_waits_for_no_other_disk_for_long(
+    life: Life, monkeypatch: pytest.MonkeyPatch, runs: bool
+) -> None:
+    """A cluster's leader may be the last of its members to stop: nobody takes what it has, and it ended never."""
+    monkeypatch.setattr("penstock.server.upkeep.keeper.PATIENCE_S", 0.0)
+    one = keeper(life, checkpoint_bytes="4KiB")
+    fill(life, 3)
+    life.log.wait_for_copies(lambda *_: None, lambda _: None)
+    life.core.declare_queue(life.engine.now(), "/", "more", QueueSettings())
+    life.engine.finish_turn()
+    if runs:
+        one.beat()
+        for _ in range(10):
+            await asyncio.sleep(0)
+    one.stop()
+    stopping = asyncio.ensure_future(one.last_checkpoint())
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert not stopping.done(), "its own disk has not got it yet"
+    life.commit()
+    async with asyncio.timeout(30):
+        await stopping
+    assert one.checkpoints == 0
+    assert life.engine.broken is None

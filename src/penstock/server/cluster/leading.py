@@ -320,9 +320,11 @@ class Cluster:
         last, until = self._log.appended, loop.time() + HAND_OVER_S
         while loop.time() < until:
             self._tell_late()
+            in_sync = set(self.known.get("in_sync", ()))
+            if in_sync <= {self.known["member"]}:
+                return ""  # whoever came now could not be in sync before this process is gone
             followers = self.known.get("followers", {})
-            level = [one for one, about in followers.items() if about["acked_lsn"] >= last]
-            level = [one for one in level if one in self.known.get("in_sync", ())]
+            level = [one for one, about in followers.items() if about["acked_lsn"] >= last and one in in_sync]
             if self.switched in level or (level and not self.switched):
                 self._leaving, self._next = True, self.switched or str(level[0])
                 self._tell(b"H", self._next.encode())

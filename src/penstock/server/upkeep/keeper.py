@@ -121,6 +121,7 @@ REWRITINGS_MOST = 16
 """Rewritings in one go, before retention has its turn; checkpoints have theirs between two."""
 
 PATIENCE_S = 2.0
+LOOK_S = 0.05
 """What runs when a server fails has so long to end."""
 
 FULL_REST = 4
@@ -159,6 +160,7 @@ class Keeper:
         self._loop = loop
         self._bytes, self._records = runtime.log.bytes_written, runtime.core.last_lsn
         self._running: asyncio.Future[None] | None = None
+        self._late: asyncio.Future[None] = loop.create_future()  # done when a stop waits for other disks no longer
         self._beats = 0  # since it last tended the log
         self._rest_until = 0  # mono microseconds: of looks at a full disk
         self._looked = (0, 0)  # how far the log was then, and how many segments there were
@@ -420,10 +422,23 @@ class Keeper:
             logger.info("%s is past retention and was deleted", name)
 
     async def _synced(self, lsn: int) -> None:
-        """Wait until the log has written everything up to `lsn`, and ask for its sync.  Raises LogBroken."""
+        """Wait until the log has written everything up to `lsn`, and ask for its sync.
+
+        LogBroken; Unavailable where the server stops, and no other member of its cluster is there that has to have it.
+        """
+        log = self.runtime.log
         if self.runtime.broken is None:
-            self.runtime.log.request_sync()
-        await self.runtime.until_durable(lsn)
+            log.request_sync()
+        durable = asyncio.ensure_future(self.runtime.until_durable(lsn))
+        try:
+            await asyncio.wait((durable, self._late), return_when=asyncio.FIRST_COMPLETED)
+            while not durable.done() and log.synced < lsn:
+                await asyncio.wait((durable,), timeout=LOOK_S)
+            if not durable.done():
+                raise Unavailable("the server stops, and other members of its cluster do not take what it has")
+            await durable
+        finally:
+            durable.cancel()
 
     # -- the end
 
@@ -436,9 +451,13 @@ class Keeper:
         """Begin nothing more; what runs ends at its next step."""
         self.compaction.stopping = True
         self.pace.set(0)
+        self._loop.call_later(PATIENCE_S, self._late.cancel)
 
     async def last_checkpoint(self) -> None:
-        """After `stop`, at a clean stop: wait for what runs, then write the final state."""
+        """After `stop`, at a clean stop: wait for what runs, then write the final state.
+
+        Of a cluster's leader only if other disks have it soon: it may be the last of all members that stop.
+        """
         await self._rest()
         if self.runtime.broken is None:
             await self._guarded(self.checkpoint())
