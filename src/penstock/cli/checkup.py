@@ -25,7 +25,7 @@ from penstock.cli.driver_jobs import Door, address_here, door_of, login, orphans
 from penstock.cli.output import counted
 from penstock.errors import PenstockError, SettingsError
 from penstock.expr import TopicPattern
-from penstock.log.disk import LOCK_NAME, to_be
+from penstock.log.disk import LOCK_NAME, OsDisk, to_be
 from penstock.server.base.machine import Machine, budget_within
 from penstock.server.sockets.listening import OWN
 from penstock.units import format_size
@@ -84,6 +84,8 @@ def examine(settings: Settings) -> list[Finding]:
         findings += [alarms(settings, door), internal_errors(settings, door), streams(settings, door)]
         if settings.link:
             findings += running_links(settings, door)
+    if server is not None and follows:
+        findings += taking_over(settings)
     findings += examine_links(settings)
     needed = bool(settings.pipeline) or any(one.engine == "spark" for one in settings.view)
     findings.append(java(needed=needed, here=settings.spark.master.startswith("local")))
@@ -322,6 +324,21 @@ def alarms(settings: Settings, door: Door) -> Finding:
     if not told:
         return Finding("alarms", "good", "none is set")
     return Finding("alarms", "poor", ", ".join(told), "the server's log has a line for each, with its reason")
+
+
+def taking_over(settings: Settings) -> Iterator[Finding]:
+    """What of the file the member that follows here would leave out, once it leads."""
+    from penstock.server.cluster.rehearsal import left_out
+
+    what = "settings, once this member leads"
+    try:
+        found = left_out(OsDisk(settings.server.data), settings)
+    except (PenstockError, OSError) as error:
+        yield Finding(what, "poor", "not known", f"its copy of the log cannot be read now: {error}")
+        return
+    if not found:
+        yield Finding(what, "good", "all can be applied to what the log has")
+    yield from (Finding(what, "bad", told, "it would be left out, and what was there before holds") for told in found)
 
 
 def internal_errors(settings: Settings, door: Door) -> Finding:

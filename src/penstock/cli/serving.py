@@ -44,6 +44,7 @@ def mistakes_inside(settings: Settings, *, serves: bool = True) -> Iterator[Prob
     yield from _in_actions(settings)
     yield from _in_entitlements(settings)
     yield from _in_views(settings)
+    yield from _in_links(settings)
     if serves:
         yield from _in_certificates(settings)
         yield from _in_password_files(settings)
@@ -140,6 +141,22 @@ def _in_views(settings: Settings) -> Iterator[Problem]:
 
     for number, fault in unreadable(settings):
         yield Problem(("view", number), fault.pointed())
+
+
+def _in_links(settings: Settings) -> Iterator[Problem]:
+    """Filters of topics that cannot be."""
+    if not settings.link:
+        return
+    from penstock.expr import compile_filter
+    from penstock.records.message_types import typed
+
+    for index, link in enumerate(settings.link):
+        for number, topic in enumerate(link.topic):
+            try:
+                if topic.filter is not None:
+                    compile_filter(typed(topic.filter, topic.message_type))
+            except ExpressionError as error:
+                yield Problem(("link", index, "topic", number, "filter"), error.pointed())
 
 
 def _in_certificates(settings: Settings) -> Iterator[Problem]:

@@ -54,10 +54,23 @@ def alarms(engine: Engine, before: Mapping[str, str], *, slowed_us: int = 0, sho
         found["archive"] = f"nothing is archived, and retention waits: {engine.archive.why}"
     if (behind := clock_behind(engine, "clock" in before)) is not None:
         found["clock"] = behind
+    if engine.left_out:
+        found[SETTINGS] = not_in_force(engine.left_out)
     found |= _stopped(engine.core.stopped)
     if engine.core.draining:
         found["draining"] = "the server drains: it takes no new messages and no new consumers"
     return found
+
+
+SETTINGS = "settings"
+LEFT_OUT_SHOWN = 5
+
+
+def not_in_force(left_out: Sequence[str]) -> str:
+    """Which things of a settings file a cluster's leader leaves out, and what helps."""
+    shown, more = left_out[:LEFT_OUT_SHOWN], len(left_out) - LEFT_OUT_SHOWN
+    told = "; ".join((*shown, *([f"and {more} more"] if more > 0 else [])))
+    return f"what was there before holds in the place of this: {told}; mend the settings file, and start it again"
 
 
 def _stopped(parts: Sequence[Part]) -> dict[str, str]:

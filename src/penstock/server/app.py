@@ -211,13 +211,23 @@ class App(Server):
         Who was made, changed or removed at run time is so for a follower's HTTP, too.
         """
         from penstock.server.cluster.leading import Cluster
+        from penstock.server.cluster.rehearsal import Rehearsal
 
-        self.cluster = Cluster(self.settings, self.say, lambda: self.progress.share)
+        cluster = self.cluster = Cluster(self.settings, self.say, lambda: self.progress.share)
         followed = Followed(self.accounts, disk, self.say)
         followed.look()  # what this disk has, before anybody is asked in
-        self.cluster.on_word = followed.look
-        self.cluster.on_switch = self.stopping.set
-        await starting.wait(self.cluster)
+        rehearsal = Rehearsal(self.settings, cluster, self.say, self.loop.call_soon_threadsafe)
+
+        def on_word() -> None:
+            followed.look()
+            rehearsal.look()
+
+        cluster.on_word = on_word
+        cluster.on_switch = self.stopping.set
+        try:
+            await starting.wait(cluster)
+        finally:
+            rehearsal.end()
         self.progress.begin()
         begun = starting.entrance is not None
         if not begun and any(name.startswith("flight") for name in self.settings.listen.doors()):
@@ -262,7 +272,12 @@ class App(Server):
     def _apply(self, recovered: Recovered) -> list[str]:
         """Apply the settings of queues, views and pipelines; returns what to report."""
         settings = self.settings
-        told = apply_settings(recovered.core, settings, self.engine.now, recovered.places)
+        if self.cluster is None:
+            told = apply_settings(recovered.core, settings, self.engine.now, recovered.places)
+        else:  # all members may have this file, and somebody has to lead: what the log says of such a thing stays
+            left_out = list[SettingsError]()
+            told = apply_settings(recovered.core, settings, self.engine.now, recovered.places, left_out.append)
+            self.engine.left_out = [str(error) for error in left_out]
         self.accounts.bound(recovered.core)
         declare_views(self.engine.views, settings)
         on_spark = [f"view.{one.name}" for one in settings.view if one.engine == "spark"]

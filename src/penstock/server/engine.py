@@ -90,6 +90,7 @@ class Engine(Runtime):
         self.copies: Copies | None = None  # other disks that must have a file first
         self.keeper: Keeper | None = None  # who tends the log, where somebody does
         self.alarms: Mapping[str, str] = {}  # those that are set, by name, with the reason
+        self.left_out: Sequence[str] = ()  # of the settings file, as this server began to lead: each thing, and why
         self.walked = Walked(self)
         self.rooms = Rooms(self)
         self.charges = Charges(self)

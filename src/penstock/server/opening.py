@@ -11,9 +11,10 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from penstock.config.queue_arguments import GENERATED, why_impossible
 from penstock.config.queue_settings import QUEUE_KEYS
@@ -25,7 +26,7 @@ from penstock.core.state.durable import DurableState
 from penstock.core.state.fold import Fold
 from penstock.core.state.lsns import lengths, numbers, whole
 from penstock.core.state.queue_state import living_pairs
-from penstock.errors import ExpressionError, InvalidArgument, LogDamaged, Refused, SettingsError
+from penstock.errors import ExpressionError, LogDamaged, Refused, SettingsError
 from penstock.expr.view_definition import Definition, plan
 from penstock.log.checkpoints import name_of
 from penstock.log.mending import Watch, nobody
@@ -34,13 +35,11 @@ from penstock.operations.queues import told_value
 from penstock.records.chunks import Now
 from penstock.records.dataclass import dataclass
 from penstock.records.kinds import Kind
-from penstock.records.message_types import typed
 from penstock.records.queue_settings import QueueSettings, parse_recovery_point, ruling_of, time_of
 from penstock.server.asking.recovering import lsn_at
 from penstock.units import format_size
 
 if TYPE_CHECKING:
-    from penstock.config.links import LinkSection
     from penstock.config.settings import Settings
     from penstock.config.vhost_sections import ConflatedSection, ViewSection
     from penstock.config.vhost_sections import Queue as QueueSection
@@ -184,14 +183,27 @@ def finishing_decided(engine: Engine, disk: Disk) -> Iterator[tuple[int, int]]:
         yield from decided.finishing(engine, disk)
 
 
+Refuse = Callable[[SettingsError], object]
+"""Told of one thing that the settings name and the core refuses, with its place; the others are applied."""
+
+
+def end(error: SettingsError) -> NoReturn:
+    """Nothing else of the settings is applied."""
+    raise error
+
+
 def apply_settings(
-    core: Core, settings: Settings, now: Callable[[], Now], places: Mapping[int, int] = NOWHERE
+    core: Core,
+    settings: Settings,
+    now: Callable[[], Now],
+    places: Mapping[int, int] = NOWHERE,
+    refuse: Refuse = end,
 ) -> list[str]:
     """Declare what the settings name; what exists already takes the settings' values.
 
     places: what the log says of times that are new recovery points, see `new_times`; others are read here.
+    refuse: what becomes of a thing that is refused: a binding from an exchange that is nowhere, for one.
     Returns what whoever starts the server has to know: of each queue that is altered, what, and what left it by that.
-    SettingsError names the place of what is refused: a binding from an exchange that is nowhere, for one.
     """
     core.expire_publishers(now(), settings.log.publisher_expiration)
     core.rule_by_file(
@@ -199,21 +211,22 @@ def apply_settings(
         [one.policy() for one in (*settings.policy, *settings.operator_policy)],
         [one.setting() for one in settings.address],
     )
-    _declare_exchanges(core, settings, now)
+    placed = partial(_placed, settings, refuse)
+    _declare_exchanges(core, settings, now, placed)
     for index, topic in enumerate(settings.topics):
-        with _placed(settings, "topic", index, topic.name):
+        with placed("topic", index, topic.name):
             core.declare_topic(now(), topic.vhost, topic.exchange, topic.name, topic.declared())
-    for index, link in enumerate(settings.link):
-        with _placed(settings, "link", index, link.name):
-            _check_filters(link)
-    told = _declare_queues(core, settings, now, places)
-    _bind(core, settings, now)
+    told = _declare_queues(core, settings, now, places, placed)
+    _bind(core, settings, now, placed)
     return told
 
 
-def _declare_exchanges(core: Core, settings: Settings, now: Callable[[], Now]) -> None:
+Placed = Callable[[str, int, str], AbstractContextManager[None]]
+
+
+def _declare_exchanges(core: Core, settings: Settings, now: Callable[[], Now], placed: Placed) -> None:
     for index, exchange in enumerate(settings.exchange):
-        with _placed(settings, "exchange", index, exchange.name):
+        with placed("exchange", index, exchange.name):
             core.declare_exchange(
                 now(),
                 exchange.vhost,
@@ -228,14 +241,14 @@ def _declare_exchanges(core: Core, settings: Settings, now: Callable[[], Now]) -
 
 
 def _declare_queues(
-    core: Core, settings: Settings, now: Callable[[], Now], places: Mapping[int, int]
-) -> list[str]:  # fmt: skip
+    core: Core, settings: Settings, now: Callable[[], Now], places: Mapping[int, int], placed: Placed
+) -> list[str]:
     """Declare those that are not there, alter those that are; what of each is another, and what left it by that."""
     told = list[str]()
     present_queues = {(queue.vhost, queue.name): queue for queue in core.queues()}
     for index, queue in enumerate(settings.queue):
         present = present_queues.get((queue.vhost, queue.name))
-        with _placed(settings, "queue", index, queue.name):
+        with placed("queue", index, queue.name):
             if present is not None:
                 before, waiting = present.settings.recovery_point, depth_of(present)
                 own = _own(present)
@@ -258,9 +271,9 @@ def _declare_queues(
     return told
 
 
-def _bind(core: Core, settings: Settings, now: Callable[[], Now]) -> None:
+def _bind(core: Core, settings: Settings, now: Callable[[], Now], placed: Placed) -> None:
     for index, binding in enumerate(settings.binding):
-        with _placed(settings, "binding", index, f"{binding.source} -> {binding.destination}"):
+        with placed("binding", index, f"{binding.source} -> {binding.destination}"):
             core.bind(
                 now(),
                 binding.vhost,
@@ -306,20 +319,8 @@ def _left_behind(queue: Queue, before: str, left: int, waiting: int) -> str:
     )
 
 
-def _check_filters(link: LinkSection) -> None:
-    """InvalidArgument for one of a topic that cannot be."""
-    from penstock.expr import compile_filter  # few servers have links
-
-    for topic in link.topic:
-        if topic.filter is not None:
-            try:
-                compile_filter(typed(topic.filter, topic.message_type))
-            except ExpressionError as error:
-                raise InvalidArgument(f"filter: {error}") from error
-
-
 @contextmanager
-def _placed(settings: Settings, section: str, index: int, name: str) -> Generator[None]:
+def _placed(settings: Settings, refuse: Refuse, section: str, index: int, name: str) -> Generator[None]:
     """What the core refuses is told with the place in the settings."""
     try:
         yield
@@ -327,14 +328,16 @@ def _placed(settings: Settings, section: str, index: int, name: str) -> Generato
         keys = ("name", "source", "vhost")
         origins = (settings.origin(f"{section}.{index}.{key}") for key in keys)
         origin = next((origin for origin in origins if origin != "default"), "settings")
-        raise SettingsError(f'{origin}: [[{section}]] "{name}": {error}') from error
+        told = SettingsError(f'{origin}: [[{section}]] "{name}": {error}')
+        told.__cause__ = error
+        refuse(told)
 
 
 def try_settings(settings: Settings) -> bool:
     """What `apply_settings` would do at the first start in an empty folder, but for bookmarks, which are of a log.
 
     They are held against the data folder's own.  False: there is none yet, so that they were held against each other.
-    Errors as there.
+    SettingsError for the first thing that is refused.
     """
     now = Now(0, 0)
     known = folder_origin(Path(settings.server.data))

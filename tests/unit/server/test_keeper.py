@@ -764,9 +764,7 @@ async def test_damage_found_by_retention_stops_nobody(life: Life, caplog: pytest
 
 
 @pytest.mark.parametrize("runs", [False, True], ids=["idle", "in the middle of a checkpoint"])
-async def test_a_stop_waits_for_no_other_disk_for_long(
-    life: Life, monkeypatch: pytest.MonkeyPatch, runs: bool
-) -> None:
+async def test_a_stop_waits_for_no_other_disk_for_long(life: Life, monkeypatch: pytest.MonkeyPatch, runs: bool) -> None:
     """A cluster's leader may be the last of its members to stop: nobody takes what it has, and it ended never."""
     monkeypatch.setattr("penstock.server.upkeep.keeper.PATIENCE_S", 0.0)
     one = keeper(life, checkpoint_bytes="4KiB")

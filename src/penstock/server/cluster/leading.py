@@ -100,6 +100,7 @@ class Cluster:
         self._waiting = deque[tuple[int, Callable[[], object]]]()  # who waits for files to be everywhere
         self._handed = asyncio.Event()  # the register names it, or it leads already
         self._role = ""
+        self.left_out: Sequence[str] = ()  # of the settings file, were this follower to take over
         self._hold = Hold(settings.cluster.hold.bytes, settings.cluster.hold.age)
 
     # its start

@@ -24,7 +24,7 @@ from penstock.errors import NotFound, Unavailable
 from penstock.operations.queues import settings_in_force
 from penstock.operations.vhosts import CLUSTER_NAME
 from penstock.records.declared_types import EXCHANGE_TYPES
-from penstock.server.alarms import NO_DESCRIPTOR, stopped_by_a_fault
+from penstock.server.alarms import NO_DESCRIPTOR, SETTINGS, stopped_by_a_fault
 from penstock.server.base.allocator import resident_bytes
 from penstock.server.base.clock import SystemClock
 from penstock.server.base.rounds import BOUNDS
@@ -94,7 +94,8 @@ def metrics_of(server: Server, version: str, progress: Progress | None = None) -
             "penstock_recovering": True,
             "rabbitmq_process_resident_memory_bytes": resident_bytes(),
         }
-        return Metrics(node, cluster, version, early)
+        left_out = server.cluster is not None and server.cluster.left_out
+        return Metrics(node, cluster, version, early, alarms={SETTINGS: 1} if left_out else {})
     engine, counters, pauses = server.engine, server.counters, server.pulse.pauses()
     segments, sessions = server.log.segments(), server.amqp.sessions
     strangers, closed = _strangers(server)
@@ -217,7 +218,8 @@ class Facts:
         """
         cluster = self._server.cluster
         if cluster is not None and cluster.turn is None:
-            return {"status": "following", "name": self._server.settings.server.name, "cluster": cluster.shown()}
+            name, alarms = self._server.settings.server.name, {"alarms": [SETTINGS]} if cluster.left_out else {}
+            return {"status": "following", "name": name, "cluster": cluster.shown(), **alarms}
         if (progress := self._recovering()) is not None:
             return {"status": "recovering", "name": self._server.settings.server.name, **progress.plain()}
         engine = self._server.engine

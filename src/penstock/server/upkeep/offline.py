@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Collection, Generator, Iterable, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
@@ -30,7 +30,7 @@ from penstock.log.archive.repairing import rebuilt
 from penstock.log.catalog import Catalog, SegmentInfo, describe
 from penstock.log.log import Log
 from penstock.log.reader import Reader, Vias
-from penstock.log.recover import choose_start, open_segments, tables
+from penstock.log.recover import choose_start, open_segments, replayed_after, tables
 from penstock.log.rewrite import Made, Old, Order, rewrite
 from penstock.log.rewrite_plan import Aims, Facts, Task, plan
 from penstock.log.writer import LogSettings
@@ -61,21 +61,37 @@ Told = Callable[[Task, Made], object]
 """Called after each rewriting."""
 
 
+class ReadOnly:
+    """The log of a folder that another process may have: as far as it goes now, and where its fold begins."""
+
+    def __init__(self, disk: Disk) -> None:
+        """Changes nothing.  LogDamaged where the log cannot be read, OSError."""
+        self.catalog, self.vias = Catalog(), Vias()
+        try:
+            self.recovery = open_segments(disk, self.catalog, origin=0, new_first=1, repair=False)
+            self.start = choose_start(disk, self.catalog, self.recovery, self.vias)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def after(self) -> int:
+        """The LSN behind which the fold begins."""
+        return replayed_after(self.start)
+
+    def close(self) -> None:
+        for segment in self.catalog.segments:
+            segment.file.close()
+
+
 def look(disk: Disk, clock: Clock, limits: Limits, aims: Aims) -> list[Task]:
     """What is worth doing.  Changes nothing.  LogDamaged where the log cannot be read."""
-    catalog, vias = Catalog(), Vias()
-    recovery = open_segments(disk, catalog, origin=0, new_first=1, repair=False)
-    try:
-        start = choose_start(disk, catalog, recovery, vias)
-        after = 0 if start is None else start.lsn if start.kind == "checkpoint" else start.lsn - 1
-        state = folded(start, tables(catalog, vias, after))
-        last = catalog.segments[-1]
-        segments = [describe(segment, segment is not last) for segment in catalog.segments]
-        past = past_retention(segments, Reader(catalog, vias, 0), limits, clock.wall())
+    with closing(ReadOnly(disk)) as log:
+        state = folded(log.start, tables(log.catalog, log.vias, log.after))
+        last = log.catalog.segments[-1]
+        segments = [describe(segment, segment is not last) for segment in log.catalog.segments]
+        past = past_retention(segments, Reader(log.catalog, log.vias, 0), limits, clock.wall())
         return _plan(segments, past, state, disk.free(), aims)
-    finally:
-        for segment in catalog.segments:
-            segment.file.close()
 
 
 @contextmanager
