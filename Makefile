@@ -148,7 +148,9 @@ soak-queues: $(STAMP)
 
 # Three servers that keep one log, for PENSTOCK_SOAK_SECONDS (3600): kills, partitions, pauses, full and failing disks, a
 # register that is gone.  It ends with the logs of all members compared.  SOAK_ARGS=--manual: a person says who leads.
+# Before that, in ten minutes, all orders in which the three can be stopped and started again.
 soak-cluster: $(STAMP)
+	@PYTHONPATH=tests $(PYTHON_IN) -m soak.restart_orders
 	@PYTHONPATH=tests $(PYTHON_IN) -m soak.cluster_soak $(SOAK_ARGS)
 
 # Three sites that share a queue, linked over proxies: links cut, sites killed and stopped, workers everywhere.

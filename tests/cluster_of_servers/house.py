@@ -298,6 +298,8 @@ class Cluster:
 class Publisher:
     """One that goes on with whoever serves, and knows what was confirmed."""
 
+    queue, rest = "work", 0.0  # seconds between two messages
+
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
         self.confirmed = set[bytes]()
@@ -314,7 +316,7 @@ class Publisher:
             try:
                 if self._channel is None:
                     self._connect()
-                self._channel.basic_publish("", "work", body, pika.BasicProperties(delivery_mode=2), mandatory=True)
+                self._channel.basic_publish("", self.queue, body, pika.BasicProperties(delivery_mode=2), mandatory=True)
             except (AMQPError, OSError):
                 self._channel = None
                 time.sleep(0.02)
@@ -324,6 +326,7 @@ class Publisher:
                 self.gaps.append(now - self._at)
             self._at = now
             self.confirmed.add(body)
+            time.sleep(self.rest)
 
     def more(self, count: int) -> None:
         """So many more that are confirmed, by whoever leads by then."""

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from choices import SEED
 from soak.cluster_soak import ClusterSoak, told
+from soak.restart_orders import EVERY, go_through
 
 SAMPLE_S = float(os.environ.get("PENSTOCK_CLUSTER_SAMPLE_SECONDS", "8"))
 REST_S = 0.1
@@ -21,6 +22,11 @@ def test_a_sample(tmp_path: Path) -> None:
     assert soak.counts["confirmed"] > 200
     assert soak.counts["bytes compared"] > 10_000
     assert soak.counts["terms"] >= 2
+
+
+def test_all_are_stopped_and_killed_and_start_in_another_order(tmp_path: Path) -> None:
+    """One order of each kind; which, the seed says."""
+    go_through(tmp_path, ("stopped", "killed"), [EVERY[SEED % len(EVERY)]])
 
 
 def test_a_leader_that_waits_for_nobody_is_noticed(tmp_path: Path) -> None:
