@@ -2,7 +2,7 @@
 # Everything runs from .venv, which `install` makes and refreshes when pyproject.toml changes.
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo demo-cluster demo-sites test test-interleavings test-others test-cluster check mypy pyright pyright-whole
+.PHONY: help install demo demo-cluster demo-sites test test-clockless test-others test-cluster check mypy pyright pyright-whole
 .PHONY: test-newest bench bench-spark bench-peers soak soak-load soak-random soak-hostile soak-spark soak-interleavings soak-schedules soak-members soak-queues soak-cluster soak-sites soak-claims conformance audit sbom clean
 
 VENV := .venv
@@ -57,14 +57,14 @@ mypy pyright: $(STAMP)
 pyright-whole: $(STAMP)
 	@nice -n 19 $(VENV)/bin/pyright src tests/typing
 
-# What fails keeps nothing else from being run: one run tells of everything.  Types and interleavings know no clock: at the
-# lowest priority they take what the tests beside them leave of the cores, and are told in one piece when they end.  Status 5: PYTEST_ARGS chose nothing.
+# What fails keeps nothing else from being run: one run tells of everything.  Types, simulations and models know no clock: at
+# the lowest priority they take what the tests beside them leave of the cores, and are told in one piece when they end.  Status 5: PYTEST_ARGS chose nothing.
 # Sets of names have one order in every usual run, as all choices are those of every usual run; a hunt has others.
-INTERLEAVINGS := tests/sim/test_interleavings.py
+CLOCKLESS := tests/sim tests/property
 test: export PYTHONHASHSEED := 0
 test: $(STAMP)
 	@$(VENV)/bin/ruff check .
-	@$(MAKE) --no-print-directory -j --keep-going $(CLASSES) $(BYTECODE) mypy pyright test-interleavings test-others
+	@$(MAKE) --no-print-directory -j --keep-going $(CLASSES) $(BYTECODE) mypy pyright test-clockless test-others
 
 # Once: an archive of Spark's classes, with which each Java of the tests starts in half the time.
 CLASSES := $(VENV)/spark-of-tests/classes.jsa
@@ -77,8 +77,8 @@ BYTECODE := $(VENV)/bytecode-of-tests
 $(BYTECODE): | $(STAMP)
 	@said=$$(nice -n 10 $(PYTHON_IN) -m pytest --collect-only -qq 2>&1) || { echo "$$said" | tail -n 50; exit 1; }; touch $@
 
-test-interleavings: $(STAMP)
-	@said=$$(nice -n 19 $(PYTHON_IN) -m pytest -q $(INTERLEAVINGS) $(PYTEST_ARGS) 2>&1); status=$$?; \
+test-clockless: $(STAMP)
+	@said=$$(PENSTOCK_COSTS=$${PENSTOCK_COSTS:-10} nice -n 19 $(PYTHON_IN) -m pytest -q $(CLOCKLESS) $(PYTEST_ARGS) 2>&1); status=$$?; \
 		echo "$$said"; [ $$status -eq 0 ] || [ $$status -eq 5 ]
 
 # The soak measures what it sees, a crowd of calls is to be noticed before it fills its door: these have no other tests
@@ -88,7 +88,7 @@ ALONE := tests/soak tests/hostile/test_flight_crowds.py
 test-others: $(STAMP)
 	@$(PYTHON_IN) -m pytest $(ALONE) $(PYTEST_ARGS) || [ $$? -eq 5 ]; alone=$$?; \
 		$(PYTHON_IN) -m pytest -n 3 --dist loadscope --no-loadscope-reorder \
-			$(addprefix --ignore=,$(ALONE) $(INTERLEAVINGS)) $(PYTEST_ARGS) && [ $$alone -eq 0 ]
+			$(addprefix --ignore=,$(ALONE) $(CLOCKLESS)) $(PYTEST_ARGS) && [ $$alone -eq 0 ]
 
 test-cluster: $(STAMP)
 	@$(PYTHON_IN) -m pytest -m cluster tests/cluster $(PYTEST_ARGS)
