@@ -214,6 +214,8 @@ FEW = 32
 
 PLANS_KEPT = 4096
 """Plans of single headers that are remembered under one topology."""
+PLANNED_MOST = 1 << 16
+"""Topics with a plan that are remembered: as many as are interned at once."""
 
 
 NOBODYS: frozenset[Queue] = frozenset()
@@ -287,7 +289,8 @@ class RowRouter:
         self._interning = interning
         self._traits = traits
         self._plans: dict[tuple[Topic, bytes, bool], Plan] = {}  # topics whose way depends on headers or extra keys
-        self._plans_version = -1
+        self._planned: list[Topic] = []  # those with a plan of their own
+        self._plans_version = -1  # of all these plans
         self._drawn = 0  # batches for which chance has drawn
 
     def plan(self, topic: Topic) -> Plan:
@@ -295,8 +298,24 @@ class RowRouter:
         plan = topic.plan
         if isinstance(plan, Plan) and plan.version == self._router.topology.version:
             return plan
+        if self._plans_version != self._router.version:
+            self._drop_stale()
+        if len(self._planned) >= PLANNED_MOST:
+            self._planned.clear()  # by now others are interned in place of most of them
+        self._planned.append(topic)
         plan = topic.plan = self._router.plan(topic.vhost, topic.exchange, (topic.name, *topic.blind), None)
         return plan
+
+    def _drop_stale(self) -> None:
+        """Before a plan is made: those of an older topology go, also of topics that nobody routes again.
+
+        They name queues that may be gone, and these hold what they knew of their messages.
+        """
+        self._plans_version = self._router.version
+        self._plans.clear()
+        for topic in self._planned:
+            topic.plan = None
+        self._planned.clear()
 
     def reach(self, topic: Topic, header: bytes) -> int:
         """How many queues and filters a message comes to; its way is found, and a publish need not do that."""
@@ -462,9 +481,10 @@ class RowRouter:
 
     def _special_plan(self, topic: Topic, data: bytes, carbon: bool, draw: float | None = None) -> Plan:
         """The plan of a topic for messages with one header, or for the one for which this was drawn."""
-        if self._plans_version != self._router.version or len(self._plans) > PLANS_KEPT:
+        if self._plans_version != self._router.version:
+            self._drop_stale()
+        if len(self._plans) > PLANS_KEPT:
             self._plans.clear()
-            self._plans_version = self._router.version
         plan = self._plans.get((topic, data, carbon)) if draw is None else None
         if plan is None:
             traits = self._traits[data]

@@ -224,7 +224,7 @@ class Channel(Receiver):
         if encoder is None and self.subscriptions:
             encoder = self._joined(effect.consumer)
         if encoder is None:
-            if self.getting.get(effect.consumer):
+            if effect.consumer in self.getting:
                 self._answer_get(effect, piece)
             return  # else its queue is gone
         if effect.consumer in self.unannounced:
@@ -349,6 +349,17 @@ class Channel(Receiver):
             for row, lsn in enumerate(piece.chunk)
         ]
 
+    def gets(self, getter: Consumer, answer: Answer) -> None:
+        """A message for a basic.get is on its way."""
+        self.getting.setdefault(getter, deque()).append(answer)
+
+    def got(self, getter: Consumer, answer: Answer) -> None:
+        """It has come, or will not; of a getter for which nothing is on its way nothing is kept."""
+        waiting = self.getting[getter]
+        waiting.remove(answer)
+        if not waiting:
+            del self.getting[getter]
+
     def _answer_get(self, effect: Delivery, piece: Piece) -> None:
         """basic.get-ok for the row that was asked for."""
         counters, outgoing = self.session.counters, self.session.outgoing
@@ -357,29 +368,23 @@ class Channel(Receiver):
         else:
             counters.delivered_get_manual_ack += 1
         properties = self._told(effect, piece) if effect.attempt > 1 else piece.properties
-        answer = self.getting[effect.consumer].popleft()
+        self.got(effect.consumer, answer := self.getting[effect.consumer][0])
+        answer.method, answer.lasts = None, False
         if too_large(properties, self.session.machine.frame_max) is not None:
-            answer.method, answer.lasts = None, False
             self.answers.ready(answer)
             self._not_sendable(effect, piece, properties)
             return
         first = self.tags.give(effect.consumer, piece.chunk, not effect.consumer.no_ack)
         assert piece.bodies is not None
         frames = get_ok(
-            self.number,
-            first,
-            effect.redelivered,
-            piece.topic_of(0),
-            answer.left,
-            value_at(properties, 0),
-            piece.bodies[0],
-            self.session.machine.frame_max,
-        )
+            self.number, first, effect.redelivered, piece.topic_of(0), answer.left, value_at(properties, 0),
+            piece.bodies[0], self.session.machine.frame_max,
+        )  # fmt: skip
 
         def write() -> None:
             outgoing.deliver(self.number, frames, 0)
 
-        answer.method, answer.then, answer.lasts = None, write, False
+        answer.then = write
         self.answers.ready(answer)
 
     def deliver_each(self, effect: Deliveries, piece: Piece) -> None:
@@ -410,13 +415,16 @@ class Channel(Receiver):
         for queue, getter in list(self.getters.items()):
             if getter is consumer:
                 del self.getters[queue]
-        wish = self.subscriptions.get(consumer.tag)
+        tag, wish = consumer.tag, self.subscriptions.get(consumer.tag)
         if wish is not None and wish.pattern is None:
-            del self.subscriptions[consumer.tag]
-            self.notify_cancel(consumer.tag)
-        if self.consumers.get(consumer.tag) is consumer:
-            del self.consumers[consumer.tag]
-            self.notify_cancel(consumer.tag)
+            del self.subscriptions[tag]
+        elif self.consumers.get(tag) is consumer:
+            del self.consumers[tag]
+        else:
+            return
+        self.filters.pop(tag, None)
+        self.informed.pop(tag, None)
+        self.notify_cancel(tag)
 
     def overdue(self, timeout: int) -> None:
         """A delivery was not settled within so many microseconds: the channel ends, and all it holds goes back."""

@@ -15,7 +15,6 @@ x-stream-filter     of a stream: what has one of these values in its header x-st
 from __future__ import annotations
 
 import contextlib
-from collections import deque
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, cast
@@ -303,12 +302,12 @@ def _look_again(session: Session, channel: Channel, getter: Consumer, answer: An
 def _got(session: Session, channel: Channel, getter: Consumer, answer: Answer) -> None:
     """A message was granted: it answers, when it comes."""
     answer.left = queue_of(getter).ready
-    channel.getting.setdefault(getter, deque()).append(answer)
+    channel.gets(getter, answer)
 
     def delivered() -> None:
         """If it did not come by now, it was taken back on its way."""
         if answer.method is not None and channel.open:
-            channel.getting[getter].remove(answer)
+            channel.got(getter, answer)
             session.counters.get_empty += 1
             channel.answers.ready(answer)
 
