@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, TypeVar, cast
 
 import orjson
@@ -25,6 +26,7 @@ from pyarrow import flight
 
 from penstock.client.forks import check_origin, ended, not_here, watch
 from penstock.client.urls import Address
+from penstock.client.waiting import attended
 from penstock.errors import InvalidArgument, NotLeading, PenstockError, ProtocolError, Unavailable, shown
 from penstock.units import Duration, format_address, seconds_of
 from penstock.wire.fields import write_json
@@ -132,7 +134,7 @@ def chunks(reader: Any, told: Callable[[bytes], object] | None = None) -> Genera
         while True:
             with translated():
                 try:
-                    chunk = reader.read_chunk()
+                    chunk = attended(reader.read_chunk)
                 except StopIteration:
                     return
             if told is not None and chunk.app_metadata is not None:
@@ -247,7 +249,7 @@ class Link:
                 client = self.client if address is self.address else _client(address)
                 try:
                     with translated():
-                        list(client.do_action(flight.Action("health", b"{}"), self._look))
+                        attended(partial(self._look_at, client))
                 except Unavailable as error:
                     why = error
                     continue
@@ -298,13 +300,21 @@ class Link:
         body = write_json({key: value for key, value in fields.items() if value is not None}, name)
         action = flight.Action(name, body)
         try:
-            results = self.heard(lambda: list(self._serving().do_action(action, self._timed)))
+            results = self.heard(lambda: self._asked(lambda client: list(client.do_action(action, self._timed))))
         except Unavailable:
             self.doubt()
             raise
         if len(results) != 1:
             raise ProtocolError(f"the server gave {len(results)} answers to {name}, and one is due")
         return said(results[0].body.to_pybytes())
+
+    def _look_at(self, client: Any) -> None:
+        list(client.do_action(flight.Action("health", b"{}"), self._look))
+
+    def _asked(self, call: Callable[[Any], Any]) -> Any:
+        """What a call of the server that serves gives."""
+        client = self._serving()
+        return attended(lambda: call(client))
 
     def _serving(self) -> Any:
         if self._in_doubt:
@@ -314,7 +324,7 @@ class Link:
     def get(self, ticket: bytes) -> Any:
         """The stream of a DoGet."""
         self.check()
-        return self.heard(lambda: self._serving().do_get(flight.Ticket(ticket), self.options))
+        return self.heard(lambda: self._asked(lambda client: client.do_get(flight.Ticket(ticket), self.options)))
 
     def schema(self, command: bytes) -> pa.Schema:
         """That of the answer to a DoGet."""
@@ -323,7 +333,7 @@ class Link:
 
         def asked() -> pa.Schema:
             try:
-                return cast("pa.Schema", self._serving().get_schema(descriptor, self.options).schema)
+                return cast("pa.Schema", self._asked(lambda client: client.get_schema(descriptor, self.options)).schema)
             except OSError as error:  # where other calls raise an error of Flight's
                 raise rebuilt(error) if NO_THREAD in str(error) else lost(str(error)) from None
 
@@ -334,14 +344,14 @@ class Link:
         self.check()
         with translated():
             descriptor = flight.FlightDescriptor.for_command(command)
-            writer, reader = self._serving().do_put(descriptor, schema, self.options)
+            writer, reader = self._asked(lambda client: client.do_put(descriptor, schema, self.options))
         return writer, reader
 
     def exchange(self, command: bytes) -> tuple[Any, Any]:
         """Writer and reader of a DoExchange."""
         self.check()
         descriptor = flight.FlightDescriptor.for_command(command)
-        writer, reader = self.heard(lambda: self._serving().do_exchange(descriptor, self.options))
+        writer, reader = self.heard(lambda: self._asked(lambda client: client.do_exchange(descriptor, self.options)))
         return writer, reader
 
     def check(self) -> None:

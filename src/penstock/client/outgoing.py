@@ -28,6 +28,7 @@ import pyarrow as pa
 from penstock.client.arguments import encoded
 from penstock.client.link import failure, said, understood
 from penstock.client.messages import Refusal, TableReceipt
+from penstock.client.waiting import attended, begun
 from penstock.errors import InvalidArgument, Unavailable, Unroutable
 from penstock.units import Duration, epoch_micros
 from penstock.units import span as span_of
@@ -322,7 +323,7 @@ class Upload:
 
     def send(self, batch: pa.RecordBatch) -> None:
         """Write one batch, and read an answer when more than `WINDOW` of them are behind."""
-        self._writer.write_batch(batch)
+        attended(lambda: self._writer.write_batch(batch))
         if not batch.num_rows:
             return
         self._rows += batch.num_rows
@@ -332,10 +333,14 @@ class Upload:
 
     def exchange(self, batch: pa.RecordBatch) -> tuple[TableReceipt, list[Refusal]]:
         """Write one batch of an upload that stays open: the receipt of this batch, and its refused rows."""
-        self._writer.write_batch(batch)
-        told = self._read()
+
+        def told() -> dict[str, Any]:
+            self._writer.write_batch(batch)
+            return self._heard()
+
         with understood():
-            return _receipt(told, told["unroutable"], _refusals(told))
+            answer = attended(told)
+            return _receipt(answer, answer["unroutable"], _refusals(answer))
 
     @understood()
     def _hear(self) -> None:
@@ -346,6 +351,9 @@ class Upload:
         self._offset += told["rows"]
 
     def _read(self) -> dict[str, Any]:
+        return attended(self._heard)
+
+    def _heard(self) -> dict[str, Any]:
         buffer = self._reader.read()
         if buffer is None:
             self._writer.close()  # raises what the server refused, if it did
@@ -374,7 +382,10 @@ class Upload:
         if isinstance(error, pa.ArrowException):
             raise failure(self._writer, error) from None
         with suppress(pa.ArrowException):
-            self._writer.close()
+            if isinstance(error, KeyboardInterrupt):
+                begun(self._writer.close)  # it waits for the server, which may be what somebody has tired of
+            else:
+                self._writer.close()
 
 
 def _refusals(told: Mapping[str, Any], offset: int = 0) -> list[Refusal]:

@@ -20,6 +20,7 @@ from penstock.client.messages import Message
 from penstock.client.queue_contents import Contents, messages_of, texts
 from penstock.client.replay import Bookmarks, Replay
 from penstock.client.showing import ROWS, counted, facts, table
+from penstock.client.waiting import attended
 from penstock.errors import InvalidArgument, PreconditionFailed
 from penstock.units import Duration, span
 from penstock.wire.flight.bookmarks import resumed
@@ -355,6 +356,10 @@ class Querying(Reading):
         Unavailable when it takes longer than the server allows.
         """
         reader = self._link.get(command("sql", statement=sql, vhost=self._vhost))
-        with translated():
-            schema = cast("pa.Schema", reader.schema)
+        try:
+            with translated():
+                schema = cast("pa.Schema", attended(lambda: reader.schema))
+        except BaseException:
+            reader.cancel()
+            raise
         return Result(schema, chunks(reader))

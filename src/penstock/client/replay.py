@@ -20,7 +20,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future, wait
+from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self, cast
@@ -30,6 +30,7 @@ import orjson
 from penstock.client.arguments import arguments_checked
 from penstock.client.link import Link, Outage, said, translated, understood
 from penstock.client.messages import Message, Rows
+from penstock.client.waiting import begun, come
 from penstock.errors import InvalidArgument, NotFound, PenstockError, Unavailable
 from penstock.units import Duration, seconds_of, until_of
 
@@ -37,28 +38,6 @@ logger = logging.getLogger("penstock.client")
 
 SAVE_S = 1.0
 """How often a file of bookmarks is written, at most; closing a replay writes it, too."""
-
-
-class _Chunk:
-    """The next chunk of a stream, for which a thread waits: who asked for it may go away, and ask again."""
-
-    def __init__(self, reader: Any) -> None:
-        self._there = Future[Any]()
-        threading.Thread(target=self._wait, args=(reader,), name="penstock-replay", daemon=True).start()
-
-    def _wait(self, reader: Any) -> None:
-        try:
-            self._there.set_result(reader.read_chunk())
-        except BaseException as error:  # noqa: BLE001  told to whoever takes it
-            self._there.set_exception(error)
-
-    def come(self, until: float) -> bool:
-        """Whether it is there, or the end of the stream, at that moment of the monotonic clock."""
-        return bool(wait([self._there], max(0.0, until - time.monotonic())).done)
-
-    def taken(self) -> Any:
-        """The chunk.  Raises as reading it did."""
-        return self._there.result()
 
 
 @arguments_checked
@@ -166,7 +145,7 @@ class Replay:
         self._going.set()
         self._rate: str | None = None  # another one than it began with
         self._reader: Any = None
-        self._coming: _Chunk | None = None  # it is waited for, since it did not come in time
+        self._coming: Future[Any] | None = None  # the next chunk: who waited for it may have left, and ask again
         self._entered = False
         self._ready: deque[Message] = deque()
         self._last: Message | None = None
@@ -230,13 +209,11 @@ class Replay:
 
     def _chunk(self, reader: Any, until: float | None) -> Any:
         """What comes next; None when nothing did until then."""
-        if until is None and self._coming is None:
-            return reader.read_chunk()
-        coming = self._coming = self._coming or _Chunk(reader)
-        if until is not None and not coming.come(until):
+        coming = self._coming = self._coming or begun(reader.read_chunk)
+        if not come(coming, None if until is None else max(0.0, until - time.monotonic())):
             return None
         self._coming = None
-        return coming.taken()
+        return coming.result()
 
     def _take_in(self, chunk: Any) -> None:
         self._answered = True

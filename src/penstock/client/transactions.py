@@ -28,6 +28,7 @@ from penstock.client.link import failure, said, understood
 from penstock.client.messages import Message, Receipt
 from penstock.client.outgoing import BATCH_BYTES, BATCH_ROWS, columns_of, is_mandatory, one_row
 from penstock.client.urls import Address
+from penstock.client.waiting import attended
 from penstock.errors import PreconditionFailed, Unavailable
 from penstock.units import Duration, wait_of
 from penstock.wire.flight.bookmarks import format_bookmark
@@ -172,7 +173,7 @@ class Transaction:
                 columns["headers"] = list({**span.carried, **given}.items()) or None
 
     def _commit(self) -> tuple[Receipt, ...]:
-        told = self._client.heard(self._sent)
+        told = self._client.heard(lambda: attended(self._sent))
         for message, verb, _, _ in self._settles:
             message.outcome = verb
         self.receipts = self._told(told)

@@ -89,6 +89,8 @@ def _read(name: str, file: str) -> bytes:
 DEFAULT_PORT = 8815
 DEFAULT_USER = "guest"
 FILES = ("ca", "cert", "key")
+HOST = re.compile(r"[a-z0-9._-]+|[0-9a-f:.]+(%[a-z0-9._-]+)?", re.IGNORECASE)
+"""A name, or an address of either kind; a scope may be that of a link."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +135,7 @@ def parse_url(
     named, secret = named if user is None else user, secret if password is None else password
     named, secret = login_of(secret) or (named, secret)
     return Address(
-        cast("str", parts.hostname),
+        _host(url, cast("str", parts.hostname)),
         port,
         named,
         secret,
@@ -157,6 +159,8 @@ def parse_urls(url: str, user: str | None = None, password: str | None = None, *
 
 def _split(url: str) -> SplitResult:
     """The parts of an address, also of several hosts.  InvalidArgument for one with colons and without its brackets."""
+    if any(one in url for one in "\t\r\n"):  # urlsplit would leave them out
+        raise InvalidArgument(f"{url!r} is no address: it has a tab or the end of a line in it")
     with suppress(ValueError):  # of one bracket alone, or no such host in both
         parts = urlsplit(url)
         hosts = parts.netloc.rpartition("@")[2].split(",")
@@ -167,12 +171,21 @@ def _split(url: str) -> SplitResult:
     )
 
 
+def _host(url: str, host: str) -> str:
+    """As resolvers take it, a name in the letters of any language too.  InvalidArgument for what is no host."""
+    with suppress(UnicodeError):
+        name = host if host.isascii() else host.encode("idna").decode()
+        if HOST.fullmatch(name) is not None:
+            return name
+    raise InvalidArgument(f"{url!r} is no address: {host!r} is no host")
+
+
 def _parts(url: str) -> tuple[SplitResult, int]:
     """An address that may be one, split, and its port."""
     given: object = url
     if not isinstance(given, str):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise InvalidArgument(f"{given!r} is no address: write penstock://user:password@host:{DEFAULT_PORT}/vhost")
-    parts = _split(url if "://" in url else f"penstock://{url}")
+    parts = _split(url.strip() if "://" in url else f"penstock://{url.strip()}")
     if parts.scheme not in ("penstock", "penstocks"):
         raise InvalidArgument(f"{url!r} is no address: write penstock://user:password@host:{DEFAULT_PORT}/vhost")
     if not parts.hostname:

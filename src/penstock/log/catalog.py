@@ -181,9 +181,10 @@ class SegmentInfo(NamedTuple):
 
 
 def describe(segment: Segment, closed: bool) -> SegmentInfo:
-    """The line of one segment."""
+    """The line of one segment.  What lies behind its last batch, marks, is not counted: they come and go."""
+    end = segment.offsets[-1] + segment.lengths[-1] if len(segment.lsns) else segment.start
     return SegmentInfo(
-        segment.name, segment.header.first, segment.last, segment.rows, len(segment.lsns), segment.end, closed,
+        segment.name, segment.header.first, segment.last, segment.rows, len(segment.lsns), end, closed,
         segment.header.generation, bool(segment.header.codec), segment.last - segment.header.first + 1,
     )  # fmt: skip
 

@@ -23,7 +23,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, suppress
 from functools import lru_cache
-from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -31,6 +30,7 @@ import pyarrow as pa
 from penstock.client.link import Link, chunks
 from penstock.client.outgoing import Upload
 from penstock.client.urls import Address, parse_urls
+from penstock.client.waiting import begun, come
 from penstock.errors import PenstockError, Unavailable
 from penstock.records.compute import cut
 from penstock.records.dataclass import dataclass
@@ -246,56 +246,32 @@ AWAY_S = 5.0
 """How long one is left out that did not serve."""
 
 
-class Waiter:
-    """A thread that waits for somebody else, so that who asks need not wait for longer than it likes."""
-
-    def __init__(self) -> None:
-        self._asked = SimpleQueue[Callable[[], Any] | None]()
-        self._came = SimpleQueue[tuple[Any, BaseException | None]]()
-        threading.Thread(target=self._run, name="penstock-follower", daemon=True).start()
-
-    def within(self, seconds: float, work: Callable[[], Any]) -> Any:
-        """What comes of it.  Unavailable after so long: nothing else is to be asked then."""
-        self._asked.put(work)
-        try:
-            value, error = self._came.get(timeout=seconds)
-        except Empty:
-            raise Unavailable(f"a follower has sent nothing for {seconds:g} s") from None
-        if error is not None:
-            raise error
-        return value
-
-    def close(self) -> None:
-        """It ends when it waits for nobody any more."""
-        self._asked.put(None)
-
-    def _run(self) -> None:
-        while (work := self._asked.get()) is not None:
-            try:
-                self._came.put((work(), None))
-            except BaseException as error:  # noqa: BLE001 - it is raised where it was asked for
-                self._came.put((None, error))
+def within(seconds: float, work: Callable[[], T]) -> T:
+    """What comes of it.  Unavailable after so long: nothing else is to be asked then."""
+    made = begun(work)
+    if not come(made, seconds):
+        raise Unavailable(f"a follower has sent nothing for {seconds:g} s")
+    return made.result()
 
 
 class Prompt:
     """A stream that is left when nothing comes of it for `STREAM_S`."""
 
-    def __init__(self, opened: Callable[[], Any], waiter: Waiter | None = None) -> None:
-        """opened: it begins, in the waiter."""
-        self._opened, self._waiter = opened, waiter or Waiter()
+    def __init__(self, opened: Callable[[], Any], within: Callable[[float, Callable[[], Any]], Any] = within) -> None:
+        """opened: it begins, where somebody waits no longer than `STREAM_S`, too."""
+        self._opened, self._within = opened, within
         self._reader: Any = None
 
     def read_chunk(self) -> Any:
         """The next batch.  Unavailable where nothing comes; StopIteration at the end."""
         if self._reader is None:
-            self._reader = self._waiter.within(STREAM_S, self._opened)
-        return self._waiter.within(STREAM_S, self._reader.read_chunk)
+            self._reader = self._within(STREAM_S, self._opened)
+        return self._within(STREAM_S, self._reader.read_chunk)
 
     def cancel(self) -> None:
         """It is not read any more."""
         if self._reader is not None:
             self._reader.cancel()
-        self._waiter.close()
 
 
 class Follower:

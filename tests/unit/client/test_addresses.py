@@ -22,6 +22,26 @@ def test_what_comes_behind_a_question_mark_is_for_all() -> None:
     assert [(one.host, one.user, one.trust.ca) for one in found] == [("a", "u", "x.pem"), ("b", "u", "x.pem")]
 
 
+@pytest.mark.parametrize("host", ["local host", 'loc"al', "lo%20cal", "a<b", "a..ä", "{host}", "$host", "ho\\st"])
+def test_a_host_that_is_none_is_told_so_with_its_name(host: str) -> None:
+    for url in (f"penstock://{host}", f"penstock://a,{host}:8815/v", f"penstocks://u:p@{host}:1"):
+        with pytest.raises(InvalidArgument, match="is no address: ") as told:
+            parse_urls(url)
+        assert f"{host!r} is no host" in str(told.value)
+
+
+def test_a_host_may_be_a_name_in_any_letters_or_an_address_with_its_scope() -> None:
+    found = parse_urls("penstock://Example,b-1.x_y,bücher.example,[fe80::1%eth0]:1,10.0.0.1")
+    assert [one.host for one in found] == ["example", "b-1.x_y", "xn--bcher-kva.example", "fe80::1%eth0", "10.0.0.1"]
+
+
+def test_the_end_of_a_line_behind_an_address_is_not_of_it_and_within_is_refused() -> None:
+    assert parse_urls(" penstock://a/v\n")[0].vhost == "v"
+    for url in ("penstock://ho\tst", "penstock://a\nb", "a\rb"):
+        with pytest.raises(InvalidArgument, match="a tab or the end of a line"):
+            parse_urls(url)
+
+
 def test_a_host_without_a_name_is_refused() -> None:
     with pytest.raises(InvalidArgument, match="names no host"):
         parse_urls("penstock://a,,b")

@@ -114,19 +114,16 @@ def test_no_rows_are_counted_over_a_follower_and_a_leader_that_has_others(
     assert read(leader, Follower(0)) == list(range(2, ROWS))
 
 
-class Slow(remote.Waiter):
+def slow(*took: float) -> Callable[[float, Callable[[], Any]], Any]:
     """Time goes by as each answer says."""
+    each = iter(took)
 
-    def __init__(self, *took: float) -> None:
-        self.took, self.closed = iter(took), False
-
-    def within(self, seconds: float, work: Callable[[], Any]) -> Any:
-        if next(self.took) >= seconds:
+    def within(seconds: float, work: Callable[[], Any]) -> Any:
+        if next(each) >= seconds:
             raise Unavailable("nothing came")
         return work()
 
-    def close(self) -> None:
-        self.closed = True
+    return within
 
 
 class Batches:
@@ -145,31 +142,28 @@ class Batches:
         self.cancelled = True
 
 
-def read_slowly(stream: Batches, *took: float) -> tuple[int, Slow]:
+def read_slowly(stream: Batches, *took: float) -> int:
     """How many rows came before it was left or ended."""
-    waiter, count = Slow(*took), 0
+    count = 0
     with contextlib.suppress(Unavailable):
-        for one in batches_behind(remote.Prompt(lambda: stream, waiter), 0):
+        for one in batches_behind(remote.Prompt(lambda: stream, slow(*took)), 0):
             count += one.num_rows
-    return count, waiter
+    return count
 
 
 def test_a_follower_is_left_when_nothing_comes_however_long_all_of_it_takes() -> None:
     long = read_slowly(stream := Batches(9), *[29.0] * 11)
-    assert (long[0], stream.left) == (9 * ROWS, 0), "five minutes in all, and something came all the time"
+    assert (long, stream.left) == (9 * ROWS, 0), "five minutes in all, and something came all the time"
     for at, rows in ((0, 0), (1, 0), (4, 3 * ROWS)):
-        count, waiter = read_slowly(stream := Batches(9), *[1.0] * at, 30.0)
-        assert count == rows
-        assert waiter.closed
+        assert read_slowly(stream := Batches(9), *[1.0] * at, 30.0) == rows
         assert stream.cancelled == (at > 0), "what has not begun cannot be left"
 
 
 def test_who_waits_for_a_follower_hears_what_came_or_that_nothing_did() -> None:
-    waiter, never = remote.Waiter(), threading.Event()
-    assert waiter.within(60, lambda: 7) == 7
+    never = threading.Event()
+    assert remote.within(60, lambda: 7) == 7
     with pytest.raises(StopIteration):
-        waiter.within(60, Batches(0).read_chunk)
+        remote.within(60, Batches(0).read_chunk)
     with pytest.raises(Unavailable, match="nothing for 0 s"):
-        waiter.within(0, never.wait)
+        remote.within(0, never.wait)
     never.set()
-    waiter.close()

@@ -12,6 +12,7 @@ from penstock.errors import InvalidArgument, LogBroken
 from penstock.log.frame import STOPPED, FrameReader, Window
 from penstock.log.log import Log
 from penstock.log.simdisk import SimDisk
+from penstock.log.verify import segments
 from penstock.records.entries import Control, Entry, Group, Publishes, Topic
 from penstock.records.kinds import Kind
 from sim.logkit import ORDERS, SMALL, T0, FakeClock, commit, content, messages, note, opened, pending, rows_of
@@ -343,6 +344,20 @@ def test_what_a_leader_found_is_claimed_when_every_copy_has_it() -> None:
     mark = FrameReader().at(Window(file, file.size()), segment.bytes)
     assert mark is not None
     assert (mark.lsn, mark.rows, mark.durable) == (STOPPED, 0, 0)
+
+
+def test_a_log_says_of_its_files_what_their_reader_says_whoever_has_them_open() -> None:
+    disk, clock = SimDisk(), FakeClock()
+    log = opened(disk, replace(SMALL, segment=4000), clock=clock)
+    for lsn in range(1, 40):
+        commit(log, messages(lsn, b"x" * 100))
+        clock.pass_by(1_000_000)
+        log.tick()  # writes a mark
+        assert log.segments() == segments(disk)
+    assert len(log.segments()) > 2
+    log.close()
+    assert log.segments() == segments(disk)
+    assert opened(disk).segments()[:-1] == segments(disk)[:-1]
 
 
 def test_a_mark_waits_for_the_copies() -> None:

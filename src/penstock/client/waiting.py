@@ -1,0 +1,92 @@
+"""Calls that another thread makes, so that who asked for them waits in Python: no longer than he likes, and he hears
+signals.  gRPC's own wait is deaf to them, so Ctrl-C waited for the server.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import suppress
+from queue import SimpleQueue
+from typing import Any, TypeVar
+
+from penstock.units import until_of
+
+T = TypeVar("T")
+
+LOOK_S = 0.2
+"""A wait is begun anew so often: the signal may have come as it began, or have been given to another thread."""
+
+IDLE_MOST = 8
+"""Threads that wait for the next call; others end with theirs."""
+
+_Asked = SimpleQueue[tuple[Future[Any], Callable[[], Any]]]
+_idle = list[_Asked]()
+"""What those take their calls from."""
+
+
+def begun(call: Callable[[], T]) -> Future[T]:
+    """A call that is made from now on, by a thread that the process does not wait for.
+
+    RuntimeError where no thread can be had.
+    """
+    try:
+        asked = _idle.pop()
+    except IndexError:
+        asked = _Asked()
+        threading.Thread(target=_make, args=(asked,), name="penstock-call", daemon=True).start()
+    made = Future[T]()
+    asked.put((made, call))
+    return made
+
+
+def come(made: Future[Any], seconds: float | None) -> bool:
+    """Whether its end is there, after so many seconds at most; None: however long it takes."""
+    until = until_of(time.monotonic(), seconds)
+    while not made.done():
+        left = LOOK_S if until is None else min(LOOK_S, until - time.monotonic())
+        if left < 0:
+            return False
+        with suppress(TimeoutError):
+            made.exception(left)
+    return True
+
+
+def attended(call: Callable[[], T]) -> T:
+    """What a call gives.  A signal's handler that raises ends the wait, not the call, whose outcome nobody hears then.
+
+    Only in the main thread, where handlers run; any other makes it itself.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return call()
+    try:
+        made = begun(call)
+    except RuntimeError:  # there is no thread to be had, or Python ends
+        return call()
+    come(made, None)
+    return made.result()
+
+
+def _make(asked: _Asked) -> None:
+    stays = True
+    while stays:
+        made, call = asked.get()
+        value, wrong = None, None
+        try:
+            value = call()
+        except BaseException as error:  # noqa: BLE001 - it is raised where it was asked for
+            wrong = error
+        stays = len(_idle) < IDLE_MOST
+        if stays:
+            _idle.append(asked)  # before who waits asks for the next one
+        if wrong is None:
+            made.set_result(value)
+        else:
+            made.set_exception(wrong)
+        del made, call, value, wrong  # nobody keeps them while this waits
+
+
+os.register_at_fork(after_in_child=_idle.clear)

@@ -1,0 +1,103 @@
+"""Whoever waits for a server that says nothing is heard when he has had enough: Ctrl-C, or any handler that raises."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from penstock.client.client import Client
+from penstock.client.link import Link
+from penstock.client.urls import parse_url
+from penstock.client.waiting import IDLE_MOST, attended, begun, come
+
+GIVEN_UP_S = 20.0
+"""After which the server hangs up, so that a deaf client is a failed test and none that hangs."""
+
+
+class Silent:
+    """A server that takes connections and says nothing."""
+
+    def __init__(self) -> None:
+        self._listens = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listens.getsockname()[1]
+        self.over = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        taken, _ = self._listens.accept()
+        taken.recv(1)  # the client is connected as far as it knows, and waits
+        os.kill(os.getpid(), signal.SIGINT)
+        self.over.wait(GIVEN_UP_S)
+        self.over.set()
+        taken.close()
+
+    def close(self) -> None:
+        self.over.set()
+        self._thread.join()
+        self._listens.close()
+
+
+@pytest.fixture
+def silent() -> Iterator[Silent]:
+    server = Silent()
+    yield server
+    server.close()
+
+
+CALLS: dict[str, Callable[[Client], object]] = {
+    "action": lambda client: client.health(),
+    "list": lambda client: client.queues(),
+    "query": lambda client: client.query("SELECT 1").rows(),
+    "peek": lambda client: list(client.peek("q")),
+    "replay": lambda client: list(client.replay("q", follow=True)),
+    "replay_timeout": lambda client: list(client.replay("q", follow=True, timeout=300)),
+    "batches": lambda client: list(client.replay_batches("q")),
+    "subscribe": lambda client: list(client.sow_and_subscribe("q")),
+    "publish": lambda client: client.publish("q", b"x"),
+    "consume": lambda client: list(client.consume("q")),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_a_call_that_waits_for_its_server_hears_ctrl_c(silent: Silent, call: str) -> None:
+    client = Client(Link(parse_url(f"penstock://127.0.0.1:{silent.port}"), None))
+    with pytest.raises(KeyboardInterrupt):
+        CALLS[call](client)
+    assert not silent.over.is_set(), f"{call} heard it when the server was gone"
+    client.close()
+    assert not silent.over.is_set(), f"{call}: closing waited for the server"
+
+
+def test_calls_that_others_make_give_back_what_came_of_them() -> None:
+    assert attended(lambda: 7) == 7
+    assert attended(threading.current_thread) is not threading.main_thread()
+    with pytest.raises(StopIteration):
+        attended(lambda: next(iter(())))
+    made = begun(threading.Event().wait)
+    assert not come(made, 0)
+
+
+def test_threads_that_made_calls_make_the_next_ones_and_few_stay() -> None:
+    assert len({attended(threading.get_ident) for _ in range(50)}) == 1
+    go = threading.Event()
+    calls = [begun(go.wait) for _ in range(4 * IDLE_MOST)]
+    go.set()
+    assert all(come(one, 60) for one in calls)
+    threads = [one for one in threading.enumerate() if one.name == "penstock-call"]
+    for one in threads[IDLE_MOST:]:
+        one.join(0.01)
+    assert attended(threading.get_ident)
+
+
+def test_a_call_of_another_thread_is_made_there() -> None:
+    found = list[int]()
+    thread = threading.Thread(target=lambda: found.append(attended(threading.get_ident)))
+    thread.start()
+    thread.join()
+    assert found == [thread.ident]
