@@ -12,15 +12,16 @@ Arrow without importing either.
 from __future__ import annotations
 
 import sys
+import threading
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from datetime import datetime, timedelta
-from functools import lru_cache
+from functools import lru_cache, partial
 from math import isfinite
 from numbers import Number, Real
-from typing import Any, Self, cast
+from typing import Any, Self, TypeVar, cast
 
 import orjson
 import pyarrow as pa
@@ -34,6 +35,8 @@ from penstock.units import Duration, epoch_micros
 from penstock.units import span as span_of
 from penstock.wire.fields import nearest
 from penstock.wire.flight.commands import PUBLISH
+
+T = TypeVar("T")
 
 JSON = "application/json"
 BATCH_ROWS = 10_000
@@ -320,10 +323,11 @@ class Upload:
         self._offset = 0
         self._unroutable = 0
         self._refused: list[Refusal] = []
+        self._calls = threading.Lock()  # one at a time: who waited for one may have left
 
     def send(self, batch: pa.RecordBatch) -> None:
         """Write one batch, and read an answer when more than `WINDOW` of them are behind."""
-        attended(lambda: self._writer.write_batch(batch))
+        self._ask(lambda: self._writer.write_batch(batch))
         if not batch.num_rows:
             return
         self._rows += batch.num_rows
@@ -339,7 +343,7 @@ class Upload:
             return self._heard()
 
         with understood():
-            answer = attended(told)
+            answer = self._ask(told)
             return _receipt(answer, answer["unroutable"], _refusals(answer))
 
     @understood()
@@ -351,7 +355,14 @@ class Upload:
         self._offset += told["rows"]
 
     def _read(self) -> dict[str, Any]:
-        return attended(self._heard)
+        return self._ask(self._heard)
+
+    def _ask(self, call: Callable[[], T]) -> T:
+        def alone() -> T:
+            with self._calls:
+                return call()
+
+        return attended(alone)
 
     def _heard(self) -> dict[str, Any]:
         buffer = self._reader.read()
@@ -383,7 +394,7 @@ class Upload:
             raise failure(self._writer, error) from None
         with suppress(pa.ArrowException):
             if isinstance(error, KeyboardInterrupt):
-                begun(self._writer.close)  # it waits for the server, which may be what somebody has tired of
+                begun(partial(self._ask, self._writer.close))  # it waits for the server, of which somebody has tired
             else:
                 self._writer.close()
 
