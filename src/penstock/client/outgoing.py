@@ -35,6 +35,7 @@ from penstock.units import Duration, epoch_micros
 from penstock.units import span as span_of
 from penstock.wire.fields import nearest
 from penstock.wire.flight.commands import PUBLISH
+from penstock.wire.flight.received import check_sent
 
 T = TypeVar("T")
 
@@ -327,6 +328,7 @@ class Upload:
 
     def send(self, batch: pa.RecordBatch) -> None:
         """Write one batch, and read an answer when more than `WINDOW` of them are behind."""
+        check_sent(batch, "publish" if self._answers else "stage")
         self._ask(lambda: self._writer.write_batch(batch))
         if not batch.num_rows:
             return
@@ -337,6 +339,7 @@ class Upload:
 
     def exchange(self, batch: pa.RecordBatch) -> tuple[TableReceipt, list[Refusal]]:
         """Write one batch of an upload that stays open: the receipt of this batch, and its refused rows."""
+        check_sent(batch, "publish")
 
         def told() -> dict[str, Any]:
             self._writer.write_batch(batch)

@@ -33,7 +33,7 @@ from penstock.errors import PreconditionFailed, Unavailable
 from penstock.units import Duration, wait_of
 from penstock.wire.flight.bookmarks import format_bookmark
 from penstock.wire.flight.commands import PUBLISH
-from penstock.wire.flight.received import Goal
+from penstock.wire.flight.received import Goal, check_sent
 from penstock.wire.flight.tickets import command
 
 T = TypeVar("T")
@@ -184,6 +184,7 @@ class Transaction:
         writer, reader = self._client.open_transaction(command("transact", vhost=self._client.vhost), PUBLISH)
         try:
             for goal, batch in self._batches():
+                check_sent(batch, "transact")
                 told = {"exchange": goal.exchange, **({"mandatory": True} if goal.mandatory else {})}
                 writer.write_with_metadata(batch, orjson.dumps(told))
             settles = [

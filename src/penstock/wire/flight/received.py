@@ -207,6 +207,18 @@ def check_bodies(bodies: pa.Array[Any], bounds: Bounds, what: str) -> None:
             raise InvalidArgument(f"{what}: a body has {longest} bytes; at most {bounds.body_bytes} are taken")
 
 
+def check_sent(batch: pa.RecordBatch, what: str) -> None:
+    """Refuse what no server takes before it is sent: far beyond its bounds a server ends the connection, and says
+    nothing of why.
+    """
+    most = Bounds()
+    if batch.nbytes > most.body_bytes and "body" in batch.schema.names:
+        bodies: Any = batch.column("body").drop_null()
+        check_bodies(bodies, most, what)
+    if batch.nbytes > most.batch_bytes:
+        raise InvalidArgument(f"{what}: a batch has {batch.nbytes} bytes; at most {most.batch_bytes} are taken")
+
+
 VERBS = ("ack", "release", "retry", "cancel", "reject", "expire")
 
 SETTLES_MOST = 1_000_000
