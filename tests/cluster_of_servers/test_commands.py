@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import shutil
 import threading
 from pathlib import Path
 
 import forked
-from cluster_of_servers.house import Cluster, Publisher, drain
+from cluster_of_servers.house import PATIENCE_S, Cluster, Publisher, drain
 from waiting import eventually
 
 
@@ -122,3 +123,40 @@ def test_a_member_that_lacks_something_is_promoted_by_who_says_what_is_lost(tmp_
         found_there = drain(behind)
         assert before | lost <= set(found_there)
         assert len(found_there) == len(set(found_there)), "nothing came twice"
+
+
+def test_a_cluster_whose_register_is_lost_goes_on_with_the_newest_log(tmp_path: Path) -> None:
+    """Under another name: who was not chosen copies everything anew, so that no tail is taken for the other's."""
+    with Cluster(tmp_path, 2, section='lease = "1s"\nack_timeout = "1s"\nmin_in_sync = 1') as cluster:
+        first = cluster.leader()
+        cluster.level()
+        publisher = Publisher(cluster)
+        publisher.more(20)
+        first.kill()
+        publisher.more(20)
+        second = cluster.leader()
+        before = cluster.status()
+        init = ("cluster", "init", str(second.settings))
+        assert "is of a cluster already" in penstock(*init, "--lost-register")[1]
+        second.kill()
+        for file in (tmp_path / "register").iterdir():
+            file.unlink()
+        second.start()
+        eventually(lambda: "`penstock cluster init --lost-register`" in second.said(), "it does not say what helps")
+        second.kill()
+        assert "is of cluster" in penstock(*init)[1]
+        status, said = penstock(*init, "--lost-register")
+        assert status == 0, said
+        second.start()
+        publisher.more(20)
+        after = cluster.status()
+        assert after["cluster"] != before["cluster"]
+        assert after["term"] == before["term"] + 1, "an archive's fence is behind no term"
+        first.start()
+        assert first.process is not None
+        assert first.process.wait(PATIENCE_S) == 6
+        assert f"the register is of cluster {after['cluster']}, and this folder of {before['cluster']}" in first.said()
+        shutil.rmtree(first.folder / "data")
+        first.start()
+        cluster.level()
+        assert publisher.confirmed <= set(drain(second))

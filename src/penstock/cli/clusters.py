@@ -43,7 +43,7 @@ from penstock.errors import (
     Unavailable,
 )
 from penstock.log.disk import OsDisk
-from penstock.replication.register import TERM_LSNS, ClusterState, Member, decode
+from penstock.replication.register import TERM_LSNS, ClusterState, Member, Tenure, decode
 from penstock.server.cluster.clocks import ADVICE, APART_S
 from penstock.server.cluster.registers import MANUAL, changed, register_at, rival_of, state_of, told_to_lead
 from penstock.server.cluster.speech import Tls, ask
@@ -54,12 +54,14 @@ if TYPE_CHECKING:
     from penstock.config.sections import ClusterSection
     from penstock.config.settings import Settings
     from penstock.replication.register import ClusterState
+    from penstock.server.cluster.folder import Known
     from penstock.server.cluster.registers import Register
 
 
-def found(settings: Settings) -> ClusterState:
+def found(settings: Settings, *, lost: bool = False) -> ClusterState:
     """The first value of a register: a cluster of one member, of a data folder that may hold a log already.
 
+    lost: the register of the folder's own cluster is lost, and a new one goes on from its log, under another name.
     PreconditionFailed when the register, or the folder, is of a cluster already; else as `Log.open`.
     """
     from penstock.log.log import Log
@@ -81,16 +83,18 @@ def found(settings: Settings) -> ClusterState:
     log = Log.open(disk, SystemClock(), LogSettings())
     try:
         known = folder.read(disk)
-        if known is not None and known.cluster:
-            raise PreconditionFailed(f"the folder {settings.server.data} is of cluster {known.cluster} already")
-        origin, ceiling = log.origin, log.recovery.next_lsn + TERM_LSNS
+        if (why := _why_not(settings, known, lost=lost)) is not None:
+            raise PreconditionFailed(f"the folder {settings.server.data} {why}")
+        origin, last, ceiling = log.origin, log.recovery.last_lsn, log.recovery.next_lsn + TERM_LSNS
     finally:
         log.close(clean=False)
     known = folder.opened(disk)
+    term = known.highest_term  # of the cluster before: the next one is higher, as the archive's fence has to be
     address = settings.cluster.advertise or str(settings.cluster.listen)
     state = ClusterState(
-        new_id(), origin, ceiling=ceiling, in_sync=frozenset({known.member}), to=known.member,
+        new_id(), origin, term=term, ceiling=ceiling, in_sync=frozenset({known.member}), to=known.member,
         members={known.member: Member(settings.server.name, address, FORMAT, known.starts)},
+        terms=(Tenure(term, last + 1, last),) if term else (),
     )  # fmt: skip
     if settings.cluster.registry == MANUAL:
         [(key, member)] = state.members.items()
@@ -100,6 +104,18 @@ def found(settings: Settings) -> ClusterState:
     if not isinstance(outcome, int):
         raise Unavailable(f"the register {settings.cluster.registry} did not take the cluster ({outcome})")
     return state
+
+
+def _why_not(settings: Settings, known: Known | None, *, lost: bool) -> str | None:
+    """Why the folder cannot be the first member's of a new register; None: it can."""
+    before = "" if known is None else known.cluster
+    if not lost:
+        return f"is of cluster {before} already" if before else None
+    if known is None or not before:
+        return "is of no cluster: without --lost-register it begins one"
+    if settings.cluster is not None and settings.cluster.registry == MANUAL:
+        return 'has its own copy of the register, with registry = "manual"'
+    return None if known.intact else "lacks some of what it had to copy: take one whose member was in sync"
 
 
 READS = 5
@@ -206,14 +222,22 @@ def _register(config: str | None) -> tuple[Register, str]:
 
 
 @app.command("init")
-def init(config: ConfigFile = None, json: Json = False) -> None:
+def init(
+    config: ConfigFile = None,
+    lost_register: Annotated[
+        bool, typer.Option("--lost-register", help="Its cluster's register is lost: begin a new one with its log.")
+    ] = False,
+    json: Json = False,
+) -> None:
     """Make a cluster of the server with these settings, whose data folder may hold a log already.
 
     It must not run.  The others join with empty data folders, as they are started.
 
+    With --lost-register stop all members, and give the one whose log is the newest: penstock audit --members tells.
+
     Example: penstock cluster init penstock.toml
     """
-    state = found(read_settings(config, {}))
+    state = found(read_settings(config, {}), lost=lost_register)
     [member] = state.members
     tell({"cluster": state.cluster, "origin": state.origin, "member": member}, f"cluster {state.cluster}", json)
 

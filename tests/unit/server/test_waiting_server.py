@@ -13,7 +13,7 @@ import pytest
 
 from penstock.config.settings import Settings
 from penstock.replication.register import ClusterState, Member, Tenure
-from penstock.server.cluster import process
+from penstock.server.cluster import process, troubles
 from penstock.server.cluster.leading import Cluster
 from penstock.server.cluster.process import Process
 from penstock.server.cluster.registers import Kept
@@ -60,3 +60,16 @@ async def test_the_server_is_told_at_once_when_another_leads(monkeypatch: pytest
     assert told == [
         (b"P", {"leader": None, "term": 0}), (b"P", {"leader": "b", "term": 3}), (b"P", {"leader": "b", "term": 4}),
     ]  # fmt: skip
+
+
+def test_two_troubles_that_take_turns_are_told_once_a_minute_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No register, and a leader that cannot be called: what was tried last is the trouble, some times a second."""
+    cluster_of = {"registry": "file:/nowhere", "listen": "127.0.0.1:7000", "secret": "s" * 32}
+    settings = Settings.model_validate({"server": {"name": "one"}, "cluster": cluster_of})
+    said, clock = list[str](), SimpleNamespace(at=0.0, monotonic=lambda: clock.at)
+    monkeypatch.setattr(troubles, "time", clock)
+    waiting = Cluster(settings, said.append, lambda: 0.0)
+    for clock.at in range(0, 125, 5):
+        for trouble in ("no register", "no leader", "no register", ""):
+            waiting._learn({"role": "starting", "trouble": trouble, "cut_records": 0})
+    assert said == 3 * ["cluster: no register", "cluster: no leader"]

@@ -36,6 +36,7 @@ from penstock.server.cluster.clocks import news
 from penstock.server.cluster.log_sending import Hold
 from penstock.server.cluster.packets import LOST, ONE, THREE, TWO, boottime, packets
 from penstock.server.cluster.registers import MANUAL, changed, register_at
+from penstock.server.cluster.troubles import Troubles
 from penstock.server.doors.door_process import begin_no_more
 from penstock.server.people.accounts import FILE as ACCOUNTS
 
@@ -100,6 +101,7 @@ class Cluster:
         self._waiting = deque[tuple[int, Callable[[], object]]]()  # who waits for files to be everywhere
         self._handed = asyncio.Event()  # the register names it, or it leads already
         self._role = ""
+        self._troubles = Troubles()
         self.left_out: Sequence[str] = ()  # of the settings file, were this follower to take over
         self._hold = Hold(settings.cluster.hold.bytes, settings.cluster.hold.age)
 
@@ -452,7 +454,7 @@ class Cluster:
                 f"cluster: {cut} records that another leader's log goes on without were cut off this one's, and are "
                 f"kept in {self._data}/cut; `penstock cluster lost` lists them"
             )
-        if known.get("trouble") and known["trouble"] != before.get("trouble"):
+        if self._troubles.news(known.get("trouble", ""), before.get("trouble", "")):
             self._say(f"cluster: {known['trouble']}")
         if line := news(before, known):
             self._say(f"cluster: {line}")

@@ -81,7 +81,8 @@ def mine_of(known: Known, terms: Terms) -> Member:
 def not_ours(known: Known, state: ClusterState, origin: int) -> str:
     """Why this folder is of another cluster.  origin: of its log; 0: it has none yet."""
     if known.cluster and state.cluster != known.cluster:
-        return f"the register is of cluster {state.cluster}, and this folder of {known.cluster}"
+        it = f"the register is of cluster {state.cluster}, and this folder of {known.cluster}"
+        return f"{it}: who is to join has another register, or an empty folder"
     if state.format > FORMAT:
         return f"the cluster's log is of format {state.format}, and this version reads formats up to {FORMAT}"
     if origin not in {0, state.origin}:

@@ -109,6 +109,18 @@ def _claim(state: ClusterState) -> tuple[str, int] | None:
     return None if state.leader is None else (state.members[state.leader].name, state.term)
 
 
+def empty(cluster: str, *, manual: bool) -> str:
+    """What is to be done about a register that has nothing.  cluster: of this folder; empty: none yet."""
+    if cluster and not manual:
+        return (
+            f"the register is empty, and this folder is of cluster {cluster}: bring the register back; if it is lost, "
+            "stop all members, and `penstock cluster init --lost-register` with the one whose log is the newest"
+        )
+    told = "the register is empty: run" if not manual else "no other member has told who leads: run"
+    told += " `penstock cluster init` with the settings of one member"
+    return told + (", and name its address in `members` in those of the others" if manual else "")
+
+
 def _listed(one: Listed) -> dict[str, object]:
     return {"name": one.name, "address": one.address, "reads": one.reads}
 
@@ -264,12 +276,7 @@ class Process:
         finally:
             self._reading = False
         if not kept.value:
-            self._member.trouble = "the register is empty: run `penstock cluster init` with the settings of one member"
-            if self._member.terms.manual:
-                self._member.trouble = (
-                    "no other member has told who leads: run `penstock cluster init` with the settings of one member, "
-                    "and name its address in `members` in those of the others"
-                )
+            self._member.trouble = empty(self._member.known.cluster, manual=self._member.terms.manual)
             return
         try:
             state = decode(kept.value)

@@ -131,7 +131,7 @@ class Rehearsal:
     def _found(self, found: Sequence[str]) -> None:
         self._runs = False
         before, self._cluster.left_out = self._cluster.left_out, found
-        if self._over.is_set() or found == before:
+        if self._over.is_set() or list(found) == list(before):
             return
         if found:
             self._say(f"cluster: warning: once this member leads, {not_in_force(found)}")
