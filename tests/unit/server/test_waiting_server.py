@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
+import socket
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NoReturn
 
 import orjson
 import pytest
 
 from penstock.config.settings import Settings
+from penstock.log.disk import OsDisk, OsFile
 from penstock.replication.register import ClusterState, Member, Tenure
 from penstock.server.cluster import process, troubles
 from penstock.server.cluster.leading import Cluster
@@ -73,3 +78,36 @@ def test_two_troubles_that_take_turns_are_told_once_a_minute_each(monkeypatch: p
         for trouble in ("no register", "no leader", "no register", ""):
             waiting._learn({"role": "starting", "trouble": trouble, "cut_records": 0})
     assert said == 3 * ["cluster: no register", "cluster: no leader"]
+
+
+def test_a_folder_that_cannot_be_written_at_a_start_is_said_as_it_is_later(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Its disk is full, say: what an operator is told is no traceback."""
+
+    class Full(OsDisk):
+        def open(self, name: str, *, create: bool = False, readonly: bool = False) -> OsFile:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def ended(status: int) -> NoReturn:
+        raise SystemExit(status)
+
+    for name in ("end_with_parent", "beside_a_server"):
+        monkeypatch.setattr(process, name, lambda: None)
+    monkeypatch.setattr(process, "OsDisk", Full)
+    monkeypatch.setattr(process.os, "_exit", ended)
+    here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    monkeypatch.setattr(process.sys, "argv", ["", "0", "0"])
+    monkeypatch.setattr(process, "socket", SimpleNamespace(socket=lambda fileno: there))
+    with here, there:
+        asked = {
+            "data": str(tmp_path), "register": f"file://{tmp_path}", "lease": 1, "ack_timeout": 1, "stall": 1,
+            "secret": "", "tls": None, "local": False, "name": "", "advertise": "", "min_in_sync": 1, "members": [],
+        }  # fmt: skip
+        here.send(orjson.dumps(asked))
+        with pytest.raises(SystemExit):
+            process.main()
+        assert (
+            here.recv(1 << 16)
+            == b"E" + process.unwritable(str(tmp_path), OSError(errno.ENOSPC, "No space left on device")).encode()
+        )

@@ -140,12 +140,26 @@ def main() -> None:
     sock = socket.socket(fileno=int(sys.argv[1]))
     asked = orjson.loads(sock.recv(1 << 16))
     sock.setblocking(False)
+    why = "the member's process has ended"
     try:
         asyncio.run(Process(sock, int(sys.argv[2]), asked).run())
     except PenstockError as error:
-        sock.setblocking(True)
-        sock.send(b"E" + str(error).encode())
+        why = str(error)
+    except OSError as error:
+        if error.errno not in DISK_FAILS:
+            raise
+        why = unwritable(asked["data"], error)
+    sock.setblocking(True)
+    sock.send(b"E" + why.encode())
     os._exit(LOST)
+
+
+def unwritable(folder: str, error: OSError) -> str:
+    """Of a member whose data folder takes nothing."""
+    return (
+        f"{folder} cannot be written: {error.strerror}; the others go on without this member: see to its disk, and "
+        "start it again"
+    )
 
 
 class Process:
@@ -200,10 +214,7 @@ class Process:
     def _failed(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")
         if isinstance(error, OSError) and error.errno in DISK_FAILS:
-            self.end(
-                f"{self._asked['data']} cannot be written: {error.strerror}; the others go on without this member: "
-                "see to its disk, and start it again"
-            )
+            self.end(unwritable(self._asked["data"], error))
         logger.critical("stopped: %s", context.get("message"), exc_info=error)
         self.end(f"{type(error).__name__}: {error}")
 
