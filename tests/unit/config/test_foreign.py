@@ -547,7 +547,7 @@ def test_all_of_a_broker_xml_that_has_an_equal_is_taken(tmp_path: Path) -> None:
         ],
         "address": [
             {"pattern": "activemq.management#", "dead_letter_address": "DLQ", "expiry_address": "ExpiryQueue",
-             "redelivery_delay": "0s", "address_full_policy": "PAGE"},
+             "redelivery_delay": "0s", "max_size_bytes": -1, "address_full_policy": "PAGE"},
             {"pattern": "#", "max_delivery_attempts": 10, "redelivery_delay": "250ms",
              "redelivery_delay_multiplier": 1.5},
             {"pattern": "a.#", "literal": True, "max_delivery_attempts": 3},
@@ -568,3 +568,46 @@ def test_queues_of_a_broker_xml_follow_its_address_settings(tmp_path: Path) -> N
         stats = broker.command(lambda one: one.core.queue("/", "old").settings)
     assert stats.max_deliveries == 10
     assert stats.retry == Retry(250_000, 1.5, 2_500_000, 0.0, 0)
+
+
+NEUTRAL = {
+    "ring-size": ("-1", "default-ring-size", "3", "ring_size"),
+    "max-consumers": ("-1", "default-max-consumers", "1", "max_consumers"),
+    "purge-on-no-consumers": ("false", "default-purge-on-no-consumers", "true", "purge_on_no_consumers"),
+    "exclusive": ("false", "default-exclusive-queue", "true", "single_active_consumer"),
+    "consumers-before-dispatch": ("0", "default-consumers-before-dispatch", "2", "consumers_before_dispatch"),
+    "non-destructive": ("false", "default-non-destructive", "true", "non_destructive"),
+}
+
+
+@pytest.mark.parametrize("attribute", NEUTRAL)
+def test_a_queue_that_says_none_of_it_is_none_whatever_its_address_says(attribute: str, tmp_path: Path) -> None:
+    none, default, value, setting = NEUTRAL[attribute]
+    queues = f'<queue name="plain"/><queue name="own" {attribute}="{none}"/>'
+    text = (
+        f"<core><address-settings><address-setting match='#'><{default}>{value}</{default}></address-setting>"
+        f"</address-settings><addresses><address name='x'><multicast>{queues}</multicast></address></addresses></core>"
+    )
+    with Broker(config=file(tmp_path, text)) as broker:
+        plain, own = (
+            broker.command(lambda one, name=name: getattr(one.core.queue("/", name).settings, setting))
+            for name in ("plain", "own")
+        )
+    assert str(plain).lower() == value
+    assert str(own).lower() == none or own is None
+
+
+@pytest.mark.parametrize("limit", ["max-size-bytes", "max-size-messages"])
+def test_an_address_setting_without_a_limit_goes_before_a_wider_one_with_it(limit: str, tmp_path: Path) -> None:
+    def setting(match: str, value: str) -> str:
+        full = "<address-full-policy>FAIL</address-full-policy>"
+        return f"<address-setting match='{match}'>{full}<{limit}>{value}</{limit}></address-setting>"
+
+    queues = "<address name='a.x'><anycast><queue name='a.x'/></anycast></address>"
+    text = (
+        f"<core><address-settings>{setting('#', '3')}{setting('a.#', '-1')}</address-settings>"
+        f"<addresses>{queues}</addresses></core>"
+    )
+    with Broker(config=file(tmp_path, text)) as broker:
+        settings = broker.command(lambda one: one.core.queue("/", "a.x").settings)
+    assert (settings.max_length, settings.max_length_bytes) == (None, None)

@@ -31,25 +31,17 @@ _OF_QUEUE = {
 """Attributes of a queue that are settings here."""
 
 _NEUTRAL = {
-    "ring-size": "-1",
-    "max-consumers": "-1",
-    "purge-on-no-consumers": "false",
-    "exclusive": "false",
-    "consumers-before-dispatch": "0",
     "delay-before-dispatch": "-1",
     "last-value": "false",
-    "non-destructive": "false",
     "group-rebalance": "false",
     "group-rebalance-pause-dispatch": "false",
     "group-buckets": "-1",
     "enabled": "true",
     "user": "",
 }
-"""Values that ask for nothing."""
+"""Values that ask for nothing.  What a setting here can say is none of them: it goes before the address setting's."""
 
 _NEUTRAL_OF_ADDRESS = {
-    "max-size-bytes": "-1",
-    "max-size-messages": "-1",
     "max-size-bytes-reject-threshold": "-1",
     "default-group-rebalance": "false",
     "default-group-buckets": "-1",
