@@ -33,9 +33,10 @@ SIZE_UNITS = {
 }
 _QUANTITY = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*\Z")
 _LONGEST_US = 2**62
+_LARGEST = 2**63 - 1
 
 
-def _quantity(text: str, units: dict[str, int], what: str, example: str) -> int:
+def _quantity(text: str, units: dict[str, int], most: int, what: str, example: str) -> int:
     match = _QUANTITY.match(text)
     if match is None:
         raise ValueError(f"{text!r} is not a {what}: write a number and a unit, as in {example}")
@@ -49,15 +50,15 @@ def _quantity(text: str, units: dict[str, int], what: str, example: str) -> int:
     value = int(whole) * units[unit]
     if fraction:
         value += int(fraction) * units[unit] // 10 ** len(fraction)
-    if value > _LONGEST_US:
+    if value > most:
         largest = [*units][-1]
-        raise ValueError(f"{what} {text!r} is too large: at most {_LONGEST_US // units[largest]}{largest}")
+        raise ValueError(f"{what} {text!r} is too large: at most {most // units[largest]}{largest}")
     return value
 
 
 def parse_duration(text: str) -> int:
     """Microseconds.  Raises ValueError naming the text and the units it may have."""
-    return _quantity(text, DURATION_UNITS, "duration", "30s")
+    return _quantity(text, DURATION_UNITS, _LONGEST_US, "duration", "30s")
 
 
 _AGE = re.compile(r"([0-9]{1,12})([YMDhms])\Z")
@@ -74,7 +75,7 @@ def parse_age(text: str) -> int:
 
 def parse_size(text: str) -> int:
     """Bytes.  Raises ValueError naming the text and the units it may have."""
-    return _quantity(text, SIZE_UNITS, "size", "64MiB")
+    return _quantity(text, SIZE_UNITS, _LARGEST, "size", "64MiB")
 
 
 def to_micros(value: str | float | timedelta) -> int:

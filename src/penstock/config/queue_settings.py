@@ -13,7 +13,7 @@ from dataclasses import fields
 from typing import cast, get_args
 
 from penstock.config.exclusions import refuse_impossible
-from penstock.config.queue_values import NAME_MOST, TEN_YEARS_US, Kind, QueueKey, Style, read_value
+from penstock.config.queue_values import LIMIT_MOST, NAME_MOST, TEN_YEARS_US, Kind, QueueKey, Style, read_value
 from penstock.records.declared_types import QUEUE_TYPES
 from penstock.records.message_types import MESSAGE_TYPES, SCHEMA_TYPES
 from penstock.records.queue_settings import (
@@ -374,6 +374,7 @@ QUEUE_KEYS: Mapping[str, QueueKey] = {
             "max_length",
             Kind.COUNT,
             "Ready messages at most; leased and delayed ones do not count.  `overflow` says what gives way.",
+            high=LIMIT_MOST,
             rabbitmq=True,
             crash=(
                 "The start applies it to what it finds: what was leased is ready again and may push the oldest out. "
@@ -385,6 +386,7 @@ QUEUE_KEYS: Mapping[str, QueueKey] = {
             "max_length_bytes",
             Kind.SIZE,
             "Bytes of the bodies of ready messages at most; of two limits the one that is hit first holds.",
+            high=LIMIT_MOST,
             rabbitmq=True,
             crash="As `max_length`.",
         ),

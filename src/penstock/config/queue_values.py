@@ -33,6 +33,9 @@ TEN_YEARS_US = 315_360_000_000_000
 
 COUNT_MAX = 2**53 - 1
 
+LIMIT_MOST = 2**63 - 1
+"""Of a limit of length: the largest number that AMQP has, which stands for none in clients of RabbitMQ."""
+
 NAME_MOST = 255
 """Bytes of an exchange's name, or of a routing key: no client could say a longer one."""
 
@@ -168,15 +171,15 @@ def _count(value: object, low: int, high: int, spelled: str) -> int:
     return value
 
 
-def _bytes(value: object, low: int, style: Style, spelled: str) -> int:
+def _bytes(value: object, low: int, high: int, style: Style, spelled: str) -> int:
     """Bytes: a number over AMQP, text with a unit in the settings file, either in Python."""
     if style == "amqp" or (style == "python" and not isinstance(value, str)):
-        return _count(value, low, COUNT_MAX, spelled)
+        return _count(value, low, high, spelled)
     if not isinstance(value, str):
         hint = f": write {str(value) + 'B'!r} if bytes are meant" if _is_number(value) else ""
         raise BadValue(spelled, f"{shown(value)} is not a size with a unit{hint}")
     try:
-        return _count(parse_size(value), low, COUNT_MAX, spelled)
+        return _count(parse_size(value), low, high, spelled)
     except ValueError as error:
         raise BadValue(spelled, str(error)) from None
 
@@ -377,7 +380,7 @@ _FORMS: Mapping[Kind, _Form] = {
         lambda key, value, style: _duration(cast("int", value), style, text_too=not key.rabbitmq),
     ),
     Kind.SIZE: _Form(
-        lambda key, value, style, at: _bytes(value, key.low, style, at),
+        lambda key, value, style, at: _bytes(value, key.low, key.high, style, at),
         lambda key, value, style: f"{value}B" if style == "file" else value,
     ),
     Kind.RETRY: _Form(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pika
@@ -9,6 +11,9 @@ import pytest
 from pika.exceptions import NackError
 
 from penstock import QueueFull
+from penstock.config.foreign import read_foreign
+from penstock.config.foreign.converted import to_toml
+from penstock.records.queue_settings import MODES
 from penstock.testing import Broker
 
 
@@ -285,3 +290,32 @@ def test_over_amqp_a_limit_that_is_none_is_refused(arguments: dict[str, Any]) ->
             connection.channel().queue_declare("q", arguments=arguments)
         assert caught.value.reply_code == 406
         connection.close()
+
+
+LARGEST = {"x-max-length": 2**63 - 1, "x-max-length-bytes": 2**63 - 1}
+
+
+@pytest.mark.parametrize("overflow", sorted(MODES))
+def test_the_largest_number_of_amqp_is_a_limit_that_nothing_reaches(overflow: str) -> None:
+    with Broker() as broker:
+        connection = pika.BlockingConnection(pika.URLParameters(broker.amqp_url))
+        channel = connection.channel()
+        channel.confirm_delivery()
+        for _ in range(2):
+            channel.queue_declare("q", arguments=LARGEST | {"x-overflow": overflow})
+        channel.basic_publish("", "q", b"body")
+        assert channel.basic_get("q", auto_ack=True)[2] == b"body"
+        connection.close()
+
+
+def test_a_file_may_name_the_largest_number_of_amqp_as_a_limit(tmp_path: Path) -> None:
+    settings = tmp_path / "definitions.json"
+    queue = {"name": "q", "vhost": "/", "durable": True, "auto_delete": False, "arguments": LARGEST}
+    policy = {"name": "p", "vhost": "/", "pattern": ".*", "definition": {"max-length": 2**63 - 1}}
+    settings.write_text(json.dumps({"rabbit_version": "3.13.0", "queues": [queue], "policies": [policy]}))
+    converted = tmp_path / "penstock.toml"
+    converted.write_text(to_toml(read_foreign(settings).settings))
+    for file in (settings, converted):
+        with Broker(config=file) as broker:
+            broker.publish("q", b"body")
+            assert drained(broker) == [b"body"]
