@@ -8,7 +8,7 @@ from typing import Any, cast
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.core.queue.dispatching.dispatch import deal, deal_few, pick
+from penstock.core.queue.dispatching.dealing import deal, deal_few, pick
 from penstock.records.queue_settings import FairnessModel
 
 

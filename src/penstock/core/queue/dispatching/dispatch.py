@@ -3,165 +3,29 @@
 The definition: again and again, the oldest ready message that some consumer with room wants goes to one of those that
 want it, of the highest consumer priority (whoever let a lease end is behind all others: `roster`), picked
 by the fairness model.  Without filters a whole slice is dealt at once; with filters `matched` looks at those that
-match.  Where consumers share credit it goes message by message.
-
-    fast            the first found with room, in order of subscription
-    round-robin     the next in rotation with room
-    proportional    the lowest outstanding / backlog; between equals the first found
-
-`pick` is the definition, one message at a time; `deal` says the same of many messages at once.  Ratios are compared as
-doubles: two different ratios of backlogs below 2**25 are different doubles.
+match.  Where consumers share credit it goes message by message.  `dealing` has the models.
 """
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from heapq import heapify, heapreplace
 from itertools import chain
 from typing import TYPE_CHECKING
-
-import numpy as np
-import numpy.typing as npt
 
 from penstock.core.effects import Sink
 from penstock.core.queue.dispatching.browsing import browse_all
 from penstock.core.queue.dispatching.consumers import Consumer, serial_of
+from penstock.core.queue.dispatching.dealing import pick, share_out
 from penstock.core.queue.dispatching.granting import grant, grant_all, grant_each, is_fresh, one_each
 from penstock.core.queue.dispatching.matched import dispatch_matched, to_look
-from penstock.core.queue.order.runs import END, Key, Run, packed, view
+from penstock.core.queue.order.runs import END, Key, Run
 from penstock.core.queue.whole import DISPATCH
-from penstock.records.chunks import Now, as_chunk
-from penstock.records.queue_settings import FairnessModel
+from penstock.records.chunks import Now
 
 if TYPE_CHECKING:
     from penstock.core.queue.contents import Contents
     from penstock.core.queue.dispatching.consumers import TargetList
-
-
-Ints = npt.NDArray[np.int64]
-
-
-def pick(model: FairnessModel, candidates: Sequence[Consumer], turn: int) -> Consumer:
-    """One of the candidates, which all have room and stand in order of subscription; `turn` is who was served last."""
-    if model == "round-robin":
-        return next((c for c in candidates if c.serial > turn), candidates[0])
-    if model == "fast" or len(candidates) == 1:
-        return candidates[0]
-    return min(candidates, key=_ratio)
-
-
-def _ratio(consumer: Consumer) -> float:
-    if consumer.shared is not None:
-        return consumer.load / consumer.weight
-    return consumer.leases.count / consumer.weight
-
-
-def deal(
-    model: FairnessModel,
-    rooms: Sequence[int],
-    outstanding: Sequence[int],
-    weights: Sequence[float],
-    first: int,
-    count: int,
-) -> Ints:
-    """For each of `count` messages the index of its consumer.
-
-    rooms         how many more each may take; they add up to `count` at least
-    outstanding, weights    for `proportional`; a weight without end: nothing of it is ever outstanding
-    first         the index whose turn it is, for `round-robin`
-    """
-    n = len(rooms)
-    if model == "fast":
-        return np.repeat(np.arange(n), rooms)[:count] if sum(rooms) < 4 * count else _fill(rooms, count)
-    if model == "round-robin":
-        return _rotate(rooms, first, count)
-    return _proportional(rooms, outstanding, weights, count)
-
-
-FEW = 32
-"""Messages below which plain lists deal faster than columns do."""
-
-
-def deal_few(
-    model: FairnessModel,
-    rooms: Sequence[int],
-    outstanding: Sequence[int],
-    weights: Sequence[float],
-    first: int,
-    count: int,
-) -> list[int]:
-    """The same for few messages."""
-    if model == "proportional":
-        return _by_ratio(rooms, outstanding, weights, count)
-    out: list[int] = []
-    if model == "fast":
-        for i, room in enumerate(rooms):
-            out += [i] * min(room, count - len(out))
-            if len(out) == count:
-                break
-        return out
-    left, n, i = list(rooms), len(rooms), first
-    while len(out) < count:
-        if left[i]:
-            left[i] -= 1
-            out.append(i)
-        i = i + 1 if i + 1 < n else 0
-    return out
-
-
-def _fill(rooms: Sequence[int], count: int) -> Ints:
-    shares: list[int] = []
-    for room in rooms:
-        shares.append(min(room, count))
-        count -= shares[-1]
-    return np.repeat(np.arange(len(rooms)), shares)
-
-
-def _rotate(rooms: Sequence[int], first: int, count: int) -> Ints:
-    n = len(rooms)
-    order = [(first + i) % n for i in range(n)]
-    left = [rooms[i] for i in order]
-    out: list[Ints] = []
-    while count:
-        alive = [i for i in range(n) if left[i]]
-        rounds = min(min(left[i] for i in alive), count // len(alive))
-        if rounds == 0:  # the last, broken round
-            out.append(np.array([order[i] for i in alive[:count]]))
-            break
-        out.append(np.tile(np.array([order[i] for i in alive]), rounds))
-        for i in alive:
-            left[i] -= rounds
-        count -= rounds * len(alive)
-    return np.concatenate(out)
-
-
-def _proportional(rooms: Sequence[int], outstanding: Sequence[int], weights: Sequence[float], count: int) -> Ints:
-    n = len(rooms)
-    if count >= 64 and n * count <= 200_000:
-        shares = [min(room, count) for room in rooms]
-        who = np.repeat(np.arange(n), shares)
-        ratios = np.concatenate(
-            [np.arange(o, o + share) / w for o, share, w in zip(outstanding, shares, weights, strict=True)]
-        )
-        return who[np.argsort(ratios, kind="stable")[:count]]
-    return np.array(_by_ratio(rooms, outstanding, weights, count))
-
-
-def _by_ratio(rooms: Sequence[int], outstanding: Sequence[int], weights: Sequence[float], count: int) -> list[int]:
-    """One by one to the lowest of what is outstanding by weight."""
-    heap = [(o / w, i) for i, (o, w) in enumerate(zip(outstanding, weights, strict=True))]
-    heapify(heap)
-    held = list(outstanding)
-    ends = [o + room for o, room in zip(outstanding, rooms, strict=True)]
-    out: list[int] = []
-    for _ in range(count):
-        i = heap[0][1]
-        out.append(i)
-        held[i] += 1
-        heapreplace(heap, (held[i] / weights[i] if held[i] < ends[i] else float("inf"), i))
-    return out
 
 
 TENANTS_MOST = 512
@@ -344,59 +208,14 @@ def _entangled(queue: Contents) -> bool:
 
 
 def _deal(queue: Contents, now: Now, sink: Sink, free: Sequence[Consumer], runs: list[Run], count: int) -> None:
-    turn = queue.roster.turn
-    first = next((i for i, consumer in enumerate(free) if consumer.serial > turn), 0)
-    model = queue.settings.fairness_model
     if count == 1:
-        consumer = pick(model, free, turn)
+        consumer = pick(queue.settings.fairness_model, free, queue.roster.turn)
         grant(queue, now, sink, consumer, runs)
         queue.roster.turn = consumer.serial
         return
-    held = [consumer.load if consumer.shared is not None else consumer.leases.count for consumer in free]
-    rooms = [consumer.room for consumer in free]
-    weights = [math.inf if consumer.no_ack else consumer.weight for consumer in free]  # it never holds anything
-    shares: list[list[Run]] = [[] for _ in free]
-    if count < FEW:
-        last = _deal_few(runs, deal_few(model, rooms, held, weights, first, count), shares)
-    else:
-        last = _deal_many(runs, deal(model, rooms, held, weights, first, count), shares)
+    shares, last = share_out(queue.settings.fairness_model, free, queue.roster.turn, runs, count)
     grant_all(queue, now, sink, [(one, share) for one, share in zip(free, shares, strict=True) if share])
-    queue.roster.turn = free[last].serial
-
-
-def _deal_few(runs: list[Run], who: list[int], shares: list[list[Run]]) -> int:
-    """Add to the shares what each of the messages' owners gets; the owner of the last."""
-    done = 0
-    for run in runs:
-        owners = who[done : done + len(run.chunk)]
-        done += len(run.chunk)
-        if owners.count(owners[0]) == len(owners):
-            shares[owners[0]].append(run)
-            continue
-        mine: dict[int, list[int]] = {}
-        for owner, lsn in zip(owners, run.chunk, strict=True):
-            mine.setdefault(owner, []).append(lsn)
-        for owner, lsns in mine.items():
-            shares[owner].append(run.part(as_chunk(lsns), False))
-    return who[-1]
-
-
-def _deal_many(runs: list[Run], who: npt.NDArray[np.int64], shares: list[list[Run]]) -> int:
-    """The same by columns."""
-    done = 0
-    for run in runs:
-        owners = who[done : done + len(run.chunk)]
-        done += len(run.chunk)
-        lowest, highest = int(owners.min()), int(owners.max())
-        if lowest == highest:
-            shares[lowest].append(run)
-            continue
-        lsns = view(run.chunk)
-        for i in range(lowest, highest + 1):
-            mine = lsns[owners == i]
-            if len(mine):
-                shares[i].append(run.part(packed(mine), False))
-    return int(who[-1])
+    queue.roster.turn = last.serial
 
 
 def _one_by_one(queue: Contents, now: Now, sink: Sink, budget: int) -> None:

@@ -20,9 +20,10 @@ from itertools import islice, takewhile
 from typing import TYPE_CHECKING, TypeAlias
 
 from penstock.core.effects import Sink
+from penstock.core.queue.dispatching.dealing import share_out
 from penstock.core.queue.dispatching.granting import grant_each, one_each
 from penstock.core.queue.dispatching.takers import Takers, ratio
-from penstock.core.queue.order.runs import END, NEVER, Key, Run
+from penstock.core.queue.order.runs import END, Key, Run
 from penstock.core.queue.whole import DISPATCH
 from penstock.records.chunks import Now
 from penstock.records.queue_settings import FairnessModel
@@ -115,13 +116,16 @@ def dispatch_matched(queue: Contents, now: Now, sink: Sink, budget: int, grant_a
         if not budget:
             queue.agenda |= DISPATCH
             break
+        most = min(budget, queue.room - held)
+        limit = heap[0][0] if heap else END
+        if others is not None and taking.takers.has_silent:
+            limit = min(limit, others.ends(key))
+        given = counted = 0
         if len(wanting) == 1 and taking.list is not None:
-            most = min(budget, queue.room - held)
-            limit = heap[0][0] if heap else (NEVER, 0)
-            if others is not None and taking.takers.has_silent:
-                limit = min(limit, others.ends(key))
             given, counted = _give(queue, now, sink, taking.list, taking.takers, key, limit, most, shares)
-        else:
+        elif len(wanting) == 1 and most > 1 and not targets.halted:
+            given, counted = _give_plain(queue, taking.takers, limit, most, shares)
+        if not given:
             shares.setdefault(consumer, []).append(queue.take_one(key))
             given, counted = 1, _count(consumer, taking.takers, 1)
             queue.roster.turn = consumer.serial
@@ -267,6 +271,34 @@ def _give(
         one = Run(range(lsn, lsn + 1), True) if runs else queue.main.punch(lsn)
         shares.setdefault(consumer, []).append(one)
     return given, sum([not consumer.no_ack for consumer in owners])
+
+
+def _give_plain(
+    queue: Contents, takers: Takers[Consumer], limit: Key, most: int, shares: dict[Consumer, list[Run]]
+) -> tuple[int, int]:
+    """Give the oldest of the main order to those that take anything, up to where a list wants something.
+
+    Returns as `_give` does; nothing where the next is one that came back.
+    """
+    if queue.shares is not None:
+        return 0, 0
+    if queue.returned.count:
+        limit = min(limit, queue.returned.head())
+    free = takers.free()
+    runs = queue.main.take(min(most, sum([one.room for one in free])), limit[0])
+    count = sum([len(run.chunk) for run in runs])
+    if not count:
+        return 0, 0
+    if queue.weight >= 0:
+        queue.weight -= queue.weight_of(runs)
+    each, last = share_out(queue.settings.fairness_model, free, queue.roster.turn, runs, count)
+    queue.roster.turn = last.serial
+    held = 0
+    for consumer, share in zip(free, each, strict=True):
+        if share:
+            shares.setdefault(consumer, []).extend(share)
+            held += _count(consumer, takers, sum([len(run.chunk) for run in share]))
+    return count, held
 
 
 def _matches(queue: Contents, targets: TargetList, key: Key, limit: Key, most: int) -> tuple[list[int], bool]:

@@ -2,7 +2,7 @@
 
 Of consumers that share a filter a thousand would otherwise each be asked for every message.  In `Takers` each stands in
 an order that fits the model of fairness; one that turns out to have no room is dropped, and comes back when its queue
-says that it has some again.  The answer is that of `dispatch.pick` over those with room.
+says that it has some again.  The answer is that of `dealing.pick` over those with room.
 """
 
 from __future__ import annotations
@@ -83,6 +83,16 @@ class Takers(Generic[AnyTaker]):
         while members and not has_room(members[0]):
             self._drop(0)
         return bool(members) and not members[0].silent
+
+    def free(self) -> list[AnyTaker]:
+        """All of the highest priority that have room."""
+        out: list[AnyTaker] = []
+        for rank, consumer in zip(self._ranks, self._members, strict=True):
+            if out and rank[0] != -out[0].level:
+                break
+            if has_room(consumer):
+                out.append(consumer)
+        return out
 
     @property
     def has_silent(self) -> bool:
