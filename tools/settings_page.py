@@ -185,8 +185,8 @@ def queue_type(key: QueueKey) -> str:
     if key.kind is Kind.DURATION:
         limits = f"{format_duration(key.low)} to 10 years" if key.low else "10 years at most"
         assert key.high == TEN_YEARS_US, key.name
-    elif key.kind in (Kind.COUNT, Kind.SIZE) and (key.low or key.high != COUNT_MAX):
-        limits = f"{key.low} at least" if key.high == COUNT_MAX else f"{key.low} to {key.high}"
+    elif key.kind in (Kind.COUNT, Kind.SIZE) and (key.low or key.high < COUNT_MAX):
+        limits = f"{key.low} at least" if key.high >= COUNT_MAX else f"{key.low} to {key.high}"
     return f"{key.kind.value}{'; ' + limits if limits else ''}"
 
 
