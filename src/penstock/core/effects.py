@@ -310,7 +310,8 @@ class Pass:
     time: int  # microseconds: what was published earlier is left out
     skip: Spans  # left out too
     offered: int  # what is not older was offered as it was published, unless
-    others: frozenset[int]  # its route is one of these, which do not name the queue
+    others: frozenset[int]  # its route is one of these, which do not name the queue,
+    beside: int  # or it has none and is newer than this
     booted: int  # transient messages that are older ended with an earlier process
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from penstock.core.effects import Verb
 from penstock.core.state.durable import canonical
+from penstock.core.topology.register import ROUTE_LAST
 from penstock.errors import InvalidArgument, PreconditionFailed
 from penstock.records.entries import Publishes
 from penstock.records.kinds import Kind
@@ -287,6 +288,18 @@ def test_more_routes_than_the_table_holds(world: World) -> None:
     assert world.contents(a) == [b"1", b"4", b"6"]
     assert canonical(world.core.durable_state()) == world.folded() == world.folded(100)
     assert first in world.folded().queues[b.id].waiting[0]
+
+
+def test_more_routes_than_their_column_has_numbers(world: World) -> None:
+    world.core._interning._next_route = ROUTE_LAST
+    for name in "ab":
+        world.declare(name)
+        world.publish(name, b"1")
+    assert world.tables[-1].column("route").null_count
+    for _ in range(2):
+        assert [world.contents(queue) for queue in world.core.queues()] == [[b"1"], [b"1"]]
+        assert world.folded() == canonical(world.core.durable_state())
+        world.restart(clean=False)
 
 
 def test_an_lsn_is_never_given_twice(world: World) -> None:

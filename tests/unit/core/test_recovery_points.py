@@ -222,6 +222,41 @@ def moved(world: World, queue: Queue, point: str) -> None:
     queue.check()
 
 
+@pytest.mark.parametrize("since", ["full", "room again", "a start"])
+def test_what_it_took_while_the_table_of_routes_was_full_is_not_taken_again(since: str) -> None:
+    world = World()
+    world.core._interning._routes_max = 1
+    world.declare("a")
+    world.publish("a", b"it has the only number")
+    queue = world.declare("q", underlying_topic="old", default_publish_target="old")
+    world.publish("old", *numbers(1, 2, 3))
+    worker = world.subscribe(queue)
+    world.core.settle(world.now, queue, [as_chunk(world.inbox[worker][:2])], Verb.ACK, by=worker)
+    if since != "full":
+        world.core.delete_queue(world.now, world.core.queue("/", "a"))
+    world.core.declare_topic(world.now, "/", "", "kept", {})
+    world.publish("kept", *numbers(4))  # nobody's, and so without a route, too
+    if since == "a start":
+        world.restart(clean=False)
+    queue = world.core.queue("/", "q")
+    settings = QueueSettings(underlying_topic="(old|kept)", default_publish_target="old", recovery_point="epoch")
+    world.core.alter_queue(world.now, queue, settings)
+    while walk(world):
+        pass
+    assert world.contents(queue) == numbers(3, 4)
+
+
+def test_a_pass_finds_what_others_took_while_the_table_of_routes_is_full() -> None:
+    world = World()
+    world.core._interning._routes_max = 1
+    world.declare("old")
+    queue = world.declare("q", underlying_topic="other", default_publish_target="other")
+    world.publish("old", *numbers(1))
+    world.publish("other", *numbers(2))
+    moved(world, queue, "epoch")
+    assert world.contents(queue) == numbers(1, 2)
+
+
 def test_a_wider_filter_and_a_moved_point_bring_what_it_has_not_had() -> None:
     world, queue = world_with(1, filter="/n > 2")
     world.publish("old", *numbers(2, 3))

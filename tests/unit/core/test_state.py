@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import struct
 from array import array
 from dataclasses import fields, replace
 from pathlib import Path
 from random import Random
 
 import numpy as np
+import orjson
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -23,7 +25,7 @@ from penstock.core.publishing.arrivals import Marks
 from penstock.core.queue.order.ranks import LOWEST
 from penstock.core.sow.holding import SowState
 from penstock.core.state import encoding
-from penstock.core.state.durable import FORMS, Binding, DurableState, ExchangeState, Reign, canonical
+from penstock.core.state.durable import FORMS, ROUTES_MAX, Binding, DurableState, ExchangeState, Reign, canonical
 from penstock.core.state.encoding import as_table, dump, dump_settings, load, load_settings, unwrap, wrap
 from penstock.core.state.fold import Fold
 from penstock.core.state.lsns import chunked, flat, ints, runs_among, runs_of, same_chunked, spread
@@ -124,6 +126,7 @@ def filled() -> DurableState:
         links={1: site},
         proxied={4: "somebody"},
         early=Early([EarlyClaim(4, 2, 50, 52, Claim("there", 1, "transfer"))]),
+        beside=20,
         returned=Returned([(Place("v", "gone", 2, "there"), 40, 42, Claim("there", 2, "yielded"))]),
         foretold=Foretold([(Name("v", "gone", 2), 50, 52, done_by("there"))]),
         began=Began({4: ((2, 5),)}),
@@ -168,6 +171,17 @@ def test_every_field_lasts_over_bytes_the_fold_and_the_core() -> None:
         back = canonical(state)
         assert [one for one in (*FORMS, *MUCH) if getattr(back, one) != getattr(expected, one)] == [], way
         assert back.encode() == expected.encode(), way
+
+
+def test_a_checkpoint_of_a_version_that_did_not_note_who_was_named_beside_rows() -> None:
+    data = DurableState(last_lsn=9, next_route=ROUTES_MAX).encode()
+    assert DurableState.decode(data).beside == 0
+    head = struct.Struct("<8sII")
+    magic, version, _ = head.unpack_from(data)
+    told = orjson.loads(data[head.size :])
+    del told["beside"]
+    older = orjson.dumps(told)
+    assert DurableState.decode(head.pack(magic, version, len(older)) + older).beside == 9
 
 
 KEEPS: dict[str, QueueSettings] = {

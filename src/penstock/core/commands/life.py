@@ -64,7 +64,7 @@ class RecoveryCommands(Containing):
                 out.append(
                     Pass(
                         number, queue.vhost, queue.name, queue.settings, passing.at, passing.until, passing.time,
-                        reviewed, number, others, self._booted,
+                        reviewed, number, others, self._interning.beside, self._booted,
                     )
                 )  # fmt: skip
         return out
@@ -476,7 +476,7 @@ class Life(RecoveryCommands):
     PARTS: ClassVar[tuple[Part, ...]] = (
         Part(DECLARED, lambda core, state: core._topology.load(state), lambda core, state: core._topology.save(state)),
         Part(
-            ("vias", "routes", "next_route"),
+            ("vias", "routes", "next_route", "beside"),
             lambda core, state: core._interning.load(state), lambda core, state: core._interning.save(state),
         ),
         Part(

@@ -258,6 +258,7 @@ class DurableState:
     vias: dict[int, tuple[str, ...]] = by_number(iter, lambda *names: names)  # vhost, exchange, BCC keys
     routes: dict[int, tuple[int, ...]] = by_number(iter, lambda *queues: queues)  # of live queues only
     next_route: int = number()  # numbers of routes are never used again
+    beside: int = number()  # up to this LSN it may be said beside a row without a route who took it
     publishers: dict[str, int] = kept(  # highest sequence each
         dict[str, int], lambda found: dict(sorted(found.items())), dict, dict
     )
@@ -321,6 +322,9 @@ class DurableState:
 FORMS: Mapping[str, Form] = {one.name: one.metadata["form"] for one in fields(DurableState) if one.metadata}
 """The rows of the durable state, by field, in the order in which they are written."""
 
+ROUTES_MAX = 65_536
+"""So many routes have numbers at once; who took further messages is said beside them."""
+
 DECLARED = ("exchanges", "bindings", "topics", "policies", "addresses", "exchange_rules")
 """The fields that `core.topology.Topology` brings and takes, wherever there is one."""
 
@@ -350,6 +354,8 @@ def encode(state: DurableState, queues_of: Iterable[QueueState] | None = None) -
     head = filled(**{name: form.dump(getattr(state, name)) for name, form in FORMS.items()})
     if len(state.peers) < 2:
         head.pop("began")  # there is nobody to hear of
+    if state.next_route >= ROUTES_MAX:
+        head["beside"] = state.beside  # also where it is none
     if state.sows:
         head["sows"] = dump_sows(state.sows, blobs)
     if state.gone:
@@ -390,6 +396,8 @@ def _decode(data: bytes) -> DurableState:
     for told in head.get("queues", ()):
         queue, place = load_queue(told, settings, data, place)
         state.queues[queue.id] = queue
+    if "beside" not in head and state.next_route >= ROUTES_MAX:
+        state.beside = state.last_lsn  # of a version that did not note it
     place = load_sows(state.sows, head.get("sows", []), data, place)
     if "began" not in head and len(state.peers) > 1:
         state.began = Began(dict.fromkeys(state.queues, OLDER))

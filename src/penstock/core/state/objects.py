@@ -112,6 +112,7 @@ class Objects:
 
     def _took(self, row: Row) -> None:
         self.took[row.queue] = np.concatenate((self.took.get(row.queue, _NONE), row.values[1:]))
+        self._state.beside = max(self._state.beside, int(row.values[-1]) - 1)
 
     def _expired(self, row: Row) -> None:
         told, values = row.header, row.values

@@ -23,7 +23,7 @@ from penstock.core.outbox import Outbox
 from penstock.core.queue.parts import Declared
 from penstock.core.queue.queue import Queue
 from penstock.core.sizes import Sizes
-from penstock.core.state.durable import DurableState
+from penstock.core.state.durable import ROUTES_MAX, DurableState
 from penstock.core.state.queue_state import QueueState
 from penstock.core.topology.routing import Router
 from penstock.core.topology.topology import DEFAULT, WAITING, Topology, canonical_table, owner_of
@@ -45,7 +45,8 @@ from penstock.records.queue_settings import NAMES, QueueSettings, Ruling
 from penstock.records.remembered import Remembered
 
 DEFAULT_VHOST = "/"
-ROUTES_MAX = 65_536
+ROUTE_LAST = (1 << 31) - 1
+"""The column has 32 bits: what comes after two thousand million combinations is told as where the table is full."""
 
 BLIND_BYTES = 4 << 20
 """Memory that BCC keys may take, each combination counted once.  Messages with further ones are stored without them."""
@@ -70,12 +71,13 @@ class Interning:
         self._blind_room = BLIND_BYTES
         self._by_queue: dict[int, set[tuple[int, ...]]] = {}
         self._next_route = 0
+        self.beside = 0  # up to this LSN it may be said beside a row without a route who took it
         self._next_via = 0
 
     @property
     def full(self) -> bool:
         """Whether new combinations of queues get no number any more."""
-        return len(self._routes) >= self._routes_max
+        return len(self._routes) >= self._routes_max or self._next_route > ROUTE_LAST
 
     def route(self, queues: tuple[int, ...]) -> int:
         """The number of a combination of queue ids in ascending order; `NO_ROUTE` when the table is full."""
@@ -93,10 +95,10 @@ class Interning:
         return self._queues.get(number, ())
 
     def without(self, queue: int) -> frozenset[int]:
-        """Routes of rows that this queue has not taken, `NO_ROUTE` among them: as far as the rows can tell."""
-        if self.full:
-            return frozenset()  # who took a row may stand beside it
-        return frozenset([NO_ROUTE, *(number for number, queues in self._queues.items() if queue not in queues)])
+        """Routes of rows that this queue has not taken, as far as the rows can tell; nor has it those behind `beside`
+        that have none.
+        """
+        return frozenset(number for number, queues in self._queues.items() if queue not in queues)
 
     def _add_route(self, queues: tuple[int, ...], number: int) -> None:
         self._routes[queues] = number
@@ -115,7 +117,7 @@ class Interning:
 
     def took(self, queue: Queue, chunk: Chunk) -> None:
         """Say beside the rows that a queue took them."""
-        pairs = pairs_of(chunk, False)
+        pairs, self.beside = pairs_of(chunk, False), chunk[-1]
         self._outbox.record(Kind.TOOK, queue.name, body=pack_pairs(queue.id, pairs))
 
     def place(self, topic: Topic) -> None:
@@ -181,7 +183,7 @@ class Interning:
         """Take over a decoded state."""
         for number, pair in state.vias.items():
             self._add_via(number, pair[0], pair[1], pair[2:])
-        self._next_route = state.next_route
+        self._next_route, self.beside = state.next_route, state.beside
         for number, queues in state.routes.items():
             self._add_route(queues, number)
 
@@ -189,7 +191,7 @@ class Interning:
         """Put a copy of both tables into a state."""
         state.routes = {number: queues for queues, number in self._routes.items()}
         state.vias = {number: (*topic, *blind) for (*topic, blind), number in self._vias.items()}
-        state.next_route = self._next_route
+        state.next_route, state.beside = self._next_route, self.beside
 
 
 def _weight(blind: tuple[str, ...]) -> int:

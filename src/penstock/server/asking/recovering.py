@@ -227,7 +227,8 @@ class _Seeker:
             mask &= (lsns < low) | (lsns >= high)
         if mask.any() and int(lsns[-1]) >= one.offered:
             routes = _numbers(batch, "route", NO_ROUTE)
-            mask &= (lsns < one.offered) | np.isin(routes, np.array(sorted(one.others), dtype=np.int64))
+            others = np.isin(routes, np.array(sorted(one.others), dtype=np.int64))
+            mask &= (lsns < one.offered) | others | ((routes == NO_ROUTE) & (lsns > one.beside))
         return np.flatnonzero(mask)
 
     def _matching(self, scanner: Scanner, batch: pa.RecordBatch, rows: Ints, ask: Ask | None) -> list[list[int]]:
