@@ -150,11 +150,27 @@ def test_lost_checkpoints_and_checkpoints_of_others(lab: Lab, tmp_path: Path) ->
     [last] = [
         path for path in (copy.checkpoint / "offsets").iterdir() if path.name == str(len(offsets(copy.checkpoint)) - 1)
     ]
-    last.write_text(last.read_text().replace(str(lab.house.log.origin), "77"))
+    mine = last.read_text()
+    last.write_text(mine.replace(str(lab.house.log.origin), "77"))
     (last.parent / f".{last.name}.crc").unlink(missing_ok=True)
     with pytest.raises(StreamingQueryException) as caught:
         copy.run()
     assert "of log 77, and this server has log" in sentence(caught.value)
+    # So is one of a query that read something else: what lies before its LSN would be passed over.
+    last.write_text(mine)
+    for asked in ({"topic": "lost-other"}, {"topic": "^lost-.*"}, {"topic": copy.source, "exchange": "amq.topic"}):
+        with pytest.raises(StreamingQueryException) as caught:
+            copy.run(stream="lost-else", **asked)
+        told = sentence(caught.value)
+        assert "belongs to a query that reads topic 'lost-in' in vhost '/', and this one reads topic" in told
+        assert repr(asked["topic"]) in told
+    # Filters may change, and checkpoints of before say nothing of what was read.
+    place = json.loads(mine.splitlines()[-1])
+    assert place.pop("reads") == "topic 'lost-in' in vhost '/'"
+    last.write_text("\n".join([*mine.splitlines()[:-1], json.dumps(place, separators=(",", ":"))]))
+    lab.publish(copy.source, range(30, 40))
+    copy.run(filter="/id >= 35")
+    assert copy.ids == [*range(10, 30), *range(35, 40)]
 
 
 @pytest.mark.parametrize(

@@ -123,9 +123,23 @@ def checkpoint_restored_from_an_old_copy(life: Life) -> None:
     shutil.move(newest, life.checkpoint)
 
 
+def checkpoint_of_another_log(life: Life) -> None:
+    """A batch of its number may be another's there, and would be settled unread."""
+    life.publish()
+    places = life.checkpoint / "offsets"
+    last = places / str(max(int(path.name) for path in places.iterdir() if path.name.isdigit()))
+    mine, origin = last.read_text(), str(life.lab.house.log.origin)
+    assert origin in mine
+    last.write_text(mine.replace(origin, "77"))
+    (places / f".{last.name}.crc").unlink(missing_ok=True)
+    life.refused(f"of log 77, and this server has log {origin}")
+    last.write_text(mine)
+
+
 CASES = (
     last_commit_entry_deleted, last_offset_entry_deleted, empty_offset_entry, killed_between_grant_and_offset,
     definition_changed_while_stopped, checkpoint_deleted, checkpoint_restored_from_an_old_copy,
+    checkpoint_of_another_log,
 )  # fmt: skip
 
 

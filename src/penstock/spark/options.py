@@ -109,6 +109,11 @@ class ReadOptions:
                 return f"{kind} {name!r}"
         return "the log"
 
+    def what_and_where(self, vhost: str) -> str:
+        """The same so that nothing else is called so, as a checkpoint has it."""
+        of = f" of exchange {self.exchange!r}" if self.exchange else ""
+        return f"{self.what}{of} in vhost {vhost!r}"
+
 
 def _states(take: Taker, name: str) -> tuple[str, ...]:
     states = tuple(one.strip() for one in str(take.text(name)).split(","))

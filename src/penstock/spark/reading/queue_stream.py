@@ -8,7 +8,7 @@ Asking for the batch after it settles a batch, and Spark asks with each trigger:
 none after it, the batch would stay leased for as long.  `settle_on_progress` settles it with Spark's progress event,
 which comes when it is in the commit log.
 
-Mode changes leases and settles nothing.  Offset {"batch": n}: batches of what went have odd numbers, those of what came
+Mode changes leases and settles nothing.  Offset {"batch": n, "origin": o}: batches of what went have odd numbers, those of what came
 even ones (`core.streams.stream_table`), and both have the messages with their bodies.
 """
 
@@ -75,7 +75,6 @@ class QueueStreamReader(LimitedStreamReader):
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802 - Spark's name
         """Settle what ended at `start`, and take the next batch; `start` again when nothing is ready."""
         batch = self.place(start, "batch")
-        self.opened()
         most = self.rows_max(limit)
         wait = f"{int(IDLE_S * 1000)}ms"
         if self._until is not None:
@@ -217,7 +216,7 @@ class ChangesStreamReader(LimitedStreamReader):
             end = int(answer["batch"])
             if end != batch:
                 self._reported = (time.monotonic(), end)
-                return {"batch": end}
+                return {"batch": end, "origin": self.origin}
             if time.monotonic() >= deadline:
                 return start
             time.sleep(POLL_S)

@@ -4,7 +4,7 @@ Spark keeps offsets in its checkpoint without syncing them, may ask again for a 
 that the last batch of a run is done.  So the server plans: an answer for the same start is the same whoever asks again,
 and asking for what follows a batch is what settles it.
 
-    log mode     offset {"lsn": n, "origin": o}: the next LSN to read.  Nothing is consumed.
+    log mode     offset {"lsn": n, "origin": o, "reads": what}: the next LSN to read.  Nothing is consumed.
     queue mode   offset {"batch": n}: a dense number of the stream's own.  {"batch": 0} is "wherever the stream stands".
 
 Spark makes these objects in several processes: constructors connect to nothing.
@@ -85,12 +85,30 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         return self._epoch
 
     def place(self, offset: Offset, name: str) -> int:
-        """What an offset says under this name.  PreconditionFailed for one of another stream, or of another mode."""
+        """What an offset says under this name.
+
+        PreconditionFailed for one of another stream, of another mode, of what is not read here, or of another log: to go
+        on at its number would pass over what nobody has read.
+        """
         if name not in offset or offset.get("stream", self.stream) != self.stream:
             raise PreconditionFailed(
                 f"the checkpoint is at {json.dumps(offset)}, which is no place of stream {self.stream!r} in mode "
                 f"{self.mode}: it belongs to a query that reads something else; put the right one there, or begin "
                 "with a new one"
+            )
+        reads = self.options.what_and_where(self.server.vhost)
+        if offset.get("reads", reads) != reads:
+            raise PreconditionFailed(
+                f"the checkpoint of stream {self.stream!r} belongs to a query that reads {offset['reads']}, and this one "
+                f"reads {reads}, of which it would pass over what lies before; put the right one there, or begin with a "
+                "new one and another name of the stream"
+            )
+        self.opened()
+        if int(offset.get("origin", self.origin)) != self.origin:
+            raise PreconditionFailed(
+                f"the checkpoint of stream {self.stream!r} is at {name.upper() if name == 'lsn' else name} "
+                f"{offset[name]} of log {offset['origin']}, and this server has log {self.origin}: it is another server, "
+                "or was restored from a backup; begin with a new checkpoint"
             )
         return int(offset[name])
 
@@ -205,7 +223,10 @@ class LogStreamReader(StreamReader):
             bookmark=self.options.starting or "EPOCH",
             fail_on_data_loss=self.options.fail_on_data_loss,
         )
-        return {"lsn": int(answer["start"]), "origin": int(answer["origin"])}
+        return self._at(int(answer["start"]))
+
+    def _at(self, lsn: int) -> Offset:
+        return {"lsn": lsn, "origin": self.origin, "reads": self.options.what_and_where(self.server.vhost)}
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802 - Spark's name
         """The end of the next range; `start` again when there is no message after it."""
@@ -218,14 +239,13 @@ class LogStreamReader(StreamReader):
             answer = self._planned(lsn, limit, self._until)
         if answer is None:
             return start
-        self._same_log(start, answer)
         self._reported = (time.monotonic(), int(answer["durable"]) + 1)
         self._warn(lsn, answer)
         if int(answer["end"]) <= lsn:
             return start
         self._found = answer
         self.taken()
-        return {"lsn": int(answer["end"]), "origin": int(answer["origin"])}
+        return self._at(int(answer["end"]))
 
     def _planned(self, lsn: int, limit: ReadLimit, until: int | None, least: int = 0) -> Answer:
         """The range that begins there, of at most so many messages."""
@@ -252,11 +272,9 @@ class LogStreamReader(StreamReader):
             return []
         found = self._found
         if found is None or (int(found["start"]), int(found["end"])) != (a, b):
-            self.opened()
             found = self.server.act(
                 "range_parts", stream=self.stream, start=a, end=b, parts=self.options.min_partitions
             )
-            self._same_log(start, found)
         asked: dict[str, object] = {name: value for name, value in found["asked"].items() if name != "vhost"}
         parts = [(int(x), int(y)) for x, y in found["parts"]]
         return [ReplayPart(int(found["origin"]), x, y, i, asked=asked) for i, (x, y) in enumerate(parts)]
@@ -271,16 +289,6 @@ class LogStreamReader(StreamReader):
             self._messages = self.server.act("stream_lag", stream=self.stream)["messages"]
         known = {} if self._messages is None else {"messages": self._messages}
         return {"lsn": self._reported[1], **known}
-
-    def _same_log(self, start: Offset, answer: Answer) -> None:
-        """PreconditionFailed when the checkpoint names a place in another log."""
-        origin = start.get("origin")
-        if origin is not None and int(origin) != int(answer["origin"]):
-            raise PreconditionFailed(
-                f"the checkpoint of stream {self.stream!r} is at LSN {start['lsn']} of log {origin}, and this server "
-                f"has log {answer['origin']}: it is another server, or was restored from a backup; begin with a new "
-                "checkpoint"
-            )
 
     def _warn(self, lsn: int, answer: Answer) -> None:
         first = int(answer["first"])
