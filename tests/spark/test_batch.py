@@ -60,6 +60,12 @@ def test_columns_by_schema(lab: Lab) -> None:
     frame = lab.read("topic string, lsn bigint, state string", queue="wide")
     assert frame.columns == ["topic", "lsn", "state"]
     assert {row.state for row in frame.collect()} == {"ready"}
+    # Spark minds no case, so names may be written in any: those of messages and those of bodies that a schema has.
+    frame = lab.read("ID bigint, LSN bigint, Parse_Error string, State string", queue="wide", schema="id bigint")
+    assert frame.columns == ["ID", "LSN", "Parse_Error", "State"]
+    assert [tuple(row)[::2] for row in frame.orderBy("lsn").collect()] == [(n, None) for n in range(10)]
+    assert frame.where("lsn > 0 AND state = 'ready'").count() == 10
+    assert lab.read("Topic string", topic="wide").distinct().collect() == [("wide",)]
     for schema, told in (
         ("lsn bigint, key string", "there is no column 'key'"),
         ("lsn int", "column 'lsn' is bigint, not int"),
@@ -147,6 +153,7 @@ def test_the_log_itself(lab: Lab) -> None:
         ({"topic": "a", "schema": "id bigit"}, "option schema: column 'id' has the type 'bigit'; there are boolean"),
         ({"topic": "a", "direct": "maybe"}, "option direct is 'maybe'; there are auto, true, false"),
         ({"topic": "a", "minPartitions": "0"}, "option minPartitions is '0', not a whole number of at least 1"),
+        ({"topic": "a", "minPartitions": "10001"}, "option minPartitions is 10001, and at most 10000 is allowed"),
         ({"queue": "nowhere"}, "no queue 'nowhere'"),
         ({"topic": "a", "filter": "/x = "}, "option filter, '/x = ' at character 5: "),
         ({"topic": "a", "startingBookmark": "soon"}, "option startingBookmark: 'soon' is no bookmark: write <origin>"),

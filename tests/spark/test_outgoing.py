@@ -17,7 +17,7 @@ import pytest
 from penstock.errors import DiskFull, InvalidArgument, QueueFull
 from penstock.spark.remote import Where
 from penstock.spark.sink import patiently, write_options
-from penstock.spark.sink_rows import outgoing, pieces, rows_as_json
+from penstock.spark.sink_rows import PIECE_BYTES, outgoing, pieces, rows_as_json
 
 UTC = pa.timestamp("us", tz="UTC")
 
@@ -138,6 +138,34 @@ def test_a_column_that_is_there_twice() -> None:
     twice = schema("a int", "a string")
     with pytest.raises(InvalidArgument, match="column 'a' is there twice"):
         outgoing(twice, "t")
+    with pytest.raises(InvalidArgument, match="column 'TOPIC' is there twice"):
+        outgoing(schema("a int", "topic string", "TOPIC string"), "t")
+
+
+def test_columns_of_messages_may_be_written_in_any_case() -> None:
+    """As Spark takes them: a row for another topic went to the one of the option, with its topic in the body."""
+    out = outgoing(schema("Id int", "TOPIC string", "Priority int", "iD2 int"), None, order="ID")
+    batch = pa.record_batch({"Id": [2, 1], "TOPIC": ["b", "a"], "Priority": [9, 0], "iD2": [4, 3]})
+    [[rows]] = pieces([batch], out)
+    assert rows.to_pylist() == [
+        {"body": b'{"Id":1,"iD2":3}', "content_type": "application/json", "topic": "a", "priority": 0, "order": 1},
+        {"body": b'{"Id":2,"iD2":4}', "content_type": "application/json", "topic": "b", "priority": 9, "order": 2},
+    ]
+    out = outgoing(schema("BODY string"), "t")
+    assert out.encode(pa.record_batch({"BODY": ["x"]})).to_pylist() == [{"body": b"x"}]
+    with pytest.raises(InvalidArgument, match="column 'priority' is string, not tinyint"):
+        outgoing(schema("a int", "PRIORITY string"), "t")
+    with pytest.raises(InvalidArgument, match="option queue sends every row to queue 'q', and column 'topic'"):
+        outgoing(schema("a int", "Topic string"), "q", queue=True)
+
+
+def test_a_batch_of_any_size_is_sent_in_pieces() -> None:
+    """Spark gives a partition as one batch where it is told so, and text of base64 beyond 2 GiB is no column."""
+    out = outgoing(schema("b binary"), "t")
+    batch = pa.record_batch({"b": pa.array([b"x" * (1 << 20)] * 100)})
+    found = list(pieces([batch], out))
+    assert sum(one.num_rows for piece in found for one in piece) == 100
+    assert max(sum(one.nbytes for one in piece) for piece in found) < 2 * PIECE_BYTES
 
 
 @pytest.mark.parametrize(

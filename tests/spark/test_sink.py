@@ -78,7 +78,9 @@ def test_a_full_queue_is_waited_for_and_takes_nothing_before(lab: Lab) -> None:
     ("options", "columns", "told"),
     [
         ({"queue": "tiny"}, ["id"], "brings 20 messages to queue 'tiny' in vhost '/', which may never hold"),
-        ({"queue": "misspelt"}, ["id"], "no queue takes topic 'misspelt' in vhost '/' and no topic of that name"),
+        ({"topic": "misspelt"}, ["id"], "no queue takes topic 'misspelt' in vhost '/' and no topic of that name"),
+        ({"queue": "misspelt"}, ["id"], "no queue 'misspelt' in vhost '/'; what is no queue is written to with option"),
+        ({"queue": "tiny-topic"}, ["id"], "no queue 'tiny-topic' in vhost '/'; what is no queue is written to with op"),
         ({"topic": "no/such", "exchange": "nowhere"}, ["id"], "no exchange 'nowhere'"),
         ({"queue": "tiny"}, ["id", "map('x-dedup-key', '') AS headers"], "invalid header 'x-dedup-key'"),
     ],
@@ -87,6 +89,7 @@ def test_what_no_patience_helps_is_told_at_once(
     lab: Lab, options: dict[str, str], columns: list[str], told: str
 ) -> None:
     lab.declare("tiny", max_length=5, overflow="reject-publish")
+    lab.client.declare_topic("tiny-topic")
     with pytest.raises(Exception, match="penstock") as caught:
         save(lab, lab.spark.range(20).selectExpr(*columns), patience="60s", **options)
     assert told in sentence(caught.value)
@@ -152,7 +155,7 @@ def test_columns_beside_the_body_do_what_they_say(lab: Lab) -> None:
     lab.declare("ranked", max_priority=9)
     lab.declare("once", dedup_window="1h")
     frame = lab.spark.range(6).selectExpr(
-        "id", "CAST(id AS INT) AS priority", "map('region', 'EU') AS headers",
+        "id", "CAST(id AS INT) AS priority", "map('region', 'EU', 'by', CAST(NULL AS STRING)) AS headers",
         "if(id = 5, current_timestamp() + INTERVAL 1 HOUR, NULL) AS not_before",
         "if(id = 4, current_timestamp() + INTERVAL 1 HOUR, NULL) AS expires_at",
     )  # fmt: skip
@@ -162,6 +165,7 @@ def test_columns_beside_the_body_do_what_they_say(lab: Lab) -> None:
         messages = [next(arriving) for _ in range(5)]
         assert [message.json()["id"] for message in messages] == [4, 3, 2, 1, 0]
         assert messages[0].headers["region"] == "EU"
+        assert lab.read("headers map<string,string>", topic="ranked").first().headers == {"region": "EU", "by": None}
         for message in messages:
             message.ack()
     assert lab.client.queue("ranked")["delayed"] == 1

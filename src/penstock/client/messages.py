@@ -211,7 +211,10 @@ class Values:
     @property
     def headers(self) -> dict[str, str]:
         """The publisher's headers, each value as text, and what the server added to a dead letter."""
-        return dict(self._rows.value("headers", self._row) or ())
+        found: dict[str, Any] = dict(self._rows.value("headers", self._row) or ())
+        if None in found.values():  # of a client of AMQP's
+            found = {name: "null" if value is None else value for name, value in found.items()}
+        return found
 
     @property
     def priority(self) -> int | None:

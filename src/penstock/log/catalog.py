@@ -224,6 +224,7 @@ def cuts(spans: Sequence[Span], parts: int) -> list[int]:
     spans: by their first LSN; they may overlap.
     """
     total = sum(one.rows for one in spans)
+    parts = min(parts, total)
     out = list[int]()
     before, turn = 0, 1
     for one in spans:

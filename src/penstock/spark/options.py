@@ -20,7 +20,7 @@ from penstock.spark.remote import DEFAULT_PATIENCE_S, Where
 from penstock.spark.taker import COMMON, Taker, whole
 from penstock.units import parse_duration
 from penstock.wire.flight.bookmarks import Point, parse_span
-from penstock.wire.flight.tickets import STATES
+from penstock.wire.flight.tickets import RANGES_MOST, STATES
 
 # -- reads
 
@@ -265,7 +265,7 @@ _READ = (
     _Option("maxBytesPerTrigger", "max_bytes", Taker.size, STREAMS),
     _Option("minRowsPerTrigger", "min_rows", lambda take, name: take.count(name, 1), (LOG_MODE, QUEUE_MODE)),
     _Option("maxTriggerDelay", "max_delay_s", _seconds, (LOG_MODE, QUEUE_MODE)),
-    _Option("minPartitions", "min_partitions", lambda take, name: take.count(name, 1)),
+    _Option("minPartitions", "min_partitions", lambda take, name: take.count(name, 1, RANGES_MOST)),
     _Option("schema", "ddl", _schema),
     _Option("parse", "parse", _type),
     _Option("schemaVersion", "schema_version", lambda take, name: take.count(name, 1)),

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from hashlib import sha256
 from typing import Any, TypeAlias, TypeVar
@@ -19,7 +20,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
-from penstock.errors import DiskFull, InvalidArgument, PreconditionFailed, QueueFull
+from penstock.errors import AccessRefused, DiskFull, InvalidArgument, NotFound, PreconditionFailed, QueueFull
 from penstock.records.dataclass import dataclass
 from penstock.spark.checkpoint import Checkpoint, local_folder
 from penstock.spark.executor import spare_modules
@@ -61,12 +62,26 @@ class WriteOptions:
     mandatory: bool = True  # a topic that nobody keeps is an error
     transaction: Transaction | None = None  # of a batch write: what makes it the same as an earlier one
 
+    def check(self) -> None:
+        """NotFound where all rows go to a queue and there is none: a topic of its name would take them."""
+        if self.queue and self.mandatory:
+            refuse_missing(self.where, str(self.topic), remote(self.where).vhost)
+
     @property
     def target(self) -> str:
         """Where all rows go, for a person; nothing where rows may say it themselves."""
         vhost = remote(self.where).vhost
         kind = f"topic '{self.topic}' of exchange '{self.exchange}'" if self.exchange else f"'{self.topic}'"
         return "" if self.topic is None else f"{kind} in vhost '{vhost}'"
+
+
+def refuse_missing(where: Where, queue: str, vhost: str) -> None:
+    """NotFound where there is no such queue, as far as this user may know."""
+    with suppress(AccessRefused):
+        try:
+            remote(where).act("stats", queue=queue, vhost=vhost)
+        except NotFound as error:
+            raise NotFound(f"{error}; what is no queue is written to with option topic") from None
 
 
 def write_options(given: Mapping[str, str], patience_s: float = DEFAULT_PATIENCE_S) -> WriteOptions:
@@ -223,6 +238,7 @@ class StreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]  # pyspar
     def __init__(self, options: WriteOptions, schema: Any) -> None:
         self.options = options
         self.out = outgoing(schema, options.topic, queue=options.queue, order=options.order)
+        options.check()
         if options.settle_stream not in (None, NO_STREAM) and local_folder(options.checkpoint) is None:
             raise InvalidArgument(
                 "option settleStream reads the query's checkpoint and needs it in a local folder, "
@@ -275,6 +291,7 @@ class BatchWriter(DataSourceArrowWriter):  # type: ignore[misc]  # pyspark is un
     def __init__(self, options: WriteOptions, schema: Any) -> None:
         self.options = options
         self.out = outgoing(schema, options.topic, queue=options.queue, order=options.order)
+        options.check()
         if options.settle_stream not in (None, NO_STREAM):
             raise InvalidArgument("option settleStream is for streams")
         self.query, self.batch = f"write-{uuid.uuid4()}", 0

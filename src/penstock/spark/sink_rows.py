@@ -18,7 +18,7 @@ import orjson
 import pyarrow as pa
 
 from penstock.errors import InvalidArgument
-from penstock.records.compute import compute
+from penstock.records.compute import compute, cut
 from penstock.records.dataclass import dataclass
 from penstock.spark.record_batches import Column, batch_of, column
 
@@ -199,9 +199,14 @@ class Outgoing:
     beside: tuple[str, ...]
     fields: tuple[str, ...]  # of the JSON body; empty when the frame has a body
     order: str | None = None  # rows become visible in the order of this column
+    names: tuple[str, ...] | None = (
+        None  # of all columns as they are called here, where the frame writes some otherwise
+    )
 
     def encode(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """A batch of the frame as a batch of messages.  InvalidArgument for a value that no message can have."""
+        if self.names is not None:
+            batch = batch.rename_columns(list(self.names))
         columns = dict[str, Column]()
         if self.fields:
             columns["body"] = rows_as_json(batch, self.fields)
@@ -226,13 +231,17 @@ class Outgoing:
 def outgoing(schema: Any, topic: str | None, *, queue: bool = False, order: str | None = None) -> Outgoing:
     """What the columns of a frame (`StructType`) are.  InvalidArgument names the column that is wrong and says why.
 
+    Spark minds no case, so the column of a message may be written in any; a field of a JSON body has the frame's.
     topic: where rows go that name no topic; queue: it is a queue, to which all of them go; order: a column.
     """
     kinds = dict[str, str]()
     for field in schema.fields:
-        if field.name in kinds:
+        name = _name(field.name)
+        if name in kinds:
             raise InvalidArgument(f"column {field.name!r} is there twice: give one of them another name, or drop it")
-        kinds[field.name] = field.dataType.simpleString()
+        kinds[name] = field.dataType.simpleString()
+    if order is not None and order not in kinds:
+        order = next((name for name in kinds if name.lower() == order.lower()), order)
     beside = tuple(name for name in kinds if name in BESIDE)
     for name in beside:
         allowed = BESIDE[name][0]
@@ -249,7 +258,14 @@ def outgoing(schema: Any, topic: str | None, *, queue: bool = False, order: str 
     if topic is None and "topic" not in kinds:
         raise InvalidArgument("nobody says where to: give option topic or queue, or a column 'topic'")
     check_order(kinds, order)
-    return Outgoing(beside, _fields(kinds, order), order)
+    renamed = tuple(kinds) if any(field.name not in kinds for field in schema.fields) else None
+    return Outgoing(beside, _fields(kinds, order), order, renamed)
+
+
+def _name(given: str) -> str:
+    """As messages call a column that is one of theirs."""
+    lower = given.lower()
+    return lower if lower in BESIDE or lower == "body" else given
 
 
 def _fields(kinds: dict[str, str], order: str | None) -> tuple[str, ...]:
@@ -321,10 +337,8 @@ def pieces(batches: Iterable[pa.RecordBatch], out: Outgoing) -> Iterator[list[pa
     """Batches of messages, in pieces small enough to keep in memory until they are sent."""
     piece: list[pa.RecordBatch] = []
     rows = size = 0
-    for batch in batches:
-        if not batch.num_rows:
-            continue
-        encoded = out.encode(batch)
+    for part in (part for batch in batches for part in cut(batch, PIECE_BYTES)):
+        encoded = out.encode(part)
         piece.append(encoded)
         rows += encoded.num_rows
         size += encoded.nbytes

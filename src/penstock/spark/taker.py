@@ -40,10 +40,10 @@ def whole(text: str) -> int | None:
     return int(text) if _WHOLE.fullmatch(text) else None
 
 
-def _bounded(name: str, number: int) -> int:
+def _bounded(name: str, number: int, most: int = _MOST) -> int:
     """The number of an option, which 64 bits have."""
-    if number > _MOST:
-        raise InvalidArgument(f"option {name} is {number}, and at most {_MOST} is allowed")
+    if number > most:
+        raise InvalidArgument(f"option {name} is {number}, and at most {most} is allowed")
     return number
 
 
@@ -71,14 +71,14 @@ class Taker:
             raise InvalidArgument(f"option {name} is {value!r}, not true or false")
         return value.lower() == "true"
 
-    def count(self, name: str, low: int = 0) -> int | None:
-        """A whole number of at least `low`."""
+    def count(self, name: str, low: int = 0, most: int = _MOST) -> int | None:
+        """A whole number from `low` to `most`."""
         value = self.text(name)
         if value is None:
             return None
         if (number := whole(value)) is None or number < low:
             raise InvalidArgument(f"option {name} is {value[:SHOWN]!r}, not a whole number of at least {low}")
-        return _bounded(name, number)
+        return _bounded(name, number, most)
 
     def size(self, name: str) -> int | None:
         """Bytes: a number, or text with a unit."""

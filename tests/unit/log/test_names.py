@@ -140,6 +140,7 @@ def test_shares_are_even_wherever_the_rows_are() -> None:
     assert cuts([Span(0, 100, 100)], 4) == [25, 50, 75]
     assert cuts([Span(0, 1000, 10), Span(5000, 5100, 90)], 2) == [5044]
     assert cuts([Span(7, 9, 2)], 9) == [8], "fewer rows than parts"
+    assert cuts([Span(7, 9, 2)], 1 << 62) == [8], "which are not counted one by one"
     assert cuts([], 3) == []
     assert cuts([Span(0, 10, 0)], 3) == []
     assert cuts([Span(0, 100, 50), Span(10, 90, 50)], 2) == [10], "files of an archive overlap"

@@ -49,7 +49,7 @@ from penstock.wire.fields import (
 )  # fmt: skip
 from penstock.wire.flight.bookmarks import format_bookmark, parse_span
 from penstock.wire.flight.commands import QueueContent, Replay, Sow
-from penstock.wire.flight.tickets import TEXT_LIMIT
+from penstock.wire.flight.tickets import RANGES_MOST, TEXT_LIMIT
 
 if TYPE_CHECKING:
     from penstock.core.sow.holding import Sow as SowTopic
@@ -160,7 +160,10 @@ class Locating:
         self.table: Table = {
             "cuts": Action(
                 self._cuts, "topic or pattern, from, to, parts, most, each: where parts of like weight begin", USES,
-                (*placed, *between, count("parts", 1), count("most", 1, default=1), count("each", 1, default=1)),
+                (
+                    *placed, *between, count("parts", 1, RANGES_MOST), count("most", 1, RANGES_MOST, 1),
+                    count("each", 1, default=1),
+                ),
             ),
             "locate": Action(
                 self._locate, "topic, pattern or queue, or log, from, to: the files of a range of the log", _locating,

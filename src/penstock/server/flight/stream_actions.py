@@ -27,7 +27,7 @@ from penstock.server.flight.streams import SOON_S, Planner, Question, Siblings
 from penstock.server.replaying.log_source import parse_rate
 from penstock.units import format_duration
 from penstock.wire.fields import LSN_MAX, VHOST, count, duration, flag, name, text, texts
-from penstock.wire.flight.tickets import TEXT_LIMIT
+from penstock.wire.flight.tickets import RANGES_MOST, TEXT_LIMIT
 
 if TYPE_CHECKING:
     from penstock.server.bulk.relay import Relay
@@ -47,7 +47,6 @@ which knows of plans; a look at a queue without ready messages costs the loop li
 PLAN_WAIT_MAX_US = 10_000_000
 WAIT_MAX_US = 10_000_000
 SIBLINGS_MOST = 100
-PARTS_MOST = 10_000
 ROWS_DEFAULT, ROWS_MOST = 10_000, 10_000_000
 FIGURE_MOST = 1 << 53
 
@@ -309,13 +308,13 @@ class RangeActions:
                 (
                     _STREAM, _EPOCH, _START, count("end"), count("max_rows", 1, FIGURE_MOST),
                     count("max_bytes", 1, FIGURE_MOST), count("min_rows", 0, FIGURE_MOST), count("until"),
-                    count("parts", 1, PARTS_MOST), duration("wait"), flag("fail_on_data_loss", None), _BESIDE,
+                    count("parts", 1, RANGES_MOST), duration("wait"), flag("fail_on_data_loss", None), _BESIDE,
                 ),
                 Gatekeeper.stream,
             ),
             "range_parts": Action(
                 self._range_parts, "stream, start, end, parts: the parts of a range, planned or not", LOGIN,
-                (_STREAM, _START, count("end", needed=True), count("parts", 1, PARTS_MOST, 1)), Gatekeeper.stream,
+                (_STREAM, _START, count("end", needed=True), count("parts", 1, RANGES_MOST, 1)), Gatekeeper.stream,
             ),
             "stream_lag": Action(
                 self._lag, "stream: messages that it has not read, as far as they are counted", LOGIN, (_STREAM,),

@@ -29,7 +29,7 @@ from penstock.spark.pipelines.expectations import Letters, Thresholds
 from penstock.spark.pipelines.lineage import Lineage
 from penstock.spark.record_batches import column
 from penstock.spark.remote import Where, remote
-from penstock.spark.sink import commit, stage
+from penstock.spark.sink import commit, refuse_missing, stage
 from penstock.spark.sink_rows import Outgoing, outgoing
 
 SNAPSHOTS_KEPT = 2
@@ -135,7 +135,11 @@ class Outputs:
         """
         server = remote(self.where)
         for target in (*self.targets, *(Output(topic, None, vhost=server.vhost) for topic in letters)):
-            if target.topic is None or target.queue or (target.view and not target.key):
+            if target.topic is None or (target.view and not target.key):
+                continue
+            if target.queue:
+                if self.mandatory:
+                    refuse_missing(self.where, target.topic, target.vhost or server.vhost)
                 continue
             name = {"topic": target.topic, "exchange": target.exchange, "vhost": target.vhost}
             with suppress(AccessRefused):

@@ -77,7 +77,7 @@ BOOKMARK = "bookmark"
 class Layout:
     """The columns of one read, and where each comes from."""
 
-    schema: pa.Schema  # exactly what Spark expects
+    schema: pa.Schema  # what Spark expects, with the names that the columns have here
     fetched: tuple[str, ...]  # asked of the server, in order
     parsed: tuple[str, ...]  # from the body
     error: bool  # whether `parse_error` is among them
@@ -85,6 +85,7 @@ class Layout:
     needed: frozenset[str] = frozenset()  # of the parsed: a body without a value for it is bad
     rescued: str | None = None  # the column of what no column has, where it is wanted
     own: frozenset[str] = frozenset()  # columns of bodies that are declared, wanted or not
+    shown: pa.Schema | None = None  # exactly what Spark expects, where somebody writes names in another case
 
     def fitted(self, columns: dict[str, Column]) -> pa.RecordBatch:
         """A batch of these columns in the declared order and types."""
@@ -94,7 +95,7 @@ class Layout:
             if not field.nullable and column.null_count:
                 raise InvalidArgument(f"column {field.name!r} is declared NOT NULL and has {column.null_count} nulls")
             arrays.append(column if column.type == field.type else cast("Column", column.cast(field.type)))
-        return batch_like(arrays, self.schema)
+        return batch_like(arrays, self.shown or self.schema)
 
 
 def declared(options: ReadOptions, ddl: str | None, *, rows: bool = False) -> str:
@@ -213,6 +214,7 @@ def layout(options: ReadOptions, schema: Any, ddl: str | None) -> Layout:
     needed = {name for name, piece in own.items() if _NOT_NULL.search(_outside(piece)) is not None}
     strict = options.bad_records_topic is not None
     named = dict[str, list[str]]()
+    shown, schema = schema, _renamed(options, schema, own)
     for field in schema.fields:
         named.setdefault(_source(options, field, own), []).append(field.name)
     fetched, parsed, error = named.get("message", []), named.get("body", []), "error" in named
@@ -226,7 +228,22 @@ def layout(options: ReadOptions, schema: Any, ddl: str | None) -> Layout:
         fetched.append("sow_key" if options.view is not None else "lsn")
     arrow: pa.Schema = to_arrow_schema(schema, timezone="UTC")
     needs, rescued = frozenset(needed.intersection(parsed)), options.rescued if "rescued" in named else None
-    return Layout(arrow, tuple(fetched), tuple(parsed), error, strict, needs, rescued, frozenset(own))
+    as_asked: Any = None if schema is shown else to_arrow_schema(shown, timezone="UTC")
+    return Layout(arrow, tuple(fetched), tuple(parsed), error, strict, needs, rescued, frozenset(own), as_asked)
+
+
+def _renamed(options: ReadOptions, schema: Any, own: Mapping[str, str]) -> Any:
+    """The columns that Spark wants, by the names that they have here: Spark minds no case."""
+    from pyspark.sql.types import StructField, StructType
+
+    there = [*known(options), ERROR, *own, *([options.rescued] if options.rescued else [])]
+    by_lower = {name.lower(): name for name in there}
+    given = [field.name for field in schema.fields]
+    names = [name if name in there else by_lower.get(name.lower(), name) for name in given]
+    if names == given or len({*names}) < len(names):  # where case is minded, each name may be a field
+        return schema
+    fields = zip(names, schema.fields, strict=True)
+    return StructType([StructField(name, one.dataType, one.nullable, one.metadata) for name, one in fields])
 
 
 def _source(options: ReadOptions, field: Any, own: Mapping[str, str]) -> Literal["message", "body", "error", "rescued"]:

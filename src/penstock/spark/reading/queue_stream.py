@@ -8,8 +8,8 @@ Asking for the batch after it settles a batch, and Spark asks with each trigger:
 none after it, the batch would stay leased for as long.  `settle_on_progress` settles it with Spark's progress event,
 which comes when it is in the commit log.
 
-Mode changes leases and settles nothing.  Offset {"batch": n, "origin": o}: batches of what went have odd numbers, those of what came
-even ones (`core.streams.stream_table`), and both have the messages with their bodies.
+Mode changes leases and settles nothing.  Offset {"batch": n, "origin": o}: batches of what went have odd numbers, those
+of what came even ones (`core.streams.stream_table`), and both have the messages with their bodies.
 """
 
 from __future__ import annotations

@@ -87,8 +87,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
     def place(self, offset: Offset, name: str) -> int:
         """What an offset says under this name.
 
-        PreconditionFailed for one of another stream, of another mode, of what is not read here, or of another log: to go
-        on at its number would pass over what nobody has read.
+        PreconditionFailed for one of another stream or mode, of what is not read here, or of another log: going on at
+        its number would pass over what nobody has read.
         """
         if name not in offset or offset.get("stream", self.stream) != self.stream:
             raise PreconditionFailed(
@@ -96,19 +96,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
                 f"{self.mode}: it belongs to a query that reads something else; put the right one there, or begin "
                 "with a new one"
             )
-        reads = self.options.what_and_where(self.server.vhost)
+        checkpoint, reads = f"the checkpoint of stream {self.stream!r}", self.options.what_and_where(self.server.vhost)
         if offset.get("reads", reads) != reads:
             raise PreconditionFailed(
-                f"the checkpoint of stream {self.stream!r} belongs to a query that reads {offset['reads']}, and this one "
-                f"reads {reads}, of which it would pass over what lies before; put the right one there, or begin with a "
-                "new one and another name of the stream"
+                f"{checkpoint} belongs to a query that reads {offset['reads']}, and this one reads {reads}, of which "
+                "it would pass over what lies before; put the right one there, or begin with a new one"
             )
         self.opened()
         if int(offset.get("origin", self.origin)) != self.origin:
             raise PreconditionFailed(
-                f"the checkpoint of stream {self.stream!r} is at {name.upper() if name == 'lsn' else name} "
-                f"{offset[name]} of log {offset['origin']}, and this server has log {self.origin}: it is another server, "
-                "or was restored from a backup; begin with a new checkpoint"
+                f"{checkpoint} is at {name.replace('lsn', 'LSN')} {offset[name]} of log {offset['origin']}, and this "
+                f"server has log {self.origin}: it is another server, or was restored from a backup; begin with a new "
+                "checkpoint"
             )
         return int(offset[name])
 

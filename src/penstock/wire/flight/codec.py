@@ -53,7 +53,7 @@ _SEEN_SIZE_MAX = 512
 class Header(NamedTuple):
     """One header as the columns show it; None is null."""
 
-    headers: tuple[tuple[str, str], ...] | None
+    headers: tuple[tuple[str, str | None], ...] | None
     priority: int | None
     content_type: str | None
     message_id: str | None
@@ -82,7 +82,9 @@ def _read(properties: bytes) -> Header:
         p = decode(properties)
     except PenstockError:
         return NOTHING  # stored before it was checked; the properties column has the bytes
-    headers = tuple((name, _header_text(value)) for name, value in p.headers.items()) if p.headers else None
+    headers = None
+    if p.headers:
+        headers = tuple((name, None if value is None else _header_text(value)) for name, value in p.headers.items())
     why = death_reason(p.headers)
     return Header(headers, p.priority, p.content_type, p.message_id, p.correlation_id, p.reply_to, why)
 

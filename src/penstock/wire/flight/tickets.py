@@ -108,6 +108,9 @@ STATES: tuple[Literal["ready", "held", "leased", "delayed", "dying", "foreign"],
 BACKLOG_MOST = 1_000_000
 """The largest backlog that a consumer may name."""
 
+RANGES_MOST = 10_000
+"""Parts in which one read, or one batch of a stream, may be asked for."""
+
 
 REPLAY_COLUMNS = tuple(name for name in MESSAGES.names if name != "state")
 LOG_COLUMNS = (
