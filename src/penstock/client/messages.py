@@ -213,8 +213,8 @@ class Values:
         """The publisher's headers, each value as text, and what the server added to a dead letter."""
         found: dict[str, Any] = dict(self._rows.value("headers", self._row) or ())
         if None in found.values():  # of a client of AMQP's
-            found = {name: "null" if value is None else value for name, value in found.items()}
-        return found
+            found = {name: "null" if value is None else str(value) for name, value in found.items()}
+        return cast("dict[str, str]", found)
 
     @property
     def priority(self) -> int | None:

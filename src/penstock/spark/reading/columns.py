@@ -236,9 +236,9 @@ def _renamed(options: ReadOptions, schema: Any, own: Mapping[str, str]) -> Any:
     """The columns that Spark wants, by the names that they have here: Spark minds no case."""
     from pyspark.sql.types import StructField, StructType
 
-    there = [*known(options), ERROR, *own, *([options.rescued] if options.rescued else [])]
+    there = (*known(options), ERROR, options.rescued or ERROR, *own)
     by_lower = {name.lower(): name for name in there}
-    given = [field.name for field in schema.fields]
+    given: list[str] = [field.name for field in schema.fields]
     names = [name if name in there else by_lower.get(name.lower(), name) for name in given]
     if names == given or len({*names}) < len(names):  # where case is minded, each name may be a field
         return schema
