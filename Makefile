@@ -127,7 +127,8 @@ soak-hostile: $(STAMP)
 soak-spark: $(STAMP)
 	@PENSTOCK_EFFORT=$${PENSTOCK_EFFORT:-15} $(PYTHON_IN) -m pytest tests/spark/test_queue_cases.py \
 		tests/spark/test_two_drivers.py tests/spark/test_kills.py tests/spark/test_sink_kills.py \
-		tests/spark/test_parsing.py tests/spark/test_from_json.py tests/spark/test_odd_bodies.py $(PYTEST_ARGS)
+		tests/spark/test_parsing.py tests/spark/test_from_json.py tests/spark/test_odd_bodies.py tests/spark/test_expressions.py \
+		$(PYTEST_ARGS)
 	@PENSTOCK_EFFORT=$${PENSTOCK_EFFORT:-15} $(PYTHON_IN) -m pytest -m cluster tests/cluster/test_speculation.py \
 		$(PYTEST_ARGS)
 
