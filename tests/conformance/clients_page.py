@@ -128,6 +128,8 @@ def write(outcomes: Mapping[str, str], cases: Mapping[str, int]) -> bool:
         if "failed" in found or not (found or run.lock):
             return False
         passed = sum(cases.get(name, 1) for name in names if outcomes[name] == "passed")
+        if not (passed or run.lock):
+            return False  # all were skipped, as where there is no RabbitMQ
         said = f"{passed} of {passed}" if passed else "not run: its packages were not there"
         rows.append(f"| {run.client} | {_version(run)} | {run.what} | {said} |")
     table = ["| client | version | tests | passed |", "| --- | --- | --- | --- |", *rows, "", ""]

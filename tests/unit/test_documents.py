@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from conformance import clients_page
 from conformance.clients_page import PAGE, RUNS, differences
 from penstock.cli.main import FILES, command
 from penstock.config.load import load_text
@@ -188,6 +189,17 @@ def test_the_page_of_clients_has_every_difference() -> None:
     assert differences() in text
     for run in RUNS:
         assert f"| {run.client} |" in text
+
+
+def test_the_page_of_clients_is_of_a_whole_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Where one failed, or was skipped for want of a RabbitMQ beside us, it stays as it is."""
+    monkeypatch.setattr(clients_page, "PAGE", tmp_path / "clients.md")
+    passed = {f"{run.files[0]}[{number}]": "passed" for number, run in enumerate(RUNS)}
+    for run in RUNS:
+        for outcome in ("failed", *(() if run.lock else ("skipped",))):
+            other = dict.fromkeys((name for name in passed if name.startswith(run.files)), outcome)
+            assert not clients_page.write({**passed, **other}, {})
+    assert not clients_page.PAGE.exists()
 
 
 PAGES = {"amps.md": 190, "limits-and-rings.md": 50, "massive-queues.md": 26}
