@@ -121,8 +121,10 @@ REWRITINGS_MOST = 16
 """Rewritings in one go, before retention has its turn; checkpoints have theirs between two."""
 
 PATIENCE_S = 2.0
+"""What runs when a server fails has so long to end, and a stop waits so long for other disks."""
+
 LOOK_S = 0.05
-"""What runs when a server fails has so long to end."""
+"""Between two looks whether the own disk has it by now."""
 
 FULL_REST = 4
 """A full disk is looked at as soon as something has come, but for a rest of so many times what the last look took."""
