@@ -18,7 +18,10 @@ import pytest
 
 from forked import SOURCE
 from live_server import LiveServer
-from penstock.log.disk import KEPT, LEAST
+from penstock.errors import Unavailable
+from penstock.log.disk import KEPT
+from penstock.server.base.allowed import DESCRIPTORS_LEAST as LEAST
+from penstock.server.base.allowed import bound_on_addresses, no_door
 
 SETTINGS = """
 [log]
@@ -160,14 +163,39 @@ def test_whoever_takes_all_descriptors_during_a_start_does_not_end_it(
         assert "Traceback" not in server.output()
 
 
-@pytest.mark.parametrize("files", [16, LEAST - 1])
-def test_too_few_descriptors_are_refused_in_a_sentence(tmp_path: Path, files: int) -> None:
-    limit = f"resource.setrlimit(resource.RLIMIT_NOFILE, ({files}, {files}))"
+@pytest.mark.parametrize(
+    ("limit", "value", "said"),
+    [
+        *(("NOFILE", few, f"may open {few} files and sockets, and a server needs {LEAST}") for few in (8, LEAST - 1)),
+        (
+            "FSIZE",
+            1 << 20,
+            "a file may have 1 MiB, and one of the log needs 512 MiB, twice log.segment: raise",
+        ),
+        ("FSIZE", (512 << 20) - 1, "raise the hard limit (ulimit -f, LimitFSIZE=), or lower log.segment"),
+    ],
+)
+def test_too_little_of_what_a_server_needs_is_refused_in_a_sentence(
+    tmp_path: Path, limit: str, value: int, said: str
+) -> None:
+    """Before anything is begun: none of the doors' processes says anything of its own."""
+    limit = f"resource.setrlimit(resource.RLIMIT_{limit}, ({value}, {value}))"
     command = f"import resource; {limit}; from penstock.cli.main import main; main()"
     done = subprocess.run(
         [sys.executable, "-c", command, "serve", "--data", str(tmp_path)],
         env={**os.environ, "PYTHONPATH": str(SOURCE)}, capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     assert done.returncode == 2
-    assert f"may open {files} files and sockets, and a server needs {LEAST}" in done.stderr
+    assert said in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_where_addresses_of_a_process_are_bounded_that_is_told_of_a_door_that_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (resource.RLIM_INFINITY,) * 2)
+    ended = no_door(Unavailable("the process of the flight door ended"))
+    assert ended.strerror == "the process of the flight door ended: what it said of that stands above"
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (700 << 20, 700 << 20))
+    assert bound_on_addresses() == "; the addresses of a process end at 700 MiB (ulimit -v, LimitAS=), which may be why"
+    assert no_door(Unavailable("it ended")).strerror.endswith("stands above" + bound_on_addresses())

@@ -26,6 +26,7 @@ from typer.models import CommandInfo
 from penstock import __version__
 from penstock.cli.output import Json, root, tell, tell_error
 from penstock.errors import InvalidArgument, PenstockError, SettingsError, shown
+from penstock.server.base.allowed import bound_on_addresses
 from penstock.server.base.loading import do_without_pandas
 from penstock.server.base.threads import NO_MORE, is_no_more
 
@@ -82,7 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(1)
     except (OSError, RuntimeError) as error:
         if is_no_more(error):
-            sys.exit(tell_error(SettingsError(NO_MORE), as_json=as_json))
+            sys.exit(tell_error(SettingsError(NO_MORE + bound_on_addresses()), as_json=as_json))
         if not isinstance(error, OSError) or error.errno not in NO_NAME or error.filename is None:
             raise
         what = f"{shown(str(error.filename))}: {error.strerror}"

@@ -26,7 +26,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from penstock.errors import DataFolderInUse, SettingsError
+from penstock.errors import DataFolderInUse
 from penstock.log.room import out_of_space
 
 KEPT = 64
@@ -38,9 +38,6 @@ MOST = 1 << 20
 
 T = TypeVar("T")
 
-LEAST = 48
-"""With fewer a server has no room for its own files and a few clients."""
-
 EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE})
 """What the system says when it gives no descriptor, the process's or its own: later it may."""
 
@@ -51,16 +48,10 @@ _kept = 0
 def keep_back() -> tuple[int, int]:
     """Raise the soft limit to the hard one but for what is kept: the new one, and how many are kept.
 
-    At the start of a server's process; children inherit the soft limit and may raise theirs.  Raises SettingsError for
-    less than `LEAST` in all.
+    At the start of a server's process; children inherit the soft limit and may raise theirs.
     """
     global _kept
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if hard != resource.RLIM_INFINITY and hard < LEAST:
-        raise SettingsError(
-            f"the process may open {hard} files and sockets, and a server needs {LEAST} at least: raise the hard limit "
-            "(ulimit -n, LimitNOFILE=)"
-        )
     with _lock:
         soft, _kept = to_be(soft, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from penstock.server.base.allowed import check_allowed
 from penstock.server.base.loading import HTTP, decoded_most, do_without_pandas, of_a_door, with_bounded_pool
 from penstock.server.base.machine import Machine, budget_within
 from penstock.server.doors.door_process import spawned
@@ -25,6 +26,7 @@ stranger would fill the disk that the server's output goes to.  An operator who 
 
 def serve(settings: Settings, *, ready_file: str | None = None, show: Show | None = None) -> None:
     """Run a server until SIGTERM or SIGINT, as `process.serve`."""
+    check_allowed(settings.log.segment)
     settings = within(Machine().bound(settings.server.memory), settings)
     os.environ.setdefault(GRPC_VERBOSITY, "NONE")
     door = None

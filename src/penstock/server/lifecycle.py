@@ -40,6 +40,7 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 
 from penstock.config.sections import DOORS
 from penstock.errors import SettingsError
+from penstock.server.base.allowed import NO_DOOR
 from penstock.server.base.machine import Machine
 from penstock.server.sockets.listening import bind
 from penstock.units import format_address
@@ -325,7 +326,8 @@ def _bound(address: Address, name: str, listen: Callable[[str, int], T]) -> T:
 
 
 def _taken(address: Address, name: str, error: OSError) -> SettingsError:
-    return SettingsError(f"listen.{name}: cannot bind {address}: {error.strerror}")
+    binding = "" if error.errno == NO_DOOR else f"cannot bind {address}: "
+    return SettingsError(f"listen.{name}: {binding}{error.strerror}")
 
 
 PATIENCE_S = 2.0

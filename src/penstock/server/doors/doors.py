@@ -20,6 +20,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import Unavailable
+from penstock.server.base.allowed import no_door
 from penstock.server.doors.door_process import DoorProcess, StrangerCounts
 from penstock.server.sockets.listening import bind
 
@@ -181,7 +182,7 @@ def _ask(process: DoorProcess, wish: dict[str, object], sockets: list[socket.soc
         except Unavailable as error:
             while process.starts == starts:
                 if not process.wanted or time.monotonic() > until:
-                    raise OSError(0, str(error)) from None
+                    raise no_door(error) from None
                 time.sleep(LOOK_S)
 
 

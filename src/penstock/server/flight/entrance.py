@@ -26,6 +26,7 @@ import pyarrow as pa
 
 from penstock.errors import AccessRefused, Unavailable
 from penstock.records.tokens import PREFIX
+from penstock.server.base.allowed import no_door
 from penstock.server.base.loading import of_a_door
 from penstock.server.doors.door_process import DoorProcess, Spawned, StrangerCounts
 from penstock.server.doors.line import (
@@ -194,7 +195,7 @@ class Entrance:
         try:
             answer = self.process.ask(wish)
         except Unavailable as error:
-            raise OSError(0, str(error)) from None
+            raise no_door(error) from None
         if "why" in answer:
             raise OSError(0, str(answer["why"])[:WHY_MOST])
         try:
