@@ -67,7 +67,7 @@ LEFT_OUT_SHOWN = 5
 
 
 def not_in_force(left_out: Sequence[str]) -> str:
-    """Which things of a settings file a cluster's leader leaves out, and what helps."""
+    """Which things of a settings file are left out, and what helps."""
     shown, more = left_out[:LEFT_OUT_SHOWN], len(left_out) - LEFT_OUT_SHOWN
     told = "; ".join((*shown, *([f"and {more} more"] if more > 0 else [])))
     return f"what was there before holds in the place of this: {told}; mend the settings file, and start it again"

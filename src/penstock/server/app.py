@@ -41,7 +41,14 @@ from penstock.server.doors.door_process import spawned
 from penstock.server.engine import Engine
 from penstock.server.gates import scattered
 from penstock.server.lifecycle import Starting, Stopping, amqp_limits, doors_of
-from penstock.server.opening import Recovered, apply_settings, declare_views, finishing_decided, make_room, open_core
+from penstock.server.opening import (
+    Recovered,
+    apply_or_leave_out,
+    declare_views,
+    finishing_decided,
+    make_room,
+    open_core,
+)
 from penstock.server.people.accounts import Followed
 from penstock.server.people.logins import Logins
 from penstock.server.scratch_pages import Pager, Scratch
@@ -272,12 +279,9 @@ class App(Server):
     def _apply(self, recovered: Recovered) -> list[str]:
         """Apply the settings of queues, views and pipelines; returns what to report."""
         settings = self.settings
-        if self.cluster is None:
-            told = apply_settings(recovered.core, settings, self.engine.now, recovered.places)
-        else:  # all members may have this file, and somebody has to lead: what the log says of such a thing stays
-            left_out = list[SettingsError]()
-            told = apply_settings(recovered.core, settings, self.engine.now, recovered.places, left_out.append)
-            self.engine.left_out = [str(error) for error in left_out]
+        told, self.engine.left_out = apply_or_leave_out(
+            recovered.core, settings, self.engine.now, recovered.places, member=self.cluster is not None
+        )
         self.accounts.bound(recovered.core)
         declare_views(self.engine.views, settings)
         on_spark = [f"view.{one.name}" for one in settings.view if one.engine == "spark"]

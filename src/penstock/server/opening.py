@@ -221,6 +221,24 @@ def apply_settings(
     return told
 
 
+def apply_or_leave_out(
+    core: Core, settings: Settings, now: Callable[[], Now], places: Mapping[int, int] = NOWHERE, *, member: bool = False
+) -> tuple[list[str], list[str]]:
+    """The same where the log may have a thing otherwise, as clients may have declared it anew: that keeps no server
+    from its start.  What to report, and what is left out.
+
+    member: of a cluster, where somebody has to lead whatever the file says.  Otherwise SettingsError for what no start
+    would take: what is wrong in the settings themselves.
+    """
+    refused = list[SettingsError]()
+    told = apply_settings(core, settings, now, places, refused.append)
+    if refused:
+        if not member:
+            try_settings(settings)
+        told += [f"warning: {error}: what was there before holds" for error in refused]
+    return told, [str(error) for error in refused]
+
+
 Placed = Callable[[str, int, str], AbstractContextManager[None]]
 
 

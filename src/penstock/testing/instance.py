@@ -16,7 +16,7 @@ from penstock.log.log import Log
 from penstock.log.writer import LogSettings, last_of
 from penstock.memory.caches import Caches
 from penstock.server.engine import Engine
-from penstock.server.opening import apply_settings, declare_views, finish_decided, open_core
+from penstock.server.opening import apply_or_leave_out, declare_views, finish_decided, open_core
 from penstock.server.scratch_pages import Scratch
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ class Instance:
             self.log.on_durable = self.engine.durable
             self.log.on_broken = self.engine.break_down
             self.engine.on_turn = self._turn_ended
-            apply_settings(self.core, settings, self.engine.now)
+            self.engine.left_out = apply_or_leave_out(self.core, settings, self.engine.now)[1]
             declare_views(self.engine.views, settings)
             self.engine.acts.resuming.start()
             self.run_turns()

@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
-from penstock.server.opening import apply_settings
+from penstock.errors import SettingsError
+from penstock.records.chunks import Now
+from penstock.server.opening import apply_or_leave_out, apply_settings
 from sim.serverkit import Life, SimDisk, clock, load
 
 
@@ -36,3 +38,42 @@ def test_what_comes_with_a_declare_and_stays_is_told_where_the_file_says_otherwi
     there, asked = ("true", "false") if flag == "durable" else ("false", "true")
     [line] = applied(life, **{flag: asked == "true"})
     assert line.startswith(f"queue 'q' in vhost '/' has {flag} = {there}, and not {asked} as in the settings file")
+
+
+FILE = {
+    "exchange": [{"name": "e", "type": "topic"}],
+    "queue": [{"name": "q", "last_value_key": "/k"}, {"name": "more"}],
+    "binding": [{"source": "e", "destination": "more", "key": "order.#"}],
+}
+
+
+def otherwise(life: Life, thing: str, now: Now) -> None:
+    """A client has declared it anew, which the settings file has in another way."""
+    core = life.core
+    if thing == "exchange":
+        core.delete_exchange(now, "/", "e")
+        core.declare_exchange(now, "/", "e", "fanout", durable=True)
+    else:
+        core.delete_queue(now, core.queue("/", "q"))
+        apply_settings(core, load({"queue": [{"name": "q"}]}), life.engine.now)
+        life.client(confirm=True).publish("q", b"{}")
+        life.run()
+
+
+@pytest.mark.parametrize("thing", ["exchange", "queue"])
+def test_what_a_client_declared_anew_keeps_no_server_from_its_start(thing: str) -> None:
+    life, settings = Life(SimDisk(), clock()), load(FILE)
+    assert apply_or_leave_out(life.core, settings, life.engine.now) == ([], [])
+    otherwise(life, thing, life.engine.now())
+    told, left_out = apply_or_leave_out(life.core, settings, life.engine.now)
+    [line] = left_out
+    assert f'[[{thing}]] "{FILE[thing][0]["name"]}": ' in line
+    assert told == [f"warning: {line}: what was there before holds"]
+    assert life.core.find_queue("/", "more") is not None, "all else is applied"
+
+
+def test_what_is_wrong_in_the_file_itself_ends_a_start_but_of_a_member_of_a_cluster() -> None:
+    life, settings = Life(SimDisk(), clock()), load({"binding": [{"source": "nowhere", "destination": "q"}]})
+    with pytest.raises(SettingsError, match="nowhere"):
+        apply_or_leave_out(life.core, settings, life.engine.now)
+    assert len(apply_or_leave_out(life.core, settings, life.engine.now, member=True)[1]) == 1
