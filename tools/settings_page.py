@@ -50,8 +50,8 @@ it came from. Unknown keys are errors, with the nearest one that there is.
 - **Durations** are text with a unit: `250us 500ms 30s 5m 2h 1d 1w`. **Sizes** too: `64KiB 512MiB 10GB`.
 - **A change** of the file is taken up by the next start, unless its section here says otherwise. Many things have a
   command that changes them while the server runs; the section names it.
-- **What is there otherwise**, and cannot become what the file says, stays and keeps no server from its start: a client may
-  have made it, such as an exchange of another type. The start warns of each such thing with its line, and the alarm
+- **What is there otherwise**, and cannot become what the file says, stays and keeps no server from its start: a client
+  may have made it, such as an exchange of another type. The start warns of each such thing with its line, and the alarm
   `settings` names them until a start finds none. What is wrong in the file itself ends the start.
 
 | section | holds |

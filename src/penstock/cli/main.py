@@ -56,8 +56,10 @@ FILES: Mapping[str, str] = {
 WITH_PANDAS = {"bench", "expr", "pipeline", "worker", "--spark"}
 """Words of a command line that runs Spark or what others wrote.  All the rest does without, and saves loading it."""
 
-NO_NAME = (errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EACCES)
-"""What the system says of names of files that nobody can look at, wherever a command first does."""
+NO_FILE = (
+    errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT,
+)  # fmt: skip
+"""What the system says of files that a command names and nobody can look at or write, wherever it first does."""
 
 
 WrongUsage = cast("type[typer.BadParameter]", typer.BadParameter.__bases__[0])
@@ -84,7 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except (OSError, RuntimeError) as error:
         if is_no_more(error):
             sys.exit(tell_error(SettingsError(NO_MORE + bound_on_addresses()), as_json=as_json))
-        if not isinstance(error, OSError) or error.errno not in NO_NAME or error.filename is None:
+        if not isinstance(error, OSError) or error.errno not in NO_FILE or error.filename is None:
             raise
         what = f"{shown(str(error.filename))}: {error.strerror}"
         sys.exit(tell_error(InvalidArgument(what), as_json=as_json))

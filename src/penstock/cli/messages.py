@@ -292,13 +292,13 @@ def consume(
                 show(message, as_json=json)
             return
         backlog = min(count, 32) if count else 32
-        consumer = client.consume(queue, backlog=backlog, filter=filter)
+        with client.consume(queue, backlog=backlog, filter=filter) as consumer:  # whose end tells what was not settled
 
-        def narrow(left: int) -> None:
-            if left < backlog:
-                consumer.replace(max_backlog=left)
+            def narrow(left: int) -> None:
+                if left < backlog:
+                    consumer.replace(max_backlog=left)
 
-        settled = take(consumer, count, command, as_json=json, narrow=narrow)
+            settled = take(consumer, count, command, as_json=json, narrow=narrow)
     if exec_ is not None:
         note(f"{settled[0]:,} done, {settled[1]:,} put back")
 

@@ -70,7 +70,8 @@ def not_in_force(left_out: Sequence[str]) -> str:
     """Which things of a settings file are left out, and what helps."""
     shown, more = left_out[:LEFT_OUT_SHOWN], len(left_out) - LEFT_OUT_SHOWN
     told = "; ".join((*shown, *([f"and {more} more"] if more > 0 else [])))
-    return f"what was there before holds in the place of this: {told}; mend the settings file, or delete what is there, and start the server again"
+    way = "mend the settings file, or delete what is there, and start the server again"
+    return f"what was there before holds in the place of this: {told}; {way}"
 
 
 def _stopped(parts: Sequence[Part]) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
@@ -11,7 +12,9 @@ import subprocess
 import sys
 from base64 import b64decode
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -19,10 +22,11 @@ import pytest
 from pyarrow import parquet
 
 from penstock import __version__
-from penstock.cli import checkup, logfiles, messages, output, queues
+from penstock.cli import checkup, logfiles, messages, output, queues, serving
 from penstock.cli.main import command as built
+from penstock.cli.main import main
 from penstock.config.settings import Settings
-from penstock.errors import InvalidArgument
+from penstock.errors import InvalidArgument, LogBroken
 from penstock.log.disk import OsDisk
 from penstock.log.log import Log
 from penstock.log.writer import LogSettings
@@ -635,6 +639,40 @@ def test_consume_runs_a_command_for_each_message() -> None:
     assert messages.take(given, 3, messages.read_command(command), as_json=False) == (2, 1)
     assert [message.end.partition(":")[0] for message in given] == ["ack", "retry", "ack", ""]
     assert "ended with status 1" in given[1].end
+
+
+def test_consume_tells_when_what_it_took_could_not_be_settled(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is known at the end of the consumer, which is the command's, and not that of whoever collects garbage."""
+
+    class Broken(nullcontext[Any]):
+        def __enter__(self) -> Any:
+            return iter([Delivered(b"one")])
+
+        def __exit__(self, *_: object) -> None:
+            raise LogBroken("the log is broken")
+
+    client = SimpleNamespace(consume=lambda *_, **__: Broken())
+    monkeypatch.setattr(messages, "connect", lambda _: nullcontext(client))
+    with pytest.raises(SystemExit) as ended:
+        main(["consume", "q", "--count", "1"])
+    assert ended.value.code == 5
+    assert "the log is broken" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("number", [errno.EROFS, errno.EPERM, errno.ENOSPC, errno.EACCES])
+def test_a_file_that_the_system_keeps_from_a_command_is_named(
+    number: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def read(*_: object, **__: object) -> object:
+        raise OSError(number, os.strerror(number), "data/lock")
+
+    monkeypatch.setattr(serving, "read_settings", read)
+    with pytest.raises(SystemExit) as ended:
+        main(["serve"])
+    assert ended.value.code == 2
+    assert f"penstock: 'data/lock': {os.strerror(number)}" in capsys.readouterr().err
 
 
 def test_consume_prints_what_there_is_byte_for_byte_then_acknowledges(
