@@ -50,6 +50,7 @@ class Trust:
         options: dict[str, Any] = {}
         if self.cert is not None and self.key is not None:
             options |= {"cert_chain": _read("cert", self.cert), "private_key": _read("key", self.key)}
+            _check_pair(self.cert, self.key)
         if not self.verify:
             text = f"the certificate of {server} is not verified: whoever is between can read and change everything"
             warnings.warn(text, UnverifiedServer, stacklevel=5)
@@ -59,18 +60,26 @@ class Trust:
         return options if roots is None else options | {"tls_root_certs": _read("ca", roots)}
 
 
+WANTS_A_CERTIFICATE = "it may want a certificate of its client's, in cert and key, or not accept this one"
+
+
 def reason_of(text: str, host: str, *, tls: bool) -> str | None:
     """Why no connection came about, for a person, out of what gRPC says; None where that is not about TLS.
 
     tls: whether the client speaks it.
     """
+    if "Socket closed" in text:
+        why = WANTS_A_CERTIFICATE if tls else "if TLS is spoken there, the address is one of penstocks://"
+        return f"the connection was closed at once: {why}"
     if not tls:
-        closed = "the connection was closed at once: if TLS is spoken there, the address is one of penstocks://"
-        return closed if "Socket closed" in text else None
+        return None
     if "is not in peer certificate" in text:
         return f"its certificate is not for {host!r}"
     if (found := re.search(r"certificate verify failed: ([^:;]*)", text)) is not None:
-        return f"its certificate is not accepted ({found[1].strip()}): is its CA the one in ca?"
+        why = found[1].strip()
+        unknown = "issuer" in why or "self" in why
+        hint = ": is its CA the one in ca, and does the server show those between the two?" if unknown else ""
+        return f"its certificate is not accepted ({why}){hint}"
     if "wrong version number" in text.lower():
         return "it does not speak TLS there: is the address one of penstock://?"
     return None
@@ -81,9 +90,24 @@ def _read(name: str, file: str) -> bytes:
         data = Path(file).read_bytes()
     except OSError as error:
         raise InvalidArgument(f"{name}: {file} cannot be read: {error.strerror or error}") from error
-    if b"-----BEGIN" not in data:
-        raise InvalidArgument(f"{name}: {file} holds nothing in PEM")
+    what = "private key" if name == "key" else "certificate"
+    if f"{what.upper()}-----".encode() not in data:
+        raise InvalidArgument(f"{name}: {file} holds no {what} in PEM")
     return data
+
+
+def _check_pair(cert: str, key: str) -> None:
+    """InvalidArgument for files that gRPC cannot use: it says of any of them that an address list is empty."""
+
+    def password() -> str:
+        raise InvalidArgument(f"key: {key} is encrypted: write it without a password, readable by its client alone")
+
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_cert_chain(cert, key, password)
+    except ssl.SSLError as error:
+        if error.reason == "KEY_VALUES_MISMATCH":
+            raise InvalidArgument(f"key: {key} is not the key of the certificate in {cert}") from None
+        raise InvalidArgument(f"cert: {cert} and key: {key} cannot be used: {error.reason or error}") from None
 
 
 DEFAULT_PORT = 8815

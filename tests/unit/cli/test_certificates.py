@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives import serialization
 
 from penstock.client.urls import Trust, parse_url, reason_of, with_trust
 from penstock.config.load import load_text
@@ -123,11 +124,38 @@ def test_files_that_are_not_there_are_told() -> None:
     with pytest.raises(InvalidArgument, match="ca: absent cannot be read: No such file"):
         Trust("absent").options("h")
     Path("junk").write_bytes(b"junk")
-    with pytest.raises(InvalidArgument, match="cert: junk holds nothing in PEM"):
+    with pytest.raises(InvalidArgument, match="cert: junk holds no certificate in PEM"):
         Trust(None, "junk", "junk").options("h")
+
+
+def test_a_certificate_and_a_key_that_do_not_go_together_are_told_before_anybody_is_asked(run: Run) -> None:
+    assert run("tls", "make", "a", "--client", "shop")[0] == 0
+    assert run("tls", "make", "b", "--client", "shop")[0] == 0
+    assert set(Trust("a/ca.pem", "a/shop.pem", "a/shop.key").options("h")) == {
+        "tls_root_certs", "cert_chain", "private_key",
+    }  # fmt: skip
+    key = serialization.load_pem_private_key(Path("a/shop.key").read_bytes(), None)
+    kind, locked = serialization.PrivateFormat.PKCS8, serialization.BestAvailableEncryption(b"x")
+    Path("locked.key").write_bytes(key.private_bytes(serialization.Encoding.PEM, kind, locked))
+    Path("broken.key").write_text("-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n")
+    for cert, file, why in (
+        ("a/shop.pem", "b/shop.key", "key: b/shop.key is not the key of the certificate in a/shop.pem"),
+        ("a/shop.key", "a/shop.pem", "cert: a/shop.key holds no certificate in PEM"),
+        ("a/shop.pem", "a/shop.pem", "key: a/shop.pem holds no private key in PEM"),
+        ("a/shop.pem", "locked.key", "key: locked.key is encrypted"),
+        ("a/shop.pem", "broken.key", "cert: a/shop.pem and key: broken.key cannot be used: "),
+    ):
+        with pytest.raises(InvalidArgument, match=re.escape(why)):
+            Trust("a/ca.pem", cert, file).options("h")
+    with pytest.raises(InvalidArgument, match=r"ca: a/shop\.key holds no certificate in PEM"):
+        Trust("a/shop.key").options("h")
 
 
 def test_reasons_are_told_in_words() -> None:
     assert reason_of("x Peer name h is not in peer certificate", "h", tls=True) == "its certificate is not for 'h'"
-    assert reason_of("Socket closed", "h", tls=True) is None
+    assert "may want a certificate of its client's, in cert and key" in str(reason_of("Socket closed", "h", tls=True))
+    assert "one of penstocks://" in str(reason_of("Socket closed", "h", tls=False))
+    ended, issuer = (f"x certificate verify failed: {why}: y" for why in ("certificate has expired", "no local issuer"))
+    assert reason_of(ended, "h", tls=True) == "its certificate is not accepted (certificate has expired)"
+    assert "(no local issuer): is its CA the one in ca, and does" in str(reason_of(issuer, "h", tls=True))
     assert reason_of("Connection refused", "h", tls=False) is None
