@@ -72,6 +72,12 @@ def writer_for(form: str, sink: BinaryIO, body: str) -> Writer:
     raise InvalidArgument(f"format {form!r} is not one of {', '.join(sorted(set(FORMATS.values())))}")
 
 
+def check_new(target: Path, *, overwrite: bool) -> None:
+    """InvalidArgument for a file that is there, unless it is to be replaced."""
+    if target.exists() and not overwrite:
+        raise InvalidArgument(f"{target} is already there; --overwrite replaces it")
+
+
 @contextmanager
 def new_file(target: Path | None) -> Generator[BinaryIO]:
     """Where rows go: a file that is in its place when it is whole and synced; None: standard output.

@@ -321,14 +321,14 @@ def export(
 
 def _form(file: str, format: str | None, *, overwrite: bool) -> str:
     """The format to write.  InvalidArgument where none is known, or the file is there."""
-    from penstock.cli.exportfiles import FORMATS
+    from penstock.cli.exportfiles import FORMATS, check_new
 
     target = None if file == "-" else Path(file)
     form = format or ("jsonl" if target is None else FORMATS.get(target.suffix.lower()))
     if form is None:
         raise InvalidArgument(f"{file}: name the format with --format, or end the name with {', '.join(FORMATS)}")
-    if target is not None and target.exists() and not overwrite:
-        raise InvalidArgument(f"{file} is already there; --overwrite replaces it")
+    if target is not None:
+        check_new(target, overwrite=overwrite)
     return form
 
 

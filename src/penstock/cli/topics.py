@@ -244,6 +244,7 @@ def query(
         Path | None, typer.Option("--output", "-o", help="A file to write: .parquet, .csv, .arrow, .arrows or .jsonl.")
     ] = None,
     limit: Annotated[int, typer.Option(min=0, help="Rows to show to a person at most; 0 for all.")] = SHOWN,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file if it is there.")] = False,
     url: Url = DEFAULT_URL,
     json: Json = False,
 ) -> None:
@@ -254,9 +255,13 @@ def query(
 
     Example: penstock query 'SELECT region, count(*) FROM "to-ship" GROUP BY 1'
     """
+    from penstock.cli.exportfiles import check_new
+
     statement = sys.stdin.read() if sql == "-" else sql
     if output is not None and json:
         raise InvalidArgument("--output and --json are two places for the rows: give one of them")
+    if output is not None:
+        check_new(output, overwrite=overwrite)
     with connect(url) as client:
         result = client.query(statement)
         if output is not None:

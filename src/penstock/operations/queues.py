@@ -257,11 +257,13 @@ def details(house: Beside, who: Who, queue: str, vhost: str, limit: int) -> Answ
     """The queue, who subscribes, and `messages`: the first of it, by LSN, in whatever state."""
     core, log = house.core, house.log
 
-    def look() -> tuple[dict[str, object], list[Standing], Now, bool]:
+    def look() -> tuple[dict[str, object], list[Standing], dict[int, int | None], Now, bool]:
         found, now = core.queue(vhost, queue), house.now()
-        return described(core, found, now), first_messages(found, limit), now, found.halted
+        first, by_value = first_messages(found, limit), found.settings.priority_expression is not None
+        values = {one.lsn: found.valued(one.lsn) for one in first} if by_value else {}
+        return described(core, found, now), first, values, now, found.halted
 
-    facts, standing, now, halted = house.call(look)
+    facts, standing, values, now, halted = house.call(look)
     columns = {lsn: (time, priority) for lsn, time, priority in _columns(house, standing)}
     messages = [
         {
@@ -270,7 +272,7 @@ def details(house: Beside, who: Who, queue: str, vhost: str, limit: int) -> Answ
             "state": one.state,
             "deliverable": one.state == "ready" and not halted,
             "age": round(max(now.wall - columns[one.lsn][0], 0) / 1e6, 6) if one.lsn in columns else None,
-            "priority": columns[one.lsn][1] if one.lsn in columns else None,
+            "priority": values.get(one.lsn) if values else columns[one.lsn][1] if one.lsn in columns else None,
             "deliveries": one.deliveries,
             "leased_to": one.holder or None,
             "leased_age": round(max(now.mono - one.granted, 0) / 1e6, 6) if one.granted else None,

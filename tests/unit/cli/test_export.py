@@ -189,6 +189,16 @@ def test_a_file_that_is_there_is_not_replaced_unless_asked(run: Run, tmp_path: P
     assert len((tmp_path / "a.jsonl").read_text().splitlines()) == 1
 
 
+def test_the_rows_of_a_statement_replace_no_file_unasked_before_anybody_is_asked(tmp_path: Path) -> None:
+    file = tmp_path / "a.csv"
+    file.write_text("mine")
+    asked = ["query", "SELECT 1", "--output", str(file), "--url", "penstock://127.0.0.1:1"]
+    told = CliRunner().invoke(built(None), asked).exception
+    assert str(told) == f"{file} is already there; --overwrite replaces it"
+    assert isinstance(CliRunner().invoke(built(None), [*asked, "--overwrite"]).exception, Unavailable)
+    assert file.read_text() == "mine"
+
+
 def test_a_server_gives_the_same_through_its_child(tmp_path: Path) -> None:
     bulk = Bulk(tmp_path / "data")
     with FlightHouse(tmp_path / "data", bulk=bulk) as house:

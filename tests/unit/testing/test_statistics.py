@@ -208,6 +208,16 @@ def value(families: dict[str, Metric], name: str, **labels: str) -> float:
     return next(one.value for one in families[name].samples if labels.items() <= one.labels.items())
 
 
+def test_details_of_a_queue_with_an_expression_show_the_priorities_that_it_serves_by() -> None:
+    with Broker({"queue": [{"name": "q", "priority_expression": "/p"}]}) as broker:
+        for body in (b'{"p": 7}', b'{"p": 70000}', b"{}"):
+            broker.publish("q", body, priority=3)
+        with penstock.connect(broker.flight_url) as client:
+            assert [one["priority"] for one in client.details("q")["messages"]] == [7, 70_000, None]
+            broker.alter("q", priority_expression=None)
+            assert [one["priority"] for one in client.details("q")["messages"]] == [3, 3, 3]
+
+
 def test_details_of_a_queue() -> None:
     with busy() as broker:
         before = broker.stats("q")

@@ -48,6 +48,7 @@ from penstock.core.queue.flow import arrive, depart, is_due, next_deadline, plan
 from penstock.core.queue.held import looked, reach
 from penstock.core.queue.limits import Limits
 from penstock.core.queue.order.ranking import rated
+from penstock.core.queue.order.ranks import priority_of
 from penstock.core.queue.order.runs import NEVER, Run
 from penstock.core.queue.parts import NO_CREDIT
 from penstock.core.queue.settling import several
@@ -370,6 +371,11 @@ class Queue(Contents):
     def ranked_by(self) -> str | None:
         """The expression that gives each newcomer its priority."""
         return None if self.ranks is None else self.settings.rank_text
+
+    def valued(self, lsn: int) -> int | None:
+        """What its priority expression gave for a message; None for the lowest priority, and where it is not known."""
+        ranks = self.ranks
+        return priority_of(ranks.of(lsn)) if ranks is not None and ranks.knows(lsn) else None
 
     @property
     def shared_by_keys(self) -> bool:
