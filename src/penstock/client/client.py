@@ -90,7 +90,7 @@ def connect(
         client.close()
         if len(addresses) > 1 or isinstance(error, NotLeading):
             raise
-        why = reason_of(str(error), address.host, tls=address.tls) or _reason(str(error))
+        why = reason_of(str(error), address.host, tls=address.tls) or _reason(str(error), seconds)
         raise Unavailable(f"no Penstock server answers at {address}: {why}") from None
     except BaseException:
         client.close()
@@ -98,8 +98,10 @@ def connect(
     return client
 
 
-def _reason(text: str) -> str:
+def _reason(text: str, seconds: float | None) -> str:
     """What gRPC found in the end, without the words that it wraps around it."""
+    if "Deadline Exceeded" in text and seconds is not None:
+        return f"nothing was heard from there for {seconds:g} s"
     last = text.rpartition("with message: ")[2].rpartition("last error: ")[2]
     return re.sub(r"^[A-Z]+: ", "", last)
 

@@ -10,10 +10,11 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from penstock.client.client import Client
+from penstock.client.client import Client, connect
 from penstock.client.link import Link
 from penstock.client.urls import parse_url
 from penstock.client.waiting import IDLE_MOST, attended, begun, come
+from penstock.errors import Unavailable
 
 GIVEN_UP_S = 20.0
 """After which the server hangs up, so that a deaf client is a failed test and none that hangs."""
@@ -72,6 +73,15 @@ def test_a_call_that_waits_for_its_server_hears_ctrl_c(silent: Silent, call: str
     assert not silent.over.is_set(), f"{call} heard it when the server was gone"
     client.close()
     assert not silent.over.is_set(), f"{call}: closing waited for the server"
+
+
+def test_a_server_that_says_nothing_is_told_as_that_with_the_time() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listens:
+        port = listens.getsockname()[1]
+        with pytest.raises(
+            Unavailable, match=rf"at penstock://guest@127\.0\.0\.1:{port}/: nothing was heard from .* 0.2 s$"
+        ):
+            connect(f"penstock://127.0.0.1:{port}", timeout=0.2)
 
 
 def test_calls_that_others_make_give_back_what_came_of_them() -> None:
