@@ -40,6 +40,17 @@ def test_each_address_is_called() -> None:
     assert (found.verdict, found.found.partition(": ")[0]) == ("poor", "penstock://127.0.0.1:1")
 
 
+def test_a_server_that_says_nothing_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkup, "ASK_S", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as there:
+        settings = load_text(f'[listen]\nflight = "127.0.0.1:{there.getsockname()[1]}"', source="p.toml")
+        door = checkup.door_of(settings)
+        assert door is not None
+        for found in (checkup.alarms(settings, door), checkup.streams(settings, door)):
+            assert found.found == "not known"
+            assert "nothing was heard from there for 0.1 s" in found.advice
+
+
 def test_files_that_cannot_be_read_and_confirms_that_wait_for_ever(tmp_path: Path) -> None:
     found = told(link=f'sync = true\npassword_file = "{tmp_path / "none"}"')
     assert [one.verdict for one in found] == ["bad", "poor", "poor"]
