@@ -90,7 +90,8 @@ async def delete_vhost(house: House, who: Who, vhost: str) -> Answer:
     """First nobody comes in any more, then what is there goes."""
     _there(house, vhost)
     if vhost in house.accounts.fixed_vhosts:
-        where = "is always there" if vhost == "/" else "is one of the settings file: take it out there"
+        file = "is one of the settings file: take it out there, and delete it after the next start"
+        where = "is always there" if vhost == "/" else file
         raise InvalidArgument(f"vhost '{vhost}' {where}")
     await house.change(lambda accounts: accounts.forget_vhost(vhost))
     house.hang_up(f"vhost '{vhost}' is deleted", vhost=vhost)

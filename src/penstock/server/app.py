@@ -282,6 +282,7 @@ class App(Server):
         told, self.engine.left_out = apply_or_leave_out(
             recovered.core, settings, self.engine.now, recovered.places, member=self.cluster is not None
         )
+        self.accounts.keep_named()
         self.accounts.bound(recovered.core)
         declare_views(self.engine.views, settings)
         on_spark = [f"view.{one.name}" for one in settings.view if one.engine == "spark"]

@@ -276,6 +276,7 @@ class Doors:
         limits = Limits(
             frame_max=amqp.frame_max, channel_max=amqp.channel_max, heartbeat=0, max_message_size=amqp.message_max
         )
+        self.accounts.keep_named()
         self.accounts.bound(self.engine.core)
         vhosts, admission = self.accounts.vhosts, Admission(self.users)
         return AmqpDoor(

@@ -14,10 +14,11 @@ from penstock.config.settings import GUEST, User
 from penstock.config.vhost_sections import EntitlementSection
 from penstock.core.topology.topology import EVENTS, TRACE
 from penstock.errors import AccessRefused, SettingsError
+from penstock.log.simdisk import SimDisk
 from penstock.records.password_hashes import SHA256
 from penstock.records.queue_settings import QueueSettings
 from penstock.server.flight.calls import Caller
-from penstock.server.people.accounts import Account, Accounts, Kept, Permission, Token, TopicPermission
+from penstock.server.people.accounts import FILE, Account, Accounts, Kept, Permission, Token, TopicPermission
 from penstock.server.people.entitlements import Rights, compiled, exchange_needs
 from penstock.server.people.tokens import Scoped
 from penstock.server.people.users import Permitted, Users
@@ -203,3 +204,31 @@ def refused_unless(may: bool, exchange: str, ask: Callable[[], None]) -> None:
         return
     with pytest.raises(AccessRefused, match=f"exchange '{exchange}' in vhost '/' refused"):
         ask()
+
+
+def test_a_vhost_that_leaves_the_settings_stays_until_it_is_deleted() -> None:
+    """Nobody could open it, and whoever made one of its name found it empty: what had been confirmed there was lost."""
+    disk = SimDisk()
+    with_it = Accounts(("/", "shop"))
+    with_it.load(disk)
+    assert disk.list() == [], "nothing is written before the folder is this server's"
+    with_it.keep_named()
+    written = disk.open(FILE).size()
+    with_it.keep_named()
+    assert disk.open(FILE).size() == written
+    without = Accounts()
+    without.load(disk)
+    without.keep_named()
+    assert list(without.vhosts) == ["/", "shop"]
+    asyncio.run(without.change(lambda accounts: accounts.forget_vhost("shop")))
+    after = Accounts()
+    after.load(disk)
+    assert list(after.vhosts) == ["/"]
+
+
+def test_a_start_goes_on_where_the_names_of_vhosts_cannot_be_written(caplog: pytest.LogCaptureFixture) -> None:
+    disk = SimDisk(capacity=0)
+    accounts = Accounts(("/", "shop"))
+    accounts.load(disk)
+    accounts.keep_named()
+    assert "the next change tries it" in caplog.text

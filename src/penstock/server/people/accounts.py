@@ -19,6 +19,7 @@ import asyncio
 import base64
 import hashlib
 import hmac
+import logging
 import secrets
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -93,6 +94,11 @@ def hash_password(password: str, algorithm: str = SHA256) -> str:
 
 T = TypeVar("T")
 
+logger = logging.getLogger("penstock.server")
+
+DEFAULT = "/"
+"""The vhost that is always there, and is in the file where something is said of it."""
+
 FILE = "accounts.json"
 
 MANY = 10_000
@@ -153,7 +159,9 @@ class Token:
 
 @dataclass(slots=True)
 class Accounts:
-    """All of it.  `vhosts` also has those of the settings, which never go."""
+    """All of it.  `vhosts` also has those of the settings, which never go, and stay where the settings leave them out:
+    else what is in them would be nobody's, and whoever made one of the name would find it empty.
+    """
 
     fixed_vhosts: tuple[str, ...] = ("/",)
     fixed_users: frozenset[str] = frozenset()  # of the settings file
@@ -177,6 +185,7 @@ class Accounts:
     changing: asyncio.Lock = field(default_factory=asyncio.Lock)  # held from a change until it is on disk
     copied: Callable[[], Awaitable[None]] | None = None  # returns when other disks have the file, too
     _disk: Disk | None = None
+    _written: frozenset[str] = frozenset()  # vhosts that the file names
 
     def __post_init__(self) -> None:
         for name in self.fixed_vhosts:
@@ -215,6 +224,7 @@ class Accounts:
         self.removed = {str(one["name"]) for one in values["removed"]}
         for one in values["vhosts"]:
             self.vhosts[str(one["name"])] = {key: value for key, value in one.items() if key != "name"}
+        self._written = frozenset(str(one["name"]) for one in values["vhosts"])
         # threads judge meanwhile: who has permissions has what narrows them, too
         for one in values.get("topic_permissions", ()):  # a file of before there were any has none
             narrower = TopicPermission(**cast("dict[str, str]", dict(one)))
@@ -237,11 +247,7 @@ class Accounts:
                 for one in self.users.values()
             ],
             "removed": [{"name": name} for name in sorted(self.removed)],
-            "vhosts": [
-                {"name": name, **more}
-                for name, more in self.vhosts.items()
-                if more or name not in self.fixed_vhosts
-            ],
+            "vhosts": [{"name": name, **more} for name, more in self.vhosts.items() if more or name != DEFAULT],
             "permissions": list(map(asdict, self.permissions.values())),
             "topic_permissions": list(map(asdict, self.topic_permissions.values())),
             "tokens": list(map(asdict, self.tokens.values())),
@@ -284,12 +290,23 @@ class Accounts:
             if len(kept) > MANY:
                 raise InvalidArgument(f"there are {len(kept)} {name}, {MANY} are allowed")
         if self._disk is not None:
-            text = orjson.dumps(self._plain())
-            data = hashlib.sha256(text).hexdigest().encode() + b"\n" + text
+            data = self._file()
             if self.in_thread:
                 await asyncio.to_thread(replace_whole, self._disk, FILE, data)
             else:
                 replace_whole(self._disk, FILE, data)
+
+    def keep_named(self) -> None:
+        """Have the file name the vhosts of the settings, so that they stay: at a start, by whoever holds the folder."""
+        if self._disk is not None and not self._written.union([DEFAULT]).issuperset(self.fixed_vhosts):
+            try:
+                replace_whole(self._disk, FILE, self._file())
+            except OSError as error:
+                logger.warning("the file of users and vhosts cannot be written, the next change tries it: %s", error)
+
+    def _file(self) -> bytes:
+        text = orjson.dumps(self._plain())
+        return hashlib.sha256(text).hexdigest().encode() + b"\n" + text
 
     def tell(self) -> None:
         """Tell whoever remembers something of it."""
