@@ -46,9 +46,11 @@ class Silent:
 
 @pytest.fixture
 def silent() -> Iterator[Silent]:
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # another test may have left its own
     server = Silent()
     yield server
     server.close()
+    signal.signal(signal.SIGINT, before)
 
 
 CALLS: dict[str, Callable[[Client], object]] = {
