@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
+
+import pytest
 
 from choices import tried
+from penstock.core.links.sharing import Site
+from penstock.records.schema import SITES_MOST
 from sim.sites_calling import Calling
 
-SCHEDULES = 24
+SCHEDULES = 12
 
 
 def calling(seed: int) -> Counter[str]:
@@ -35,4 +40,94 @@ def test_a_welcome_that_comes_late_takes_back_nothing_that_was_said_since() -> N
     fabric.quiet()
     assert c.links.outgoing["b"].up
     fabric.publish_at("a", 2)
+    fabric.settle_down()
+
+
+def test_a_link_stays_up_while_queues_come_and_go_and_the_other_site_hears_of_those_that_it_carries() -> None:
+    """With each queue that began or ended, of whatever name, all links used to begin anew."""
+    fabric = Calling(1)
+    a, b, c = (fabric.of(name) for name in "abc")
+    fabric.quiet()
+    before = fabric.counts["up"]
+    b.declare("other")
+    b.declare_again()
+    b.core.delete_queue(b.now, b.core.queue("/", "other"))  # type: ignore[arg-type]  # it is there
+    b.turn()
+    fabric.quiet()
+    assert [site.core.sharing.with_site(site.queue.id, "b") is not None for site in (a, c)] == [True, True]
+    assert "other" not in str(a.core.sharing.offered)
+    for site in (a, b, c):
+        site.core.alter_queue(site.now, site.queue, replace(site.queue.settings, recovery_point="epoch"))
+        site.turn()
+    fabric.quiet()
+    agreed = a.core.sharing.with_site(a.queue.id, "b")
+    assert agreed is not None
+    assert (agreed.takes, agreed.since) == (0, b.queue.id), "it looks back since"
+    assert fabric.counts["up"] == before
+
+
+def test_what_two_sites_differ_on_since_their_link_is_up_has_it_refused_until_that_is_mended() -> None:
+    fabric = Calling(1)
+    b, c = fabric.of("b"), fabric.of("c")
+    b.declare_again()
+    fabric.quiet()
+    for expression, state in (("/k = 1", "refused"), (None, "up")):
+        fabric.differ = expression is not None
+        c.core.alter_queue(c.now, c.queue, replace(c.queue.settings, barrier_expression=expression))
+        c.turn()
+        for _ in range(6):
+            fabric.once()
+        for site, other in ((b, "c"), (c, "b")):
+            link = site.links.outgoing[other]
+            assert link.state == state, f"{site.name} to {other}: {link.why}"
+            assert expression is None or "its barrier_expression is" in (link.why or "")
+
+
+def test_sites_are_told_of_as_many_others_as_they_hear_of() -> None:
+    """One more used to be refused by every site, for ever."""
+    fabric = Calling(1)
+    b = fabric.of("b")
+    fabric.quiet()
+    for n in range(SITES_MOST - 3):
+        b.links.meet(Site(f"s{n}", 100 + n))
+        b.core._meet(b.now, Site(f"named {n}", 0))
+    b.turn()
+    assert len(b.core.peers.sites) > SITES_MOST
+    fabric.quiet()
+    assert [b.links.outgoing[other].state for other in "ac"] == ["up", "up"]
+    assert fabric.of("a").core.peers.number(f"s{SITES_MOST - 4}") is not None
+
+
+@pytest.mark.parametrize("said", ["granted", "done"])
+def test_what_is_told_of_a_queue_while_two_sites_differ_on_it_is_told_again_when_they_do_not(said: str) -> None:
+    """Who is between the others tells what the owner has decided, as somebody has just altered the queue here."""
+    fabric = Calling(1)
+    a, b, c = (fabric.of(name) for name in "abc")
+    fabric.quiet()
+    b.declare_again()
+    fabric.quiet()
+    fabric.publish_at("a", 2)
+    fabric.quiet()
+    assert c.queue.foreign_count == 2
+    if said == "granted":
+        c.subscribe(c.queue, max_backlog=2)
+        for _ in range(3):
+            c.advance(1)
+            for site in (c, b):
+                fabric.asked_by(site)
+            for pair in (("c", "b"), ("b", "a")):
+                fabric.pass_on(pair)
+        assert a.queue.foreign_count == 2
+    else:
+        fabric.take(a, a.subscribe(a.queue, max_backlog=2))
+    for site, pair in ((a, ("a", "b")), (b, ("b", "c"))):
+        fabric.sync(site)
+        if site is b:
+            fabric.differ = True
+            c.core.alter_queue(c.now, c.queue, replace(c.queue.settings, barrier_expression="/k = 1"))
+            c.turn()
+        fabric.pass_on(pair)
+    c.core.alter_queue(c.now, c.queue, replace(c.queue.settings, barrier_expression=None))
+    c.turn()
+    fabric.differ = False
     fabric.settle_down()

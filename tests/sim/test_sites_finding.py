@@ -15,8 +15,8 @@ from penstock.core.commands.answering import ANSWERED_MOST, AnsweringCommands
 from penstock.core.commands.finding import WAITS_MOST, FindingCommands
 from penstock.core.commands.links import LinkCommands
 from penstock.core.effects import Verb
+from penstock.core.links.lasting import Began
 from penstock.core.links.parcels import Enquiry, read_enquiry
-from penstock.core.links.sharing import Began
 from penstock.core.queue.order.runs import packed
 from penstock.core.state.lsns import flat
 from penstock.records.entries import Control

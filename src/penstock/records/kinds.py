@@ -206,7 +206,7 @@ MEANINGS: Mapping[Kind, Meaning] = {
     Kind.QUEUE_ALTER: Meaning(
         'queue; {"settings"}: the whole new settings, its own and in force; or {"changed", "ruling"}: those in force '
         "that are others now, and why",
-        ("fold", "audit", "events"),
+        ("fold", "audit", "events", "links"),
         "synced",
     ),
     Kind.QUEUE_DELETE: Meaning('queue; {"vhost"}', (*_MOVES, "events", "links"), "synced"),
@@ -313,14 +313,15 @@ MEANINGS: Mapping[Kind, Meaning] = {
         'queue and exact pairs at `origin`; {"origin"}: those acks are remembered no longer', ("fold",)
     ),
     Kind.RECOVER: Meaning(
-        'queue; {"point", "from", "time"?}: a pass over [from, this LSN) begins, another one ends', ("fold",)
+        'queue; {"point", "from", "time"?}: a pass over [from, this LSN) begins, another one ends',
+        ("fold", "links"),
     ),
     Kind.RECOVERED: Meaning(
         'queue and pairs, all of which are messages that it takes, whatever their route says; {"upto"?, "columns"?: '
         '{name: [a, b, value, ...]}, "carried"?: [[peer, first LSN here, first LSN there, count], ...]}: it took no '
         "others below `upto`; without, they are the history of an exchange to which it was bound in this group; "
         "columns as in a durable state; carried: which that site published, as CARRIED said when they came",
-        _MOVES,
+        _TOLD,
         "lazy",
     ),
     Kind.PUBLISHERS_GONE: Meaning(
@@ -420,8 +421,8 @@ MEANINGS: Mapping[Kind, Meaning] = {
         (*_BATCHES, "links"), word="owned",
     ),
     Kind.LINK: Meaning(
-        'name: site; {"peer", "heard"?, "acked"?, "paused"?, "downgraded"?, "forgot"?, "floor"?}: what is so now of '
-        "the links between it and this one (`core.links.sharing`); forgot: where its messages stand here is known no "
+        'name: site; {"peer", "heard"?, "acked"?, "paused"?, "forgot"?, "floor"?}: what is so now of '
+        "the links between it and this one (`core.links.lasting`); forgot: where its messages stand here is known no "
         'longer of those below this LSN.  Or {"peer", "ended"}: every site was told of the queues that ended up to '
         'there; nothing is said of this one.  Or {"peer", "passed"}: what it published with a lower LSN has gone by '
         "where nothing took it",

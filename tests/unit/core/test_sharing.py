@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
 from penstock.config.queue_arguments import read_policy
 from penstock.core.audit_log import Audit
+from penstock.core.commands.links import UNKNOWN
 from penstock.core.effects import Verb
+from penstock.core.links.lasting import LinkState
 from penstock.core.links.ownership import Claim, Grant
-from penstock.core.links.sharing import LinkState, Site
+from penstock.core.links.sharing import Site
 from penstock.core.queue.explaining import explain_message, explain_queue
 from penstock.core.state.durable import canonical
 from penstock.errors import PreconditionFailed
@@ -18,6 +21,7 @@ from penstock.operations.story import Teller
 from penstock.records.entries import Publishes
 from penstock.records.kinds import Kind
 from penstock.records.queue_settings import QueueSettings
+from penstock.records.schema import SITES_MOST
 from unit.core.world import DURABLE, SECOND, World, header
 
 
@@ -367,3 +371,24 @@ def test_the_audit_finds_a_grant_of_what_another_site_owns(world: World) -> None
     queue.go_on(world.now, world.core._out)
     world.turn()
     assert audited(world) == ["one owner: queue 'q': messages were granted that another site owns"]
+
+
+def test_names_of_owners_in_settings_of_queues_leave_room_for_sites_that_are_there(world: World) -> None:
+    """Beyond them a declare is refused before anything is written, and every start goes on."""
+    for n in range(SITES_MOST):
+        world.core.meet(world.now, Site(f"named {n}", UNKNOWN))
+    world.turn()
+    owned = {"kind": "group-local", "group_local_queue_domain": "d"}
+    with pytest.raises(PreconditionFailed, match=f"initial_owner of queue 'g': site 'one' .* {SITES_MOST} that"):
+        world.declare("g", initial_owner="one", **owned)
+    assert (world.core.find_queue("/", "g"), world.core.take_journal()) == (None, [])
+    queue = world.declare("g", initial_owner="b", **owned)
+    with pytest.raises(PreconditionFailed, match="initial_owner"):
+        world.core.alter_queue(world.now, queue, replace(queue.settings, initial_owner="one"))
+    for n in range(SITES_MOST - 3):
+        world.core.meet(world.now, Site(f"there {n}", 100 + n))
+    with pytest.raises(PreconditionFailed, match=f"more than the {SITES_MOST} that may be known"):
+        world.core.meet(world.now, Site("one", 10))
+    world.turn()
+    world.restart(clean=True)
+    assert len(world.core.peers.sites) == 2 * SITES_MOST

@@ -19,8 +19,9 @@ from penstock.core.acted import Acted
 from penstock.core.broker import Core
 from penstock.core.commands.life import OF_PARTS
 from penstock.core.links.carried import Numbered, Numbers, Sequences
+from penstock.core.links.lasting import Began, Departed, Gone, LinkState
 from penstock.core.links.ownership import Claim, Early, EarlyClaim, Foretold, Name, Place, Returned, done_by
-from penstock.core.links.sharing import Began, Departed, Gone, LinkState, Site
+from penstock.core.links.sharing import Site
 from penstock.core.publishing.arrivals import Marks
 from penstock.core.queue.order.ranks import LOWEST
 from penstock.core.sow.holding import SowState

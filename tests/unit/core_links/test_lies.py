@@ -247,4 +247,5 @@ def test_what_is_remembered_of_a_site_is_bounded(sites: tuple[Linked, Linked, Li
         a.core.hear(a.now, "b", Parcel(a.core.heard("b") + 1, offers=some).head)
     a.turn()
     assert len(a.core.sharing.offered["b"]) == OFFERED_MOST
+    assert a.core.differences("b") == [f"site 'b' has 1001 queues more than the {OFFERED_MOST} that its link may carry"]
     assert a.core.sharing.with_site(a.q().id, "b") is not None, "who was there before is still"

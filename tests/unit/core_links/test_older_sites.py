@@ -14,17 +14,15 @@ import orjson
 import pytest
 
 from penstock.core.effects import Verb
+from penstock.core.links.lasting import Gone, LinkState, load_gone
 from penstock.core.links.sharing import (
     ENDED_MOST,
     Ended,
-    Gone,
     Identity,
     Lacking,
-    LinkState,
     Sharing,
     dump_ends,
     load_ends,
-    load_gone,
     load_offer,
     says_end,
 )

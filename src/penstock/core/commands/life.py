@@ -27,7 +27,7 @@ from penstock.core.acted import OWN
 from penstock.core.commands.containing import Containing
 from penstock.core.effects import Came, Found, Pass, Purpose, Recover, Recovered, Token, names_of
 from penstock.core.links.carried import Numbers
-from penstock.core.links.sharing import LinkState
+from penstock.core.links.lasting import LinkState
 from penstock.core.queue.dispatching.attendance import note_use
 from penstock.core.queue.expiry import deadlines
 from penstock.core.queue.order.runs import packed

@@ -9,33 +9,21 @@ has it when `Heard.lsn` is durable here.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterator, Sequence
 from itertools import groupby
 from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
 
-from penstock.core.commands.finding import FindingCommands
+from penstock.core.commands.offering import OfferingCommands
 from penstock.core.links.asking import Asking
 from penstock.core.links.carried import Carried, Carries
 from penstock.core.links.ownership import Span
 from penstock.core.links.parcels import Heard, Numbers, Parcel, Piece, Told, parted, read
-from penstock.core.links.reaching import cut_short, left_out
 from penstock.core.links.sharing import (
-    Agreed,
-    Ended,
-    Offer,
-    Site,
-    disagreements,
-    dump_ends,
-    dump_offer,
     first_owner,
-    identity,
     identity_of,
-    load_ends,
-    load_offer,
-    says_end,
 )
 from penstock.core.links.telling import Telling
 from penstock.core.queue.order.runs import packed
@@ -53,7 +41,7 @@ from penstock.records.kinds import ENDED, Kind
 from penstock.records.message_bodies import from_column
 
 
-class LinkingCommands(FindingCommands):
+class LinkingCommands(OfferingCommands):
     """Both ends of links.
 
     quiet   by site: what this log has behind the first LSN and up to the second came from there, and says nothing to it
@@ -63,149 +51,11 @@ class LinkingCommands(FindingCommands):
         super().__init__(*args, **options)
         self.quiet = dict[str, tuple[int, int]]()
 
-    # -- what is shared
-
-    def offers(self, to: str, queues: Collection[int] | None = None) -> list[dict[str, object]]:
-        """What to say to a site of the queues here, as JSON; queues: of these ids alone."""
-        here, carried = self.peers.sites[0], self._carries.get(to)
-        out = list[dict[str, object]]()
-        some = self.queues() if queues is None else [one for number in queues if (one := self.queue_by_id(number))]
-        for queue in some:
-            if queue.settings.kind == "local" or queue.exclusive_to is not None:
-                continue
-            offer = self._offer(queue, here)
-            sends = carried is not None and carried.touches(queue.vhost, *offer.topic)
-            out.append(dump_offer(offer._replace(sends=sends), queue.id))
-        return out
-
-    def said_to(self, site: str) -> list[dict[str, object]]:
-        """What a link begins with: the queues here, and those that are gone of which the site may have to hear."""
-        return [*self.offers(site), *self.ends(site)]
-
-    def ends(self, to: str, queues: Collection[int] | None = None) -> list[dict[str, object]]:
-        """What to say to a site of queues that are gone, as JSON; queues: of these ids alone."""
-        here, carried = self.peers.sites[0], self._carries.get(to)
-        return dump_ends(
-            [
-                (
-                    identity(one.vhost, one.name, one.kind, one.domain, here),
-                    Ended(number, one.until, one.owner, one.topic),
-                )
-                for number, one in self.departed.items()
-                if carried is not None and (queues is None or number in queues)
-                if one.kind and carried.touches(one.vhost, *one.topic)
-            ]
-        )
-
-    def _offer(self, queue: Queue, here: Site) -> Offer:
-        settings = queue.settings
-        topic = (settings.exchange, settings.underlying_topic or queue.name)
-        identity = identity_of(queue.vhost, queue.name, settings, here)
-        barriers = settings.barrier_expression
-        owner = settings.initial_owner
-        return Offer(
-            identity, topic, settings.filter, owner, queue.durable, barriers=barriers, back=self._looks_back(queue),
-            heard=self.began.of(queue.id), leads=owner in (None, here.name, *self._carries),
-        )  # fmt: skip
-
-    def _looks_back(self, queue: Queue) -> int | None:
-        """From which LSN on a queue has taken, or will take, what was published before it; of a time nobody knows."""
-        passing = self._passes.get(queue.id, ((), None))[1]
-        starts = [start for start, stop in self.reviewed(queue) if stop >= queue.id]
-        if passing is not None and (passing.start or not passing.time):
-            starts.append(passing.start)
-        return min(starts, default=None)
-
-    def share(self, site: str, offers: Sequence[Mapping[str, object]], *, more: bool = False) -> list[str]:
-        """Hear what a site says of its queues; why some that are one by their names cannot be, a line each.
-
-        more: of some that begin there; it has others, too.
-        Errors: ValueError for what is no offer.
-        """
-        ended = [end for table in offers for end in load_ends(table)]
-        told = [load_offer(table) for table in offers if not says_end(table)]
-        self.sharing.hear(site, told, ended, more=more)
-        self._lacking = None
-        before = {number: self.sharing.with_site(number, site) for number in self.sharing.queues}
-        agreed = dict[int, Agreed]()
-        for offer, _ in told:
-            queue = self.find_queue(offer.identity.vhost, offer.identity.name)
-            if queue is not None and (found := self._agreed(queue, site)) is not None:
-                agreed[queue.id] = found
-        self.sharing.say(site, agreed, more=more)
-        for one, end in ended:
-            queue = self.find_queue(one.vhost, one.name)
-            now = None if queue is None else self.sharing.with_site(queue.id, site)
-            if queue is not None and now is not None and now.since == end.since:
-                self.sharing.say(site, {}, more=True, gone=queue.id)
-        gone = (self.find_queue(one.vhost, one.name) for one, _ in ended)
-        self._doubt_again(site, before, [queue.id for queue in gone if queue is not None])
-        return self.differences(site, [offer for offer, _ in told])
-
-    def differences(self, site: str, offers: Sequence[Offer] | None = None) -> list[str]:
-        """Why queues of a site that are one with those here by their names cannot be, a line each.
-
-        offers: of what it has said of these alone.
-        """
-        if offers is None:
-            offers = [offer for offer, _ in self.sharing.offered.get(site, {}).values()]
-        queues = dict.fromkeys(self.find_queue(one.identity.vhost, one.identity.name) for one in offers)
-        agreed = [self.sharing.with_site(queue.id, site) for queue in queues if queue is not None]
-        number = self.peers.number(site)
-        group = "" if number is None else self.peers.sites[number].group
-        cut = cut_short(offers, self._carries, self.peers.here, group, self.find_queue)
-        return [*(line for one in agreed if one is not None for line in one.faults), *cut]
-
-    def _agreed(self, queue: Queue, site: str) -> Agreed | None:
-        """What a site has said of a queue beside what is said of it here; None: they are not one."""
-        told = self.sharing.offered[site].get((queue.vhost, queue.name))
-        if told is None:
-            return None
-        (theirs, since), carried = told, self._carries.get(site)
-        ours = self._offer(queue, self.peers.sites[0])
-        if ours.identity != theirs.identity:
-            return None
-        ours = ours._replace(sends=carried is not None and carried.touches(queue.vhost, *ours.topic))
-        if not ours.sends and not theirs.sends:
-            return None  # they have a name in common, and nothing else
-        faults = list(disagreements(ours, theirs))
-        if (what := why_not_shared(queue.settings)) is not None:
-            faults.append(
-                f"queue '{queue.name}' in vhost '{queue.vhost}': it has {what} here, and other sites cannot own "
-                "messages of such a queue"
-            )
-        faults += left_out(ours, self._carries, site)
-        return Agreed(since, tuple(faults), since if theirs.back is None else min(since, theirs.back), theirs.heard)
-
-    def _say_owner(self, now: Now, queue: Queue) -> None:
-        """What other sites have said of theirs holds from the first message on that this one takes."""
-        super()._say_owner(now, queue)
-        for site in self.sharing.offered:
-            found = self._agreed(queue, site)
-            self.sharing.say(site, {} if found is None else {queue.id: found}, more=True, gone=queue.id)
-        if self.foretold:
-            self._recall(now, queue)
-
-    def shared_as(self, queue: int, site: str) -> tuple[str, str] | None:
-        """Vhost and name of a queue, by its id, that the site has or may come to have; None: of it is nothing said.
-
-        What happens between its declare there and the moment at which that is known here concerns it, too.
-        """
-        found = self.queue_by_id(queue)
-        if found is None:
-            gone, carried = self.departed.get(queue), self._carries.get(site)
-            if gone is None or carried is None:
-                return None
-            return gone[:2] if not gone.kind or carried.touches(gone.vhost, *gone.topic) else None
-        if self.sharing.with_site(queue, site) is None and not self._carried_to(found, site):
-            return None
-        return found.vhost, found.name
+    # -- telling
 
     def via_of(self, number: int) -> tuple[str, str, tuple[str, ...]]:
         """Vhost, exchange, and keys that nobody is shown, of what the log calls by a number."""
         return self._interning.named(number)
-
-    # -- telling
 
     def carries(self, site: str, topics: Sequence[Carries], pass_through: Collection[str] = ()) -> None:
         """What the link to a site carries, whether it was met or not; no topics: there is no such link.
@@ -240,8 +90,8 @@ class LinkingCommands(FindingCommands):
         """What a site tells.  Nothing is done twice, however often it is told.
 
         judged: the rows were, as `parcels.read` has it.
-        Errors: ValueError for what cannot be read; PreconditionFailed for a site that nobody has met.  Nothing of the
-            parcel is done then.
+        Errors: ValueError for what cannot be read; PreconditionFailed for a site that nobody has met, and for what
+            became of messages of a queue on which the two do not agree.  Nothing of the parcel is done then.
         """
         parcel, faults = read(head, rows, judged=judged), list[str]()
         last, before = self._out.last_lsn, max(len(self._out.journal) - 1, 0)
@@ -253,6 +103,8 @@ class LinkingCommands(FindingCommands):
         if parcel.upto >= self.heard(site):
             if parcel.offers:
                 faults += self.share(site, parcel.offers, more=True)
+            for vhost, name in dict.fromkeys(told[:2] for told in parcel.told):
+                self._refuse_differing(site, vhost, name)
             if parcel.rows is not None:
                 faults += self._hear_messages(now, site, parcel, parcel.rows)
             for _, some in groupby(parcel.told, lambda one: (one.vhost, one.queue, one.claim is None)):
@@ -266,6 +118,13 @@ class LinkingCommands(FindingCommands):
                 after, upto = self.quiet.get(site, (0, 0))
                 self.quiet[site] = after if upto == last else last, self._out.last_lsn
         return Heard(parcel.upto, self._out.last_lsn, tuple(faults))
+
+    def _refuse_differing(self, site: str, vhost: str, name: str) -> None:
+        """Passed over it would be told never again: their link is refused, and tells it when they agree."""
+        queue = self.find_queue(vhost, name)
+        agreed = None if queue is None else self.sharing.with_site(queue.id, site)
+        if agreed is not None and agreed.faults:
+            raise PreconditionFailed("; ".join(agreed.faults))
 
     def _hear_messages(self, now: Now, site: str, parcel: Parcel, rows: pa.RecordBatch) -> Iterator[str]:
         """Store the messages of a parcel; what has no place here, a line each."""
@@ -379,7 +238,7 @@ class LinkingCommands(FindingCommands):
         if queue is None:
             self._foretell(now, site, some)
             return
-        if (agreed := self.sharing.with_site(queue.id, site)) is None or agreed.faults:
+        if self.sharing.with_site(queue.id, site) is None:
             some = [told._replace(spans=tuple(self._owned_by(queue, site, told))) for told in some]
         some = [told for told in some if told.spans]
         stands = [self._stand(*told.spans[0]) for told in some]

@@ -17,10 +17,11 @@ import numpy as np
 from penstock.core.commands.queues import QueueCommands
 from penstock.core.effects import Verb
 from penstock.core.links.carried import Carried, Numbered, Numbers, Twin, adjacent, time_changes
+from penstock.core.links.lasting import LinkState
 from penstock.core.links.ownership import Claim, EarlyClaim, Grant, Span, grants, proxied
 from penstock.core.links.parcels import Numbers as NumbersThere
 from penstock.core.links.parcels import joined
-from penstock.core.links.sharing import HERE, LinkState, Peers, Sharing, Site, first_owner, heard_of
+from penstock.core.links.sharing import HERE, Peers, Sharing, Site, first_owner, heard_of
 from penstock.core.publishing.published import Published, Terms
 from penstock.core.queue.order.runs import packed
 from penstock.core.queue.owning import why_not_shared
@@ -30,12 +31,11 @@ from penstock.errors import PreconditionFailed
 from penstock.records.chunks import Chunk, Now, merged_spans, pack_pairs
 from penstock.records.entries import Publishes
 from penstock.records.kinds import Kind
+from penstock.records.queue_settings import QueueSettings
+from penstock.records.schema import SITES_MOST
 
 UNKNOWN = 0
 """Stands for the origin of a site that settings name and no link has reached yet."""
-
-PEERS_MOST = 10_000
-"""Sites that one meets; their names and numbers are in its log for good."""
 
 AT_ONCE = 65_536
 """LSNs of messages that are settled by one step; a span may have very many, and few messages."""
@@ -55,8 +55,7 @@ class LinkCommands(QueueCommands):
 
         Errors: PreconditionFailed for a name that another site has.
         """
-        known = self.peers.number(site.name)
-        mine = site.origin == self.origin
+        known, mine = self.peers.number(site.name), site.origin == self.origin
         if known is not None and site.origin == UNKNOWN:
             return known  # who told of it has not met it
         if known is not None and self.peers.sites[known].origin not in (site.origin, UNKNOWN):
@@ -64,9 +63,25 @@ class LinkCommands(QueueCommands):
                 f"a site with the log {site.origin} is called '{site.name}', as the one with the log "
                 f"{self.peers.sites[known].origin} is: every site needs a name of its own"
             )
-        if known is None and not mine and len(self.peers.sites) >= PEERS_MOST:
-            raise PreconditionFailed(f"site '{site.name}' would be one more than the {PEERS_MOST} that may be known")
-        number = HERE if mine else known if known is not None else self.peers.next()
+        if known is None and not mine:
+            self._check_room(site)
+        return self._meet(now, site)
+
+    def _check_room(self, new: Site, what: str = "site") -> None:
+        if sum((one.origin == UNKNOWN) == (new.origin == UNKNOWN) for one in self.peers.sites.values()) >= SITES_MOST:
+            raise PreconditionFailed(f"{what} '{new.name}' would be one more than the {SITES_MOST} that may be known")
+
+    def _check_point(self, name: str, settings: QueueSettings) -> None:
+        """As everywhere.  PreconditionFailed for an initial owner who would be one more that nobody has met."""
+        super()._check_point(name, settings)
+        owner = settings.initial_owner
+        if owner is not None and owner != self.peers.here and self.peers.number(owner) is None:
+            self._check_room(Site(owner, UNKNOWN), f"initial_owner of queue '{name}': site")
+
+    def _meet(self, now: Now, site: Site) -> int:
+        """The same without a bound: who owns the messages of a queue of the log has to have a number."""
+        known = self.peers.number(site.name)
+        number = HERE if site.origin == self.origin else known if known is not None else self.peers.next()
         if self.peers.sites.get(number) != site:
             self._at(now)
             header = {"peer": number, "origin": str(site.origin), "group": site.group}
@@ -92,7 +107,7 @@ class LinkCommands(QueueCommands):
         if owner not in (None, here) and why_not_shared(queue.settings) is None:
             claim = Claim(str(owner))
             if self.peers.number(claim.owner) is None:
-                self.meet(now, Site(claim.owner, UNKNOWN))
+                self._meet(now, Site(claim.owner, UNKNOWN))
         queue.newcomers_of(claim, self.peers)
 
     def carry(
@@ -398,8 +413,7 @@ class LinkCommands(QueueCommands):
         raise PreconditionFailed(f"no site with the log {origin} has been met")
 
     def _origin_of(self, site: str) -> int | None:
-        number = self.peers.number(site)
-        return None if number is None else self.peers.sites[number].origin
+        return None if (number := self.peers.number(site)) is None else self.peers.sites[number].origin
 
     def _stand(self, origin: int, first: int, stop: int) -> list[Span]:
         """Where messages stand here that their origin calls [first, stop), as far as they have come."""

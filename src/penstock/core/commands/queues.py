@@ -287,7 +287,7 @@ class QueueCommands(RecoveryCommands):
         None of them is one that is `fixed`.
         """
         moved = settings.recovery_point != queue.settings.recovery_point
-        if moved:
+        if moved or settings.initial_owner != queue.settings.initial_owner:
             self._check_point(queue.name, settings)
         left = 0
         self._out.begin()

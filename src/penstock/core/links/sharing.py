@@ -1,22 +1,19 @@
 """Which queues of two sites are one queue, and which of its own this site has together with others.
 
 What makes them one, who owns its messages first, and whether both sides describe it alike, is a rule; which queues are
-shared is what both sides said when their link came up.
+shared is what both sides have said while their links were up.
 
 A site is one server, or one cluster: what has a log of its own, and so an origin.  Sites know each other by name; here
-each that was met has a small number by which records and columns name it, and 0 is this site.  How far the links to
-them are, and which of its queues are gone, a site knows over a restart.
+each that was met has a small number by which records and columns name it, and 0 is this site.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple, TypeAlias, cast
 
-from penstock.core.links.carried import Numbers
 from penstock.records.chunks import LSN_LIMIT
-from penstock.records.dataclass import dataclass
 from penstock.records.queue_settings import QueueSettings
 
 
@@ -161,7 +158,8 @@ HEARD_MOST = 10_000
 """Origins of which an offer says how far they were heard."""
 
 OFFERED_MOST = 10_000
-"""Queues of one site of which it is remembered what it said."""
+"""Queues of one site of which it is remembered what it said.  Of more nobody would know whether they are shared, so a
+link that carries more is refused."""
 
 
 class Agreed(NamedTuple):
@@ -204,11 +202,13 @@ ENDED_MOST = 1_000
 
 
 class Sharing:
-    """By queue and site.  Nothing of it lasts: it is said anew whenever a link comes up, ends before what follows."""
+    """By queue and site.  Nothing of it lasts: it is said as a link comes up, and what changes before what follows."""
 
-    __slots__ = ("_ends", "_queues", "offered")
+    __slots__ = ("_ends", "_queues", "changes", "left_out", "offered")
 
     def __init__(self) -> None:
+        self.changes = 0  # grows with each of what is agreed on
+        self.left_out = Counter[str]()  # by site: queues that are too many to be remembered
         self._queues: dict[int, dict[str, Agreed]] = {}
         self._ends: dict[str, dict[Identity, list[Ended]]] = {}  # by site: what went there before the present one
         self.offered: dict[str, dict[tuple[str, str], tuple[Offer, int]]] = {}  # by site, of each queue there
@@ -220,13 +220,17 @@ class Sharing:
 
         What it published while it had those is shared all the same.
         """
+        self.changes += 1
         known = self.offered.setdefault(site, {})
         if not more:
             known.clear()
+            self.left_out[site] = 0
         for one, since in offers:
             name = one.identity.vhost, one.identity.name
             if name in known or len(known) < OFFERED_MOST:
                 known[name] = one, since
+            else:
+                self.left_out[site] += 1
         ends = {(end.until, end, one) for one, some in self._ends.get(site, {}).items() for end in some}
         for gone, end in ended:
             name = gone.vhost, gone.name
@@ -242,8 +246,11 @@ class Sharing:
         for number in {gone, *queues} if more else {*self._queues, *queues}:
             if number in queues:
                 self._queues.setdefault(number, {})[site] = queues[number]
-            elif self._queues.get(number, {}).pop(site, None) is not None and not self._queues[number]:
-                del self._queues[number]
+                self.changes += 1
+            elif self._queues.get(number, {}).pop(site, None) is not None:
+                self.changes += 1
+                if not self._queues[number]:
+                    del self._queues[number]
 
     def with_site(self, queue: int, site: str) -> Agreed | None:
         """What is agreed of a queue with a site; None: it is not shared with it."""
@@ -285,7 +292,7 @@ class Sharing:
 
     def forget(self, queue: int) -> None:
         """A queue is gone, and with it what sites agreed on."""
-        self._queues.pop(queue, None)
+        self.changes += self._queues.pop(queue, None) is not None
 
     @property
     def queues(self) -> Iterable[int]:
@@ -372,129 +379,3 @@ def _reach(back: object, heard: object) -> tuple[int | None, Heard | None]:
         if not 0 <= lsn < LSN_LIMIT:
             raise ValueError(f"{lsn} is no LSN")
     return None if back is None else int(cast("Any", back)), pairs
-
-
-# -- over a restart
-
-
-@dataclass(frozen=True, slots=True)
-class LinkState:
-    """The two links between this site and another.
-
-    heard        up to this LSN of its log all that it told is here
-    acked        up to this LSN of this log it has what it was told
-    paused       somebody stopped the link to it
-    downgraded   confirms do not wait for it now
-    floor        what it published with a lower LSN has been here, as far as it ever comes
-    """
-
-    heard: int = 0
-    acked: int = 0
-    paused: bool = False
-    downgraded: bool = False
-    floor: int = 0
-
-    def told(self, header: dict[str, object]) -> LinkState:
-        """The same after a `LINK` record."""
-        known = {name: value for name, value in header.items() if name in self.__slots__}
-        return replace(self, **cast("dict[str, Any]", known))
-
-
-class Began(dict[int, Heard]):
-    """By queue: how far other sites' logs were here when it was declared; nothing of those that nothing was heard of.
-
-    A queue of an older checkpoint, which does not say that, is known to be there from `OLDER` on.
-    """
-
-    __slots__ = ()
-
-    def note(
-        self, queue: int, peers: Mapping[int, Site], links: Mapping[int, LinkState], carried: Mapping[int, Numbers]
-    ) -> None:
-        """A queue is declared."""
-        heard = list[tuple[int, int]]()
-        for number, site in sorted(peers.items()):
-            numbers = carried.get(number)
-            upto = links.get(number, LinkState()).heard + 1
-            if numbers is not None:
-                upto = max(upto, numbers.end)
-            if number != HERE and upto > 1:
-                heard.append((site.origin, upto))
-        if heard:
-            self[queue] = tuple(heard)
-
-    def of(self, queue: int) -> Heard | None:
-        """What is known of one queue; None: nothing."""
-        found = self.get(queue, ())
-        return None if found == OLDER else found
-
-
-OLDER: Heard = ((0, 0),)
-
-DEPARTED_MOST = 1_000
-"""Queues that are gone, the youngest of them, whose names are remembered for what links have still to tell of them."""
-
-
-class Gone(NamedTuple):
-    """A queue that is gone, as other sites know it: it took messages from the LSN on that is its id, up to `until`.
-
-    kind      empty: an older checkpoint has it, which knew no more than its name, and it ended before that was written
-    topic     (exchange, key) that it showed messages of
-    domain    the settings' `group_local_queue_domain`
-    owner     their `initial_owner`; empty: it had none, or an older checkpoint has it
-    """
-
-    vhost: str
-    name: str
-    kind: str
-    domain: str | None
-    topic: tuple[str, str]
-    until: int = 0
-    owner: str = ""
-
-    def dump(self) -> list[object]:
-        """As JSON: who owned its messages first stands behind the topic, where an older version passes it over."""
-        topic = [*self.topic, self.owner] if self.owner else self.topic
-        return [self.vhost, self.name, self.kind, self.domain, topic, self.until]
-
-
-def load_gone(vhost: str, name: str, kind: str, domain: str | None, topic: Sequence[str], until: int) -> Gone:
-    """The inverse of `Gone.dump`."""
-    exchange, key, *owner = topic
-    return Gone(vhost, name, kind, domain, (exchange, key), until, owner[0] if owner else "")
-
-
-class Departed(dict[int, Gone]):
-    """Queues by their ids."""
-
-    __slots__ = ()
-
-    def note(self, queue: int, vhost: str, name: str, settings: QueueSettings, until: int = 0) -> None:
-        """A queue that other sites may have, too, is gone."""
-        topic = settings.exchange, settings.underlying_topic or name
-        owner = settings.initial_owner or ""
-        self[queue] = Gone(vhost, name, settings.kind, settings.group_local_queue_domain, topic, until, owner)
-        if len(self) > DEPARTED_MOST:
-            del self[min(self)]
-
-    def ended(self, queue: int, lsn: int) -> None:
-        """Its end stands there in the log."""
-        if (one := self.get(queue)) is not None:
-            self[queue] = one._replace(until=lsn)
-
-    @property
-    def names(self) -> list[tuple[int, str, str]]:
-        """All that checkpoints had of them before `Gone`, and that members of a cluster which are older still read."""
-        return [(number, one.vhost, one.name) for number, one in sorted(self.items())]
-
-    def named(self, names: Iterable[tuple[int, str, str]], until: int) -> None:
-        """A checkpoint that knew the records up to `until` has these names."""
-        for number, vhost, name in names:
-            self.setdefault(number, Gone(vhost, name, "", None, ("", ""), until))
-
-    def told(self, upto: int) -> bool:
-        """Every site has been told of what ended up to there: forget it; whether there was any."""
-        over = [queue for queue, one in self.items() if one.until <= upto]
-        for queue in over:
-            del self[queue]
-        return bool(over)

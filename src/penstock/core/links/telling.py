@@ -34,7 +34,10 @@ from penstock.records.schema import CARRIED
 _SAYING = frozenset({Kind.SETTLE, Kind.DROP, Kind.EXPIRE})
 """Kinds of ends whose headers say who let them go."""
 
-_WHOLE = frozenset({Kind.CARRIED, Kind.OWN, Kind.CLAIMED, Kind.NUMBERED, Kind.QUEUE_DELETE}) | ENDED
+_CHANGED = frozenset({Kind.QUEUE_ALTER, Kind.RECOVER, Kind.RECOVERED})
+"""Kinds after which what is said of a queue may be otherwise: its settings, and how far back it looks."""
+
+_WHOLE = frozenset({Kind.CARRIED, Kind.OWN, Kind.CLAIMED, Kind.NUMBERED, Kind.QUEUE_DELETE}) | _CHANGED | ENDED
 """Kinds whose records are looked into."""
 
 READS = _WHOLE | PUBLISHES | {Kind.QUEUE_DECLARE}
@@ -108,6 +111,7 @@ class Telling:
         self._to = to
         self._carried = carried
         self._offered = offered
+        self._said = dict[object, dict[str, object]]()  # of queues since then, by their ids
         self.upto = upto
 
     def tell(self, batch: pa.RecordBatch) -> list[Parcel]:
@@ -138,11 +142,15 @@ class Telling:
         yield from split(Parcel(self.upto, tuple(pieces), rows, (), numbers, offers), told, before)
 
     def _offers(self, fresh: Sequence[int], records: Sequence[_Record]) -> Iterator[dict[str, object]]:
-        """Of queues that began or ended at these LSNs."""
+        """Of queues that began or ended at these LSNs, and of those that are otherwise than what was said of them."""
         if fresh:
             gone = [unpack_pairs(body)[0] for _, kind, _, _, body in records if kind == Kind.QUEUE_DELETE]
             yield from self._home.ends(self._to.name, {*gone, *fresh})  # also of what has begun and is gone since
-            yield from self._home.offers(self._to.name, fresh)
+        some = [unpack_pairs(one[4])[0] for one in records if one[1] in _CHANGED and one[0] > self._offered]
+        for offer in self._home.offers(self._to.name, {*fresh, *some}) if fresh or some else ():
+            if self._said.get(offer["since"]) != offer:
+                self._said[offer["since"]] = offer
+                yield offer
 
     # -- messages
 

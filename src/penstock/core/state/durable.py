@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import astuple, field, fields, replace
+from dataclasses import field, fields, replace
 from operator import itemgetter
 from typing import Any, NamedTuple, TypeVar, cast
 
@@ -35,8 +35,9 @@ import orjson
 
 from penstock.core.acted import Acted
 from penstock.core.links.carried import Numbered, Numbers, Sequences
+from penstock.core.links.lasting import OLDER, Began, Departed, LinkState, load_gone, load_link
 from penstock.core.links.ownership import Claim, Early, EarlyClaim, Foretold, Name, Place, Returned
-from penstock.core.links.sharing import OLDER, Began, Departed, LinkState, Site, load_gone
+from penstock.core.links.sharing import Site
 from penstock.core.sizes import Sizes
 from penstock.core.sow.holding import SowState
 from penstock.core.state import pending
@@ -202,7 +203,7 @@ class DurableState:
     carried: dict[int, Numbers] = by_number(  # by site: where its messages stand here
         lambda numbers: numbers.runs, lambda *runs: Numbers([tuple(run) for run in runs])
     )
-    links: dict[int, LinkState] = by_number(astuple, LinkState)  # by site
+    links: dict[int, LinkState] = by_number(LinkState.dump, load_link)  # by site
     proxied: dict[int, str] = by_number(lambda by: (by,), str)  # queues that act for absent owners: who said so
     early: Early = kept(  # claims to messages that have not come
         Early,

@@ -12,8 +12,9 @@ from typing import Any, ClassVar, NamedTuple, TypeAlias, cast
 import numpy as np
 
 from penstock.core.links.carried import Numbered, Numbers
+from penstock.core.links.lasting import LinkState
 from penstock.core.links.ownership import RANKS, WHYS, Claim, EarlyClaim, Name, Place, Why
-from penstock.core.links.sharing import LinkState, Site
+from penstock.core.links.sharing import Site
 from penstock.core.sizes import Sizes
 from penstock.core.sow.holding import Sows, fold
 from penstock.core.state import pending as deferred_acks

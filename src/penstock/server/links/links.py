@@ -21,6 +21,7 @@ from penstock.expr import TopicPattern
 from penstock.records.chunks import LSN_LIMIT
 from penstock.records.event_actions import LINK, DowngradeStep
 from penstock.records.message_types import typed
+from penstock.records.schema import SITES_MOST
 from penstock.server.base.faults import Chore, Told
 from penstock.server.links.calling import hello_words
 from penstock.server.links.receiving import Incoming
@@ -73,8 +74,8 @@ class Links:
         self.behind = set(engine.core.await_sites(engine.now(), waits))  # sites that queues here wait for
         self._warned = set[str]()
         self._introduced = dict[str, set[str]]()  # the sites that each was told of, or told of itself
-        self._offers = dict[str, object]()  # what was said to each site, as long as a link to it is up
-        self._offered = dict[str, int]()  # the last LSN then
+        self._offered = dict[str, int]()  # the last LSN when each site was told of the queues here
+        self._judged = dict[str, int]()  # of what sites agree on, how many changes were looked at
         engine.row_readers.append(self.floor)
         engine.on_durable.append(self._durable)
         if any(one.section.sync for one in self.outgoing.values()):
@@ -141,16 +142,15 @@ class Links:
 
     def hello(self, section: LinkSection) -> bytes:
         """What is said to a site at first."""
-        offers = self.engine.core.offers(section.name)
-        self._offers[section.name], self._offered[section.name] = offers, self.engine.core.last_lsn
-        self._introduced[section.name] = {site.name for site in self.known if site.origin}
+        self._offered[section.name] = self.engine.core.last_lsn
+        self._introduced[section.name] = {site.name for site in self.known}
         said = self.engine.core.said_to(section.name)
         return hello_words(section.name, self.site, said, self.known, sync=section.sync)
 
     @property
     def known(self) -> Collection[Site]:
-        """All sites that this one has met, and itself."""
-        return self.engine.core.peers.sites.values()
+        """All sites that this one has met, and itself; who has the same queues knows those that their settings name."""
+        return [site for site in self.engine.core.peers.sites.values() if site.origin][:SITES_MOST]
 
     def telling(self, section: LinkSection, upto: int) -> Telling:
         """What tells that site of this log, from there on."""
@@ -348,10 +348,15 @@ class Links:
         one.note()
         one.judge_silence()
         one.judge_delay()
-        if one.up and self.engine.core.offers(one.name) != self._offers.get(one.name):
-            one.renew("queues have changed")
-        elif one.up and not {site.name for site in self.known if site.origin} <= self._introduced[one.name]:
+        if one.up and not {site.name for site in self.known} <= self._introduced[one.name]:
             one.renew("another site is there")  # which may ask that one for messages, through this one
+        elif one.up and self._differs(one.name):
+            one.renew("queues have changed")  # and it is refused
+
+    def _differs(self, site: str) -> bool:
+        """Whether there is a reason now for which the link to a site would be refused."""
+        before, self._judged[site] = self._judged.get(site), self.engine.core.sharing.changes
+        return before != self._judged[site] and bool(self.engine.core.differences(site))
 
 
 def carried(section: LinkSection) -> list[Carries]:

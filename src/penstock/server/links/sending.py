@@ -36,7 +36,7 @@ from penstock.wire.flight.linking import BEAT, LEVEL, Welcome
 
 if TYPE_CHECKING:
     from penstock.config.links import LinkSection, Target
-    from penstock.core.links.sharing import LinkState
+    from penstock.core.links.lasting import LinkState
     from penstock.core.links.telling import Telling
     from penstock.server.links.home import Sender
 

@@ -18,6 +18,7 @@ from typing import Any, Literal, TypeAlias, cast
 
 from penstock.errors import InvalidArgument, shown
 from penstock.records.kinds import Kind
+from penstock.records.schema import SITES_MOST
 from penstock.wire.fields import (
     LSN_MAX,
     NAME_LIMIT,
@@ -53,8 +54,6 @@ from penstock.wire.flight.commands import (
     Subscribe,
     Transact,
 )
-
-SITES_MOST = 1000
 
 
 def origin_of(fields: Fields, name: str) -> int:
