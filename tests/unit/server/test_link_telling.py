@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from array import array
 from collections.abc import Callable, Iterator
@@ -24,7 +25,7 @@ from penstock.errors import Unavailable
 from penstock.server.base.faults import TOLD, Faults, reports
 from penstock.server.links import flying, sending
 from penstock.server.links.calling import SILENT_US
-from penstock.server.links.sending import AT_ONCE_LSNS, Outgoing
+from penstock.server.links.sending import AT_ONCE_LSNS, STEADY_US, Outgoing
 from penstock.wire.flight.linking import SAID, Welcome, ask_words
 from unit.core_links.test_linking import Linked
 from waiting import eventually
@@ -108,8 +109,8 @@ class Links:
 
     def __init__(self, world: Linked) -> None:
         self.loop = threading.RLock()
-        self.mono = 1
-        clock = SimpleNamespace(mono=lambda: self.mono, wall=lambda: 1)
+        self.mono = self.wall = 1
+        clock = SimpleNamespace(mono=lambda: self.mono, wall=lambda: self.wall)
         faults = Faults(world.core, clock)  # type: ignore[arg-type]  # it is asked for nothing else
         self.engine: Any = SimpleNamespace(core=world.core, log=Log(world), clock=clock, faults=faults)
 
@@ -348,3 +349,21 @@ def test_a_link_that_fails_again_rests_longer_each_time_whatever_is_to_be_told(
     out.renew("queues have changed")
     eventually(lambda: other.connected == 2 and out.up)
     assert rests == [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0]
+
+
+def test_a_link_that_comes_up_and_ends_for_one_reason_again_and_again_has_one_line(
+    ends: tuple[Linked, Links, Outgoing, Other], caplog: pytest.LogCaptureFixture
+) -> None:
+    """As where that site's disk is full, which it says of the first parcel."""
+    _, links, out, _ = ends
+    caplog.set_level(logging.INFO, "penstock.links")
+    for _ in range(9):
+        with links.loop:
+            out._is("down", "no room on its disk")
+            out._is("up")
+            out.note()
+    links.wall += STEADY_US + 1
+    with links.loop:
+        out.note()
+        out._is("down", "no room on its disk")
+    assert [line.levelname for line in caplog.records] == ["WARNING", "INFO", "WARNING"]

@@ -52,8 +52,10 @@ ROWS_MOST, BYTES_MOST = 10_000, 8 << 20
 AT_ONCE_LSNS, AT_ONCE_BYTES, AT_ONCE_PARCELS = 2_000, 256 << 10, 8
 """What is no longer than this is told on the loop, unless so many parcels wait to be written."""
 
-SAID_MOST = 20
-"""Different reasons that are in the server's log while a link is not up: each try may end for another one."""
+SAID_MOST, STEADY_US = 20, 30_000_000
+"""Different reasons that are in the server's log while a link is not up: each try may end for another one.  It may come
+up, and end for the same one, as where that site's disk is full: the log has it anew when it was up for so long.
+"""
 
 NOTED_AFTER = 1 << 20
 """So many LSNs that say nothing to another site are remembered as told to it all the same."""
@@ -235,6 +237,9 @@ class Outgoing:
 
         That alone is a record in the log, which would else be told of again and again.
         """
+        if self._said and self.up and self._links.engine.clock.wall() - self.since > STEADY_US:
+            self._said.clear()
+            logger.info("link %r is up: %s", self.name, self.address)
         done = self.done
         if done > self._noted and (self.parcels > self._noted_parcels or done - self._noted > NOTED_AFTER):
             self._noted, self._noted_parcels = done, self.parcels
@@ -275,8 +280,7 @@ class Outgoing:
         if state in ("down", "refused") and why not in self._said and len(self._said) < SAID_MOST:
             self._said.add(why)
             logger.warning("link %r is %s: %s", self.name, state, why)
-        elif state == "up":
-            self._said.clear()
+        elif state == "up" and not self._said:
             logger.info("link %r is up: %s", self.name, self.address)
         before, self.state, self.why = self.state, state, why
         if "up" in (before, state):
