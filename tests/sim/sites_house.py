@@ -608,7 +608,7 @@ class Fabric:
         assert not missing, f"{missing} were confirmed and never worked"
         for site in self.sites.values():
             for numbers in site.core.carried.values():
-                here = [run[1] for run in numbers.runs]
+                here = [run[1] for run in numbers.runs if run[1]]
                 assert here == sorted(here), f"site {site.name} has messages of an origin in another order"
             assert not site.core.early, f"site {site.name} waits for {list(site.core.early)}"
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 from itertools import pairwise
 from random import Random
 
+import numpy as np
 import pytest
 
 from choices import SEED
+from penstock.core.links import carried
 from penstock.core.links.asking import AGAIN_FIRST, BESIDES_MOST, BESIDES_SPANS, PATIENCE_LEAST, Ask, Asking, Waiting
-from penstock.core.links.carried import Numbers, may_go_on
+from penstock.core.links.carried import Numbers, adjacent, may_go_on
 from penstock.core.links.ownership import (
     EARLY_MOST,
     RETURNED_MOST,
@@ -104,6 +106,41 @@ def test_no_message_is_stored_twice_whatever_way_it_comes() -> None:
             here = [lsn for a, b in numbers.here(*asked) for lsn in range(a, b)]
             assert here == [stored[lsn] for lsn in range(*asked) if lsn in stored]
         assert sum(count for _, _, count in numbers.runs) == len(stored)
+
+
+def test_what_has_been_here_is_known_though_it_is_forgotten_and_what_has_not_is_stored(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Beside a dictionary of all that ever came: however the links of two sites with other topics bring it."""
+    random = Random(SEED)
+    for _ in range(60):
+        numbers, stored, ours, forgot = Numbers(), dict[int, int](), 1, 0
+        for _ in range(40):
+            first = random.randrange(1, 80)
+            lsns = np.arange(first, first + random.randrange(1, 9), random.choice((1, 2)))
+            new = [int(lsns[row]) for rows in numbers.unknown_rows(lsns) for row in rows]
+            assert new == [lsn for lsn in lsns.tolist() if lsn not in stored]
+            for run in adjacent(range(ours, ours + len(new)), np.array(new)):
+                numbers.add(run[1], run[0], run[2])
+            stored.update(zip(new, range(ours, ours + len(new)), strict=True))
+            ours += len(new) + random.randrange(3)
+            if random.random() < 0.3:
+                forgot = max(forgot, random.randrange(ours))
+                numbers.forget_below(forgot)
+            if stored and random.random() < 0.2:
+                lsn = random.choice(list(stored))
+                numbers.recall(lsn, stored[lsn], 1)
+            if random.random() < 0.2:
+                numbers = random.choice((numbers.copy(), Numbers(numbers.runs, numbers.floor)))
+            known = [lsn for first, stop in numbers.standing(0, 100) for lsn in range(first, stop)]
+            assert [numbers.here(lsn, lsn + 1) for lsn in known] == [[(stored[lsn], stored[lsn] + 1)] for lsn in known]
+            assert all(lsn in known for lsn, here in stored.items() if here >= forgot)
+    monkeypatch.setattr(carried, "BEEN_MOST", 5)
+    numbers = Numbers()
+    for at in range(1, 100):
+        numbers.add(10 * at, 10 * at, 1)
+        numbers.forget_below(10 * at + 1)
+    assert [len(numbers.runs), len(numbers.unknown_rows(np.array([15, 965, 985])))] == [5, 2]
 
 
 # -- claims

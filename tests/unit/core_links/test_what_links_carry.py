@@ -222,3 +222,30 @@ def test_a_first_owner_behind_another_site_hears_of_all_or_a_link_on_the_way_is_
         elif not direct:
             wanted["ab"] = left_out("the link to it from 'b' leaves")
     assert {link: lines for link, lines in said.items() if lines} == wanted
+
+
+def test_what_a_slow_link_brings_behind_what_came_before_it_by_another_one_is_stored() -> None:
+    """The link from a to b carries x alone, y goes by c; what has come of x is done and forgotten meanwhile."""
+    sites = a, b, c = Linked("a"), Linked("b"), Linked("c")
+    for site in sites:
+        site.core.declare_topic(site.now, "/", "", "y")
+        site.turn()
+    for site, name in ((a, "x"), (b, "x"), (b, "y")):
+        site.declare(name)
+    for _ in range(2):
+        for one, other, topic in ((a, b, "x"), (b, a, "x"), (a, c, ".*"), (c, a, ".*"), (c, b, ".*"), (b, c, ".*")):
+            one.link(other, Carries(topic), pass_through=["east"] if one is c else ())
+    a.publish("y", b"slow")
+    a.publish("x", b"quick")
+    a.send(c)
+    a.send(b)
+    a.core.purge_queue(a.now, a.q("x"))
+    a.send(b)
+    assert b.q("x").foreign_count == 0
+    for _ in range(2):
+        b.core.acked = dict.fromkeys("ac", b.core.last_lsn)
+        b.advance(2)
+        b.core.asks(b.now)
+    assert b.core.carried[1].here(0, 100) == [], "where it stood is forgotten"
+    c.send(b)
+    assert b.contents(b.q("y")) == [b"slow"]

@@ -65,6 +65,7 @@ class TransferCommands(LinkCommands):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self.absent = set[str]()  # sites that no link reaches now; the server says so
+        self.acked = dict[str, int]()  # by site: it has what this log says to it, up to there; the server says so, too
         self._askings = dict[int, Asking]()  # by queue
         self._handing_on = list[Asked]()
         self._lacking: list[Lacking] | None = None  # see `_lacks`
@@ -184,14 +185,15 @@ class TransferCommands(LinkCommands):
 
     def _forget_numbers(self, now: Now) -> None:
         """Forget where messages stand that no queue has which other sites may have, once each link told their end."""
+        last = self._out.last_lsn
         may = [one for one in self.queues() if one.may_have_others or self._carried_anywhere(one)]
         floor = min([self._out.next_lsn, *(queue.floor() for queue in may)])
-        told = min((self.link_state(site).acked for site in self._carries), default=self._out.last_lsn)
+        told = min((max(self.link_state(site).acked, self.acked.get(site, 0)) for site in self._carries), default=last)
         self.forget_departed(now, told)
         known = [(last, below) for last, below in self._floors_then if last > told]
         due = [below for last, below in self._floors_then if last <= told]
         if len(known) < FLOORS_KEPT:
-            known.append((self._out.last_lsn, floor))
+            known.append((last, floor))
         self._floors_then = known
         for site in [self.peers.name(number) for number in self.carried] if due else ():
             self.forget_carried(now, site, max(due))

@@ -30,6 +30,14 @@ KEPT = 16_384
 
 _LOOKS_AT, _CUTS = 512, 256
 
+BEEN_MOST = 8_192
+"""Stretches of an origin's messages that have been here and are forgotten; of more, the oldest count as one stretch
+with all between them.
+"""
+
+FORGOTTEN = 0
+"""Stands for the LSN here of what has been here, where nobody asks any more: no message has it."""
+
 
 class Carries(NamedTuple):
     """Topics that a link carries: of one exchange those that the pattern names, as `underlying_topic` does.
@@ -254,15 +262,22 @@ def may_go_on(path: Sequence[int], group: str | None, to: int, pass_through: Col
 
 
 class Numbers:
-    """The messages of another origin: their LSNs there and here.  No message is stored twice."""
+    """The messages of another origin: their LSNs there and here.  No message is stored twice.
+
+    What has been here is known though it is forgotten where it stood, each stretch by itself: what lies between two may
+    still come by the link of another site, which carries other topics, and has to be stored then.
+    """
 
     __slots__ = ("_back", "_runs", "floor")
 
     def __init__(self, runs: Sequence[tuple[int, int, int]] = (), floor: int = 0) -> None:
-        """runs: as `runs` told them.  floor: what has a lower LSN there has been here, and is asked for no more."""
+        """runs: as `runs` told them.  floor: behind what was forgotten; nobody asks for what has a lower LSN there."""
         self.floor = floor
         self._runs = list(runs)  # (LSN there, LSN here, count), ascending and disjoint by the first
-        self._back = sorted((here, there, count) for there, here, count in runs)  # LSNs here only grow
+        self._back = sorted((here, there, count) for there, here, count in runs if here)  # LSNs here only grow
+        if floor > 1 and len(self._back) == len(self._runs):  # an older version forgot what has been here
+            self._runs += [(low, FORGOTTEN, high - low) for low, high in self._missing(1, floor)]
+            self._runs.sort()
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Numbers) and (self._runs, self.floor) == (other._runs, other.floor)
@@ -274,8 +289,11 @@ class Numbers:
         return Numbers(self._runs, self.floor)
 
     def unknown(self, first: int, stop: int) -> list[tuple[int, int]]:
+        """Those of [first, stop) that are not here, and may be asked for when they come, as spans."""
+        return self._missing(max(first, self.floor), stop)
+
+    def _missing(self, first: int, stop: int) -> list[tuple[int, int]]:
         """Those of [first, stop) that are not here, and have not been, as spans."""
-        first = max(first, self.floor)
         out = list[tuple[int, int]]()
         for there, _, count in self._touching(first, stop):
             if first < there:
@@ -291,39 +309,41 @@ class Numbers:
         self._back.append((here, there, count))
         at = bisect_left(runs, (there, 0, 0))
         last = runs[at - 1] if at else (0, 0, 0)
-        if last[2] and last[0] + last[2] == there and last[1] + last[2] == here:
+        if last[1] and last[0] + last[2] == there and last[1] + last[2] == here:
             runs[at - 1] = (last[0], last[1], last[2] + count)
         else:
             runs.insert(at, (there, here, count))
 
     def recall(self, there: int, here: int, count: int) -> bool:
         """So many stand here, as the log says, some of which may be forgotten; whether some were."""
-        last, before = there, len(self._runs)
+        last, before = there, len(self._back)
         for first, stop in [*self.standing(there, there + count), (there + count, there + count)]:
             if last < first:
+                self._runs = [part for run in self._runs for part in _apart(run, last, first)]
                 insort(self._runs, (last, here + last - there, first - last))
                 insort(self._back, (here + last - there, last, first - last))
             last = stop
-        return len(self._runs) > before
+        return len(self._back) > before
 
     def here(self, first: int, stop: int) -> list[tuple[int, int]]:
         """Where those of [first, stop) there that have come stand here, as spans in the order of the other side."""
         out = list[tuple[int, int]]()
         for there, here, count in self._touching(first, stop):
             low, high = max(first, there), min(stop, there + count)
-            out.append((here + low - there, here + high - there))
+            if here:
+                out.append((here + low - there, here + high - there))
         return out
 
     def located(self, first: int, stop: int) -> list[tuple[int, int, int]]:
         """Those of [first, stop) there that have come: LSNs [a, b) there, and what `a` is here."""
         return [
             (max(first, there), min(stop, there + count), here + max(first, there) - there)
-            for there, here, count in self._touching(first, stop)
+            for there, here, count in self._touching(first, stop) if here
         ]  # fmt: skip
 
     def standing(self, first: int, stop: int) -> list[tuple[int, int]]:
         """Those of [first, stop) there of which it is known where they stand here, as spans of LSNs there."""
-        return [(max(first, there), min(stop, there + count)) for there, _, count in self._touching(first, stop)]
+        return [(low, high) for low, high, _ in self.located(first, stop)]
 
     def there(self, first: int, stop: int) -> list[tuple[int, int, int]]:
         """Those of [first, stop) here that came from this origin: LSNs [a, b) there, and what `a` is here."""
@@ -337,12 +357,22 @@ class Numbers:
 
     def forget_below(self, here: int) -> bool:
         """Where messages with a lower LSN here stand there nobody asks again; whether there were any."""
-        gone = [run for run in self._runs if run[1] + run[2] <= here]
-        if gone:
-            self.floor = max(self.floor, *(there + count for there, _, count in gone))
-            self._runs = [run for run in self._runs if run[1] + run[2] > here]
-            self._back = [run for run in self._back if run[0] + run[2] > here]
-        return bool(gone)
+        gone = [there + count for at, there, count in self._back if at + count <= here]
+        if not gone:
+            return False
+        self.floor = max(self.floor, *gone)
+        self._back = [run for run in self._back if run[0] + run[2] > here]
+        kept, been = list[tuple[int, int, int]](), 0
+        for there, at, count in self._runs:
+            if at + count > here and at:
+                kept.append((there, at, count))
+            elif kept and not kept[-1][1] and kept[-1][0] + kept[-1][2] == there:
+                kept[-1] = (kept[-1][0], FORGOTTEN, kept[-1][2] + count)
+            else:
+                kept.append((there, FORGOTTEN, count))
+                been += 1
+        self._runs = _fewer(kept, been - BEEN_MOST)
+        return True
 
     @property
     def end(self) -> int:
@@ -351,7 +381,7 @@ class Numbers:
 
     @property
     def runs(self) -> Sequence[tuple[int, int, int]]:
-        """(LSN there, LSN here, count), ascending by the first."""
+        """(LSN there, LSN here or `FORGOTTEN`, count), ascending by the first."""
         return self._runs
 
     def _touching(self, first: int, stop: int) -> Sequence[tuple[int, int, int]]:
@@ -367,8 +397,31 @@ class Numbers:
             cuts = [0, *(np.flatnonzero(np.diff(lsns) != 1) + 1).tolist(), len(lsns)]
         for low, high in pairwise(cuts):
             first = int(lsns[low])
-            out += [range(low + a - first, low + b - first) for a, b in self.unknown(first, first + high - low)]
+            out += [range(low + a - first, low + b - first) for a, b in self._missing(first, first + high - low)]
         return out
+
+
+def _apart(run: tuple[int, int, int], first: int, stop: int) -> Iterator[tuple[int, int, int]]:
+    """A run without [first, stop) there, if it is forgotten."""
+    there, here, count = run
+    if here or there >= stop or there + count <= first:
+        yield run
+        return
+    for low, high in ((there, min(first, there + count)), (max(stop, there), there + count)):
+        if low < high:
+            yield low, FORGOTTEN, high - low
+
+
+def _fewer(runs: list[tuple[int, int, int]], by: int) -> list[tuple[int, int, int]]:
+    """The same with so many forgotten ones less: the first that have nothing between them are one."""
+    out = list[tuple[int, int, int]]()
+    for there, here, count in runs:
+        if by > 0 and out and not here and not out[-1][1]:
+            out[-1] = (out[-1][0], FORGOTTEN, there + count - out[-1][0])
+            by -= 1
+        else:
+            out.append((there, here, count))
+    return out
 
 
 def time_changes(lsns: Sequence[int], times: Ints) -> list[int]:

@@ -240,7 +240,7 @@ class Outgoing:
         if self._said and self.up and self._links.engine.clock.wall() - self.since > STEADY_US:
             self._said.clear()
             logger.info("link %r is up: %s", self.name, self.address)
-        done = self.done
+        done = self._links.engine.core.acked[self.name] = self.done
         if done > self._noted and (self.parcels > self._noted_parcels or done - self._noted > NOTED_AFTER):
             self._noted, self._noted_parcels = done, self.parcels
             self._links.engine.core.note_link(self._links.engine.now(), self.name, acked=done)
