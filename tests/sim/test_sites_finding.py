@@ -137,7 +137,7 @@ class Found(Finding):
                 site.core.note_link(site.now, receiver, acked=site.core.last_lsn)
                 site.turn()
         for site in self.sites.values():
-            assert not any(numbers.runs for numbers in site.core.carried.values())
+            assert not any(here for numbers in site.core.carried.values() for _, here, _ in numbers.runs)
 
     def work_all(self, site: SiteWorld) -> int:
         """Somebody works all that he is given; how many."""

@@ -305,3 +305,16 @@ def test_more_routes_than_their_column_has_numbers(world: World) -> None:
 def test_an_lsn_is_never_given_twice(world: World) -> None:
     with pytest.raises(InvalidArgument, match="was given before"):
         world.core.boot(world.now, clean=True, next_lsn=1)
+
+
+def test_a_refused_newcomer_s_bcc_keys_are_remembered_within_their_bound_and_it_goes_to_them_all_the_same(
+    world: World,
+) -> None:
+    world.core._interning._blind_room = 3_000
+    world.declare("q", max_length=0, overflow="reject-publish-dlx", dead_letter_exchange="amq.topic")
+    letters = world.declare("letters")
+    world.core.bind(world.now, "/", "amq.topic", "letters", "queue", "k.#")
+    for number in range(20):
+        world.publish("q", b"x", properties=header(headers={"BCC": [f"k.{number}"]}))
+    assert letters.ready == 20
+    assert 0 <= world.core._interning._blind_room < 300

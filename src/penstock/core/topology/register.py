@@ -67,7 +67,7 @@ class Interning:
         self._routes: dict[tuple[int, ...], int] = {}
         self._queues: dict[int, tuple[int, ...]] = {}  # the same the other way round
         self._vias: dict[tuple[str, str, tuple[str, ...]], int] = {}
-        self._blind: dict[int, tuple[str, ...]] = {}  # BCC keys by via, where there are any
+        self._named: dict[int, tuple[str, str, tuple[str, ...]]] = {}  # the same the other way round
         self._blind_room = BLIND_BYTES
         self._by_queue: dict[int, set[tuple[int, ...]]] = {}
         self._next_route = 0
@@ -121,9 +121,9 @@ class Interning:
         self._outbox.record(Kind.TOOK, queue.name, body=pack_pairs(queue.id, pairs))
 
     def place(self, topic: Topic) -> None:
-        """Give a topic its `via` before its first row is written."""
+        """Give a topic its `via` before its first row is written; one without BCC keys if there is no room for them."""
         if topic.via == NO_VIA and (topic.exchange != DEFAULT or topic.vhost != DEFAULT_VHOST or topic.blind):
-            topic.via = self.via(topic.vhost, topic.exchange, topic.blind)
+            topic.via = self.via(topic.vhost, topic.exchange, topic.blind if self._has_room(topic, topic.blind) else ())
 
     def via(self, vhost: str, exchange: str, blind: tuple[str, ...] = ()) -> int:
         """The number of a (vhost, exchange, BCC keys); `NO_VIA` for the default ones."""
@@ -137,11 +137,14 @@ class Interning:
         return number
 
     def _add_via(self, number: int, vhost: str, exchange: str, blind: tuple[str, ...]) -> None:
-        self._vias[vhost, exchange, blind] = number
+        self._name(number, vhost, exchange, blind)
         self._next_via = max(self._next_via, number + 1)
         if blind:
-            self._blind[number] = blind
             self._blind_room -= _weight(blind)
+
+    def _name(self, number: int, vhost: str, exchange: str, blind: tuple[str, ...]) -> None:
+        name = self._named[number] = vhost, exchange, blind
+        self._vias[name] = number
 
     def retire(self, vhost: str) -> int:
         """What has come in a vhost that is gone is of no vhost from now on, whoever makes one of its name; how many
@@ -158,26 +161,22 @@ class Interning:
         if blind:
             header["bcc"] = blind
         self._outbox.record(Kind.VIA, exchange, header, via=number)
-        self._vias[vhost, exchange, blind] = number
+        self._name(number, vhost, exchange, blind)
 
     def named(self, via: int) -> tuple[str, str, tuple[str, ...]]:
         """What a via stands for: vhost, exchange, BCC keys."""
-        if via == NO_VIA:
-            return DEFAULT_VHOST, DEFAULT, ()
-        for name, number in self._vias.items():
-            if number == via:
-                return name
-        raise KeyError(via)
+        return (DEFAULT_VHOST, DEFAULT, ()) if via == NO_VIA else self._named[via]
 
     def hiding(self, topic: Topic, blind: tuple[str, ...]) -> Topic | None:
         """The same topic for newcomers with these BCC keys; None: there is no room to remember them."""
-        if (topic.vhost, topic.exchange, blind) not in self._vias and _weight(blind) > self._blind_room:
-            return None
-        return topic.with_blind(blind)
+        return topic.with_blind(blind) if self._has_room(topic, blind) else None
+
+    def _has_room(self, topic: Topic, blind: tuple[str, ...]) -> bool:
+        return (topic.vhost, topic.exchange, blind) in self._vias or _weight(blind) <= self._blind_room
 
     def blind_of(self, topic: Topic) -> tuple[str, ...]:
         """BCC keys of messages with this topic, as they were stored."""
-        return topic.blind or self._blind.get(topic.via, ())
+        return topic.blind or self.named(topic.via)[2]
 
     def load(self, state: DurableState) -> None:
         """Take over a decoded state."""
