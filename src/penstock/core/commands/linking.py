@@ -9,7 +9,7 @@ has it when `Heard.lsn` is durable here.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Iterator, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Any, cast
 
@@ -103,8 +103,7 @@ class LinkingCommands(OfferingCommands):
         if parcel.upto >= self.heard(site):
             if parcel.offers:
                 faults += self.share(site, parcel.offers, more=True)
-            for vhost, name in dict.fromkeys(told[:2] for told in parcel.told):
-                self._refuse_differing(site, vhost, name)
+            self._refuse_differing(site, parcel.told)
             if parcel.rows is not None:
                 faults += self._hear_messages(now, site, parcel, parcel.rows)
             for _, some in groupby(parcel.told, lambda one: (one.vhost, one.queue, one.claim is None)):
@@ -119,12 +118,12 @@ class LinkingCommands(OfferingCommands):
                 self.quiet[site] = after if upto == last else last, self._out.last_lsn
         return Heard(parcel.upto, self._out.last_lsn, tuple(faults))
 
-    def _refuse_differing(self, site: str, vhost: str, name: str) -> None:
+    def _refuse_differing(self, site: str, some: Iterable[Told]) -> None:
         """Passed over it would be told never again: their link is refused, and tells it when they agree."""
-        queue = self.find_queue(vhost, name)
-        agreed = None if queue is None else self.sharing.with_site(queue.id, site)
-        if agreed is not None and agreed.faults:
-            raise PreconditionFailed("; ".join(agreed.faults))
+        for queue in [self.find_queue(*name) for name in dict.fromkeys(told[:2] for told in some)]:
+            agreed = None if queue is None else self.sharing.with_site(queue.id, site)
+            if agreed is not None and agreed.faults:
+                raise PreconditionFailed("; ".join(agreed.faults))
 
     def _hear_messages(self, now: Now, site: str, parcel: Parcel, rows: pa.RecordBatch) -> Iterator[str]:
         """Store the messages of a parcel; what has no place here, a line each."""
