@@ -18,9 +18,10 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 import penstock
-from live_server import LiveServer
+from live_server import START_S, LiveServer
 from penstock.errors import Unavailable
 from ports import free_ports
+from waiting import eventually
 
 MESSAGES = 1_000_000
 TESTS = Path(__file__).resolve().parents[1]
@@ -53,14 +54,19 @@ class HeldServer(LiveServer):
 
     def half_way(self) -> dict[str, object]:
         """What `/healthz` says once the fold has begun."""
-        while True:
+        health = dict[str, object]()
+
+        def folds() -> bool:
             assert self.process is not None
             assert self.process.poll() is None, self.output()
             status, body = self.ask("/healthz")
-            health: dict[str, object] = json.loads(body or b"{}")
-            if health.get("records_folded"):
-                assert status == 200
-                return health
+            health.clear()
+            health.update(json.loads(body or b"{}"))
+            assert not health.get("records_folded") or status == 200
+            return bool(health.get("records_folded"))
+
+        eventually(folds, "nothing is folded", 2 * START_S)
+        return health
 
     def ask(self, path: str) -> tuple[int, bytes]:
         """Status and body of a page; 0 when nobody answers."""

@@ -74,13 +74,16 @@ def test_a_burst_works_on_what_is_there_and_tells_what_became_of_it(shop: Path, 
 def test_several_processes_share_the_queue_and_stop_together(shop: Path, broker: Broker) -> None:
     process = start(shop, broker, "--processes", "2")
     published = 0
-    seen = set[int]()
+
+    def both_have_worked() -> bool:
+        nonlocal published
+        broker.publish("q", b'{"id": %d}' % published)
+        published += 1
+        assert process.poll() is None
+        return len({json.loads(record.body)["by"] for record in broker.sow("out")}) == 2
+
     try:
-        while len(seen) < 2:  # both have worked
-            broker.publish("q", b'{"id": %d}' % published)
-            published += 1
-            seen |= {json.loads(record.body)["by"] for record in broker.sow("out")}
-            assert process.poll() is None
+        eventually(both_have_worked, "one process has not worked")
     finally:
         process.send_signal(signal.SIGTERM)
         out, err = process.communicate(timeout=PATIENCE_S)
