@@ -240,3 +240,32 @@ def test_from_few_priorities_to_many_and_back() -> None:
     bench.queue.check()
     bench.queue.purge(NOW, bench.sink)
     assert bench.queue.ready == 0
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_ranks_are_the_same_however_many_were_forgotten_before_more_came(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where all of the newest are gone, and what is left of older ones is the last block."""
+    for name, value in (("PIECE", 4), ("DEAD_MOST", 0)):
+        monkeypatch.setattr(ranks, name, value)
+    dice = random.Random(seed)
+    column, model, last, saved = Ranks(), dict[int, int](), 0, list[tuple[Ranks, dict[int, int]]]()
+    for _ in range(60):
+        new = sorted(dice.sample(range(last + 1, last + 12), dice.randint(1, 6)))
+        last = new[-1]
+        told = [1 + dice.randrange(dice.choice((1, 500))) for _ in new]
+        column.add(array("q", new), told)
+        model.update(zip(new, told, strict=True))
+        if dice.random() < 0.3:
+            saved.append((column.copy(), dict(model)))
+        if dice.random() < 0.4:
+            edge, share = dice.choice(list(model)), dice.choice((0.8, 1))
+            model = {lsn: rank for lsn, rank in model.items() if lsn < edge and dice.random() < share}
+            living = [array("q", model)]
+            column.forget_if_many(lambda: 0, living.copy)
+            while column.forget_some():
+                pass
+        for known, ranked in ((column, model), *saved):
+            assert [known.of(lsn) for lsn in ranked] == list(ranked.values())
+        assert column.count == len(model)

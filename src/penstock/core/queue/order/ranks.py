@@ -76,16 +76,18 @@ def priority_of(rank: int) -> int | None:
 
 
 class _Block:
-    """Ranks of some neighbours.  A full block holds them as tightly as they go; it is not changed in place then."""
+    """Ranks of some neighbours.  A sealed block holds them as tightly as they go, and never changes."""
 
-    __slots__ = ("codes", "lsns", "ranks")
+    __slots__ = ("codes", "lsns", "ranks", "sealed")
 
     def __init__(self, lsns: Chunk, ranks: Longs) -> None:
         self.lsns = lsns
         self.ranks = ranks  # with codes: the distinct ones
         self.codes: bytes | bytearray | memoryview[int] | None = None
+        self.sealed = False
 
     def seal(self) -> None:
+        self.sealed = True
         self.lsns = as_chunk(self.lsns)
         ranks = np.frombuffer(self.ranks, dtype=np.int64)
         if len(np.unique(ranks[:1024])) > 256:
@@ -121,7 +123,7 @@ class Ranks:
         start, n = 0, len(chunk)
         while start < n:
             tail = self._blocks[-1] if self._blocks else None
-            if tail is None or len(tail.lsns) >= PIECE:
+            if tail is None or tail.sealed:
                 tail = _Block(array("q"), array("q"))
                 self._blocks.append(tail)
                 self._firsts.append(chunk[start])
@@ -316,11 +318,11 @@ class Ranks:
                     block.codes = move.marks(block.codes)
 
     def copy(self) -> Ranks:
-        """As they are now, to be asked and not changed; blocks that are full are shared."""
+        """As they are now, to be asked and not changed; blocks that are sealed are shared."""
         out = Ranks()
         out._blocks, out._firsts, out.count = self._blocks[:], self._firsts[:], self.count
-        if out._blocks and out._blocks[-1].codes is None and isinstance(tail := out._blocks[-1].lsns, array):
-            out._blocks[-1] = _Block(tail[:], out._blocks[-1].ranks[:])
+        if out._blocks and not (tail := out._blocks[-1]).sealed:
+            out._blocks[-1] = _Block(tail.lsns[:], tail.ranks[:])
         return out
 
 
@@ -330,6 +332,7 @@ def _leveled(lsns: Chunk, rank: int, grows: bool) -> _Block:
         return _Block(lsns if isinstance(lsns, array) else array("q", lsns), array("q", (rank,)) * len(lsns))
     block = _Block(as_chunk(lsns), array("q", (rank,)))
     block.codes = bytes(len(lsns))
+    block.sealed = True
     return block
 
 
