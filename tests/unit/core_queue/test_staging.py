@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import pytest
+
 from penstock.core.effects import Effect, Key
 from penstock.core.outbox import Outbox
+from penstock.core.queue import shares, staging
 from penstock.core.queue.queue import Queue
+from penstock.expr import compile_filter
 from penstock.records.chunks import Now
 from penstock.records.queue_settings import QueueSettings
+from unit.core.world import World
 from unit.core_queue.test_queue import Bench
 
 
@@ -45,3 +50,42 @@ def test_a_key_is_in_use_while_one_that_was_delivered_waits_for_another_time_whe
     q.settle(range(older, older + 1), by=again)
     assert q.sent() == [moved]
     q.queue.check()
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> World:
+    """A server that started with a queue of six messages, more than are offered before the others have keys."""
+    monkeypatch.setattr(shares, "WINDOW", 2)
+    monkeypatch.setattr(staging, "STEP", 2)
+    return World()
+
+
+def test_who_asks_and_acknowledges_nothing_gets_more_than_the_first_messages_after_a_start(started: World) -> None:
+    started.declare("q", group_key="/g")
+    started.publish("q", *[b'{"g": %d}' % n for n in range(6)])
+    started.restart(clean=True)
+    queue = started.core.queue("/", "q")
+    consumer = started.subscribe(queue, passive=True, no_ack=True)
+    given = list[int]()
+    for _ in range(6):
+        given.append(started.core.pull(started.now, consumer, 1))
+        started.turn()
+    assert given == [1] * 6
+
+
+def test_what_a_filter_does_not_want_blocks_nobody_after_a_start(started: World) -> None:
+    started.declare("q", group_key="/g")
+    started.publish("q", *[b'{"g": %d, "n": %d}' % (n, n > 4) for n in range(6)])
+    started.restart(clean=True)
+    queue = started.core.queue("/", "q")
+    consumer = started.subscribe(queue, filter=compile_filter("/n = 1"))
+    assert len(started.inbox[consumer]) == 1
+
+
+def test_a_tenant_who_may_have_no_more_out_blocks_nobody_after_a_start(started: World) -> None:
+    started.declare("q", fairness_key="/t", max_leased=(0, 1))
+    started.publish("q", *[b'{"t": %d}' % (n > 4) for n in range(6)])
+    started.restart(clean=True)
+    queue = started.core.queue("/", "q")
+    consumer = started.subscribe(queue)
+    assert len(started.inbox[consumer]) == 2

@@ -233,6 +233,12 @@ class _Shared(Stage):
                 queue.shares.tenants.come_again()
             queue.shares.ask(queue, sink)
 
+    def release(self, queue: Contents, now: Now, sink: Sink) -> None:
+        shares = queue.shares
+        if shares is not None and shares.staging:
+            done = not queue.agenda & DISPATCH and not queue.targets.asked
+            shares.ask(queue, sink, done and room_now(queue, now) > 0)
+
 
 SCHEDULED, EXPIRING, SHARED = _Scheduled(), _Expiring(), _Shared()
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 WINDOW = 10_000
-"""While so many messages are offered, no more keys are worked out."""
+"""While so many messages are offered, no more keys are worked out, unless nobody who has room takes any of these."""
 
 _serials = iter(range(1, 1 << 62))
 
@@ -325,15 +325,18 @@ class Shares:
 
     # -- keys that are not known
 
-    def ask(self, queue: Whole, sink: Sink) -> None:
-        """Have the world tell the next keys, if it is not at it.  A command asks so before it dispatches."""
+    def ask(self, queue: Whole, sink: Sink, idle: bool = False) -> None:
+        """Have the world tell the next keys, if it is not at it.  A command asks so before it dispatches, and behind.
+
+        idle: somebody has room, and takes nothing of what is offered.
+        """
         staging = self.staging
         if self.tenants is not None:
             self.tenants.prune()
         if queue.ranking is not None:
             return  # their places are not known yet
         while not len(staging.asked) and staging:
-            chunk = staging.question(queue.offered >= WINDOW and not self.ranked)
+            chunk = staging.question(queue.offered >= WINDOW and not self.ranked and not idle)
             if len(chunk):
                 staging.asked = chunk
                 staging.serial = next(_serials)

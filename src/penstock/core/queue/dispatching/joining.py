@@ -182,6 +182,8 @@ def pull(queue: Contents, now: Now, consumer: Consumer, count: int, sink: Sink) 
     if queue.settings.non_destructive:
         return browse(queue, sink, consumer, count)
     granted = _grant_oldest(queue, now, sink, consumer, count)
+    if queue.shares is not None and queue.shares.staging:
+        queue.shares.ask(queue, sink, not granted)
     if queue.tail.count:
         activate(queue, now, sink)
     if queue.barriers.held:  # it may need no ack
