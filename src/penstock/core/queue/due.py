@@ -90,7 +90,7 @@ def keep_time(queue: Contents, now: Now, sink: Sink) -> None:
     if queue.expiry.due <= now.wall:
         expire_due(queue, now, sink)
     trim(queue, sink)
-    if queue.delays.due <= now.wall:
+    if queue.delays.due <= now.wall and not queue.expiry.busy:  # what is over has no part in who finds room
         before = queue.ready
         if limits.ring < NEVER:
             enter_scheduled(queue, now, sink)

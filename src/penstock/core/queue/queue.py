@@ -241,7 +241,7 @@ class Queue(Contents):
         elif self.onward is not None:
             if self.ready and not self.halted:
                 depart(self, sink)
-        elif self.settings.purge_on_no_consumers:
+        elif self.settings.purge_on_no_consumers and not self.expiry.busy:  # what is over is no part of it
             drop_all(self, sink)
         if self.plan is not PLAIN:
             for stage in stages_of(self).releasing:

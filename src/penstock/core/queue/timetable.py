@@ -157,7 +157,7 @@ class Timetable:
     def take(self, wall: int, most: int, ties: int) -> tuple[Ints, Ints]:
         """Take what has a time at or before `wall`, by time and then LSN, and the times.
 
-        Of more than `most` about so many of the earliest; of those that share the last time about `ties`, at least one.
+        Of more than `most` about so many of the earliest; of those that share the last time `ties` at most.
         """
         due = [block for block in self.blocks if block.due_after(0) <= wall]
         if not due:
@@ -175,13 +175,25 @@ class Timetable:
 
     def _due(self, wall: int, ties: int) -> Iterator[Flags | None]:
         """Of each block those that `take` takes."""
+        last = self._last_of(wall, ties)
         for block in self.blocks:
-            times = block.columns()[1]
+            lsns, times = block.columns()
             if block.due_after(0) > wall:
                 yield None
+            elif last is None:
+                yield times <= wall
             else:
-                yield times <= wall if ties > 0 else times < wall
-                ties -= int((times == wall).sum())
+                yield (times < wall) | ((times == wall) & (lsns <= last))
+
+    def _last_of(self, moment: int, count: int) -> int | None:
+        """Of more than so many with this time the last of the first ones by LSN; None: there are not more."""
+        found, left = [NOBODY], count
+        for lsns, times in (block.columns() for block in self.blocks if block.due_after(0) <= moment):
+            found.append(lsns[times == moment])
+            left -= len(found[-1])
+            if left < 0 and not self.mixed:
+                break  # what follows is newer
+        return None if left >= 0 else int(np.partition(np.concatenate(found), count - 1)[count - 1])
 
     def _extract(self, chosen_of: Iterable[Flags | None]) -> tuple[Ints, Ints]:
         """Take the chosen messages of each block, None: of it none; their LSNs and times, block by block."""

@@ -125,8 +125,8 @@ def _count_of_bytes(queue: Contents, excess: int, most: int) -> int:
     return min(int(np.searchsorted(np.cumsum(queue.sizes.of(chunk)), excess)) + 1, len(chunk))
 
 
-def trim(queue: Contents, sink: Sink, most: int = STEP_MOST) -> None:
-    """Let the head give way while a limit is exceeded: `most` messages at most, and `TRIM` if there are more.
+def trim(queue: Contents, sink: Sink, most: int = 0) -> None:
+    """Let the head give way while a limit is exceeded: `most` messages (0: `STEP_MOST`), and `TRIM` if there are more.
 
     Nothing is dispatched before it is over: what has to go must not be given out between two steps.
     """
@@ -140,6 +140,7 @@ def trim(queue: Contents, sink: Sink, most: int = STEP_MOST) -> None:
             return
     if _unknown(queue, sink):
         return
+    most = most or STEP_MOST
     count = min(queue.ready - limits.length, most)
     runs = take_yielding(queue, count) if count > 0 else []
     left = most - max(count, 0)
