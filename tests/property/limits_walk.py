@@ -201,6 +201,8 @@ class LimitedWalk(Walk):
     KINDS = ("none", "none", "none", "/a", "/b")
 
     MACHINE = LimitedMachine
+    IN_STEPS = ()  # what comes back is offered before anything gives way
+    SINGLY = True
 
     def limits(self) -> dict[str, Any]:
         dice = self.dice

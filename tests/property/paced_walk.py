@@ -130,4 +130,5 @@ class PacedSharesWalk(PacedWalk, SharesWalk):
     """One walk of a queue with keys."""
 
     MACHINE = PacedSharesMachine
+    SINGLY = SharesWalk.SINGLY
     machine: PacedSharesMachine

@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import count
 from random import Random
 from typing import Any
 
 from penstock.core.effects import Verb
+from penstock.core.queue import expiry
 from penstock.records.chunks import as_chunk
 from penstock.records.queue_settings import QueueSettings, Retry
+from property.bounds import BOUNDS, Bound, Change, drawn
+from property.bounds import STEPS as STEPS_OF_TIME
 from property.whole_machine import WholeMachine
 
 STEPS = 60
@@ -88,6 +91,10 @@ class Walk:
     """
 
     MACHINE: type[WholeMachine] = WholeMachine
+    IN_STEPS: Sequence[Bound] = STEPS_OF_TIME
+    """What else is bounded in some of them."""
+    SINGLY = False
+    """Whether newcomers may be decided one by one."""
 
     def __init__(self, seed: int, mix: int | None = None) -> None:
         self.dice = dice = Random(seed)
@@ -105,6 +112,7 @@ class Walk:
                 settings = replace(settings, last_value_key="/@body")
         steps, plain, tiny = dice.choice((10_000, 10_000, 3)), dice.random() < 0.3, dice.random() < 0.5
         most = dice.choice((10_000, 10_000, 3))
+        self.machine.bounds = self.bounds(Random(f"bounds {seed}"), settings) if mix is None else []
         if settings.last_value_key is not None:
             most = 10_000  # what a full list has not looked at may be replaced before it does
         self.machine.start(
@@ -124,6 +132,16 @@ class Walk:
     def settings(self, settings: QueueSettings) -> QueueSettings:
         """Of its queue, out of any settings."""
         return settings
+
+    def bounds(self, dice: Random, settings: QueueSettings) -> list[Change]:
+        """Those of this walk: of every other one some.
+
+        Where newcomers expire at once, and are decided one by one, all of them expire in one step: a newcomer is
+        offered to nobody while older ones are at it.
+        """
+        out = drawn(dice, BOUNDS) + drawn(dice, self.IN_STEPS) if dice.random() < 0.5 else []
+        at_once = self.SINGLY and 0 in (settings.expiration, settings.message_ttl)
+        return [one for one in out if not (at_once and one[0] is expiry)]
 
     def run(self) -> int:
         """All its commands; how many they were."""

@@ -9,6 +9,8 @@ from random import Random
 from typing import Any
 
 from penstock.core.effects import Key, Purpose
+from penstock.core.queue import shares
+from penstock.core.queue.dispatching.dispatch import room_now
 from penstock.core.queue.places import places
 from penstock.records.queue_settings import QueueSettings
 from property.queue_model import Message, Worker, first_served
@@ -215,10 +217,15 @@ class SharesMachine(WholeMachine):
 
         self.model.staged, self.model.aside = staged, aside
 
+    def idle(self) -> bool:
+        """Whether more could go than is offered, or somebody has room and takes none of that."""
+        queue = self.queue
+        return queue.offered < shares.WINDOW or (room_now(queue, self.now) > 0 and not queue.targets.asked)
+
     def same_state(self) -> None:
         super().same_state()
         if self.queue.shares is not None and self.queue.older is None:
-            assert not self.model.untold(), "keys were not asked for"
+            assert not self.model.untold() or not self.idle(), "keys were not asked for"
 
     def before(self) -> None:
         """As everywhere; keys of what falls due are told before the command, but after whatever else is due."""
@@ -279,6 +286,7 @@ class SharesWalk(Walk):
 
     KINDS = ("none",)
     MACHINE = SharesMachine
+    SINGLY = True
     FAIR = 0.5
     """How many of the walks have tenants."""
     machine: SharesMachine

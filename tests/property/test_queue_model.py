@@ -28,6 +28,7 @@ from penstock.records.chunks import Now, as_chunk, pack_pairs, unpack_pairs
 from penstock.records.entries import Control, Publishes, Topic, singly
 from penstock.records.kinds import HEAD, Kind
 from penstock.records.queue_settings import QueueSettings, Retry
+from property.bounds import STEPS, Change, small
 from property.queue_model import Model, Worker, matches
 
 TOPIC = Topic("/", "", "q")
@@ -156,6 +157,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.names = 0
         self.steps = 10_000
         self.changes: list[Any] = []
+        self.bounds = list[Change]()
         self.sent: list[tuple[str, int, int, bool]] = []
         self.expired: list[tuple[int, str]] = []
 
@@ -164,7 +166,7 @@ class QueueMachine(RuleBasedStateMachine):
         most=st.sampled_from([10_000, 3]), fenced=st.booleans(),
     )  # fmt: skip
     def start(self, settings: QueueSettings, steps: int, plain: bool, tiny: bool, most: int, fenced: bool) -> None:
-        for module, name, value in [*(TINY if tiny else ()), (leases, "GRAIN_US", 1)]:
+        for module, name, value in [*(TINY if tiny else ()), (leases, "GRAIN_US", 1), *self.bounds]:
             change = patch.object(module, name, value)
             change.start()
             self.changes.append(change)
@@ -193,12 +195,28 @@ class QueueMachine(RuleBasedStateMachine):
     def before(self) -> None:
         """What fell due happens before the command.  (Commands see to that, but take one step.)"""
         self.model.tick(self.clock)
-        while self.steps < 100 and self.queue.is_due(self.now):
-            self.queue.tick(self.now, self.sink)
+        if (self.steps < 100 or self.bounds) and self.queue.is_due(self.now):
+            self.in_steps()
+
+    @property
+    def stepping(self) -> bool:
+        """Whether what is given back, or falls due, is bounded."""
+        return any(one in self.bounds for one in small(STEPS))
+
+    def in_steps(self) -> None:
+        """All that is due, in however many steps; nobody is given any of it before it is all back."""
+        queue = self.queue
+        if self.stepping:
+            queue.draining = True
+            while queue.is_due(self.now):
+                queue.tick(self.now, self.sink)
+            queue.drain(self.now, False, self.sink)
+        while queue.is_due(self.now):
+            queue.tick(self.now, self.sink)
 
     def after(self) -> None:
         queue, sink, model = self.queue, self.sink, self.model
-        while sink.effects or queue.next_deadline()[1] == 0:
+        while sink.effects or queue.is_due(self.now):
             if not sink.effects:
                 queue.tick(self.now, sink)
             for effect in sink.take_effects():
@@ -400,7 +418,10 @@ class QueueMachine(RuleBasedStateMachine):
             for held in self.model.messages.values():
                 if not held.barrier:  # what was answered of one stays answered
                     held.known.discard(worker.filter)
+        self.queue.draining = self.stepping
         self.queue.unsubscribe(self.now, [consumer], self.sink, requeue=way != "cancel", lost=way == "lose")
+        if self.bounds:
+            self.in_steps()
         self.after()
         if way != "cancel":
             del self.workers[worker.tag]
