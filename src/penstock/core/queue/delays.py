@@ -82,7 +82,7 @@ class Schedule(Timetable):
     def take(self, wall: int, most: int, ties: int) -> tuple[Ints, Ints]:
         """As a timetable does; nothing while those that are due next are looked for."""
         if self._sifting is not None or self._abundant(wall):
-            return self._take_near(min(wall, self._horizon), most, ties) if self._sift() else (NOBODY, NOBODY)
+            return self._take_near(min(wall, self._horizon), most, ties) if self._sift(SIFT) else (NOBODY, NOBODY)
         if self._ahead():
             return self._take_near(min(wall, self._horizon), most, ties)
         if not self._gathered(wall):
@@ -123,10 +123,10 @@ class Schedule(Timetable):
         sample = np.sort(np.concatenate([block.columns()[1][::stride] for block in self.blocks]))
         return int(sample[min(len(sample) * count // self.count, len(sample) - 1)])
 
-    def _sift(self) -> bool:
-        """Fill the near block from `SIFT` messages more; whether all were looked at."""
+    def _sift(self, left: int) -> bool:
+        """Fill the near block from so many messages more, about; whether all were looked at."""
         assert self._sifting is not None
-        near, at, left = self._near, self._sifting, SIFT
+        near, at = self._near, self._sifting
         lsns, times = ([NOBODY], [NOBODY]) if near is None else ([part] for part in near.columns())
         while at < len(self.blocks) and left > 0:
             block = self.blocks[at]
@@ -164,26 +164,11 @@ class Schedule(Timetable):
             self._horizon = self._reach(NEAR)
             if self._horizon < wall:
                 return False  # very many are due
-        return self._bring_near(self._horizon)
-
-    def _bring_near(self, horizon: int) -> bool:
-        """Put all that is due up to then into the near block, unless it is too much."""
-        near = self._near
-        chosen_of = [
-            np.ones(len(block.lsns), dtype=bool) if block is near
-            else block.columns()[1] <= horizon if block.due_after(0) <= horizon
-            else None
-            for block in self.blocks
-        ]  # fmt: skip
-        if sum([int(chosen.sum()) for chosen in chosen_of if chosen is not None]) > 8 * NEAR:
+        soon = [block.columns()[1] for block in self.blocks if block is near or block.due_after(0) <= self._horizon]
+        if sum([int((times <= self._horizon).sum()) for times in soon]) > 8 * NEAR:
             return False
-        lsns, times = self._extract(chosen_of)
-        self.count += len(lsns)
-        self._near = block_of(lsns, times)
-        self.blocks.insert(0, self._near)
-        self.mixed = True
-        self._far = None
-        return True
+        self._sifting = 0
+        return self._sift(NEVER)
 
     def move(self, wanted: Chunk, when: int) -> Ints:
         """Another time for those of the wanted that are here; their LSNs, in no order."""

@@ -23,7 +23,7 @@ from penstock.core.arena import Move
 from penstock.core.queue.columns import load_known, take_known
 from penstock.core.queue.contained import Contained
 from penstock.core.queue.contents import Contents
-from penstock.core.queue.held import dissolve, mixed, split
+from penstock.core.queue.held import dissolve, mixed, move_up, split
 from penstock.core.queue.order.main_order import Main
 from penstock.core.queue.order.pool import Older, Pool
 from penstock.core.queue.order.priority import PriorityOrder, Ranking
@@ -153,17 +153,12 @@ def _begin_ranking(queue: Contents, fresh: Sequence[Chunk], back: Sequence[Run])
 
 def draw_bound(queue: Contents) -> None:
     """After a start or a pass all that was never delivered stands in the main order: what is too much is inactive."""
-    depth = queue.settings.target_queue_depth
-    others = queue.ready - queue.main.count + queue.leased + queue.delays.retries.count
-    keep = max(depth - others, 0)
-    if queue.main.count <= keep:
-        return
-    tail = queue.main
-    queue.main = tail.emptied()
-    for run in tail.take(keep):
-        queue.main.append(run.chunk, solid=False)
-    for chunk in tail.chunks():
-        queue.ensure_tail().append(chunk, solid=False)
+    active = queue.ready + queue.leased + queue.delays.retries.count
+    if queue.main.count and active > queue.settings.target_queue_depth:
+        tail, queue.main = queue.main, queue.main.emptied()
+        for chunk in tail.chunks():
+            queue.ensure_tail().append(chunk, solid=False)
+        move_up(queue)
 
 
 def capture(queue: Contents) -> Contained:
