@@ -397,13 +397,18 @@ def _decode(data: bytes) -> DurableState:
     for told in head.get("queues", ()):
         queue, place = load_queue(told, settings, data, place)
         state.queues[queue.id] = queue
-    if "beside" not in head and state.next_route >= ROUTES_MAX:
-        state.beside = state.last_lsn  # of a version that did not note it
     place = load_sows(state.sows, head.get("sows", []), data, place)
-    if "began" not in head and len(state.peers) > 1:
-        state.began = Began(dict.fromkeys(state.queues, OLDER))
+    _assume(state, head)
     state.measured = "sizes" in head or not any(queue.waiting for queue in state.queues.values())
     place = load_sizes(state.sizes, head.get("sizes"), data, place)
     if place != len(data):
         raise ValueError(f"the encoded state has {len(data) - place} bytes too many")
     return state
+
+
+def _assume(state: DurableState, head: Mapping[str, object]) -> None:
+    """What a version did not note that wrote this is taken for what does no harm."""
+    if "began" not in head and len(state.peers) > 1:
+        state.began = Began(dict.fromkeys(state.queues, OLDER))
+    if "beside" not in head and state.next_route >= ROUTES_MAX:
+        state.beside = state.last_lsn
