@@ -79,13 +79,8 @@ def examine(settings: Settings) -> list[Finding]:
     if settings.tls.certificate is not None:
         findings.append(certificate(settings))
     findings += [files(), memory(settings.server.memory)]
-    door = door_of(settings)
-    if server is not None and not follows and door is not None and not door.listens.endswith(":0"):
-        findings += [alarms(settings, door), internal_errors(settings, door), streams(settings, door)]
-        if settings.link:
-            findings += running_links(settings, door)
-    if server is not None and follows:
-        findings += taking_over(settings)
+    if server is not None:
+        findings += taking_over(settings) if follows else _leading(settings)
     findings += examine_links(settings)
     needed = bool(settings.pipeline) or any(one.engine == "spark" for one in settings.view)
     findings.append(java(needed=needed, here=settings.spark.master.startswith("local")))
@@ -93,6 +88,15 @@ def examine(settings: Settings) -> list[Finding]:
         advice = 'a confirmed message may be lost in a power cut; the default "commit" prevents it'
         findings.append(Finding("durability", "poor", f'sync = "{settings.server.sync}"', advice))
     return findings
+
+
+def _leading(settings: Settings) -> Iterator[Finding]:
+    """What the server that runs and leads says of itself, where it can be asked."""
+    door = door_of(settings)
+    if door is not None and not door.listens.endswith(":0"):
+        yield from (alarms(settings, door), internal_errors(settings, door), streams(settings, door))
+        if settings.link:
+            yield from running_links(settings, door)
 
 
 def nearest_folder(path: Path) -> Path:
