@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from random import Random
 
 import pyarrow as pa
@@ -360,6 +361,19 @@ def test_what_is_over_is_forgotten_when_all_links_have_told_it(pair: tuple[Linke
     b.turn()
     assert [run[2] for run in b.core.carried[1].runs if run[1]] == [1]
     assert canonical(b.core.durable_state()) == canonical(b.folded())
+
+
+def test_of_queues_that_come_and_go_a_link_keeps_nothing(pair: tuple[Linked, Linked]) -> None:
+    a, b = pair
+    for number in range(9):
+        queue = a.declare(f"passing {number}")
+        a.send(b)
+        a.core.alter_queue(a.now, queue, replace(queue.settings, max_length=number + 1))
+        a.send(b)
+        a.core.delete_queue(a.now, queue)
+        a.send(b)
+    assert not a.tellings["b"]._said
+    assert set(b.core.sharing.offered["a"]) == {("/", "q")}
 
 
 def test_who_asks_waits_for_as_long_as_acks_take(pair: tuple[Linked, Linked]) -> None:

@@ -146,6 +146,8 @@ class Telling:
         if fresh:
             gone = [unpack_pairs(body)[0] for _, kind, _, _, body in records if kind == Kind.QUEUE_DELETE]
             yield from self._home.ends(self._to.name, {*gone, *fresh})  # also of what has begun and is gone since
+            for number in gone:
+                self._said.pop(number, None)
         some = [unpack_pairs(one[4])[0] for one in records if one[1] in _CHANGED and one[0] > self._offered]
         for offer in self._home.offers(self._to.name, {*fresh, *some}) if fresh or some else ():
             if self._said.get(offer["since"]) != offer:

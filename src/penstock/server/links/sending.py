@@ -310,6 +310,7 @@ class Outgoing:
         links.agrees(site.name, welcome.offers)
         self._flying.clear()
         self._out.clear()
+        self._asks.clear()  # the core has forgotten them, too, and asks anew for what is wanted by now
         self._acked = self.told = welcome.has
         self._leveled = self._midway = False
         self.address = address
