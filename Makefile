@@ -58,7 +58,8 @@ pyright-whole: $(STAMP)
 	@nice -n 19 $(VENV)/bin/pyright src tests/typing
 
 # What fails keeps nothing else from being run: one run tells of everything.  Types, simulations and models know no clock: at
-# the lowest priority they take what the tests beside them leave of the cores, and are told in one piece when they end.  Status 5: PYTEST_ARGS chose nothing.
+# the lowest priority two processes of them take what the tests beside them leave of the cores, and are told in one piece when they end.
+# Status 5: PYTEST_ARGS chose nothing.
 # Sets of names have one order in every usual run, as all choices are those of every usual run; a hunt has others.
 CLOCKLESS := tests/sim tests/property
 test: export PYTHONHASHSEED := 0
@@ -78,7 +79,8 @@ $(BYTECODE): | $(STAMP)
 	@said=$$(nice -n 10 $(PYTHON_IN) -m pytest --collect-only -qq 2>&1) || { echo "$$said" | tail -n 50; exit 1; }; touch $@
 
 test-clockless: $(STAMP)
-	@said=$$(PENSTOCK_COSTS=$${PENSTOCK_COSTS:-10} nice -n 19 $(PYTHON_IN) -m pytest -q $(CLOCKLESS) $(PYTEST_ARGS) 2>&1); status=$$?; \
+	@said=$$(nice -n 19 $(PYTHON_IN) -m pytest -q -n 2 --dist loadscope --no-loadscope-reorder $(CLOCKLESS) $(PYTEST_ARGS) 2>&1); \
+		status=$$?; \
 		echo "$$said"; [ $$status -eq 0 ] || [ $$status -eq 5 ]
 
 # The soak measures what it sees, a crowd of calls is to be noticed before it fills its door: these have no other tests

@@ -78,8 +78,7 @@ class Costs:
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """The dearest files."""
-        asked = terminalreporter.config.getoption("numprocesses", None) or "PENSTOCK_COSTS" in os.environ
-        if asked and self.files:
+        if terminalreporter.config.getoption("numprocesses", None) and self.files:
             terminalreporter.section(f"{self.files.total():.0f} CPU seconds, the dearest files")
             for file, seconds in self.files.most_common(int(os.environ.get("PENSTOCK_COSTS", TOLD))):
                 terminalreporter.line(f"{seconds:6.1f} {file}")
