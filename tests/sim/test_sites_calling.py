@@ -131,3 +131,25 @@ def test_what_is_told_of_a_queue_while_two_sites_differ_on_it_is_told_again_when
     c.turn()
     fabric.differ = False
     fabric.settle_down()
+
+
+def test_what_was_asked_of_an_owner_behind_another_site_is_asked_again_as_soon_as_that_one_is_back() -> None:
+    """It was lost when the link ended, again and again, so that it would be repeated ten seconds later."""
+    fabric = Calling(1)
+    b, c = fabric.of("b"), fabric.of("c")
+    b.declare_again()
+    fabric.quiet()
+    fabric.publish_at("a", 1)
+    fabric.quiet()
+    consumer = c.subscribe(c.queue, max_backlog=1)
+    for _ in range(9):
+        c.advance(20)
+        fabric.asked_by(c)
+        c.links.outgoing["b"].renew("it is broken")
+        fabric.quiet()
+    c.advance(0.1)
+    for _ in range(2):
+        for site in (c, b):
+            fabric.asked_by(site)
+        fabric.quiet()
+    assert len(c.inbox.get(consumer, ())) == 1

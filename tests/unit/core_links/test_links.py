@@ -229,7 +229,7 @@ def test_an_ask_without_an_answer_is_repeated_later_each_time() -> None:
     asking.granted("a", 5)
     assert asking.under_way == 0
     assert asking.asks(now, [Waiting(15, 20, "a", 0)], 9) == [Ask("a", ((15, 20),))]
-    asking.came_up("a")
+    asking.came_up("a", ("a", "b"))
     assert asking.under_way == 0
 
 

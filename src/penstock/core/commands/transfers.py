@@ -76,7 +76,7 @@ class TransferCommands(LinkCommands):
         """The link to a site is there anew: what was asked before is forgotten on both sides."""
         self.absent.discard(site)
         for asking in self._askings.values():
-            asking.came_up(site)
+            asking.came_up(site, self._carries)
 
     def asks(self, now: Now) -> list[Asked]:
         """What to ask other sites for now: messages of theirs that consumers here want and have room for.

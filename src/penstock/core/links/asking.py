@@ -8,7 +8,7 @@ found by looking at them as at any, a stretch at a time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import NamedTuple
 
 from penstock.core.effects import Purpose, Scan, Scanned, Token
@@ -139,9 +139,12 @@ class Asking:
             out.count = max(out.count - count, 0)
             out.again, out.wait = 0, AGAIN_FIRST
 
-    def came_up(self, owner: str) -> None:
-        """The link to an owner is there anew: what was asked before is forgotten on both sides."""
-        self._out.pop(owner, None)
+    def came_up(self, site: str, linked: Collection[str]) -> None:
+        """The link to a site is there anew: what was asked over it before is forgotten on both sides.
+
+        linked: sites to which a link leads; what was asked of others may have gone over this one, too.
+        """
+        self._out = {owner: out for owner, out in self._out.items() if owner != site and owner in linked}
 
 
 STRETCH = 4_096
