@@ -167,9 +167,24 @@ def _members(settings: Settings, section: ClusterSection, state: ClusterState) -
     mine = section.advertise or str(section.listen)
     if len(state.members) > 1 and mine.startswith(LOOPBACK) and not all(host.startswith(LOOPBACK) for host in hosts):
         yield Finding("advertise", "bad", mine, "the others cannot reach that: set cluster.advertise")
+    yield from _twice(state)
     for key, one in sorted(state.members.items()):
         if one.name != settings.server.name:
             yield _reached(section, one.name, one.address, leads=key == state.leader)
+
+
+def _twice(state: ClusterState) -> Iterator[Finding]:
+    """Members that cannot be told apart: by their name in commands, by their address for those that call them."""
+    for what in ("name", "address"):
+        ids = dict[str, list[str]]()
+        for key, one in sorted(state.members.items()):
+            ids.setdefault(getattr(one, what), []).append(key)
+        for told, some in ids.items():
+            if len(some) > 1:
+                advice = (
+                    "a member whose folder was emptied is another one: penstock cluster remove, with the id of the old"
+                )
+                yield Finding("members", "poor", f"{', '.join(some)} have the same {what}, {told}", advice)
 
 
 def _enough(members: int, in_sync: int, least: int) -> Finding:

@@ -115,6 +115,18 @@ def test_members_are_counted_and_called(settings: Settings, tmp_path: Path) -> N
     assert "member a" not in found
 
 
+def test_members_that_cannot_be_told_apart_are_named_by_their_ids(settings: Settings, tmp_path: Path) -> None:
+    """As after a folder was emptied: what joins then is another member, and the old one stays listed."""
+    both = {"m-1": Member("a", "127.0.0.1:1", 1), "m-2": Member("a", "127.0.0.1:1", 1)}
+    state = ClusterState("c-1", 1, members={**both, "m-3": Member("b", "127.0.0.1:2", 1)}, in_sync=frozenset(both))
+    assert FileRegister(tmp_path).swap(0, state.encode()) == 1
+    found = [one for one in examine_cluster(settings) if one.name == "members"]
+    assert [(one.verdict, one.found) for one in found] == [
+        ("poor", "m-1, m-2 have the same name, a"),
+        ("poor", "m-1, m-2 have the same address, 127.0.0.1:1"),
+    ]
+
+
 @pytest.mark.parametrize(
     ("there", "verdict", "said"),
     [
