@@ -104,6 +104,31 @@ def test_a_link_takes_an_administrator(tmp_path: Path) -> None:
             client.resume_link("none")
 
 
+def test_a_link_whose_user_is_no_administrator_any_more_tells_nothing_more(tmp_path: Path) -> None:
+    """It was judged as it came up, and lasts for months."""
+    with Sites(tmp_path, link='user = "linker"\npassword = "a long password"') as sites:
+        a, b = sites["a"], sites["b"]
+
+        def tags(*wanted: str) -> None:
+            with b.client() as client:
+                client.set_user_tags("linker", *wanted)
+
+        for site in sites:
+            with site.client() as client:
+                client.add_user("linker", "a long password", tags=["administrator"])
+        eventually(lambda: out(a)["state"] == "up", lambda: str(out(a)))
+        publish(a, b"one")
+        eventually(lambda: b.waiting() == 1)
+        tags("monitoring")
+        publish(a, b"two")
+        eventually(lambda: out(a)["state"] == "down", lambda: str(out(a)))
+        assert "administrator" in str(out(a)["why"])
+        publish(a, b"three")
+        assert b.waiting() <= 2, "what was under way may be there"
+        tags("administrator")
+        eventually(lambda: b.waiting() == 3, lambda: str(out(a)))
+
+
 def test_an_operator_has_one_site_act_for_another_that_is_away(tmp_path: Path) -> None:
     with Sites(tmp_path) as sites:
         a, b = sites["a"], sites["b"]

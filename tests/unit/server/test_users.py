@@ -17,6 +17,7 @@ from penstock.errors import AccessRefused, SettingsError
 from penstock.log.simdisk import SimDisk
 from penstock.records.password_hashes import SHA256
 from penstock.records.queue_settings import QueueSettings
+from penstock.records.rights import ADMINISTERS, LOGIN
 from penstock.server.flight.calls import Caller
 from penstock.server.people.accounts import FILE, Account, Accounts, Kept, Permission, Token, TopicPermission
 from penstock.server.people.entitlements import Rights, compiled, exchange_needs
@@ -84,6 +85,22 @@ def test_who_has_the_name_of_one_who_was_deleted_is_somebody_else() -> None:
     with pytest.raises(AccessRefused, match="user 'ann' may not log in any more"):
         caller.gone()
     assert not Caller(users.who("ann"), "", lambda: False, partial(users.who, "ann")).gone()
+
+
+def test_who_has_not_the_tag_any_more_goes_on_with_what_takes_none() -> None:
+    """A call may last for days, as a link's does."""
+    accounts = Accounts()
+    users = Users([GUEST], accounts=accounts)
+    accounts.users["ann"] = Account("ann", Kept("", SHA256), ("administrator",))
+    link, other = (Caller(users.who("ann"), "", lambda: False, partial(users.who, "ann")) for _ in range(2))
+    link.judge(ADMINISTERS, {}, (), "link")
+    other.judge(LOGIN, {}, (), "plan")
+    assert not link.gone()
+    accounts.users["ann"] = Account("ann", Kept("", SHA256), ("monitoring",))
+    accounts.tell()
+    with pytest.raises(AccessRefused, match="link: for users with the tag 'administrator', which 'ann' does not have"):
+        link.gone()
+    assert not other.gone()
 
 
 def test_whoever_has_permissions_while_they_are_put_back_has_what_narrows_them(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Container, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Protocol, TypeVar
 from weakref import WeakSet
@@ -18,10 +18,11 @@ from weakref import WeakSet
 import pyarrow as pa
 
 from penstock.errors import AccessRefused, InvalidArgument, PenstockError
+from penstock.records.rights import Right
 from penstock.server.base.faults import reports
 from penstock.server.doors.line import Told
 from penstock.server.flight.handover import Abandoned
-from penstock.server.people.access import Shares, Who
+from penstock.server.people.access import Shares, Who, ask_tag, judge
 from penstock.server.people.entitlements import Rights
 from penstock.wire.flight.failures import encode_error, status_of
 
@@ -93,7 +94,7 @@ class Caller:
     the token is no more, whoever works for the call meets `AccessRefused` where it asks whether the client is `gone`.
     """
 
-    __slots__ = ("_era", "_look", "_within", "left", "login", "peer", "user")
+    __slots__ = ("_asked", "_era", "_look", "_within", "left", "login", "peer", "user")
 
     def __init__(self, who: Who, peer: str, left: Callable[[], bool], look: Callable[[], Who] | None = None) -> None:
         """left: whether the client has hung up.  look: who it is now; without it who it was."""
@@ -103,6 +104,12 @@ class Caller:
         self.left = left
         self._era, self._look = who.era, look or (lambda: who)
         self._within: dict[str, Callable[[], bool]] = {}
+        self._asked: dict[Right, str] = {}  # whose tags it takes as long as it lasts, and what for
+
+    def judge(self, right: Right, names: Mapping[str, object], vhosts: Container[str], what: str) -> None:
+        """As `access.judge`; who has not the tag any more ends the call."""
+        judge(self._look(), right, names, vhosts, what)
+        self._asked[right] = what
 
     def enter(self, vhost: str, still: Callable[[], bool]) -> None:
         """The call is in a vhost; still: whether that is the same one, and none that has its name later."""
@@ -127,6 +134,11 @@ class Caller:
         for vhost, still in self._within.items():
             if not still():
                 return AccessRefused(f"vhost '{vhost}' was deleted, and the call ends with it")
+        try:
+            for right, what in self._asked.items():
+                ask_tag(who, right, what)
+        except AccessRefused as error:
+            return error
         return None
 
     def gone(self) -> bool:

@@ -27,7 +27,6 @@ from penstock.records.rights import LOGIN
 from penstock.server.flight.calls import Calls, Guarded, Intake
 from penstock.server.flight.gatekeeper import COMMANDS
 from penstock.server.flight.log_actions import partly
-from penstock.server.people.access import judge
 from penstock.wire.fields import Fields, read_json
 from penstock.wire.flight.bookmarks import parse_span
 from penstock.wire.flight.commands import LogRange, Replay
@@ -79,7 +78,7 @@ class CopyDoor:
         if name != COPIED:
             self._refuse()
         values = read_json(body, name) if body else {}
-        judge(caller.who, LOGIN, values, self._vhosts, name)
+        caller.judge(LOGIN, values, self._vhosts, name)
         Fields(name, values).finish()
         with self._calls.working(caller.who):
             copy = self._there()
@@ -104,7 +103,7 @@ class CopyDoor:
 
     def _admit(self, caller: Caller, wanted: LogRange | Replay) -> None:
         vhost = getattr(wanted, "vhost", None)
-        judge(caller.who, COMMANDS[type(wanted)], {"vhost": vhost}, self._vhosts, type(wanted).__name__.lower())
+        caller.judge(COMMANDS[type(wanted)], {"vhost": vhost}, self._vhosts, type(wanted).__name__.lower())
         if isinstance(wanted, LogRange):
             return
         if wanted.follow or wanted.rate is not None or wanted.stream is not None or wanted.select:

@@ -26,7 +26,7 @@ from penstock.records.message_bodies import listed
 from penstock.records.message_types import JSON, MessageType, typed
 from penstock.records.rights import ADMINISTERS, LOGIN, USES, Right, uses
 from penstock.server.asking.judging import asked_by, breathe
-from penstock.server.people.access import Who, judge, open_vhost, owns
+from penstock.server.people.access import Who, open_vhost, owns
 from penstock.server.people.entitlements import Rights, asks_shown, narrowed_text, refused, told
 from penstock.server.replaying.selection import Selection, refuse_several
 from penstock.server.views.row_source import read_by
@@ -105,7 +105,7 @@ class Gatekeeper:
     def admit(self, caller: Caller, wanted: Get | Put | Consume | Link) -> None:
         """AccessRefused unless the user may give such a command; NotFound for a vhost that is not there."""
         names = {name: getattr(wanted, name, None) for name in ("vhost", "name")}
-        judge(caller.who, COMMANDS[type(wanted)], names, self._vhosts, type(wanted).__name__.lower())
+        caller.judge(COMMANDS[type(wanted)], names, self._vhosts, type(wanted).__name__.lower())
         if isinstance(vhost := names["vhost"], str):
             ended = self._handover.engine.core.ended_vhosts
             caller.enter(vhost, partial(_is, ended, vhost, ended[vhost]))
@@ -239,7 +239,7 @@ class Gatekeeper:
 
     def act(self, caller: Caller, name: str, right: Right, body: Body, asks: Asks | None = None) -> None:
         """AccessRefused unless the user may do this; NotFound for a vhost that is not there."""
-        judge(caller.who, right, body, self._vhosts, name)
+        caller.judge(right, body, self._vhosts, name)
         if asks is not None and caller.rights is not None:
             asks(self, caller, caller.rights, body)
 

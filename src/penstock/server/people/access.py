@@ -61,17 +61,22 @@ def judge(who: Who, right: Right, names: Mapping[str, object], vhosts: Container
     names: what the request names, by the words that `right` uses; without a vhost the default one is meant.
     what: is asked for, in a person's words.
     """
-    if not right.level.holds(who.tags):
-        also = ", or for whom pipelines act as" if DRIVER in right.level.tags else ""
-        raise AccessRefused(
-            f"{what}: for users with the tag '{right.level.name}'{also}, which '{who.user}' does not have"
-        )
+    ask_tag(who, right, what)
     if right.vhost:
         named = names.get("vhost")
         vhost = named if isinstance(named, str) else DEFAULT_VHOST
         open_vhost(who, vhost, right.everywhere, vhosts)
         if who.rights is not None:
             ask(who.rights, right.needs, vhost, names, what)
+
+
+def ask_tag(who: Who, right: Right, what: str) -> None:
+    """The part of `judge` that is about tags."""
+    if not right.level.holds(who.tags):
+        also = ", or for whom pipelines act as" if DRIVER in right.level.tags else ""
+        raise AccessRefused(
+            f"{what}: for users with the tag '{right.level.name}'{also}, which '{who.user}' does not have"
+        )
 
 
 def owns(who: Who, owner: str, people: Callable[[str], Who]) -> bool:
