@@ -22,6 +22,7 @@ from penstock.server.cluster import process, troubles
 from penstock.server.cluster.leading import Cluster
 from penstock.server.cluster.process import Process
 from penstock.server.cluster.registers import Kept
+from penstock.server.cluster.speech import Peer
 
 HEARD = {"b": {"name": "two", "address": "10.0.0.2:5681", "reads": 1}}
 
@@ -111,3 +112,22 @@ def test_a_folder_that_cannot_be_written_at_a_start_is_said_as_it_is_later(
             here.recv(1 << 16)
             == b"E" + process.unwritable(str(tmp_path), OSError(errno.ENOSPC, "No space left on device")).encode()
         )
+
+
+async def test_a_member_with_another_secret_than_the_leaders_says_so_itself() -> None:
+    """The leader's output alone told it, and it joined for ever."""
+    loop, over = asyncio.get_running_loop(), asyncio.Event()
+    leader = await loop.create_server(
+        lambda: Peer(b"one", SimpleNamespace(), lambda _: None, lambda: None, calls=False),  # type: ignore[arg-type]
+        "127.0.0.1", 0,
+    )  # fmt: skip
+    address = f"127.0.0.1:{leader.sockets[0].getsockname()[1]}"
+    world: Any = object.__new__(Process)
+    world._secret, world._tls, world._member = b"another", None, SimpleNamespace(trouble="")
+    await world._call(address, lambda _: None, over.set, leads=True)
+    async with asyncio.timeout(30):
+        await over.wait()
+    leader.close()
+    assert world._member.trouble == (
+        f"the leader at {address} ended the call: it has another secret, or is of an older version"
+    )

@@ -248,7 +248,15 @@ class Process:
         """Connect to another member.  leads: it is who leads, and why it cannot be reached is told."""
 
         def made() -> Peer:
-            return Peer(self._secret, self._member, taken, failed, calls=True)
+            def ended() -> None:
+                if leads and peer.asked:
+                    self._member.trouble = (
+                        f"the leader at {address} ended the call: it has another secret, or is of an older version"
+                    )
+                failed()
+
+            peer = Peer(self._secret, self._member, taken, ended, calls=True)
+            return peer
 
         try:
             await reach(made, address, self._tls)

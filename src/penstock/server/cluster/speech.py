@@ -241,6 +241,11 @@ class Peer(asyncio.BufferedProtocol):
 
     # who it is
 
+    @property
+    def asked(self) -> bool:
+        """Whether it has said something that shows who it is."""
+        return bool(self._theirs)
+
     def _shake(self) -> bool:
         """The first bytes; whether the other side has shown that it has the secret."""
         wanted = NONCE if self._calls else 2 * NONCE
