@@ -30,6 +30,15 @@ LINES = {"ARCHITECTURE.md": 160, "CHANGELOG.md": 120, "README.md": 200}
 """Documents that are read in one sitting, and how many lines that is."""
 
 
+def test_the_image_is_made_of_what_is_here_and_examples_name_it() -> None:
+    copied = re.findall(r"/repository/([\w.]+)", (ROOT / "examples" / "Dockerfile").read_text())
+    assert copied == ["src", "pyproject.toml", "README.md", "LICENSE"]
+    assert all((ROOT / name).exists() for name in copied)
+    for file in (ROOT / "examples" / "cluster").iterdir():
+        for name in re.findall(r"[\w/]+/Dockerfile", file.read_text()):
+            assert (ROOT / name).is_file(), f"{file.name} names {name}"
+
+
 def test_the_unit_of_systemd_calls_what_there_is_and_comes_again_where_that_helps() -> None:
     unit = (ROOT / "examples" / "penstock.service").read_text()
     [called] = re.findall(r"^ExecStart=\S+/penstock (\S+) (.*)$", unit, re.MULTILINE)
