@@ -54,6 +54,9 @@ _HARMLESS: Mapping[str, tuple[object, ...] | type] = {
     "max-in-memory-length": int,
     "max-in-memory-bytes": int,
     "target-group-size": int,
+    "initial-cluster-size": int,
+    "stream-max-segment-size-bytes": int,
+    "stream-filter-size-bytes": int,
 }
 """RabbitMQ's keys that ask for nothing that is not done anyway, with the values they take.
 
@@ -71,6 +74,14 @@ MIRRORS = frozenset(
     }
 )
 """Keys of mirrored queues, which RabbitMQ itself has given up."""
+
+NOT_HERE: Mapping[str, str] = {
+    "max-age": "that of a stream comes with its declare (x-max-age), and no policy changes it",
+    "federation-upstream": "there is no federation",
+    "federation-upstream-set": "there is no federation",
+    "federation-upstream-pattern": "there is no federation",
+}
+"""RabbitMQ's keys that would do something, and why they do not here."""
 
 NO_MIRRORS = "there is one instance, so there are no mirrors"
 
@@ -189,6 +200,8 @@ def _check_harmless(key: str, value: object, allowed: tuple[object, ...] | type)
 
 def _why_unknown(key: str) -> str:
     name = key.replace("-", "_")
+    if key in NOT_HERE:
+        return NOT_HERE[key]
     if key in MIRRORS:
         return NO_MIRRORS
     if name in DECLARED:
