@@ -12,6 +12,7 @@ kill or a clean stop.  What must then be true is in `Judge`.
 from __future__ import annotations
 
 import argparse
+import asyncio
 import gc
 import itertools
 import logging
@@ -148,6 +149,8 @@ class Chain:
         else:
             self.disk.kill()
         self.clock.reboot()
+        for task in asyncio.all_tasks(house.loop):  # left to the collector, each would end later, on a closed loop
+            task.get_coro().close()
         house.loop.close()
         house.count(self.counts)
         settings = house.log_settings()

@@ -6,11 +6,14 @@ on for ever); a failure prints the seed and the command that shows it again.
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 from sim.interleave import LIVES, Chain, simulated_threads
 from sim.planted import PLANTED
@@ -65,3 +68,13 @@ def test_a_seed_gives_the_same_run_again() -> None:
         traces.append((chain.trace, chain.steps, chain.disk.files()))
     assert traces[0] == traces[1]
     assert len(traces[0][0]) > 50
+
+
+def test_what_a_life_left_under_way_ends_with_it(caplog: pytest.LogCaptureFixture) -> None:
+    """Not when the collector comes to it: its loop is closed by then, and whatever test runs then fails of it."""
+    chain = Chain(2)
+    with simulated_threads():
+        for _ in range(4):
+            chain.live()
+    gc.collect()
+    assert "a fault ended" not in caplog.text
