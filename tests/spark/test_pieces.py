@@ -114,6 +114,8 @@ def test_options_know_their_types() -> None:
     assert "startingBookmark, " in str(caught.value)
     assert "backfill" not in str(caught.value), "what pipelines alone give is not offered"
     assert read_options({"topic": "a", "startingTimestamp": "1763712000000"}).starting == "2025-11-21T08:00:00+00:00"
+    with pytest.raises(InvalidArgument, match="CREATE TABLE .* use CREATE TEMPORARY VIEW"):
+        read_options({"provider": "penstock", "option.topic": "a", "topic": "a"})  # as Spark hands them over there
     with pytest.raises(InvalidArgument, match="the vhost is part of the url"):
         write_options({"topic": "a", "vhost": "v"})
 

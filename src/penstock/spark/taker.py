@@ -55,6 +55,11 @@ class Taker:
         names = {name.lower(): name for name in (*known, *FROM_SPARK)}
         told = [name for name in known if name not in OURS]
         for name in self._given:
+            if name == "provider":
+                raise InvalidArgument(
+                    "CREATE TABLE ... USING penstock: Spark keeps no options of such a table, so nothing could be read "
+                    "of it; use CREATE TEMPORARY VIEW ... USING penstock OPTIONS (...)"
+                )
             if name not in names:
                 raise InvalidArgument(f"unknown option {name!r}{nearest(name, told)}")
 

@@ -4,7 +4,7 @@ Spark keeps offsets in its checkpoint without syncing them, may ask again for a 
 that the last batch of a run is done.  So the server plans: an answer for the same start is the same whoever asks again,
 and asking for what follows a batch is what settles it.
 
-    log mode     offset {"lsn": n, "origin": o, "reads": what}: the next LSN to read.  Nothing is consumed.
+    log mode     offset {"lsn": n, "origin": o, "stream": s, "reads": what}: the next LSN to read.  Nothing is consumed.
     queue mode   offset {"batch": n}: a dense number of the stream's own.  {"batch": 0} is "wherever the stream stands".
 
 Spark makes these objects in several processes: constructors connect to nothing.
@@ -90,17 +90,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         PreconditionFailed for one of another stream or mode, of what is not read here, or of another log: going on at
         its number would pass over what nobody has read.
         """
-        if name not in offset or offset.get("stream", self.stream) != self.stream:
-            raise PreconditionFailed(
-                f"the checkpoint is at {json.dumps(offset)}, which is no place of stream {self.stream!r} in mode "
-                f"{self.mode}: it belongs to a query that reads something else; put the right one there, or begin "
-                "with a new one"
-            )
         checkpoint, reads = f"the checkpoint of stream {self.stream!r}", self.options.what_and_where(self.server.vhost)
         if offset.get("reads", reads) != reads:
             raise PreconditionFailed(
                 f"{checkpoint} belongs to a query that reads {offset['reads']}, and this one reads {reads}, of which "
                 "it would pass over what lies before; put the right one there, or begin with a new one"
+            )
+        if name not in offset or offset.get("stream", self.stream) != self.stream:
+            raise PreconditionFailed(
+                f"the checkpoint is at {json.dumps(offset)}, which is no place of stream {self.stream!r} in mode "
+                f"{self.mode}: it belongs to a query that reads something else; put the right one there, or begin "
+                "with a new one"
             )
         self.opened()
         if int(offset.get("origin", self.origin)) != self.origin:
@@ -225,7 +225,8 @@ class LogStreamReader(StreamReader):
         return self._at(int(answer["start"]))
 
     def _at(self, lsn: int) -> Offset:
-        return {"lsn": lsn, "origin": self.origin, "reads": self.options.what_and_where(self.server.vhost)}
+        reads = self.options.what_and_where(self.server.vhost)
+        return {"lsn": lsn, "origin": self.origin, "stream": self.stream, "reads": reads}
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802 - Spark's name
         """The end of the next range; `start` again when there is no message after it."""
