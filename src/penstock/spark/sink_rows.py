@@ -234,12 +234,7 @@ def outgoing(schema: Any, topic: str | None, *, queue: bool = False, order: str 
     Spark minds no case, so the column of a message may be written in any; a field of a JSON body has the frame's.
     topic: where rows go that name no topic; queue: it is a queue, to which all of them go; order: a column.
     """
-    kinds = dict[str, str]()
-    for field in schema.fields:
-        name = _name(field.name)
-        if name in kinds:
-            raise InvalidArgument(f"column {field.name!r} is there twice: give one of them another name, or drop it")
-        kinds[name] = field.dataType.simpleString()
+    kinds = _kinds(schema)
     if order is not None and order not in kinds:
         order = next((name for name in kinds if name.lower() == order.lower()), order)
     beside = tuple(name for name in kinds if name in BESIDE)
@@ -260,6 +255,17 @@ def outgoing(schema: Any, topic: str | None, *, queue: bool = False, order: str 
     check_order(kinds, order)
     renamed = tuple(kinds) if any(field.name not in kinds for field in schema.fields) else None
     return Outgoing(beside, _fields(kinds, order), order, renamed)
+
+
+def _kinds(schema: Any) -> dict[str, str]:
+    """The type of each column, as messages call it."""
+    kinds = dict[str, str]()
+    for field in schema.fields:
+        name = _name(field.name)
+        if name in kinds:
+            raise InvalidArgument(f"column {field.name!r} is there twice: give one of them another name, or drop it")
+        kinds[name] = field.dataType.simpleString()
+    return kinds
 
 
 def _name(given: str) -> str:

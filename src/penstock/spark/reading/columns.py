@@ -106,14 +106,19 @@ def declared(options: ReadOptions, ddl: str | None, *, rows: bool = False) -> st
     own = names_in(ddl)
     hidden = {name.lower() for name in own}
     columns = [f"{name} {_instant(kind)}" for name, kind in base.items() if name not in hidden]
-    taken, nullable = {*known(options), ERROR}, options.bad_records_topic is None  # a bad body has null in all columns
+    nullable = options.bad_records_topic is None  # a bad body has null in all columns
     pieces = map(_nullable if nullable else str, map(str.strip, _pieces(ddl)))
-    columns += [_marked(piece) if name in taken else piece for name, piece in zip(own, pieces, strict=True)]
+    columns += [_marked(piece) if _is_taken(options, name) else piece for name, piece in zip(own, pieces, strict=True)]
     if options.rescued is not None:
         columns.append(_rescued(options.rescued, (*base, *own, ERROR)))
     if nullable and ERROR not in hidden:
         columns.append(f"{ERROR} string")
     return ", ".join(columns)
+
+
+def _is_taken(options: ReadOptions, name: str) -> bool:
+    """Whether there is another column of this name, in whatever case, that does not come from bodies."""
+    return name.lower() in {one.lower() for one in (*known(options), ERROR)}
 
 
 def _instant(kind: str) -> str:
@@ -211,7 +216,7 @@ def layout(options: ReadOptions, schema: Any, ddl: str | None) -> Layout:
     from pyspark.sql.pandas.types import to_arrow_schema
 
     own = {} if ddl is None else dict(zip(names_in(ddl), _pieces(ddl), strict=True))
-    needed = {name for name, piece in own.items() if _NOT_NULL.search(_outside(piece)) is not None}
+    needed = _needed(own)
     strict = options.bad_records_topic is not None
     named = dict[str, list[str]]()
     shown, schema = schema, _renamed(options, schema, own)
@@ -232,6 +237,11 @@ def layout(options: ReadOptions, schema: Any, ddl: str | None) -> Layout:
     return Layout(arrow, tuple(fetched), tuple(parsed), error, strict, needs, rescued, frozenset(own), as_asked)
 
 
+def _needed(own: Mapping[str, str]) -> set[str]:
+    """Columns that are declared NOT NULL."""
+    return {name for name, piece in own.items() if _NOT_NULL.search(_outside(piece)) is not None}
+
+
 def _renamed(options: ReadOptions, schema: Any, own: Mapping[str, str]) -> Any:
     """The columns that Spark wants, by the names that they have here: Spark minds no case."""
     from pyspark.sql.types import StructField, StructType
@@ -239,7 +249,8 @@ def _renamed(options: ReadOptions, schema: Any, own: Mapping[str, str]) -> Any:
     there = (*known(options), ERROR, options.rescued or ERROR, *own)
     by_lower = {name.lower(): name for name in there}
     given: list[str] = [field.name for field in schema.fields]
-    names = [name if name in there else by_lower.get(name.lower(), name) for name in given]
+    as_is = {*there, *(field.name for field in schema.fields if field.metadata.get("comment") == OF_THE_BODY)}
+    names = [name if name in as_is else by_lower.get(name.lower(), name) for name in given]
     if names == given or len({*names}) < len(names):  # where case is minded, each name may be a field
         return schema
     fields = zip(names, schema.fields, strict=True)
