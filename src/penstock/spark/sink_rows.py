@@ -235,8 +235,7 @@ def outgoing(schema: Any, topic: str | None, *, queue: bool = False, order: str 
     topic: where rows go that name no topic; queue: it is a queue, to which all of them go; order: a column.
     """
     kinds = _kinds(schema)
-    if order is not None and order not in kinds:
-        order = next((name for name in kinds if name.lower() == order.lower()), order)
+    order = order and _in_any_case(order, kinds)
     beside = tuple(name for name in kinds if name in BESIDE)
     for name in beside:
         allowed = BESIDE[name][0]
@@ -266,6 +265,11 @@ def _kinds(schema: Any) -> dict[str, str]:
             raise InvalidArgument(f"column {field.name!r} is there twice: give one of them another name, or drop it")
         kinds[name] = field.dataType.simpleString()
     return kinds
+
+
+def _in_any_case(name: str, kinds: dict[str, str]) -> str:
+    """The column that is meant; the name itself where there is none."""
+    return name if name in kinds else next((one for one in kinds if one.lower() == name.lower()), name)
 
 
 def _name(given: str) -> str:
