@@ -7,11 +7,13 @@ anything before the last step (`QueueMachine.in_steps`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from random import Random
 from typing import Any, TypeAlias
+from unittest.mock import patch
 
-from penstock.core.queue import delays, expiry, flow, held, shares, staging, tenants, trimming
+from penstock.core.queue import delays, expiry, flow, held, owning, places, shares, staging, tenants, trimming
 from penstock.core.queue.dispatching import dispatch, joining, recalled, takers
 from penstock.core.queue.settling import leases
 
@@ -39,6 +41,13 @@ STEPS: tuple[Bound, ...] = (
     ((leases, delays), "STEP_RUNS", (1, 2)),
     ((delays,), "STEP_TIMES", (1, 2, 5)),
 )
+OF_SITES: tuple[Bound, ...] = (
+    ((owning,), "PAIRS_MOST", (1, 2)),
+    ((owning,), "SORTED_AT_ONCE", (1, 2)),
+    ((owning,), "FEW_SPANS", (0, 1)),
+    ((places,), "STEP", (1, 3)),
+)
+"""Where messages belong to other sites."""
 
 Change: TypeAlias = tuple[Any, str, int]
 
@@ -56,3 +65,12 @@ def drawn(dice: Random, bounds: Sequence[Bound], share: float = 0.3) -> list[Cha
             value = dice.choice(values)
             out += [(module, name, value) for module in modules]
     return out
+
+
+@contextmanager
+def bounded(changes: Sequence[Change]) -> Iterator[None]:
+    """With these values."""
+    with ExitStack() as stack:
+        for change in changes:
+            stack.enter_context(patch.object(*change))
+        yield

@@ -11,6 +11,7 @@ from penstock.core.queue.queue import Queue
 from penstock.core.state.durable import canonical
 from penstock.core.state.lsns import flat
 from penstock.records.queue_settings import Retry
+from property.bounds import BOUNDS, OF_SITES, bounded, drawn
 from unit.core.world import SECOND, World
 
 STEPS = 50
@@ -30,6 +31,7 @@ class ForeignWalk:
     """One walk; `run` raises AssertionError where queue and model part."""
 
     def __init__(self, seed: int) -> None:
+        self.bounds = drawn(Random(f"bounds {seed}"), (*BOUNDS, *OF_SITES), 0.5 if seed % 2 else 0)
         self.dice = dice = Random(seed)
         self.world = world = World(origin=7)
         retry = Retry(5 * SECOND, 2.0, 30 * SECOND, 0.0, 0) if dice.random() < 0.5 else None
@@ -59,11 +61,12 @@ class ForeignWalk:
             self.publish, self.publish, self.own, self.own, self.own, self.subscribe, self.unsubscribe, self.settle,
             self.settle, self.settle_anywhere, self.advance, self.seldom,
         )  # fmt: skip
-        for step in range(STEPS):
-            before = dict(self.claims)
-            self.dice.choice(commands)()
-            self.world.turn()
-            self.compare(before, fold=step % COMPARED == 0)
+        with bounded(self.bounds):
+            for step in range(STEPS):
+                before = dict(self.claims)
+                self.dice.choice(commands)()
+                self.world.turn()
+                self.compare(before, fold=step % COMPARED == 0)
         return STEPS
 
     def compare(self, before: dict[int, Claim], *, fold: bool) -> None:
