@@ -169,13 +169,12 @@ class Timetable:
             sample = sample[sample <= wall]
             lowest = min(block.due_after(0) for block in due)
             wall = max(lowest, int(sample[len(sample) * most // count])) if len(sample) else lowest
-        taken, when = self._extract(self._due(wall, ties))
+        taken, when = self._extract(self._due(wall, self._last_of(wall, ties) if count > ties else None))
         order = np.lexsort((taken, when))
         return taken[order], when[order]
 
-    def _due(self, wall: int, ties: int) -> Iterator[Flags | None]:
-        """Of each block those that `take` takes."""
-        last = self._last_of(wall, ties)
+    def _due(self, wall: int, last: int | None) -> Iterator[Flags | None]:
+        """Of each block those that `take` takes; last: of those with the last time the last one, None: all go."""
         for block in self.blocks:
             lsns, times = block.columns()
             if block.due_after(0) > wall:
