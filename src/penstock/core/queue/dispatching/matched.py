@@ -117,14 +117,10 @@ def dispatch_matched(queue: Contents, now: Now, sink: Sink, budget: int, grant_a
             queue.agenda |= DISPATCH
             break
         most = min(budget, queue.room - held)
-        limit = heap[0][0] if heap else END
-        if others is not None and taking.takers.has_silent:
-            limit = min(limit, others.ends(key))
+        limit = _limit(heap, taking, key, others)
         given = counted = 0
-        if len(wanting) == 1 and taking.list is not None:
-            given, counted = _give(queue, now, sink, taking.list, taking.takers, key, limit, most, shares)
-        elif len(wanting) == 1 and most > 1 and not targets.halted:
-            given, counted = _give_plain(queue, taking.takers, limit, most, shares)
+        if len(wanting) == 1:
+            given, counted = _give_several(queue, now, sink, taking, key, limit, most, shares)
         if not given:
             shares.setdefault(consumer, []).append(queue.take_one(key))
             given, counted = 1, _count(consumer, taking.takers, 1)
@@ -220,6 +216,14 @@ def _next(wanting: list[_Group], model: FairnessModel, turn: int) -> tuple[Consu
     return (None, None) if best is None else (best[1], best[2])
 
 
+def _limit(heap: Heap, taking: _Group, key: Key, others: Precedence | None) -> Key:
+    """Up to where nobody else wants what this group may have, as far as that is known."""
+    limit = heap[0][0] if heap else END
+    if others is not None and taking.takers.has_silent:
+        limit = min(limit, others.ends(key))
+    return limit
+
+
 def _count(consumer: Consumer, takers: Takers[Consumer], count: int) -> int:
     """Count what a consumer is given at once, for the next pick (`grant` counts for good); what uses up backlog."""
     if consumer.no_ack:
@@ -227,6 +231,24 @@ def _count(consumer: Consumer, takers: Takers[Consumer], count: int) -> int:
     consumer.leases.count += count
     takers.served(consumer)
     return count
+
+
+def _give_several(
+    queue: Contents,
+    now: Now,
+    sink: Sink,
+    group: _Group,
+    key: Key,
+    limit: Key,
+    most: int,
+    shares: dict[Consumer, list[Run]],
+) -> tuple[int, int]:
+    """Give a group what it alone wants, up to a place; returns as `_give` does, nothing where that goes one by one."""
+    if group.list is not None:
+        return _give(queue, now, sink, group.list, group.takers, key, limit, most, shares)
+    if most > 1 and not queue.targets.halted:
+        return _give_plain(queue, group.takers, limit, most, shares)
+    return 0, 0
 
 
 def _give(
