@@ -44,9 +44,9 @@ from penstock.errors import (
 )
 from penstock.log.disk import OsDisk
 from penstock.replication.register import TERM_LSNS, ClusterState, Member, Tenure, decode
-from penstock.server.cluster.clocks import ADVICE, APART_S
 from penstock.server.cluster.registers import MANUAL, changed, register_at, rival_of, state_of, told_to_lead
 from penstock.server.cluster.speech import Tls, ask
+from penstock.server.cluster.troubles import ADVICE, APART_S
 from penstock.version import __version__
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ import pytest
 from penstock.log.replica import Replica
 from penstock.log.simdisk import SimDisk
 from penstock.replication.messages import Beat, Message, Welcome
-from penstock.server.cluster.clocks import ADVICE, ENOUGH, SPACED_US, Apart, news
 from penstock.server.cluster.following import Following, Mine
+from penstock.server.cluster.troubles import ADVICE, ENOUGH, SPACED_US, Apart, news
 
 SECOND, HOUR = 1_000_000, 3_600_000_000
 

@@ -38,7 +38,7 @@ class LinkState:
 
 
 def load_link(heard: int, acked: int, paused: bool, _: bool = False, floor: int = 0) -> LinkState:
-    """The inverse of `LinkState.dump`."""
+    """What `LinkState.dump` has written; a place of it says nothing any more."""
     return LinkState(heard, acked, paused, floor)
 
 

@@ -35,7 +35,7 @@ from penstock.replication.messages import (
 )
 from penstock.replication.register import Member as Listed
 from penstock.replication.terms import Written
-from penstock.server.cluster.clocks import Apart
+from penstock.server.cluster.troubles import Apart
 
 if TYPE_CHECKING:
     from penstock.log.replica import Replica

@@ -32,11 +32,10 @@ from penstock.replication.messages import ARCHIVE, SIDE_FILE, STAGE
 from penstock.replication.register import decode
 from penstock.server import saying
 from penstock.server.base.loading import POOL, begun, ended, environment
-from penstock.server.cluster.clocks import news
 from penstock.server.cluster.log_sending import Hold
 from penstock.server.cluster.packets import LOST, ONE, THREE, TWO, boottime, packets
 from penstock.server.cluster.registers import MANUAL, changed, register_at
-from penstock.server.cluster.troubles import Troubles
+from penstock.server.cluster.troubles import Troubles, news
 from penstock.server.doors.door_process import begin_no_more
 from penstock.server.people.accounts import FILE as ACCOUNTS
 

@@ -1,10 +1,63 @@
-"""What is wrong with a member, as lines for an operator: two that take turns, some times a second, are two lines."""
+"""What an operator is told of a member: its troubles, and that its clock is apart from others, before one that is wrong
+leads.
+"""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
+
+APART_S = 1.0
+
+ADVICE = "delays, expirations and schedules go by the clock of whoever leads: keep clocks together, as by NTP"
+
+SPACED_US, ENOUGH = 500_000, 3
+
+
+class Apart:
+    """How far another's clock is from this machine's, by what it says now and then.
+
+    What comes late has this clock seem ahead, never behind, and who was stopped hears much at once that is late: so the
+    least of some counts, as soon as enough of them came one after the other.
+    """
+
+    def __init__(self) -> None:
+        self.ahead: int | None = None  # microseconds of this machine's clock; None: not known yet
+        self._least: int | None = None
+        self._count = 0
+        self._at: int | None = None  # when the last one came that counts, microseconds, monotonic
+
+    def hear(self, there: int, wall: int, mono: int) -> None:
+        """The other's time, and this machine's as that came: microseconds."""
+        self._least = wall - there if self._least is None else min(self._least, wall - there)
+        if self._at is None or mono - self._at >= SPACED_US:
+            self._count, self._at = self._count + 1, mono
+        if self._count >= ENOUGH:
+            self.ahead, self._least, self._count = self._least, None, 0
+
+
+def apart(known: Mapping[str, object]) -> bool:
+    """Whether a member's clock is far from that of its leader, as it says of itself."""
+    ahead = known.get("clock_ahead_seconds")
+    return isinstance(ahead, float) and abs(ahead) >= APART_S
+
+
+def news(before: Mapping[str, object], known: Mapping[str, object]) -> str:
+    """The line for an operator when it begins, and when it is over; else empty."""
+    ahead = known.get("clock_ahead_seconds")
+    if not isinstance(ahead, float) or apart(before) == apart(known):
+        return ""
+    if not apart(known):
+        return "this machine's clock and the leader's are together again"
+    if ahead > 0:
+        what = f"is {ahead:.0f} s ahead of the leader's: what expires then may be over once this member leads"
+    else:
+        what = f"is {-ahead:.0f} s behind the leader's: times go on a tenth slower once this member leads"
+    return f"this machine's clock {what}; {ADVICE}"
+
 
 AGAIN_S = 60.0
+"""Two troubles that take turns, some times a second, are two lines a minute."""
 
 
 class Troubles:
