@@ -65,6 +65,7 @@ class LimitedSharesWalk(SharesWalk):
 
     FAIR = 0.5
     MACHINE = LimitedSharesMachine
+    IN_STEPS = ()  # what comes back is offered before anything gives way
 
     def settings(self, settings: QueueSettings) -> QueueSettings:
         dice = Random(self.dice.random())
