@@ -12,6 +12,7 @@ import pytest
 from choices import seeds
 from penstock.records.queue_settings import QueueSettings
 from property import shares_machine, test_ordered_queue_model, test_queue_model, whole_machine
+from property.bounds import Change
 from property.limits_walk import LimitedModel, LimitedQueue
 from property.shares_machine import SharesMachine, SharesModel, SharesWalk
 
@@ -66,6 +67,12 @@ class LimitedSharesWalk(SharesWalk):
     FAIR = 0.5
     MACHINE = LimitedSharesMachine
     IN_STEPS = ()  # what comes back is offered before anything gives way
+
+    def bounds(self, dice: Random, settings: QueueSettings) -> list[Change]:
+        """As everywhere but for how many are offered before keys are worked out: what gives way makes room there for
+        the next command alone, and in a ring what came due late changes places only behind all that is asked about.
+        """
+        return [one for one in super().bounds(dice, settings) if one[1] != "WINDOW"]
 
     def settings(self, settings: QueueSettings) -> QueueSettings:
         dice = Random(self.dice.random())
