@@ -2,7 +2,7 @@
 # Everything runs from .venv, which `install` makes and refreshes when pyproject.toml changes.
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo demo-cluster demo-sites test test-interleavings test-others test-clockless test-main test-cluster check mypy pyright pyright-whole
+.PHONY: help install demo demo-cluster demo-sites test test-interleavings test-others test-cluster check mypy pyright pyright-whole
 .PHONY: test-newest bench bench-spark bench-peers soak soak-load soak-random soak-hostile soak-spark soak-interleavings soak-schedules soak-members soak-queues soak-cluster soak-sites soak-claims conformance audit sbom clean
 
 VENV := .venv
@@ -57,17 +57,14 @@ mypy pyright: $(STAMP)
 pyright-whole: $(STAMP)
 	@nice -n 19 $(VENV)/bin/pyright src tests/typing
 
-# What fails keeps nothing else from being run: one run tells of everything.  Types, simulations and models know no clock: at
-# the lowest priority they take what the tests beside them leave of the cores, and are told in one piece when they end.
-# Status 5: PYTEST_ARGS chose nothing.
+# What fails keeps nothing else from being run: one run tells of everything.  Types and interleavings know no clock: at the
+# lowest priority they take what the tests beside them leave of the cores, and are told in one piece when they end.  Status 5: PYTEST_ARGS chose nothing.
 # Sets of names have one order in every usual run, as all choices are those of every usual run; a hunt has others.
-SIDE_BY_SIDE := $(MAKE) --no-print-directory -j --keep-going
 INTERLEAVINGS := tests/sim/test_interleavings.py
-CLOCKLESS := tests/sim tests/property
 test: export PYTHONHASHSEED := 0
 test: $(STAMP)
 	@$(VENV)/bin/ruff check .
-	@$(SIDE_BY_SIDE) $(CLASSES) $(BYTECODE) mypy pyright test-interleavings test-others
+	@$(MAKE) --no-print-directory -j --keep-going $(CLASSES) $(BYTECODE) mypy pyright test-interleavings test-others
 
 # Once: an archive of Spark's classes, with which each Java of the tests starts in half the time.
 CLASSES := $(VENV)/spark-of-tests/classes.jsa
@@ -85,22 +82,13 @@ test-interleavings: $(STAMP)
 		echo "$$said"; [ $$status -eq 0 ] || [ $$status -eq 5 ]
 
 # The soak measures what it sees, a crowd of calls is to be noticed before it fills its door: these have no other tests
-# beside them but one that knows no clock; then come all the rest.
+# beside them; then come all the rest.  Three at a time keep two cores busy while some wait for a server, a lease or a
+# disk; tests/conftest.py says in which order.
 ALONE := tests/soak tests/hostile/test_flight_crowds.py
 test-others: $(STAMP)
 	@$(PYTHON_IN) -m pytest $(ALONE) $(PYTEST_ARGS) || [ $$? -eq 5 ]; alone=$$?; \
-		$(SIDE_BY_SIDE) test-clockless test-main && [ $$alone -eq 0 ]
-
-# Two processes: where all else has ended before them, one would leave a core idle.
-test-clockless: $(STAMP)
-	@said=$$(nice -n 19 $(PYTHON_IN) -m pytest -q -n 2 --dist loadscope --no-loadscope-reorder $(CLOCKLESS) \
-		--ignore=$(INTERLEAVINGS) $(PYTEST_ARGS) 2>&1); status=$$?; \
-		echo "$$said"; [ $$status -eq 0 ] || [ $$status -eq 5 ]
-
-# Three at a time keep two cores busy while some wait for a server, a lease or a disk; tests/conftest.py says in which order.
-test-main: $(STAMP)
-	@$(PYTHON_IN) -m pytest -n 3 --dist loadscope --no-loadscope-reorder \
-		$(addprefix --ignore=,$(ALONE) $(CLOCKLESS)) $(PYTEST_ARGS)
+		$(PYTHON_IN) -m pytest -n 3 --dist loadscope --no-loadscope-reorder \
+			$(addprefix --ignore=,$(ALONE) $(INTERLEAVINGS)) $(PYTEST_ARGS) && [ $$alone -eq 0 ]
 
 test-cluster: $(STAMP)
 	@$(PYTHON_IN) -m pytest -m cluster tests/cluster $(PYTEST_ARGS)

@@ -41,11 +41,8 @@ settings.load_profile("penstock")
 os.environ.setdefault("PENSTOCK_SERVER__DOORS", "0")  # by default a server has as many doors as its machine has cores
 
 TESTS = Path(__file__).parent
-LONG = ("spark", "cluster_of_servers", "conformance", "crash", "hostile", "property", "scenarios", "sim")
-"""Folders with files that take long, longest first: short files at the end let all processes end together.
-
-Clusters, which one process runs as a whole, mostly wait for leases: they begin while there is much else to do.
-"""
+LONG = ("spark", "conformance", "cluster_of_servers", "crash", "hostile", "property", "scenarios", "sim")
+"""Folders with files that take long, longest first: short files at the end let all processes end together."""
 
 SPARK, LEASES = "spark", "leases"
 """The share of whoever has a Spark session, and that of servers whose leases of a second are to hold."""

@@ -1,7 +1,9 @@
 """Upkeep against appends in 360 interleavings, two processes side by side; and the proof that so many find mistakes.
 
 The mistake that is found last is found in 240.  `PENSTOCK_SCHEDULES` sets how many (360; `make soak-interleavings` goes
-on for ever); a failure prints the seed and the command that shows it again.
+on for ever); a failure prints the seed and
+the command that shows it again.  No schedule knows a real clock: `make test` runs them at the lowest priority, beside
+the other tests.
 """
 
 from __future__ import annotations

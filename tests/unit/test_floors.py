@@ -300,27 +300,3 @@ def test_usual_runs_choose_what_every_usual_run_chooses() -> None:
     assert found == []
     assert settings.default is not None
     assert settings.default.derandomize == (EFFORT == 1)
-
-
-CLOCKLESS = re.compile(
-    r"^ *(?:from|import) (time|threading|socket|waiting|live_server|forked|subprocess|looking)\b", re.MULTILINE
-)
-"""What tests would wait with."""
-
-WAITING = {
-    "property/test_expr_together.py": "time",  # CPU seconds of its own
-    "property/test_looking.py": "looking",  # at a broker in the same process
-    "sim/test_interleavings.py": "subprocess",  # which has an hour
-}
-
-
-def test_what_runs_at_the_lowest_priority_waits_for_nothing() -> None:
-    """`make test` runs these two folders with what the others leave of the cores: any time may pass meanwhile."""
-    assert "CLOCKLESS := tests/sim tests/property\n" in (TESTS.parent / "Makefile").read_text()
-    found = {
-        f"{file.relative_to(TESTS)}": ", ".join(CLOCKLESS.findall(file.read_text()))
-        for folder in ("sim", "property")
-        for file in (TESTS / folder).glob("test_*.py")
-        if CLOCKLESS.search(file.read_text())
-    }
-    assert found == WAITING
