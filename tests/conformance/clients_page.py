@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
@@ -89,7 +90,7 @@ def _version(run: Run) -> str:
     if run.lock:
         lines = (ROOT / "tools" / run.lock).read_text().splitlines()
         return next(line.split("==")[1].split()[0] for line in lines if line.startswith(f"{run.package}=="))
-    if run.client.startswith("RabbitMQ"):
+    if run.client.startswith("RabbitMQ") and shutil.which("rabbitmqctl"):
         asked = subprocess.run(["rabbitmqctl", "version"], capture_output=True, text=True, check=False)
         return asked.stdout.strip() or "as installed"
     try:
