@@ -318,3 +318,6 @@ def test_a_refused_newcomer_s_bcc_keys_are_remembered_within_their_bound_and_it_
         world.publish("q", b"x", properties=header(headers={"BCC": [f"k.{number}"]}))
     assert letters.ready == 20
     assert 0 <= world.core._interning._blind_room < 300
+    topics = [batch.topic_of(row) for batch, row in world.rows.values()]
+    assert {bool(topic.blind) for topic in topics} == {True, False}
+    assert [topic.blind for topic in topics] == [world.core._interning.named(topic.via)[2] for topic in topics]

@@ -123,7 +123,9 @@ class Interning:
     def place(self, topic: Topic) -> None:
         """Give a topic its `via` before its first row is written; one without BCC keys if there is no room for them."""
         if topic.via == NO_VIA and (topic.exchange != DEFAULT or topic.vhost != DEFAULT_VHOST or topic.blind):
-            topic.via = self.via(topic.vhost, topic.exchange, topic.blind if self._has_room(topic, topic.blind) else ())
+            if not self._has_room(topic, topic.blind):
+                topic.blind = ()  # as whoever reads it from the log will have it
+            topic.via = self.via(topic.vhost, topic.exchange, topic.blind)
 
     def via(self, vhost: str, exchange: str, blind: tuple[str, ...] = ()) -> int:
         """The number of a (vhost, exchange, BCC keys); `NO_VIA` for the default ones."""
