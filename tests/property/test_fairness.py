@@ -8,7 +8,7 @@ from typing import Any, cast
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.core.queue.dispatching.dealing import deal, deal_few, pick
+from penstock.core.queue.dispatching.dealing import Hands, pick
 from penstock.records.queue_settings import FairnessModel
 
 
@@ -44,9 +44,9 @@ def test_deal_equals_pick(takers: list[Taker], model: FairnessModel, turn: int, 
     count = max(1, int(total * share))
     first = next((i for i, taker in enumerate(takers) if taker.serial > turn), 0)
     held = [taker.leases.count for taker in takers]
-    asked = ([t.room for t in takers], held, [t.weight for t in takers], first, count)
-    who = deal(model, *asked).tolist()
-    assert deal_few(model, *asked) == who
+    hands = Hands(model, [t.room for t in takers], held, [t.weight for t in takers], first)
+    who = hands.deal(count).tolist()
+    assert hands.deal_few(count) == who
     expected = list[int]()
     for _ in range(count):
         free = [taker for taker in takers if taker.room]

@@ -4,8 +4,8 @@
     round-robin     the next in rotation with room
     proportional    the lowest outstanding / backlog; between equals the first found
 
-`pick` is the definition, one message at a time; `deal` says the same of many messages at once.  Ratios are compared as
-doubles: two different ratios of backlogs below 2**25 are different doubles.
+`pick` is the definition, one message at a time; `Hands.deal` says the same of many messages at once.  Ratios are
+compared as doubles: two different ratios of backlogs below 2**25 are different doubles.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from heapq import heapify, heapreplace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -44,57 +44,52 @@ def _ratio(consumer: Consumer) -> float:
     return consumer.leases.count / consumer.weight
 
 
-def deal(
-    model: FairnessModel,
-    rooms: Sequence[int],
-    outstanding: Sequence[int],
-    weights: Sequence[float],
-    first: int,
-    count: int,
-) -> Ints:
-    """For each of `count` messages the index of its consumer.
-
-    rooms         how many more each may take; they add up to `count` at least
-    outstanding, weights    for `proportional`; a weight without end: nothing of it is ever outstanding
-    first         the index whose turn it is, for `round-robin`
-    """
-    n = len(rooms)
-    if model == "fast":
-        return np.repeat(np.arange(n), rooms)[:count] if sum(rooms) < 4 * count else _fill(rooms, count)
-    if model == "round-robin":
-        return _rotate(rooms, first, count)
-    return _proportional(rooms, outstanding, weights, count)
-
-
 FEW = 32
 """Messages below which plain lists deal faster than columns do."""
 
 
-def deal_few(
-    model: FairnessModel,
-    rooms: Sequence[int],
-    outstanding: Sequence[int],
-    weights: Sequence[float],
-    first: int,
-    count: int,
-) -> list[int]:
-    """The same for few messages."""
-    if model == "proportional":
-        return _by_ratio(rooms, outstanding, weights, count)
-    out: list[int] = []
-    if model == "fast":
-        for i, room in enumerate(rooms):
-            out += [i] * min(room, count - len(out))
-            if len(out) == count:
-                break
+class Hands(NamedTuple):
+    """Those who want the same messages, in order of subscription.
+
+    rooms         how many more each may take; they add up to what is dealt at least
+    outstanding, weights    for `proportional`; a weight without end: nothing of it is ever outstanding
+    first         the index whose turn it is, for `round-robin`
+    """
+
+    model: FairnessModel
+    rooms: Sequence[int]
+    outstanding: Sequence[int]
+    weights: Sequence[float]
+    first: int
+
+    def deal(self, count: int) -> Ints:
+        """For each of so many messages the index of its consumer."""
+        rooms = self.rooms
+        if self.model == "fast":
+            return np.repeat(np.arange(len(rooms)), rooms)[:count] if sum(rooms) < 4 * count else _fill(rooms, count)
+        if self.model == "round-robin":
+            return _rotate(rooms, self.first, count)
+        return _proportional(rooms, self.outstanding, self.weights, count)
+
+    def deal_few(self, count: int) -> list[int]:
+        """The same for few messages."""
+        rooms = self.rooms
+        if self.model == "proportional":
+            return _by_ratio(rooms, self.outstanding, self.weights, count)
+        out: list[int] = []
+        if self.model == "fast":
+            for i, room in enumerate(rooms):
+                out += [i] * min(room, count - len(out))
+                if len(out) == count:
+                    break
+            return out
+        left, n, i = list(rooms), len(rooms), self.first
+        while len(out) < count:
+            if left[i]:
+                left[i] -= 1
+                out.append(i)
+            i = i + 1 if i + 1 < n else 0
         return out
-    left, n, i = list(rooms), len(rooms), first
-    while len(out) < count:
-        if left[i]:
-            left[i] -= 1
-            out.append(i)
-        i = i + 1 if i + 1 < n else 0
-    return out
 
 
 def _fill(rooms: Sequence[int], count: int) -> Ints:
@@ -159,10 +154,11 @@ def share_out(
     rooms = [consumer.room for consumer in free]
     weights = [math.inf if consumer.no_ack else consumer.weight for consumer in free]  # it never holds anything
     shares: list[list[Run]] = [[] for _ in free]
+    hands = Hands(model, rooms, held, weights, first)
     if count < FEW:
-        last = _deal_few(runs, deal_few(model, rooms, held, weights, first, count), shares)
+        last = _deal_few(runs, hands.deal_few(count), shares)
     else:
-        last = _deal_many(runs, deal(model, rooms, held, weights, first, count), shares)
+        last = _deal_many(runs, hands.deal(count), shares)
     return shares, free[last]
 
 
