@@ -33,7 +33,7 @@ name = "once"
 semantics = "at-most-once"
 """
 GAP_S = 0.15
-"""Between two members."""
+"""Between two members: what happens while some have gone and others have not is what the orders are about."""
 STOP_S = 20.0
 """A member that is asked to stop has done so by then, whoever of the others is there."""
 

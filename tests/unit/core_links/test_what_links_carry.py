@@ -54,6 +54,18 @@ def test_a_queue_over_a_pattern_is_shared_by_a_link_that_carries_its_topics(carr
     assert a.core.await_sites(a.now, ["b"]) == ["b"]
 
 
+def test_a_link_that_carries_a_queues_topic_one_way_alone_is_refused_and_the_one_back_is_not() -> None:
+    """The other one says nothing of the queue, so whoever it calls has nothing to refuse."""
+    a, b = Linked("a"), Linked("b")
+    for site in (a, b):
+        site.declare("q")
+    a.core.carries("b", [Carries("q")])
+    b.core.carries("a", [Carries("other")])
+    line = "queue 'q' in vhost '/': no link carries its topic from here to the other side"
+    assert b.core.share("a", a.core.said_to("b")) == [line]
+    assert a.core.share("b", b.core.said_to("a")) == []
+
+
 EITHER, FILTER = "^x$|^y$", "/n > 1"
 
 

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from penstock.config.queue_arguments import why_impossible
 from penstock.core.broker import Core
-from penstock.errors import LogDamaged, SettingsError
+from penstock.errors import PenstockError, SettingsError
 from penstock.log.disk import OsDisk
 from penstock.log.recover import tables
 from penstock.records.chunks import Now
@@ -50,7 +50,7 @@ class GivenUp(Exception):
 def left_out(disk: Disk, settings: Settings, format: int | None = None, over: Over = bool) -> list[str]:
     """Each thing of the settings that a takeover would leave out, and why, by the log of a folder that somebody has.
 
-    format: what the cluster writes.  over: asked now and then; GivenUp when it is.  LogDamaged, OSError: not known.
+    format: what the cluster writes.  over: asked now and then; GivenUp when it is.  PenstockError, OSError: not known.
     """
 
     def watched() -> Iterator[pa.Table]:
@@ -117,7 +117,7 @@ class Rehearsal:
             found = left_out(OsDisk(self._settings.server.data), self._settings, format, self._over.is_set)
         except GivenUp:
             return
-        except (LogDamaged, OSError) as error:  # the member changes the files meanwhile; it says itself what is wrong
+        except (PenstockError, OSError) as error:  # the member changes the files meanwhile, and says what is wrong
             logger.info("the settings file could not be held against the copy of the log: %s", error)
             self._call_soon(self._again)
         else:
