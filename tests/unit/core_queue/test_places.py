@@ -37,7 +37,7 @@ HOLD_NOTHING = {
     "agenda", "arrived", "attendance", "behind", "declared", "dedup", "dispatch_most", "draining", "expiry", "figures",
     "free_credit", "id", "last_values", "lease_due", "leased", "leases_in_order", "limits", "loaded", "name",
     "outstanding", "pace", "paused_until", "plan", "ranking", "ranks", "redelivered_below",
-    "roster", "ruling", "serial", "settings", "sharing", "targets", "used_at", "usual", "weighing", "weight",
+    "roster", "ruling", "serial", "settings", "sharing", "targets", "used_at", "usual", "weight",
 }  # fmt: skip
 """The others: counts, settings, consumers, and what is known of messages that stand elsewhere."""
 

@@ -1,4 +1,4 @@
-"""A queue of very many messages that is given a limit of bytes is weighed in steps, and nothing is miscounted."""
+"""A queue that is given a limit of bytes is weighed then, and nothing is miscounted from then on."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import pytest
 
 from penstock.core.effects import Effect, Verb
 from penstock.core.outbox import Outbox
-from penstock.core.queue import places
 from penstock.core.queue.queue import Queue
 from penstock.core.sizes import Sizes
 from penstock.records.chunks import Now, as_chunk
@@ -19,11 +18,6 @@ from penstock.records.entries import Publishes, Topic
 from penstock.records.queue_settings import QueueSettings
 
 TOPIC = Topic("/", "", "q")
-
-
-@pytest.fixture(autouse=True)
-def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(places, "STEP", 3)
 
 
 class Bench:
@@ -60,55 +54,31 @@ class Bench:
         pairs = np.array([(lsn, lsn + 1) for lsn in living], dtype=np.int64).reshape(-1, 2)
         self.sizes.replace_upto(self.sink.next_lsn - 1, self.sizes.only(pairs))
 
-    def weigh(self) -> int:
-        """Go on to the end; how many steps it took."""
-        steps = 0
-        while self.queue.weighing is not None:
-            assert self.queue.next_deadline()[1] == 0
-            self.queue.tick(self.now, self.sink)
-            steps += 1
-        return steps
 
-
-def test_a_limit_holds_once_all_is_weighed() -> None:
+def test_a_limit_holds_at_once() -> None:
     bench = Bench(1)
     bench.publish(60)
-    ready, before = bench.queue.ready, bench.queue.ready_bytes
+    before = bench.queue.ready_bytes
     bench.limit(100)
-    assert bench.queue.ready == ready
-    assert bench.weigh() >= ready // 3
     assert bench.queue.weight == bench.queue.ready_bytes <= 100 < before
+    bench.limit(None)
+    assert bench.queue.weight == -1
     bench.queue.check()
 
 
-def test_a_limit_that_is_changed_needs_no_other_weighing() -> None:
+def test_a_limit_that_is_changed_needs_no_other_weighing(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench(2)
     bench.publish(60)
     bench.limit(10_000)
-    bench.limit(9_000)  # while it is weighed
-    assert bench.weigh()
-    bench.limit(8_000)
-    assert bench.queue.weighing is None
-    assert bench.queue.weight == bench.queue.ready_bytes
-    bench.limit(None)
-    assert bench.queue.weight == -1
-
-
-def test_a_weighing_ends_with_the_limit_and_with_the_messages() -> None:
-    bench = Bench(3)
-    bench.publish(60)
-    bench.limit(10_000)
-    bench.limit(None)
-    assert (bench.queue.weighing, bench.queue.weight) == (None, -1)
-    bench.limit(10)
+    monkeypatch.setattr(Queue, "weigh", None)
+    bench.limit(9_000)
+    assert bench.queue.weight == bench.queue.ready_bytes > 0
     bench.queue.purge(bench.now, bench.sink)
-    assert (bench.queue.weighing, bench.queue.weight) == (None, 0)
-    bench.publish(20)
-    assert bench.queue.weight == bench.queue.ready_bytes <= 10
+    assert bench.queue.weight == 0
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_whatever_comes_and_goes_meanwhile_is_counted_once(seed: int) -> None:
+def test_whatever_comes_and_goes_is_counted_once(seed: int) -> None:
     more: list[dict[str, Any]] = [{}, {"max_priority": 3}, {"group_key": "/a"}, {"fairness_key": "/a"}]
     bench = Bench(seed, **more[seed % 4])
     dice, queue = bench.dice, bench.queue
@@ -133,6 +103,5 @@ def test_whatever_comes_and_goes_meanwhile_is_counted_once(seed: int) -> None:
         elif dice.random() < 0.2:
             bench.limit(dice.choice((None, 90_000)))
         queue.check()
-    bench.weigh()
     queue.check()
     assert queue.weight == (queue.ready_bytes if queue.settings.max_length_bytes is not None else -1)

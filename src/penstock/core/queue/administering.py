@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from penstock.core.effects import Cancelled, Sink
-from penstock.core.queue import places
 from penstock.core.queue.dispatching.attendance import altered
 from penstock.core.queue.dispatching.joining import close
 from penstock.core.queue.held import mixed
@@ -48,7 +47,8 @@ def alter(queue: Contents, now: Now, settings: QueueSettings, sink: Sink) -> Non
     queue.plan = None
     queue.limits = limits_of(settings)
     queue.agenda &= ~TRIM  # whether anything is too much is looked at anew
-    places.begin(queue)
+    if queue.bytes_limited != (queue.weight >= 0):
+        queue.weigh()
     follow_settings(queue, before)
     if settings.rate_limit[:2] != before.rate_limit[:2]:
         rate = settings.rate_limit

@@ -13,7 +13,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from penstock.core.effects import Sink
 from penstock.core.queue.contained import Contained
 from penstock.core.queue.dispatching.consumers import Consumer, TargetList
-from penstock.core.queue.limits import limits_of
 from penstock.core.queue.order.returned import NOTHING_RETURNED, take_oldest
 from penstock.core.queue.order.runs import END, NEVER, Key, Run, pairs_body
 from penstock.core.queue.parts import (
@@ -46,15 +45,7 @@ class Contents(QueueParts):
 
     def weigh(self) -> None:
         """Count the bytes of what is ready from now on, if a limit asks for them."""
-        self.weightless()  # what was counted until now
-        asked = self.limits is not None and self.limits.size < NEVER
-        self.weight = self.ready_bytes if asked else -1
-
-    def weightless(self) -> None:
-        """Reset the bytes of what is ready: nothing is.  A weighing under way ends."""
-        if self.weighing is not None:
-            self.weighing, self.limits = None, limits_of(self.settings)
-        self.weight = min(self.weight, 0)
+        self.weight = self.ready_bytes if self.bytes_limited else -1
 
     # -- emptied
 
@@ -67,7 +58,7 @@ class Contents(QueueParts):
             self.shares = Shares(self.settings, self.ranks)
             self.agenda |= SHARES
         self.leased = 0
-        self.weightless()
+        self.weight = min(self.weight, 0)
 
     def drop_ready(self) -> None:
         """Forget what is ready, and what barriers hold back."""
@@ -75,7 +66,7 @@ class Contents(QueueParts):
             self.shares.drop_ready(self)
         self.main, self.tail = self.main.emptied(), NO_TAIL
         self.returned = NOTHING_RETURNED
-        self.weightless()
+        self.weight = min(self.weight, 0)
         self.barriers.clear()
         if self.older is not None:
             self.older.clear()

@@ -20,7 +20,7 @@ shares are here, the others beside what else is done with their part of the queu
 
 | on the agenda | goes on before the next because |
 | --- | --- |
-| pause, weighing | they say what may be given out, and how much is too much |
+| pause | it says whether anything may be given out |
 | attempts, those who left | what they give back, or out, is like any other in what follows |
 | ranks, shares, pace, attendance | they say who may be given what |
 | dead letters, leases | what ends here may be delayed, or expire, in the same moment |
@@ -38,7 +38,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from penstock.core.effects import Sink
-from penstock.core.queue import places, whole
+from penstock.core.queue import whole
 from penstock.core.queue.administering import pause_due
 from penstock.core.queue.dispatching import attendance, joining
 from penstock.core.queue.dispatching.dispatch import dispatch, room_now, some_fill_nothing
@@ -397,7 +397,6 @@ def _keep_pace(queue: Contents, now: Now, sink: Sink) -> None:
 
 AGENDA: tuple[Entry, ...] = (
     Entry(whole.PAUSE, lambda q: q.paused_until or NEVER, lambda q, _, sink: pause_due(q, 0, sink), by_wall=True),
-    Entry(whole.WEIGHING, lambda q: NEVER if q.weighing is None else 0, lambda q, _, sink: places.go_on(q)),
     Entry(whole.ATTEMPTS, _at_once, lambda q, _, sink: expire_spent(q, sink)),
     Entry(whole.LEAVING, _at_once, joining.leave),
     Entry(whole.RANKS, _ranks_due, _forget_ranks),

@@ -291,7 +291,7 @@ def check(queue: Contents) -> None:
     assert tuple(counts.values()) == told, f"{queue!r}: there is {counts}, counted {told}"
     if queue.shares is not None:
         queue.shares.check(queue)
-    if queue.weight >= 0 and queue.weighing is None:
+    if queue.weight >= 0:
         assert queue.weight == queue.ready_bytes, f"{queue!r}: {queue.ready_bytes} bytes, counted {queue.weight}"
     _check_barriers(queue)
     _check_leases(queue)

@@ -14,13 +14,10 @@ for the others: it costs the same for one message and ten thousand.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from penstock.core.queue.order.runs import NEVER, Run
-from penstock.core.sizes import Sizes
-from penstock.records.chunks import Chunk
 from penstock.records.queue_settings import MODES, Overflowing
 
 if TYPE_CHECKING:
@@ -140,33 +137,6 @@ class Sleeping:
     def wake(self, text: str) -> Pace | None:
         """The bucket of a tenant that has messages again; None: it is full."""
         return self._buckets.pop(text, None)
-
-
-class Weighing:
-    """Weighs what was ready as it began; what came and went since is counted in the queue's `weight`, beside `UNKNOWN`.
-
-    It asks a copy of the sizes, for those of messages that have gone are forgotten.
-    """
-
-    __slots__ = ("_chunks", "_sizes", "total")
-
-    def __init__(self, chunks: Iterable[Chunk], sizes: Sizes) -> None:
-        self._chunks = list(chunks)
-        self._chunks.reverse()
-        self._sizes = sizes.copy()
-        self.total = 0  # bytes of those that were looked at
-
-    def go_on(self, most: int) -> bool:
-        """Weigh so many more, or a few; whether it is over."""
-        chunks = self._chunks
-        while chunks and most > 0:
-            chunk = chunks.pop()
-            if len(chunk) > most and not isinstance(chunk, range):
-                chunks.append(chunk[most:])
-                chunk = chunk[:most]
-            self.total += self._sizes.total(chunk)
-            most -= 1 if isinstance(chunk, range) else len(chunk)
-        return not chunks
 
 
 BUCKETS = 164

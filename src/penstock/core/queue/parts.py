@@ -18,7 +18,7 @@ from penstock.core.queue.dispatching.roster import Attendance, Roster
 from penstock.core.queue.expiry import Expiry
 from penstock.core.queue.foreign import Foreign
 from penstock.core.queue.last_values import LastValues
-from penstock.core.queue.limits import NOTHING_COUNTED, Figures, Pace, Weighing, limits_of
+from penstock.core.queue.limits import NOTHING_COUNTED, Figures, Pace, limits_of
 from penstock.core.queue.order.main_order import Main, Nothing
 from penstock.core.queue.order.pool import Older
 from penstock.core.queue.order.priority import PriorityOrder, Ranking
@@ -77,7 +77,7 @@ class QueueParts:
         "last_values", "lease_due", "leased", "leases_in_order",
         "letters", "limits", "loaded", "main", "name", "older", "outstanding", "pace",
         "paused_until", "plan", "ranking", "ranks", "redelivered_below", "returned", "roster", "ruling", "serial",
-        "settings", "shares", "sharing", "tail", "targets", "used_at", "usual", "weighing", "weight",
+        "settings", "shares", "sharing", "tail", "targets", "used_at", "usual", "weight",
     )  # fmt: skip
 
     def __init__(
@@ -151,9 +151,7 @@ class QueueParts:
         self.dedup: Dedup | None = None  # where keys keep messages out
         if settings.dedup_window or settings.unique:
             self.renew_dedup(settings)
-        weighed = self.limits is not None and self.limits.size < NEVER
-        self.weight: int = 0 if weighed else -1  # bytes of what is ready, counted where a limit asks for them
-        self.weighing: Weighing | None = None  # they are not all known yet
+        self.weight: int = 0 if self.bytes_limited else -1  # bytes of what is ready, where a limit asks for them
         if settings.rank_text is not None:
             self.ranks = Ranks()
             self.main = PriorityOrder(self.ranks)
@@ -223,6 +221,11 @@ class QueueParts:
         """Messages that may be leased now, or wait behind others of their key."""
         count = self.main.count + self.returned.count
         return count if self.shares is None else count + self.shares.count
+
+    @property
+    def bytes_limited(self) -> bool:
+        """Whether a limit asks for the bytes of what is ready."""
+        return self.limits is not None and self.limits.size < NEVER
 
     @property
     def delayed(self) -> int:

@@ -3,25 +3,22 @@
 Looking changes nothing that anybody could see (an order may be put together again on the way), and the chunks will not
 change either.  Body bytes alone count: no header, no key.  A range of
 messages costs two searches, scattered ones a look at each.  Where a limit asks for the bytes of what is ready they are
-counted along the way.  A queue that is given such a limit while it holds very many is weighed in steps: the limit
-begins to hold when that is over.
+counted along the way.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from penstock.core.arena import Move
 from penstock.core.queue.held import unbarred
-from penstock.core.queue.limits import Weighing, limits_of
 from penstock.core.queue.order.priority import PriorityOrder
 from penstock.core.queue.order.runs import NEVER, Run, holds, view
 from penstock.core.queue.settling.leases import SLOT
-from penstock.core.queue.whole import AVAILABLE, OWNED, STATES, WAITING, WEIGHING, Part, Place, State
+from penstock.core.queue.whole import AVAILABLE, OWNED, STATES, WAITING, Part, Place, State
 from penstock.records.chunks import Chunk
 
 if TYPE_CHECKING:
@@ -213,13 +210,6 @@ __all__ = [
 ]  # fmt: skip
 
 
-STEP = 1 << 20
-"""Messages that are weighed together: some five milliseconds, where they lie scattered."""
-
-UNKNOWN = 1 << 56
-"""Stands in `weight` for what is not weighed yet; more bytes than any queue has."""
-
-
 class Weight(NamedTuple):
     """Bytes of a queue's messages."""
 
@@ -242,27 +232,3 @@ def weighed(queue: Contents) -> Weight:
         by_state[place.state] = by_state.get(place.state, 0) + sum(map(queue.sizes.total, place.chunks()))
     told, total = by_state.get, sum(by_state.values())
     return Weight(told("ready", 0), told("leased", 0), told("held", 0), told("delayed", 0), total)
-
-
-def begin(queue: Contents) -> None:
-    """The limits are others: count the bytes of what is ready from now on, if they ask for them."""
-    limits = queue.limits
-    if limits is None or limits.size == NEVER:
-        queue.weight, queue.weighing = -1, None
-    elif queue.weight < 0 and queue.ready <= STEP:
-        queue.weigh()
-    else:
-        if queue.weight < 0:
-            queue.weight, queue.weighing = UNKNOWN, Weighing(queue.chunks("ready"), queue.sizes)
-            queue.agenda |= WEIGHING
-        if queue.weighing is not None:
-            queue.limits = limits_of(replace(queue.settings, max_length_bytes=None))
-
-
-def go_on(queue: Contents) -> None:
-    """The next step of a weighing; after the last the limit holds."""
-    weighing = queue.weighing
-    if weighing is not None and weighing.go_on(STEP):
-        queue.weight += weighing.total - UNKNOWN
-        queue.weighing = None
-        queue.limits = limits_of(queue.settings)

@@ -176,17 +176,16 @@ class Whole(Protocol):
 
 
 PAUSE = 1 << 0  # deliveries go on when the pause is over
-WEIGHING = 1 << 1  # bytes of what is ready are being counted
-ATTEMPTS = 1 << 2  # at once: restored messages may have been tried too often
-LEAVING = 1 << 3  # at once: a consumer that is gone still has something to give back
-RANKS = 1 << 4  # ranks are put in order, or forgotten
-SHARES = 1 << 5  # a tenant may send again; keys are forgotten
-PACE = 1 << 6  # the queue may send again
-ATTENDANCE = 1 << 7  # enough consumers are there; a delivery is out for too long
-LETTERS = 1 << 8  # dead letters that were refused are tried again
-LEASES = 1 << 9  # leases end
-TIMES = 1 << 10  # delays end, messages expire
-TRIM = 1 << 11  # at once: more is ready than limits allow, and goes before anything is given out
-DISPATCH = 1 << 12  # at once: more can be granted
+ATTEMPTS = 1 << 1  # at once: restored messages may have been tried too often
+LEAVING = 1 << 2  # at once: a consumer that is gone still has something to give back
+RANKS = 1 << 3  # ranks are put in order, or forgotten
+SHARES = 1 << 4  # a tenant may send again; keys are forgotten
+PACE = 1 << 5  # the queue may send again
+ATTENDANCE = 1 << 6  # enough consumers are there; a delivery is out for too long
+LETTERS = 1 << 7  # dead letters that were refused are tried again
+LEASES = 1 << 8  # leases end
+TIMES = 1 << 9  # delays end, messages expire
+TRIM = 1 << 10  # at once: more is ready than limits allow, and goes before anything is given out
+DISPATCH = 1 << 11  # at once: more can be granted
 
 AT_ONCE = ATTEMPTS | LEAVING | TRIM | DISPATCH
