@@ -53,7 +53,14 @@ def test_the_walks_are_many() -> None:
 
 @pytest.mark.parametrize(
     ("seed", "mix"),
-    [(3298, None), (1359, None), (5513, None), (35062, None), *((seed, 0) for seed in (700167, 24200, 24328))]
+    [
+        (3298, None),
+        (1359, None),
+        (5513, None),
+        (35062, None),
+        (824, None),
+        *((seed, 0) for seed in (700167, 24200, 24328)),
+    ]
     + [(22406, 2), (3374, 2), (639, 1), (418, 1), (22231, 2)],
 )
 def test_walks_that_once_failed(seed: int, mix: int | None) -> None:
@@ -63,6 +70,7 @@ def test_walks_that_once_failed(seed: int, mix: int | None) -> None:
     700167: inactive messages moved up in the middle of a dispatch that goes in steps.
     1359, 5513: a filter's list took what was gone for all that it had still to look at, and gave what stands behind.
     35062: a full list kept twice what it has to look at later, and gave what somebody else had taken.
+    824: what was over, and had to wait for its step, was replaced, and had no dead letter.
     24200, 24328, 22406: a record named what a pass had found between messages that a barrier holds back.
     3374: what was delayed after a snapshot was in it.
     639: lists of filters that were made anew at the end of a ranking were said to know what came back.

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from penstock.core.effects import Verb
-from penstock.core.queue import delays
+from penstock.core.queue import delays, expiry
 from penstock.core.queue.queue import Queue
 from unit.core_queue.test_queue import Bench
 
@@ -145,3 +145,20 @@ def test_what_comes_back_as_a_newer_one_is_due_is_replaced_though_that_has_expir
     q.advance(20)
     assert ready(q) == []
     assert q.queue.delayed == q.queue.leased == 0
+
+
+@pytest.mark.parametrize("settings", LIMITS)
+def test_what_is_over_and_goes_in_a_later_step_is_replaced_by_nobody(
+    settings: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(expiry, "SPAN_MOST", 1)
+    q = bench(expiration=5, **settings)
+    for key in (A, B, A + B):
+        publish(q, key)
+    q.time += 5
+    new = publish(q, A + B)
+    assert q.queue.expiry.busy
+    while q.queue.expiry.busy:
+        q.advance(0)
+    assert ready(q) == [new]
+    assert q.reasons() == ["time_limit"] * 3

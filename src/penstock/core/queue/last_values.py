@@ -116,7 +116,9 @@ class LastValues:
         self._replaced += mine[~np.isin(mine, newest)].tolist()
 
     def settle(self, queue: Whole, sink: Sink) -> None:
-        """Let go what a newer message replaced."""
+        """Let go what a newer message replaced; nothing is replaced that is over, and not gone yet."""
+        if queue.expiry.busy:
+            return
         if self.loaded:
             self.loaded = False
             self._back.clear()  # they stand where they stand, and are looked at with all others

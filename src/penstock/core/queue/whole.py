@@ -27,6 +27,7 @@ from penstock.core.arena import Move
 from penstock.core.effects import Sink
 from penstock.core.queue.delays import Delays
 from penstock.core.queue.dispatching.filtering import Targets
+from penstock.core.queue.expiry import Expiry
 from penstock.core.queue.order.main_order import Main
 from penstock.core.queue.order.returned import Returned
 from penstock.core.queue.order.runs import NEVER, Run
@@ -133,6 +134,8 @@ class Whole(Protocol):
     def targets(self) -> Targets: ...
     @property
     def delays(self) -> Delays: ...
+    @property
+    def expiry(self) -> Expiry: ...
     @property
     def letters(self) -> Letters: ...
     @property
