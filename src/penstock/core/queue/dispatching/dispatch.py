@@ -2,14 +2,14 @@
 
 The definition: again and again, the oldest ready message that some consumer with room wants goes to one of those that
 want it, of the highest consumer priority (whoever let a lease end is behind all others: `roster`), picked
-by the fairness model.  Without filters a whole slice is dealt at once; with filters `matched` looks at those that
-match.  Where consumers share credit it goes message by message.  `dealing` has the models.
+by the fairness model.  Without filters a whole slice is dealt at once; with filters, and where consumers have credit
+together, `matched` looks at those that match.  `dealing` has the models.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -18,14 +18,13 @@ from penstock.core.queue.dispatching.browsing import browse_all
 from penstock.core.queue.dispatching.consumers import Consumer, serial_of
 from penstock.core.queue.dispatching.dealing import pick, share_out
 from penstock.core.queue.dispatching.granting import grant, grant_all, grant_each, is_fresh, one_each
-from penstock.core.queue.dispatching.matched import dispatch_matched, to_look
-from penstock.core.queue.order.runs import END, Key, Run
+from penstock.core.queue.dispatching.matched import dispatch_matched
+from penstock.core.queue.order.runs import Run
 from penstock.core.queue.whole import DISPATCH
 from penstock.records.chunks import Now
 
 if TYPE_CHECKING:
     from penstock.core.queue.contents import Contents
-    from penstock.core.queue.dispatching.consumers import TargetList
 
 
 TENANTS_MOST = 512
@@ -56,10 +55,10 @@ def dispatch(queue: Contents, now: Now, sink: Sink) -> None:
         budget = _limited(queue, now, budget)
     if not budget:
         return
-    if (queue.sharing or queue.settings.max_backlog or queue.settings.max_leased[0]) and _entangled(queue):
-        _one_by_one(queue, now, sink, budget)
-    elif queue.targets.lists:
-        dispatch_matched(queue, now, sink, budget, grant_all)
+    limited = queue.sharing > 0 or queue.settings.max_backlog > 0 or queue.settings.max_leased[0] > 0
+    entangled = limited and _entangled(queue)
+    if entangled or queue.targets.lists:
+        dispatch_matched(queue, now, sink, budget, singly=entangled)
     else:
         _by_level(queue, now, sink, offered, budget)
 
@@ -216,61 +215,3 @@ def _deal(queue: Contents, now: Now, sink: Sink, free: Sequence[Consumer], runs:
     shares, last = share_out(queue.settings.fairness_model, free, queue.roster.turn, runs, count)
     grant_all(queue, now, sink, [(one, share) for one, share in zip(free, shares, strict=True) if share])
     queue.roster.turn = last.serial
-
-
-def _one_by_one(queue: Contents, now: Now, sink: Sink, budget: int) -> None:
-    order = [consumer for level in queue.roster.levels for consumer in level if not consumer.choked]
-    shares: dict[int, list[Run]] = {}
-    given = held = 0
-    while queue.ready and queue.room - held > 0 and (found := _wanting(queue, order)) is not None:
-        if given == budget:
-            queue.agenda |= DISPATCH
-            break
-        oldest, wanting = found
-        consumer = pick(queue.settings.fairness_model, wanting, queue.roster.turn)
-        shares.setdefault(consumer.serial, []).append(queue.take_one(oldest))
-        given += 1
-        held += _count_at_once(consumer, 1)
-        queue.roster.turn = consumer.serial
-    granted = [(consumer, shares[consumer.serial]) for consumer in order if consumer.serial in shares]
-    for consumer, share in granted:
-        _count_at_once(consumer, -len(share))
-    grant_all(queue, now, sink, granted)
-    for consumer, _ in granted:
-        if consumer.targets is not None:
-            consumer.targets.takers.served(consumer)
-
-
-def _wanting(queue: Contents, order: Sequence[Consumer]) -> tuple[Key, list[Consumer]] | None:
-    """The oldest message that somebody with room wants, and those of the highest priority who want it."""
-    free = [consumer for consumer in order if consumer.room > 0]
-    heads = {
-        targets: queue.head() if targets is None else targets.head(queue.main)
-        for targets in dict.fromkeys([consumer.targets for consumer in free])
-    }
-    if queue.roster.silent:
-        free = _in_turn(queue, free, heads)
-    oldest = min([key for one in free if (key := heads[one.targets]) is not None], default=None)
-    if oldest is None:
-        return None
-    wanting = [consumer for consumer in free if heads[consumer.targets] == oldest]
-    return oldest, [consumer for consumer in wanting if consumer.level == wanting[0].level]
-
-
-def _in_turn(
-    queue: Contents, free: Sequence[Consumer], heads: Mapping[TargetList | None, Key | None]
-) -> list[Consumer]:
-    """Without those who are silent, where somebody else has still to look at what they would be given."""
-    speaking = [one.targets for one in free if one.targets is not None and not one.silent]
-    first, _ = to_look(speaking, queue.main)
-    return [one for one in free if not one.silent or (heads[one.targets] or END) < first]
-
-
-def _count_at_once(consumer: Consumer, count: int) -> int:
-    """Count what it is given for the next pick; `grant` counts for good.  How many of them use up backlog."""
-    if consumer.no_ack:
-        return 0
-    consumer.leases.count += count
-    if consumer.shared is not None:
-        consumer.shared.used += count
-    return count

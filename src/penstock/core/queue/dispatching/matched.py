@@ -1,8 +1,7 @@
 """Dispatch among consumers with filters: only the lists that have a match and somebody to take it are looked at.
 
 It grants what `dispatch` would grant message by message: the oldest ready message that somebody with room wants, to one
-of those that want it.  Lists stand in a heap by their oldest match.  What one consumer takes must not change another's
-room otherwise than through the queue's own limit; `dispatch` sees to that.
+of those that want it.  Lists stand in a heap by their oldest match.
 
 A consumer that let a lease end is silent (`Precedence`): it takes what nobody else wants (`roster`).  What a filter has
 not looked at yet may be wanted, so who is silent waits there for as long as a list that has somebody else with room has
@@ -14,14 +13,14 @@ Within a dispatch nothing comes and nobody gets room, so what was found is true 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from heapq import heappop, heappush
 from itertools import islice, takewhile
 from typing import TYPE_CHECKING, TypeAlias
 
 from penstock.core.effects import Sink
 from penstock.core.queue.dispatching.dealing import share_out
-from penstock.core.queue.dispatching.granting import grant_each, one_each
+from penstock.core.queue.dispatching.granting import grant_all, grant_each, one_each
 from penstock.core.queue.dispatching.takers import Takers, ratio
 from penstock.core.queue.order.runs import END, Key, Run
 from penstock.core.queue.whole import DISPATCH
@@ -73,9 +72,6 @@ class Precedence:
         return one is not None and one.takers.speaks and one.stop(self._main, (key[0], key[1] + 1)) is not None
 
 
-GrantAll: TypeAlias = "Callable[[Contents, Now, Sink, Sequence[tuple[Consumer, list[Run]]]], None]"
-
-
 class _Group:
     """A list with the consumers that take from it, or (without a list) those that take anything."""
 
@@ -94,10 +90,17 @@ nothing more is to be seen before the next one, unless somebody takes later what
 """
 
 
-def dispatch_matched(queue: Contents, now: Now, sink: Sink, budget: int, grant_all: GrantAll) -> None:
-    """Grant what can be granted, `budget` messages at most; then `DISPATCH` says that there is more."""
+def dispatch_matched(queue: Contents, now: Now, sink: Sink, budget: int, *, singly: bool) -> None:
+    """Grant what can be granted, `budget` messages at most; then `DISPATCH` says that there is more.
+
+    singly: what one consumer takes may leave another less room, so each message is given alone.
+    """
     model = queue.settings.fairness_model
     targets = queue.targets
+    if queue.room <= 0:
+        return
+    if queue.sharing:
+        _wake_sharing(queue)
     shares: dict[Consumer, list[Run]] = {}
     resting: list[TargetList] = []  # they stay among the awake, at whose end those appear that have to be entered
     heap: Heap = []
@@ -105,7 +108,7 @@ def dispatch_matched(queue: Contents, now: Now, sink: Sink, budget: int, grant_a
     _enter_plain(heap, queue, resting)
     held = 0
     others = Precedence(targets, queue.main) if queue.roster.silent else None
-    while heap and queue.ready and queue.room - held > 0:
+    while heap and queue.ready:
         key, wanting = _first_wanted(heap, queue, resting)
         consumer, taking = _next(wanting, model, queue.roster.turn)
         if consumer is None or taking is None:
@@ -119,7 +122,7 @@ def dispatch_matched(queue: Contents, now: Now, sink: Sink, budget: int, grant_a
         most = min(budget, queue.room - held)
         limit = _limit(heap, taking, key, others)
         given = counted = 0
-        if len(wanting) == 1:
+        if len(wanting) == 1 and not singly:
             given, counted = _give_several(queue, now, sink, taking, key, limit, most, shares)
         if not given:
             shares.setdefault(consumer, []).append(queue.take_one(key))
@@ -127,28 +130,29 @@ def dispatch_matched(queue: Contents, now: Now, sink: Sink, budget: int, grant_a
             queue.roster.turn = consumer.serial
         budget -= given
         held += counted
+        if queue.room - held <= 0:
+            break
         for one in wanting:
             _enter(heap, one, queue, resting)
         if len(targets.awake) + len(targets.halted) > entered:  # some may know their next now
             entered = _enter_awake(heap, queue, entered, resting)
-    _end(queue, now, sink, shares, resting, grant_all)
+    _end(queue, now, sink, shares, resting)
 
 
-def _end(
-    queue: Contents,
-    now: Now,
-    sink: Sink,
-    shares: dict[Consumer, list[Run]],
-    resting: list[TargetList],
-    grant_all: GrantAll,
-) -> None:
+def _wake_sharing(queue: Contents) -> None:
+    """Credit that others have, too, may have come free by what they settled, here or in another queue."""
+    for consumer in queue.roster.all:
+        if consumer.shared is not None and consumer.targets is not None:
+            consumer.targets.wake(consumer)
+
+
+def _end(queue: Contents, now: Now, sink: Sink, shares: dict[Consumer, list[Run]], resting: list[TargetList]) -> None:
     """Grant what was counted as held; lists that give nothing sleep."""
     for one in resting:
         queue.targets.rest(one, queue.main)
     if shares:
         for consumer, share in shares.items():
-            if not consumer.no_ack:
-                consumer.leases.count -= sum([len(run.chunk) for run in share])
+            _hold(consumer, -sum([len(run.chunk) for run in share]))
         grant_all(queue, now, sink, [(consumer, shares[consumer]) for consumer in sorted(shares, key=_rank)])
 
 
@@ -190,8 +194,10 @@ def _enter(heap: Heap, group: _Group, queue: Contents, resting: list[TargetList]
     """Put a group into the heap, if it wants something and has somebody to take it; else its list rests."""
     targets = group.list
     key = None
-    if group.takers:
-        key = queue.head() if targets is None else targets.first(queue.main)
+    if targets is not None:
+        key = targets.first(queue.main) if group.takers else None
+    elif group.takers.able:  # to ask for the first lets tenants take their places
+        key = queue.head()
     if key is not None:
         heappush(heap, (key, id(group), group))
     elif targets is not None:
@@ -224,13 +230,22 @@ def _limit(heap: Heap, taking: _Group, key: Key, others: Precedence | None) -> K
     return limit
 
 
-def _count(consumer: Consumer, takers: Takers[Consumer], count: int) -> int:
+def _hold(consumer: Consumer, count: int) -> int:
     """Count what a consumer is given at once, for the next pick (`grant` counts for good); what uses up backlog."""
     if consumer.no_ack:
         return 0
     consumer.leases.count += count
-    takers.served(consumer)
+    if consumer.shared is not None:
+        consumer.shared.used += count
     return count
+
+
+def _count(consumer: Consumer, takers: Takers[Consumer], count: int) -> int:
+    """The same, in the order of those who take."""
+    held = _hold(consumer, count)
+    if held:
+        takers.served(consumer)
+    return held
 
 
 def _give_several(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Sequence
-from heapq import heapify, heappop, heappush
+from heapq import heapify, heappop, heappush, heapreplace
 from typing import Generic, Protocol, TypeVar
 
 from penstock.core.queue.settling.leases import Leases
@@ -42,6 +42,11 @@ class Taker(Protocol):
     @property
     def weight(self) -> int:
         """The backlog by which the `proportional` model divides."""
+        ...
+
+    @property
+    def load(self) -> int:
+        """What it divides."""
         ...
 
 
@@ -77,12 +82,17 @@ class Takers(Generic[AnyTaker]):
         return self._heap is None
 
     @property
-    def speaks(self) -> bool:
-        """Whether somebody has room who is not silent."""
+    def able(self) -> bool:
+        """Whether somebody has room."""
         members = self._members
         while members and not has_room(members[0]):
             self._drop(0)
-        return bool(members) and not members[0].silent
+        return bool(members)
+
+    @property
+    def speaks(self) -> bool:
+        """The same of who is not silent."""
+        return self.able and not self._members[0].silent
 
     def free(self) -> list[AnyTaker]:
         """All of the highest priority that have room."""
@@ -213,10 +223,14 @@ class Takers(Generic[AnyTaker]):
         while heap:
             priority, told, serial = heap[0]
             consumer = self._by_rank.get((priority, serial))
-            if consumer is not None and told == ratio(consumer):
+            now = None if consumer is None else ratio(consumer)
+            if consumer is not None and told == now:
                 if has_room(consumer):
                     return consumer
                 self.remove(consumer)
+            elif consumer is not None and now is not None and consumer.shared is not None:
+                heapreplace(heap, (priority, now, serial))  # others have used its credit
+                continue
             heappop(heap)
         return None
 
@@ -229,7 +243,9 @@ def _all_free(some: Sequence[Taker]) -> bool:
 def ratio(consumer: Taker) -> float:
     """What `proportional` compares."""
     weight = consumer.weight
-    return consumer.leases.count / weight if weight else math.inf
+    if not weight:
+        return math.inf
+    return (consumer.leases.count if consumer.shared is None else consumer.load) / weight
 
 
 def has_room(consumer: Taker) -> bool:
