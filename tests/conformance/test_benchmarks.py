@@ -235,6 +235,12 @@ def test_fairness_among_a_thousand_runs() -> None:
     assert {figure["settings"]["waiting"] for figure in figures} == {2_000, 20_000}
 
 
+def test_the_queue_alone_runs() -> None:
+    done = ran(str(FOLDER / "bench_queue.py"), "--quick", seconds=600)
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.splitlines()) == 13
+
+
 def test_records_of_a_topic_cost_so_much() -> None:
     command = [sys.executable, str(FOLDER / "bench_sow.py"), "--quick"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
