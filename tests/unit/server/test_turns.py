@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
-from penstock.core.publishing import routed
+from penstock.core.publishing import dead_letters, routed
 from penstock.core.topology.routing import Router
 from penstock.log.simdisk import SimDisk
 from penstock.records.properties import Properties, encode
 from penstock.server.amqp import commands, intake, session
 from penstock.server.amqp.incoming import UNTIMED
+from penstock.server.asking import caching
 from penstock.server.base.rounds import TURN_US
 from penstock.wire.amqp import methods as m
 from penstock.wire.amqp.frames import METHOD
@@ -41,9 +43,9 @@ def slow(life: Life, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> 
     """Have each call take a millisecond."""
     work = getattr(owner, name)
 
-    def slowly(*args: Any) -> Any:
+    def slowly(*args: Any, **how: Any) -> Any:
         life.clock.advance(MS)
-        return work(*args)
+        return work(*args, **how)
 
     monkeypatch.setattr(owner, name, slowly)
 
@@ -60,7 +62,9 @@ def longest(life: Life, *reads: Callable[[], None]) -> int:
     for read in reads:
         timed(read)
     life.engine.arm()
-    while life.jobs:
+    while life.jobs or life.cold:
+        if life.cold:
+            timed(life.read_cold)
         now, turns[len(turns) :] = list(life.jobs), [0]
         life.jobs.clear()
         for job in (*now, *(door.rise for door in life.doors)):
@@ -263,3 +267,28 @@ def test_what_is_said_of_very_many_deliveries_is_not_even_looked_at_in_one_turn(
 ) -> None:
     monkeypatch.setattr(session, "PORTION", 8 * session.RANGE_WEIGHT)
     assert busiest(800, verb) < 400
+
+
+@pytest.mark.parametrize("budget", [1 << 26, 1 << 18], ids=["in memory", "to be read"])
+@pytest.mark.parametrize(("queues", "each"), [(1, 300), (60, 5)], ids=["one queue", "many queues"])
+def test_dead_letters_of_any_number_of_queues_share_what_there_is_in_a_turn(
+    monkeypatch: pytest.MonkeyPatch, queues: int, each: int, budget: int
+) -> None:
+    life = Life(SimDisk(), clock(), budget=budget)
+    life.declare("dead")
+    to_dead = {"x-message-ttl": 10, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
+    client = life.client()
+    bodies = {f"q{n}": [f"q{n} {k}".encode().ljust(4000) for k in range(each)] for n in range(queues)}
+    for name, some in bodies.items():
+        client.method(m.QueueDeclare(queue=name, durable=True, arguments=to_dead))
+        client.send(b"".join(message(body, name) for body in some))
+        life.run()
+    reads = Mock(wraps=life.read_cold)
+    monkeypatch.setattr(life, "read_cold", reads)
+    slow(life, monkeypatch, dead_letters, "after_death")
+    life.clock.advance(10 * MS)
+    took = longest(life, life.engine.tick)
+    assert took <= caching.FIRST * MS + TURN_US + 2 * MS
+    assert bool(reads.called) == (budget < 1 << 26)
+    dead = life.contents("dead")
+    assert {name: [one for one in dead if one.startswith(name.encode() + b" ")] for name in bodies} == bodies

@@ -2,6 +2,8 @@
 
 Bodies for the core, dead letters first of all, are brought in portions, one read after the other.  A thousand letters
 may have any size, so an answer ends when it has about as many bytes as a portion; the core asks for the rest again.
+They may come to any number of queues, too, and very many queues may have some at once: answers go by turns, and each
+has about as many as take the core the time of one.
 The room of a portion is reserved before it is read, and queues wait for each other: however many die at once, no more
 than one portion is in memory that no queue has.
 
@@ -24,10 +26,15 @@ from penstock.core.sow.rows import Answer, Job
 from penstock.memory import READ_BYTES, first_of, merged
 from penstock.records.chunks import as_chunk
 from penstock.records.entries import Publishes, Rows
+from penstock.server.base.rounds import TURN_US
 
 if TYPE_CHECKING:
     from penstock.core.queue.queue import Queue
     from penstock.server.base.runtime import Off, Runtime
+
+
+FIRST = 16
+"""Messages of the first answer: nobody knows yet what the core makes of one."""
 
 
 class Fetches:
@@ -36,7 +43,8 @@ class Fetches:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self._waiting = deque[Fetch]()
-        self._reading = False
+        self._held = False  # somebody is read for, or it is the turn of others: `_go_on` is called then
+        self._most = FIRST  # messages of an answer: as many as took the core about a turn's time
 
     @property
     def portion(self) -> int:
@@ -44,38 +52,55 @@ class Fetches:
         return max(1, min(READ_BYTES, self._runtime.bodies.budget.limit // 8))
 
     def start(self, effect: Fetch) -> None:
-        """Answer the core, at once where memory has everything, else in its turn."""
-        if self._reading:
-            self._waiting.append(effect)
-        else:
-            self._fetch(effect)
+        """Answer the core, at once where memory has everything and time lasts, else in its turn."""
+        self._waiting.append(effect)
+        if not self._held:
+            self._go_on()
+
+    def _go_on(self) -> None:
+        self._held = False
+        turns = self._runtime.turns
+        while self._waiting and not self._held:
+            if turns.used_up:
+                self._held = True
+                turns.wait(self._go_on)
+            else:
+                self._fetch(self._waiting.popleft())
 
     def _fetch(self, effect: Fetch) -> None:
         bodies = self._runtime.bodies
-        present, absent = bodies.rows(effect.chunk, effect.token.queue)
+        chunk = effect.chunk[: self._most]
+        present, absent = bodies.rows(chunk, effect.token.queue)
         if not absent:
-            self._answer(effect, present, effect.chunk[-1])
+            self._answer(effect, present, chunk[-1])
             return
         most = self.portion
         bodies.shrink(most - bodies.budget.kept_back)
         bodies.loading.add(most)
-        self._reading = True
+        self._held = True
 
         def done(rows: Rows) -> None:
             bodies.loading.add(-most)
-            self._reading = False
+            self._held = False
             n = len(rows)
-            upto = rows.lsns[-1] if n and rows.lsns[-1] < absent[-1] else effect.chunk[-1]
+            upto = rows.lsns[-1] if n and rows.lsns[-1] < absent[-1] else chunk[-1]
             both = merged(present, rows) if len(present) else rows
             self._answer(effect, both, upto)
-            while self._waiting and not self._reading:
-                self._fetch(self._waiting.popleft())
+            if not self._held:
+                self._go_on()
 
         self._runtime.read_cold(as_chunk(absent), done, most)
 
     def _answer(self, effect: Fetch, rows: Rows, upto: int) -> None:
         rows = first_of(rows, bisect_right(rows.lsns, upto))
+        mono = self._runtime.clock.mono
+        began, count = mono(), len(rows)
         self._runtime.answer(Fetched(effect.token, rows, upto))
+        fits = count * TURN_US // max(1, mono() - began)
+        if fits < count:
+            self._most = max(1, fits)
+        elif count >= self._most:
+            self._most = min(fits, 2 * self._most)
 
 
 FILLED_MOST = 256
