@@ -28,7 +28,7 @@ from penstock.records.entries import Rows
 from penstock.server.base.clock import SystemClock
 from penstock.server.bulk.process import Bulk
 from penstock.server.engine import Engine
-from penstock.server.flight.decided import finish_decided
+from penstock.server.flight.decided import finishing
 from penstock.server.flight.door import FlightDoor, FlightLimits
 from penstock.server.flight.operation_actions import administration
 from penstock.server.people.access import Who
@@ -178,7 +178,8 @@ class FlightHouse:
         self.log.on_broken = lambda error: self.engine.break_down(str(error))
         self.log.start_thread(self.loop.call_soon_threadsafe, self.loop.call_later)
         self.engine.finish_turn()
-        finish_decided(self.engine, disk, self.limits.group if self.limits is not None else None)
+        for _ in finishing(self.engine, disk, self.limits.group if self.limits is not None else None):
+            pass
         users = Users(self.people, self.entitlements)
         users.accounts.vhosts["other"] = {}
         self.door = FlightDoor(

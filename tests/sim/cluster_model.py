@@ -230,7 +230,7 @@ class World:
                 server.terms.begin(written.term, one.lsn)
             server.terms.reach(one.lsn)
         server.log += new
-        server.election.copied(server.last(len(server.log)))
+        server.election.cut(server.last(len(server.log)))
         server.election.heard(term, 0, server.now)
         assert leader.election is not None
         leader.election.hears(server.name, leader.now)

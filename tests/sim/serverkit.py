@@ -132,7 +132,7 @@ class Client:
         if self._session is None:
             assert self.door is not None
             assert isinstance(self.mouth, Hosted)
-            self._session = self.door.doorway.session(self.mouth.number)
+            self._session = self.door.doorway._fars[self.mouth.number].connection
         return self._session
 
     # the server's side

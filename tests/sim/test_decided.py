@@ -10,7 +10,7 @@ from penstock.core.streams.sinks import Batch
 from penstock.errors import LogDamaged, PenstockError
 from penstock.log.simdisk import SimDisk
 from penstock.records.queue_settings import QueueSettings
-from penstock.server.flight.decided import GroupLimits, chunk_publishes, chunks_of, finish_decided
+from penstock.server.flight.decided import GroupLimits, chunk_publishes, chunks_of, finishing
 from penstock.server.flight.sink_stages import Stages, parts_of
 from penstock.server.flight.stage_files import StageInfo
 from penstock.testing.instance import FakeClock, Instance
@@ -22,6 +22,14 @@ from sim.serverkit import Life, Steps, clock, state_of
 LIMITS = GroupLimits(group_bytes=0, chunk_bytes=900, chunk_rows=7, alike_bytes=900, alike_rows=7)
 SIZES = (11, 1, 16)
 ROWS = [b"%d-%d %s" % (part, row, b"x" * (40 * row)) for part, size in enumerate(SIZES) for row in range(size)]
+
+
+def finished(life: Life, disk: SimDisk) -> int:
+    """What a start does; how many batches it had to finish."""
+    batches = len(life.core.decided)
+    for _ in finishing(life.engine, disk, LIMITS):
+        pass
+    return batches
 
 
 class Driver:
@@ -40,7 +48,7 @@ class Driver:
 
     def start(self) -> Life:
         life = Life(self.disk, self.clock)
-        self.finished_by_start += finish_decided(life.engine, self.disk, LIMITS)
+        self.finished_by_start += finished(life, self.disk)
         return life
 
     def work(self, life: Life) -> None:
@@ -217,7 +225,7 @@ def test_rows_whose_exchange_is_gone_by_then_go_nowhere() -> None:
     life.log.flush()
     life.kill()
     life = Life(disk, ticks)
-    assert finish_decided(life.engine, disk, LIMITS) == 1
+    assert finished(life, disk) == 1
     assert life.contents("out") == [b"1", b"2", b"1", b"2"]
     assert life.core.decided == {}
     assert disk.list("stage") == []

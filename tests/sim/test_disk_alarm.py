@@ -135,4 +135,4 @@ def test_a_connection_that_goes_takes_its_held_messages_with_it() -> None:
     client.lose()
     full(life, False)
     assert life.contents("q") == []
-    assert not life.door.publishers.alarm.raised
+    assert not life.door.publishers.alarm._told

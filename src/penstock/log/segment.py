@@ -290,11 +290,6 @@ class Shelf:
             self._open.pop(shelved, None)
             shelved.file = None
 
-    @property
-    def open_files(self) -> int:
-        """How many are open and not pinned."""
-        return len(self._open)
-
     def _open_anew(self, name: str) -> File:
         """Where no descriptor is left, with that of the file that was longest unread."""
         while True:

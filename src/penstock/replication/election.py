@@ -183,12 +183,8 @@ class Election:
         """Whoever can be reached has told its copy of the register.  above: the highest term that was heard of."""
         self._asked_others, self._above = True, max(self._above, above)
 
-    def copied(self, last_lsn: int) -> None:
-        """Our log, as a follower's, goes up to here."""
-        self._last_lsn = max(self._last_lsn, last_lsn)
-
     def cut(self, last_lsn: int) -> None:
-        """Our log was cut: it ends here."""
+        """Our log ends here now: more of it was copied, or it was cut."""
         self._last_lsn = last_lsn
 
     @property
@@ -231,18 +227,6 @@ class Election:
             self._to = to
             self._leads().hands_over(to)
             self._look(now)
-
-    def next_deadline(self) -> int | None:
-        """When `steps` may have something although nothing happens; None: never."""
-        if self.role is Role.FOLLOWING and self._mine is None:
-            return self._alive + self.times.lease
-        if self.role not in (Role.TAKING_OVER, Role.LEADING) or self.in_sync is None:
-            return None
-        asked = self._reading if self._again else self._asked
-        due = [asked + self.times.renew, self._progress + self.times.stall]
-        due += [] if self._silent else [self._alive + self._last]
-        silent = self.in_sync.next_deadline()
-        return min(due if silent is None else [*due, silent])
 
     def until(self, now: int) -> int:
         """How long a leader may go on without another word, of the register or of its followers."""

@@ -183,10 +183,6 @@ class InSync:
         lsn, number = self._adding[member]
         return self._counted[member] >= lsn and self._kept.get(member, 0) >= number
 
-    def next_deadline(self) -> int | None:
-        """When `wanted` may say something else although nothing happens."""
-        return min((heard + self._times.ack_timeout + 1 for heard in self._heard.values()), default=None)
-
     def asked(self, members: frozenset[str]) -> None:
         """A swap to these members is on its way: whom it drops may be out, whom it adds may be in."""
         self._fewest &= members

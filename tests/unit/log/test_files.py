@@ -27,7 +27,7 @@ def test_only_so_many_stay_open_the_last_read_ones() -> None:
     files = [shelf.put(f"log/{n}") for n in range(5)]
     for file in files:
         file.pread(4, 0)
-    assert shelf.open_files == 2
+    assert len(shelf._open) == 2
     assert [file.file is not None for file in files] == [False] * 3 + [True] * 2
     files[3].pread(4, 0)
     assert files[0].pread(6, 0) == b"file 0"

@@ -114,7 +114,7 @@ def test_whoever_was_known_is_a_stranger_again_when_it_begins_anew() -> None:
     assert not one.counted
     one.again()
     assert one.counted
-    assert house.guard.from_address("10.0.0.1") == 1
+    assert house.guard._by_address["10.0.0.1"] == 1
     house.time.advance(10.5)
     assert house.sent_away == ["one"]
 
@@ -207,7 +207,7 @@ def test_beyond_the_number_of_one_address_its_silent_have_to_go_soon() -> None:
     assert not house.sent_away, "a burst has a moment to log in"
     house.time.advance(0.4)
     assert house.sent_away == ["0", "1", "2", "3", "4", "5", "6", "7"]
-    assert house.guard.from_address("10.0.0.1") == 3
+    assert house.guard._by_address["10.0.0.1"] == 3
     assert all(one.counted for one in others)
 
 

@@ -289,11 +289,6 @@ class Groups:
             return False
         return self._find(line, lsn) > 0
 
-    def behind(self, key: int) -> int:
-        """How many wait in line for a key."""
-        line = self._lines.get(key)
-        return 0 if line is None else len(line) - line[0]
-
     def waiting(self) -> Iterator[array[int]]:
         """The LSNs in lines, but those in `apart`; copies."""
         for line in self._lines.values():
@@ -317,10 +312,6 @@ class Groups:
             return as_chunk(array("q", sorted(found)))
         every = (*self.chunks(), *(run.chunk for run in self.apart.values()))
         return all_within(every, first, stop)
-
-    def busy(self, held: Iterable[int]) -> int:
-        """How many keys these leased messages stand for."""
-        return sum(self.keys.knows(lsn) and self.keys.of(lsn) != NO_KEY for lsn in held)
 
     def check(self, living: Sequence[int], ready: Sequence[int]) -> None:
         """Recount; `living`: all messages whose keys are known, `ready` those of them that are offered."""

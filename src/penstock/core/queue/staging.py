@@ -213,12 +213,6 @@ class Keys:
         known = self._known.between(first, stop)
         return [*known, *(lsn for lsn in self._late if first <= lsn < stop)] if self._late else known
 
-    def all_known(self, chunk: Chunk) -> bool:
-        """Whether the keys of all these living messages are known."""
-        if len(chunk) == 1:
-            return self.knows(chunk[0])
-        return len(self._known.among(chunk)) == len(chunk) if not self._late else all(map(self.knows, chunk))
-
     # -- out
 
     def drop(self, lsn: int, number: int) -> None:

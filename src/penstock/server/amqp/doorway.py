@@ -34,7 +34,6 @@ from penstock.wire.amqp.pieces import behind
 
 if TYPE_CHECKING:
     from penstock.records.entries import Topic
-    from penstock.server.amqp.connection import Connection
     from penstock.server.amqp.door import AmqpDoor
 
 
@@ -181,10 +180,6 @@ class Doorway:
         for far in list(self._fars.values()):
             if far.blocked and not far.slow:
                 self._engine.faults.run(far.connection.resume_writing)
-
-    def session(self, number: int) -> Connection:
-        """The session of the client with this number."""
-        return self._fars[number].connection
 
     # -- what comes
 

@@ -109,10 +109,6 @@ class Holding:
         """Whether a connection waits with something."""
         return session in self.held
 
-    def sessions(self) -> Iterator[Session]:
-        """Connections that wait, or were told to."""
-        yield from list(self.held)
-
     def tell(self, session: Session, reason: str) -> Waiting:
         """The connection is held up from now on, for this reason."""
         held = self.held.get(session)
@@ -294,11 +290,6 @@ class DiskAlarm:
         self._holding = holding
         self._told: dict[Session, None] = {}
         self._lines: dict[Line, None] = {}
-
-    @property
-    def raised(self) -> bool:
-        """Whether anything is held, or anybody was told."""
-        return bool(self._told)
 
     def holds(self, session: Session, channel: Channel, run: events.PublishRun) -> bool:
         """Keep a run that cannot be taken now; False: it is to be stored or refused as usual."""

@@ -232,10 +232,6 @@ class DoorProcess:
             self._thread.join(2 * END_S)
         return answer
 
-    def figures(self) -> tuple[float, int]:
-        """Seconds of CPU and resident bytes of the process that runs; zeros without one."""
-        return figures_of(self.pid)
-
     # -- the thread that keeps it
 
     def _keep(self, began: SimpleQueue[Exception | None]) -> None:

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Container, Generator, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Protocol, TypeVar
+from typing import TypeVar
 from weakref import WeakSet
 
 import pyarrow as pa
@@ -29,26 +29,6 @@ from penstock.wire.flight.failures import encode_error, status_of
 # pyarrow's stubs leave the element types of arrays and fields open
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
 # pyright: reportUnknownLambdaType=false, reportUnknownParameterType=false
-
-
-class People(Protocol):
-    """Who there is: `server.people.logins.Logins`.  Any thread asks, with each call."""
-
-    def check(self, user: str, password: str, host: str) -> bool:
-        """Whether this user may log in with this password from this host."""
-        ...
-
-    def is_wrong(self, user: str, password: str) -> bool:
-        """Whether this is nobody's password, wherever the call comes from; False where that is not known."""
-        ...
-
-    def is_right(self, user: str, password: str) -> bool:
-        """Whether this is somebody's password, wherever the call comes from; False where that is not known."""
-        ...
-
-    def who(self, user: str) -> Who:
-        """Somebody who has logged in, as rights are judged; one who is gone may do nothing."""
-        ...
 
 
 SHARE = 4
@@ -153,12 +133,12 @@ class Caller:
 class Slot:
     """One open stream's place among those allowed.  A stream that stands still gives it up, its thread stays."""
 
-    __slots__ = ("__weakref__", "_calls", "_held", "_state", "floor", "touched", "user")
+    __slots__ = ("__weakref__", "_calls", "_held", "floor", "state", "touched", "user")
 
     def __init__(self, calls: Calls, user: str) -> None:
         self._calls = calls
         self.user = user
-        self._state = "open"
+        self.state = "open"
         self._held = 0
         self.floor: int | None = None  # a read that may still need the log from this LSN on
         self.touched = time.monotonic()
@@ -185,14 +165,6 @@ class Slot:
         """Nobody has it any more: who took it may have failed before he could close it."""
         if hasattr(self, "touched"):  # else it was never made
             self.close()
-
-    @property
-    def state(self) -> str:
-        return self._state
-
-    @state.setter
-    def state(self, value: str) -> None:
-        self._state = value
 
 
 class Calls:

@@ -206,14 +206,6 @@ def chunk_publishes(engine: Engine, chunk: Chunk) -> list[Publishes]:
     return out
 
 
-def finish_decided(engine: Engine, disk: Disk, limits: GroupLimits | None = None) -> int:
-    """`finishing` without a pause; how many batches."""
-    batches = len(engine.core.decided)
-    for _ in finishing(engine, disk, limits):
-        pass
-    return batches
-
-
 def finishing(engine: Engine, disk: Disk, limits: GroupLimits | None = None) -> Iterator[tuple[int, int]]:
     """Copy what an earlier process had decided and not copied, each batch from its first missing row.
 

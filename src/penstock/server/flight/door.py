@@ -24,7 +24,7 @@ from penstock.records.field_tables import as_json
 from penstock.server.bulk.log_upkeep import Upkeep
 from penstock.server.bulk.relay import Relay
 from penstock.server.flight.call_streams import Answers, FromDoor, Sent
-from penstock.server.flight.calls import Caller, Calls, Intake, People, Slot
+from penstock.server.flight.calls import Caller, Calls, Intake, Slot
 from penstock.server.flight.consume import Exchange
 from penstock.server.flight.copier import Copier
 from penstock.server.flight.decided import GroupLimits
@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from penstock.server.flight.followed import PageOutlet
     from penstock.server.links.links import Links
     from penstock.server.links.receiving import Incoming
+    from penstock.server.people.logins import Logins
 
 
 SWEEP_BEATS = 600
@@ -91,7 +92,7 @@ class FlightDoor:
     def __init__(
         self,
         engine: Engine,
-        people: People,
+        people: Logins,
         vhosts: Container[str],
         disk: Disk,
         *,

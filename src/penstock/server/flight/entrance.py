@@ -41,7 +41,7 @@ from penstock.server.doors.line import (
     text,
 )
 from penstock.server.flight.call_streams import CALL_MOST, CAST_MOST, Answers, Sent
-from penstock.server.flight.calls import Caller, People, told_of
+from penstock.server.flight.calls import Caller, told_of
 from penstock.server.flight.connections import Strangers
 from penstock.server.flight.handover import Abandoned, Piece
 from penstock.server.flight.senders import Peer
@@ -51,6 +51,7 @@ from penstock.wire.flight.failures import encode_error
 from penstock.wire.flight.received import Bounds
 
 if TYPE_CHECKING:
+    from penstock.server.people.logins import Logins
     from penstock.server.sockets.tls import Identity
 
 MODULE = "penstock.server.flight.front"
@@ -143,7 +144,7 @@ class Entrance:
 
     def __init__(
         self,
-        people: People,
+        people: Logins,
         how_far: Callable[[], str] = _starting,
         strangers: Strangers | None = None,
         shares: Shares | None = None,

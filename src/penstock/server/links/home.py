@@ -38,10 +38,6 @@ class Home(Protocol):
         """Run it on the loop; False: the server stops."""
         ...
 
-    def meet(self, *sites: Site) -> None:
-        """Other sites are there.  PreconditionFailed where a name is another's."""
-        ...
-
     def agrees(self, site: str, offers: Offers) -> None:
         """A site has said what it has.  PreconditionFailed with a line for each thing on which the two differ."""
         ...

@@ -182,10 +182,6 @@ class Guard:
         """Whether one more may come."""
         return len(self._strangers) < self.terms.sockets
 
-    def from_address(self, host: str) -> int:
-        """How many there are from where this host is."""
-        return self._by_address[address_of(host)]
-
     def tell(self, host: str, why: str) -> None:
         """A line in the log: somebody was sent away."""
         self._complaints.tell(self.door, host, why)

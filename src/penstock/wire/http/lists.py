@@ -61,10 +61,6 @@ def done() -> Response:
     return Response(status_code=204)
 
 
-def made(fresh: bool) -> Response:
-    return created() if fresh else done()
-
-
 def refusal(status: int, error: str, reason: str, headers: Mapping[str, str] | None = None) -> Response:
     """RabbitMQ's shape of an error."""
     return json_response({"error": error, "reason": reason}, status, headers)

@@ -189,16 +189,6 @@ class Standing(Main):
                 break
         return sorted_chunk(parts)
 
-    def pieces(self) -> Iterator[Chunk]:
-        """What is here, in no order; the order is not used any more."""
-        if self.pool is not None:
-            yield from map(to_array, self.pool.pieces())
-        if self._rows is None:
-            for level in self._levels.values():
-                yield from level.whole()
-        else:
-            yield from self._rows.copies(1)
-
     @property
     def in_rows(self) -> bool:
         """Whether `copies` has what is here."""
