@@ -22,11 +22,11 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from penstock.errors import PenstockError
+from penstock.server.base.allowed import Pool
 from penstock.server.base.clock import SystemClock
 from penstock.server.base.faults import asker_behind
 from penstock.server.base.progress import Progress
 from penstock.server.base.rounds import Pulse
-from penstock.server.base.threads import Pool
 from penstock.server.counters import Counters
 from penstock.server.people.access import Shares
 from penstock.server.people.accounts import accounts_of

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from penstock.cli.main import main
-from penstock.server.base.threads import Pool, begin
+from penstock.server.base.allowed import Pool, begin
 from penstock.server.sql.children import Children
 
 

@@ -34,8 +34,8 @@ from typing import Any, NamedTuple, TypeVar, cast
 import orjson
 
 from penstock.errors import Unavailable
+from penstock.server.base.allowed import begin
 from penstock.server.base.loading import END_S, begun, ended
-from penstock.server.base.threads import begin
 from penstock.server.doors.line import Broken, Ended, Kind, Line, number, plain
 
 logger = logging.getLogger("penstock.doors")

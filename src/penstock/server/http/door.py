@@ -42,8 +42,7 @@ from penstock.server.http.probes import KEPT_S, Probe, Probes
 from penstock.server.http.reception import Reception, bare, open_paths, unknown
 from penstock.server.http.routes import Ask, Deriving, Row, Table
 from penstock.server.http.statements import Querying
-from penstock.server.http.super_streams import of_super_streams
-from penstock.server.http.topology import of_bindings, of_exchanges, of_queues
+from penstock.server.http.topology import of_bindings, of_exchanges, of_queues, of_super_streams
 from penstock.server.operating import Operating, Waits
 from penstock.server.people.access import NOBODY
 from penstock.server.people.logins import Derive

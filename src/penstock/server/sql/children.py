@@ -11,8 +11,8 @@ import threading
 import time
 
 from penstock.errors import PreconditionFailed, Unavailable
+from penstock.server.base.allowed import begin
 from penstock.server.base.loading import END_S, environment
-from penstock.server.base.threads import begin
 from penstock.server.doors.door_process import begun_with_lines
 from penstock.server.doors.line import Line
 
