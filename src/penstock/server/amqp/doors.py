@@ -37,13 +37,10 @@ class AmqpDoors(Doors):
         *,
         memory: int,
         external: bool,
-        apart: bool = True,
     ) -> None:
         """As of `Doors`.  memory: the server's.  external: certificates are logins."""
         begin = {"limits": asdict(limits), "version": __version__, "external": external}
-        super().__init__(
-            "amqp", MODULE, begin, terms, loop, count=count, memory=MEMORY_LEAST + memory, apart=apart
-        )  # fmt: skip
+        super().__init__("amqp", MODULE, begin, terms, loop, count=count, memory=MEMORY_LEAST + memory)
         self._door: AmqpDoor | None = None
         self._early = list[tuple[int, socket.socket]]()  # ways that began before the door was there
 

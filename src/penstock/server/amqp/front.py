@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from penstock.server.sockets.listening import Entry, Listener
 
 UNSENT = 128 << 20
+"""Bytes that may wait for all clients together."""
 
 Off = Callable[[Callable[[], bytes], Callable[[bytes], None]], None]
 """Do the first beside the loop, then, there, the second with what came of it."""
@@ -61,16 +62,12 @@ class Host:
         *,
         version: str,
         external: bool,
-        unsent: int = UNSENT,
         write: Callable[[bytes], object],
         mono: Callable[[], int],
         at_round_end: Callable[[Callable[[], None]], object],
         off: Off,
     ) -> None:
-        """unsent: bytes that may wait for all clients.  write: to the core.  mono: microseconds that never go back.
-
-        off: does what takes long.
-        """
+        """write: to the core.  mono: microseconds that never go back.  off: does what takes long."""
         self.sessions = dict[int, Hosted]()
         self.dirty = list[Hosted]()
         self.held = list[Hosted]()
@@ -79,8 +76,7 @@ class Host:
         self._limits = limits
         self._version = version
         self._external = external
-        self._unsent = unsent
-        self._share = SEND_MOST  # of that, one client's
+        self._share = SEND_MOST  # of `UNSENT`, one client's
         self._write = write
         self._at_round_end = at_round_end
         self._off = off
@@ -112,7 +108,7 @@ class Host:
 
     def _look_at_share(self) -> None:
         """Of many clients less may wait for each; told to all of them where it is another by much."""
-        share = max(SEND_FREE, min(SEND_MOST, self._unsent // len(self.sessions)))
+        share = max(SEND_FREE, min(SEND_MOST, UNSENT // len(self.sessions)))
         if not self._share // 2 < share < self._share * 2:
             self._share = share
             for one in self.sessions.values():

@@ -360,7 +360,7 @@ class Intake:
         channel.unconfirmed -= last - first + 1
         self.counters.confirmed += last - first + 1
         if refused is None:
-            self.publishers.confirm(((channel, last),))
+            self.publishers.confirm(channel, last)
             return
         self.publishers.flush_confirms()
         self.counters.confirmed -= len(refused)

@@ -24,7 +24,7 @@ from penstock.server.base.faults import asker_of
 from penstock.wire.amqp.events import PublishRun
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from penstock.core.queue.dispatching.consumers import Consumer, Serving
     from penstock.records.chunks import Chunk
@@ -252,14 +252,13 @@ class Publishers:
         why = self.engine.refusal(new=True)
         return why if why is None or isinstance(why, Refused) else Refused(str(why))
 
-    def confirm(self, confirms: Iterable[tuple[Channel, int]]) -> None:
-        """Of each of these channels everything up to a number is durable: told once a channel and commit."""
+    def confirm(self, channel: Channel, sequence: int) -> None:
+        """Everything of a channel up to a number is durable: told once a channel and commit."""
         told = self._confirms
         if not told:
             self.engine.on_flush.insert(0, self.flush_confirms)
-        for channel, sequence in confirms:
-            if told.get(channel, 0) < sequence:
-                told[channel] = sequence
+        if told.get(channel, 0) < sequence:
+            told[channel] = sequence
 
     def confirm_each(self, confirms: Sequence[tuple[Channel, int]]) -> None:
         """The same of one message more each, where the channel is still open."""
