@@ -25,7 +25,7 @@ from penstock.history.history import Batches, History, Past
 from penstock.records.compute import lsns_of
 from penstock.records.dataclass import dataclass
 from penstock.server.flight.handover import Piece
-from penstock.server.views.record_query import Counts, Query, keys_of, run
+from penstock.server.views.record_query import Counts, Query, by_lsn, keys_of, run
 from penstock.server.views.row_source import read_by
 from penstock.wire.flight.codec import constant, present, text_column
 from penstock.wire.flight.commands import RECORDS, RECORDS_DEFAULT, Sow, select
@@ -79,10 +79,10 @@ def records(
 def _records(
     command: Sow, query: Query, held: Held, log: Past, history: History, schema: pa.Schema, counts: Counts
 ) -> Batches:
-    keyed = held.given if held.keyed else None
-    for batch in run(query, held.numbers, held.lsns, history, command.vhost, counts, keyed=keyed):
+    keyed, (numbers, lsns) = held.given if held.keyed else None, by_lsn(held.numbers, held.lsns)
+    for batch in run(query, numbers, lsns, history, command.vhost, counts, keyed=keyed):
         if held.keyed:
-            keys = keys_of(batch, held.numbers, held.lsns, given=held.given)
+            keys = keys_of(batch, numbers, lsns, given=held.given)
             extra = {"sow_key": partial(text_column, cast("list[str]", keys), len(keys))}
         else:
             extra = {"sow_key": partial(constant, pa.string(), None, batch.num_rows)}

@@ -312,8 +312,7 @@ def run(
     shape: what makes other rows of those that match (projection and grouping), before they are ordered and cut.
     keyed: the rows are records, whose keys the filter may ask for: True, publishers give them; None, they are messages.
     """
-    by_lsn = np.argsort(lsns)
-    numbers, lsns = numbers[by_lsn], lsns[by_lsn]
+    numbers, lsns = by_lsn(numbers, lsns)
     rows = _counted(history.rows_at(lsns), counts)
     if query.filter is not None:
         keys = None if keyed is None else partial(keys_of, numbers=numbers, lsns=lsns, given=keyed)
@@ -357,8 +356,8 @@ def _ordered(
     ordered = Ordered(terms, most)
     for batch in rows:
         counts.matches += batch.num_rows
-        own = cast("Ints", batch.column("lsn").to_numpy())
-        ordered.add(numbers[np.searchsorted(lsns, own)].tolist(), own.tolist(), values_of(terms, batch, vhost))
+        own = cast("list[int]", batch.column("lsn").to_pylist())
+        ordered.add(_numbers_of(batch, numbers, lsns), own, values_of(terms, batch, vhost))
     chosen = np.array(ordered.lsns()[query.skip_n :], dtype=np.int64)
     for start in range(0, len(chosen), SHOWN_AT_ONCE):
         some = chosen[start : start + SHOWN_AT_ONCE]
@@ -385,17 +384,25 @@ def values_of(terms: Sequence[Term], batch: pa.RecordBatch, vhost: str) -> list[
     return [term.value.values(bodies, headers, topics, lsns=own, times=times) for term in terms]
 
 
+def by_lsn(numbers: Numbers, lsns: Ints) -> tuple[Numbers, Ints]:
+    """Keys and the present record of each, the oldest record first."""
+    order = np.argsort(lsns)
+    return numbers[order], lsns[order]
+
+
+def _numbers_of(batch: pa.RecordBatch, numbers: Numbers, lsns: Ints) -> list[int]:
+    """The key of each row.  numbers, lsns: of all keys, as `by_lsn` gives them."""
+    return cast("list[int]", numbers[np.searchsorted(lsns, batch.column("lsn").to_numpy())].tolist())
+
+
 def keys_of(batch: pa.RecordBatch, numbers: Numbers, lsns: Ints, *, given: bool) -> list[str | None]:
     """The key of each row as people see it: the number, or what the publisher gave.
 
-    numbers, lsns: as for `run`.
+    numbers, lsns: of all keys, as `by_lsn` gives them.
     """
     if given:
         return [given_key(data) for data in cast("list[bytes]", batch.column("properties").to_pylist())]
-    order = np.argsort(lsns)
-    own = cast("Ints", batch.column("lsn").to_numpy())
-    found = numbers[order][np.searchsorted(lsns[order], own)]
-    return [str(number) for number in found.tolist()]
+    return [str(number) for number in _numbers_of(batch, numbers, lsns)]
 
 
 def portions(
@@ -410,18 +417,15 @@ def portions(
 ) -> Iterator[list[Event]]:
     """Records that match, or those on the page, which is filled then; in the order that `terms` say."""
     assert isinstance(taken, Snapshot)
-    numbers, lsns = taken.arrays()
+    numbers, lsns = by_lsn(*taken.arrays())
     history = History(log, gone)
     order = tuple(f"{term.value.text} {'DESC' if term.descending else 'ASC'}" for term in terms)
     if window is None:
         rows = run(Query(filter, order, batch_size=size), numbers, lsns, history, sow.vhost, Counts())
     else:
         rows = _of_page(window, filter, terms, numbers, lsns, history, sow.vhost)
-    by_lsn = np.argsort(lsns)
     for batch in rows:
-        own = cast("Ints", batch.column("lsn").to_numpy())
-        found = numbers[by_lsn][np.searchsorted(lsns[by_lsn], own)].tolist()
-        yield list(_events(batch, found, sow))
+        yield list(_events(batch, _numbers_of(batch, numbers, lsns), sow))
 
 
 def _of_page(
@@ -434,13 +438,11 @@ def _of_page(
     vhost: str,
 ) -> Batches:
     """All that match are given their place; the rows of the page."""
-    by_lsn = np.argsort(lsns)
     rows: list[tuple[int, int, Sequence[object]]] = []
     for batch in run(Query(filter), numbers, lsns, history, vhost, Counts()):
-        own = cast("Ints", batch.column("lsn").to_numpy())
-        found = numbers[by_lsn][np.searchsorted(lsns[by_lsn], own)].tolist()
+        found, own = _numbers_of(batch, numbers, lsns), cast("list[int]", batch.column("lsn").to_pylist())
         columns = values_of(terms, batch, vhost)
-        rows += zip(found, own.tolist(), zip(*columns, strict=True) if columns else [()] * len(found), strict=True)
+        rows += zip(found, own, zip(*columns, strict=True) if columns else [()] * len(found), strict=True)
     for lsn in window.fill(rows):  # type: ignore[arg-type]  # values of expressions
         yield from history.rows_at([lsn])
 
