@@ -60,7 +60,7 @@ def run(programs: Sequence[str], names: dict[str, Any], name: str = "spark.md") 
 def command(line: str, url: str) -> subprocess.CompletedProcess[str]:
     """A line of a shell; what is one command of ours is forked."""
     words = shlex.split(line, comments=True)
-    if words[0] == "penstock" and "|" not in words:
+    if words[0] == "penstock" and not {"|", ">", "<"} & set(words):
         return forked.penstock(*words[1:], env={"PENSTOCK_URL": url}, seconds=120)
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     environment = {**os.environ, "PENSTOCK_URL": url, "PATH": path}

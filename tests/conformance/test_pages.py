@@ -63,7 +63,8 @@ def test_the_page_on_views(capsys: pytest.CaptureFixture[str]) -> None:
     with Broker(settings) as broker, connect(broker.flight_url) as client:
         for id in range(12):
             client.publish("to-ship", {"id": id, "region": "n", "total": 512.5 - 11 * 20 if id == 0 else 20})
-        run([program.replace('timeout="5s"', 'timeout="200ms"')], {"url": broker.flight_url}, "views.md")
+        program = program.replace("penstock://localhost", broker.flight_url)
+        run([program.replace('timeout="5s"', 'timeout="200ms"')], {}, "views.md")
     shown = program.split("print(row.sow_key, row.json())  # ")[1].splitlines()[0]
     first, *changes = capsys.readouterr().out.splitlines()
     assert first.replace("'", '"') == shown

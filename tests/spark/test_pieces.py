@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from pathlib import Path
 
 import pyarrow as pa
@@ -34,7 +35,7 @@ from penstock.spark.reading.batch import _cut, _runs, by_rows, cut_evenly
 from penstock.spark.reading.columns import declared, layout, names_in
 from penstock.spark.reading.parts import parts_for
 from penstock.spark.remote import Where
-from penstock.spark.sessions import find_java
+from penstock.spark.sessions import find_java, session
 from penstock.spark.sink import write_options
 from penstock.spark.sink_rows import outgoing
 
@@ -194,6 +195,14 @@ def test_no_java_is_one_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     old.chmod(0o755)
     with pytest.raises(SettingsError, match="is Java 8"):
         find_java()
+
+
+def test_no_pyspark_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyspark.sql", None)
+    with pytest.raises(
+        ImportError, match=r"penstock.spark needs pyspark: pip install 'penstock\[spark\]', and Java 17"
+    ):
+        session()
 
 
 def test_a_definition() -> None:

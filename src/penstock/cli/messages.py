@@ -155,9 +155,16 @@ class Sent:
     unroutable: int = 0  # confirmed and not stored: nobody wanted them
     refused: int = 0
     why: str = ""  # of the first that was refused
+    first: int = 0  # the LSNs of those that are stored lie in first..last
+    last: int = 0
 
     def plain(self) -> dict[str, int]:
-        return {"published": self.stored, "unroutable": self.unroutable, "refused": self.refused}
+        lsns = {"first_lsn": self.first, "last_lsn": self.last} if self.stored else {}
+        return {"published": self.stored, "unroutable": self.unroutable, "refused": self.refused, **lsns}
+
+    def place(self) -> str:
+        """Where the log has them, for `message show`."""
+        return f"LSN {self.first}" if self.first == self.last else f"LSNs {self.first} to {self.last}"
 
     def add(self, receipt: TableReceipt) -> None:
         """What became of one table."""
@@ -165,6 +172,8 @@ class Sent:
             self.why = receipt.refused[0].message
         self.rows += receipt.rows
         self.stored += receipt.stored
+        if receipt.stored:
+            self.first, self.last = self.first or receipt.first, receipt.last
         self.unroutable += receipt.unroutable
         self.refused += receipt.refused_rows
 
@@ -175,7 +184,7 @@ def _show_published(topic: str, file: Path | None, done: Sent, seconds: float) -
     if not done.rows:
         write(f"nothing was published to {topic}: {file or 'standard input'} has no message")
         return
-    kept = ", all on disk" if done.stored else ""
+    kept = f", all on disk: {done.place()}" if done.stored else ""
     write(f"{counted(done.stored, 'message')} published to {topic} in {seconds:.2f} s{kept}")
     if done.unroutable:
         note(f"{counted(done.unroutable, 'message')} not stored: no queue and no declared topic takes {topic!r}")

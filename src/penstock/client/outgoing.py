@@ -274,7 +274,8 @@ def _reader(table: Any) -> pa.RecordBatchReader:
         return cast("pa.Table", table.to_arrow()).to_reader()
     if type(table).__module__.partition(".")[0] == "pandas":
         return pa.Table.from_pandas(table, preserve_index=False).to_reader()
-    raise InvalidArgument(f"a {type(table).__name__} is no table: give pyarrow, pandas or polars")
+    rows = "; rows as dicts are pyarrow.Table.from_pylist(rows)" if isinstance(table, list) else ""
+    raise InvalidArgument(f"a {type(table).__name__} is no table: give pyarrow, pandas or polars{rows}")
 
 
 def _parts(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
@@ -295,11 +296,24 @@ def _cast(batch: pa.RecordBatch, wanted: pa.Schema) -> pa.RecordBatch:
             try:
                 if pa.types.is_dictionary(column.type):
                     column = column.dictionary_decode()
-                column = column.cast(kind)
+                column = (
+                    _mapped(column, kind)
+                    if pa.types.is_map(kind) and pa.types.is_struct(column.type)
+                    else column.cast(kind)
+                )
             except pa.ArrowException as error:
                 raise InvalidArgument(f"column {name!r} cannot be {kind}: {error}") from None
         columns.append(column)
     return pa.RecordBatch.from_arrays(columns, schema=wanted)
+
+
+def _mapped(column: Any, kind: pa.DataType) -> Any:
+    """Dicts as maps: what reads them makes a struct, whose rows have null for a name that others alone have."""
+    rows = (
+        headers_of({name: value for name, value in (row or {}).items() if value is not None})
+        for row in column.to_pylist()
+    )
+    return pa.array(rows, kind)
 
 
 def _rows_as_json(batch: pa.RecordBatch, wanted: pa.Schema) -> pa.RecordBatch:

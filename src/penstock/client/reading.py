@@ -289,6 +289,10 @@ class Result:
         """Names of the columns, in the order of the SELECT."""
         return list(self.schema.names)
 
+    def __repr__(self) -> str:
+        read = ", read" if self._batches is None else ""
+        return f"Result({', '.join(self.columns)}{read}: rows(), to_arrow(), to_pandas(), to_polars())"
+
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The rows as Arrow batches.  PreconditionFailed when they have been read."""
         batches, self._batches = self._batches, None

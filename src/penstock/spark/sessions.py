@@ -159,9 +159,13 @@ def session(
     """
     if why := wrong_master((conf or {}).get("spark.master", master)):
         raise SettingsError(why)
+    try:
+        from pyspark.sql import SparkSession
+    except ImportError as error:
+        raise ImportError(
+            "penstock.spark needs pyspark: pip install 'penstock[spark]', and Java 17 beside it"
+        ) from error
     java = find_java()
-    from pyspark.sql import SparkSession
-
     scratch = _scratch(folder)
     places = {"spark.local.dir": str(scratch / "scratch")}
     if folder is not None:  # else where Spark itself puts it, for who makes tables

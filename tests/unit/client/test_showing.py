@@ -27,6 +27,13 @@ def test_a_result_is_shown_and_can_still_be_read() -> None:
     assert "have been read" in found._repr_html_()
 
 
+def test_a_result_in_a_terminal_says_what_it_has_and_how_it_is_read() -> None:
+    found = result(1)
+    assert repr(found).startswith("Result(n, text: rows(), to_arrow(), ")
+    assert found.rows() == [{"n": 0, "text": "<b>0</b>"}]
+    assert repr(found).startswith("Result(n, text, read: ")
+
+
 def test_a_large_one_is_read_no_further_than_it_is_shown() -> None:
     taken = list[int]()
 

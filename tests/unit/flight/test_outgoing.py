@@ -216,10 +216,27 @@ def test_pandas_frames_are_tables() -> None:
     assert next(batches).column("body").to_pylist() == [b'{"a":1}', b'{"a":2}']
 
 
+def test_dicts_of_a_frame_are_headers() -> None:
+    """What makes tables of them makes a struct with a child for each name that any has; which others have not."""
+    pandas = pytest.importorskip("pandas")
+    headers = [{"lang": "en"}, {"tries": 2}, {}, None]
+    [batch] = list(batches_of(pandas.DataFrame({"body": ["a", "b", "c", "d"], "headers": headers}))[1])
+    assert batch.column("headers").to_pylist() == [[("lang", "en")], [("tries", "2")], None, None]
+    [batch] = list(batches_of(pa.table({"body": ["a"], "headers": [{}]}))[1])
+    assert batch.column("headers").to_pylist() == [None]
+    with pytest.raises(InvalidArgument, match="column 'topic' cannot be string"):
+        list(batches_of(pa.table({"body": ["a"], "topic": [{"a": "b"}]}))[1])
+
+
 @pytest.mark.parametrize("table", [1, "x", {"a": [1]}, object()])
 def test_what_is_no_table_is_refused(table: object) -> None:
     with pytest.raises(InvalidArgument, match="is no table"):
         batches_of(table)
+
+
+def test_rows_as_dicts_are_told_how_they_become_a_table() -> None:
+    with pytest.raises(InvalidArgument, match=r"a list is no table: .*pyarrow\.Table\.from_pylist"):
+        batches_of([{"id": 1}])
 
 
 def test_a_misspelt_column_is_named() -> None:

@@ -85,7 +85,7 @@ PAGE = (Path(__file__).resolve().parents[3] / "docs" / "sow.md").read_text()
 
 def test_the_example_of_the_page(capsys: pytest.CaptureFixture[str]) -> None:
     with Broker(SETTINGS) as broker:
-        exec(EXAMPLE, {"url": broker.flight_url})
+        exec(EXAMPLE.replace("penstock://localhost", broker.flight_url), {})
         assert [record.json()["id"] for record in broker.sow("orders")] == [1]
         assert len(broker.sow("to-ship")) == 5
     printed = capsys.readouterr().out.splitlines()
@@ -100,11 +100,12 @@ def test_the_example_of_the_page(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_copy_of_the_records_is_kept() -> None:
     with Broker(SETTINGS) as broker, penstock.connect(broker.flight_url) as client:
         client.publish("orders", {"id": 1, "total": 9.5})
-        names: dict[str, Any] = {"client": client}
+        names: dict[str, Any] = {"penstock": penstock}
+        program = RESTART.replace("penstock://localhost", broker.flight_url).replace('timeout="5s"', 'timeout="100ms"')
 
         def copied() -> bool:
             """It ends when nothing comes for a moment, in which on a busy machine nothing may have come yet."""
-            exec(RESTART.replace('timeout="5s"', 'timeout="100ms"'), names)
+            exec(program, names)
             return bool(names["copy"])
 
         eventually(copied)

@@ -35,7 +35,7 @@ def test_its_queues_are_those_of_the_first_page(tmp_path: Path) -> None:
         exec(first.replace("penstock://localhost", broker.flight_url), {})
         for name, settings in declared:
             client.declare(name, **dict(one.split("=", 1) for one in settings.split() if "=" in one))
-        assert {name for name, _ in declared} == {"to-ship", "to-bill", "bills", "to-note"}
+        assert {name for name, _ in declared} == {"to-ship", "to-bill", "bills", "to-note", "to-sum"}
 
 
 def test_what_surrounds_the_work_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
