@@ -277,7 +277,10 @@ class Exchange:
         if self._inherited:
             raise not_here()
         if self.closed:
-            raise Unavailable("the consumer is closed; the server has given the message back")
+            raise Unavailable(
+                "the consumer is closed, by close(), its `with` or the end of its loop (take() leaves it open, and so "
+                "does a loop within its `with`); the server has given the message back"
+            )
         if self._lost is None:
             return True
         if verb != "unseen":

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pika
 import pyarrow as pa
@@ -14,8 +12,6 @@ import penstock
 from penstock.client import TableReceipt
 from penstock.errors import NotFound, Unroutable
 from penstock.testing import Broker
-
-PAGE = Path(__file__).resolve().parents[3] / "docs" / "client.md"
 
 CONFIG = {
     "queue": [
@@ -193,15 +189,6 @@ def test_a_worker_publishes_to_an_exchange_and_to_keys_with_a_slash(broker: Brok
         while not broker.stats("a/b")["ready"]:
             app.run(url=broker.flight_url, burst=True)
         assert [one.body for one in client.peek("a/b")] == [b"answer!"]
-
-
-def test_the_page_of_the_client_runs_as_it_stands_there(capsys: pytest.CaptureFixture[str]) -> None:
-    [code] = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    with Broker() as broker:
-        exec(code.replace("penstock://localhost", broker.flight_url), {})
-    stored, lost = capsys.readouterr().out.splitlines()
-    assert stored.startswith("stored ")
-    assert lost.startswith("the message was not stored: no queue and no declared topic takes 'odrers'")
 
 
 def test_what_goes_over_the_wire_stays_as_it_is(broker: Broker) -> None:
