@@ -244,7 +244,7 @@ def cancel(session: Session, channel: Channel, method: m.BasicCancel) -> None:
 
 
 def get(session: Session, channel: Channel, method: m.BasicGet) -> None:
-    """basic.get."""
+    """basic.get: a message if there is one, also where a filter has still to look through the queue."""
     channel.attend()
     narrow = consuming(session, channel.queue_name(method.queue), None)
     queue = channel.queue(method.queue)

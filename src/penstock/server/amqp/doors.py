@@ -53,7 +53,7 @@ class AmqpDoors(Doors):
         threading.Thread(target=self.let_in, name="penstock-amqp-open", daemon=True).start()
 
     def attach(self, place: int, sock: socket.socket) -> None:
-        """A way."""
+        """A door has begun: this socket leads to its sessions, once there is somebody to take them."""
         if self._door is None:
             self._early.append((place, sock))
             return

@@ -378,7 +378,7 @@ class Cluster:
             self._tell(kind, content)
 
     def _tell(self, kind: bytes, content: bytes) -> None:
-        """Any thread."""
+        """Say something to the member.  Any thread."""
         with self._lock:
             if kind == b"W" and self._in_order:  # a follower is taken when the log is told: it must know what counts
                 self._late[kind] = content
