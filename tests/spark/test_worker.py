@@ -128,8 +128,14 @@ with tempfile.TemporaryDirectory(dir="/tmp") as made:
 
     assert spark.conf.get("spark.python.unix.domain.socket.enabled") == "true"
     assert spark.sparkContext.range(10).map(lambda n: n + 1).sum() == 55
-    made_by = spark.sparkContext.range(1).map(lambda n: sys.modules["__main__"].__spec__.name).collect()
-    assert made_by == ["penstock.spark.executor"], made_by
+    def found(n):
+        import gc
+        from penstock.spark import executor
+        loaded = {"penstock.spark.pipelines.outputs", "pyarrow.flight", "pandas"} <= sys.modules.keys()
+        return sys.modules["__main__"].__spec__.name, loaded, executor._known > 500, gc.get_freeze_count() > 50_000
+
+    task = spark.sparkContext.range(1).map(found).collect()
+    assert task == [("penstock.spark.executor", True, True, True)], f"loaded before it was forked: {task}"
     spark.stop()
 """
 

@@ -12,6 +12,7 @@ Run as a module this is the process that forks them, where they talk to Java ove
 PySpark's, but for one thing.  A process that waits for a task when its session ends is told so by a closed
 socket, and has a last word for Java.  TCP takes that word, and nobody reads it; a Unix socket refuses it, and PySpark
 prints a stack of calls.  Spark starts processes that plan by PySpark's own module, so those are told in themselves.
+It also has loaded what tasks take before it forks the first of them (`load_for_tasks`).
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ import ctypes
 import gc
 import sys
 from collections.abc import Callable
+from contextlib import suppress
+from importlib import import_module
 from typing import Any, TypeAlias
 
 from pyspark import TaskContext, daemon
@@ -65,11 +68,30 @@ def spare_modules() -> None:
     if len(sys.modules) == _known or not _is_of_a_loop():
         return
     _known = len(sys.modules)
-    gc.collect()
+    if TaskContext.get() is not None:  # a plan has made nothing yet that would be garbage
+        gc.collect()
     gc.freeze()
 
 
 LOOPS = frozenset({"pyspark.daemon", "penstock.spark.executor"})
+
+FOR_TASKS = ("penstock.spark.reading.batch", "penstock.spark.reading.queue_stream", "penstock.spark.pipelines.outputs")
+"""What reads, streams and writes take, with Arrow and its Flight.  None of it starts a thread of ours or connects."""
+
+
+def load_for_tasks() -> None:
+    """Load it once, in the process that forks the others, where each would take half a second of CPU for it.
+
+    Half of that is pandas, which pyarrow loads, where it is installed, with the first array of Python's values.
+    """
+    global _known
+    for name in FOR_TASKS:
+        import_module(name)
+    with suppress(ImportError):
+        import_module("pandas")
+    _known = len(sys.modules)
+    gc.freeze()
+
 
 TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # malloc.h of glibc
 KEPT_BYTES = 64 * 2**20
@@ -106,4 +128,5 @@ def task_of() -> tuple[str, int] | None:
 
 if __name__ == "__main__":
     daemon.worker = QuietWorker(daemon.worker)
+    import_module("penstock.spark.executor").load_for_tasks()  # as the module that tasks know, which this one is not
     daemon.manager()
