@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -525,7 +526,10 @@ def test_a_server_that_cannot_start_ends_it_all(tmp_path: Path, monkeypatch: pyt
 
 
 def test_a_server_with_doors_with_tls_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Driver, `up` itself and `doctor` find it without being told of a CA; nothing here needs Spark."""
+    """Driver, `up` itself and `doctor` find it without being told of a CA; nothing here needs Spark.
+
+    The driver is a process before there is a server, and is given its job once, when there is one.
+    """
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2] / "src"))
     files = Files(tmp_path / "tls", hosts=("localhost",))
     pipeline = {"name": "p", "sql": "SELECT id FROM input", "from": {"topic": "t", "columns": "id BIGINT"}}
@@ -537,8 +541,11 @@ def test_a_server_with_doors_with_tls_alone(tmp_path: Path, monkeypatch: pytest.
             "pipeline": [{**pipeline, "to": [{"topic": "out"}]}],
         }
     )
-    lines, idle = list[str](), (sys.executable, "-c", "import sys; sys.stdin.buffer.read()")
+    lines, given = list[str](), tmp_path / "given"
+    idle = (sys.executable, "-c", f"import sys; [open({str(given)!r}, 'ab').write(line) for line in sys.stdin.buffer]")
     supervisor = Supervisor(settings, ready_file=None, say=lines.append, pause=(0.01, 0.1), driver=idle)
+    starts, begin = list[object](), supervisor._start_driver
+    supervisor._start_driver = lambda name: (starts.append(supervisor.ready), begin(name))[1]  # type: ignore[method-assign]
     thread = threading.Thread(target=supervisor.run)
     thread.start()
     try:
@@ -552,6 +559,27 @@ def test_a_server_with_doors_with_tls_alone(tmp_path: Path, monkeypatch: pytest.
         supervisor.stopping.set()
         thread.join()
     assert lines == []
+    assert starts == [None]
+    assert json.loads(given.read_bytes()) == job
+
+
+WITHOUT_A_JOB = """
+import os, signal
+from penstock.spark.pipelines import driver
+
+class Inbox:
+    def __init__(self, descriptor, gone): pass
+    def first(self): os.kill(os.getpid(), signal.SIGTERM)
+
+driver.Inbox = Inbox
+driver.main()
+"""
+
+
+def test_a_driver_without_a_job_ends_when_it_is_told_to() -> None:
+    """Its server may never begin."""
+    done = subprocess.run([sys.executable, "-c", WITHOUT_A_JOB], capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (-signal.SIGTERM, b"")
 
 
 def test_pipelines_log_in_as_the_first_user(tmp_path: Path) -> None:

@@ -146,6 +146,8 @@ class Supervisor:
         sweep(self.folder, time.time())
         try:
             self._start_server()
+            for name in groups(self.settings):  # it loads its code meanwhile, and waits for its job
+                self._start_driver(name)
             while not self.stopping.is_set():
                 self.look()
                 self.stopping.wait(BEAT_S if self.ready is not None else 0.02)
@@ -286,11 +288,13 @@ class Supervisor:
         for name, pipelines in wanted.items():
             url = url_for(self.settings, pipelines, self._door())
             made = job(self.settings, pipelines, name, url, path=self._path, spark_log=self._spark_log)
-            driver = self.drivers.setdefault(name, Child("driver", self.say, self._pause))
+            driver = self._driver(name)
             before, self.jobs[name] = self.jobs.get(name), line_of(made)
-            if before is None or before == self.jobs[name]:
+            if before == self.jobs[name]:
                 continue
-            if changed := of_process(json.loads(before), json.loads(self.jobs[name])):
+            if before is None:
+                driver.give(self.jobs[name])
+            elif changed := of_process(json.loads(before), json.loads(self.jobs[name])):
                 self.say(
                     f"penstock: [spark] {', '.join(changed)} changed: {self._called(name)} starts again, and its "
                     "pipelines go on from their checkpoints"
@@ -300,13 +304,16 @@ class Supervisor:
                 driver.give(self.jobs[name])
         self._stop_drivers(anew)  # the next look starts them with what they should be given
 
+    def _driver(self, name: str) -> Child:
+        return self.drivers.setdefault(name, Child("driver", self.say, self._pause))
+
     @staticmethod
     def _called(name: str) -> str:
         return "the pipelines' driver" if name == SHARED else f"driver {name} of pipelines"
 
     def _start_driver(self, name: str) -> None:
         log = self.folder / (f"{SHARED}.log" if name == SHARED else f"{SHARED}-{name}.log")
-        self.drivers[name].start(self._driver_command, self.jobs[name], log)
+        self._driver(name).start(self._driver_command, self.jobs.get(name, b""), log)
         self._tell_ready()
 
     def _tell_ready(self) -> None:

@@ -417,14 +417,15 @@ def main(driver_class: type[Driver] = Driver) -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     quieten()
     stopping = threading.Event()
-    for name in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(name, lambda number, frame: stopping.set())
     inbox = Inbox(sys.stdin.fileno(), stopping.set)
     try:
-        driver = driver_class(inbox.first(), inbox.newer)
+        job = inbox.first()  # a parent whose server does not begin ends this process here
     except EOFError as error:
         logger.error("%s", error)
         return 1
+    for name in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(name, lambda number, frame: stopping.set())
+    driver = driver_class(job, inbox.newer)
     driver.stopping = stopping
     try:
         driver.run()
