@@ -174,6 +174,7 @@ def test_a_batch_of_any_size_is_sent_in_pieces() -> None:
         ({"queue": "q", "delta": "true"}, "option delta is for records of a topic with a key"),
         ({"topic": "t", "unroutable": "keep"}, "option unroutable is 'keep', not fail or drop"),
         ({"topic": "t", "order": "a"}, "did you mean 'ordered'"),
+        ({}, "CREATE TABLE ... AS SELECT"),  # rows with a column `topic` would go to the server at localhost
     ],
 )
 def test_options_that_cannot_be(given: dict[str, str], told: str) -> None:

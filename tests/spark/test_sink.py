@@ -32,6 +32,20 @@ def records(lab: Lab, since: int) -> list[list[Kind]]:
     return out
 
 
+def test_sql_inserts_through_a_view_that_names_its_columns(lab: Lab) -> None:
+    lab.declare("by-sql")
+    options = f"OPTIONS (url '{lab.house.url}', queue 'by-sql')"
+    lab.spark.sql(f"CREATE TEMPORARY VIEW by_sql (id bigint, Name string) USING penstock {options}")
+    lab.spark.sql("INSERT INTO by_sql VALUES (1, 'x'), (2, NULL)")
+    lab.spark.sql("INSERT INTO by_sql BY NAME SELECT 'y' AS name, 3 AS ID")
+    lab.spark.catalog.dropTempView("by_sql")
+    with pytest.raises(Exception, match="CREATE TABLE ... AS SELECT") as caught:
+        lab.spark.sql(f"CREATE TABLE made USING penstock {options} AS SELECT 'by-sql' AS topic, 4 AS id")
+    assert "a write without any option" in sentence(caught.value)
+    assert sorted((row["id"], row["Name"]) for row in bodies(lab, "by-sql")) == [(1, "x"), (2, None), (3, "y")]
+    assert not lab.spark.catalog.tableExists("made")
+
+
 def test_a_full_queue_is_waited_for_and_takes_nothing_before(lab: Lab) -> None:
     lab.declare("narrow", max_length=6, overflow="reject-publish")
     lab.declare("wide")

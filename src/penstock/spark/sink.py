@@ -86,6 +86,11 @@ def refuse_missing(where: Where, queue: str, vhost: str) -> None:
 
 def write_options(given: Mapping[str, str], patience_s: float = DEFAULT_PATIENCE_S) -> WriteOptions:
     """Options of a write; `patience_s` where they do not say.  Raises InvalidArgument."""
+    if not given:  # the server that goes without saying may be another than the one that was named
+        raise InvalidArgument(
+            "a write without any option, which is all that Spark hands on of CREATE TABLE ... AS SELECT: name url, "
+            "topic or queue with df.write, or in a CREATE TEMPORARY VIEW and INSERT INTO it"
+        )
     take = Taker(given, WRITE)
     topic, queue, path = take.text("topic"), take.text("queue"), take.text("path")
     if sum(value is not None for value in (topic, queue, path)) > 1:
