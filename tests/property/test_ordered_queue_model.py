@@ -20,7 +20,7 @@ from penstock.core.queue.order import priority as priority_order
 from penstock.core.queue.order.priority import PriorityOrder
 from penstock.core.queue.order.ranks import LOWEST, rank_of
 from penstock.core.queue.order.returned import PriorityReturned
-from penstock.core.queue.order.targets import ALL
+from penstock.core.queue.order.runs import ALL
 from penstock.core.queue.queue import Queue
 from penstock.core.state.lsns import flat, runs_of, spread
 from penstock.records.chunks import Chunk, Now

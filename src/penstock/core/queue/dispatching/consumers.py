@@ -249,7 +249,7 @@ class TargetList:
         self.consumers: list[Consumer] = []
         self.takers: Takers[Consumer] = Takers()  # those that are pushed to and may have room
         self.found: deque[int] = deque()  # matching, of the main order, ascending; some may be gone
-        self.walked = 0  # all of the main order up to here was looked at; NEVER: it follows
+        self.walked = 0  # all of the main order up to this place was looked at; `ALL`: it follows
         self.back = owner.nothing_recalled()  # matching, of what came back
         self.recheck = owner.nothing_recalled()  # came back, and this list alone has still to look at it
         self.slot = -1  # among those that follow
@@ -295,6 +295,14 @@ class TargetList:
         """Where the oldest message of the main order stands at which it has still to look; None without one."""
         some = main.after(self.walked, 1)
         return (some[0], some[0]) if some else None
+
+    def set_out(self, serial: int, end: int) -> None:
+        """It walks up to this place, by the question with this number."""
+        self.busy, self.asked = True, serial
+
+    def arrived(self, place: int) -> None:
+        """It has looked at all up to this place."""
+        self.walked = place
 
     def take(self, lsns: Sequence[int], most: int) -> int:
         """Add matches of the main order, ascending, as far as there is room; returns how many were added."""

@@ -24,7 +24,7 @@ from penstock.core.queue.dispatching.consumers import Consumer, Foreseen, Target
 from penstock.core.queue.dispatching.recalled import Piece, Recalled
 from penstock.core.queue.order.main_order import Main
 from penstock.core.queue.order.returned import Returned
-from penstock.core.queue.order.runs import NEVER, Key, Run
+from penstock.core.queue.order.runs import ALL, Key, Run
 from penstock.expr import FilterSet, Matcher
 from penstock.expr.context import LOOP_BODY, LOOP_BYTES, HandOver, meter
 from penstock.records.chunks import Chunk, as_chunk
@@ -53,9 +53,12 @@ class Look:
 
     lists: tuple[TargetList, ...]
     chunk: Chunk
+    end: int = 0  # the place up to which it walks
     last: bool = False  # of those that stand furthest back
     piece: Piece | None = None  # of what came back; None: it walks through the main order
     source: Recalled | None = None  # where it is from
+    found: Sequence[Sequence[int]] | None = None  # by those of the lists, of the parts that were answered
+    part: int = 0  # messages of the first answer, if that was for a part
 
     @property
     def recheck(self) -> bool:
@@ -111,20 +114,21 @@ class Targets:
         """The list of this filter, made if it is the first consumer with it."""
         targets = self.lists.get(filter.text)
         if targets is None:
-            targets = self.lists[filter.text] = TargetList(filter, self, WALK_FIRST)
-            if main.count:
-                self._fall_behind(targets, main.head() - 1)
-            else:
-                self._follow(targets)
-            self._look_at_all(targets, returned)
+            targets = self.lists[filter.text] = self._new(filter, main)
+            for run in returned.runs():
+                targets.recheck.put(run.chunk, self.place_of(run))
+                self._rechecking[targets] = None
         targets.consumers.append(consumer)
         return targets
 
-    def _look_at_all(self, targets: TargetList, returned: Returned) -> None:
-        """A new list has to look at all that came back."""
-        for run in returned.runs():
-            targets.recheck.put(run.chunk, self.place_of(run))
-            self._rechecking[targets] = None
+    def _new(self, filter: Matcher, main: Main) -> TargetList:
+        """A list that has looked at nothing of the main order."""
+        targets = TargetList(filter, self, WALK_FIRST)
+        if main.count:
+            self._fall_behind(targets, main.head() - 1)
+        else:
+            self._follow(targets)
+        return targets
 
     def leave(self, consumer: Consumer) -> None:
         """A consumer has gone; its list goes with the last."""
@@ -141,13 +145,19 @@ class Targets:
                     self.foreseen.clear()
 
     def _follow(self, targets: TargetList) -> None:
+        """It has looked at everything."""
         self._behind.pop(targets, None)
         targets.new = False
-        targets.walked = NEVER
+        targets.arrived(ALL)
         targets.stride = WALK_FIRST
+        if targets.slot < 0:
+            self._hear(targets)
+        self.awake[targets] = None
+
+    def _hear(self, targets: TargetList) -> None:
+        """What arrives is evaluated for it."""
         targets.slot = self._following.add(targets.filter)
         self._by_slot[targets.slot] = targets
-        self.awake[targets] = None
 
     def _stop_following(self, targets: TargetList) -> None:
         if targets.slot >= 0:
@@ -353,7 +363,7 @@ class Targets:
 
     def _before_the_last(self) -> list[TargetList]:
         """Those that go on next, but for who stands furthest back; none: nobody else has to walk."""
-        last = min((targets.walked for targets in self._behind), default=NEVER)
+        last = min((targets.walked for targets in self._behind), default=ALL)
         others = [targets for targets in self._behind if targets.walked > last and not targets.busy]
         if not others:
             return []
@@ -364,26 +374,23 @@ class Targets:
         return [targets for targets in self._behind if targets.walked == walked]
 
     def _walk(self, group: Sequence[TargetList], most: int, last: bool, main: Main, sink: Sink) -> bool:
-        """Have the stretch before lists that stand at one place looked through; False: they moved on without.
+        """Have the stretch behind lists that stand at one place looked through; False: they moved on without.
 
         most    messages of it
         last    they stand furthest back
         """
         walked = group[0].walked
-        if not main.count or main.last() <= walked:
-            for targets in group:
+        others = min((targets.walked for targets in self._behind if targets.walked > walked), default=ALL)
+        chunk, end = main.stretch_after(walked, min(max(targets.stride for targets in group), most), others)
+        if len(chunk):
+            self._scan(Look(tuple(group), chunk, end, last), sink)
+            return True
+        for targets in group:
+            if others < ALL:
+                targets.arrived(others)
+            else:
                 self._follow(targets)
-            return False
-        chunk = main.stretch(walked, min(max(targets.stride for targets in group), most))
-        others = min((targets.walked for targets in self._behind if targets.walked > walked), default=NEVER)
-        if not len(chunk) or chunk[0] > others:
-            for targets in group:
-                targets.walked = main.last() if not len(chunk) else others
-            return False
-        if chunk[-1] > others:
-            chunk = chunk[: bisect_right(chunk, others)]
-        self._scan(group, chunk, sink, last=last)
-        return True
+        return False
 
     def _looked_at(self, look: Look, count: int) -> None:
         """So many messages of a walk were looked at."""
@@ -401,7 +408,7 @@ class Targets:
             chunk = as_chunk(sorted(source.living(piece)))
             lists = self._concerned(piece, chunk) if alone is None else [alone]
             if lists:
-                self._scan(lists, chunk, sink, piece=piece, source=source)
+                self._scan(Look(tuple(lists), chunk, piece=piece, source=source), sink)
                 return
             source.cut(piece, chunk[-1])
 
@@ -438,24 +445,13 @@ class Targets:
         first = targets.back.head()
         return first is not None and first < key
 
-    def _scan(
-        self,
-        lists: Sequence[TargetList],
-        chunk: Chunk,
-        sink: Sink,
-        *,
-        last: bool = False,
-        piece: Piece | None = None,
-        source: Recalled | None = None,
-    ) -> None:
+    def _scan(self, look: Look, sink: Sink) -> None:
         self._serial += 1
-        self.asked[self._serial] = Look(tuple(lists), chunk, last, piece, source)
-        if piece is None:
-            for targets in lists:
-                targets.busy = True
-                targets.asked = self._serial
-        filters = tuple([targets.filter for targets in lists])
-        sink.effect(Scan(Token(self._queue, self._serial, Purpose.WALK), filters, chunk))
+        self.asked[self._serial] = look
+        for targets in () if look.recheck else look.lists:
+            targets.set_out(self._serial, look.end)
+        filters = tuple([targets.filter for targets in look.lists])
+        sink.effect(Scan(Token(self._queue, self._serial, Purpose.WALK), filters, look.chunk))
 
     def scanned(self, token: Token, found: Sequence[Sequence[int]], upto: int, main: Main) -> None:
         """The answer to a scan: for each filter the LSNs that it matches, ascending, of those up to `upto`."""
@@ -466,19 +462,29 @@ class Targets:
             self._looked_again(look, look.piece, look.source, found, upto)
             return
         self._looked_at(look, bisect_right(look.chunk, upto))
-        for targets, lsns in zip(look.lists, found, strict=True):
+        if not self._is_answered(look, found, upto):
+            return
+        for targets, lsns in zip(look.lists, look.found or found, strict=True):
             targets.busy = targets.new = False
             if self.lists.get(targets.filter.text) is not targets:
                 continue
-            targets.stride = min(2 * targets.stride, WALK_MOST)
+            targets.stride = min(max(look.part or 2 * targets.stride, WALK_LEAST), WALK_MOST)
             if 4 * len(lsns) > self.most:
                 targets.stride = max(targets.stride // 8, WALK_LEAST)
-            taken = targets.take(lsns, self.most)
-            self._fall_behind(targets, upto if taken == len(lsns) else lsns[taken] - 1)
+            self._found(targets, lsns, upto, main)
             self.awake[targets] = None
         for others in self.halted.values():
             self.awake.update((one, None) for one in others if self.lists.get(one.filter.text) is one)
         self.halted.clear()  # each stands there anew, if it has to
+
+    def _is_answered(self, look: Look, found: Sequence[Sequence[int]], upto: int) -> bool:
+        """Whether lists can go on from where this answer to a walk ends."""
+        return True
+
+    def _found(self, targets: TargetList, lsns: Sequence[int], upto: int, main: Main) -> None:
+        """A list has walked up to this message, and found these."""
+        taken = targets.take(lsns, self.most)
+        self._fall_behind(targets, upto if taken == len(lsns) else lsns[taken] - 1)
 
     def _looked_again(
         self, look: Look, piece: Piece, source: Recalled, found: Sequence[Sequence[int]], upto: int

@@ -7,7 +7,7 @@ It knows no consumer, clock or log.
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -333,6 +333,13 @@ class Main:
             if len(out) >= min(count, STRETCH):
                 break
         return as_chunk(out)
+
+    def stretch_after(self, place: int, count: int, until: int) -> tuple[Chunk, int]:
+        """The same of what stands behind a place and not behind `until`, and the place of the last."""
+        chunk = self.stretch(place, count) if self.count else range(0)
+        if len(chunk) and chunk[-1] > until:
+            chunk = chunk[: bisect_right(chunk, until)]
+        return chunk, chunk[-1] if len(chunk) else place
 
     def whole(self) -> Iterator[Chunk]:
         """What is here, in order; to be looked at before anything changes."""

@@ -43,6 +43,8 @@ pack_number = struct.Struct("<q").pack
 PAIR_BYTES = 16
 END: Key = (1 << 128, 0)
 """Behind every place, with priorities or without."""
+ALL = END[0]
+"""The place up to which a list of a filter has looked that has looked at everything: it follows."""
 
 
 class Run:

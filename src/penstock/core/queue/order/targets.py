@@ -6,29 +6,26 @@ matches are gone.  What arrives before that place is looked at as it comes; what
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator, Sequence
 from typing import cast
 
 import numpy as np
 
-from penstock.core.effects import Purpose, Scan, Sink, Token
+from penstock.core.effects import Sink
 from penstock.core.queue.dispatching import filtering
-from penstock.core.queue.dispatching.consumers import Consumer, TargetList
+from penstock.core.queue.dispatching.consumers import TargetList
 from penstock.core.queue.dispatching.filtering import Look, Matcher, Targets
 from penstock.core.queue.dispatching.recalled import Recalled
 from penstock.core.queue.order.main_order import Main
 from penstock.core.queue.order.priority import PriorityOrder
 from penstock.core.queue.order.ranks import Ranks
 from penstock.core.queue.order.returned import PriorityReturned, Returned, place_in_level
-from penstock.core.queue.order.runs import END, Key, Run, view
+from penstock.core.queue.order.runs import ALL, Key, Run, view
 from penstock.core.queue.order.standing import LOW, place_of
 from penstock.core.state.lsns import to_array
 from penstock.records.chunks import Chunk, as_chunk
 from penstock.records.entries import Publishes
-
-ALL = END[0]
-"""Behind every place: a list that has looked at everything follows."""
 
 NOTHING = -ALL
 """Before every place."""
@@ -64,6 +61,13 @@ class PriorityTargetList(TargetList):
         if back is not None and (first is None or back < first):
             first = back
         return first
+
+    def set_out(self, serial: int, end: int) -> None:
+        super().set_out(serial, end)
+        self.reach = end
+
+    def arrived(self, place: int) -> None:
+        self.walked = self.reach = place
 
     def unseen(self, main: Main) -> Key | None:
         """Where the first message of the main order stands at which it has still to look; None without one."""
@@ -101,17 +105,6 @@ class PriorityTargetList(TargetList):
         self.front.clear()
 
 
-class PriorityLook(Look):
-    """A walk under way: how far it goes, and what was found so far."""
-
-    __slots__ = ("gathered", "part")
-
-    def __init__(self, lists: tuple[TargetList, ...], chunk: Chunk, last: bool) -> None:
-        super().__init__(lists, chunk, last)
-        self.gathered: list[list[int]] = [[] for _ in lists]
-        self.part: int | None = None  # messages of the first answer, if that was for a part
-
-
 class PriorityRecalled(Recalled):
     """Some of what came back, by rank and then place."""
 
@@ -143,7 +136,7 @@ class PriorityTargets(Targets):
     def __init__(self, queue: int, ranks: Ranks) -> None:
         self._ranks = ranks
         super().__init__(queue)
-        self._resting: list[PriorityLook] = []  # walks that were answered for a part
+        self._resting: list[Look] = []  # walks that were answered for a part
 
     def nothing_recalled(self) -> Recalled:
         """What to keep in mind what came back, by priority."""
@@ -153,16 +146,10 @@ class PriorityTargets(Targets):
         """Where a run that came back stands in its level; 0: each message at its own LSN."""
         return place_in_level(run)
 
-    def join(self, consumer: Consumer, filter: Matcher, main: Main, returned: Returned) -> TargetList:
-        """The list of a filter, for one more consumer."""
-        targets = self.lists.get(filter.text)
-        if targets is None:
-            targets = self.lists[filter.text] = PriorityTargetList(filter, self, filtering.WALK_FIRST)
-            targets.slot = self._following.add(filter)
-            self._by_slot[targets.slot] = targets
-            self._behind[targets] = None
-            self._look_at_all(targets, returned)
-        targets.consumers.append(consumer)
+    def _new(self, filter: Matcher, main: Main) -> TargetList:
+        targets = PriorityTargetList(filter, self, filtering.WALK_FIRST)
+        self._hear(targets)  # as far as it has walked
+        self._behind[targets] = None
         return targets
 
     def _all(self) -> list[PriorityTargetList]:
@@ -201,75 +188,30 @@ class PriorityTargets(Targets):
         """Have the world look where lists have room and something to look at."""
         resting, self._resting = self._resting, []
         for look in resting:
-            self._look(look, look.chunk, sink)
+            self._scan(look, sink)
         super().ask(main, sink)
 
-    def _walk(self, group: Sequence[TargetList], most: int, last: bool, main: Main, sink: Sink) -> bool:
-        """Have the stretch behind lists that stand at one place looked through; False: they moved on without."""
-        assert isinstance(main, PriorityOrder)
-        walked = group[0].walked
-        others = min((targets.walked for targets in self._behind if targets.walked > walked), default=ALL)
-        chunk, end = main.stretch_after(walked, min(max(targets.stride for targets in group), most), others)
-        for one in group:
-            targets = cast("PriorityTargetList", one)
-            if len(chunk):
-                targets.busy = True
-                targets.reach = end
-            elif others < ALL:
-                targets.walked = targets.reach = others
-            else:
-                targets.walked = targets.reach = ALL
-                targets.new = False
-                targets.stride = filtering.WALK_FIRST
-                self._behind.pop(targets)
-                self.awake[targets] = None
-        if not len(chunk):
-            return False
-        self._look(PriorityLook(tuple(group), chunk, last), chunk, sink)
-        return True
+    def _is_answered(self, look: Look, found: Sequence[Sequence[int]], upto: int) -> bool:
+        """The rest of a part stands between these: it is asked for, and then lists go on."""
+        before = look.found or [()] * len(found)
+        look.found = [[*some, *more] for some, more in zip(before, found, strict=True)]
+        seen = bisect_right(look.chunk, upto)
+        if seen == len(look.chunk):
+            return True
+        look.chunk = look.chunk[seen:]
+        look.part = look.part or max(seen, 1)
+        self._resting.append(look)
+        return False
 
-    def _look(self, look: PriorityLook, chunk: Chunk, sink: Sink) -> None:
-        self._serial += 1
-        self.asked[self._serial] = look
-        for targets in look.lists:
-            targets.asked = self._serial
-        filters = tuple([targets.filter for targets in look.lists])
-        sink.effect(Scan(Token(self._queue, self._serial, Purpose.WALK), filters, chunk))
-
-    def scanned(self, token: Token, found: Sequence[Sequence[int]], upto: int, main: Main) -> None:
-        """The answer to a scan: for each filter the LSNs that it matches, ascending, of those up to `upto`."""
-        look = self.asked.get(token.serial)
-        if not isinstance(look, PriorityLook):
-            super().scanned(token, found, upto, main)
-            return
-        del self.asked[token.serial]
+    def _found(self, targets: TargetList, lsns: Sequence[int], upto: int, main: Main) -> None:
         assert isinstance(main, PriorityOrder)
-        for gathered, more in zip(look.gathered, found, strict=True):
-            gathered += more
-        if upto < look.chunk[-1]:  # the rest stands between these
-            seen = bisect_left(look.chunk, upto + 1)
-            look.chunk = look.chunk[seen:]
-            look.part = look.part or seen
-            self._looked_at(look, seen)
-            self._resting.append(look)
-            return
-        self._looked_at(look, len(look.chunk))
-        for one, lsns in zip(look.lists, look.gathered, strict=True):
-            targets = cast("PriorityTargetList", one)
-            targets.busy = targets.new = False
-            if self.lists.get(targets.filter.text) is not targets:
-                continue
-            longer = 2 * targets.stride if look.part is None else look.part
-            targets.stride = min(max(longer, filtering.WALK_LEAST), filtering.WALK_MOST)
-            if 4 * len(lsns) > self.most:
-                targets.stride = max(targets.stride // 8, filtering.WALK_LEAST)
-            targets.walked = targets.reach
-            if lsns:
-                known = main.ranks.among(as_chunk(lsns))
-                keys = zip(main.places(known), known, strict=True) if len(known) else ()
-                targets.put([key for key in keys if main.stands(key)])
-            self.awake[targets] = None
-            self._behind_again(targets)
+        assert isinstance(targets, PriorityTargetList)
+        targets.walked = targets.reach
+        if lsns:
+            known = main.ranks.among(as_chunk(lsns))
+            keys = zip(main.places(known), known, strict=True) if len(known) else ()
+            targets.put([key for key in keys if main.stands(key)])
+        self._behind_again(targets)
 
 
 # -- what memory asks
