@@ -7,11 +7,9 @@ file of functions on a queue knows this one, and `core.queue.queue` puts them to
 from __future__ import annotations
 
 from abc import abstractmethod
-from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from penstock.core.effects import Sink
-from penstock.core.queue.contained import Contained
 from penstock.core.queue.dispatching.consumers import Consumer, TargetList
 from penstock.core.queue.order.returned import NOTHING_RETURNED, take_oldest
 from penstock.core.queue.order.runs import END, NEVER, Key, Run, pairs_body
@@ -392,17 +390,6 @@ class Contents(QueueParts):
             yield from place.lsns()
             yield from (run.chunk for run in place.back() if len(run.chunk))
 
-    # -- what lasts
-
-    def capture(self) -> Contained | None:
-        """What a checkpoint keeps of it, as references; None for an empty queue."""
-        return self.captured() if any(self.places()) else None
-
-    def snapshot(self) -> tuple[list[Chunk], dict[str, array[int]]]:
-        """`waiting`, in any order, and `columns` of a `QueueState`; `transient` and `letter` are not known here."""
-        contained = self.capture()
-        return ([], {}) if contained is None else (contained.waiting(), contained.columns())
-
     def catch_up(self, now: Now, sink: Sink) -> None:
         """Do what is due before anything else is decided."""
         if self.is_due(now):
@@ -429,14 +416,6 @@ class Contents(QueueParts):
     @abstractmethod
     def floor(self, /) -> int:
         """No living message is older than this."""
-
-    @abstractmethod
-    def captured(self, /) -> Contained:
-        """What waits, in any state, and what is remembered of it."""
-
-    @abstractmethod
-    def load(self, waiting: Sequence[Chunk], columns: Mapping[str, array[int]], /) -> None:
-        """Take up what a snapshot or the fold says; the queue is new and empty.  `tick` does what fell due since."""
 
     @abstractmethod
     def planned(self, /) -> object:

@@ -161,8 +161,13 @@ def draw_bound(queue: Contents) -> None:
         move_up(queue)
 
 
-def capture(queue: Contents) -> Contained:
-    """What waits, in any state, and what is remembered of it.  Costs a reference a chunk; nothing of it will change."""
+def capture(queue: Contents) -> Contained | None:
+    """What waits, in any state, and what is remembered of it; None for an empty queue.
+
+    Costs a reference a chunk; nothing of it will change.
+    """
+    if not any(queue.places()):
+        return None
     out = Contained()
     for place in queue.places():
         if place.part == "scheduled":
@@ -178,6 +183,12 @@ def capture(queue: Contents) -> Contained:
     out.known = take_known(queue)
     out.barriers = marked(queue)
     return out
+
+
+def snapshot(queue: Contents) -> tuple[list[Chunk], dict[str, array[int]]]:
+    """`waiting`, in any order, and `columns` of a `QueueState`; `transient` and `letter` are not known here."""
+    contained = capture(queue)
+    return ([], {}) if contained is None else (contained.waiting(), contained.columns())
 
 
 def _copy(run: Run) -> Run:
@@ -311,7 +322,7 @@ def _check_between(queue: Contents, place: Place) -> None:
 
 def _check_solid(queue: Contents) -> None:
     """A message stands once, and nothing lies within what is called solid."""
-    everything = flat(capture(queue).waiting())
+    everything = flat(snapshot(queue)[0])
     assert len(np.unique(everything)) == len(everything), f"{queue!r}: a message is in two states"
     for place in queue.places():
         for chunk in (*place.solid(), *(run.chunk for run in place.back() if run.solid and len(run.chunk))):
@@ -446,7 +457,7 @@ def put_in_order(queue: Contents, last: int) -> None:
     queue.drop_ready()  # for a moment: `contained` has it all
     if dormant:
         queue.ensure_barriers().dormant = dormant
-    queue.load(contained.waiting(), contained.columns())
+    load(queue, contained.waiting(), contained.columns())
     mixed(queue, last)
     queue.ensure_tail().loosen()
     queue.ensure_tail().seal(last)

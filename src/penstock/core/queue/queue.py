@@ -94,7 +94,8 @@ class Queue(Contents):
     waits_elsewhere = owning.waits_elsewhere
     ours_among = owning.ours_among
     theirs_counted = owning.theirs_counted
-    captured = lasting.capture
+    capture = lasting.capture
+    snapshot = lasting.snapshot
     load = lasting.load
     check = lasting.check
     put_back = stages.put_back

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from itertools import chain
 from typing import TYPE_CHECKING
 
 from penstock.core.effects import Sink
@@ -97,7 +96,8 @@ def _to_whose_turn_it_is(
     if not 0 < count <= min(most if most < HALF_FROM else most // 2, budget):
         return 0
     if count == 1:
-        several = _nextin_turn(level, queue.roster.turn)
+        one = queue.roster.whose_turn(level)
+        several = [] if one is None else [one]
     else:
         several = in_turn(level, queue.roster.turn, count)
     if len(several) < count:
@@ -131,16 +131,6 @@ def _slices(queue: Contents, now: Now, sink: Sink, level: Sequence[Consumer], of
     else:
         _deal(queue, now, sink, free, runs, count)
     return count
-
-
-def _nextin_turn(level: Sequence[Consumer], turn: int) -> list[Consumer]:
-    """What `in_turn` says of one: nearly always the first that is asked has room."""
-    first = bisect_right(level, turn, key=serial_of)
-    for place in chain(range(first, len(level)), range(first)):
-        one = level[place]
-        if one.leases.count < one.limit and not one.choked and (one.shared is None or one.room > 0):
-            return [one]
-    return []
 
 
 def in_turn(level: Sequence[Consumer], turn: int, count: int) -> list[Consumer]:

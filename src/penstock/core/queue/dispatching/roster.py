@@ -7,8 +7,8 @@ others, whatever its priority, until it settles or extends something.  With nobo
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
-from collections.abc import Callable
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Callable, Sequence
 from typing import Required, TypedDict
 
 from penstock.core.queue.dispatching.consumers import Consumer, Credit, serial_of
@@ -51,7 +51,7 @@ class Roster:
         self.levels: list[list[Consumer]] = []  # highest priority first
         self.silent = 0  # how many are served behind all others
         self.turn = 0  # serial of the one that was served last
-        self.place = 0  # where it may stand, if all have one priority
+        self.place = 0  # where it may stand among those of its priority
 
     def add(self, consumer: Consumer) -> None:
         """A new subscription, the last of its priority."""
@@ -98,6 +98,19 @@ class Roster:
         self._move(consumer, consumer.priority - LAST if silent else consumer.priority)
         if targets is not None:
             targets.wake(consumer)
+
+    def whose_turn(self, level: Sequence[Consumer]) -> Consumer | None:
+        """Of those of one priority with room who comes behind the one that was served last; all subscribed in order."""
+        first = self.place + 1
+        if first > len(level) or level[first - 1].serial != self.turn:
+            first = bisect_right(level, self.turn, key=serial_of)
+        for some in (range(first, len(level)), range(first)):
+            for place in some:
+                one = level[place]
+                if one.leases.count < one.limit and not one.choked and (one.shared is None or one.room > 0):
+                    self.place = place
+                    return one
+        return None
 
     def _move(self, consumer: Consumer, level: int) -> None:
         """To another level.  Of ten thousand that let leases end at once each costs little."""

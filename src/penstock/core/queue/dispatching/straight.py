@@ -8,12 +8,10 @@ go (`core.queue.flow`, `dispatch`).
 from __future__ import annotations
 
 import struct
-from bisect import bisect_right
 from typing import TYPE_CHECKING
 
 from penstock.core.effects import Deliver, Sink
 from penstock.core.queue.dispatching.attendance import watch
-from penstock.core.queue.dispatching.consumers import serial_of
 from penstock.core.queue.dispatching.dispatch import HALF_FROM, in_turn
 from penstock.core.queue.dispatching.granting import first_header, first_terms, grant_each
 from penstock.core.queue.stages import PLAIN, is_quiet
@@ -22,8 +20,6 @@ from penstock.records.kinds import Kind
 
 if TYPE_CHECKING:
     from penstock.core.queue.contents import Contents
-    from penstock.core.queue.dispatching.consumers import Consumer
-    from penstock.core.queue.dispatching.roster import Roster
     from penstock.records.queue_settings import QueueSettings
 
 _pack, _GRANT = struct.Struct("<3q").pack, Kind.GRANT  # looked up once: members of an enum are slow
@@ -71,7 +67,7 @@ def _is_held(queue: Contents, first: int) -> bool:
 def _give_one(queue: Contents, now: Now, chunk: Chunk, sink: Sink) -> bool:
     """Grant a message to the consumer whose turn it is; False: none has room, or it does not acknowledge."""
     roster = queue.roster
-    one = _next(roster)
+    one = roster.whose_turn(roster.levels[0])
     if one is None or one.no_ack:
         return False
     roster.turn = one.serial
@@ -106,21 +102,3 @@ def _give_each(queue: Contents, now: Now, chunk: Chunk, sink: Sink) -> bool:
     grant_each(queue, now, sink, several, chunk)
     queue.roster.turn = several[-1].serial
     return True
-
-
-def _next(roster: Roster) -> Consumer | None:
-    """Whose turn it is, of those with room; all have one priority."""
-    level, first = roster.levels[0], roster.place
-    if first >= len(level) or level[first].serial != roster.turn:
-        first = bisect_right(level, roster.turn, key=serial_of) - 1
-    for place in range(first + 1, len(level)):
-        one = level[place]
-        if one.leases.count < one.limit and not one.choked:
-            roster.place = place
-            return one
-    for place in range(min(first + 1, len(level))):
-        one = level[place]
-        if one.leases.count < one.limit and not one.choked:
-            roster.place = place
-            return one
-    return None
