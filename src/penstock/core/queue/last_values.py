@@ -67,7 +67,7 @@ class LastValues:
 
     @property
     def waiting(self) -> bool:
-        """Whether `settle_keys` has something to do."""
+        """Whether `settle` has something to do."""
         return bool(self._replaced or self._back or self.loaded)
 
     def add(self, queue: Whole, chunk: Chunk, keys: Sequence[int], without: Sequence[Chunk]) -> None:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from penstock.core.queue.dispatching.takers import ratio
 from penstock.core.queue.order.runs import Run, packed, view
 from penstock.records.chunks import as_chunk
 from penstock.records.queue_settings import FairnessModel
@@ -35,13 +36,7 @@ def pick(model: FairnessModel, candidates: Sequence[Consumer], turn: int) -> Con
         return next((c for c in candidates if c.serial > turn), candidates[0])
     if model == "fast" or len(candidates) == 1:
         return candidates[0]
-    return min(candidates, key=_ratio)
-
-
-def _ratio(consumer: Consumer) -> float:
-    if consumer.shared is not None:
-        return consumer.load / consumer.weight
-    return consumer.leases.count / consumer.weight
+    return min(candidates, key=ratio)
 
 
 FEW = 32

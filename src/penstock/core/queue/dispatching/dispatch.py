@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 TENANTS_MOST = 512
-"""The same where tenants take turns, which costs a few microseconds a message."""
+"""Messages granted in one step where tenants take turns, which costs a few microseconds a message."""
 
 MANY = 2
 """Consumers of one priority from which on it is first asked whose turn it is, where nothing else has to be known."""

@@ -49,7 +49,7 @@ __all__ = ["Matcher", "Targets"]
 
 @dataclass(slots=True, eq=False)
 class Look:
-    """A scan under way."""
+    """A question to the world which of some messages match the filters of these lists, and what was answered so far."""
 
     lists: tuple[TargetList, ...]
     chunk: Chunk

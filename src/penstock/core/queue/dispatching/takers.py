@@ -46,7 +46,7 @@ class Taker(Protocol):
 
     @property
     def load(self) -> int:
-        """What it divides."""
+        """What that model divides: what it holds, and of credit for all its queues what is used."""
         ...
 
 
@@ -83,7 +83,7 @@ class Takers(Generic[AnyTaker]):
 
     @property
     def able(self) -> bool:
-        """Whether somebody has room."""
+        """Whether one of them has room; who has none is not looked at again."""
         members = self._members
         while members and not has_room(members[0]):
             self._drop(0)
@@ -241,7 +241,7 @@ def _all_free(some: Sequence[Taker]) -> bool:
 
 
 def ratio(consumer: Taker) -> float:
-    """What `proportional` compares."""
+    """What `proportional` compares, the lowest first: how much of its backlog is in use."""
     weight = consumer.weight
     if not weight:
         return math.inf
