@@ -11,6 +11,7 @@ import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
 import penstock
+from penstock.core.queue.settling import letters
 from penstock.errors import AccessRefused
 from penstock.testing import Broker
 from scenario import amqp, bodies, broker_of, get
@@ -280,3 +281,42 @@ def test_what_a_full_queue_refuses_when_due_goes_on_waiting() -> None:
         broker.advance(600)
         assert get(channel, "q") == b"two"
         assert broker.stats("amq.delayed.d")["queue_depth"] == 0
+
+
+def emptied(channel: BlockingChannel, queue: str) -> list[bytes]:
+    out = list[bytes]()
+    while (body := get(channel, queue)) is not None:
+        out.append(body)
+    return out
+
+
+@pytest.mark.parametrize("at_once", [1, 3, 1000])
+def test_what_a_full_queue_refuses_when_due_keeps_nobody_elses_waiting(
+    monkeypatch: pytest.MonkeyPatch, at_once: int
+) -> None:
+    monkeypatch.setattr(letters, "LETTER", at_once)
+    full = {"name": "full", "max_length": 2, "overflow": "reject-publish"}
+    with broker_of(full, {"name": "q"}) as broker:
+        with amqp(broker) as channel:
+            channel.exchange_declare("d", "x-delayed-message", durable=True, arguments={"x-delayed-type": "direct"})
+            for name in ("full", "q"):
+                channel.queue_bind(name, "d", name)
+            for n in range(10):
+                send(channel, f"full {n}", 1000, "full")
+                send(channel, f"q {n}", 1000, "q")
+            send(channel, "q later", 2000, "q")
+            broker.advance(1)
+            assert emptied(channel, "q") == [b"q %d" % n for n in range(10)]
+            assert (broker.stats("full")["ready"], broker.stats("amq.delayed.d")["dying"]) == (2, 8)
+            broker.advance(1)
+            assert emptied(channel, "q") == [b"q later"]
+        broker.crash()
+        broker.restart()
+        with amqp(broker) as channel:
+            got = emptied(channel, "full")
+            for _ in range(4):
+                broker.advance(1)
+                got += emptied(channel, "full")
+            assert got == [b"full %d" % n for n in range(10)]
+            broker.advance(1)
+            assert broker.stats("amq.delayed.d")["queue_depth"] == 0

@@ -38,7 +38,7 @@ from penstock.core.effects import (
     Verb,
 )
 from penstock.core.links.carried import translated
-from penstock.core.publishing.dead_letters import Buried
+from penstock.core.publishing.dead_letters import Buried, Prepared
 from penstock.core.queue.dispatching.consumers import Consumer, Credit, Serving
 from penstock.core.queue.dispatching.roster import Terms
 from penstock.core.queue.order.runs import NEVER, Run, pairs_body, sift, sorted_chunk
@@ -57,7 +57,6 @@ from penstock.units import LATEST
 
 Delivery: TypeAlias = Deliver[Consumer, Queue]
 Deliveries: TypeAlias = DeliverEach[Consumer, Queue]
-
 
 REMEMBERED = frozenset({Verb.ACK, Verb.EXPIRE})
 """What may be said of a message before it comes; there is nothing yet to give back."""
@@ -476,19 +475,26 @@ class AnswerCommands(DeliveryCommands):
             self._buried[token] = parts
             self._out.effect(Judge(token, asked))
             return
+        rest, refused = list[Run](), 0
         for i, (part, prepared) in enumerate(parts):
-            full = self._letters.without_room(now, prepared, Reckoning())
-            fits, rest = split(part, full) if full else (part, [])
-            if fits is not None:
-                if full:
-                    there = {lsn for run in fits.runs for lsn in run.chunk}
-                    prepared = [one.of(there) for one in prepared]
-                self._out.begin()
-                self._letters.write(now, queue, prepared, fits)
-                self._out.end()
-            if full:
+            kept, full = self._bury_part(now, queue, part, prepared)
+            rest, refused = rest + kept, refused + full
+            if full and queue.onward is None:
                 rest += [run for later, _ in parts[i + 1 :] for run in later.runs]
-                self._letters.without_place += len(full)
-                queue.refused_letter(now, token, rest, len(full))
-                return
-        queue.buried(token, self._out)
+                break
+        if refused:
+            self._letters.without_place += refused
+            queue.refused_letter(now, token, rest, refused, self._out)
+        else:
+            queue.buried(token, self._out)
+
+    def _bury_part(self, now: Now, queue: Queue, part: Letter, prepared: list[Prepared]) -> tuple[list[Run], int]:
+        """Write what there is room for; the rest, and how many were refused."""
+        full = self._letters.without_room(now, prepared, Reckoning())
+        fits, rest = split(part, full, onward=queue.onward is not None) if full else (part, [])
+        if fits is not None:
+            there = {lsn for run in fits.runs for lsn in run.chunk}
+            prepared = [one.of(there) for one in prepared] if full else prepared
+            with self._out.group():
+                self._letters.write(now, queue, prepared, fits)
+        return rest, len(full)

@@ -295,9 +295,12 @@ class Queue(Contents):
         if self.barriers.held:
             self.agenda |= DISPATCH  # one may be free now
 
-    def refused_letter(self, now: Now, token: Token, rest: Sequence[Run], count: int) -> None:
-        """A target has no room for the rest of a letter, whose first so many messages it refused: they stay dying."""
-        self.letters.hold(token.serial, rest, now.mono)
+    def refused_letter(self, now: Now, token: Token, rest: Sequence[Run], count: int, sink: Sink) -> None:
+        """Targets have no room for the rest of a letter, of which they refused so many: they stay dying."""
+        if self.onward is None:
+            self.letters.hold(token.serial, rest, now.mono)
+        else:
+            self.letters.put_aside(token.serial, rest, now.mono, sink)
         self.agenda |= LETTERS
         self.counted().letters_refused += count
 

@@ -4,20 +4,21 @@ They are `dying`: no consumer gets them and no ack reaches them, but they count 
 Bodies are asked for in bounded pieces, a few at a time, so that a million expired messages do not fill the memory.
 
 When a target refuses a letter, it and all that died after it wait, and it is tried again after a while: first a second,
-in the end half a minute.  They are only in memory as dying; a start finds them where they were before.
+in the end half a minute.  What waited at an exchange goes to queues of anybody, so there only what is refused waits.
+They are only in memory as dying; a start finds them where they were before.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Container, Iterator, Sequence
-from dataclasses import field
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import field, replace
 
 from penstock.core.effects import Dying, Fetch, Purpose, Sink, Token
-from penstock.core.queue.order.runs import NEVER, Run, sorted_chunk
+from penstock.core.queue.order.runs import NEVER, Run, sift_runs, sorted_chunk
 from penstock.records.causes import WHY_MOST
-from penstock.records.chunks import Chunk
+from penstock.records.chunks import Chunk, as_chunk
 from penstock.records.dataclass import dataclass
 from penstock.records.entries import Rows
 from penstock.records.event_actions import OnDelete, OnExpire
@@ -41,15 +42,16 @@ class Letter:
     reason: str  # AMPS_REASON: one or several of forced_expire, time_limit, max_deliveries, max_cancels
     by: str = ""  # who forced it
     why: str = ""  # in whose words
+    again: int = 0  # a target refused them, others went on, and they have waited so long since
     chunk: Chunk = field(default_factory=lambda: range(0))
 
     def of(self, runs: list[Run]) -> Letter:
         """Other messages that die alike."""
-        return Letter(runs, self.reason, self.by, self.why)
+        return Letter(runs, self.reason, self.by, self.why, self.again)
 
     def is_like(self, other: Letter) -> bool:
         """Whether both say the same of their messages."""
-        return (self.reason, self.by, self.why) == (other.reason, other.by, other.why)
+        return (self.reason, self.by, self.why, self.again) == (other.reason, other.by, other.why, other.again)
 
     def header(self) -> dict[str, object]:
         """What the EXPIRE record says beside the LSNs."""
@@ -62,8 +64,11 @@ class Letter:
         return [end for run in self.runs for end in run.pairs()]
 
 
-def split(letter: Letter, lsns: Container[int]) -> tuple[Letter | None, list[Run]]:
-    """What died before the first of these, and the rest; None: nothing did."""
+def split(letter: Letter, lsns: Collection[int], *, onward: bool) -> tuple[Letter | None, list[Run]]:
+    """What died before the first of these, and the rest; None: nothing did.  onward: all but these, and these."""
+    if onward:
+        these, others = sift_runs(letter.runs, as_chunk(sorted(lsns)))
+        return letter.of(others) if others else None, these
     before: list[Run] = []
     for i, run in enumerate(letter.runs):
         at = next((at for at, lsn in enumerate(run.chunk) if lsn in lsns), None)
@@ -104,12 +109,14 @@ def portions(letter: Letter, rows: Rows, most: int = PORTION) -> Iterator[Letter
 class Letters:
     """The dying messages of a queue."""
 
-    __slots__ = ("_pause", "_queue", "_serial", "_waiting", "begun", "count", "due", "open")
+    __slots__ = ("_aside", "_moved", "_pause", "_queue", "_serial", "_waiting", "begun", "count", "due", "open")
 
     def __init__(self, queue: int) -> None:
         self._queue = queue  # id
         self._serial = 0
         self._waiting: deque[Letter] = deque()
+        self._aside: list[Letter] = []  # refused, and what died after them goes on meanwhile
+        self._moved = False  # some of those found room since they were asked for again
         self.open: dict[int, Letter] = {}  # by serial: bodies asked for
         self.count = 0
         self.begun = 0  # messages that ever began to die
@@ -148,6 +155,7 @@ class Letters:
         if letter is not None:
             self.count -= len(letter.chunk)
             self._pause = 0
+            self._moved |= letter.again > 0
         self._ask(sink)
 
     def hold(self, serial: int, rest: Sequence[Run], mono: int) -> None:
@@ -164,15 +172,30 @@ class Letters:
         self._pause = FIRST_PAUSE_US if written else min(max(2 * self._pause, FIRST_PAUSE_US), LONGEST_PAUSE_US)
         self.due = mono + self._pause
 
+    def put_aside(self, serial: int, rest: Sequence[Run], mono: int, sink: Sink) -> None:
+        """Targets refuse these of an open letter: they are asked for again later, and all others go on."""
+        letter = self.open.pop(serial)
+        written = len(letter.chunk) - sum(len(run.chunk) for run in rest)
+        self.count -= written
+        self._moved |= letter.again > 0 and written > 0
+        pause = FIRST_PAUSE_US if self._moved else min(max(2 * letter.again, FIRST_PAUSE_US), LONGEST_PAUSE_US)
+        self._aside += [replace(letter, runs=[run], again=pause) for run in rest]
+        if self.due == NEVER:
+            self.due = mono + pause
+        self._ask(sink)
+
     def wake(self, mono: int, sink: Sink) -> None:
         """Try again what a target refused, if it is time."""
         if self.due <= mono:
             self.due = NEVER
+            self._waiting += self._aside
+            self._aside.clear()
+            self._moved = False
             self._ask(sink)
 
     def _ask(self, sink: Sink) -> None:
         waiting = self._waiting
-        if self.due < NEVER:
+        if self.due < NEVER and not self._aside:
             return
         while waiting and len(self.open) < OPEN:
             letter = waiting.popleft()
@@ -189,7 +212,7 @@ class Letters:
 
     def runs(self) -> Iterator[Run]:
         """Everything that is dying, asked for or not."""
-        for letter in (*self.open.values(), *self._waiting):
+        for letter in (*self.open.values(), *self._waiting, *self._aside):
             yield from letter.runs
 
 
