@@ -9,12 +9,12 @@ from unittest.mock import Mock
 import pytest
 
 from penstock.core.publishing import dead_letters, routed
+from penstock.core.queue.settling import letters
 from penstock.core.topology.routing import Router
 from penstock.log.simdisk import SimDisk
 from penstock.records.properties import Properties, encode
 from penstock.server.amqp import commands, intake, session
 from penstock.server.amqp.incoming import UNTIMED
-from penstock.server.asking import caching
 from penstock.server.base.rounds import TURN_US
 from penstock.wire.amqp import methods as m
 from penstock.wire.amqp.frames import METHOD
@@ -288,7 +288,7 @@ def test_dead_letters_of_any_number_of_queues_share_what_there_is_in_a_turn(
     slow(life, monkeypatch, dead_letters, "after_death")
     life.clock.advance(10 * MS)
     took = longest(life, life.engine.tick)
-    assert took <= caching.FIRST * MS + TURN_US + 2 * MS
+    assert took <= letters.LETTER * MS + TURN_US + 2 * MS
     assert bool(reads.called) == (budget < 1 << 26)
     dead = life.contents("dead")
     assert {name: [one for one in dead if one.startswith(name.encode() + b" ")] for name in bodies} == bodies

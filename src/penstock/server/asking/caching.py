@@ -2,8 +2,7 @@
 
 Bodies for the core, dead letters first of all, are brought in portions, one read after the other.  A thousand letters
 may have any size, so an answer ends when it has about as many bytes as a portion; the core asks for the rest again.
-They may come to any number of queues, too, and very many queues may have some at once: answers go by turns, and each
-has about as many as take the core the time of one.
+Very many queues may have some at once: answers go by turns.
 The room of a portion is reserved before it is read, and queues wait for each other: however many die at once, no more
 than one portion is in memory that no queue has.
 
@@ -26,15 +25,10 @@ from penstock.core.sow.rows import Answer, Job
 from penstock.memory import READ_BYTES, first_of, merged
 from penstock.records.chunks import as_chunk
 from penstock.records.entries import Publishes, Rows
-from penstock.server.base.rounds import TURN_US
 
 if TYPE_CHECKING:
     from penstock.core.queue.queue import Queue
     from penstock.server.base.runtime import Off, Runtime
-
-
-FIRST = 16
-"""Messages of the first answer: nobody knows yet what the core makes of one."""
 
 
 class Fetches:
@@ -44,7 +38,6 @@ class Fetches:
         self._runtime = runtime
         self._waiting = deque[Fetch]()
         self._held = False  # somebody is read for, or it is the turn of others: `_go_on` is called then
-        self._most = FIRST  # messages of an answer: as many as took the core about a turn's time
 
     @property
     def portion(self) -> int:
@@ -69,10 +62,9 @@ class Fetches:
 
     def _fetch(self, effect: Fetch) -> None:
         bodies = self._runtime.bodies
-        chunk = effect.chunk[: self._most]
-        present, absent = bodies.rows(chunk, effect.token.queue)
+        present, absent = bodies.rows(effect.chunk, effect.token.queue)
         if not absent:
-            self._answer(effect, present, chunk[-1])
+            self._answer(effect, present, effect.chunk[-1])
             return
         most = self.portion
         bodies.shrink(most - bodies.budget.kept_back)
@@ -83,24 +75,18 @@ class Fetches:
             bodies.loading.add(-most)
             self._held = False
             n = len(rows)
-            upto = rows.lsns[-1] if n and rows.lsns[-1] < absent[-1] else chunk[-1]
+            upto = rows.lsns[-1] if n and rows.lsns[-1] < absent[-1] else effect.chunk[-1]
             both = merged(present, rows) if len(present) else rows
             self._answer(effect, both, upto)
-            if not self._held:
-                self._go_on()
+            if self._waiting and not self._held:
+                self._held = True
+                self._runtime.turns.wait(self._go_on)
 
         self._runtime.read_cold(as_chunk(absent), done, most)
 
     def _answer(self, effect: Fetch, rows: Rows, upto: int) -> None:
         rows = first_of(rows, bisect_right(rows.lsns, upto))
-        mono = self._runtime.clock.mono
-        began, count = mono(), len(rows)
         self._runtime.answer(Fetched(effect.token, rows, upto))
-        fits = count * TURN_US // max(1, mono() - began)
-        if fits < count:
-            self._most = max(1, fits)
-        elif count >= self._most:
-            self._most = min(fits, 2 * self._most)
 
 
 FILLED_MOST = 256

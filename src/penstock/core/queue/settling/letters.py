@@ -23,15 +23,15 @@ from penstock.records.dataclass import dataclass
 from penstock.records.entries import Rows
 from penstock.records.event_actions import OnDelete, OnExpire
 
-LETTER = 1000
-"""Messages in one fetch at most."""
+LETTER = 64
+"""Messages in one fetch at most: a turn of the server looks at the time after each, and each may go to many queues."""
 PORTION = 64 << 20
 """Bytes of bodies whose removal and dead letters are one group."""
 FIRST_PAUSE_US = 1_000_000
 LONGEST_PAUSE_US = 30_000_000
 """How long letters wait that a target refuses, doubled each time."""
-OPEN = 4
-"""Fetches under way at once; the others wait their turn."""
+OPEN = 1
+"""Fetches under way at once: of one that is answered in part the rest comes before all others."""
 
 
 @dataclass(slots=True, eq=False)
