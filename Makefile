@@ -81,10 +81,10 @@ test-interleavings: $(STAMP)
 	@said=$$(nice -n 19 $(PYTHON_IN) -m pytest -q $(INTERLEAVINGS) $(PYTEST_ARGS) 2>&1); status=$$?; \
 		echo "$$said"; [ $$status -eq 0 ] || [ $$status -eq 5 ]
 
-# The soak measures what it sees, a crowd of calls is to be noticed before it fills its door: these have no other tests
-# beside them; then come all the rest.  Three at a time keep two cores busy while some wait for a server, a lease or a
-# disk; tests/conftest.py says in which order.
-ALONE := tests/soak tests/hostile/test_flight_crowds.py
+# A crowd of calls is to be noticed before it fills its door, the soak measures what it sees: these have no other tests
+# beside them, and the soak comes when types and interleavings are done; then come all the rest.  Three at a time keep
+# two cores busy while some wait for a server, a lease or a disk; tests/conftest.py says in which order.
+ALONE := tests/hostile/test_flight_crowds.py tests/soak
 test-others: $(STAMP)
 	@$(PYTHON_IN) -m pytest $(ALONE) $(PYTEST_ARGS) || [ $$? -eq 5 ]; alone=$$?; \
 		$(PYTHON_IN) -m pytest -n 3 --dist loadscope --no-loadscope-reorder \

@@ -13,7 +13,7 @@ from random import Random
 from typing import Any, TypeAlias
 from unittest.mock import patch
 
-from penstock.core.queue import delays, expiry, flow, held, owning, places, shares, staging, tenants, trimming
+from penstock.core.queue import delays, expiry, flow, held, owning, shares, staging, tenants, trimming
 from penstock.core.queue.dispatching import dispatch, joining, recalled, takers
 from penstock.core.queue.settling import leases
 
@@ -45,7 +45,6 @@ OF_SITES: tuple[Bound, ...] = (
     ((owning,), "PAIRS_MOST", (1, 2)),
     ((owning,), "SORTED_AT_ONCE", (1, 2)),
     ((owning,), "FEW_SPANS", (0, 1)),
-    ((places,), "STEP", (1, 3)),
 )
 """Where messages belong to other sites."""
 
