@@ -59,7 +59,6 @@ TINY: list[tuple[Any, str, int]] = [
     (filtering, "WALK_LEAST", 1),
     (filtering, "RECHECK", 3),
     (letters, "LETTER", 2),
-    (letters, "OPEN", 1),
 ]
 """Bounds so small that every way round them is gone."""
 

@@ -493,8 +493,9 @@ class AnswerCommands(DeliveryCommands):
         full = self._letters.without_room(now, prepared, Reckoning())
         fits, rest = split(part, full, onward=queue.onward is not None) if full else (part, [])
         if fits is not None:
-            there = {lsn for run in fits.runs for lsn in run.chunk}
-            prepared = [one.of(there) for one in prepared] if full else prepared
+            if full:
+                there = {lsn for run in fits.runs for lsn in run.chunk}
+                prepared = [one.of(there) for one in prepared]
             with self._out.group():
                 self._letters.write(now, queue, prepared, fits)
         return rest, len(full)

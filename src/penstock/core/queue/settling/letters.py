@@ -1,7 +1,8 @@
 """Messages that leave without success and whose bodies somebody still wants: a dead-letter exchange or an action.
 
 They are `dying`: no consumer gets them and no ack reaches them, but they count as waiting until the letter is written.
-Bodies are asked for in bounded pieces, a few at a time, so that a million expired messages do not fill the memory.
+Bodies are asked for in bounded pieces, one at a time, so that a million expired messages do not fill the memory, and of
+a piece that is answered in part the rest comes before all others.
 
 When a target refuses a letter, it and all that died after it wait, and it is tried again after a while: first a second,
 in the end half a minute.  What waited at an exchange goes to queues of anybody, so there only what is refused waits.
@@ -30,8 +31,6 @@ PORTION = 64 << 20
 FIRST_PAUSE_US = 1_000_000
 LONGEST_PAUSE_US = 30_000_000
 """How long letters wait that a target refuses, doubled each time."""
-OPEN = 1
-"""Fetches under way at once: of one that is answered in part the rest comes before all others."""
 
 
 @dataclass(slots=True, eq=False)
@@ -117,7 +116,7 @@ class Letters:
         self._waiting: deque[Letter] = deque()
         self._aside: list[Letter] = []  # refused, and what died after them goes on meanwhile
         self._moved = False  # some of those found room since they were asked for again
-        self.open: dict[int, Letter] = {}  # by serial: bodies asked for
+        self.open: dict[int, Letter] = {}  # by serial, one at most: bodies asked for
         self.count = 0
         self.begun = 0  # messages that ever began to die
         self.due = NEVER  # what a target refused is tried again then (mono); nothing is asked for before
@@ -159,16 +158,11 @@ class Letters:
         self._ask(sink)
 
     def hold(self, serial: int, rest: Sequence[Run], mono: int) -> None:
-        """A target refuses the rest of an open letter: it and what was asked for behind it is asked for again later."""
+        """A target refuses the rest of an open letter: it is asked for again later, before what died after it."""
         letter = self.open.pop(serial)
-        back = [letter.of([run]) for run in rest]
         written = len(letter.chunk) - sum(len(run.chunk) for run in rest)
         self.count -= written
-        for later in sorted(self.open):
-            if later > serial:
-                other = self.open.pop(later)
-                back += [other.of([run]) for run in other.runs]
-        self._waiting.extendleft(reversed(back))
+        self._waiting.extendleft(letter.of([run]) for run in reversed(rest))
         self._pause = FIRST_PAUSE_US if written else min(max(2 * self._pause, FIRST_PAUSE_US), LONGEST_PAUSE_US)
         self.due = mono + self._pause
 
@@ -197,7 +191,7 @@ class Letters:
         waiting = self._waiting
         if self.due < NEVER and not self._aside:
             return
-        while waiting and len(self.open) < OPEN:
+        if waiting and not self.open:
             letter = waiting.popleft()
             size = len(letter.runs[0].chunk)
             while waiting and waiting[0].is_like(letter):
