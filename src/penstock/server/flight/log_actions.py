@@ -34,7 +34,7 @@ from penstock.server.flight.record_rows import hold
 from penstock.server.flight.sink_actions import SinkActions
 from penstock.server.people.users import is_loopback
 from penstock.server.upkeep.retention import HOLD_US
-from penstock.server.views.record_query import Counts, Query, run
+from penstock.server.views.record_query import Counts, Query, by_lsn, run
 from penstock.units import parted_address
 from penstock.wire.fields import (
     LSN_MAX,
@@ -292,14 +292,14 @@ def _remove(
     found = held()
     query = Query(text).reading(sow.rule.message_type)
     history = History(engine.log, caller.gone)
+    numbers, lsns = by_lsn(found.numbers, found.lsns)
     matched = [
         lsn
-        for batch in run(query, found.numbers, found.lsns, history, vhost, Counts(), keyed=found.given)
+        for batch in run(query, numbers, lsns, history, vhost, Counts(), keyed=found.given)
         for lsn in cast("list[int]", batch.column("lsn").to_pylist())
     ]
-    by_lsn = dict(zip(found.lsns.tolist(), found.numbers.tolist(), strict=True))
     count = 0
-    for some, theirs in steps([by_lsn[lsn] for lsn in matched], matched):
+    for some, theirs in steps(numbers[lsns.searchsorted(matched)].tolist(), matched):
         count += call(partial(drop, sow, some, theirs), caller.gone)
     return {"removed": count}
 

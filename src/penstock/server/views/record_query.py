@@ -302,23 +302,18 @@ def run(
     history: History,
     vhost: str,
     counts: Counts,
-    shape: Callable[[Batches], Batches] | None = None,
     *,
     keyed: bool | None = None,
 ) -> Batches:
     """The rows of an answer, in the log's columns, no more than `batch_size` a batch.
 
-    numbers, lsns: the key and the present record of each key, in any order.
-    shape: what makes other rows of those that match (projection and grouping), before they are ordered and cut.
+    numbers, lsns: of all keys, as `by_lsn` gives them.
     keyed: the rows are records, whose keys the filter may ask for: True, publishers give them; None, they are messages.
     """
-    numbers, lsns = by_lsn(numbers, lsns)
     rows = _counted(history.rows_at(lsns), counts)
     if query.filter is not None:
         keys = None if keyed is None else partial(keys_of, numbers=numbers, lsns=lsns, given=keyed)
         rows = history.matching(rows, query.filter, vhost, keys)
-    if shape is not None:
-        rows = shape(rows)
     terms = parse_order(query.order_by or None)
     if terms or query.top_n is not None:
         rows = _ordered(query, terms, rows, numbers, lsns, history, vhost, counts)
