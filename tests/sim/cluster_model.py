@@ -211,7 +211,7 @@ class World:
         self.seen["cut"] += len(cut)
         server.log, server.synced = kept, min(server.synced, len(kept))
         server.terms.cut(end)
-        server.election.cut(end)
+        server.election.log_ends(end)
         server.election.heard(term, 0, server.now)
 
     def send(self, server: Server) -> None:
@@ -230,7 +230,7 @@ class World:
                 server.terms.begin(written.term, one.lsn)
             server.terms.reach(one.lsn)
         server.log += new
-        server.election.cut(server.last(len(server.log)))
+        server.election.log_ends(server.last(len(server.log)))
         server.election.heard(term, 0, server.now)
         assert leader.election is not None
         leader.election.hears(server.name, leader.now)

@@ -183,7 +183,7 @@ class Election:
         """Whoever can be reached has told its copy of the register.  above: the highest term that was heard of."""
         self._asked_others, self._above = True, max(self._above, above)
 
-    def cut(self, last_lsn: int) -> None:
+    def log_ends(self, last_lsn: int) -> None:
         """Our log ends here now: more of it was copied, or it was cut."""
         self._last_lsn = last_lsn
 

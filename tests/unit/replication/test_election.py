@@ -112,7 +112,7 @@ def test_one_whose_log_ends_before_what_all_had_is_no_candidate() -> None:
     state = LED.beaten(500)
     c = member("c", state, last=499)
     assert (c.role, c.intact, c.steps(60 * SECOND)) == (Role.JOINING, False, [])
-    c.cut(500)
+    c.log_ends(500)
     c.read(2, state.beaten(), 60 * SECOND)
     assert c.role is Role.JOINING, "it may have acked more than the register says"
     assert member("c", state, last=500).role is Role.FOLLOWING

@@ -163,7 +163,7 @@ class Member(Followers):
         if end is not None and end < replica.last:
             self._stop_following()
             replica.cut(end)
-            self.election.cut(replica.last)
+            self.election.log_ends(replica.last)
 
     def leave(self) -> None:
         """The server beside it has ended: a leader that has enough others need not wait for this one.
@@ -414,4 +414,4 @@ class Member(Followers):
             return
         self.trouble = ""
         self.election.heard(following.term, following.beat, now)
-        self.election.cut(replica.last)
+        self.election.log_ends(replica.last)
