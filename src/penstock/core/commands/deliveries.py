@@ -493,9 +493,8 @@ class AnswerCommands(DeliveryCommands):
         full = self._letters.without_room(now, prepared, Reckoning())
         fits, rest = split(part, full, onward=queue.onward is not None) if full else (part, [])
         if fits is not None:
-            if full:
-                there = {lsn for run in fits.runs for lsn in run.chunk}
-                prepared = [one.of(there) for one in prepared]
+            there = {lsn for run in fits.runs for lsn in run.chunk} if full else None
+            prepared = prepared if there is None else [one.of(there) for one in prepared]
             with self._out.group():
                 self._letters.write(now, queue, prepared, fits)
         return rest, len(full)
