@@ -5,13 +5,16 @@ from __future__ import annotations
 from contextlib import ExitStack
 
 from penstock.server.flight.senders import (
+    BEGIN_S,
     BESIDE,
+    CALL,
     FILLED_S,
     FIRST_WINDOW,
     GROWN,
     IN_VAIN_S,
     LEAST,
     OF_A_CALL,
+    OF_A_SMALL_CALL,
     SHORT_S,
     UNSEEN_MOST,
     Senders,
@@ -196,7 +199,23 @@ def test_calls_behind_who_brought_no_large_batch_are_looked_at_before_a_batch_on
     with house.senders.uploading(FLOODER), house.senders.uploading(HONEST):
         assert house.blamed(0.0, grown=BESIDE + GROWN * 70 * MIB) == FLOODER
         house.came[FLOODER] = 600
-        assert house.blamed(0.01, grown=BESIDE + GROWN * 70 * MIB) == HONEST
+        assert house.blamed(BEGIN_S, grown=BESIDE + GROWN * 70 * MIB) == HONEST
+
+
+def test_calls_of_who_was_cut_begin_yet_and_are_nobody_elses() -> None:
+    """gRPC had read 1.9 MB of them: a tenth of a second later they took so much that a batch on its way was cut."""
+    house = House()
+    house.joins(FLOODER, HONEST)
+    house.brings(HONEST, 16 * MIB)
+    house.came[HONEST] += 32 * MIB
+    house.came[FLOODER] += FIRST_WINDOW + 2 * MIB
+    with house.senders.uploading(HONEST):
+        assert house.blamed() == FLOODER
+        del house.came[FLOODER]
+        most = BESIDE + GROWN * 32 * MIB + 2 * MIB // OF_A_SMALL_CALL * CALL
+        assert house.blamed(0.1, grown=most) is None
+        assert house.blamed(0.1, grown=2 * most) == HONEST, "these could not have taken all of it"
+        assert house.blamed(BEGIN_S, grown=most) == HONEST
 
 
 def test_batches_that_came_out_and_lie_in_the_door_are_no_calls() -> None:

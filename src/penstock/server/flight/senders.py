@@ -96,6 +96,9 @@ IN_VAIN_S, SHORT_S, FILLED_S = 10.0, 2.0, 0.3
 """So long nobody is cut while there are uploads alone; where memory is short; and where most of it went to these.  The
 calls of who was cut last may have to end yet, and who makes the crowd may show in what comes next."""
 
+CALL, BEGIN_S = 14 << 10, 0.5
+"""Bytes of memory of a call, from its headers on, and how long those of who was cut begin yet: gRPC has read them."""
+
 
 class _Sender:
     """One connection with a call that was let in."""
@@ -163,6 +166,7 @@ class Senders:
         self._uploads = Living()  # calls under way that bring batches; of who is not let in they excuse nothing
         self._looked_at = -IN_VAIN_S  # when somebody was looked for last
         self._found_at = 0.0  # when somebody was found last, or it was looked for first
+        self._cut, self._cut_at = 0, -BEGIN_S  # bytes that who was found last had in gRPC, and when that was
         self._lock = threading.Lock()
 
     def __contains__(self, peer: object) -> bool:
@@ -216,14 +220,16 @@ class Senders:
         grown: of these, since calls began to crowd.
         A batch on its way has more bytes than thousands of calls.  So who sent more than batches explain goes first,
         then who brought none, and somebody else only where nobody of these was found for a while.  Where it is calls
-        that take the memory somebody else goes at once: who brought no large batch before others.
+        that take the memory somebody else goes at once: who brought no large batch before others.  What calls of who
+        went last take yet counts against nobody.
         """
         under_way = cast("list[_Upload]", self._uploads.here())
         uploads, at_hand = Counter(one.peer for one in under_way), sum(one.at_hand for one in under_way)
         with self._lock:
             all_ = [self._share(peer, received, uploads[peer]) for peer, received in came]
         total = sum(one.kept for one in all_)
-        calls = grown > BESIDE + GROWN * (total + at_hand)
+        begin = self._cut // OF_A_SMALL_CALL * CALL if now - self._cut_at < BEGIN_S else 0
+        calls = grown > BESIDE + GROWN * (total + at_hand) + begin
         found = _most(all_, SUSPECTS if calls else SUSPECTS[:2])
         if found or now - self._looked_at > SHORT_S:
             self._found_at = now
@@ -231,7 +237,10 @@ class Senders:
         patience = IN_VAIN_S if not short_of else FILLED_S if short_of <= 2 * total else SHORT_S
         if not found and now - self._found_at >= patience:
             found = _most(all_, SUSPECTS[-1:])
-        return (found.peer, found.kept) if found else None
+        if found is None:
+            return None
+        self._cut, self._cut_at = found.kept, now
+        return found.peer, found.kept
 
     def _share(self, peer: Peer, received: int, uploads: int) -> _Share:
         sender = self._all.get(peer)
