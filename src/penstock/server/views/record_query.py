@@ -35,7 +35,8 @@ from penstock.core.sow.select import (
 from penstock.errors import InvalidArgument
 from penstock.expr import Filter
 from penstock.expr.tree import Scalar
-from penstock.history.history import Batches, History, Past
+from penstock.history.history import ROW_COST, Batches, History, Past
+from penstock.log.record_batches import column, lengths
 from penstock.records import properties as header_codec
 from penstock.records.dataclass import dataclass
 from penstock.records.entries import Messages, Topic
@@ -257,8 +258,43 @@ def sent(bodies: Sequence[bytes], wanted: SelectList) -> list[bytes]:
 # pyright: reportUnknownArgumentType=false, reportUnknownVariableType=false
 
 
-SHOWN_AT_ONCE = 1000
-"""Rows of an ordered answer that are read together."""
+PORTION_BYTES = 16 << 20
+"""Bytes of an ordered answer that are read together: for each portion the log is looked through once."""
+
+
+class _Found:
+    """Rows that were looked at in the log's order, to be read again in another one."""
+
+    def __init__(self, history: History) -> None:
+        self._history = history
+        self._lsns, self._sizes = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+
+    def add(self, batch: pa.RecordBatch) -> list[int]:
+        """Their LSNs, above all before."""
+        lsns = column(batch, "lsn", "<i8").copy()
+        self._lsns.append(lsns)
+        self._sizes.append(lengths(batch, "body") + lengths(batch, "properties") + ROW_COST)
+        return cast("list[int]", lsns.tolist())
+
+    def rows(self, chosen: Sequence[int]) -> Batches:
+        """Some of them, in this order; those that the log no longer has are left out."""
+        wanted = np.array(chosen, dtype=np.int64)
+        places = np.searchsorted(np.concatenate(self._lsns), wanted)
+        weights = np.cumsum(np.concatenate(self._sizes)[places])
+        start = 0
+        while start < len(wanted):
+            fits = weights[start - 1] + PORTION_BYTES if start else PORTION_BYTES
+            end = max(start + 1, int(np.searchsorted(weights, fits, side="right")))
+            yield from self._portion(wanted[start:end])
+            start = end
+
+    def _portion(self, wanted: Ints) -> Batches:
+        held = list(self._history.rows_at(np.sort(wanted)))
+        if held:
+            table: Any = pa.Table.from_batches(held).combine_chunks()
+            there = cast("Ints", table.column("lsn").to_numpy())
+            place = np.minimum(np.searchsorted(there, wanted), len(there) - 1)
+            yield from table.take(pa.array(place[there[place] == wanted])).to_batches()
 
 
 @dataclass(frozen=True, slots=True)
@@ -348,23 +384,11 @@ def _ordered(
     counts: Counts,
 ) -> Batches:
     most = None if query.top_n is None else query.top_n + query.skip_n
-    ordered = Ordered(terms, most)
+    ordered, found = Ordered(terms, most), _Found(history)
     for batch in rows:
         counts.matches += batch.num_rows
-        own = cast("list[int]", batch.column("lsn").to_pylist())
-        ordered.add(_numbers_of(batch, numbers, lsns), own, values_of(terms, batch, vhost))
-    chosen = np.array(ordered.lsns()[query.skip_n :], dtype=np.int64)
-    for start in range(0, len(chosen), SHOWN_AT_ONCE):
-        some = chosen[start : start + SHOWN_AT_ONCE]
-        held = list(history.rows_at(np.sort(some)))
-        if not held:
-            continue
-        table: Any = pa.Table.from_batches(held).combine_chunks()
-        there = cast("Ints", table.column("lsn").to_numpy())
-        place = np.searchsorted(there, some)
-        found = place < len(there)
-        found[found] = there[place[found]] == some[found]
-        yield from table.take(pa.array(place[found])).to_batches()
+        ordered.add(_numbers_of(batch, numbers, lsns), found.add(batch), values_of(terms, batch, vhost))
+    return found.rows(ordered.lsns()[query.skip_n :])
 
 
 def values_of(terms: Sequence[Term], batch: pa.RecordBatch, vhost: str) -> list[list[Any]]:
@@ -434,12 +458,12 @@ def _of_page(
 ) -> Batches:
     """All that match are given their place; the rows of the page."""
     rows: list[tuple[int, int, Sequence[object]]] = []
+    found = _Found(history)
     for batch in run(Query(filter), numbers, lsns, history, vhost, Counts()):
-        found, own = _numbers_of(batch, numbers, lsns), cast("list[int]", batch.column("lsn").to_pylist())
-        columns = values_of(terms, batch, vhost)
-        rows += zip(found, own, zip(*columns, strict=True) if columns else [()] * len(found), strict=True)
-    for lsn in window.fill(rows):  # type: ignore[arg-type]  # values of expressions
-        yield from history.rows_at([lsn])
+        own, columns = found.add(batch), values_of(terms, batch, vhost)
+        values = zip(*columns, strict=True) if columns else [()] * len(own)
+        rows += zip(_numbers_of(batch, numbers, lsns), own, values, strict=True)
+    return found.rows(window.fill(rows))  # type: ignore[arg-type]  # values of expressions
 
 
 def _events(batch: pa.RecordBatch, numbers: Sequence[int], sow: Sow) -> Iterator[Event]:
