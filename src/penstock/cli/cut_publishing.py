@@ -1,8 +1,8 @@
 """`publish --from-cut`: what was cut off a member's log, since another leader's went on without it, published again.
 
 Which records those are the register says, in whose terms they are past the end: `cut/` also has unfinished writes, and
-what a copy fetched again.  Each message is confirmed before the next one goes out, under a number that the server
-remembers, and a file whose messages are all there is marked beside it: a second time does nothing.
+what a copy fetched again.  Each message goes under a number that the server remembers, and a file whose messages are
+all there is marked beside it: a second time does nothing.
 """
 
 from __future__ import annotations
@@ -16,30 +16,23 @@ from typing import TYPE_CHECKING, Any, cast
 import orjson
 import typer
 
-from penstock.cli.amqp_link import Broker, Link, broker_at, door_of
 from penstock.cli.output import connect, counted, note, write, write_json, write_table
+from penstock.cli.republishing import Message, Place, Republisher
 from penstock.cli.serving import read_settings
 from penstock.errors import InvalidArgument, NotFound, Refused, SettingsError, Unavailable
 from penstock.log.disk import OsDisk
 from penstock.log.mending import CUT, begins_a_tail, cut_files, cut_rows
 from penstock.log.record_batches import cells
-from penstock.records import properties as header_codec
 from penstock.records.dataclass import dataclass
 from penstock.records.kinds import PUBLISHES, Kind
-from penstock.wire.amqp import methods as m
 from penstock.wire.fields import LSN_MAX
 
 if TYPE_CHECKING:
     from penstock.client import Client
     from penstock.config.settings import Settings
-    from penstock.records.field_tables import FieldValue
     from penstock.replication.register import ClusterState
 
-PATIENCE_S = 60.0
 MARK = ".published"
-
-Place = tuple[str, str, Sequence[str]]
-"""Vhost, exchange, and further keys that nobody is told of."""
 
 
 @dataclass(slots=True)
@@ -59,19 +52,6 @@ class Lost:
 
     def plain(self) -> dict[str, object]:
         return {name: getattr(self, name) for name in self.__slots__}
-
-
-@dataclass(slots=True)
-class Message:
-    """One that is to be published again."""
-
-    lsn: int
-    via: int | None
-    key: str
-    properties: bytes
-    body: bytes
-    expires_at: int  # microseconds; 0: never
-    not_before: int
 
 
 class Tails:
@@ -115,9 +95,9 @@ class Tails:
                 last = max(last, *cells(rows, "lsn"))
             if (one := lost.get(name)) is not None:
                 here = dict(places)
-                yield one, ((said, ("/", "", ()) if said.via is None else here.get(said.via)) for said in self._of(one))
+                yield one, ((said, ("/", "", ()) if via is None else here.get(via)) for via, said in self._of(one))
 
-    def _of(self, one: Lost) -> Iterator[Message]:
+    def _of(self, one: Lost) -> Iterator[tuple[int | None, Message]]:
         now = time.time_ns() // 1000
         for rows in cut_rows(self._disk, one.file):
             names = ("lsn", "kind", "via", "name", "properties", "body", "expires_at", "not_before")
@@ -135,9 +115,7 @@ class Tails:
                     one.expired += 1
                 else:
                     one.messages += 1
-                    yield Message(
-                        lsn, via, key or "", header or header_codec.EMPTY, body, expires_at or 0, not_before or 0
-                    )
+                    yield via, Message(lsn, lsn, key or "", header, body, expires_at or 0, not_before or 0)
 
     # marks
 
@@ -189,87 +167,30 @@ def publish_cut(
     client: of the server that leads; its user may look at the whole log, and write where these messages go.
     """
     origin, tails, known = _tails_of(settings, client, files)
-    sender = _Sender(client, amqp) if do else None
+    sender = Republisher(client, amqp) if do else None
     try:
         for one, messages in tails.each(known):
             one.before = tails.is_marked(one)
-            for message, place in messages:
-                if one.before or sender is None:
-                    continue
-                if place is None:
-                    raise Refused(
-                        f"LSN {message.lsn} of {one.file}: no record tells the exchange that it was published to"
-                    )
-                if sender.publish(f"cut {origin:x} {one.first}", message, place):
-                    one.published += 1
-                else:
-                    one.unroutable += 1
+            if sender is None or one.before:
+                for _ in messages:
+                    pass  # they are counted
+                continue
+            for done in sender.publish(f"cut {origin:x} {one.first}", _placed(one, messages)):
+                one.published += done.published
+                one.unroutable += done.unroutable
                 told(one.published)
-            if sender is not None and not one.before:
-                tails.mark(one)
+            tails.mark(one)
     finally:
         if sender is not None:
             sender.close()
     return tails.lost
 
 
-class _Sender:
-    """One message after the other, each confirmed: after one that is refused nothing has gone out."""
-
-    def __init__(self, client: Client, amqp: str | None) -> None:
-        address = client.address
-        if amqp is None:
-            tls, host, port = door_of(client, "amqp", address.host)
-            if port is None:
-                raise Unavailable("the server has no AMQP door, or does not say where: name it with --amqp")
-            self._broker = Broker(host, port, address.user, address.password, "/", tls)
-        else:
-            self._broker = broker_at(amqp, address.user, address.password)
-        self._links: dict[str, Link] = {}
-
-    def publish(self, publisher: str, message: Message, place: Place) -> bool:
-        """Whether any queue or topic takes it.  Refused when the server does."""
-        vhost, exchange, blind = place
-        link = self._links.get(vhost) or self._open(vhost)
-        before = link.returned
-        link.publish(exchange, message.key, _header(message, publisher, blind), message.body, mandatory=True)
-        until = time.monotonic() + PATIENCE_S
-        while not link.answered:
-            if not link.read(PATIENCE_S) and time.monotonic() > until:
-                raise Unavailable(f"{link.broker.name} confirms nothing for {PATIENCE_S:g} seconds")
-        if not link.answered.popleft().taken:
-            raise Refused(
-                f"LSN {message.lsn}, to {exchange}/{message.key}, is refused: a limit is met, or the disk is full"
-            )
-        return link.returned == before
-
-    def _open(self, vhost: str) -> Link:
-        link = self._links[vhost] = Link(self._broker.of(vhost))
-        link.call(m.ConfirmSelect(), m.ConfirmSelectOk)
-        return link
-
-    def close(self) -> None:
-        for link in self._links.values():
-            link.close()
-
-
-def _header(message: Message, publisher: str, blind: Sequence[str]) -> bytes:
-    """The header as it was, with a number, and with times that are left."""
-    header = header_codec.decode(message.properties)
-    headers: dict[str, FieldValue] = dict(header.headers or {})
-    if header.user_id is not None:
-        headers.setdefault("x-original-user-id", header.user_id)
-        header.user_id = None
-    for name in ("x-delay", "_AMQ_SCHED_DELIVERY"):
-        headers.pop(name, None)
-    if message.not_before:
-        headers["x-deliver-at"] = message.not_before // 1000
-    if message.expires_at:
-        header.expiration = str(max(1, (message.expires_at - time.time_ns() // 1000) // 1000))
-    if blind:
-        headers["BCC"] = list(blind)
-    header.headers = {**headers, "x-publisher": publisher, "x-sequence": message.lsn}
-    return header_codec.encode(header)
+def _placed(one: Lost, messages: Iterator[tuple[Message, Place | None]]) -> Iterator[tuple[Message, Place]]:
+    for message, place in messages:
+        if place is None:
+            raise Refused(f"LSN {message.lsn} of {one.file}: no record tells the exchange that it was published to")
+        yield message, place
 
 
 def publish_of_member(

@@ -38,6 +38,7 @@ FILES: Mapping[str, str] = {
     "backups": "backup restore",
     "top": "drain top",
     "queues": "queue",
+    "queue_recovery": "queue",
     "streams": "stream",
     "pipeline_status": "pipeline",
     "pipeline_runs": "pipeline",

@@ -43,7 +43,7 @@ from penstock.core.state.lsns import (
     within,
 )
 from penstock.core.state.objects import FOLDS_OF_QUEUES, Objects
-from penstock.core.state.queue_state import FoldedQueue, Part, keep, living_pairs
+from penstock.core.state.queue_state import FoldedQueue, Part, QueueState, keep, living_pairs
 from penstock.errors import LogDamaged
 from penstock.records.kinds import NO_ROUTE, PUBLISHES, Kind
 
@@ -138,6 +138,11 @@ class Fold:
         else:
             state.sizes = self._sizes.copy()
         return state
+
+    def queue(self, number: int) -> QueueState | None:
+        """One queue after everything fed; None where there is none.  It copies no other, as `finish` does."""
+        queue = self._objects.queues.get(number)
+        return None if queue is None else queue.finished(self._last_lsn)
 
     def _fit_sizes(self) -> None:
         """Sizes take no more than a few bytes for each message that waits."""
