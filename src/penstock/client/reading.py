@@ -33,7 +33,7 @@ class Reading(Contents):
     """Calls that look at messages."""
 
     def peek(
-        self, queue: str, count: int = 10, *, states: Sequence[str] = ("ready",), filter: str | None = None
+        self, queue: str, count: int = 10, *, states: str | Sequence[str] = ("ready",), filter: str | None = None
     ) -> list[Message]:
         """Messages that wait in a queue, oldest first.  Takes and changes nothing."""
         columns = of_messages(CONTENT_DEFAULT)
@@ -44,14 +44,14 @@ class Reading(Contents):
         self,
         queue: str,
         *,
-        states: Sequence[str] = ("ready",),
+        states: str | Sequence[str] = ("ready",),
         limit: int | None = None,
         filter: str | None = None,
-        columns: Sequence[str] | None = None,
+        columns: str | Sequence[str] | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """What waits in a queue, as Arrow batches."""
         asked = command(
-            "queue", name=queue, vhost=self._vhost, states=list(states), limit=limit, filter=filter,
+            "queue", name=queue, vhost=self._vhost, states=texts(states), limit=limit, filter=filter,
             columns=texts(columns),
         )  # fmt: skip
         return self._batches(asked)
@@ -240,7 +240,7 @@ class Reading(Contents):
         exchange: str = "",
         filter: str | None = None,
         limit: int | None = None,
-        columns: Sequence[str] | None = None,
+        columns: str | Sequence[str] | None = None,
         select: str | Sequence[str] | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """What there is now of the same, as Arrow batches.  Errors come with the first batch."""
@@ -260,13 +260,13 @@ class Reading(Contents):
         )
 
     def log_batches(
-        self, start: int = 1, end: int | None = None, columns: Sequence[str] | None = None
+        self, start: int = 1, end: int | None = None, columns: str | Sequence[str] | None = None
     ) -> Iterator[pa.RecordBatch]:
         """Records of the log with start <= lsn < end, as they are stored."""
         return self._batches(command("log", **{"from": start, "to": end, "columns": texts(columns)}))
 
     def plan_batches(
-        self, stream: str, batch: int, part: int = 0, parts: int = 1, columns: Sequence[str] | None = None
+        self, stream: str, batch: int, part: int = 0, parts: int = 1, columns: str | Sequence[str] | None = None
     ) -> Iterator[pa.RecordBatch]:
         """One part of the rows of a planned batch of a durable stream."""
         return self._batches(

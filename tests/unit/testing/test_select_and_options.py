@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+import penstock
 from penstock.errors import InvalidArgument
 from penstock.testing import Broker
 from penstock.testing.topic_records import RecordMessage
@@ -119,3 +120,16 @@ def test_options_of_durability_and_time() -> None:
         ):
             with pytest.raises(InvalidArgument, match=problem):
                 broker.subscribe(**asked)  # type: ignore[arg-type]
+
+
+def test_where_several_texts_may_be_given_one_is_no_error() -> None:
+    """`key="/id"` was refused, while `projection` and `select` took one text as well as several."""
+    with Broker() as broker, penstock.connect(broker.flight_url) as client:
+        client.declare_topic("t", key="/id")
+        client.declare("q", underlying_topic="t")
+        broker.publish("t", b'{"id": 1}')
+        assert [len(one.body) for one in client.peek("q", states="ready")] == [9]
+        (batch,) = client.queue_batches("q", columns="body")
+        assert batch.schema.names == ["body"]
+        (record,) = client.sow("t")
+        assert client.sow_delete("t", keys=str(record.sow_key)) == 1
