@@ -73,6 +73,12 @@ def test_a_standby_leads_when_a_person_says_so_and_the_leader_comes_back_without
         assert json.loads(first.run("cluster", "status", "--json"))["term"] == 2
 
 
+def stands(server: Server) -> tuple[str, str]:
+    """Status and reason, as anybody is told."""
+    told = server.get("/healthz")[1]
+    return told["status"], told.get("reason", "")
+
+
 def test_confirms_wait_for_a_standby_that_is_away_until_a_person_goes_on_without_it(tmp_path: Path) -> None:
     """One that was stopped in order is not waited for: it has said so itself, and is asked for what it lacks."""
     with pair(tmp_path) as cluster:
@@ -93,6 +99,8 @@ def test_confirms_wait_for_a_standby_that_is_away_until_a_person_goes_on_without
         try:
             eventually(lambda: "confirms wait for p2" in leader.said())
             assert cluster.in_sync() == {"p1", "p2"}
+            waits = "degraded", "confirms wait for a member in sync that does not answer"
+            eventually(lambda: stands(leader) == waits, lambda: str(leader.get("/healthz")))
             assert promote(leader)[0] == 0
             eventually(lambda: leader.serves and cluster.in_sync() == {"p1"})
             before = len(publisher.confirmed)

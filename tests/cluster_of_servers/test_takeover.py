@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster_of_servers.house import PATIENCE_S, Cluster, Publisher, drain
+from cluster_of_servers.house import PATIENCE_S, Cluster, Publisher, Server, drain
 from etcd_process import running_etcd
 from waiting import eventually
 
@@ -19,6 +19,7 @@ def test_what_was_confirmed_is_there_after_leaders_were_killed_and_a_disk_failed
     """Each comes back as a follower, gives up what only it had, and is in sync again.
 
     Then the file of a follower may not grow, as on a full disk: it says so and ends, and the others go on without it.
+    The leader says so, too.
     """
     with Cluster(tmp_path, 3) as cluster:
         publisher = Publisher(cluster)
@@ -34,7 +35,8 @@ def test_what_was_confirmed_is_there_after_leaders_were_killed_and_a_disk_failed
             before.start()
             cluster.level()
         assert cluster.status()["term"] == 4
-        follower = cluster.followers()[0]
+        follower, leader = cluster.followers()[0], cluster.leader()
+        eventually(lambda: health(leader) == ("ok", 3, 3, []), lambda: str(leader.get("/healthz")))
         for process in follower.processes():
             resource.prlimit(process, resource.RLIMIT_FSIZE, (32_768, resource.RLIM_INFINITY))
         publisher.more(20)
@@ -44,12 +46,20 @@ def test_what_was_confirmed_is_there_after_leaders_were_killed_and_a_disk_failed
             f"cluster: this process ends: {follower.folder / 'data'} cannot be written: File too large; the others go "
             "on without this member: see to its disk, and start it again"
         )
+        eventually(lambda: health(leader) == ("ok", 3, 2, ["members"]), lambda: str(leader.get("/healthz")))
+        assert f"alarm members: 2 of 3 members are in sync: {follower.name} is not" in leader.said()
         publisher.more(20)
         found = drain(cluster.leader())
         assert publisher.confirmed <= set(found)
         assert found == sorted(found), "in the order of their publisher"
         assert len(found) == len(set(found))
         assert len(publisher.confirmed) > 100
+
+
+def health(leader: Server) -> tuple[str, int, int, list[str]]:
+    """What anybody is told: status, members, how many are in sync, alarms."""
+    told = leader.get("/healthz")[1]
+    return told["status"], told["cluster"]["members"], told["cluster"]["in_sync"], told.get("alarms", [])
 
 
 def test_the_copies_are_the_same_bytes(tmp_path: Path) -> None:

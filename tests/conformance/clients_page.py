@@ -74,7 +74,12 @@ RUNS = (
     Run("amqplib", ("test_amqplib.py::test_an_application",), "", "Node.js", "node/package-lock.json"),
     Run("amqplib", ("test_amqplib.py::test_its_own_suite",), "amqplib-with-tests", OWN, "node/package-lock.json"),
     Run("amqp-tools", ("test_commands_of_others.py::test_amqp_tools",), "", "declare, publish, get, consume, delete"),
-    Run("promtool", ("test_commands_of_others.py::test_promtool",), "", "Prometheus' check of our pages of metrics"),
+    Run(
+        "promtool",
+        ("test_commands_of_others.py::test_promtool",),
+        "",
+        "Prometheus' check of our pages of metrics, and each rule for alerts played",
+    ),
     Run("rabbitmqadmin", ("test_rabbitmqadmin",), "", "ours, and the one that comes with RabbitMQ's management"),
     Run("FastStream", ("test_faststream.py",), "faststream", "RabbitBroker", "faststream.lock"),
     Run("RabbitMQ, beside us", ("test_differential",), "", "random methods, every answer compared"),

@@ -12,6 +12,7 @@ from urllib.request import Request, urlopen
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
+from alert_table import EXAMPLES, FILES, play
 from live_server import LiveServer
 
 DEBIAN = Path(__file__).resolve().parents[2] / ".venv-suites/debian"
@@ -85,3 +86,10 @@ def test_promtool(server: Measured, channel: BlockingChannel, page: str) -> None
         told = answer.read()
     assert b"# TYPE" in told
     assert run("promtool", "check", "metrics", said=told) == ""
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_promtool_plays_each_rule_for_alerts(file: str, tmp_path: Path) -> None:
+    """It fires when it should, and is quiet when it should be."""
+    assert "SUCCESS" in run("promtool", "check", "rules", str(EXAMPLES / file))
+    assert "SUCCESS" in run("promtool", "test", "rules", str(play(file, tmp_path)))

@@ -1,6 +1,7 @@
 """Alarms: what is wrong with the server while it goes on, by name, with the reason.
 
 They are looked at once a second, whoever listens: one that is set or over is an event and a line of the server's log.
+A member that follows has one of its own, of its disk, and nobody to tell events to; `cluster.rehearsal` finds another.
 """
 
 from __future__ import annotations
@@ -10,9 +11,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from penstock.core.effects import Part, names_of
+from penstock.log.writer import LogSettings
 from penstock.units import format_size
 
 if TYPE_CHECKING:
+    from penstock.ports import Clock, Disk
     from penstock.server.engine import Engine
 
 logger = logging.getLogger("penstock.server")
@@ -22,6 +25,12 @@ NO_DESCRIPTOR = "no descriptor is left for connections: they wait until one is g
 LASTS_S: Mapping[str, int] = {"upkeep": 10}
 """Seconds that one of these stands before the log has a line of it: it comes and goes with the load."""
 
+MEMBERS = "members"
+RETOLD = frozenset({MEMBERS})
+"""Whose reasons say who: another one is news. Those of others say how much."""
+
+LOOK_US = 1_000_000
+
 AHEAD_US = 1_000_000
 """The machine's clock is an alarm when it is so much behind the log's time."""
 
@@ -30,7 +39,9 @@ SEGMENTS_LEFT = 2
 more once there is room for one more than that."""
 
 
-def alarms(engine: Engine, before: Mapping[str, str], *, slowed_us: int = 0, short: bool = False) -> dict[str, str]:
+def alarms(
+    engine: Engine, before: Mapping[str, str], *, slowed_us: int = 0, short: bool = False, members: str = ""
+) -> dict[str, str]:
     """Those of now by name; before: those of the last look.  On the loop; asks the disk how much is free."""
     found: dict[str, str] = {}
     log, bodies = engine.log, engine.bodies
@@ -57,6 +68,8 @@ def alarms(engine: Engine, before: Mapping[str, str], *, slowed_us: int = 0, sho
     if engine.left_out:
         found[SETTINGS] = not_in_force(engine.left_out)
     found |= _stopped(engine.core.stopped)
+    if members:
+        found[MEMBERS] = members
     if engine.core.draining:
         found["draining"] = "the server drains: it takes no new messages and no new consumers"
     return found
@@ -102,35 +115,38 @@ def nearly_full(engine: Engine, was: bool) -> str | None:
     if not settings.low_space:
         return None  # it is not asked
     kept = engine.log.room.least
-    wanted = kept + (SEGMENTS_LEFT + was) * settings.segment
-    free = engine.log.disk.free()
-    if free >= wanted:
+    then = f"publishes are refused below {format_size(kept)}"
+    return room_left(engine.log.disk.free(), kept, settings.segment, then, was)
+
+
+def room_left(free: int, kept: int, segment: int, then: str, was: bool) -> str | None:
+    """Why a disk with so many bytes free is nearly full, if so.  then: what comes of it."""
+    if free >= kept + (SEGMENTS_LEFT + was) * segment:
         return None
     return (
-        f"the disk has {format_size(free // 1024 * 1024)} left: the log needs {format_size(settings.segment)} for its "
-        f"next segment, and publishes are refused below {format_size(kept)}"
+        f"the disk has {format_size(free // 1024 * 1024)} left: the log needs {format_size(segment)} for its next "
+        f"segment, and {then}"
     )
 
 
-class Alarms:
-    """Those that are set.  Belongs to the loop's thread."""
+class Told:
+    """Alarms that are set: what has changed since the last look is told."""
 
-    def __init__(self, engine: Engine, slowed_us: Callable[[], int], short: Callable[[], bool] = bool) -> None:
-        """slowed_us: how long upkeep has each batch of publishes wait.  short: whether descriptors are (`Entry`)."""
+    def __init__(self, mono: Callable[[], int], tell: Callable[[str, str, str], object]) -> None:
+        """mono: microseconds.  tell: an event, of which alarm, and why."""
         self.now: dict[str, str] = {}
-        self._engine = engine
-        self._slowed_us, self._short = slowed_us, short
+        self._mono, self._tell = mono, tell
         self._since: dict[str, int] = {}  # by name, monotonic
         self._logged = set[str]()  # names
 
-    def beat(self) -> None:
-        """Tell what has changed since the last look."""
-        mono = self._engine.clock.mono()
-        before = self.now
-        found = alarms(self._engine, before, slowed_us=self._slowed_us(), short=self._short())
-        self.now = self._engine.alarms = found
-        for name in found.keys() - before.keys():
-            self._since[name] = mono
+    def look(self, found: dict[str, str]) -> None:
+        """These are set now, by name, with the reason."""
+        mono, before = self._mono(), self.now
+        self.now = found
+        others = {name for name in RETOLD & found.keys() & before.keys() if found[name] != before[name]}
+        self._logged -= others
+        for name in (found.keys() - before.keys()) | others:
+            self._since.setdefault(name, mono)
             self._tell("alarm.set", name, found[name])
         for name, reason in found.items():
             if name not in self._logged and mono - self._since[name] >= LASTS_S.get(name, 0) * 1_000_000:
@@ -143,5 +159,58 @@ class Alarms:
                 logger.warning("alarm %s is over, after %.0f s", name, lasted)
             self._tell("alarm.cleared", name, before[name])
 
+
+class Alarms:
+    """A server's.  Belongs to the loop's thread."""
+
+    def __init__(
+        self, engine: Engine, slowed_us: Callable[[], int], short: Callable[[], bool] = bool,
+        members: Callable[[], str] = str,
+    ) -> None:  # fmt: skip
+        """slowed_us: how long upkeep has each batch of publishes wait.  short: whether descriptors are (`Entry`).
+
+        members: who of a cluster is not in sync; empty: nobody
+        """
+        self._engine = engine
+        self._slowed_us, self._short, self._members = slowed_us, short, members
+        self._told = Told(engine.clock.mono, self._tell)
+
+    @property
+    def now(self) -> Mapping[str, str]:
+        """Those of the last look, by name, with the reason."""
+        return self._told.now
+
+    def beat(self) -> None:
+        """Tell what has changed since the last look."""
+        slowed_us, short, members = self._slowed_us(), self._short(), self._members()
+        found = alarms(self._engine, self._told.now, slowed_us=slowed_us, short=short, members=members)
+        self._engine.alarms = found
+        self._told.look(found)
+
     def _tell(self, event: str, name: str, reason: str) -> None:
         self._engine.notices.feed.tell(event, self._engine.clock.wall(), {"alarm": name, "reason": reason})
+
+
+ROOM = LogSettings()
+"""What a leader keeps free: who follows may be the next."""
+
+
+class FollowerAlarms:
+    """Of a member that follows: its disk, of which the copy of the log may leave nothing."""
+
+    def __init__(self, disk: Disk, segment: int, clock: Clock) -> None:
+        self._disk, self._segment = disk, segment
+        self._at = clock.mono()  # when to look again
+        self._clock = clock
+        self._told = Told(clock.mono, lambda event, name, reason: None)
+
+    def look(self) -> Mapping[str, str]:
+        """Those that are set, by name, with the reason; once a second it asks the disk how much is free."""
+        mono = self._clock.mono()
+        if mono >= self._at:
+            self._at = mono + LOOK_US
+            then = "this member ends when nothing is left"
+            was, kept = "disk_low" in self._told.now, ROOM.low_space + ROOM.reserve
+            low = room_left(self._disk.free(), kept, self._segment, then, was)
+            self._told.look({} if low is None else {"disk_low": low})
+        return self._told.now

@@ -26,7 +26,7 @@ from penstock.log.log import Log
 from penstock.log.writer import BATCH_MOST, CACHE_MOST, LogSettings
 from penstock.memory.caches import Caches
 from penstock.records.dataclass import dataclass
-from penstock.server.alarms import Alarms
+from penstock.server.alarms import Alarms, FollowerAlarms
 from penstock.server.asking.scanning import warm_up
 from penstock.server.base import allocator
 from penstock.server.base.clock import Alarm, Timed
@@ -225,8 +225,11 @@ class App(Server):
         followed.look()  # what this disk has, before anybody is asked in
         rehearsal = Rehearsal(self.settings, cluster, self.say, self.loop.call_soon_threadsafe)
 
+        room = FollowerAlarms(disk, self.settings.log.segment, self.clock)
+
         def on_word() -> None:
             followed.look()
+            cluster.low = room.look()
             rehearsal.look()
 
         cluster.on_word = on_word
@@ -317,7 +320,8 @@ class App(Server):
         self.keeper = Keeper(self.engine, pools.reading, settings.log, loop, elsewhere, allocator.give_back)
         self.engine.keeper = self.keeper
         self.pace = self.keeper.pace
-        self.alarms = Alarms(self.engine, lambda: self.pace.lag_us, lambda: self.entry.short)
+        members = str if self.cluster is None else self.cluster.out_of_sync
+        self.alarms = Alarms(self.engine, lambda: self.pace.lag_us, lambda: self.entry.short, members)
         self.amqp = AmqpDoor(
             self.engine, self.logins, self.accounts.vhosts, self.counters, amqp_limits(settings), self.users.rights,
             Admission(self.users), certificates=settings.tls.cert_login_from is not None, entry=self.entry,

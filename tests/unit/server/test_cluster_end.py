@@ -10,7 +10,7 @@ from waiting import eventually
 
 PROGRAM = """
 import os, signal, socket, subprocess, sys
-from penstock.server.cluster.leading import end_children
+from penstock.server.base.loading import end_children
 sock = socket.create_server(("127.0.0.1", 0))
 child = subprocess.Popen(["sleep", "600"], pass_fds=[sock.fileno()])
 os.kill(child.pid, signal.SIGSTOP)

@@ -20,7 +20,7 @@ LEADS: dict[str, Any] = {
     "in_sync": ["m-1", "m-2"], "members": {"m-1": {"name": "a"}, "m-2": {"name": "b"}, "m-3": {"name": "c"}},
     "ack_seconds": {"counts": [*range(3, 3 + len(BOUNDS)), 90], "sum": 1.5},
     "lsn": 1000 + (3 << 33), "committed_lsn": 900, "lease_left_seconds": 2.5, "enough": True, "sent_bytes": 5000,
-    "cut_records": 12,
+    "cut_records": 12, "waited_for": ["m-2"],
     "followers": {
         "m-2": {
             "acked_lsn": 990 + (3 << 33), "lag_bytes": 400, "level": True, "silent_seconds": 0.1, "lag_seconds": 0.25,
@@ -49,6 +49,7 @@ def test_a_leader_tells_of_its_followers() -> None:
     assert found["penstock_cluster_role", "following"] == 0
     assert found["penstock_cluster_term",] == 3
     assert (found["penstock_cluster_in_sync",], found["penstock_cluster_members",]) == (2, 3)
+    assert found["penstock_cluster_waited_for",] == 1
     assert found["penstock_cluster_lag_bytes", "c"] == 9000
     assert found["penstock_cluster_ack_age_seconds", "b"] == 0.1
     assert found["penstock_cluster_lag_records", "b"] == 10

@@ -12,6 +12,7 @@ from typing import Any
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
+from alert_table import CASES, FILES, rules
 from penstock.server.http import metrics
 from penstock.server.http.exposition import exposition
 from penstock.server.http.metrics import QUEUES, Metrics
@@ -51,6 +52,14 @@ def test_alerts_of_sites_name_metrics_that_are_there() -> None:
     assert len(group["rules"]) >= 6
     assert named
     assert named <= told
+
+
+def test_each_rule_for_alerts_is_played_where_it_fires_and_where_it_is_quiet() -> None:
+    """By promtool, which `make conformance` has."""
+    there = [name for file in FILES for name in rules(file)]
+    assert len(there) == len(set(there))
+    assert {one.rule for one in CASES if one.of} == set(there)
+    assert {one.rule for one in CASES if not one.of} == set(there)
 
 
 ALERTS = Path(__file__).resolve().parents[3] / "examples/alerts.yml"

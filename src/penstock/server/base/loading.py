@@ -169,6 +169,22 @@ def ended(process: subprocess.Popen[bytes]) -> int:
         return process.wait()
 
 
+def end_children() -> None:
+    """Kill the processes of doors, and whatever else this one has started.
+
+    They end by themselves when their server has gone, but not while they are stopped, as this one may have been: until
+    then they would keep its addresses from the server that is started next.
+    """
+    for place in Path("/proc/self/task").glob("*/children"):
+        with suppress(OSError):
+            for child in map(int, place.read_text().split()):
+                with suppress(OSError):
+                    handle = os.pidfd_open(child)
+                    if str(child) in place.read_text().split():  # else the number may be another's by now
+                        signal.pidfd_send_signal(handle, signal.SIGKILL)
+                    os.close(handle)
+
+
 KILLED_FIRST = 300
 """Where the memory of a machine or a cgroup has been used up the kernel kills whoever scores highest, of 1,000 that its
 size makes: of a server and the processes beside it those that begin again, and not the one that has the log."""

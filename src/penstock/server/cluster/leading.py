@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
-import signal
 import socket
 import subprocess
 import threading
@@ -31,11 +30,12 @@ from penstock.history.copied import Copy
 from penstock.replication.messages import ARCHIVE, SIDE_FILE, STAGE
 from penstock.replication.register import decode
 from penstock.server import saying
-from penstock.server.base.loading import POOL, begun, ended, environment
+from penstock.server.alarms import SETTINGS, not_in_force
+from penstock.server.base.loading import POOL, begun, end_children, ended, environment
 from penstock.server.cluster.log_sending import Hold
 from penstock.server.cluster.packets import LOST, ONE, THREE, TWO, boottime, packets
 from penstock.server.cluster.registers import MANUAL, changed, register_at
-from penstock.server.cluster.troubles import Troubles, news
+from penstock.server.cluster.troubles import Troubles, news, out_of_sync
 from penstock.server.doors.door_process import begin_no_more
 from penstock.server.people.accounts import FILE as ACCOUNTS
 
@@ -102,6 +102,7 @@ class Cluster:
         self._role = ""
         self._troubles = Troubles()
         self.left_out: Sequence[str] = ()  # of the settings file, were this follower to take over
+        self.low: Mapping[str, str] = {}  # of this follower's disk: alarms by name, with the reason
         self._hold = Hold(settings.cluster.hold.bytes, settings.cluster.hold.age)
 
     # its start
@@ -152,7 +153,17 @@ class Cluster:
     def shown(self) -> dict[str, object]:
         """What probes are told, who have no login: no names, no addresses."""
         names = ("role", "term", "confirm", "enough", "lsn", "committed_lsn", "trouble", "connected")
-        return {name: self.known[name] for name in names if name in self.known}
+        counts = {name: len(self.known[name]) for name in ("members", "in_sync") if name in self.known}
+        return {name: self.known[name] for name in names if name in self.known} | counts
+
+    def out_of_sync(self) -> str:
+        """Who is not in sync, while this server leads; empty: all are."""
+        return out_of_sync(self.known)
+
+    @property
+    def alarms(self) -> Mapping[str, str]:
+        """Of a server that follows: those that are set, by name, with the reason."""
+        return {**self.low, **({SETTINGS: not_in_force(self.left_out)} if self.left_out else {})}
 
     def refuse_to_follow(self) -> None:
         """NotLeading, of a member that follows."""
@@ -471,26 +482,10 @@ class Cluster:
 def end_at_once(say: Callable[[str], object], why: str) -> NoReturn:
     """This process with all that it has started, once it has said why: a reader who stands still has three seconds."""
     say(f"cluster: this process ends: {why}")
+    begin_no_more()
     end_children()
     saying.flush()
     os._exit(LOST)
-
-
-def end_children() -> None:
-    """Kill the processes of doors, and whatever else this one has started.
-
-    They end by themselves when their server has gone, but not while they are stopped, as this one may have been: until
-    then they would keep its addresses from the server that is started next.
-    """
-    begin_no_more()
-    for place in Path("/proc/self/task").glob("*/children"):
-        with suppress(OSError):
-            for child in map(int, place.read_text().split()):
-                with suppress(OSError):
-                    handle = os.pidfd_open(child)
-                    if str(child) in place.read_text().split():  # else the number may be another's by now
-                        signal.pidfd_send_signal(handle, signal.SIGKILL)
-                    os.close(handle)
 
 
 def new_id() -> str:

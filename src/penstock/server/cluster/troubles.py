@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from typing import Any
 
 APART_S = 1.0
 
@@ -54,6 +55,29 @@ def news(before: Mapping[str, object], known: Mapping[str, object]) -> str:
     else:
         what = f"is {-ahead:.0f} s behind the leader's: times go on a tenth slower once this member leads"
     return f"this machine's clock {what}; {ADVICE}"
+
+
+def out_of_sync(known: Mapping[str, Any]) -> str:
+    """Who is not in sync, as a leader knows; empty: all are."""
+    members, in_sync = known.get("members", {}), known.get("in_sync", ())
+    out = sorted(one["name"] for key, one in members.items() if key not in in_sync)
+    if not out:
+        return ""
+    count = f"{len(members) - len(out)} of {len(members)}"
+    are = "is" if len(out) == 1 else "are"
+    return f"{count} members are in sync: {', '.join(out)} {are} not; `GET /api/cluster` says how far each is"
+
+
+def confirms_nothing(known: Mapping[str, Any]) -> str:
+    """Why a leader confirms nothing; empty: it does.
+
+    Who is in sync, and silent, is waited for until the register drops him: with copies of it, until a person decides.
+    """
+    if not known.get("enough", True):
+        return "fewer members are in sync than min_in_sync: nothing is confirmed until more are"
+    count = 0 if known.get("confirm") == "local" else len(known.get("waited_for", ()))
+    who = "a member in sync that does" if count == 1 else f"{count} members in sync that do"
+    return f"confirms wait for {who} not answer" if count else ""
 
 
 AGAIN_S = 60.0

@@ -392,6 +392,9 @@ def _of_cluster(known: Mapping[str, Any]) -> Iterator[Family]:
     if "lease_left_seconds" in known:
         text = "How long the leader may go on without another word of the register or of its followers"
         counts.append(("lease_left_seconds", text, known["lease_left_seconds"]))
+    if "waited_for" in known:
+        text = "Members in sync that do not answer, and that confirms wait for"
+        counts.append(("waited_for", text, len(known["waited_for"])))
     if "sent_bytes" in known:
         text = "Bytes of the log that this leader has sent to followers"
         yield Family("penstock_cluster_sent_bytes", text, (), [((), known["sent_bytes"])], counter=True)

@@ -24,10 +24,11 @@ from penstock.errors import NotFound, Unavailable
 from penstock.operations.queues import settings_in_force
 from penstock.operations.vhosts import CLUSTER_NAME
 from penstock.records.declared_types import EXCHANGE_TYPES
-from penstock.server.alarms import NO_DESCRIPTOR, SETTINGS, stopped_by_a_fault
+from penstock.server.alarms import NO_DESCRIPTOR, stopped_by_a_fault
 from penstock.server.base.allocator import resident_bytes
 from penstock.server.base.clock import SystemClock
 from penstock.server.base.rounds import BOUNDS
+from penstock.server.cluster.troubles import confirms_nothing
 from penstock.server.counters import Rates
 from penstock.server.figures import (
     archive_numbers,
@@ -94,8 +95,8 @@ def metrics_of(server: Server, version: str, progress: Progress | None = None) -
             "penstock_recovering": True,
             "rabbitmq_process_resident_memory_bytes": resident_bytes(),
         }
-        left_out = server.cluster is not None and server.cluster.left_out
-        return Metrics(node, cluster, version, early, alarms={SETTINGS: 1} if left_out else {})
+        alarms = {} if server.cluster is None else server.cluster.alarms
+        return Metrics(node, cluster, version, early, alarms=dict.fromkeys(alarms, 1))
     engine, counters, pauses = server.engine, server.counters, server.pulse.pauses()
     segments, sessions = server.log.segments(), server.amqp.sessions
     strangers, closed = _strangers(server)
@@ -218,7 +219,7 @@ class Facts:
         """
         cluster = self._server.cluster
         if cluster is not None and cluster.turn is None:
-            name, alarms = self._server.settings.server.name, {"alarms": [SETTINGS]} if cluster.left_out else {}
+            name, alarms = self._server.settings.server.name, {"alarms": list(cluster.alarms)} if cluster.alarms else {}
             return {"status": "following", "name": name, "cluster": cluster.shown(), **alarms}
         if (progress := self._recovering()) is not None:
             return {"status": "recovering", "name": self._server.settings.server.name, **progress.plain()}
@@ -235,9 +236,8 @@ class Facts:
         }
         if cluster is not None:
             health["cluster"] = cluster.shown()
-            if status == "ok" and not cluster.known.get("enough", True):
-                health["status"] = "degraded"
-                health["reason"] = "fewer members are in sync than min_in_sync: nothing is confirmed until more are"
+            if status == "ok" and (why := confirms_nothing(cluster.known)):
+                health["status"], health["reason"] = "degraded", why
         if status == "ok" and (stopped := engine.core.stopped):
             health["status"] = "degraded"
             health["reason"] = stopped_by_a_fault(stopped)

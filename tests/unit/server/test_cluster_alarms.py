@@ -1,0 +1,108 @@
+"""What a member says of others and of its disk: a leader that a member has left, a follower that is nearly full."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from penstock.config.settings import Settings
+from penstock.log.simdisk import SimDisk
+from penstock.server.alarms import Alarms, FollowerAlarms
+from penstock.server.cluster.leading import Cluster
+from penstock.server.cluster.troubles import confirms_nothing
+from sim.serverkit import Life, clock
+
+MIB = 1 << 20
+MEMBERS = {key: {"name": f"node-{key}", "address": f"node-{key}:8817"} for key in "123"}
+LEADS: dict[str, Any] = {
+    "role": "leading", "member": "1", "members": MEMBERS, "in_sync": ["1", "2", "3"], "enough": True, "cut_records": 0,
+    "waited_for": [],
+}  # fmt: skip
+
+
+def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
+    found = [one.getMessage() for one in caplog.records if one.name == "penstock.server"]
+    caplog.clear()
+    return found
+
+
+def cluster(**known: Any) -> Cluster:
+    section = {"registry": "file:/nowhere", "listen": "127.0.0.1:7000", "secret": "s" * 32}
+    settings = Settings.model_validate({"server": {"name": "one"}, "cluster": section})
+    made = Cluster(settings, lambda line: None, lambda: 0.0)
+    made.known |= known
+    return made
+
+
+def test_a_leader_says_once_of_each_change_who_is_not_in_sync(caplog: pytest.LogCaptureFixture, life: Life) -> None:
+    """A line and an event: nobody heard of a member that had died, until the next one did."""
+    member = cluster(**LEADS)
+    alarms = Alarms(life.engine, lambda: 0, members=member.out_of_sync)
+    for seconds, in_sync in enumerate(("123", "12", "12", "1", "1", "13", "123", "123")):
+        life.clock.advance(1_000_000)
+        member.known["in_sync"] = list(in_sync)
+        alarms.beat()
+        assert ("members" in alarms.now) == (len(in_sync) < 3), seconds
+    assert lines(caplog) == [
+        "alarm members: 2 of 3 members are in sync: node-3 is not; `GET /api/cluster` says how far each is",
+        "alarm members: 1 of 3 members are in sync: node-2, node-3 are not; `GET /api/cluster` says how far each is",
+        "alarm members: 2 of 3 members are in sync: node-2 is not; `GET /api/cluster` says how far each is",
+        "alarm members is over, after 5 s",
+    ]
+    told = [(one.name, one.fields["alarm"]) for one in life.engine.notices.feed.since(0, 100) if "alarm" in one.fields]
+    assert told == [*3 * [("alarm.set", "members")], ("alarm.cleared", "members")]
+
+
+def test_a_reason_that_says_how_much_is_no_news(caplog: pytest.LogCaptureFixture, life: Life) -> None:
+    alarms = Alarms(life.engine, iter((2500, 3000, 3500, 0)).__next__)
+    for _ in range(4):
+        life.clock.advance(15_000_000)
+        alarms.beat()
+    assert lines(caplog) == [
+        "alarm upkeep: the log has outgrown log.retention: each batch of publishes waits 3 ms",
+        "alarm upkeep is over, after 45 s",
+    ]
+
+
+def test_health_tells_how_many_are_in_sync() -> None:
+    """Without a login: no names."""
+    shown = cluster(**{**LEADS, "in_sync": ["1", "2"]}).shown()
+    assert (shown["members"], shown["in_sync"]) == (3, 2)
+    assert "members" not in cluster().shown(), "it has not seen the register yet"
+
+
+def test_a_leader_whose_confirms_wait_for_one_that_is_away_is_not_well() -> None:
+    """With a register of its own: who is in sync and silent is waited for, and a person is to decide."""
+    assert confirms_nothing(LEADS) == ""
+    away = {**LEADS, "waited_for": ["3"]}
+    assert confirms_nothing(away) == "confirms wait for a member in sync that does not answer"
+    away["waited_for"].append("2")
+    assert confirms_nothing(away) == "confirms wait for 2 members in sync that do not answer"
+    assert confirms_nothing({**away, "confirm": "local"}) == "", "they wait for its own disk alone"
+    assert confirms_nothing({**away, "enough": False}).startswith("fewer members are in sync than min_in_sync")
+
+
+def test_a_follower_says_when_its_disk_is_nearly_full(caplog: pytest.LogCaptureFixture) -> None:
+    """As a leader does, which refuses publishes then: this one ends when nothing is left, and said nothing before."""
+    disk, now = SimDisk(capacity=1 << 40), clock()
+    alarms = FollowerAlarms(disk, 256 * MIB, now)
+    for capacity in (1 << 40, 256 * MIB, 128 * MIB, 1 << 40):
+        disk.capacity = capacity
+        for _ in range(10):
+            now.advance(100_000)
+            found = alarms.look()
+        assert list(found) == (["disk_low"] if capacity < 1 << 30 else [])
+    first, over = lines(caplog)
+    assert first == (
+        "alarm disk_low: the disk has 256 MiB left: the log needs 256 MiB for its next segment, and this member ends "
+        "when nothing is left"
+    )
+    assert over == "alarm disk_low is over, after 2 s"
+
+
+def test_what_a_follower_would_leave_out_is_an_alarm_beside_its_disk() -> None:
+    member = cluster(role="following")
+    member.low = {"disk_low": "the disk has 1 MiB left"}
+    member.left_out = ["[[queue]] x"]
+    assert list(member.alarms) == ["disk_low", "settings"]
