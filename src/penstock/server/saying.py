@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import logging
 import os
+import stat
 import threading
 import time
 from collections import deque
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from fcntl import F_GETFL, F_SETFL, fcntl
 from weakref import WeakSet
 
 MOST = 10_000
@@ -124,9 +126,18 @@ def _write(file: int, text: str) -> bool:
     return True
 
 
+def append() -> None:
+    """What goes to a file goes to its end, wherever that is: who rotates it by cutting it gets no zeros before it."""
+    for file in (OUT, LOG):
+        with suppress(OSError):  # closed: there is nothing to write to
+            if stat.S_ISREG(os.fstat(file).st_mode):
+                fcntl(file, F_SETFL, fcntl(file, F_GETFL) | os.O_APPEND)
+
+
 @contextmanager
 def speaking() -> Generator[Voice]:
     """A voice that has the log, too, unless somebody has said where that goes."""
+    append()
     voice, root = Voice(), logging.getLogger()
     logs = not root.handlers
     if logs:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from forked import Forked, of_the_product
 from penstock.server.saying import Voice, speaking
 from waiting import LOOK_S, Patience
 
@@ -157,3 +158,28 @@ def test_a_server_serves_and_ends_though_nobody_reads_what_it_says(tmp_path: Pat
 
 def test_no_file_of_a_server_takes_the_place_of_a_standard_one_that_is_closed(tmp_path: Path) -> None:
     assert status(tmp_path, ("sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh")) == ([os.devnull] * 3, 0)
+
+
+@pytest.mark.parametrize("command", ["serve", "up"])
+def test_output_in_a_file_that_is_cut_begins_anew_at_its_beginning(tmp_path: Path, command: str) -> None:
+    """As `copytruncate` of logrotate cuts it; one begun with `>` had zeros there, as far as was written before."""
+    ready, kept = tmp_path / "ready", tmp_path / "output"
+    settings = f'[server]\ndata = "{tmp_path / "data"}"\n[listen]\namqp = "127.0.0.1:0"\nhttp = "off"\nflight = "off"\n'
+    (tmp_path / "penstock.toml").write_text(settings)
+    with kept.open("wb") as output:
+        given = ["-m", "penstock", command, str(tmp_path / "penstock.toml"), "--ready-file", str(ready)]
+        process = Forked(given, stdout=output.fileno(), stderr=output.fileno(), env=of_the_product())
+        try:
+            patience = Patience(60)
+            while not ready.exists() or b"ready" not in kept.read_bytes():
+                assert process.poll() is None
+                assert not patience.is_over()
+                time.sleep(LOOK_S)
+            os.truncate(kept, 0)
+            os.write(output.fileno(), b"line\n")  # as it would itself: the place in the file is one for all who have it
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(60) == 0
+        finally:
+            process.kill()
+            process.wait(60)
+    assert kept.read_bytes().startswith(b"line\n")
