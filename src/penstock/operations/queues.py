@@ -325,11 +325,10 @@ def _state(consumer: Consumer) -> str:
 
 def first_messages(queue: Queue, most: int) -> list[Standing]:
     """The oldest messages, by LSN, in whatever state; on the loop."""
-    found = [
-        Standing(lsn, state, run.tally.attempt, "" if holder is None else holder.client or holder.tag, run.granted)
-        for state, run, holder in queue.first(most)
-        for lsn in run.chunk
-    ]
+    found = list[Standing]()
+    for state, run, holder in queue.first(most):
+        held = ("", 0) if holder is None else (holder.client or holder.tag, run.granted)  # it keeps when it was granted
+        found += [Standing(lsn, state, run.tally.attempt, *held) for lsn in run.chunk]
     return sorted(found, key=lambda one: one.lsn)[:most]
 
 

@@ -218,6 +218,16 @@ def test_details_of_a_queue_with_an_expression_show_the_priorities_that_it_serve
             assert [one["priority"] for one in client.details("q")["messages"]] == [3, 3, 3]
 
 
+def test_details_of_what_came_back_tell_of_no_lease() -> None:
+    with Broker({"queue": [{"name": "q"}]}) as broker, penstock.connect(broker.flight_url) as client:
+        bookmark = broker.publish("q", b"1")
+        broker.subscribe("q").take()
+        broker.pause("q", 60)
+        broker.ack("q", [bookmark], option="cancel")
+        [back] = client.details("q")["messages"]
+        assert (back["state"], back["deliveries"], back["leased_to"], back["leased_age"]) == ("ready", 1, None, None)
+
+
 def test_details_of_a_queue() -> None:
     with busy() as broker:
         before = broker.stats("q")
