@@ -15,7 +15,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -23,9 +22,10 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from penstock.cli.driver_jobs import Door, address_here, door_of, login, orphans
 from penstock.cli.output import counted
+from penstock.cli.running_servers import children, listens, lock_holder, serving_elsewhere, serving_process
 from penstock.errors import PenstockError, SettingsError
 from penstock.expr import TopicPattern
-from penstock.log.disk import LOCK_NAME, OsDisk, to_be
+from penstock.log.disk import OsDisk, to_be
 from penstock.server.base.machine import Machine, budget_within
 from penstock.server.sockets.listening import OWN
 from penstock.units import format_size
@@ -67,10 +67,11 @@ def _door_processes(settings: Settings, server: int | None) -> Iterator[Finding]
 
 def examine(settings: Settings) -> list[Finding]:
     """Everything, in the order of a person's questions."""
-    folder = nearest_folder(Path(settings.server.data))
+    doors, data = settings.listen.doors(), Path(settings.server.data)
+    if (server := serving_process(data)) is None:
+        server, data = serving_elsewhere([one.port for one in doors.values() if one.port]) or (None, data)
+    folder, follows = nearest_folder(data), server != lock_holder(data)
     findings = [python(), *disk(folder)]
-    doors, server = settings.listen.doors(), serving_process(Path(settings.server.data))
-    follows = server != lock_holder(Path(settings.server.data))
     if server is not None:
         does = "follows with" if follows else "serves"
         findings.append(Finding("data folder", "good", f"{folder}, which process {server} {does} at present"))
@@ -148,49 +149,6 @@ def sync_times_ms(folder: Path) -> list[float]:
     return sorted(took)
 
 
-MEMBER = b"penstock.server.cluster.process"
-
-
-def serving_process(folder: Path) -> int | None:
-    """The server of a data folder, whose lock it holds, or its member's process while it follows."""
-    holder = lock_holder(folder)
-    with suppress(OSError):
-        if MEMBER in Path(f"/proc/{holder}/cmdline").read_bytes():
-            return int(Path(f"/proc/{holder}/stat").read_text().rpartition(")")[2].split()[1])
-    return holder
-
-
-def lock_holder(folder: Path) -> int | None:
-    """The process that holds the lock of a data folder, as Linux tells; the lock is not touched."""
-    try:
-        inode, holder = (folder / LOCK_NAME).stat().st_ino, (folder / LOCK_NAME).read_text().strip()
-        locks = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
-    except OSError:
-        return None
-    # 1: FLOCK  ADVISORY  WRITE 6514 fe:00:12345 0 EOF
-    held = any("FLOCK" in lock and lock[-4] == holder and lock[-3].endswith(f":{inode}") for lock in locks)
-    return int(holder) if held else None
-
-
-def listens(process: int, number: int) -> bool:
-    """Whether a process, or one that it has started, listens on this TCP port, as far as Linux lets us see."""
-    rows = list[list[str]]()
-    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
-        with suppress(OSError):
-            rows += [line.split() for line in Path(table).read_text().splitlines()[1:]]
-    sockets = {f"socket:[{row[9]}]" for row in rows if row[3] == "0A" and int(row[1].rpartition(":")[2], 16) == number}
-    return any(sockets & _open_in(one) for one in (process, *_children(process)))
-
-
-def _children(process: int, module: bytes = b"penstock.server.") -> Iterator[int]:
-    """Those that are parts of a server, as Flight's door is."""
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):
-            child = int(stat.read_text().rpartition(")")[2].split()[1]) == process
-            if child and module in (stat.parent / "cmdline").read_bytes():
-                yield int(stat.parent.name)
-
-
 def amqp_processes(settings: Settings, server: int | None = None) -> Finding:
     """How many processes take AMQP's clients, and whether those of the server that runs are there."""
     from penstock.server.amqp.doors import MEMORY_LEAST
@@ -204,7 +162,7 @@ def amqp_processes(settings: Settings, server: int | None = None) -> Finding:
     bound = format_size(MEMORY_LEAST + settings.server.memory)
     found = f"{count}, each may allocate {bound} ({why})"
     if server is not None:
-        found += f"; {(there := len(list(_children(server, b'penstock.server.amqp.front'))))} of them run"
+        found += f"; {(there := len(list(children(server, b'penstock.server.amqp.front'))))} of them run"
         if there < count:
             return Finding(what, "poor", found, _AGAIN)
     many = count >= cores > 1 or count > 1 == cores
@@ -237,18 +195,9 @@ def flight_process(settings: Settings, server: int | None = None) -> Finding:
 
 
 def _running(what: str, found: str, module: str, server: int | None) -> Finding:
-    if server is None or any(_children(server, module.encode())):
+    if server is None or any(children(server, module.encode())):
         return Finding(what, "good", found if server is None else f"{found}; it runs")
     return Finding(what, "poor", f"{found}; it does not run", _AGAIN)
-
-
-def _open_in(process: int) -> set[str]:
-    found = set[str]()
-    with suppress(OSError):
-        for fd in Path(f"/proc/{process}/fd").iterdir():
-            with suppress(OSError):  # closed meanwhile, as the one that lists them
-                found.add(str(fd.readlink()))
-    return found
 
 
 def port(name: str, address: Address, server: int | None = None) -> Finding:

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import socket
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from live_server import LiveServer
 from penstock.cli import checkup
 from penstock.cli.checkup import Finding, examine_links
 from penstock.config.load import load_text
 from penstock.errors import Unavailable
 from sites.house import Sites
 from waiting import eventually
+
+Run = Callable[..., tuple[int, str, str]]
 
 SETTINGS = """
 [server]
@@ -141,3 +146,27 @@ def test_alarms_that_are_set_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(checkup, "_told", lambda *_, told=told: told)
         finding = checkup.alarms(NOTHING, door)
         assert (finding.verdict, finding.found) == (verdict, found)
+
+
+def test_the_server_of_the_same_settings_is_found_wherever_its_data_is(tmp_path: Path, run: Run) -> None:
+    """Its start named another folder, or the settings one from where it was started: its ports are its own."""
+    server = LiveServer(tmp_path, flight=True)
+    server.children_load = True
+    with server:
+        assert server.process is not None
+        settings = tmp_path / "elsewhere" / "p.toml"
+        settings.parent.mkdir()
+        ready = {name: f'{name} = "{server.ready[name]}"' for name in ("amqp", "flight")}
+        text = f'[server]\ndata = "{tmp_path / "elsewhere"}"\n[listen]\nhttp = "off"\n'
+        settings.write_text(text + "\n".join(ready.values()))
+        status, out, _ = run("doctor", str(settings), "--json")
+        found = {one["name"]: (one["verdict"], one["found"]) for one in json.loads(out)["findings"]}
+        said = f"{server.data}, which process {server.process.pid} serves at present"
+        assert (status, found["data folder"]) == (0, ("good", said))
+        for name in ready:
+            there = f"{server.ready[name]}, where process {server.process.pid} listens"
+            assert found[f"{name} door"] == ("good", there)
+        settings.write_text(text + f'{ready["amqp"]}\nflight = "127.0.0.1:1"\n')
+        status, out, _ = run("doctor", str(settings), "--json")
+        found = {one["name"]: (one["verdict"], one["found"]) for one in json.loads(out)["findings"]}
+        assert (status, found["amqp door"][0]) == (1, "bad"), "a server that has not all of these ports is another one"
