@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import shutil
 import subprocess
 import sys
 import time
-from codecs import BOM_UTF8
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, BinaryIO, cast
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
+from penstock.cli.inputs import columns_said, format_of, tables, with_columns
 from penstock.cli.output import (
     DEFAULT_URL,
     Json,
@@ -47,19 +46,6 @@ if TYPE_CHECKING:
 
 Raw = Annotated[bool, typer.Option("--raw", help="Bodies as they are, also those of a type such as Avro.")]
 
-BATCH_ROWS = 10_000
-
-FORMATS = {
-    ".json": "jsonl",
-    ".jsonl": "jsonl",
-    ".ndjson": "jsonl",
-    ".csv": "csv",
-    ".parquet": "parquet",
-    ".arrow": "arrow",
-    ".arrows": "arrow",
-    ".feather": "arrow",
-}
-
 
 @root.command()
 def publish(
@@ -70,6 +56,16 @@ def publish(
     format: Annotated[
         str | None, typer.Option("--format", help="jsonl (lines), csv, parquet or arrow; default by name.")
     ] = None,
+    header: Annotated[
+        list[str] | None, typer.Option("--header", metavar="NAME=VALUE", help="A header; may come several times.")
+    ] = None,
+    priority: Annotated[int | None, typer.Option("--priority", min=0, max=255, help="0 to 255.")] = None,
+    delay: Annotated[str | None, typer.Option("--delay", help="Not delivered before so long, as in 10s.")] = None,
+    expiration: Annotated[str | None, typer.Option("--expiration", help="Ends undelivered after so long.")] = None,
+    content_type: Annotated[str | None, typer.Option("--content-type", help="As in application/json.")] = None,
+    message_id: Annotated[str | None, typer.Option("--message-id", help="Of the publisher's own.")] = None,
+    correlation_id: Annotated[str | None, typer.Option("--correlation-id", help="What it belongs to.")] = None,
+    reply_to: Annotated[str | None, typer.Option("--reply-to", help="Where an answer goes.")] = None,
     from_cut: Annotated[
         str | None,
         typer.Option(
@@ -91,12 +87,18 @@ def publish(
     Rows that the server refuses make the exit status 1, and so does what no queue and no declared topic takes, which is
     not stored; of an exchange (exchange/key) that is told and no failure.
 
+    Headers, priority and the like are those of every message, but where a row has its own in a column of that name.
+
     With --from-cut and a member's settings: what `cluster lost` lists and no other member has, to where it was
     published.  Without --yes it is counted only.  A second time does nothing.
 
     Example: penstock publish orders orders.jsonl
+    Example: echo '{"id": 7}' | penstock publish orders --header region=north --priority 3 --delay 10s
     """
+    said = columns_said(header, priority, delay, expiration, content_type, message_id, correlation_id, reply_to)
     if from_cut is not None:
+        if said:
+            raise InvalidArgument(f"--from-cut goes without --{min(said)}: each message goes as it was published")
         if topic is not None:
             raise InvalidArgument("--from-cut goes without a topic: each message goes to where it was published")
         from penstock.cli.cut_publishing import publish_of_member
@@ -109,10 +111,10 @@ def publish(
     if not topic:
         raise InvalidArgument("the topic is empty")
     file = None if file == Path("-") else file
-    kind = _format_of(file, format, topic)
+    kind = format_of(file, format, topic)
     started = time.monotonic()
     with connect(url) as client:
-        done = send(client, topic, tables(file, kind), lambda rows: progress(rows, json=json))
+        done = send(client, topic, with_columns(tables(file, kind), said), lambda rows: progress(rows, json=json))
     seconds = time.monotonic() - started
     if json:
         write_json({"topic": topic, **done.plain(), "seconds": round(seconds, 6)})
@@ -122,22 +124,6 @@ def publish(
         raise Refused(f"{done.refused:,} of {done.rows:,} messages were refused; the first: {done.why}")
     if done.unroutable and "/" not in topic:
         raise typer.Exit(1)
-
-
-def _format_of(file: Path | None, format: str | None, topic: str) -> str:
-    """The format to read; InvalidArgument for one that there is not, and for a file that is not there."""
-    by_name = "jsonl" if file is None else FORMATS.get(file.suffix.lower(), "jsonl")
-    kind = by_name if format is None else format
-    if kind not in set(FORMATS.values()):
-        raise InvalidArgument(f"format {kind!r} is not one of jsonl, csv, parquet, arrow")
-    if file is not None and not os.path.exists(file):  # a body may be too long for a name, and that is no error here
-        text = str(file)
-        raise InvalidArgument(
-            f"there is no file {text[:60]!r}{'...' if len(text) > 60 else ''}, and what comes after the topic is a "
-            f"file with messages; one message as text: echo {shlex.quote(text) if len(text) <= 60 else 'TEXT'} | "
-            f"penstock publish {shlex.quote(topic)}"
-        )
-    return kind
 
 
 def progress(rows: int, *, json: bool) -> None:
@@ -207,65 +193,6 @@ def send(client: Client, topic: str, tables: Iterable[pa.Table], told: Callable[
             done.add(client.publish_table(topic, table, mandatory=False))
         told(done.rows)
     return done
-
-
-def tables(file: Path | None, kind: str) -> Iterator[pa.Table]:
-    """The input as tables of at most BATCH_ROWS rows; of JSON lines the column `body` holds each line as it is."""
-    try:
-        if file is None:
-            yield from _tables_of(sys.stdin.buffer, kind)
-        else:
-            with file.open("rb") as stream:
-                yield from _tables_of(stream, kind)
-    except OSError as error:
-        raise InvalidArgument(f"{file or 'standard input'}: {error.strerror or error}") from error
-
-
-def _tables_of(stream: BinaryIO, kind: str) -> Iterator[pa.Table]:
-    import pyarrow as pa
-
-    if kind == "jsonl":
-        lines: list[bytes] = []
-        mark = BOM_UTF8  # which a file of Windows' editors may begin with
-        for line in stream:
-            body = line.removeprefix(mark).rstrip(b"\r\n")
-            mark = b""
-            if body:
-                lines.append(body)
-            if len(lines) == BATCH_ROWS:
-                yield pa.table({"body": pa.array(lines, pa.binary())})
-                lines = []
-        if lines:
-            yield pa.table({"body": pa.array(lines, pa.binary())})
-        return
-    try:
-        yield from _split(_read_table(stream, kind))
-    except pa.ArrowException as error:
-        raise InvalidArgument(f"the input is no {kind}: {error}") from error
-
-
-def _read_table(stream: BinaryIO, kind: str) -> pa.Table:
-    import io
-
-    import pyarrow as pa
-
-    content = stream.read()
-    if kind == "csv":
-        from pyarrow import csv
-
-        return csv.read_csv(io.BytesIO(content))
-    if kind == "parquet":
-        from pyarrow import parquet
-
-        return parquet.ParquetFile(io.BytesIO(content)).read()  # pyright: ignore[reportUnknownMemberType] - its `filters` has no type
-    if content.startswith(b"ARROW1"):
-        return pa.ipc.open_file(content).read_all()
-    return pa.ipc.open_stream(content).read_all()
-
-
-def _split(table: pa.Table) -> Iterator[pa.Table]:
-    for start in range(0, table.num_rows, BATCH_ROWS):
-        yield table.slice(start, BATCH_ROWS)
 
 
 @root.command()
@@ -404,13 +331,13 @@ def as_it_is(message: Message) -> bytes:
     return message.body
 
 
-def show(message: Message, *, as_json: bool, line: Callable[[Message], bytes] = as_it_is) -> None:
-    """One message on a line.  line: what a person sees of its body."""
+def show(message: Message, *, as_json: bool, line: Callable[[Message], bytes] = as_it_is, before: bytes = b"") -> None:
+    """One message on a line.  line: what a person sees of its body, and before: what of it stands there first."""
     if as_json:
         fields = ("lsn", "bookmark", "topic", "attempt", "reason", "body")
         write_json({field: getattr(message, field) for field in fields}, indent=False)
     else:
-        write_bytes(line(message))
+        write_bytes(before + line(message))
 
 
 app = family("message", "Show, withdraw or move one message.")

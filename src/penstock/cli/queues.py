@@ -268,18 +268,22 @@ def peek(
     name: Name,
     count: Annotated[int, typer.Option("--count", min=1, help="How many, from the oldest.")] = 10,
     raw: Raw = False,
+    lsn: Annotated[
+        bool | None, typer.Option("--lsn/--no-lsn", help="Each behind its LSN; by default for a terminal.")
+    ] = None,
     url: Url = DEFAULT_URL,
     json: JsonLines = False,
 ) -> None:
     """Print the oldest messages and leave them where they are.
 
-    Example: penstock queue peek to-ship --count 3
+    Example: penstock queue peek to-ship --count 3 --lsn
     """
+    numbered = sys.stdout.isatty() if lsn is None else lsn
     with connect(url) as client:
         messages = client.peek(name, count)
         line = as_it_is if raw or json else reader(partial(client.queue, name))
     for message in messages:
-        show_message(message, as_json=json, line=line)
+        show_message(message, as_json=json, line=line, before=f"{message.lsn}  ".encode() if numbered else b"")
         if message.reason and not json:
             write(f"  died: {message.reason}")
 

@@ -9,12 +9,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import penstock
 from flight_house import FlightHouse
 from penstock.cli.logfiles import listing
 from penstock.cli.main import main
+from penstock.wire.flight.commands import HEADERS
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -164,3 +166,56 @@ def test_looking_without_a_count_shows_all(run: Run, house: FlightHouse) -> None
 def test_an_empty_format_is_none(run: Run, lines: Path) -> None:
     status, _, err = run("publish", "q", lines, "--format", "")
     assert (status, "format '' is not one of" in err) == (2, True)
+
+
+def test_options_say_what_every_message_has(run: Run, house: FlightHouse, lines: Path, tmp_path: Path) -> None:
+    with penstock.connect(house.url) as client:
+        client.declare("optioned")
+        said = ("--header", "region=north", "--header", "empty=", "--priority", 3, "--content-type", "text/plain",
+                "--message-id", "m", "--correlation-id", "c", "--reply-to", "r")  # fmt: skip
+        assert run("publish", "optioned", lines, *said)[0] == 0
+        found = client.peek("optioned")
+        assert len(found) == 3
+        for one in found:
+            assert (dict(one.headers), one.priority) == ({"region": "north", "empty": ""}, 3)
+            assert (one.content_type, one.message_id, one.correlation_id, one.reply_to) == ("text/plain", "m", "c", "r")
+        client.purge("optioned")
+        heads = pa.array([[("region", "south")], None], HEADERS)
+        pq.write_table(
+            pa.table({"body": [b"1", b"2"], "priority": [7, None], "headers": heads}), tmp_path / "own.parquet"
+        )
+        assert run("publish", "optioned", tmp_path / "own.parquet", *said[:6])[0] == 0
+        own = [(dict(one.headers), one.priority) for one in client.peek("optioned")]
+        assert own == [({"region": "south", "empty": ""}, 7), ({"region": "north", "empty": ""}, 3)]
+        client.purge("optioned")
+        (tmp_path / "rows.csv").write_text("id,priority\n1,5\n")
+        assert run("publish", "optioned", tmp_path / "rows.csv", "--priority", 2)[0] == 0
+        [row] = client.peek("optioned")
+        assert (row.json(), row.priority) == ({"id": 1, "priority": 5}, 2), "without a column body a row is the body"
+        client.purge("optioned")
+        assert run("publish", "optioned", lines, "--delay", "1h", "--expiration", "2h")[0] == 0
+        assert client.queue("optioned")["delayed"] == 3
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        (("--header", "region"), "write NAME=VALUE"),
+        (("--header", "=x"), "write NAME=VALUE"),
+        (("--header", "a=1", "--header", "a=2"), "--header a is given twice"),
+        (("--delay", "10"), "delay"),
+        (("--priority", "256"), "--priority"),
+    ],
+)
+def test_options_that_say_nothing_of_a_message(run: Run, lines: Path, options: tuple[str, ...], why: str) -> None:
+    status, _, err = run("publish", "optioned", lines, *options)
+    assert (status, why in err) == (2, True), err
+
+
+def test_what_is_peeked_at_stands_behind_its_lsn_where_that_is_asked_for(run: Run, house: FlightHouse) -> None:
+    with penstock.connect(house.url) as client:
+        client.declare("peeked")
+        lsn = client.publish("peeked", b"body").lsn
+    assert run("queue", "peek", "peeked") == (0, "body\n", "")
+    assert run("queue", "peek", "peeked", "--lsn") == (0, f"{lsn}  body\n", "")
+    assert run("message", "cancel", lsn)[0] == 0
