@@ -16,7 +16,7 @@ import numpy as np
 
 from penstock.core.effects import Purpose, Scan, Verb
 from penstock.core.queue import lasting, places
-from penstock.core.queue.contained import Contained
+from penstock.core.queue.columns import Contained
 from penstock.core.queue.dispatching.consumers import TargetList
 from penstock.core.queue.order.runs import packed
 from penstock.core.queue.settling.deferred import Deferred

@@ -26,7 +26,7 @@ from penstock.cli.running_servers import children, listens, lock_holder, serving
 from penstock.errors import PenstockError, SettingsError
 from penstock.expr import TopicPattern
 from penstock.log.disk import OsDisk, to_be
-from penstock.server.base.machine import Machine, budget_within
+from penstock.server.base.allowed import Machine, budget_within
 from penstock.server.sockets.listening import OWN
 from penstock.units import format_size
 
@@ -380,8 +380,8 @@ def _shared(what: str, queue: Queue) -> Iterator[Finding]:
 
 def _first_owned(settings: Settings, queue: Queue) -> Iterator[Finding]:
     """Whether what is published to a queue here comes to the site that is its `initial_owner`."""
+    from penstock.core.commands.offering import all_goes_on
     from penstock.core.links.carried import Carried
-    from penstock.core.links.reaching import all_goes_on
     from penstock.server.links.links import carried
 
     rules, owner = queue.settings, queue.settings.initial_owner

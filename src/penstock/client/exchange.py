@@ -25,8 +25,7 @@ import orjson
 import pyarrow as pa
 
 from penstock.client.bodies import Reader
-from penstock.client.forks import not_here, watch
-from penstock.client.link import Link, rebuilt, said, understood
+from penstock.client.link import Link, not_here, rebuilt, said, understood, watch
 from penstock.client.messages import Following, Message, Rows
 from penstock.client.transactions import Opening, Transaction
 from penstock.errors import Fenced, LogBroken, PenstockError, ProtocolError, Unavailable, shown

@@ -71,9 +71,9 @@ class Outbox(Generic[E]):
         "withheld",
     )
 
-    def __init__(self, next_lsn: int = 1, time: int = 0) -> None:
+    def __init__(self, next_lsn: int) -> None:
         self.next_lsn = next_lsn
-        self.time = time  # of the last record, microseconds since the epoch; never decreases
+        self.time = 0  # of the last record, microseconds since the epoch; never decreases
         self.journal: list[Entry] = []
         self.effects: list[E] = []
         self.last_message = 0  # the highest LSN that a message was given; 0: none since the start

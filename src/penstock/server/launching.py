@@ -9,9 +9,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from penstock.server.base.allowed import check_allowed
+from penstock.server.base.allowed import Machine, budget_within, check_allowed
 from penstock.server.base.loading import HTTP, decoded_most, do_without_pandas, of_a_door, with_bounded_pool
-from penstock.server.base.machine import Machine, budget_within
 from penstock.server.doors.door_process import spawned
 from penstock.units import format_size
 

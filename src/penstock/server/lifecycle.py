@@ -40,8 +40,7 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 
 from penstock.config.sections import DOORS
 from penstock.errors import SettingsError
-from penstock.server.base.allowed import NO_DOOR
-from penstock.server.base.machine import Machine
+from penstock.server.base.allowed import NO_DOOR, Machine
 from penstock.server.sockets.listening import bind
 from penstock.units import format_address
 from penstock.version import __version__

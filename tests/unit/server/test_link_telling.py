@@ -23,7 +23,7 @@ from penstock.core.links.parcels import Parcel, read
 from penstock.core.links.telling import Telling
 from penstock.errors import Unavailable
 from penstock.server.base.faults import TOLD, Faults, reports
-from penstock.server.links import flying, sending
+from penstock.server.links import calling, sending
 from penstock.server.links.calling import SILENT_US
 from penstock.server.links.sending import AT_ONCE_LSNS, STEADY_US, Outgoing
 from penstock.wire.flight.linking import SAID, Welcome, ask_words
@@ -258,8 +258,8 @@ def test_no_more_parcels_are_under_way_than_may_be_however_little_is_in_each(
 ) -> None:
     """A site that takes everything and acknowledges nothing costs no memory without an end."""
     a, links, out, other = ends
-    monkeypatch.setattr(flying, "FLYING_MOST", 1 << 40)
-    monkeypatch.setattr(flying, "PARCELS_MOST", 5)
+    monkeypatch.setattr(calling, "FLYING_MOST", 1 << 40)
+    monkeypatch.setattr(calling, "PARCELS_MOST", 5)
     other.acks = False
     for n in range(20):
         publish(a, links, out, b"%d" % n)

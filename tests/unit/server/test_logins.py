@@ -61,7 +61,7 @@ def test_guest_comes_from_this_machine_alone_wherever_it_was_defined() -> None:
     assert lines == [
         f"http {THERE} login of user 'guest' refused: the user may log in from the server's own machine only"
     ]
-    assert not logins.by_certificate("amqp", "guest", THERE).good
+    assert not logins.by_certificate("guest", THERE).good
 
 
 def test_a_settings_file_may_say_that_guest_comes_from_everywhere() -> None:

@@ -10,7 +10,7 @@ import pytest
 from penstock.cli import checkup
 from penstock.config.load import chosen
 from penstock.config.settings import Settings
-from penstock.server.base.machine import BASE, Machine, budget_within
+from penstock.server.base.allowed import BASE, Machine, budget_within
 from penstock.server.launching import within
 
 MIB = 1 << 20

@@ -22,7 +22,7 @@ from penstock.core.publishing.evaluating import keys_of, last_keys_of, ranks_of
 from penstock.core.publishing.published import Published, TraitsMemo
 from penstock.core.publishing.routed import dedup_keys
 from penstock.core.queue.dispatching.consumers import Consumer, Credit
-from penstock.core.queue.dispatching.straight import straight
+from penstock.core.queue.dispatching.dispatch import straight
 from penstock.core.queue.order.runs import holds, view
 from penstock.core.queue.queue import Queue
 from penstock.core.sizes import Sizes

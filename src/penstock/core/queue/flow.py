@@ -41,8 +41,7 @@ from penstock.core.effects import Sink
 from penstock.core.queue import whole
 from penstock.core.queue.administering import pause_due
 from penstock.core.queue.dispatching import attendance, joining
-from penstock.core.queue.dispatching.dispatch import dispatch, room_now, some_fill_nothing
-from penstock.core.queue.dispatching.straight import straight
+from penstock.core.queue.dispatching.dispatch import dispatch, room_now, some_fill_nothing, straight
 from penstock.core.queue.due import expire_due, fall_due
 from penstock.core.queue.expiry import Ints, deadlines, queue_deadline
 from penstock.core.queue.held import BEHIND_BARRIERS, BEHIND_DEPTH

@@ -20,8 +20,7 @@ from operator import attrgetter
 import numpy as np
 
 from penstock.core.arena import Move
-from penstock.core.queue.columns import load_known, take_known
-from penstock.core.queue.contained import Contained
+from penstock.core.queue.columns import Contained, load_known, take_known
 from penstock.core.queue.contents import Contents
 from penstock.core.queue.held import dissolve, mixed, move_up, split
 from penstock.core.queue.order.main_order import Main

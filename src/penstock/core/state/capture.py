@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 import numpy as np
 import numpy.typing as npt
 
-from penstock.core.queue.contained import Contained
+from penstock.core.queue.columns import Contained
 from penstock.core.queue.dedup import Window
 from penstock.core.queue.parts import Declared
 from penstock.core.sizes import Sizes

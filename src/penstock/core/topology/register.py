@@ -61,9 +61,9 @@ _BLIND_ENTRY = 256
 class Interning:
     """The two tables, and the records that tell of them."""
 
-    def __init__(self, outbox: Outbox[Effect], routes_max: int = ROUTES_MAX) -> None:
+    def __init__(self, outbox: Outbox[Effect]) -> None:
         self._outbox = outbox
-        self._routes_max = routes_max
+        self._routes_max = ROUTES_MAX
         self._routes: dict[tuple[int, ...], int] = {}
         self._queues: dict[int, tuple[int, ...]] = {}  # the same the other way round
         self._vias: dict[tuple[str, str, tuple[str, ...]], int] = {}

@@ -272,7 +272,7 @@ class AmqpDoor:
         user = event.user
         if event.mechanism == EXTERNAL:
             user = (session.tls.user() if session.tls is not None else None) or ""
-            verdict: Verdict | None = self.logins.by_certificate("amqp", user if self._certificates else "", host)
+            verdict: Verdict | None = self.logins.by_certificate(user if self._certificates else "", host)
         else:
             verdict = self.logins.at_once("amqp", user, event.password, host)
         if verdict is not None:

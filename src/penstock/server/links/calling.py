@@ -1,4 +1,7 @@
-"""The connection that a link makes to another site: Flight's client, its errors as ours, and what is heard on it."""
+"""The connection that a link makes to another site: Flight's client, its errors as ours, and what is heard on it.
+
+Parcels that were sent on it and not acknowledged are under way: how many may be, and since when.
+"""
 
 # pyarrow's stubs leave the element types of arrays and fields open
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
@@ -8,9 +11,10 @@ from __future__ import annotations
 import base64
 import ssl
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
 import pyarrow as pa
@@ -27,6 +31,7 @@ if TYPE_CHECKING:
     from penstock.config.links import LinkSection, Target
     from penstock.core.links.sharing import Site
     from penstock.server.flight.handover import Bell
+
 
 WELCOME_S = 10.0
 SILENT_US = 20_000_000
@@ -202,3 +207,49 @@ def hello_words(name: str, site: Site, offers: list[Any], sites: Iterable[Site],
         "offers": offers, "sites": told_sites(sites),
     }  # fmt: skip
     return orjson.dumps({"link": words})
+
+
+FLYING_MOST = 32 << 20
+PARCELS_MOST = 20_000
+"""Bytes of messages, and parcels, that are under way: then the link waits."""
+
+
+class Flight(NamedTuple):
+    """A parcel that was sent.  before: what was told up to there was done with when it went; at: when, microseconds."""
+
+    upto: int
+    before: int
+    size: int
+    at: int
+
+
+class Flying:
+    """Those of one link.  The loop's thread changes it."""
+
+    def __init__(self) -> None:
+        self._parcels = deque[Flight]()
+        self._bytes = 0
+
+    @property
+    def oldest(self) -> Flight | None:
+        """What an acknowledgement has to come for next."""
+        return self._parcels[0] if self._parcels else None
+
+    @property
+    def full(self) -> bool:
+        """Whether no more may be sent now.  Any thread."""
+        return self._bytes >= FLYING_MOST or len(self._parcels) >= PARCELS_MOST
+
+    def add(self, sent: Flight) -> None:
+        self._parcels.append(sent)
+        self._bytes += sent.size
+
+    def heard(self, ack: int) -> None:
+        """The other site has all up to there."""
+        while self._parcels and self._parcels[0].upto <= ack:
+            self._bytes -= self._parcels.popleft().size
+
+    def clear(self) -> None:
+        """It is told anew."""
+        self._parcels.clear()
+        self._bytes = 0

@@ -30,8 +30,7 @@ from penstock.history.history import joined
 from penstock.log.record_batches import joined as as_one
 from penstock.server.base.faults import REST_LEAST_US, REST_MOST_US, TOLD, reports
 from penstock.server.flight.handover import Bell
-from penstock.server.links.calling import SILENT, Connection, Reading, closed, ours
-from penstock.server.links.flying import Flight, Flying
+from penstock.server.links.calling import SILENT, Connection, Flight, Flying, Reading, closed, ours
 from penstock.wire.flight.linking import BEAT, LEVEL, Welcome
 
 if TYPE_CHECKING:

@@ -236,11 +236,11 @@ class Logins:
         """Somebody who has logged in, as rights are judged."""
         return self.users.who(user)
 
-    def by_certificate(self, door: str, user: str, host: str) -> Verdict:
-        """Whether somebody whose certificate says that it is this user is let in."""
+    def by_certificate(self, user: str, host: str) -> Verdict:
+        """Whether somebody whose certificate says that it is this user is let in; AMQP's door alone asks."""
         if user and self.users.admits(user, host):
             return GOOD
-        return self._refuse(door, user, host, "no user that the certificate names may log in from there")
+        return self._refuse("amqp", user, host, "no user that the certificate names may log in from there")
 
     def close(self) -> None:
         """No login is worked out any more."""

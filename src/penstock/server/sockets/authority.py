@@ -26,9 +26,9 @@ EARLIER = timedelta(minutes=5)
 class Authority:
     """A CA that lives as long as this object, and its certificates longer."""
 
-    def __init__(self, name: str = "Penstock development CA", days: float = 365) -> None:
+    def __init__(self, days: float) -> None:
         self._key = ec.generate_private_key(ec.SECP256R1())
-        self._name = _named(name)
+        self._name = _named("Penstock development CA")
         usage = x509.KeyUsage(
             digital_signature=True, key_cert_sign=True, crl_sign=True, content_commitment=False, key_encipherment=False,
             data_encipherment=False, key_agreement=False, encipher_only=False, decipher_only=False,

@@ -27,9 +27,8 @@ import pyarrow as pa
 
 from penstock.errors import AccessRefused, InvalidArgument, PenstockError, ResourceExhausted, Unavailable
 from penstock.records.dataclass import dataclass
-from penstock.server.base.allowed import begin
+from penstock.server.base.allowed import Machine, begin
 from penstock.server.base.faults import reports
-from penstock.server.base.machine import Machine
 from penstock.server.doors.line import Broken, Ended, Frame, Kind, handed, plain
 from penstock.server.flight.handover import Abandoned
 from penstock.server.people.access import THINGS, Shares

@@ -74,13 +74,13 @@ class Targets:
         "_serial", "_stopped", "asked", "awake", "foreseen", "halted", "joined", "lists", "most",
     )  # fmt: skip
 
-    def __init__(self, queue: int, most: int = TARGETS_MOST) -> None:
+    def __init__(self, queue: int) -> None:
         self._queue = queue  # id
         self._serial = 0
         self.lists: dict[str, TargetList] = {}
         self.joined = 0  # lists that there have been
         self.foreseen = Foreseen()
-        self.most = most
+        self.most = TARGETS_MOST
         self.asked: dict[int, Look] = {}  # scans under way, by serial
         self.awake: dict[TargetList, None] = {}  # those that may have a match and somebody to take it
         self._following = FilterSet()
