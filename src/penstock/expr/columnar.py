@@ -21,7 +21,7 @@ from typing import Any, cast
 import pyarrow as pa
 
 from penstock.expr.batches import NO_VALUES, Objects, Typed, View, typed
-from penstock.expr.compiler import RunParsed, compile_parsed, compile_tree
+from penstock.expr.compiler import RunParsed, compile_parsed, needs_of
 from penstock.expr.context import meter
 from penstock.expr.text_patterns import Affixes
 from penstock.expr.tree import (
@@ -98,7 +98,7 @@ class Columnar:
     def _python(self, node: Node, view: View, *, raw: bool) -> Typed | Objects:
         key = id(node) * 2 + raw
         if key not in self._programs:
-            needs = frozenset[str](compile_tree(node, "value", False).needs)
+            needs = frozenset[str](needs_of(node))
             self._programs[key] = (compile_parsed(node, self._metered, "raw" if raw else "value"), needs)
         run, needs = self._programs[key]
         try:

@@ -21,6 +21,8 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
+from types import CodeType
 from typing import Literal as OneOf
 from typing import assert_never, cast
 
@@ -116,6 +118,40 @@ _BESIDE_BODIES: tuple[tuple[str, str, Column], ...] = (
 _SOURCES = {"body": "record", "headers": "headers", "properties": "properties"}
 
 
+_NAMES: dict[str, object] = {
+    "loads": orjson.loads,
+    "NotJSON": orjson.JSONDecodeError,
+    "NOTHING": NOTHING,
+    "NUMBERS": (int, float),
+    "NAN": values.NAN,
+    "root": root,
+    "meter": meter,
+    "TooMuchWork": TooMuchWork,
+    "walk": walk,
+    "header_tables": header_tables,
+    "topic_name": topic_name,
+    "bookmark": bookmark,
+    "seconds": seconds,
+    "like": text_patterns.like,
+    "begins": text_patterns.begins,
+    "ends": text_patterns.ends,
+    "answers": answers,
+    "crc64": crc64,
+    **{
+        name: getattr(values, name)
+        for name in (
+            *("eq", "ne", "lt", "le", "gt", "ge", "one_of", "first", "number", "is_null", "is_nan"),
+            *("is_true", "is_false", "conjunction", "disjunction", "negation"),
+        )
+    },
+    **{name: getattr(numbers, name) for name in ("negate", *_ARITHMETIC.values())},
+}
+"""What every function may name."""
+
+CODE_MOST, CODES_MOST = 2_000, 256
+"""Characters of a source that is kept as code, for operands that come again and again, and how many are kept."""
+
+
 def compile_parsed(tree: Node, metered: bool, mode: OneOf["filter", "value", "raw"] = "filter") -> RunParsed:
     """As `compile_tree`, of a function that is also handed the parsed bodies, after the bodies.
 
@@ -135,6 +171,20 @@ def compile_tree(tree: Node, mode: OneOf["filter", "value"], metered: bool) -> P
     return _Writer(tree, metered).program(mode)
 
 
+def needs_of(tree: Node) -> frozenset[Column]:
+    """What the value of a tree reads of a message, as `compile_tree` has it: nothing is compiled for it."""
+    writer = _Writer(tree, False)
+    writer.source("value")
+    return frozenset(writer.needs)
+
+
+def _code(source: str) -> CodeType:
+    return compile(source, "<expression>", "exec")
+
+
+_kept_code = lru_cache(maxsize=CODES_MOST)(_code)
+
+
 class _Writer:
     """Writes the source for one tree."""
 
@@ -144,39 +194,20 @@ class _Writer:
         self.needs = set[Column]()
         self.asked = set[str]()  # attributes of the context
         self.temporaries = 0
-        self.names: dict[str, object] = {
-            "loads": orjson.loads,
-            "NotJSON": orjson.JSONDecodeError,
-            "NOTHING": NOTHING,
-            "NUMBERS": (int, float),
-            "NAN": values.NAN,
-            "root": root,
-            "meter": meter,
-            "TooMuchWork": TooMuchWork,
-            "walk": walk,
-            "header_tables": header_tables,
-            "topic_name": topic_name,
-            "bookmark": bookmark,
-            "seconds": seconds,
-            "like": text_patterns.like,
-            "begins": text_patterns.begins,
-            "ends": text_patterns.ends,
-            "answers": answers,
-            "crc64": crc64,
-        }
-        for name in (
-            *("eq", "ne", "lt", "le", "gt", "ge", "one_of", "first", "number", "is_null", "is_nan"),
-            *("is_true", "is_false", "conjunction", "disjunction", "negation"),
-        ):
-            self.names[name] = getattr(values, name)
-        for name in ("negate", *_ARITHMETIC.values()):
-            self.names[name] = getattr(numbers, name)
+        self.names = dict(_NAMES)
         counts = Counter(node for node in walk_tree(tree) if isinstance(node, Field))
         self.shared = {field: f"f{at}" for at, field in enumerate(field for field, n in counts.items() if n > 1)}
         self.sources = {field.source for field in counts}
         self.metered = metered and bool(self.sources)
 
     def program(self, mode: OneOf["filter", "value", "raw"]) -> Program:
+        source = self.source(mode)
+        code = (_kept_code if len(source) <= CODE_MOST else _code)(source)
+        exec(code, self.names)  # the source is written below from repr() alone
+        return Program(cast("Run", self.names["run"]), frozenset(self.needs), source)
+
+    def source(self, mode: OneOf["filter", "value", "raw"]) -> str:
+        """The function's text; `needs` has what it reads of a message then."""
         read = {"filter": self.truth, "value": self.value, "raw": self.raw}[mode]
         result = read(self.tree)
         loads = [f"{name} = {self._lookup(field)}" for field, name in self.shared.items()]
@@ -191,7 +222,7 @@ class _Writer:
         columns = self._columns()
         rows = "bodies" if len(columns) == 1 else f"zip({', '.join(columns)})"
         records = "records, " if self.parsed else ""
-        source = "\n".join(
+        return "\n".join(
             (
                 f"def run(bodies, {records}headers_in, topics, lsns, times, origin, now, context):",
                 "    out = []",
@@ -202,8 +233,6 @@ class _Writer:
                 "",
             )
         )
-        exec(compile(source, "<expression>", "exec"), self.names)  # the source is written above from repr() alone
-        return Program(cast("Run", self.names["run"]), frozenset(self.needs), source)
 
     def _sources(self) -> list[str]:
         """What takes a message's body and header apart, as far as its fields are in them."""
