@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -41,8 +42,14 @@ def client(house: FlightHouse) -> Iterator[penstock.Client]:
 
 
 def fill(client: penstock.Client, topic: str, rows: int, size: int = 100) -> None:
+    client.publish_table(topic, messages(rows, size))
+
+
+@cache
+def messages(rows: int, size: int) -> pa.Table:
+    """So many, with bodies of about so many bytes."""
     bodies = [b'{"n": %d, "s": "%s"}' % (n, b"x" * size) for n in range(rows)]
-    client.publish_table(topic, pa.table({"body": bodies, "priority": [n % 3 for n in range(rows)]}))
+    return pa.table({"body": bodies, "priority": [n % 3 for n in range(rows)]})
 
 
 def table(batches: Iterator[pa.RecordBatch]) -> pa.Table:
@@ -67,9 +74,16 @@ READS: dict[str, Callable[[penstock.Client], Iterator[pa.RecordBatch]]] = {
 }
 
 
-@pytest.fixture
-def both(house: FlightHouse, client: penstock.Client) -> Callable[[str], tuple[pa.Table, pa.Table]]:
-    """A read done by the child, and the same in the server."""
+@pytest.fixture(scope="module")
+def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], tuple[pa.Table, pa.Table]]]:
+    """A read done by the child, and the same in the server: one of each for all reads, which change nothing."""
+    folder = tmp_path_factory.mktemp("read")
+    with FlightHouse(folder, segment=1 << 20, bulk=Bulk(folder)) as house, penstock.connect(house.url) as client:
+        yield filled(house, client)
+
+
+def filled(house: FlightHouse, client: penstock.Client) -> Callable[[str], tuple[pa.Table, pa.Table]]:
+    """What reads a server that has something for each of `READS`."""
     client.declare_exchange("e")
     client.declare("q")
     client.declare("bound")
