@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from typing import Any
 from unittest.mock import patch
 
@@ -53,18 +54,21 @@ def value_of(lsn: int, expression: str) -> object:
     return VALUES[number % len(VALUES)] if expression == "/a" else number
 
 
+@cache
 def expected_rank(lsn: int, expression: str | None) -> int:
     if expression is not None and expression.startswith(LEVELS):
         return LOWEST - 1 - lsn * 2_654_435_761 % 1009 % 4
     return 0 if expression is None else rank_of(value_of(lsn, expression))
 
 
+@cache
 def expected_key(lsn: int) -> str | None:
     """The group key of a message: one of four, or none."""
     number = lsn * 2_654_435_761 % 1013 % 5
     return f"k{number}" if number else None
 
 
+@cache
 def expected_tenant(lsn: int) -> str | None:
     """The tenant of a message: one of three, or none."""
     number = lsn * 2_654_435_761 % 1019 % 7
@@ -113,16 +117,24 @@ class OrderedModel(Model):
     halted: Callable[[], bool] = staticmethod(lambda: False)
     looked: Callable[[str, Message], bool] = staticmethod(lambda text, m: True)
     held_back = False
+    _told: tuple[QueueSettings, str | None] | None = None
+
+    @property
+    def rank_text(self) -> str | None:
+        """Of its settings; worked out once for each of them, and asked for each message and each look."""
+        if self._told is None or self._told[0] is not self.settings:
+            self._told = self.settings, self.settings.rank_text
+        return self._told[1]
 
     def rank(self, m: Message) -> int:
-        return expected_rank(m.lsn, self.settings.rank_text)
+        return expected_rank(m.lsn, self.rank_text)
 
     def waiting(self) -> list[Message]:
         return sorted((m for m in self.messages.values() if m.state == "ready"), key=self.order)
 
     def order(self, m: Message) -> tuple[int, tuple[float, int]]:
         """Where it stands; what entered a ring at its head has its own place in its level."""
-        ranked = self.settings.rank_text is not None
+        ranked = self.rank_text is not None
         return self.rank(m), ((m.lsn - 0.25, 0) if ranked and m.place[0] < 0 else m.place)
 
     def fresh(self, m: Message) -> bool:
@@ -130,7 +142,7 @@ class OrderedModel(Model):
         return not m.deliveries and m.place[0] == m.lsn
 
     def wants(self, w: Worker, m: Message) -> bool:
-        if self.settings.rank_text is None or w.filter is None:
+        if self.rank_text is None or w.filter is None:
             return super().wants(w, m)
         return (self.fresh(m) or w.filter in m.known) and self.looked(w.filter, m) and matches(w.filter, m.body)
 
