@@ -16,10 +16,12 @@ ROWS = ("row", "row of all")
 """The same of three sites whose ends have no link."""
 
 
-def schedule(seed: int, names: str, how: str, dies_at: int | None = None) -> Fabric:
+def schedule(
+    seed: int, names: str, how: str, dies_at: int | None = None, made: type[Fabric] = Fabric
+) -> Fabric:  # fmt: skip
     """One run; a fault of it is told with what runs it again.  dies_at: some site dies at this step."""
     everything = how.endswith("all")
-    fabric = Fabric(
+    fabric = made(
         seed, names,
         kills=everything or how in ("kills", "sides", "deletes", "row"), proxies=everything or how == "proxies",
         publishers=everything or how == "sides", deletes=everything or how in ("deletes", "row"),
