@@ -21,7 +21,7 @@ from penstock.config.mistakes import Problem
 from penstock.config.pipeline_inputs import ONLY, Expectation
 from penstock.config.pipeline_section import Pipeline
 from penstock.config.queue_arguments import idle_arguments
-from penstock.config.sections import DOORS
+from penstock.config.sections import DOORS, EVERYWHERE
 from penstock.config.settings import Settings
 from penstock.config.vhost_sections import ViewSection, wrong_views
 from penstock.records.regular_expressions import topic_pattern
@@ -205,6 +205,11 @@ def _in_a_cluster(settings: Settings) -> Iterator[Problem]:
     if archive is not None and not (archive.shared and archive.folder.startswith("/")):
         why = "with [cluster] whoever leads next goes on with it: name a folder that all members see, and shared = true"
         yield Problem(("log", "archive"), why)
+    mine = settings.cluster.listen
+    for name, door in settings.listen.doors().items():  # a member that follows does not open these: it would not notice
+        same = mine is not None and (mine.host == door.host or not EVERYWHERE.isdisjoint({mine.host, door.host}))
+        if mine is not None and same and mine.port == door.port != 0:
+            yield Problem(("cluster", "listen"), f"{mine} cannot be taken: listen.{name} is {door}")
 
 
 def _arguments(settings: Settings) -> Iterator[Problem]:

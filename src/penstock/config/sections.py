@@ -242,6 +242,15 @@ class BeforeLogin(Section):
 
 LEAST_SECRET = 16
 
+EVERYWHERE = frozenset({"0.0.0.0", "[::]", "::"})
+"""Hosts to listen on, at which nobody can be called."""
+
+
+def _calls(address: str) -> bool:
+    """Whether another machine may call this host:port."""
+    host, _, port = address.rpartition(":")
+    return bool(host) and host not in EVERYWHERE and port.isdecimal() and 0 < int(port) <= PORT_MOST
+
 
 class HoldSection(Section):
     """`hold` of `[cluster]`: whichever is met first; a follower that needs more copies everything anew."""
@@ -326,9 +335,14 @@ class ClusterSection(Section):
         if self.members and self.registry != "manual":
             raise ValueError("members goes with registry = 'manual': another register tells who there is")
         for one in self.members:
-            host, _, port = one.rpartition(":")
-            if not host or not port.isdecimal():
+            if not _calls(one):
                 raise ValueError(f"members has {one!r}, which is not host:port")
+        if self.advertise is not None and not _calls(self.advertise):
+            raise ValueError(f"advertise is {self.advertise!r}, not host:port at which the others reach this server")
+        if self.advertise is None and not _calls(str(self.listen)):
+            raise ValueError(
+                f"listen = {self.listen} without advertise: it says host:port at which the others reach that"
+            )
         given = [name for name in ("certificate", "key", "ca") if getattr(self, name) is not None]
         if 0 < len(given) < 3:
             there = " and ".join(given)

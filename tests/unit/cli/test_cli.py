@@ -206,6 +206,9 @@ def test_check_tells_what_is_wrong(run: Run, tmp_path: Path) -> None:
     assert run("check", str(tmp_path / "absent.toml"))[0] == 2
 
 
+SECRET = 'secret = "a long text, the same for all"'
+
+
 @pytest.mark.parametrize(
     ("queue", "said"),
     [
@@ -231,6 +234,30 @@ def test_check_tells_what_is_wrong(run: Run, tmp_path: Path) -> None:
         (
             '[cluster]\nregistry = "ftp://x"\nsecret = "a long text, the same for all"',
             "[cluster] registry: 'ftp://x' is no register: give file:///folder, etcd://",
+        ),
+        (
+            f'[cluster]\nregistry = "etcd://etcd-1:2379,etcd-2/x"\n{SECRET}',
+            "[cluster] registry: 'etcd://etcd-1:2379,etcd-2/x' has 'etcd-2', which is not host:port, as etcd-1:2379",
+        ),
+        (
+            f'[cluster]\nregistry = "etcd://etcd-1:99999/x"\n{SECRET}',
+            "[cluster] registry: 'etcd://etcd-1:99999/x' has 'etcd-1:99999', which is not host:port, as etcd-1:2379",
+        ),
+        (  # the others would have called themselves
+            f'[cluster]\nregistry = "file:///x"\nlisten = "0.0.0.0:8817"\n{SECRET}',
+            "[cluster]: listen = 0.0.0.0:8817 without advertise: it says host:port at which the others reach that",
+        ),
+        (
+            f'[cluster]\nregistry = "file:///x"\nadvertise = "0.0.0.0:8817"\n{SECRET}',
+            "[cluster]: advertise is '0.0.0.0:8817', not host:port at which the others reach this server",
+        ),
+        (
+            f'[cluster]\nregistry = "file:///x"\nadvertise = "node-1"\n{SECRET}',
+            "[cluster]: advertise is 'node-1', not host:port at which the others reach this server",
+        ),
+        (
+            f'[listen]\namqp = "0.0.0.0:8817"\n[cluster]\nregistry = "file:///x"\n{SECRET}',
+            "[cluster] listen: 127.0.0.1:8817 cannot be taken: listen.amqp is 0.0.0.0:8817",
         ),
         ('underlying_topic = "^a"', "default_publish_target: is missing, which the pattern '^a' of topics needs"),
     ],

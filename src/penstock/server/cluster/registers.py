@@ -74,8 +74,12 @@ def register_at(url: str, data: str | Path, lease: int = LEASE) -> Register:
     if parts.scheme == "file" and not parts.netloc and parts.path.startswith("/"):
         return FileRegister(Path(parts.path))
     if parts.scheme == "etcd" and parts.netloc:
-        timeout_s = Times(lease=lease).call / 1e6
-        return EtcdRegister(parts.netloc.split(","), parts.path.strip("/") or "penstock", timeout_s)
+        hosts = parts.netloc.split(",")
+        for one in hosts:
+            host, _, port = one.rpartition(":")
+            if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
+                raise SettingsError(f"cluster.registry: {url!r} has {one!r}, which is not host:port, as etcd-1:2379")
+        return EtcdRegister(hosts, parts.path.strip("/") or "penstock", Times(lease=lease).call / 1e6)
     raise SettingsError(f"cluster.registry: {url!r} is no register: give {KINDS}")
 
 

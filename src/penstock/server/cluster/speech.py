@@ -23,6 +23,7 @@ import struct
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from pathlib import Path
 from typing import NamedTuple, Protocol, cast
 
 from penstock.errors import ProtocolError, SettingsError, Unavailable
@@ -69,11 +70,17 @@ class Tls(NamedTuple):
     def _filled(self, context: ssl.SSLContext) -> ssl.SSLContext:
         context.minimum_version = ssl.TLSVersion.TLSv1_3
         context.verify_mode = ssl.CERT_REQUIRED
+        what = ""
         try:
+            for name, file in zip(self._fields, self, strict=True):
+                what = f"cluster.{name} = {file} cannot be read"
+                Path(file).read_bytes()
+            what = f"cluster.certificate = {self.certificate} cannot be used with key = {self.key}"
             context.load_cert_chain(self.certificate, self.key, password=lambda: b"")
+            what = f"cluster.ca = {self.ca} cannot be used"
             context.load_verify_locations(self.ca)
-        except (OSError, ssl.SSLError) as error:
-            raise SettingsError(f"cluster.certificate, key and ca cannot be used: {error}") from error
+        except OSError as error:
+            raise SettingsError(f"{what}: {error.strerror or error}") from error
         return context
 
 
