@@ -52,7 +52,7 @@ def test_who_was_stopped_does_not_take_what_it_missed_for_another_clock() -> Non
 def test_it_is_said_when_it_begins_and_when_it_is_over() -> None:
     said = list[str]()
     before = dict[str, object]()
-    for ahead in (None, 0.2, 3600.1, 3600.2, 0.1, -3600.0, None, -3599.0, -0.5):
+    for ahead in (None, 0.2, 3600.1, 3600.2, 0.1, -3600.0, None, -3599.0, -0.5, 3600.0, -3600.0):
         known = dict[str, object]() if ahead is None else {"clock_ahead_seconds": ahead}
         if line := news(before, known):
             said.append(line.removesuffix(f"; {ADVICE}"))
@@ -63,4 +63,6 @@ def test_it_is_said_when_it_begins_and_when_it_is_over() -> None:
         "this machine's clock is 3600 s behind the leader's: times go on a tenth slower once this member leads",
         "this machine's clock is 3599 s behind the leader's: times go on a tenth slower once this member leads",
         "this machine's clock and the leader's are together again",
+        "this machine's clock is 3600 s ahead of the leader's: what expires then may be over once this member leads",
+        "this machine's clock is 3600 s behind the leader's: times go on a tenth slower once this member leads",
     ]

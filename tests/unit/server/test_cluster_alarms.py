@@ -54,6 +54,14 @@ def test_a_leader_says_once_of_each_change_who_is_not_in_sync(caplog: pytest.Log
     assert told == [*3 * [("alarm.set", "members")], ("alarm.cleared", "members")]
 
 
+def test_a_member_whose_folder_was_emptied_is_told_by_its_id(life: Life) -> None:
+    """The old one is listed until it is removed: its name is that of another."""
+    member = cluster(**{**LEADS, "members": {**MEMBERS, "0": MEMBERS["3"]}})
+    assert member.out_of_sync() == (
+        "3 of 4 members are in sync: node-3 (0) is not; `GET /api/cluster` says how far each is"
+    )
+
+
 def test_a_reason_that_says_how_much_is_no_news(caplog: pytest.LogCaptureFixture, life: Life) -> None:
     alarms = Alarms(life.engine, iter((2500, 3000, 3500, 0)).__next__)
     for _ in range(4):

@@ -16,7 +16,8 @@ from penstock.errors import Unavailable
 from penstock.replication.messages import Hello
 from penstock.replication.register import ClusterState, Member
 from penstock.replication.terms import LANES, first_base
-from penstock.server.cluster.membership import listing
+from penstock.server.cluster.folder import Known
+from penstock.server.cluster.membership import listing, no_longer, not_ours
 from penstock.server.cluster.speech import Peer, Tls, reach
 from tls_lab import Files
 
@@ -118,3 +119,16 @@ def test_files_that_do_not_go_together_are_told_and_looked_at_again_with_the_nex
     ):
         with pytest.raises(Unavailable, match=re.escape(why)):
             asyncio.run(reach(nobody, "127.0.0.1:1", Tls(files.certificate, key, files.ca)))
+
+
+def test_a_folder_that_is_not_the_members_says_what_helps() -> None:
+    """Of another log, as a backup that was restored without `--as-follower`; of yesterday."""
+    known, mine = Known("c", "m", 1, starts=1), Member("m", "m:1", 1, 1, "pm")
+    assert not_ours(known, STATE, 8).endswith(
+        "this folder's of 8: a member begins with an empty folder, or with what `penstock restore --as-follower` makes"
+    )
+    state = STATE.with_member("m", Member("m", "m:1", 1, 2, "another"))
+    assert no_longer(known, state, mine, registered=False) == (
+        "the register knows of 2 starts of member m, and this folder of 1: it is an older copy, or another process has "
+        "it; a member with an empty folder joins anew"
+    )

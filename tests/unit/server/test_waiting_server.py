@@ -6,6 +6,7 @@ import asyncio
 import errno
 import os
 import socket
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -17,12 +18,14 @@ import pytest
 
 from penstock.config.settings import Settings
 from penstock.log.disk import OsDisk, OsFile
+from penstock.replication.insync import Times
 from penstock.replication.register import ClusterState, Member, Tenure
 from penstock.server.cluster import process, troubles
 from penstock.server.cluster.leading import Cluster
 from penstock.server.cluster.process import Process
 from penstock.server.cluster.registers import Kept
-from penstock.server.cluster.speech import Peer
+from penstock.server.cluster.speech import Peer, Tls
+from tls_lab import Files
 
 HEARD = {"b": {"name": "two", "address": "10.0.0.2:5681", "reads": 1}}
 
@@ -55,7 +58,7 @@ async def test_the_server_is_told_at_once_when_another_leads(monkeypatch: pytest
     member.register_read = lambda version, state: setattr(member, "state", state)
     monkeypatch.setattr(process, "plain", lambda one: {"leader": one.state.leader, "term": one.state.term})
     world: Any = object.__new__(Process)
-    world._member, world._reading, world._told_at = member, False, 0.0
+    world._member, world._reading, world._told_at, world._calls = member, False, 0.0, []
     world._loop = asyncio.get_running_loop()
     world._register = SimpleNamespace(read=lambda: Kept(1, next(states).encode()))
     world._tell = lambda kind, content: told.append((kind, orjson.loads(content)))
@@ -131,3 +134,64 @@ async def test_a_member_with_another_secret_than_the_leaders_says_so_itself() ->
     assert world._member.trouble == (
         f"the leader at {address} ended the call: it has another secret, or is of an older version"
     )
+
+
+def two_houses(folder: Path) -> tuple[Files, Files, str]:
+    """Two authorities that do not know each other, and a file that has both."""
+    ours, theirs = Files(folder / "ours"), Files(folder / "theirs")
+    both = folder / "both.pem"
+    both.write_bytes(Path(ours.ca).read_bytes() + Path(theirs.ca).read_bytes())
+    return ours, theirs, str(both)
+
+
+async def test_a_member_whose_certificate_the_leader_does_not_take_says_so_itself(tmp_path: Path) -> None:
+    """TLS's own handshake ends well on its side, and the leader's output alone told it: it joined for ever."""
+    ours, theirs, both = two_houses(tmp_path)
+    loop, over = asyncio.get_running_loop(), asyncio.Event()
+    leader = await loop.create_server(
+        lambda: Peer(b"one", SimpleNamespace(), lambda _: None, lambda: None, calls=False),  # type: ignore[arg-type]
+        "127.0.0.1", 0, ssl=Tls(theirs.certificate, theirs.key, theirs.ca).server(),
+    )  # fmt: skip
+    address = f"127.0.0.1:{leader.sockets[0].getsockname()[1]}"
+    world: Any = object.__new__(Process)
+    world._secret, world._member = b"one", SimpleNamespace(trouble="")
+    world._tls = Tls(ours.certificate, ours.key, both)
+    await world._call(address, lambda _: None, over.set, leads=True)
+    async with asyncio.timeout(30):
+        await over.wait()
+    leader.close()
+    assert world._member.trouble == (
+        f"the leader at {address} ended the call and said nothing: it does not take this member's certificate, and its "
+        "output says why, or has just ended"
+    )
+
+
+async def test_a_register_that_hangs_is_a_trouble(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder of a network that has gone gives no error: a leader said nothing while nobody could be elected."""
+    answers, clock = threading.Event(), SimpleNamespace(now=10_000_000)
+    monkeypatch.setattr(process, "boottime", lambda: clock.now)
+    member = SimpleNamespace(
+        trouble="", terms=SimpleNamespace(times=Times(lease=5_000_000)), leads=True, following=None
+    )
+    world: Any = object.__new__(Process)
+    world._loop, world._member, world._calls = asyncio.get_running_loop(), member, []
+    with ThreadPoolExecutor(1) as world._pool:
+        try:
+            asked = [asyncio.ensure_future(world._ask(answers.wait, 30.0)) for _ in range(2)]
+            await asyncio.sleep(0)
+            for seconds, member.leads, member.following, told in (
+                (4, True, None, ""), (1, False, "a leader", ""), (0, False, None, HANGS), (0, True, None, HANGS),
+            ):  # fmt: skip
+                member.trouble = ""
+                clock.now += seconds * 1_000_000
+                world._tell_of_silence()
+                assert member.trouble == told
+        finally:
+            answers.set()
+        await asyncio.gather(*asked)
+    member.trouble = ""
+    world._tell_of_silence()
+    assert (member.trouble, world._calls) == ("", [])
+
+
+HANGS = "the register does not answer: a call of it has stood for more than 4 s"

@@ -86,7 +86,8 @@ def not_ours(known: Known, state: ClusterState, origin: int) -> str:
     if state.format > FORMAT:
         return f"the cluster's log is of format {state.format}, and this version reads formats up to {FORMAT}"
     if origin not in {0, state.origin}:
-        return f"the cluster's log is of origin {state.origin}, and this folder's of {origin}"
+        it = f"the cluster's log is of origin {state.origin}, and this folder's of {origin}"
+        return f"{it}: a member begins with an empty folder, or with what `penstock restore --as-follower` makes"
     return ""
 
 
@@ -102,7 +103,7 @@ def no_longer(known: Known, state: ClusterState, mine: Member, *, registered: bo
     if there != mine.numbered(there.number) and (registered or there.starts >= mine.starts):
         return (
             f"the register knows of {there.starts} starts of member {known.member}, and this folder of "
-            f"{mine.starts}: it is an older copy, or another process has it"
+            f"{mine.starts}: it is an older copy, or another process has it; a member with an empty folder joins anew"
         )
     return ""
 

@@ -20,7 +20,7 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import orjson
 
@@ -46,6 +46,8 @@ from penstock.units import format_address
 
 if TYPE_CHECKING:
     from penstock.replication.register import Member as Listed
+
+T = TypeVar("T")
 
 DISK_FAILS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EFBIG})
 """What the system says of a file that cannot be written: an operator wants to know which, and nothing of our code."""
@@ -176,6 +178,7 @@ class Process:
         self._pool = ThreadPoolExecutor(1, "penstock-register")
         self._register: Register = register_at(asked["register"], asked["data"], asked["lease"])
         self._reading = self._hands_over = False
+        self._calls = list[int]()  # of the register that are under way: since when
         self._over = asyncio.Event()
         self._disk = OsDisk(asked["data"])
         self._told_at = 0.0
@@ -222,10 +225,20 @@ class Process:
     def _tick(self) -> None:
         self._loop.call_later(TICK_S, self._tick)
         self._member.tick()
+        self._tell_of_silence()
         for kind in list(self._late):
             self._tell(kind, self._late.pop(kind))
         if time.monotonic() - self._told_at >= TELL_S:
             self._tell_how_it_is()
+
+    def _tell_of_silence(self) -> None:
+        """Of a register that hangs, as a folder of a network may: it gives no error, and nobody could be elected.
+
+        Who follows hears of his leader, and has no trouble.
+        """
+        member, most = self._member, 2 * self._member.terms.times.call
+        if self._calls and boottime() - self._calls[0] > most and (member.leads or member.following is None):
+            member.trouble = f"the register does not answer: a call of it has stood for more than {most / 1e6:g} s"
 
     def _tell_how_it_is(self) -> None:
         """What the server says of this member, and of who leads."""
@@ -254,6 +267,11 @@ class Process:
                     self._member.trouble = (
                         f"the leader at {address} ended the call: it has another secret, or is of an older version"
                     )
+                elif leads and self._tls is not None:  # which ends well on our side before the other one looks
+                    self._member.trouble = (
+                        f"the leader at {address} ended the call and said nothing: it does not take this member's "
+                        "certificate, and its output says why, or has just ended"
+                    )
                 failed()
 
             peer = Peer(self._secret, self._member, taken, ended, calls=True)
@@ -281,6 +299,15 @@ class Process:
     def now(self) -> int:
         return boottime()
 
+    async def _ask(self, work: Callable[..., T], *given: object) -> T:
+        """What the register answers, by its thread, to one call after the other."""
+        begun = boottime()
+        self._calls.append(begun)
+        try:
+            return await self._loop.run_in_executor(self._pool, work, *given)
+        finally:
+            self._calls.remove(begun)
+
     def read(self) -> None:
         """In the register's thread."""
         if not self._reading:
@@ -289,7 +316,7 @@ class Process:
 
     async def _read(self) -> None:
         try:
-            kept: Kept = await self._loop.run_in_executor(self._pool, self._register.read)
+            kept: Kept = await self._ask(self._register.read)
         except Unavailable as error:
             self._member.trouble = str(error)
             return
@@ -315,7 +342,7 @@ class Process:
     async def _swap(self, version: int, value: ClusterState, own: bool) -> None:
         outcome: Outcome
         try:
-            outcome = await self._loop.run_in_executor(self._pool, self._register.swap, version, value.encode())
+            outcome = await self._ask(self._register.swap, version, value.encode())
         except (InvalidArgument, Unavailable, OSError) as error:  # the first: it has outgrown what a register takes
             self._member.trouble = str(error)
             outcome = "unknown"

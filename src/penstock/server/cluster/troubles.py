@@ -5,6 +5,7 @@ leads.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -37,10 +38,10 @@ class Apart:
             self.ahead, self._least, self._count = self._least, None, 0
 
 
-def apart(known: Mapping[str, object]) -> bool:
-    """Whether a member's clock is far from that of its leader, as it says of itself."""
+def apart(known: Mapping[str, object]) -> int:
+    """Whether a member's clock is far from that of its leader, as it says of itself; -1: it is behind."""
     ahead = known.get("clock_ahead_seconds")
-    return isinstance(ahead, float) and abs(ahead) >= APART_S
+    return 0 if not isinstance(ahead, float) or abs(ahead) < APART_S else 1 if ahead > 0 else -1
 
 
 def news(before: Mapping[str, object], known: Mapping[str, object]) -> str:
@@ -60,7 +61,11 @@ def news(before: Mapping[str, object], known: Mapping[str, object]) -> str:
 def out_of_sync(known: Mapping[str, Any]) -> str:
     """Who is not in sync, as a leader knows; empty: all are."""
     members, in_sync = known.get("members", {}), known.get("in_sync", ())
-    out = sorted(one["name"] for key, one in members.items() if key not in in_sync)
+    names = Counter(one["name"] for one in members.values())  # whose folder was emptied is listed twice
+    out = sorted(
+        one["name"] if names[one["name"]] == 1 else f"{one['name']} ({key})"
+        for key, one in members.items() if key not in in_sync
+    )  # fmt: skip
     if not out:
         return ""
     count = f"{len(members) - len(out)} of {len(members)}"
