@@ -10,11 +10,12 @@ import pytest
 
 from penstock.config.links import LinkSection
 from penstock.core.broker import Core
-from penstock.errors import DiskFull, PenstockError
+from penstock.core.links.sharing import Site
+from penstock.errors import DiskFull, PenstockError, Unavailable
 from penstock.server.base.faults import TOLD, Told, reports
 from penstock.server.flight.handover import Answer, Handover
 from penstock.server.links.links import AGAIN_S, Links
-from penstock.server.links.receiving import Incoming
+from penstock.server.links.receiving import SPEAKS_US, Incoming
 from penstock.server.links.sending import Outgoing
 from planting import Fault
 from sim.serverkit import Life
@@ -226,3 +227,42 @@ def test_what_cannot_be_heard_on_a_full_disk_is_no_fault_of_its_site(
     one.go_on()
     assert [type(error) for error in ended] == [DiskFull]
     assert not links._warned
+
+
+class Stream:
+    """Of site b, as one that has come in."""
+
+    site = "b"
+
+    def __init__(self, life: Life, host: str) -> None:
+        self.host, self._clock, self.ended = host, life.clock, list[str]()
+        self.heard_at = life.clock.mono()
+
+    def speaks(self) -> bool:
+        return self._clock.mono() - self.heard_at < SPEAKS_US
+
+    def end(self, error: PenstockError) -> None:
+        self.ended.append(str(error))
+
+
+def test_of_two_servers_with_one_folder_the_one_that_speaks_goes_on(life: Life, links: Links, caplog: Any) -> None:
+    """Each ended the other's stream for as long as both ran, nobody here said so, and what both told was one log."""
+    b = Site("b", 7, "g")
+    first, second = Stream(life, "10.0.0.2"), Stream(life, "10.0.0.9")
+    links.joins(first, b, (), ())  # type: ignore[arg-type]
+    for _ in range(3):
+        with pytest.raises(Unavailable, match="another server has a copy of this one's folder"):
+            links.joins(second, b, (), ())  # type: ignore[arg-type]
+        life.clock.advance(2 * SECOND)
+        first.heard_at = life.clock.mono()
+    assert links.incoming["b"] is first  # type: ignore[comparison-overlap]
+    assert not first.ended
+    [line] = [one.getMessage() for one in caplog.records if "two servers" in one.getMessage()]
+    assert line == (
+        "site 'b' speaks here, from 10.0.0.2, and was called from 10.0.0.9, too: if that lasts, two servers have the "
+        "folder of one"
+    )
+    life.clock.advance(SPEAKS_US)  # it was cut off, or is gone
+    links.joins(second, b, (), ())  # type: ignore[arg-type]
+    assert first.ended == ["the site has begun another stream"]
+    assert links.incoming["b"] is second  # type: ignore[comparison-overlap]

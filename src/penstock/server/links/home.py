@@ -82,7 +82,7 @@ class Hearing(Home, Protocol[Link]):
     """What a link that comes asks beside that."""
 
     def joins(self, link: Link, site: Site, sites: Sequence[Site], offers: Offers) -> int:
-        """A site begins to tell; how far its log is known here.  PreconditionFailed as `agrees`."""
+        """A site begins to tell; how far its log is known here.  PreconditionFailed as `agrees`; Unavailable."""
         ...
 
     def level(self, site: str) -> None:

@@ -207,12 +207,22 @@ class Links:
             self._confirms.append((lsn, confirm))
 
     def joins(self, link: Incoming, site: Site, sites: Sequence[Site], offers: Sequence[object]) -> int:
-        """A site begins to tell; how far its log is known here.  PreconditionFailed as `agrees`."""
+        """A site begins to tell; how far its log is known here.  PreconditionFailed as `agrees`.
+
+        Unavailable while another stream of that name and log speaks: of two servers that are one site by a copied
+        folder the one that is here goes on, else each would end the other's, and what both told would be one log.
+        """
         if site.origin == self.site.origin:
             raise PreconditionFailed(f"site {site.name!r} has this site's own log: a folder was copied")
         self.meet(site, *sites)
         core = self.engine.core
-        before = self.incoming.pop(site.name, None)
+        before = self.incoming.get(site.name)
+        if before is not None and before.speaks():
+            where = "from there, too" if link.host == before.host else f"from {link.host}, too"
+            what = f"site {site.name!r} speaks here, from {before.host}, and was called {where}"
+            self.warn(f"{what}: if that lasts, two servers have the folder of one")
+            raise Unavailable(f"{what}: if this lasts, another server has a copy of this one's folder")
+        self.incoming.pop(site.name, None)
         if before is not None:
             before.end(Unavailable("the site has begun another stream"))
         self.agrees(site.name, offers)

@@ -37,6 +37,9 @@ WAITING_MOST = 4
 SILENT_US = 30_000_000
 """A site says something every five seconds; after so long it is taken for gone."""
 
+SPEAKS_US = 7_000_000
+"""One that has said something within so long is there: a second stream of it is another server's."""
+
 
 class Incoming:
     """One stream of one site."""
@@ -98,6 +101,15 @@ class Incoming:
             while self._queue:
                 self._queue.popleft()[-1].fail(error)
             self._down.finish(error)
+
+    @property
+    def host(self) -> str:
+        """From where it is called."""
+        return self.peer.rpartition(":")[0]
+
+    def speaks(self) -> bool:
+        """Whether it is there for sure: who was cut off is heard of no more before it calls again."""
+        return self._ending is None and self._engine.clock.mono() - self._heard_at < SPEAKS_US
 
     def beat(self, now: int) -> None:
         """Once a second: a site whose login is none any more is cut off, one that is silent is given up."""
