@@ -16,8 +16,9 @@ import typer
 
 from penstock.cli.backups import ArchiveFolder
 from penstock.cli.output import DEFAULT_URL, Json, Url, bar, connect, counted, note, write, write_json, write_list
-from penstock.cli.queues import Name, app
+from penstock.cli.queues import Name, app, limits_after
 from penstock.cli.times import moment
+from penstock.core.queue.order.runs import NEVER
 from penstock.errors import InvalidArgument, NotFound, PreconditionFailed
 
 if TYPE_CHECKING:
@@ -283,7 +284,7 @@ def _recover(recovery: Recovery, url: str, amqp: str | None, *, do: bool, json: 
     published = unroutable = 0
     if do:
         with connect(url) as client:
-            published, unroutable = _published(recovery, client, amqp, now)
+            published, unroutable = _published(recovery, client, amqp, now, readable)
     if json:
         write_json({**told, "lost": figures.lost, "published": published, "unroutable": unroutable})
     elif do:
@@ -304,13 +305,13 @@ def _recover(recovery: Recovery, url: str, amqp: str | None, *, do: bool, json: 
         raise typer.Exit(1)
 
 
-def _published(recovery: Recovery, client: Client, amqp: str | None, now: int) -> tuple[int, int]:
-    """How many went out now, and how many of these the queue does not take."""
+def _published(recovery: Recovery, client: Client, amqp: str | None, now: int, most: int) -> tuple[int, int]:
+    """How many went out now, and how many of these the queue does not take.  most: that there may be."""
     from penstock.cli.republishing import Republisher
 
-    _check_target(recovery, client)
     publisher = f"recover {recovery.origin:x} {recovery.removal.lsn}"
     before = client.last_sequence(publisher)
+    _check_target(recovery, client, max(most - before, 0))
     published = unroutable = 0
     with suppress(NotFound):
         client.delete_exchange(recovery.exchange)  # of a run that was killed, perhaps bound to another queue
@@ -326,14 +327,23 @@ def _published(recovery: Recovery, client: Client, amqp: str | None, now: int) -
     return published, unroutable
 
 
-def _check_target(recovery: Recovery, client: Client) -> None:
-    """NotFound or PreconditionFailed for a queue that cannot take them."""
+def _check_target(recovery: Recovery, client: Client, count: int) -> None:
+    """NotFound or PreconditionFailed for a queue that cannot take them all."""
     try:
-        settings = cast("Mapping[str, Mapping[str, object]]", client.queue(recovery.to)["settings"])
+        told = client.queue(recovery.to)
     except NotFound as error:
         raise NotFound(f"{error}: declare it first, or name another one with --to") from error
+    settings = cast("Mapping[str, Mapping[str, object]]", told["settings"])
     if "dedup_window" in settings:
         raise PreconditionFailed(
             f"queue '{recovery.to}' lets no duplicates in for {settings['dedup_window']['value']}, and would take "
             "these for some: recover them to another queue with --to, and move them with penstock queue move"
+        )
+    limits = limits_after(settings, {})
+    ring = cast("int", settings["ring_size"]["value"]) if "ring_size" in settings else NEVER
+    room = min(ring, limits.length if limits.mode.drops_head else NEVER)
+    if count and (over := told["ready"] + count - room) > 0:
+        raise PreconditionFailed(
+            f"queue '{recovery.to}' keeps {room:,} ready messages and has {told['ready']:,}: with {count:,} more it "
+            f"would drop the oldest {over:,}: let it have more, or name another queue with --to"
         )

@@ -150,7 +150,7 @@ def _losses(client: Client, name: str, settings: Mapping[str, object]) -> Iterat
     if depth and settings.get("recovery_point") not in (None, "epoch"):
         yield f"queue {name} has {counted(depth, 'message')}: remove those from before the new recovery_point?"
     if not LIMITS.isdisjoint(settings):
-        limits = _limits_after(counts["settings"], settings)
+        limits = limits_after(counts["settings"], settings)
         if limits.mode.drops_head and (counts["ready"] > limits.length or counts["ready_bytes"] > limits.size):
             most = [f"{limits.length:,}"] if limits.length < NEVER else []
             most += [f"{limits.size:,} bytes"] if limits.size < NEVER else []
@@ -158,7 +158,7 @@ def _losses(client: Client, name: str, settings: Mapping[str, object]) -> Iterat
             yield f"queue {name} has {has}, and may have {' and '.join(most)} then: drop the oldest above that?"
 
 
-def _limits_after(present: Mapping[str, Mapping[str, object]], settings: Mapping[str, object]) -> Limits:
+def limits_after(present: Mapping[str, Mapping[str, object]], settings: Mapping[str, object]) -> Limits:
     """The limits of a queue that is given these settings, beside those that policies say."""
     from penstock.config.queue_arguments import queue_settings_from_mapping
 

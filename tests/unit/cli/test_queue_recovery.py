@@ -281,6 +281,13 @@ def test_what_is_refused(house: House, tmp_path: Path) -> None:
         assert "lets no duplicates in for 1h" in house.recover("q", "--lsn", lsn, "--yes", code=1)
         client.declare("full", max_length=0, overflow="reject-publish")
         assert "max_length is 0" in house.recover("q", "--lsn", lsn, "--to", "full", "--yes", code=1)
+        client.declare("short", max_length=1)
+        client.publish("short", b"kept")
+        for limit in ({"max_length": 1}, {"max_length": None, "ring_size": 1}):
+            client.alter("short", **limit)
+            said = house.recover("q", "--lsn", lsn, "--to", "short", "--yes", code=1)
+            assert "keeps 1 ready messages and has 1: with 1 more it would drop the oldest 1" in said
+        assert bodies(client, "short") == [b"kept"]
         client.declare("picky", filter="/id = 2")
         assert house.recover("q", "--lsn", lsn, "--to", "picky", "--yes", code=1)["unroutable"] == 1
 
