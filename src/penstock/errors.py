@@ -28,7 +28,7 @@ Each class has a stable `code` that is never reused, whether a `retry` may help,
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any, ClassVar
 
@@ -61,6 +61,8 @@ class NotFound(Refused):
 
     code = "PS101"
     to_do = "Check its name or number and its vhost; what is not there yet, declare first."
+    near: Callable[[Callable[[str, str], bool]], str | None] | None = None
+    """Of a missing queue: told who sees what (vhost, name), the name of one that may have been meant."""
 
 
 class Unroutable(NotFound):
@@ -292,3 +294,23 @@ def known_name(name: str, known: Iterable[str], otherwise: str = "") -> str:
     """`; did you mean 'x'?` for the known name that is nearest to an unknown one; otherwise what else is to be said."""
     near = nearest_name(name, known)
     return otherwise if near is None else f"; did you mean {near!r}?"
+
+
+LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789-_."
+SLIPS_WITHIN = 48
+"""Characters of a name; of more some thousands would be looked up."""
+
+
+def slips(name: str) -> Iterator[str]:
+    """Names that differ in their case, by a character that is missing, too many or another one, or by two in turn.
+
+    To be looked up, each: that takes the same time among a million as among ten.  None of a very long name.
+    """
+    yield name.lower()
+    for at in range(len(name) + 1 if len(name) <= SLIPS_WITHIN else 0):
+        head, tail = name[:at], name[at:]
+        yield head + tail[1:]
+        yield head + tail[1:2] + tail[:1] + tail[2:]
+        for letter in LETTERS:
+            yield head + letter + tail
+            yield head + letter + tail[1:]

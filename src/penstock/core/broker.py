@@ -38,7 +38,7 @@ from penstock.core.queue.stopped import refuse_stopped
 from penstock.core.state.durable import Reign
 from penstock.core.state.lsns import Ints
 from penstock.core.topology.register import no_exchange
-from penstock.errors import AccessRefused, InvalidArgument, NotFound
+from penstock.errors import AccessRefused, InvalidArgument
 from penstock.expr import Filter, TopicPattern
 from penstock.records.chunks import Now
 from penstock.records.entries import Publishes, Topic
@@ -136,7 +136,7 @@ class SubscriptionCommands(DeliveryCommands):
             except ValueError as error:
                 raise InvalidArgument(f"the pattern {topic!r} of queues cannot be used: {error}") from error
             if pattern.literal:
-                raise NotFound(f"no queue '{topic}' in vhost '{subscription.vhost}'")
+                raise self._admin.queues.missing(subscription.vhost, topic)
         subscription.topic = topic
         subscription.pattern = pattern
         if pattern is not None and subscription.credit is None:

@@ -58,7 +58,7 @@ def declare(
         found = core.queue(vhost, queue)
     except NotFound:
         if passive:
-            raise NotFound(f"no queue '{queue}' in vhost '{vhost}'") from None
+            raise
         given = given_names(settings)
         found = core.declare_queue(now, vhost, queue, asked, durable=durable, auto_delete=auto_delete, given=given)
     else:

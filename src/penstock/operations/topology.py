@@ -160,7 +160,7 @@ def _own(house: House, who: Who, vhost: str, queue: str) -> Sequence[dict[str, o
     """The one of a queue that the user sees, if it has one."""
     found = house.core.queue(vhost, queue)
     if who.rights is not None and not who.rights.sees_queue(vhost, queue):
-        raise NotFound(f"no queue '{queue}' in vhost '{vhost}'")
+        raise house.core.missing_queue(vhost, queue)
     return [_default_binding(found)] if _plain(found) else []
 
 

@@ -265,6 +265,7 @@ class CoreParts:
         self.declare_exchange, self.delete_exchange = self._admin.declare_exchange, self._admin.delete_exchange
         self.unbind, self.reach, self.dear = self._admin.unbind, self._publisher.reach, self._publisher.dear
         self.queue, self.find_queue = self._admin.queue, self._admin.queues.find
+        self.missing_queue = self._admin.queues.missing
         self.queues_of_route = self._interning.queues_of
         self.transactions: int = 0  # committed by this process
         self._buried: dict[Token, list[Buried]] = {}  # dead letters whose rows are being judged

@@ -41,7 +41,7 @@ from penstock.core.topology.topology import (
     own_queues,
     owner_of,
 )
-from penstock.errors import AccessRefused, InvalidArgument, NotFound, PreconditionFailed, known_name
+from penstock.errors import AccessRefused, InvalidArgument, PreconditionFailed, known_name
 from penstock.records.chunks import Now, pack_pairs
 from penstock.records.declared_types import EXCHANGE_TYPES
 from penstock.records.kinds import Kind
@@ -378,7 +378,7 @@ class Admin(Register):
         if kind == "queue":
             bound = self.queues.find(vhost, destination)
             if bound is None:
-                raise NotFound(f"no queue '{destination}' in vhost '{vhost}'")
+                raise self.queues.missing(vhost, destination)
             if bound.exchange is not None:
                 raise AccessRefused(f"queue '{destination}' belongs to exchange '{bound.exchange}': it cannot be bound")
             self._refuse_other(bound, by)

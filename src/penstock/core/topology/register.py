@@ -447,7 +447,7 @@ class Register:
         """A queue that `by` may use.  NotFound, or ResourceLocked when it is exclusive to somebody else."""
         queue = self.queues.find(vhost, name)
         if queue is None:
-            raise NotFound(f"no queue '{name}' in vhost '{vhost}'")
+            raise self.queues.missing(vhost, name)
         if queue.exclusive_to is not None and queue.exclusive_to is not by:
             raise locked(vhost, name)
         return queue

@@ -9,6 +9,7 @@ headers exchange's rule, and what a queue does with a message.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias, cast
 
@@ -16,6 +17,7 @@ from penstock.core.queue.queue import Queue
 from penstock.core.topology.exchange_types import Index, index_of
 from penstock.core.topology.searching import Headers
 from penstock.core.topology.topology import DEFAULT, Topology
+from penstock.errors import NotFound, slips
 from penstock.expr import Filter, FilterSet, TopicPattern, compile_filter
 from penstock.records.dataclass import dataclass
 from penstock.records.message_types import JSON, MESSAGE_TYPE, MessageType
@@ -46,6 +48,19 @@ class Names:
         """The queue of that name."""
         queues = self._by_vhost.get(vhost)
         return None if queues is None else queues.get(name)
+
+    def missing(self, vhost: str, name: str) -> NotFound:
+        """The refusal for a queue that is not there."""
+        error = NotFound(f"no queue '{name}' in vhost '{vhost}'")
+        error.near = partial(self._near, vhost, name)
+        return error
+
+    def _near(self, vhost: str, name: str, sees: Callable[[str, str], bool]) -> str | None:
+        """The name of a queue that is one slip away, if there is one; as quick among a million as among ten."""
+        queues = self._by_vhost.get(vhost, {})
+        there = ((one, queues.get(one)) for one in slips(name))
+        seen = (one for one, queue in there if queue is not None and queue.exclusive_to is None and sees(vhost, one))
+        return next(seen, None)
 
     def count(self, vhost: str) -> int:
         """How many there are in a vhost."""

@@ -36,6 +36,7 @@ from penstock.server.amqp.publishers import FEW
 from penstock.server.amqp.session import House, Session
 from penstock.server.amqp.tags import Settled, UnknownTag
 from penstock.server.base.faults import TOLD
+from penstock.server.people.access import hinted
 from penstock.wire.amqp import events, methods
 from penstock.wire.amqp.frames import CONNECTION_FORCED
 
@@ -282,7 +283,7 @@ class Connection(Session):
         lost: of each consumer the oldest delivery counts as failed.
         """
         self._gathering.decide()  # what was brought before
-        code, text, whole = reply_code(error)
+        code, text, whole = reply_code(hinted(error, self.rights))
         if whole:
             self.machine.fail_connection(code, text, method)
             self._close_all(lost=False)

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import orjson
 import pyarrow as pa
 
-from penstock.errors import AccessRefused, Unavailable
+from penstock.errors import AccessRefused, PenstockError, Unavailable
 from penstock.records.tokens import PREFIX
 from penstock.server.base.allowed import no_door
 from penstock.server.base.loading import of_a_door
@@ -45,7 +45,7 @@ from penstock.server.flight.calls import Caller, told_of
 from penstock.server.flight.connections import Strangers
 from penstock.server.flight.handover import Abandoned, Piece
 from penstock.server.flight.senders import Peer
-from penstock.server.people.access import Share, Shares, Who
+from penstock.server.people.access import Share, Shares, Who, hinted
 from penstock.version import __version__
 from penstock.wire.flight.failures import encode_error
 from penstock.wire.flight.received import Bounds
@@ -281,6 +281,8 @@ class Entrance:
             raise
         except Unproven as error:
             line.send(Kind.FAILED, call, failed(("unauthenticated", *encode_error(AccessRefused(str(error))))))
+        except PenstockError as error:
+            line.send(Kind.FAILED, call, failed(told_of(hinted(error, self._people.who(text(told, "user")).rights))))
         except Exception as error:  # noqa: BLE001 - the border: what is not ours is logged there and shown as internal
             line.send(Kind.FAILED, call, failed(told_of(error)))
         else:

@@ -27,7 +27,7 @@ from starlette.responses import Response
 from penstock.errors import InvalidArgument, NotFound, shown
 from penstock.records.dataclass import dataclass
 from penstock.records.rights import LISTS, LISTS_RULES, MANAGEMENT, RULES, SEES, Level, Right
-from penstock.server.people.access import Who, judge
+from penstock.server.people.access import Who, hinted, judge
 from penstock.wire.fields import Fields, short
 from penstock.wire.http.bodies import BODY_MOST, LARGE_MOST, Brought, Reading
 from penstock.wire.http.lenient import Lenient
@@ -205,9 +205,9 @@ class Table:
             tells = row.tells
             query = row.asked(request.query_params)
             return await row.handler(Ask(request, user, who, row.right, names, query, reader))
-        except NotFound:
+        except NotFound as error:
             if tells:
-                raise
+                raise hinted(error, who.rights) from None
             return not_found()
 
 

@@ -23,7 +23,7 @@ from collections.abc import Callable, Container, Generator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from penstock.errors import AccessRefused, NotFound, Unavailable
+from penstock.errors import AccessRefused, NotFound, PenstockError, Unavailable
 from penstock.records.dataclass import dataclass
 from penstock.records.rights import ADMINISTRATOR, DRIVER, REPORTER, Level, Need, Right
 
@@ -49,6 +49,17 @@ class Who:
     def has(self, vhost: str, everywhere: Level | None) -> bool:
         """Whether a vhost is his to use or, with that level, to see."""
         return (everywhere is not None and everywhere.holds(self.tags)) or self.enters(vhost)
+
+
+def hinted(error: PenstockError, rights: Rights | None) -> PenstockError:
+    """What somebody is told: of a queue that is not there also the name that he may have meant, if he sees that one."""
+    near = error.near if isinstance(error, NotFound) else None
+    name = near(_anything if rights is None else rights.sees_queue) if near is not None else None
+    return error if name is None else NotFound(f"{error}; did you mean '{name}'?")
+
+
+def _anything(vhost: str, name: str) -> bool:
+    return True
 
 
 NOBODY = Who("")
