@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from choices import SEED, tried
+from choices import SEED, USUAL, tried
 from penstock.core.links.carried import Numbers
 from penstock.core.links.ownership import Claim
 from penstock.core.links.parcels import Parcel, read_ask
@@ -26,7 +26,7 @@ from sim.sites_house import Fabric, SiteWorld
 from sim.sites_schedules import schedule, steps
 
 SCHEDULES = {
-    "ab": {"cuts": 8, "kills": 8, "proxies": 16, "sides": 10, "deletes": 16, "all": 8},
+    "ab": {"cuts": 8, "kills": 8, "proxies": 16, "sides": 15, "deletes": 16, "all": 8},
     "abc": {"cuts": 8, "kills": 8, "proxies": 8, "sides": 8, "deletes": 16, "all": 8, "row": 10, "row of all": 8},
 }  # fmt: skip
 """With those of `test_a_site_may_die_at_any_step`, of which some are several times as dear as others; most are of what
@@ -45,7 +45,7 @@ HAPPENS = {
 """What has to be among what a run tries."""
 
 ENOUGH = 5
-"""Schedules of a kind in which a planted fault is found; of each kind there are more."""
+"""The first schedules of a usual run in which a planted fault is found; of each kind there are more."""
 
 
 @pytest.mark.parametrize(("names", "how"), [(names, how) for names, some in SCHEDULES.items() for how in some])
@@ -170,14 +170,14 @@ class Kept(Fabric):
 FAULTS = (Early, Leased, Forgetful, Looping, Anonymous, Twice, Shuffled, Hasty, Impatient, Borrowed, Kept)
 
 
-SOONEST: dict[type[Fabric], str] = {Early: "sides", Leased: "sides", Forgetful: "sides"}
+SOONEST: dict[type[Fabric], str] = dict.fromkeys((Early, Leased, Forgetful, Shuffled, Kept), "sides")
 """The kind in which one is found, where it is none of those in which links are cut and sites are killed alone."""
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_planted_fault_is_found(fault: type[Fabric]) -> None:
     assert min(count for some in SCHEDULES.values() for count in some.values()) > ENOUGH
-    for seed in range(ENOUGH):
+    for seed in range(USUAL, USUAL + ENOUGH):
         try:
             schedule(seed, "abc" if fault is Twice else "ab", SOONEST.get(fault, "kills"), made=fault)
         except AssertionError:
