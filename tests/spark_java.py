@@ -28,9 +28,11 @@ LOGGING = FOLDER / "log4j2.properties"
 
 LIGHT = (
     "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote "
+    "-XX:ReservedCodeCacheSize=256m -XX:-MethodFlushing "
     f"-Djdk.lang.Process.launchMechanism=VFORK -Dlog4j2.configurationFile={LOGGING}"
 )
-"""Options of a Java that starts with a quarter less work."""
+"""Options of a Java that starts with a quarter less work, and has room for all its code: in the usual 48 MiB
+a thread looks for code to drop again and again, for 6 CPU seconds of a session with all tests."""
 
 
 def home() -> Mapping[str, str]:
