@@ -15,11 +15,11 @@ from live_server import LiveServer
 
 ROWS = 1_500
 
-MANY = 30_000
+MANY = 8_000
 """Rows of 300 bytes."""
 
 PIECES = 6
-"""Each more than a segment of 1 MiB holds."""
+"""Each more than a segment of 256 KiB holds."""
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def test_batch_and_stream_go_through_the_archive_into_the_log(spark: Any, server
         assert copied == wanted
 
 
-@pytest.mark.parametrize("server", ["1MiB"], indirect=True)
+@pytest.mark.parametrize("server", ["256KiB"], indirect=True)
 def test_what_spark_writes_closes_segments_and_is_read_from_their_files(
     spark: Any, server: LiveServer, tmp_path: Path
 ) -> None:
@@ -89,7 +89,7 @@ def test_what_spark_writes_closes_segments_and_is_read_from_their_files(
             assert found.exceptAll(wanted).count() == 0, direct
 
         stream = spark.readStream.format("penstock").options(url=url(server), topic="work", schema=columns)
-        stream = stream.options(stream="past", startingBookmark="EPOCH", maxRowsPerTrigger=9_000).load()
+        stream = stream.options(stream="past", startingBookmark="EPOCH", maxRowsPerTrigger=2_400).load()
         writer = stream.select("id").writeStream.format("penstock").options(url=url(server), queue="copied")
         query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start()
         query.awaitTermination()
