@@ -6,13 +6,13 @@ import ast
 import json
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
 from bulk_lab import Writer
 from penstock.history.view import listing
-from penstock.server.bulk.reads import plain
 from penstock.wire.flight.commands import Replay
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
@@ -149,7 +149,7 @@ def test_a_replay_in_the_child_loads_the_reader_of_the_log_and_no_more(tmp_path:
     writer = Writer(tmp_path)
     writer.write(30)
     values = {
-        "command": plain(Replay("t1", columns=("lsn", "topic", "time", "body"))),
+        "command": asdict(Replay("t1", columns=("lsn", "topic", "time", "body"))),
         "start": 0,
         "end": writer.lsn,
         "log": listing(writer.log).plain(),

@@ -289,7 +289,7 @@ GENERATED = "amq.gen-"
 """What the names begin with that the server makes.  Who brings definitions may bring some that another one has made."""
 
 
-def name_prefix(arguments: Mapping[str, object], queue: str = "", vhost: str = "/") -> str:
+def name_prefix(arguments: Mapping[str, object], queue: str, vhost: str) -> str:
     """What the name begins with that the server makes: `x-name-prefix` and a hyphen, `amq.gen-` without one.
 
     A queue that brings its name takes nothing of it.  Raises PreconditionFailed for what is no text of 1 to 64 bytes.

@@ -297,7 +297,7 @@ class BodyCheck:
 
     __slots__ = ("_deepest", "_told", "_type", "_validator", "_work", "kind", "name", "text")
 
-    def __init__(self, text: str, kind: MessageType = JSON) -> None:
+    def __init__(self, text: str, kind: MessageType) -> None:
         """kind: of the bodies.
 
         InvalidArgument for what is no schema; PreconditionFailed without the library."""

@@ -25,7 +25,7 @@ def open_folder(data: str | Path) -> OsDisk:
     return OsDisk(data)
 
 
-def archive_place(data: str | Path, named: str | Path | None = None) -> Path | None:
+def archive_place(data: str | Path, named: str | Path | None) -> Path | None:
     """Of the archive, if there is one.  InvalidArgument for one that was named and is not there."""
     place = Path(named) if named is not None else Path(data) / ARCHIVE_FOLDER
     if (place / NAME).is_file():

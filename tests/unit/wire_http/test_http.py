@@ -18,6 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from starlette.responses import StreamingResponse
 
 from penstock.core.queue.limits import Figures
+from penstock.server.figures import Seen, Sums
 from penstock.server.http import facts as real
 from penstock.server.http import probes
 from penstock.server.http.door import KEPT_S, Application
@@ -26,7 +27,6 @@ from penstock.server.http.reception import Reception, credentials
 from penstock.server.http.routes import RABBITMQ_VERSION
 from penstock.server.people.access import Who
 from penstock.server.people.users import Users
-from penstock.server.sums import Seen, Sums
 from penstock.wire.http.lists import SLICE, listed
 
 

@@ -43,7 +43,7 @@ Store = Callable[[Publishes, int], Published]
 class Keyed(KeyedRows):
     """The SOW topics of a living instance."""
 
-    def __init__(self, outbox: Outbox[Effect], traits: TraitsMemo, checks: BodyChecks | None = None) -> None:
+    def __init__(self, outbox: Outbox[Effect], traits: TraitsMemo, checks: BodyChecks | None) -> None:
         """checks: of bodies; what a delta makes of its record is held to them."""
         super().__init__(traits, checks)
         self._outbox = outbox

@@ -64,7 +64,7 @@ class Admin(Register):
         on_gone: Callable[[int, int], None],
         rules: Rules,
         sizes: Sizes,
-        refuse: Callable[[QueueSettings], str | None] | None = None,
+        refuse: Callable[[QueueSettings], str | None] | None,
     ) -> None:
         """on_gone: hears which queue is gone, and the LSN that says so.
 

@@ -155,7 +155,7 @@ def matching(filters: Sequence[Matcher], rows: Rows) -> list[list[int]]:
 
 
 def look_at_memory(
-    pieces: Sequence[tuple[Publishes, Sequence[int]]], filters: Sequence[Matcher], upto: int, ask: Ask | None = None
+    pieces: Sequence[tuple[Publishes, Sequence[int]]], filters: Sequence[Matcher], upto: int, ask: Ask | None
 ) -> Seen:
     """Look through batches that are in memory.  Any thread."""
     out: list[list[int]] = [[] for _ in filters]

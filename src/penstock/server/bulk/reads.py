@@ -136,11 +136,6 @@ def unpack(parts: Sequence[Any], packed: dict[str, Any]) -> list[Part]:
     return out
 
 
-def plain(command: LogRange | Replay | QueueContent | Plan | Sow) -> dict[str, Any]:
-    """A command for a request."""
-    return asdict(command)
-
-
 def sow(
     request: Request, command: dict[str, Any], keyed: bool, given: bool, numbers: bytes, lsns: bytes
 ) -> tuple[pa.Schema, Batches]:

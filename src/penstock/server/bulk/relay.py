@@ -7,6 +7,7 @@ costs no process.  How far a read may go is known before it starts: from the seg
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
@@ -67,7 +68,7 @@ class Relay:
         start, end = command.from_lsn, min(command.to_lsn, self._log.durable + 1)
         if not self._is_large(start, end):
             return None
-        return self._read("records", {"command": reads.plain(command)}, start, end, gone)
+        return self._read("records", {"command": asdict(command)}, start, end, gone)
 
     def replay(self, command: Replay, gone: Callable[[], bool]) -> tuple[pa.Schema, Batches] | None:
         """Messages of topics; None when there is little to look through."""
@@ -81,7 +82,7 @@ class Relay:
         """The same with LSNs in [start, end)."""
         if not self._is_large(start, end, filtered=command.filter is not None):
             return None
-        values: dict[str, object] = {"command": reads.plain(command), "start": start, "end": end}
+        values: dict[str, object] = {"command": asdict(command), "start": start, "end": end}
         return self._read("replay", values, start, end, gone)
 
     def measured(
@@ -92,7 +93,7 @@ class Relay:
         if not self._is_large(start, end, most=most, filtered=command.filter is not None):
             return None
         values = {
-            "command": reads.plain(command), "start": start, "end": end, "rows": limits.rows, "bytes": limits.bytes,
+            "command": asdict(command), "start": start, "end": end, "rows": limits.rows, "bytes": limits.bytes,
             "parts": limits.parts,
         }  # fmt: skip
 
@@ -119,7 +120,7 @@ class Relay:
         if not self._is_large(start, end, most=len(held.lsns) * LONE, filtered=filtered):
             return None
         values: dict[str, object] = {
-            "command": reads.plain(command), "keyed": held.keyed, "given": held.given,
+            "command": asdict(command), "keyed": held.keyed, "given": held.given,
             "numbers": held.numbers.tobytes(), "lsns": held.lsns.tobytes(),
         }  # fmt: skip
         return self._read("sow", values, start, end, gone, counts.take)
@@ -150,7 +151,7 @@ class Relay:
             count = count // command.parts + 1
         if not self._is_large(start, end, most=count * LONE, filtered=filtered):
             return None
-        return self._read(name, {"command": reads.plain(command), **reads.pack(parts)}, start, end, gone)
+        return self._read(name, {"command": asdict(command), **reads.pack(parts)}, start, end, gone)
 
     def _is_large(self, start: int, end: int, *, most: int = 1 << 62, filtered: bool = False) -> bool:
         if self.archived(start, end):

@@ -31,6 +31,7 @@ from penstock.server.base.rounds import BOUNDS
 from penstock.server.cluster.troubles import confirms_nothing
 from penstock.server.counters import Rates
 from penstock.server.figures import (
+    Seen,
     archive_numbers,
     consumers,
     processes,
@@ -41,7 +42,6 @@ from penstock.server.figures import (
 )
 from penstock.server.figures import facts as standing_facts
 from penstock.server.http.metrics import KINDS, MESSAGES, QUEUES, WHOLE, Line, Metrics
-from penstock.server.sums import Seen
 from penstock.units import parted_address
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def queue_line(core: Core, queue: Queue, now: Now) -> Line:
     return QUEUES.look(seen)
 
 
-def metrics_of(server: Server, version: str, progress: Progress | None = None) -> Metrics:
+def metrics_of(server: Server, version: str, progress: Progress | None) -> Metrics:
     """All but those of queues.  progress: of a start that is not over; then hardly anything else is there."""
     node = server.settings.server.name
     cluster = str(server.accounts.global_parameters.get(CLUSTER_NAME, ""))

@@ -17,10 +17,10 @@ from penstock.server.http.routes import RABBITMQ_VERSION, Ask, Handler, Row
 from penstock.wire.http.lists import COLUMNS, json_response, not_found, only_columns
 
 if TYPE_CHECKING:
+    from penstock.server.figures import Seen, Sums
     from penstock.server.http.facts import Facts
     from penstock.server.http.messages import Messages
     from penstock.server.http.metrics import Metrics
-    from penstock.server.sums import Seen, Sums
 
 
 def _plain(path: str, look: Callable[[], object], text: str, right: Right, *, own: bool = False) -> Row:

@@ -156,7 +156,7 @@ def compiled(section: EntitlementSection) -> Entitlement:
 class Rights:
     """What one user may do.  Refusals are AccessRefused, and name user and object."""
 
-    def __init__(self, user: str, entries: Sequence[Entitlement], tags: Sequence[str] = ()) -> None:
+    def __init__(self, user: str, entries: Sequence[Entitlement], tags: Sequence[str]) -> None:
         self.user = user
         self.administrator = ADMINISTRATOR.holds(tags)
         self.monitors = MONITORING.holds(tags)  # is shown everything that is there, whatever he may read

@@ -99,9 +99,7 @@ class Entry:
 
 
 class Listener:
-    def __init__(
-        self, entry: Entry, guard: Guard, protocol: Serves, identity: Callable[[], Identified] | None = None
-    ) -> None:
+    def __init__(self, entry: Entry, guard: Guard, protocol: Serves, identity: Callable[[], Identified] | None) -> None:
         self.refused = 0  # handshakes that failed
         self._entry = entry
         self._guard = guard

@@ -86,7 +86,7 @@ class Queries:
         self.running = 0
         self.total = 0
         self._handover = handover
-        self._read = read
+        self.read = read  # a table's rows, as far as the caller may see them
         self._folder = None if folder is None else Path(folder).absolute() / FOLDER
         shares = shares or Shares()
         self._room, self._waiting = shares.of("sql_statements"), shares.of("sql_waiting")
@@ -115,10 +115,6 @@ class Queries:
             else:
                 query.close()
             raise
-
-    def read(self, caller: Caller, wanted: Get) -> Rows:
-        """A table's rows, as far as the caller may see them."""
-        return self._read(caller, wanted)
 
     def resolve(self, caller: Caller, vhost: str, statement: Statement) -> list[Found]:
         """The reads of all tables.  NotFound names the first that is nothing."""

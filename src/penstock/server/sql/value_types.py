@@ -30,7 +30,7 @@ from penstock.expr.bodies import body_type
 from penstock.expr.bodies.body_type import BodyType, Whole
 from penstock.records.compute import cut
 from penstock.records.field_tables import as_json
-from penstock.records.message_types import JSON, MessageType
+from penstock.records.message_types import MessageType
 from penstock.records.properties import EMPTY, decode
 
 # duckdb is untyped here, and pyarrow's stubs leave the element types of arrays and fields open
@@ -150,7 +150,7 @@ AS_READ = "penstock as read_shape"
 
 
 def with_readings(
-    schema: pa.Schema, batches: Iterable[pa.RecordBatch], kind: MessageType = JSON
+    schema: pa.Schema, batches: Iterable[pa.RecordBatch], kind: MessageType
 ) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
     """A table with that column, of bodies of a type, by the columns that these need."""
     reader = body_type(kind)

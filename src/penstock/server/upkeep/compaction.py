@@ -114,7 +114,7 @@ class Compaction:
         state: Callable[[], Awaitable[DurableState]],
         synced: Callable[[int], Awaitable[None]],
         aims: Aims,
-        elsewhere: Elsewhere | None = None,
+        elsewhere: Elsewhere | None,
     ) -> None:
         """`state` gives what the log has settled, on disk for sure; `synced` waits until the log has synced an LSN."""
         self.totals = Totals()

@@ -20,7 +20,7 @@ from penstock.core.sow.index import Index
 from penstock.core.view_contributions import AVAILABLE, AWAY, INACTIVE
 from penstock.core.view_feed import Moved, Noted
 from penstock.server.views.row_source import name_of, read_by
-from penstock.server.views.step_worker import PORTION, Worker, edge_of, portion
+from penstock.server.views.step_worker import PORTION, Worker, portion
 
 if TYPE_CHECKING:
     from penstock.core.queue.places import State
@@ -119,7 +119,7 @@ class Builder:
             states = np.full(len(places), AVAILABLE, np.uint8)
         else:
             if not known:
-                worker.feed.watch(source.id, live.since, edge_of(source))
+                worker.feed.watch(source.id, live.since, source.first_inactive)
             places, states = held_by(source)
         if not len(places):
             self._let_go(live)

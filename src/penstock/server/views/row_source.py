@@ -137,7 +137,7 @@ def topic_of(core: Core, vhost: str, name: str) -> Sow | None:
 
 
 def adhoc_view(
-    source: str, projection: str | Sequence[str] | None, grouping: str | Sequence[str] | None, vhost: str = "/"
+    source: str, projection: str | Sequence[str] | None, grouping: str | Sequence[str] | None, vhost: str
 ) -> View | None:
     """The view that an aggregated query asks for, weighed; None for a query that asks for none.
 
@@ -152,7 +152,7 @@ def adhoc_view(
     return View(Definition("", source, select, group_by, vhost=vhost), weighed=True)
 
 
-def gather_bodies(view: View, bodies: Sequence[bytes], pause: Callable[[], object] = int) -> list[bytes]:
+def gather_bodies(view: View, bodies: Sequence[bytes], pause: Callable[[], object]) -> list[bytes]:
     """The rows of an ad-hoc view over JSON objects.  pause: called between portions, and raises where it is to end."""
     for start in range(0, len(bodies), PORTION):
         some = bodies[start : start + PORTION]

@@ -28,7 +28,6 @@ from penstock.server.views.evaluating import elements_of, elements_of_rows, give
 
 if TYPE_CHECKING:
     from penstock.core.effects import Dying
-    from penstock.core.queue.queue import Queue
     from penstock.records.entries import Entry, Publishes
     from penstock.server.base.runtime import Off, Runtime
     from penstock.server.views.shown import Live
@@ -96,7 +95,7 @@ class Worker:
         for number in self.by_source:
             queue = self._runtime.core.queue_by_id(number)
             if queue is not None and queue.settings.target_queue_depth:
-                steps += self.feed.moved(number, edge_of(queue), last)
+                steps += self.feed.moved(number, queue.first_inactive, last)
         for step in self.feed.read(journal):
             steps.append(self._bounded(step) if isinstance(step, Arrived) else step)
         if steps:
@@ -421,8 +420,3 @@ def portion(lives: Sequence[Live], step: Moved) -> tuple[Moved, Moved | None]:
             return Moved(step.queue, step.verb, now, step.lsn), Moved(step.queue, step.verb, rest, step.lsn)
         room = max(room, 1)
     return step, None
-
-
-def edge_of(queue: Queue) -> int:
-    """The first inactive message of a queue; NEVER without."""
-    return queue.first_inactive

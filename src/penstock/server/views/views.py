@@ -117,7 +117,7 @@ class Views:
             raise InvalidArgument(f"there is a view or conflated topic '{definition.name}' already")
         return key
 
-    def add_unnamed(self, definition: Definition, charge: Charge | None = None) -> Live:
+    def add_unnamed(self, definition: Definition, charge: Charge | None) -> Live:
         """A view for one subscriber, who drops it.  Errors as `add`."""
         self._serial += 1
         return self.add(replace(definition, name=f"\0{self._serial}"), charge)

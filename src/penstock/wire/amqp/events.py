@@ -25,7 +25,6 @@ class Target:
     exchange: str
     key: str
     mandatory: bool
-    immediate: bool = False  # the machine refuses immediate publishes, so nobody sees True
     topic: Topic | None = None  # the session's: the interned topic, or None before it was looked up
     version: int = -1  # the session's: the topology version `topic` was looked up under
 
