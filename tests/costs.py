@@ -21,24 +21,18 @@ TESTS = Path(__file__).parent
 
 def spent() -> float:
     """CPU seconds of this process, of those it started, and of those that they waited for."""
-    children: dict[int, list[int]] = {}
-    ticks: dict[int, int] = {}
-    for name in os.listdir("/proc"):
-        if not name.isdigit():
-            continue
+    ticks, left = 0, [os.getpid()]
+    while left:
+        place = f"/proc/{left.pop()}"
         try:
-            with open(f"/proc/{name}/stat", "rb", buffering=0) as file:
-                fields = file.read(4096).rpartition(b")")[2].split()
+            with open(f"{place}/stat", "rb", buffering=0) as file:
+                ticks += sum(map(int, file.read(4096).rpartition(b")")[2].split()[11:15]))
+            for thread in os.listdir(f"{place}/task"):
+                with open(f"{place}/task/{thread}/children", "rb") as file:
+                    left += map(int, file.read().split())
         except OSError:
             continue  # it has just ended
-        children.setdefault(int(fields[1]), []).append(int(name))
-        ticks[int(name)] = sum(map(int, fields[11:15]))
-    ours, left = 0, [os.getpid()]
-    while left:
-        pid = left.pop()
-        ours += ticks.get(pid, 0)
-        left += children.get(pid, [])
-    return ours * TICK_S
+    return ticks * TICK_S
 
 
 class Costs:
