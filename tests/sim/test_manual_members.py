@@ -105,7 +105,10 @@ PLANTED: dict[str, Plant] = {
 }
 
 
-SOONEST = {"a term that was given up is made again": (3, 1)}
+SOONEST = {
+    "a term that was given up is made again": (3, 1), "what was set aside stays in the log": (3, 1),
+    "nobody asks whether it is in sync": (3, 1), "who is silent is dropped": (3, 2),
+}  # fmt: skip
 """The shape in which it is found soonest, where it takes more than the first few schedules of all."""
 
 
