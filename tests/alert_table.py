@@ -62,6 +62,12 @@ CASES: Sequence[Case] = (
     Case("PenstockIsBroken", "2m", _server("penstock_broken", "0x9")),
     Case("PenstockDiskIsFull", "2m", _server("rabbitmq_alarms_free_disk_space_watermark", "0 1x9"), [A]),
     Case("PenstockDiskIsFull", "2m", _server("rabbitmq_alarms_free_disk_space_watermark", "0x9")),
+    Case(
+        "PenstockDiskIsNearlyFull", "7m", _server('penstock_alarms{alarm="disk_low"}', "_ 1x20"),
+        [{**A, "alarm": "disk_low"}],
+    ),
+    Case("PenstockDiskIsNearlyFull", "4m", _server('penstock_alarms{alarm="disk_low"}', "_ 1x20")),
+    Case("PenstockDiskIsNearlyFull", "7m", _server('penstock_alarms{alarm="members"}', "1x20")),
     Case("PenstockMemoryIsShort", "3m", _server("rabbitmq_alarms_memory_used_watermark", "0 1x9"), [A]),
     Case("PenstockMemoryIsShort", "1m", _server("rabbitmq_alarms_memory_used_watermark", "0 1x9")),
     Case(

@@ -48,7 +48,8 @@ def alarms(
     if engine.broken is not None:
         found["log"] = f"nothing is stored any more: {engine.broken}; restart the server, it replays the log"
     if log.room.full:
-        found["disk_full"] = f"{log.room.why_full()}: publishes are refused until there is room"
+        way = "" if engine.copies is None else "; `penstock cluster switchover` has another member lead"
+        found["disk_full"] = f"{log.room.why_full()}: publishes are refused until there is room{way}"
     elif (low := nearly_full(engine, "disk_low" in before)) is not None:
         found["disk_low"] = low
     if bodies.tight:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from penstock.config.settings import Settings
 from penstock.log.simdisk import SimDisk
-from penstock.server.alarms import Alarms, FollowerAlarms
+from penstock.log.writer import MEMORY
+from penstock.server.alarms import Alarms, FollowerAlarms, alarms
 from penstock.server.cluster.leading import Cluster
 from penstock.server.cluster.troubles import confirms_nothing
 from sim.serverkit import Life, clock
@@ -38,12 +40,12 @@ def cluster(**known: Any) -> Cluster:
 def test_a_leader_says_once_of_each_change_who_is_not_in_sync(caplog: pytest.LogCaptureFixture, life: Life) -> None:
     """A line and an event: nobody heard of a member that had died, until the next one did."""
     member = cluster(**LEADS)
-    alarms = Alarms(life.engine, lambda: 0, members=member.out_of_sync)
+    looks = Alarms(life.engine, lambda: 0, members=member.out_of_sync)
     for seconds, in_sync in enumerate(("123", "12", "12", "1", "1", "13", "123", "123")):
         life.clock.advance(1_000_000)
         member.known["in_sync"] = list(in_sync)
-        alarms.beat()
-        assert ("members" in alarms.now) == (len(in_sync) < 3), seconds
+        looks.beat()
+        assert ("members" in looks.now) == (len(in_sync) < 3), seconds
     assert lines(caplog) == [
         "alarm members: 2 of 3 members are in sync: node-3 is not; `GET /api/cluster` says how far each is",
         "alarm members: 1 of 3 members are in sync: node-2, node-3 are not; `GET /api/cluster` says how far each is",
@@ -63,10 +65,10 @@ def test_a_member_whose_folder_was_emptied_is_told_by_its_id(life: Life) -> None
 
 
 def test_a_reason_that_says_how_much_is_no_news(caplog: pytest.LogCaptureFixture, life: Life) -> None:
-    alarms = Alarms(life.engine, iter((2500, 3000, 3500, 0)).__next__)
+    looks = Alarms(life.engine, iter((2500, 3000, 3500, 0)).__next__)
     for _ in range(4):
         life.clock.advance(15_000_000)
-        alarms.beat()
+        looks.beat()
     assert lines(caplog) == [
         "alarm upkeep: the log has outgrown log.retention: each batch of publishes waits 3 ms",
         "alarm upkeep is over, after 45 s",
@@ -91,15 +93,27 @@ def test_a_leader_whose_confirms_wait_for_one_that_is_away_is_not_well() -> None
     assert confirms_nothing({**away, "enough": False}).startswith("fewer members are in sync than min_in_sync")
 
 
+def test_a_leader_whose_disk_is_full_says_that_another_may_lead() -> None:
+    """The others have room, and publishers are refused for as long as nobody knows that a hand-over helps."""
+    disk = SimDisk(capacity=16 * MIB)
+    life = Life(disk, clock(), log=replace(MEMORY, ahead=64 << 10, reserve=512 << 10, low_space=512 << 10, segment=MIB))
+    disk.capacity = MIB
+    life.log.check_space()
+    told, other = alarms(life.engine, {})["disk_full"], "; `penstock cluster switchover` has another member lead"
+    assert told.endswith("publishes are refused until there is room")
+    life.engine.copies = cluster(**LEADS)
+    assert alarms(life.engine, {})["disk_full"] == told + other
+
+
 def test_a_follower_says_when_its_disk_is_nearly_full(caplog: pytest.LogCaptureFixture) -> None:
     """As a leader does, which refuses publishes then: this one ends when nothing is left, and said nothing before."""
     disk, now = SimDisk(capacity=1 << 40), clock()
-    alarms = FollowerAlarms(disk, 256 * MIB, now)
+    room = FollowerAlarms(disk, 256 * MIB, now)
     for capacity in (1 << 40, 256 * MIB, 128 * MIB, 1 << 40):
         disk.capacity = capacity
         for _ in range(10):
             now.advance(100_000)
-            found = alarms.look()
+            found = room.look()
         assert list(found) == (["disk_low"] if capacity < 1 << 30 else [])
     first, over = lines(caplog)
     assert first == (
