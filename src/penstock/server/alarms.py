@@ -47,11 +47,7 @@ def alarms(
     log, bodies = engine.log, engine.bodies
     if engine.broken is not None:
         found["log"] = f"nothing is stored any more: {engine.broken}; restart the server, it replays the log"
-    if log.room.full:
-        way = "" if engine.copies is None else "; `penstock cluster switchover` has another member lead"
-        found["disk_full"] = f"{log.room.why_full()}: publishes are refused until there is room{way}"
-    elif (low := nearly_full(engine, "disk_low" in before)) is not None:
-        found["disk_low"] = low
+    found |= _of_the_disk(engine, "disk_low" in before)
     if bodies.tight:
         limit = format_size(bodies.budget.limit)
         found["memory"] = f"server.memory ({limit}) is used up by what no cache can give up: publishes go in portions"
@@ -86,6 +82,15 @@ def not_in_force(left_out: Sequence[str]) -> str:
     told = "; ".join((*shown, *([f"and {more} more"] if more > 0 else [])))
     way = "mend the settings file, or delete what is there, and start the server again"
     return f"what was there before holds in the place of this: {told}; {way}"
+
+
+def _of_the_disk(engine: Engine, was: bool) -> dict[str, str]:
+    """Full, or nearly so."""
+    if engine.log.room.full:
+        way = "" if engine.copies is None else "; `penstock cluster switchover` has another member lead"
+        return {"disk_full": f"{engine.log.room.why_full()}: publishes are refused until there is room{way}"}
+    low = nearly_full(engine, was)
+    return {} if low is None else {"disk_low": low}
 
 
 def _stopped(parts: Sequence[Part]) -> dict[str, str]:
@@ -175,6 +180,7 @@ class Alarms:
         self._engine = engine
         self._slowed_us, self._short, self._members = slowed_us, short, members
         self._told = Told(engine.clock.mono, self._tell)
+        self._from_mono: int | None = None  # microseconds from the monotonic clock to the time of the log
 
     @property
     def now(self) -> Mapping[str, str]:
@@ -183,10 +189,21 @@ class Alarms:
 
     def beat(self) -> None:
         """Tell what has changed since the last look."""
+        self._look_at_clock()
         slowed_us, short, members = self._slowed_us(), self._short(), self._members()
         found = alarms(self._engine, self._told.now, slowed_us=slowed_us, short=short, members=members)
         self._engine.alarms = found
         self._told.look(found)
+
+    def _look_at_clock(self) -> None:
+        """Say that time has jumped: one that goes back is the alarm `clock`, and no jump."""
+        clock = self._engine.clock
+        before, self._from_mono = self._from_mono, clock.wall() - clock.mono()
+        if before is not None and (ahead := self._from_mono - before) >= AHEAD_US:
+            logger.warning(
+                "the machine's clock was set forward by %.0f s, or it slept: what expires or is due by then is so now",
+                ahead / 1e6,
+            )
 
     def _tell(self, event: str, name: str, reason: str) -> None:
         self._engine.notices.feed.tell(event, self._engine.clock.wall(), {"alarm": name, "reason": reason})

@@ -111,6 +111,23 @@ def test_the_log_is_an_hour_ahead_no_longer_than_ten() -> None:
         assert instance.engine.clock.wall() == clock.wall()
 
 
+def test_a_clock_that_is_set_forward_is_a_line(caplog: pytest.LogCaptureFixture) -> None:
+    """What that time ends is over at once, and nobody was told why."""
+    clock = SetClock()
+    with make(clock) as broker:
+        assert broker.instance is not None
+        alarms = Alarms(broker.instance.engine, lambda: 0)
+        for step, seconds in ((0, 1), (0, DAY), (HOUR, 1), (0, 1), (-HOUR, 1), (HOUR, 1), (0.2, 1)):
+            clock.set(step)
+            alarms.beat()
+            broker.advance(seconds)
+            alarms.beat()
+        lines = [one.getMessage() for one in caplog.records if "set forward" in one.getMessage()]
+        assert lines == [
+            "the machine's clock was set forward by 3600 s, or it slept: what expires or is due by then is so now"
+        ]
+
+
 @pytest.mark.parametrize("step", [-HOUR, DAY])
 def test_a_lease_takes_no_notice_of_the_clock(step: float) -> None:
     clock = SetClock()
