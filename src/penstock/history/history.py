@@ -11,7 +11,7 @@ batches joined to about ten thousand rows.  No Python step a row but for a conte
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
 
@@ -33,7 +33,7 @@ from penstock.records.entries import Topic
 from penstock.records.kinds import NO_VIA, Kind
 from penstock.records.remembered import Memo
 from penstock.wire.flight.bookmarks import Span, parse_span
-from penstock.wire.flight.codec import present
+from penstock.wire.flight.codec import present, presented
 from penstock.wire.flight.commands import MESSAGES, REPLAY_DEFAULT, LogRange, Replay, log_schema, select
 
 if TYPE_CHECKING:
@@ -95,6 +95,9 @@ def _matches(
         context=context,
     )
 
+
+_TELLING = ("kind", "name", "via")
+"""Columns that tell whether a row is a message, and of which topic."""
 
 BATCH_ROWS = 20_000
 BATCH_BYTES = 16 * 2**20
@@ -233,15 +236,16 @@ class History:
     def replay_between(self, command: Replay, start: int, end: int) -> tuple[pa.Schema, Batches]:
         """The same with the LSNs [start, end) that the command's bookmark stands for."""
         schema = select(MESSAGES, command.columns or REPLAY_DEFAULT)
-        rows = self.chosen(command, start, end)
+        rows = self.chosen(command, start, end, presented(schema.names))
         if command.limit is not None:
             rows = limited(rows, command.limit)
         origin, exchange_of = self._log.origin, self.exchange_of
         return schema, (present(batch, schema, origin, exchange_of) for batch in rows)
 
-    def chosen(self, command: Replay, start: int, end: int) -> Batches:
-        """The messages of a replay with LSNs in [start, end), in the log's own columns."""
-        rows = self.messages(start, end, self.topics(command), names_wanted(command))
+    def chosen(self, command: Replay, start: int, end: int, columns: Collection[str] | None = None) -> Batches:
+        """The messages of a replay with LSNs in [start, end), in the log's own columns; with these at least."""
+        judged = command.rights is not None or command.filter is not None
+        rows = self.messages(start, end, self.topics(command), names_wanted(command), None if judged else columns)
         if command.rights is not None:
             rows = TopicRights(command.rights, command.vhost, self._log.origin).rows(rows)
         if command.filter is not None:
@@ -324,13 +328,16 @@ class History:
         end: int,
         keep: Callable[[pa.RecordBatch], Any] | None = None,
         names: Wanted | None = None,
+        columns: Collection[str] | None = None,
     ) -> Batches:
         """Joined batches of the log, in its own columns, with the wanted messages alone; all without `keep`.
 
         `names`: the names that `keep` can let through, so that the indexes of segments save reading the others.
+        `columns`: those that are needed beside what tells which messages are wanted, for each is joined; None: all.
         """
         last = int(Kind.PUBLISH_TRANSIENT)
-        for batch in joined(self._log.batches(start, end, None, names)):
+        needed = None if columns is None else sorted({*columns, *_TELLING})
+        for batch in joined(self._log.batches(start, end, needed, names)):
             if self.gone():
                 return
             mask: Any = compute.less_equal(batch.column("kind"), last)

@@ -385,16 +385,27 @@ def message_batch(
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
+_OF_THE_LOG = {
+    "lsn": "lsn", "bookmark": "lsn", "topic": "name", "exchange": "via", "time": "time", "priority": "priority",
+    "body": "body",
+}  # fmt: skip
+
+
+def presented(names: Iterable[str]) -> set[str]:
+    """The log's columns of which `present` makes columns of these names: those of no other come from the headers."""
+    return {_OF_THE_LOG.get(name, "properties") for name in names}
+
+
 def present(
     batch: pa.RecordBatch, schema: pa.Schema, origin: int, exchange_of: Callable[[int], str],
     extra: Mapping[str, Callable[[], pa.Array[Any]]] | None = None,
 ) -> pa.RecordBatch:  # fmt: skip
-    """Rows of messages from the log, in its own columns, as readers get them.
+    """Rows of messages from the log, in its own columns, as readers get them; `presented` says which it takes.
 
     `exchange_of` names the exchange of a `via` id.  `schema` is a choice of `schemas.MESSAGES`.
     """
     rows = batch.num_rows
-    properties = batch.column("properties")
+    properties = batch.column("properties") if "properties" in batch.schema.names else b""
     return message_batch(
         schema,
         rows,
@@ -405,7 +416,7 @@ def present(
             "topic": lambda: batch.column("name"),
             "exchange": lambda: _exchanges(batch.column("via"), exchange_of),
             "time": lambda: batch.column("time"),
-            "properties": lambda: properties,
+            "properties": lambda: batch.column("properties"),
             "priority": lambda: batch.column("priority"),
             "body": lambda: batch.column("body"),
             **(extra or {}),
