@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from penstock.spark import sessions
+from penstock.spark import class_archive, sessions
 from penstock.spark.sessions import ClassArchive
 
 LOCAL = {"spark.master": "local[2]"}
@@ -75,3 +77,40 @@ def test_java_goes_on_without_one_that_it_does_not_take(archive: ClassArchive, t
     ran = subprocess.run([sessions.find_java(), *options, "-version"], capture_output=True, text=True, check=False)
     assert (ran.returncode, ran.stdout) == (0, "")
     assert 'version "' in ran.stderr
+
+
+def test_it_notes_when_it_was_used_and_those_used_last_are_kept(
+    java: str, archive: ClassArchive, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    others = [ClassArchive(archive.folder.with_name(f"spark-{number}")) for number in range(4)]
+    for number, one in enumerate(others):
+        one.folder.mkdir()
+        one.file.write_bytes(b"another Java's")
+        os.utime(one.file, (number, number))
+    others[0].note_use()
+    ClassArchive(archive.folder / "nowhere").note_use()
+    (archive.folder / "classes-1.part").write_bytes(b"of a run that was killed")
+    monkeypatch.setattr(class_archive, "gettempdir", lambda: str(tmp_path))
+    killed, present = (tmp_path / f"{class_archive.WORK}{name}" for name in ("killed", "present"))
+    killed.mkdir()
+    present.mkdir()
+    os.utime(killed, (0, 0))
+    assert class_archive.made(java) == archive, "it is there: nothing is made"
+    assert [one.folder.exists() for one in others] == [True, False, False, True]
+    assert archive.is_usable()
+    assert not list(archive.folder.glob("*.part"))
+    assert (killed.exists(), present.exists()) == (False, True)
+
+
+def test_one_process_makes_it(java: str, archive: ClassArchive) -> None:
+    archive.file.unlink()
+    with (archive.folder / "making.lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(BlockingIOError, match="another process makes"):
+            class_archive.made(java)
+
+
+def test_where_there_is_no_room_it_is_said(java: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(class_archive, "ROOM_BYTES", 1 << 60)
+    with pytest.raises(OSError, match="MiB free, and 1099511627776 MiB are needed"):
+        class_archive.made(java)

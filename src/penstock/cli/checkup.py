@@ -433,7 +433,10 @@ def java(*, needed: bool, here: bool = True) -> Finding:
         found, _, advice = str(error).partition(": ")
         return Finding("Java", "bad" if needed else "poor", found, advice)
     slow = needed and here and not _has_class_archive(program)
-    advice = "pipelines start with less work after python -m penstock.spark.class_archive, once on a machine"
+    advice = (
+        "pipelines start with less work once there is an archive of Spark's classes: penstock up makes it after ten "
+        "minutes, python -m penstock.spark.class_archive at once"
+    )
     return Finding("Java", "good", f"{java_version(program)}, {program}", advice if slow else "")
 
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from penstock.cli.child_process import PAUSE_S, Child, Say, parcel
+from penstock.cli.class_archiving import ClassArchiving, is_wanted
 from penstock.cli.driver_jobs import (
     NO_DOOR,
     SHARED,
@@ -119,6 +120,7 @@ class Supervisor:
         self.server = Child("server", say, pause)
         self.drivers: dict[str, Child] = {}
         self.jobs: dict[str, bytes] = {}  # by driver: what it is given
+        self.archiving = ClassArchiving(self.folder, say)
         self.ready: dict[str, Any] | None = None
         self._driver_command = driver
         self._server_ready = self.folder / "server.json"
@@ -152,6 +154,7 @@ class Supervisor:
                 self.look()
                 self.stopping.wait(BEAT_S if self.ready is not None else 0.02)
         finally:
+            self.archiving.stop()
             self._stop_drivers(list(self.drivers))
             self.server.stop(STOP_S[1])
 
@@ -188,6 +191,8 @@ class Supervisor:
                 self.say(f"penstock: {self._called(name)} ended ({told(status)}) and is started again")
             if driver.due() and (self.ready is not None or driver.starts):
                 self._start_driver(name)
+        run = bool(self.drivers) and all(driver.pid is not None for driver in self.drivers.values())
+        self.archiving.look(time.monotonic(), wanted=run and is_wanted(self.settings.spark))
 
     def _look_at_file(self) -> None:
         """Take pipelines from the settings file when it has changed; the server keeps what it started with."""

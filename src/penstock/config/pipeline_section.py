@@ -256,6 +256,9 @@ class Spark(Section):
     )
     memory: Size = Field(default=1024 * MIB, ge=256 * MIB, description="Heap of a pipeline's driver.")
     conf: Conf = Field(default_factory=dict[str, str], description="More settings of Spark.")
+    class_archive: bool = Field(
+        default=True, description="Whether penstock up makes the archive of Spark's classes, after ten minutes."
+    )
     openlineage: Name | None = Field(
         default=None, description="Where OpenLineage events go: http://host:port, or file:PATH for a line each."
     )

@@ -1,15 +1,27 @@
 """Makes the archive of Spark's classes, once on a machine: `python -m penstock.spark.class_archive`.
 
 What is archived is what a small job loads: queries of streams with SQL, sums, windows and Python between them.
+
+`penstock up` runs it with `--beside` (`cli.class_archiving`): its own work goes first, the kernel that has no memory
+left ends this process before any other, and whoever started it is gone when the standard input ends.
+
+One process makes it at a time.  A cache folder has the archives that were used last (`ARCHIVES_MOST`), as each update
+of Java or PySpark makes another one.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
+import shutil
+import signal
 import sys
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, gettempdir
 from typing import Any
 
 from penstock.spark import sessions
@@ -19,14 +31,60 @@ END_S = 600.0
 """How long Java may take to write it when it ends."""
 
 
+ROOM_BYTES = 2**30
+"""What has to be free where it is put: an archive takes 180 MB, and what Spark writes meanwhile some more."""
+
+ARCHIVES_MOST = 3
+
+WORK, WORK_S = "penstock-classes-", 86_400.0
+"""Of the folder that a run has for its files, and how old one is whose run was killed."""
+
+
 def made(java: str) -> ClassArchive:
-    """Make the archive of this Java, or leave the one that is there.  OSError where there is no room for it."""
+    """Make the archive of this Java, or leave the one that is there.
+
+    OSError where another process makes it, or there is no room for it.
+    """
     archive = ClassArchive.of(java)
-    if archive.is_usable():
-        return archive
-    archive.settings.mkdir(parents=True, exist_ok=True)
+    archive.folder.mkdir(parents=True, exist_ok=True)
+    with (archive.folder / "making.lock").open("a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise BlockingIOError(f"another process makes {archive.file}") from None
+        forget_old(archive)
+        if not archive.is_usable():
+            make(archive)
+    return archive
+
+
+def forget_old(present: ClassArchive) -> None:
+    """Remove the archives of one cache folder that were not used for longest, and what broken runs have left."""
+    for path in present.folder.glob("classes-*.part"):
+        path.unlink(missing_ok=True)
+    for path in Path(gettempdir()).glob(f"{WORK}*"):
+        with suppress(OSError):
+            if time.time() - path.stat().st_mtime > WORK_S:
+                shutil.rmtree(path, ignore_errors=True)
+    others = [one for one in map(ClassArchive, present.folder.parent.glob("spark-*")) if one != present]
+    for old in sorted(others, key=_used, reverse=True)[ARCHIVES_MOST - 1 :]:
+        shutil.rmtree(old.folder, ignore_errors=True)
+
+
+def _used(archive: ClassArchive) -> float:
+    """When a session has taken it, or it was made; 0 where it never came to be."""
+    with suppress(OSError):
+        return archive.file.stat().st_mtime
+    return 0.0
+
+
+def make(archive: ClassArchive) -> None:
+    """Run a small job whose Java writes what it has loaded as it ends.  OSError where there is no room for that."""
+    if (free := shutil.disk_usage(archive.folder).free) < ROOM_BYTES:
+        raise OSError(f"{archive.folder} has {free >> 20} MiB free, and {ROOM_BYTES >> 20} MiB are needed")
+    archive.settings.mkdir(exist_ok=True)
     part = archive.folder / f"classes-{os.getpid()}.part"
-    with TemporaryDirectory() as folder:
+    with TemporaryDirectory(prefix=WORK) as folder:
         logging = Path(folder) / "log4j2.properties"
         logging.write_text(sessions.QUIET)
         home = sessions.linked_home(archive.folder)
@@ -43,7 +101,6 @@ def made(java: str) -> ClassArchive:
             gateway.proc.stdin.close()
             gateway.proc.wait(END_S)
     part.rename(archive.file)
-    return archive
 
 
 def work(spark: Any, folder: Path) -> None:
@@ -103,11 +160,33 @@ def work(spark: Any, folder: Path) -> None:
     ran(spark.sql("SELECT window.start AS t, count(*) AS n FROM input GROUP BY window(at, '1 hour')"), "update")
 
 
-def main() -> None:
+def step_back() -> None:
+    """Leave cores and memory to others, and end with the process that waits for this one."""
+    os.nice(9)  # beside the ten of `main`
+    with suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("1000")  # of Linux; Java has it from here
+
+    def watch() -> None:
+        while os.read(0, 4096):
+            pass
+        os.killpg(0, signal.SIGKILL)  # a Java that is asked to end writes its archive first
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def main(arguments: Sequence[str] = sys.argv[1:]) -> int:
     """Make it, and say where it is."""
     os.nice(10)
-    sys.stdout.write(f"{made(sessions.find_java()).file}\n")
+    if "--beside" in arguments:
+        step_back()
+    try:
+        archive = made(sessions.find_java())
+    except OSError as error:
+        sys.stderr.write(f"penstock: the archive of Spark's classes is not made: {error}\n")
+        return 1
+    sys.stdout.write(f"{archive.file}\n")
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

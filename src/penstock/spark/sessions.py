@@ -34,6 +34,7 @@ import sys
 import tempfile
 import zipfile
 from collections.abc import Mapping
+from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -77,6 +78,11 @@ class ClassArchive:
             return self.file.is_file() and (self.folder / "home" / "jars").is_dir() and not any(self.settings.iterdir())
         except OSError:
             return False
+
+    def note_use(self) -> None:
+        """Those that were used last are kept."""
+        with suppress(OSError):  # it may be somebody else's
+            os.utime(self.file)
 
     def options(self, logging: Path) -> str:
         """Of a Java that takes it.  logging: the file that says what is logged, which may not be on the class path."""
@@ -174,6 +180,7 @@ def session(
     if wanted["spark.master"].startswith("local"):
         wanted = local_sockets(scratch) | wanted
     if archive := _archive(java, wanted):
+        archive.note_use()
         wanted[JAVA_OPTIONS] = f"{archive.options(_logging(scratch))} {wanted.get(JAVA_OPTIONS, '')}".rstrip()
         os.environ |= {"SPARK_HOME": str(archive.folder / "home"), "SPARK_CONF_DIR": str(archive.settings)}
     prepare(scratch, wanted["spark.master"])
@@ -206,10 +213,15 @@ def _cause(error: Exception) -> str:
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 
 
-def _archive(java: str, wanted: dict[str, str]) -> ClassArchive | None:
-    """The archive of classes for a session on this machine whose home and settings nobody has chosen."""
+def takes_archive(conf: Mapping[str, str]) -> bool:
+    """Whether a session of these settings is one on this machine whose home and settings nobody has chosen."""
     chosen = {"SPARK_HOME", "SPARK_CONF_DIR", "SPARK_CLASSPATH"}.intersection(os.environ)
-    if chosen or not wanted["spark.master"].startswith("local") or "spark.driver.extraClassPath" in wanted:
+    return not chosen and conf["spark.master"].startswith("local") and "spark.driver.extraClassPath" not in conf
+
+
+def _archive(java: str, wanted: Mapping[str, str]) -> ClassArchive | None:
+    """The archive of classes for a session of these settings."""
+    if not takes_archive(wanted):
         return None
     archive = ClassArchive.of(java)
     return archive if archive.is_usable() else None
