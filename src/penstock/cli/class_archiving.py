@@ -4,7 +4,8 @@ Half of what a driver of pipelines costs until its first results is the loading 
 keeps them in an archive once it was asked to, which takes a minute of CPU and some hundred megabytes of memory.  So it
 is a process of its own that everybody else goes before, ten minutes after the drivers have begun: what lives shorter, a
 trial or a test, does not pay for a start that never comes.  It looks by itself whether there is an archive already.
-Where there is no memory for it now it is put off; where it fails it is not tried again before the next start.
+Where there is no memory for it now it is put off.  One that fails is tried again an hour later, twice: on a machine
+that is busy with others Spark may not get the process of Python that it waits ten seconds for.
 """
 
 from __future__ import annotations
@@ -25,6 +26,9 @@ from penstock.spark.sessions import takes_archive
 AFTER_S = 600.0
 """How long drivers have run before it is begun, and before memory is looked at again."""
 
+AGAIN_S, TRIES = 3600.0, 3
+"""After one that failed; and how many there are in all."""
+
 MEMORY_BYTES = 2 << 30
 """What has to be free: its Java takes half of it, and the drivers may grow meanwhile."""
 
@@ -37,7 +41,7 @@ def is_wanted(spark: Any) -> bool:
 
 
 class ClassArchiving:
-    """At most one process, once."""
+    """At most one process at a time, until there is an archive."""
 
     def __init__(
         self,
@@ -55,16 +59,16 @@ class ClassArchiving:
         self._environ = dict(os.environ)
         self._process: subprocess.Popen[bytes] | None = None
         self._due = time.monotonic() + AFTER_S
-        self._over = False
+        self._left = TRIES
 
     def look(self, now: float, *, wanted: bool) -> None:
         """One round.  now: on the clock of `time.monotonic`.  wanted: drivers run that would take an archive."""
         if self._process is not None:
             if (status := self._process.poll()) is not None:
-                self._ended(status)
+                self._ended(status, now)
         elif not wanted:
-            self._due = now + AFTER_S
-        elif not self._over and now >= self._due:
+            self._due = max(self._due, now + AFTER_S)
+        elif self._left and now >= self._due:
             self._due = now + AFTER_S
             left = self._memory_left()
             if left is None or left >= MEMORY_BYTES:
@@ -78,7 +82,6 @@ class ClassArchiving:
         self._close()
 
     def _begin(self) -> None:
-        self._over = True
         try:
             with self._log.open("wb") as log:
                 self._process = subprocess.Popen(
@@ -86,12 +89,20 @@ class ClassArchiving:
                     start_new_session=True,
                 )  # fmt: skip
         except OSError as error:
-            self._say(f"penstock: the archive of Spark's classes is not made: {error}")
+            self._failed(str(error))
 
-    def _ended(self, status: int) -> None:
+    def _ended(self, status: int, now: float) -> None:
         self._close()
         if status:
-            self._say(f"penstock: the archive of Spark's classes is not made, and starts are as they were: {self._log}")
+            self._due = now + AGAIN_S
+            self._failed(f"see {self._log}")
+        else:
+            self._left = 0
+
+    def _failed(self, why: str) -> None:
+        if self._left == TRIES:
+            self._say(f"penstock: the archive of Spark's classes is not made, and starts are as they were: {why}")
+        self._left -= 1
 
     def _close(self) -> None:
         if self._process is not None and self._process.stdin is not None:

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from penstock.cli.class_archiving import AFTER_S, MEMORY_BYTES, ClassArchiving, is_wanted
+from penstock.cli.class_archiving import AFTER_S, AGAIN_S, MEMORY_BYTES, TRIES, ClassArchiving, is_wanted
 from penstock.config.pipeline_section import Spark
 
 CHOSEN = ("SPARK_HOME", "SPARK_CONF_DIR", "SPARK_CLASSPATH")
 
-NOTES = "import os, sys; open('ran', 'a').write('x'); sys.stdin.read()"
-"""A maker that notes each run and goes on until it is ended."""
+ENDLESS = "import sys; sys.stdin.read()"
+"""A maker that goes on until it is ended."""
 
 
 class Maker:
@@ -24,10 +24,10 @@ class Maker:
 
     def __init__(self, folder: Path, program: str, memory: int | None = MEMORY_BYTES) -> None:
         self.said, self.memory, self.folder = list[str](), memory, folder
-        self.begun = time.monotonic()
         self.archiving = ClassArchiving(
             folder, self.said.append, command=(sys.executable, "-c", program), memory_left=lambda: self.memory
         )
+        self.begun = time.monotonic()
 
     def at(self, seconds: float, *, wanted: bool = True) -> bool:
         """One look so long after the begin; whether the maker runs then."""
@@ -39,10 +39,10 @@ class Maker:
         process = self.archiving._process  # pyright: ignore[reportPrivateUsage]
         return None if process is None else process.pid
 
-    def ended(self) -> bool:
-        """Whether it ends by itself."""
+    def ends(self, seconds: float) -> bool:
+        """Whether it ends by itself, which is noticed so long after the begin."""
         until = time.monotonic() + 60
-        while self.at(AFTER_S * 4) and time.monotonic() < until:
+        while self.at(seconds) and time.monotonic() < until:
             time.sleep(0.01)  # a process takes its time to end
         return self.process is None
 
@@ -50,61 +50,66 @@ class Maker:
 @pytest.fixture
 def maker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Maker]:
     monkeypatch.chdir(tmp_path)
-    made = Maker(tmp_path, NOTES)
+    made = Maker(tmp_path, ENDLESS)
     yield made
     made.archiving.stop()
 
 
 def test_it_begins_when_drivers_have_run_for_a_while_and_ends_with_them(maker: Maker) -> None:
     assert not maker.at(AFTER_S - 1)
-    assert maker.at(AFTER_S + 1)
+    assert maker.at(AFTER_S)
     pid = maker.process
     assert pid is not None
     maker.archiving.stop()
     assert not os.path.exists(f"/proc/{pid}")
-    assert not maker.at(AFTER_S * 3), "once"
     assert not maker.said
 
 
 def test_drivers_that_have_ended_begin_anew(maker: Maker) -> None:
     assert not maker.at(AFTER_S - 1, wanted=False)
-    assert not maker.at(AFTER_S + 1)
-    assert maker.at(2 * AFTER_S)
+    assert not maker.at(2 * AFTER_S - 2)
+    assert maker.at(2 * AFTER_S - 1)
 
 
 def test_where_memory_is_short_it_is_put_off(maker: Maker) -> None:
     maker.memory = MEMORY_BYTES - 1
-    assert not maker.at(AFTER_S + 1)
+    assert not maker.at(AFTER_S)
     maker.memory = MEMORY_BYTES
-    assert not maker.at(AFTER_S + 2), "asked again as late as the first time"
-    assert maker.at(2 * AFTER_S + 2)
+    assert not maker.at(2 * AFTER_S - 1), "asked again as late as the first time"
+    assert maker.at(2 * AFTER_S)
 
 
 def test_a_system_that_does_not_tell_its_memory_is_believed(maker: Maker) -> None:
     maker.memory = None
-    assert maker.at(AFTER_S + 1)
+    assert maker.at(AFTER_S)
 
 
-def test_one_that_fails_is_told_of_and_not_tried_again(tmp_path: Path) -> None:
-    maker = Maker(tmp_path, "import sys; sys.exit('no room')")
-    assert maker.at(AFTER_S + 1)
-    assert maker.ended()
+def test_one_that_fails_is_told_of_once_and_tried_again_later_but_not_for_ever(tmp_path: Path) -> None:
+    maker, now = Maker(tmp_path, "import sys; sys.exit('no room')"), AFTER_S
+    for _ in range(TRIES):
+        assert maker.at(now)
+        assert maker.ends(now + 1)
+        assert not maker.at(now + AGAIN_S), "an hour after its end"
+        now += AGAIN_S + 1
+    assert not maker.at(now + 9 * AGAIN_S)
     log = tmp_path / "class_archive.log"
-    assert maker.said == [f"penstock: the archive of Spark's classes is not made, and starts are as they were: {log}"]
+    assert maker.said == [
+        f"penstock: the archive of Spark's classes is not made, and starts are as they were: see {log}"
+    ]
     assert log.read_text() == "no room\n"
-    assert not maker.at(AFTER_S * 9)
 
 
-def test_one_that_is_done_says_nothing(tmp_path: Path) -> None:
+def test_one_that_is_done_says_nothing_and_is_the_last(tmp_path: Path) -> None:
     maker = Maker(tmp_path, "")
-    assert maker.at(AFTER_S + 1)
-    assert maker.ended()
+    assert maker.at(AFTER_S)
+    assert maker.ends(AFTER_S)
     assert not maker.said
+    assert not maker.at(9 * AGAIN_S)
 
 
 def test_a_folder_that_cannot_be_written_is_told_of(tmp_path: Path) -> None:
     maker = Maker(tmp_path / "nowhere", "")
-    assert not maker.at(AFTER_S + 1)
+    assert not maker.at(AFTER_S)
     assert "No such file or directory" in maker.said[0]
 
 
