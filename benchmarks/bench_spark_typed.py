@@ -10,8 +10,11 @@ a sum         of what stands under a condition, which Spark evaluates for both
 one column    of the four: Parquet's reader finds out, Penstock is told by `.schema(...)`
 
 Penstock reads the segments' files, and by turns through Flight.  `from_json` over the plain bodies stands beside
-them.  A time is that of the whole: planning, tasks, the rows' way into Java, parsing.  CPU is that of all processes,
-Java, Python and the server.  Every read is checked: rows, and sums over all columns.
+them.  Then all columns of other bodies, a sixth as many of each: with fields that are not always there, an object that
+no column has, escapes, exponents, long texts, decimals and dates.
+
+A time is that of the whole: planning, tasks, the rows' way into Java, parsing.  CPU is that of all processes, Java,
+Python and the server.  Every read is checked: rows, and sums over all columns.
 """
 
 from __future__ import annotations
@@ -34,16 +37,35 @@ SUM = "round(sum(if(region = 'EU' AND total > 100, total, 0)), 2)"
 REGIONS = ("EU", "US", "ASIA", "AF")
 
 
-def publish(client: Any, messages: int) -> None:
+def order(n: int) -> bytes:
+    return b'{"id":%d,"region":"%s","total":%d.5,"customer":"c%06d"}' % (
+        n, REGIONS[n % 4].encode(), n * 7919 % 1000, n * 104729 % 1000000,
+    )  # fmt: skip
+
+
+OTHERS: dict[str, tuple[str, Callable[[int], bytes]]] = {
+    "optional fields": (
+        COLUMNS, lambda n: order(n) if n % 3 else b'{"id":%d,"total":%d.5,"customer":"","gift":true}' % (n, n % 999),
+    ),
+    "an object beside": (COLUMNS, lambda n: order(n)[:-1] + b',"at":{"city":"Bern","geo":[%d,7.5]}}' % (n % 90)),
+    "escapes in one of a hundred": (COLUMNS, lambda n: order(n) if n % 100 else order(n)[:-2] + b' \\"x\\""}'),
+    "escapes in all": (COLUMNS, lambda n: order(n)[:-2] + b' \\u00e9"}'),
+    "exponents": (COLUMNS, lambda n: b'{"id":%d,"region":"EU","total":%d.5e-3,"customer":"c%d"}' % (n, n % 997, n)),
+    "long texts": (COLUMNS, lambda n: order(n)[:-1] + b',"text":"%s"}' % (b"lorem ipsum dolor " * (8 + n % 8))),
+    "decimals and dates": (
+        "id bigint, total decimal(12,2), day date",
+        lambda n: b'{"id":%d,"total":%d.25,"day":"2026-11-%02d"}' % (n, n % 9973, 1 + n % 28),
+    ),
+}  # fmt: skip
+"""Columns and bodies."""
+
+
+def publish(client: Any, messages: int, topic: str = "orders", made: Callable[[int], bytes] = order) -> None:
     """Bodies that differ."""
-    client.declare_topic("orders")
+    client.declare_topic(topic)
     for start in range(0, messages, UPLOAD):
-        bodies = [
-            b'{"id":%d,"region":"%s","total":%d.5,"customer":"c%06d"}'
-            % (n, REGIONS[n % 4].encode(), n * 7919 % 1000, n * 104729 % 1000000)
-            for n in range(start, min(start + UPLOAD, messages))
-        ]
-        client.publish_table("orders", pa.table({"body": pa.array(bodies, pa.binary())}))
+        bodies = [made(n) for n in range(start, min(start + UPLOAD, messages))]
+        client.publish_table(topic, pa.table({"body": pa.array(bodies, pa.binary())}))
 
 
 def main() -> None:
@@ -52,6 +74,37 @@ def main() -> None:
     with house(given.folder) as made:
         publish(made.client, given.messages)
         measure(made, given.messages, given.repeat)
+        for name, (columns, body) in OTHERS.items():
+            measure_others(made, name, columns, body, max(given.messages // 6, 1), given.repeat)
+
+
+def measure_others(
+    house: House, name: str, columns: str, body: Callable[[int], bytes], messages: int, repeat: int
+) -> None:
+    """All columns of other bodies, beside the same in Parquet, by turns; the first turn warms up."""
+    topic, parquet = name.replace(" ", "-"), str(house.folder / name.replace(" ", "-"))
+    publish(house.client, messages, topic, body)
+
+    def penstock() -> Any:
+        return house.spark.read.format("penstock").options(url=house.url, topic=topic, schema=columns).load()
+
+    if (count := penstock().where("parse_error IS NULL").count()) != messages:
+        raise Wrong(f"{messages} messages were published, and {count} are good: {name}")
+    names = [one.split()[0] for one in columns.split(", ")]
+    penstock().select(*names).write.parquet(parquet)
+    ways: dict[str, Callable[[], Any]] = {
+        "Penstock": lambda: penstock().select(*names),
+        "Parquet": lambda: house.spark.read.parquet(parquet),
+    }
+    cpu = {way: list[float]() for way in ways}
+    for turn in range(repeat + 1):
+        for way, made in ways.items():
+            before = usage(os.getpid()).cpu_s
+            noop(made())
+            if turn:
+                cpu[way].append((usage(os.getpid()).cpu_s - before) / messages * 1e6)
+    for way in ways:
+        emit(f"typed JSON, {name}: {way}, CPU", cpu[way], "us a row", settings={"messages": messages})
 
 
 def measure(house: House, messages: int, repeat: int) -> None:

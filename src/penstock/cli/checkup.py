@@ -433,10 +433,7 @@ def java(*, needed: bool, here: bool = True) -> Finding:
         found, _, advice = str(error).partition(": ")
         return Finding("Java", "bad" if needed else "poor", found, advice)
     slow = needed and here and not _has_class_archive(program)
-    advice = (
-        "pipelines start with less work once there is an archive of Spark's classes: penstock up makes it after ten "
-        "minutes, python -m penstock.spark.class_archive at once"
-    )
+    advice = "python -m penstock.spark.class_archive has pipelines start with less work; so does penstock up, in time"
     return Finding("Java", "good", f"{java_version(program)}, {program}", advice if slow else "")
 
 

@@ -191,6 +191,9 @@ class Supervisor:
                 self.say(f"penstock: {self._called(name)} ended ({told(status)}) and is started again")
             if driver.due() and (self.ready is not None or driver.starts):
                 self._start_driver(name)
+        self._look_at_archive()
+
+    def _look_at_archive(self) -> None:
         run = bool(self.drivers) and all(driver.pid is not None for driver in self.drivers.values())
         self.archiving.look(time.monotonic(), wanted=run and is_wanted(self.settings.spark))
 

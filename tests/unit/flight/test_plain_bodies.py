@@ -21,10 +21,12 @@ COLUMNS: dict[str, Any] = {
     "at": pa.timestamp("us", "UTC"), "o": pa.struct([("a", pa.int64())]), "l": pa.list_(pa.string()),
     "d": pa.decimal128(20, 2), "odd name": pa.float32(),
 }  # fmt: skip
-FLAT = {name: kind for name, kind in COLUMNS.items() if name not in ("o", "l", "d")} | {"ID": pa.timestamp("us")}
+FLAT = {name: kind for name, kind in COLUMNS.items() if name not in ("o", "l")} | {
+    "ID": pa.timestamp("us"), "day": pa.date32(),
+}  # fmt: skip
 SCHEMAS = {PlainBodies: pa.schema(list(COLUMNS.items())), LikeBodies: pa.schema(list(FLAT.items()))}
 """What each reader reads."""
-NAMES = (*COLUMNS, "x", "id ", "ID", "")
+NAMES = (*COLUMNS, "x", "id ", "ID", "day", "")
 NUMBERS = (
     "-0", "0", "0.0", "-0.0", "01", "1.", "-", "+1", ".5", "1.0.0", "00", "-01", "0x1", "1_0", "NaN", "Infinity", "nul",
     "1e5", "1E400", "1e-400", "-1e400", "1e99999999999", "12345678901234567890123", "-9223372036854775808", "tru",
@@ -34,7 +36,8 @@ NUMBERS = (
 TIMES = (
     '"2026-11-20T08:00:00Z"', '"2026-02-30T08:00:00Z"', '"2026-11-20T08:00:00.123Z"', '"2026-11-20T24:00:00Z"',
     '"0001-01-01T00:00:00Z"', '"2026-11-20T08:00:60Z"', '"2026-11-20T08:00:00.1234567Z"', '"2026-11-20"',
-    '"9999-12-31T23:59:59.999999Z"',
+    '"9999-12-31T23:59:59.999999Z"', '"2026-02-30"', '"0001-01-01"', '"2026-1-01"', '"12.25"', '"-0.5"', '"1."',
+    '"12.255"',
 )  # fmt: skip
 LETTERS = "abc \u00e9\U0001f642\x7f\u0080'/{}[]:,e9"
 BYTES = b' {}[]",:0123456789.-+eEtfnul\xff\xc3\\\n\t\r\0\x1f'
@@ -85,6 +88,13 @@ class Bodies:
         return bytes(made)
 
 
+class Forgiven(dict[Any, int]):
+    """Misses of a reader that is never left out."""
+
+    def __setitem__(self, reader: Any, misses: int) -> None:
+        pass
+
+
 class Both:
     """The same columns by the one reader of whole batches, and by the one that goes body by body."""
 
@@ -92,7 +102,7 @@ class Both:
         self.schema: Any = SCHEMAS[kind]
         self._parsers = [self.parser(kind), self.parser()]
         self._quick = self._parsers[0]._quick[0]  # pyright: ignore[reportPrivateUsage]
-        self._parsers[0]._misses[self._quick] = -(1 << 60)  # pyright: ignore[reportPrivateUsage]
+        self._parsers[0]._misses = Forgiven({self._quick: 0})  # pyright: ignore[reportPrivateUsage]
 
     def parser(self, *kinds: type[Any]) -> BodyParser:
         """One with these readers of whole batches."""
@@ -142,8 +152,15 @@ def test_values_in_the_places_of_a_shape_are_what_the_reader_of_each_body_says(e
                      random.choice(["true", "false", "null"]), short)  # fmt: skip
             values = [random.choice(odd) if random.random() < likely else one for one in usual]
             text = "".join(random.choices("abc \u00e9", k=random.randrange(12)))
-            rows.append(b'{"id":%s,"total":%s,"flag":%s,"region":"%s","odd name": %s }' % tuple(
-                one.encode() for one in (*values[:3], text, values[3])
+            cents = f"{random.randrange(-(10**9), 10**9) / 100:.2f}"
+            exact = random.choice(odd) if random.random() < likely else cents
+            day = (
+                random.choice(["2026-02-29", "x"])
+                if random.random() < likely
+                else f"20{random.randrange(10, 99)}-02-28"
+            )
+            rows.append(b'{"id":%s,"total":%s,"flag":%s,"region":"%s","odd name": %s ,"d":%s,"day":"%s"}' % tuple(
+                one.encode() for one in (*values[:3], text, values[3], exact, day)
             ))  # fmt: skip
         taken += both.check(*rows)
     assert taken > 250 * effort
@@ -176,6 +193,10 @@ def test_a_batch_is_read_at_once_or_left_whole(both: Both) -> None:
         assert both.check(*good, body, *good) is (body in at_once), body
 
 
+def five_shapes(rows: int) -> list[bytes]:
+    return [b'{"id":%d%s}' % (n, b"".join(b',"y%d":%d' % (y, n) for y in range(n % 5))) for n in range(rows)]
+
+
 def test_bodies_of_some_shapes_are_read_together_and_of_many_apart() -> None:
     both = Both(LikeBodies)
     shapes = (
@@ -183,8 +204,72 @@ def test_bodies_of_some_shapes_are_read_together_and_of_many_apart() -> None:
         b'{"id":null,"flag":true,"total":%d.25}', b'{"id":%d,"flag":null,"total":null,"region":""}',
     )  # fmt: skip
     assert both.check(*(shapes[n % 4] % n if b"%d" in shapes[n % 4] else shapes[n % 4] for n in range(1, 200)))
-    assert not both.check(*(b'{"id":%d%s}' % (n, b',"y":%d' % n * (n % 5)) for n in range(100)))  # five shapes
+    assert both.check(*five_shapes(5_000))
+    assert not both.check(*five_shapes(100)), "each costs something, whatever its rows"
+    assert not both.check(*(b'{"id":%d%s}' % (n, b',"y":1' * (n % 5)) for n in range(5_000))), "a name twice"
     assert not both.check(b'{"id":1,"y":"%s"}' % (b"x" * 1000))
+
+
+ODD: tuple[bytes | None, ...] = (
+    b"no json", b"", b"[1]", b"{", b'{"id":1', b'{"region":"a\\"b"}', b'{"region":"\xff"}', b'{"id":\n1}',
+    b'\t{"id":1}', None,
+    b'{"region":"\\u00e9","total":1e400}', b'{"region":"' + b"x" * BODY_MOST + b'"}', b' {"id":7}', b'{"id":7} ', b"5}",
+)  # fmt: skip
+"""Bodies that are no plain ones, or no objects."""
+
+
+def one_by_one() -> BodyParser:
+    """One without readers of whole batches."""
+    schema: Any = SCHEMAS[LikeBodies]
+    made = BodyParser(schema, schema.names)
+    made._quick = []  # pyright: ignore[reportPrivateUsage]
+    return made
+
+
+def test_a_few_odd_bodies_are_read_by_themselves_and_all_as_one_by_one(effort: int) -> None:
+    schema: Any = SCHEMAS[LikeBodies]
+    random, parser, slow, apart = Random(SEED), BodyParser(schema, schema.names), one_by_one(), 0
+    for _ in range(150 * effort):
+        count = random.randrange(1, 40)
+        bodies: list[bytes | None] = [
+            b'{"id":%d,"region":"%s","total":%d.5}' % (n, b"EU" * (n % 9), n * 37 % 1000) for n in range(count)
+        ]
+        for _ in range(random.randrange(5)):
+            odd = Bodies(random.randrange(1 << 30)).body() if random.random() < 0.2 else random.choice(ODD)
+            bodies.insert(random.randrange(count + 1), odd)
+        batch: Any = pa.array([b"before", *bodies, b"behind"], pa.binary()).slice(1, len(bodies))
+        (columns, errors), (others, told) = parser.parse(batch), slow.parse(batch)
+        assert errors == told, bodies
+        for name in schema.names:
+            assert columns[name].type == schema.field(name).type
+            columns[name].validate(full=True)
+            assert repr(columns[name].to_pylist()) == repr(others[name].to_pylist()), (name, bodies)
+        apart += parser._mixed  # pyright: ignore[reportPrivateUsage]
+    assert apart > 50 * effort
+
+
+def test_odd_bodies_alone_are_made_objects(monkeypatch: pytest.MonkeyPatch) -> None:
+    counts = list[int]()
+
+    class Counted(reading.Rows):
+        def __init__(self, bodies: Any, *more: Any) -> None:
+            counts.append(len(bodies))
+            super().__init__(bodies, *more)
+
+    monkeypatch.setattr(reading, "Rows", Counted)
+    parser = Both(LikeBodies).parser(LikeBodies, PlainBodies)
+    good = [b'{"id":%d,"region":"EU"}' % n for n in range(50)]
+    for odd in ODD[:-3]:  # blanks around it are read at once
+        counts.clear()
+        for _ in range(2):
+            columns, errors = parser.parse(pa.array([*good, odd, *good, odd], pa.binary()))
+            assert columns["id"].to_pylist()[:50] == [*range(50)]
+            assert [place for place, error in enumerate(errors) if error is not None] in ([], [50, 101])
+        assert counts == [2, 2], odd
+    parser.parse(pa.array(good, pa.binary()))
+    assert counts == [2, 2]
+    parser.parse(pa.array([*good[:2], *ODD[:4]], pa.binary()))
+    assert counts == [2, 2, 6], "more are odd than not"
 
 
 def test_a_reader_that_reads_in_vain_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:

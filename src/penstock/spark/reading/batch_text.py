@@ -28,6 +28,11 @@ LONG = 400
 BLOCK = 64
 """Bytes that are got at once: what is written before a value, or its end, and the first eight of the value."""
 
+WORDS = BLOCK // 8
+"""Of eight bytes each; as many as a byte has bits."""
+
+_FIRST_BIT = np.array([(bits & -bits).bit_length() - 1 if bits else WORDS for bits in range(256)])
+
 EVERY = np.uint64(0x0101010101010101)
 HIGH = np.uint64(0x8080808080808080)
 ONE = np.uint64(1)
@@ -56,6 +61,7 @@ class Text:
             self.buffer = pa.py_buffer(cast("Any", self.letters))
         self.starts, self.stops = ends[:-1].astype(np.int64) - first, ends[1:].astype(np.int64) - first
         self.eights = self._each(8).view("<u8")
+        self.blocks = self._each(BLOCK)
 
     def _each(self, size: int) -> npt.NDArray[Any]:
         """So many bytes from each place on, as one thing: to get many at once costs no more than to get one."""
@@ -90,11 +96,23 @@ class Text:
         found = places + bytes_before(hit)
         if not hit.all():
             rest = np.flatnonzero(hit == 0)
+            rest = rest[found[rest] < stops[rest]]
+            hit = hits(self.eights[found[rest]], wanted)  # most texts are short, and a block costs five times as much
+            found[rest] += bytes_before(hit)
+            rest = rest[hit == 0]
             while len(rest := rest[found[rest] < stops[rest]]):
-                hit = hits(self.eights[found[rest]], wanted)
-                found[rest] += bytes_before(hit)
-                rest = rest[hit == 0]
+                found[rest], there_is_one = self._within_block(found[rest], wanted)
+                rest = rest[~there_is_one]
         return cast("Places", np.minimum(found, stops, out=found))
+
+    def _within_block(self, places: Places, wanted: bytes) -> tuple[Places, npt.NDArray[np.bool_]]:
+        """The first of these bytes within a block from each place on, and where there is one; else the block's end."""
+        found = hits(self.blocks[places].view("<u8"), wanted)
+        some = np.packbits(found != 0, bitorder="little")  # a bit for each word of eight bytes
+        words = _FIRST_BIT[some]
+        before = bytes_before(found[np.arange(0, len(found), WORDS) + np.minimum(words, WORDS - 1)])
+        there = some != 0
+        return places + np.where(there, 8 * words + before, BLOCK), there
 
 
 @lru_cache(maxsize=4)

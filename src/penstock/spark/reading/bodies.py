@@ -41,9 +41,9 @@ from penstock.spark.executor import task_of
 from penstock.spark.options import WHATEVER, ReadOptions
 from penstock.spark.reading.columns import Layout
 from penstock.spark.reading.json_types import RULES, Judge, Misfits, Number, Rescue, Rough, Unfit, judge_of
-from penstock.spark.reading.like_bodies import LikeBodies, times
+from penstock.spark.reading.like_bodies import LikeBodies, joined, times
 from penstock.spark.reading.parts import ContentPart, LogPart, PlanPart, RecordPart, ReplayPart, RowsPart
-from penstock.spark.reading.plain_bodies import PlainBodies, is_plain
+from penstock.spark.reading.plain_bodies import PlainBodies, is_plain, odd_rows
 from penstock.spark.record_batches import Column
 from penstock.spark.remote import Remote
 
@@ -97,7 +97,7 @@ def with_all_needed(server: Remote, options: ReadOptions, layout: Layout) -> Lay
 
 
 MISSES_MOST = 3
-"""Batches of a part that a reader has read in vain after which it reads no more of it."""
+"""Batches that a reader has read in vain one after another, after which it reads no more of a part."""
 
 
 class Quick(Protocol):
@@ -135,14 +135,41 @@ class BodyParser:
         if kind == JSON and rescued is None:
             self._quick += [one for one in (LikeBodies.of(self._typed), PlainBodies.of(self._typed)) if one is not None]
         self._misses = dict.fromkeys(self._quick, 0)
+        self._mixed = False  # the batch before had a few odd bodies
 
     def parse(self, bodies: Column, properties: Column | None = None) -> tuple[dict[str, Column], Errors]:
         """Columns by name, and for each row why it is bad (None: it is good).
 
         properties: the headers of the messages, where their type needs them.
         """
-        if (found := self._at_once(bodies)) is not None:
-            return found, cast("Errors", [None] * len(bodies))
+        for way in (self._apart, self._whole) if self._mixed else (self._whole, self._apart):
+            if self._quick and (found := way(bodies)) is not None:
+                return found
+        return self._one_by_one(bodies, properties)
+
+    def _whole(self, bodies: Column) -> tuple[dict[str, Column], Errors] | None:
+        columns = self._at_once(bodies)
+        return None if columns is None else (columns, cast("Errors", [None] * len(bodies)))
+
+    def _apart(self, bodies: Column) -> tuple[dict[str, Column], Errors] | None:
+        """A batch of which a few bodies are odd, those by themselves; None where it is none, or that does not help."""
+        odd = odd_rows(bodies)
+        places = np.flatnonzero(odd)
+        if not 0 < 2 * len(places) <= len(odd):
+            return None
+        others, given = np.flatnonzero(~odd), cast("Any", bodies)
+        quick = self._at_once(given.take(pa.array(others)))
+        self._mixed = quick is not None
+        if quick is None:
+            return None
+        slow, told = self._one_by_one(given.take(pa.array(places)), None)
+        parts = [(others, list(quick.values())), (places, [slow[name] for name in quick])]
+        errors = cast("Errors", [None] * len(odd))
+        for place, error in zip(places.tolist(), told, strict=True):
+            errors[place] = error
+        return dict(zip(quick, joined(parts), strict=True)), errors
+
+    def _one_by_one(self, bodies: Column, properties: Column | None) -> tuple[dict[str, Column], Errors]:
         rows = Rows(bodies, self._kind, properties)
         misfits: Misfits | None = None if self._rescue is None else {}
         columns = {one.name: one.column(rows, misfits) for one in self._typed}
@@ -160,13 +187,16 @@ class BodyParser:
             return None
         for reader in list(self._quick):
             try:
-                return reader.columns(bodies)
+                found = reader.columns(bodies)
             except MemoryError:
                 raise
             except Exception:  # noqa: BLE001 - who reads body by body finds out which it is, and why
                 self._misses[reader] += 1
                 if self._misses[reader] >= MISSES_MOST:
                     self._quick.remove(reader)
+            else:
+                self._misses[reader] = 0
+                return found
         return None
 
 

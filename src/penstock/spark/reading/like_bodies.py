@@ -90,13 +90,16 @@ class BareValues:
         """All are written as numbers are in JSON, as far as Arrow does not see to it."""
         types: Any = pa.types
         whole = kind is not None and types.is_integer(kind)
-        if int(self._sizes.max()) <= 8 and (found := self._short(whole=whole)) is not None:
+        exact = kind is not None and types.is_decimal(kind)
+        if not exact and int(self._sizes.max()) <= 8 and (found := self._short(whole=whole)) is not None:
             if whole:
                 shorts: Any = pa.array(found)
                 return shorts.cast(kind)
             return None if kind is None else floats(pa.array(found), found, kind)
         self._refuse_odd(whole=whole)
         texts = self._text.slices(self._starts, self._ends)
+        if exact:
+            return decimals(kind, texts)
         if whole:
             return texts.cast(kind)
         if compute.any(compute.match_substring(texts, ".e", ignore_case=True)).as_py():
@@ -180,7 +183,10 @@ def floats(column: Any, values: npt.NDArray[np.float64], kind: Any) -> Any:
     return pa.array(values.astype(np.float32))
 
 
-SHAPES_MOST = 4
+SHAPES_LEAST, SHAPES_MOST, SHAPE_ROWS = 4, 16, 1_000
+"""Shapes that a batch may have: one for so many of its rows, but these at least and at most.  Whatever its rows, a
+shape costs as much as it takes to read three hundred bodies one by one."""
+
 SHARE_LEAST = 16
 """Of the rows that are left a shape has at least one in so many, or the batch is too mixed."""
 
@@ -276,15 +282,16 @@ class LikeBodies:
         text = Text(bodies)
         left = np.arange(len(bodies))
         found = list[tuple[Places, list[Any]]]()
+        most = min(max(SHAPES_LEAST, len(bodies) // SHAPE_ROWS), SHAPES_MOST)
         while len(left):
-            if len(found) == SHAPES_MOST:
+            if len(found) == most:
                 raise SecondLook
             rows, values = _Rows(text, left).read(self._shape(text.body(int(left[0]))), self._fields)
             if len(rows) * SHARE_LEAST < len(left):
                 raise SecondLook
             found.append((rows, values))
-            left = np.setdiff1d(left, rows, assume_unique=True) if len(rows) < len(left) else left[:0]
-        return {field.name: _joined(found, place) for place, field in enumerate(self._fields)}
+            left = _without(left, rows)
+        return dict(zip((field.name for field in self._fields), joined(found), strict=True))
 
     def _shape(self, body: bytes) -> Shape:
         for shape in self._shapes:
@@ -301,12 +308,24 @@ def _whole(column: Any, field: Field) -> Any:
     return column
 
 
-def _joined(found: list[tuple[Places, list[Any]]], place: int) -> Column:
-    """A column of all shapes in the order of the rows."""
+def _without(left: Places, rows: Places) -> Places:
+    """Those that are left: both ascend, and the others are among them."""
+    if len(rows) == len(left):
+        return left[:0]
+    mask = np.ones(int(left[-1]) + 1, np.bool_)
+    mask[rows] = False
+    return left[mask[left]]
+
+
+def joined(found: Sequence[tuple[Places, Sequence[Any]]]) -> Sequence[Any]:
+    """Columns of all rows, in their order, of the columns of some at a time; each row is among the places once."""
     if len(found) == 1:
-        return cast("Column", found[0][1][place])
-    order = np.argsort(np.concatenate([rows for rows, _ in found]))
-    return cast("Column", pa.concat_arrays([values[place] for _, values in found]).take(pa.array(order)))
+        return found[0][1]
+    rows = np.concatenate([rows for rows, _ in found])
+    order = np.empty_like(rows)
+    order[rows] = np.arange(len(rows))
+    places = pa.array(order)
+    return [pa.concat_arrays(list(parts)).take(places) for parts in zip(*(values for _, values in found), strict=True)]
 
 
 _Span: TypeAlias = "tuple[Places, Places, Eights]"
@@ -408,7 +427,7 @@ def _is_made(kind: Any) -> bool:
     types: Any = pa.types
     tests: Sequence[Callable[[Any], bool]] = (
         types.is_signed_integer, types.is_float32, types.is_float64, types.is_boolean, types.is_string,
-        types.is_timestamp,
+        types.is_timestamp, types.is_date32, types.is_decimal128,
     )  # fmt: skip
     return any(test(kind) for test in tests)
 
@@ -419,9 +438,14 @@ def _of_texts(texts: Any, kind: Any) -> Any:
         return texts
     if types.is_timestamp(kind):
         return times(kind, texts)
+    if types.is_date32(kind):
+        return _written_as(_DATE, texts).cast(kind)
+    if types.is_decimal128(kind):
+        return decimals(kind, texts)
     raise SecondLook
 
 
+_DATE, _DECIMAL = r"^[1-9][0-9]{3}-[0-9]{2}-[0-9]{2}$", r"^-?[0-9]+(\.[0-9]+)?$"
 _TIME = r"^[1-9][0-9]{3}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{3}|\.[0-9]{6})?"
 _SHAPES = {True: f"{_TIME}Z$", False: f"{_TIME}$"}
 """Times that Arrow reads as their judge does: of a column with a zone, in UTC, and without."""
@@ -429,7 +453,24 @@ _SHAPES = {True: f"{_TIME}Z$", False: f"{_TIME}$"}
 
 def times(kind: Any, texts: Any) -> Any:
     """Texts as times.  Raises where one is written otherwise."""
-    alike = compute.match_substring_regex(texts, pattern=_SHAPES[kind.tz is not None])
-    if not compute.all(alike, min_count=0).as_py():
+    return _written_as(_SHAPES[kind.tz is not None], texts).cast(kind)
+
+
+def decimals(kind: Any, texts: Any) -> Any:
+    """Texts as decimals.  Raises where digits would be lost, and where Arrow might not notice that one is too large:
+    where there is an exponent, or more letters and digits of the scale than all decimals have.
+    """
+    longest = compute.max(compute.binary_length(texts)).as_py()
+    if longest is not None and longest + kind.scale > DIGITS_MOST:
         raise SecondLook
-    return texts.cast(kind)
+    return _written_as(_DECIMAL, texts).cast(kind)
+
+
+DIGITS_MOST = 38
+
+
+def _written_as(pattern: str, texts: Any) -> Any:
+    """The texts, where all are written so.  SecondLook where one is not."""
+    if not compute.all(compute.match_substring_regex(texts, pattern=pattern), min_count=0).as_py():
+        raise SecondLook
+    return texts

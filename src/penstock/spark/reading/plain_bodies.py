@@ -6,7 +6,8 @@ others over, in less than half the time.  Bodies of like shapes need not even th
 All agree on what JSON is and what its values are where a batch is plain: no escapes, no letters below a blank, UTF-8
 throughout, short bodies, no number that leaves the doubles.  Whatever is not so, and every batch in which some body or
 value needs a second look, is left to the reader of each body, which alone decides what is bad: what comes of a batch
-here is what would have come of it there.
+here is what would have come of it there.  Bodies that are odd by themselves (`odd_rows`) are few in most batches, and
+go there alone.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.records.compute import compute
@@ -89,9 +91,34 @@ def is_plain(bodies: Column) -> bool:
     letters = np.frombuffer(data, np.uint8, last - first, first)
     if int(letters.min()) < ord(" ") or (letters == ord("\\")).any():
         return False
+    return int(letters.max()) <= MOST_OF_ASCII or _is_text(given)
+
+
+def odd_rows(bodies: Column) -> npt.NDArray[np.bool_]:
+    """Which rows keep a batch from being plain, or do not look like an object: without them the others are plain."""
+    given: Any = bodies
+    count = len(given)
+    _, offsets, data = given.buffers()
+    if data is None:
+        return np.ones(count, np.bool_)
+    ends = np.frombuffer(offsets, np.int32, count + 1, given.offset * 4)
+    sizes, letters = np.diff(ends), np.frombuffer(data, np.uint8)
+    odd = (sizes < len("{}")) | (sizes > BODY_MOST)
+    if given.null_count:
+        odd |= given.is_null().to_numpy(zero_copy_only=False)
+    there = np.flatnonzero(~odd)
+    odd[there] = (letters[ends[there]] != ord("{")) | (letters[ends[there + 1] - 1] != ord("}"))
+    written = letters[ends[0] : ends[-1]]
+    strange = (written < ord(" ")) | (written == ord("\\"))
+    if int(written.max(initial=0)) > MOST_OF_ASCII and not _is_text(given):
+        strange |= written > MOST_OF_ASCII
+    odd[np.searchsorted(ends, np.flatnonzero(strange) + ends[0], side="right") - 1] = True
+    return odd
+
+
+def _is_text(bodies: Any) -> bool:
     try:
-        if int(letters.max()) > MOST_OF_ASCII:
-            bodies.cast(pa.string())
+        bodies.cast(pa.string())
     except pa.ArrowInvalid:
         return False
     return True
