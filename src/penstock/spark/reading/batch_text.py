@@ -96,10 +96,11 @@ class Text:
         found = places + bytes_before(hit)
         if not hit.all():
             rest = np.flatnonzero(hit == 0)
-            rest = rest[found[rest] < stops[rest]]
-            hit = hits(self.eights[found[rest]], wanted)  # most texts are short, and a block costs five times as much
-            found[rest] += bytes_before(hit)
-            rest = rest[hit == 0]
+            for _ in range(2):  # numbers have up to 24 letters, and a block costs five times as much
+                rest = rest[found[rest] < stops[rest]]
+                hit = hits(self.eights[found[rest]], wanted)
+                found[rest] += bytes_before(hit)
+                rest = rest[hit == 0]
             while len(rest := rest[found[rest] < stops[rest]]):
                 found[rest], there_is_one = self._within_block(found[rest], wanted)
                 rest = rest[~there_is_one]
