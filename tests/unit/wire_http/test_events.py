@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -186,6 +187,22 @@ def test_stats_have_totals_and_the_queues_that_were_named(http: Http) -> None:
         while later["totals"]["queues"] != 3:
             later = stream.until("stats").data
         assert later["totals"]["messages"] == 3
+
+
+def test_what_all_onlookers_see_is_worked_out_once_a_count(http: Http, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With 5,000 queues 32 of one user, four times a second, kept each confirm for half a second."""
+    counts, looks = list[int](), list[int]()
+    for name, told in (("_count", counts), ("_deepest", looks)):
+        done = getattr(watch.Census, name)
+        monkeypatch.setattr(watch.Census, name, lambda *given, done=done, told=told: (told.append(1), done(*given))[1])
+    http.do("PUT", "queues/%2F/deep", {}, 201)
+    http.publish("deep", "x")
+    with ExitStack() as stack:
+        some = [stack.enter_context(reader(http, "interval=250ms&top=1")) for _ in range(4)]
+        for _ in range(3):
+            for one in some:
+                assert [row["name"] for row in one.until("stats").data["queues"]] == ["deep"]
+    assert 0 < len(looks) <= len(counts)
 
 
 def test_a_queue_that_comes_while_somebody_looks_on_is_counted(http: Http) -> None:

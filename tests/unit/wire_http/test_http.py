@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -15,7 +13,6 @@ from typing import cast
 import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from starlette.responses import StreamingResponse
 
 from penstock.core.queue.limits import Figures
 from penstock.server.figures import Seen, Sums
@@ -27,7 +24,6 @@ from penstock.server.http.reception import Reception, credentials
 from penstock.server.http.routes import RABBITMQ_VERSION
 from penstock.server.people.access import Who
 from penstock.server.people.users import Users
-from penstock.wire.http.lists import SLICE, listed
 
 
 def queue_line(vhost: str, name: str, ready: int, leased: int = 0, delayed: int = 0, consumers: int = 0) -> Line:
@@ -454,28 +450,6 @@ def test_of_a_page_only_what_it_shows_is_looked_at(facts: Facts, client: Client,
     assert page["items"] == every[20:40]
     assert (page["item_count"], page["filtered_count"], page["total_count"], page["page_count"]) == (20, 1000, 1000, 50)
     assert facts.made == [one["name"] for one in page["items"]]
-
-
-async def test_a_long_list_is_let_go_of_as_it_is_sent() -> None:
-    """Ten thousand queues at once are 20 ms of the loop, after their answer has left."""
-
-    class Item(dict[str, object]):
-        """One that can be watched."""
-
-    async def answered() -> tuple[StreamingResponse, list[weakref.ref[Item]]]:
-        items = [Item(name=number) for number in range(3 * SLICE)]
-        response = await listed((one for one in items), {})
-        assert isinstance(response, StreamingResponse)
-        return response, [*map(weakref.ref, items)]
-
-    response, watched = await answered()
-    alive, text = list[int](), b""
-    async for piece in response.body_iterator:
-        assert isinstance(piece, bytes)
-        alive.append(sum(one() is not None for one in watched))
-        text += piece
-    assert alive == [2 * SLICE, SLICE, 0, 0]
-    assert [one["name"] for one in json.loads(text)] == list(range(3 * SLICE))
 
 
 def test_what_is_kept_since_the_last_scrape_begins_anew_with_each(facts: Facts, client: Client) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import tracemalloc
+from collections.abc import Mapping
 from typing import Any
 
 import orjson
@@ -12,7 +13,7 @@ import pytest
 from penstock.errors import InvalidArgument, Unavailable
 from penstock.server.http.reception import OPEN, Reception
 from penstock.wire.http import bodies
-from penstock.wire.http.bodies import AT_ONCE, LARGE_MOST, Reading, Room, read_object
+from penstock.wire.http.bodies import AT_ONCE, LARGE_MOST, Reading, Receive, Room, read_object
 
 
 async def asked(
@@ -110,6 +111,27 @@ async def test_large_bodies_have_a_bound_for_all_and_for_each_user(monkeypatch: 
         await room.read("eve", "", sent(body[:-1]), Reading(LARGE_MOST))
     assert not room._held
     assert not room._all
+
+
+async def test_a_body_has_its_time_and_more_the_more_of_it_came(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A byte a second kept a request under way for good: two users who began 128 each left none to others."""
+    monkeypatch.setattr(bodies, "BODY_S", 0.1)
+    monkeypatch.setattr(bodies, "SLOWEST", 100)
+
+    def dripping(size: int, pieces: int) -> Receive:
+        async def receive() -> Mapping[str, Any]:
+            nonlocal pieces
+            await asyncio.sleep(0.02)
+            pieces -= 1
+            return {"type": "http.request", "body": b" " * size, "more_body": pieces > 0}
+
+        return receive
+
+    room = Room()
+    with pytest.raises(InvalidArgument, match=r"bytes of the request's body came in 0 s: it has 0 s, and one more"):
+        await room.read("ann", "", dripping(1, 1000), Reading())
+    assert await room.read("ann", "", dripping(10, 10), Reading()) == {}  # it has 1.1 s
+    assert not room._held
 
 
 def test_a_document_has_a_bound_of_values_and_texts_count_as_one(monkeypatch: pytest.MonkeyPatch) -> None:

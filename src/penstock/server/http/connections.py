@@ -11,6 +11,7 @@ import re
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeAlias, cast
 from urllib.parse import unquote_to_bytes
@@ -22,6 +23,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from penstock.errors import Unavailable
 from penstock.server.base.faults import reports
+from penstock.server.doors.line import Ended
 from penstock.server.http.calls import PARAMETERS_MOST
 from penstock.server.sockets.listening import farewell
 from penstock.server.sockets.tls_transport import parted
@@ -340,13 +342,25 @@ class _Served(uvicorn.Server):
                 task.cancel()
 
 
+async def _served_by(app: Any, scope: Any, receive: Any, send: Any) -> None:
+    """One request.  Who is answered in part is cut off: he never takes it for the whole.  That is no fault."""
+    transport = scope["state"]["transport"]
+    try:
+        await app(scope, receive, send)
+    except Ended:
+        transport.abort()
+    while transport.is_closing() and (await receive())["type"] != "http.disconnect":
+        pass
+
+
 class HttpServer:
     """uvicorn without its own sockets and signals.  For one loop's thread."""
 
     def __init__(self, app: Any, head_most: int) -> None:
         """app: ASGI's.  head_most: bytes of a request's head."""
         config = uvicorn.Config(
-            app,
+            partial(_served_by, app),
+            interface="asgi3",
             log_level="error",  # what strangers send is told by the guard, which counts the lines
             access_log=False,
             lifespan="off",

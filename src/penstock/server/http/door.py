@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from penstock.errors import PenstockError
 from penstock.operations import OPERATIONS
@@ -41,13 +41,14 @@ from penstock.server.http.messages import Messages, Peeking, message_rows
 from penstock.server.http.probes import KEPT_S, Probe, Probes
 from penstock.server.http.reception import Reception, bare, open_paths, unknown
 from penstock.server.http.routes import Ask, Deriving, Row, Table
-from penstock.server.http.statements import Querying
+from penstock.server.http.statements import Pieces, Querying
 from penstock.server.http.topology import of_bindings, of_exchanges, of_queues, of_super_streams
 from penstock.server.operating import Operating, Waits
 from penstock.server.people.access import NOBODY
 from penstock.server.people.logins import Derive
 from penstock.server.sockets.listening import bind
-from penstock.wire.http.bodies import Reading, Room
+from penstock.wire.http.bodies import SLOWEST, Reading, Room
+from penstock.wire.http.events import EventStream
 from penstock.wire.http.lists import LIST_QUERY, BadQuery, json_response, not_found, of_error, refusal
 
 if TYPE_CHECKING:
@@ -58,6 +59,11 @@ if TYPE_CHECKING:
     from penstock.server.sockets.listening import Entry, Listener
     from penstock.server.sockets.tls import Identity, Keeper
 
+
+UNREAD_S = 30.0
+"""A piece of an answer has so many seconds to be read, and one more for each `SLOWEST` bytes: until then its request is
+one of those that its user may have under way.
+"""
 
 METHODS = ("GET", "PUT", "POST", "DELETE", "OPTIONS", "HEAD")
 
@@ -112,7 +118,8 @@ class Application:
             except Exception as error:  # noqa: BLE001 - the border of one request
                 self._contain(error)
                 answer = refusal(500, "internal_error", TOLD)
-            await answer(scope, receive, send)
+            timed = isinstance(answer, EventStream | Pieces)  # it has a time of its own
+            await answer(scope, receive, send if timed else partial(_taken, send))
 
     async def _answered(self, request: Request, visitor: Visitor | None, stack: ExitStack) -> Response:
         """Raises PenstockError and BadQuery.  stack: what is the request's until its answer is out."""
@@ -146,6 +153,15 @@ class Application:
         if read is not None:
             return await read(wanted)
         return await self._room.read(user, request.headers.get("content-length", ""), request.receive, wanted)
+
+
+async def _taken(send: Send, message: Message) -> None:
+    """Have a piece of an answer taken.  Ended, which closes the connection, where its client does not read it."""
+    try:
+        async with asyncio.timeout(UNREAD_S + len(message.get("body", b"")) / SLOWEST):
+            await send(message)
+    except TimeoutError:
+        raise Ended from None
 
 
 def _refused_login(*, tried: bool, wait_s: float) -> Response:

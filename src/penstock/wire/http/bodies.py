@@ -66,6 +66,13 @@ def too_long(size: int, most: int) -> InvalidArgument:
     return InvalidArgument(f"the request's body has {size} bytes or more, {format_size(most)} are allowed")
 
 
+def too_slow(size: int, seconds: float) -> InvalidArgument:
+    return InvalidArgument(
+        f"{size} bytes of the request's body came in {seconds:.0f} s: it has {BODY_S:.0f} s, and one more for each "
+        f"{format_size(SLOWEST)}"
+    )
+
+
 def read_object(body: bytes, what: str = "the request's body", *, once: bool = False) -> Mapping[str, object]:
     """A JSON object; an empty body and `null` are an empty one; a byte order mark is tolerated.
 
@@ -175,6 +182,11 @@ def properties(fields: Lenient) -> Properties:
     )
 
 
+BODY_S, SLOWEST = 20.0, 4 << 10
+"""Seconds in which a body has to come, and one more for each so many bytes that did: until then its request is one of
+those that its user may have under way.
+"""
+
 HELD_MOST, HELD_OF_USER = 128 << 20, 64 << 20
 """Bytes of bodies beyond `AT_ONCE` that are being sent, in all and by one user."""
 
@@ -197,13 +209,18 @@ class Room:
 
         announced: its Content-Length.  No more than the bound is ever held.
         """
-        most = wanted.most
+        most, clock = wanted.most, asyncio.get_running_loop().time
+        began = clock()
         if announced.isascii() and announced.isdigit() and len(announced) < 20 and int(announced) > most:
             raise too_long(int(announced), most)
         parts, size, mine, more = list[bytes](), 0, 0, True
         try:
             while more:
-                message = await receive()
+                try:
+                    async with asyncio.timeout_at(began + BODY_S + size / SLOWEST):
+                        message = await receive()
+                except TimeoutError:
+                    raise too_slow(size, clock() - began) from None
                 if message["type"] == "http.disconnect":
                     raise InvalidArgument("the body ended before its announced length")
                 part: bytes = message.get("body", b"")
