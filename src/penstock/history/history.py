@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
 
 import numpy as np
@@ -107,10 +108,10 @@ Ints: TypeAlias = "npt.NDArray[np.int64]"
 
 
 def joined(batches: Iterable[pa.RecordBatch], rows: int = BATCH_ROWS, size: int = BATCH_BYTES) -> Batches:
-    """The same rows in batches of about `rows` rows: small ones joined, larger ones as they are."""
+    """The same rows in batches of about `rows` rows: small ones joined, those of more bytes cut."""
     held: list[pa.RecordBatch] = []
     held_rows = held_bytes = 0
-    for batch in batches:
+    for batch in chain.from_iterable(cut(one, size) for one in batches):
         n, b = batch.num_rows, batch.nbytes
         if held and (held_rows + n > rows or held_bytes + b > size):
             yield as_one(held)
@@ -120,6 +121,18 @@ def joined(batches: Iterable[pa.RecordBatch], rows: int = BATCH_ROWS, size: int 
         held_bytes += b
     if held:
         yield as_one(held)
+
+
+def cut(batch: pa.RecordBatch, size: int) -> Batches:
+    """The same rows in batches of no more bytes, unless one row has more; none is copied."""
+    todo = [batch]
+    while todo:
+        one = todo.pop()
+        if one.num_rows < 2 or one.nbytes <= size:
+            yield one
+        else:
+            half = one.num_rows // 2
+            todo += [one.slice(half), one.slice(0, half)]
 
 
 class Vias(Protocol):
@@ -189,8 +202,10 @@ class Measured:
 class History:
     """What the log can tell."""
 
-    def __init__(self, log: Past, gone: Callable[[], bool]) -> None:
+    def __init__(self, log: Past, gone: Callable[[], bool], most: int = BATCH_BYTES) -> None:
+        """most: bytes of a batch, unless one row has more."""
         self._log = log
+        self._most = most
         self.gone = gone  # whether the reader has left
 
     def exchange_of(self, via: int) -> str:
@@ -209,7 +224,7 @@ class History:
         rows = self._log.batches(command.from_lsn, end, command.columns)
         if command.kinds is not None:
             rows = self._of_kinds(command, end)
-        for batch in joined(rows):
+        for batch in joined(rows, size=self._most):
             if self.gone():
                 return
             yield batch.replace_schema_metadata(None)
@@ -337,7 +352,7 @@ class History:
         """
         last = int(Kind.PUBLISH_TRANSIENT)
         needed = None if columns is None else sorted({*columns, *_TELLING})
-        for batch in joined(self._log.batches(start, end, needed, names)):
+        for batch in joined(self._log.batches(start, end, needed, names), size=self._most):
             if self.gone():
                 return
             mask: Any = compute.less_equal(batch.column("kind"), last)
@@ -367,7 +382,7 @@ class History:
     def rows_at(self, lsns: Sequence[int] | npt.NDArray[np.int64]) -> Batches:
         """The messages at ascending LSNs, in the log's columns; those that the log no longer has are left out."""
         asked = np.asarray(lsns, dtype=np.int64)
-        return joined(self._rows_at(asked))
+        return joined(self._rows_at(asked), size=self._most)
 
     def _rows_at(self, asked: Any) -> Batches:
         last = int(Kind.PUBLISH_TRANSIENT)

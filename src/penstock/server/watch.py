@@ -12,14 +12,15 @@ times a second, however many look on. Rates are those between two counts.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from heapq import nlargest
 from operator import attrgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.records.dataclass import dataclass
 from penstock.records.event_actions import ENDS
 from penstock.records.rights import MONITORING, Level
+from penstock.wire.http.events import TOP_MOST
 from penstock.wire.http.lists import gathered
 
 if TYPE_CHECKING:
@@ -56,9 +57,15 @@ class Row:
     deliver_rate: float = 0.0
     ack_rate: float = 0.0
     losses: tuple[int, ...] = ()  # of `LIMITS`, then of `ENDS`
+    told: dict[str, object] | None = None  # as it was told of, until it is counted again
 
     def plain(self) -> dict[str, object]:
         """As JSON has it, with the names that the management API gives them."""
+        if self.told is None:
+            self.told = self._plain()
+        return self.told
+
+    def _plain(self) -> dict[str, object]:
         return {
             "name": self.queue.name,
             "vhost": self.queue.vhost,
@@ -71,6 +78,15 @@ class Row:
             "deliver_rate": round(self.deliver_rate, 3),
             "ack_rate": round(self.ack_rate, 3),
         }
+
+
+class Sight(NamedTuple):
+    """What the same rights see of one count."""
+
+    rights: object  # of whom; None: all of it
+    queues: int
+    totals: Mapping[str, float]  # `COUNTS` and `RATES` of those together
+    deepest: Sequence[Row]  # those with messages or traffic
 
 
 COUNTS = ("messages", "ready", "leased", "delayed", "consumers")
@@ -91,6 +107,7 @@ class Census:
         self._counted = -1e9  # when
         self._whole = -1e9
         self._moving: set[int] = set()  # rows with a rate
+        self._sights: dict[int, Sight] = {}  # of this count, by the identity of the rights
         self._task: asyncio.Task[None] | None = None
 
     def open(self) -> None:
@@ -102,7 +119,7 @@ class Census:
         if self._task is not None:
             self._task.cancel()
             self._task = None
-        self.rows, self._moving, self.gone = {}, set[int](), {}
+        self.rows, self._moving, self.gone, self._sights = {}, set[int](), {}, {}
         self._sums = [0] * len(COUNTS)
 
     async def count(self, apart: float = APART_S) -> None:
@@ -127,6 +144,8 @@ class Census:
         for number in moved - self._moving:
             if (row := self.rows.get(number)) is not None:
                 row.publish_rate = row.deliver_rate = row.ack_rate = 0.0
+                row.told = None
+        self._sights.clear()
         self._counted = now
 
     def _looks(self, queues: Iterable[Queue], seconds: float) -> Iterator[None]:
@@ -143,7 +162,7 @@ class Census:
         fresh = row is None
         if row is None:
             row = self.rows[number] = Row(queue)
-        before = _counts(row)
+        before, row.told = _counts(row), None
         row.ready, row.leased, row.delayed = queue.available, queue.leased, queue.delayed
         row.messages = row.ready + row.leased + row.delayed
         row.consumers = len(queue.consumers)
@@ -178,8 +197,17 @@ class Census:
 
     # -- what onlookers ask
 
-    def totals(self, rows: Sequence[Row] | None = None) -> dict[str, float]:
-        """`COUNTS` and `RATES` of all queues together, or of those that somebody sees."""
+    def sight(self, rights: object, visible: Callable[[], Sequence[Row] | None]) -> Sight:
+        """What these rights see, worked out once a count for all who have them.  visible: the rows; None: all."""
+        found = self._sights.get(id(rights))
+        if found is None or found.rights is not rights:
+            rows = visible()
+            count = len(self.rows if rows is None else rows)
+            found = Sight(rights, count, self._totals(rows), self._deepest(rows))
+            self._sights[id(rights)] = found
+        return found
+
+    def _totals(self, rows: Sequence[Row] | None) -> dict[str, float]:
         if rows is None:
             counts = self._sums
             moving = [self.rows[number] for number in self._moving if number in self.rows]
@@ -189,10 +217,9 @@ class Census:
         rates = [round(sum(column), 3) for column in zip(*map(_rates, moving), strict=True)] or [0.0] * len(RATES)
         return dict(zip((*COUNTS, *RATES), (*counts, *rates), strict=True))
 
-    def top(self, most: int, rows: Iterable[Row] | None = None) -> list[Row]:
-        """The deepest queues; those with messages or traffic."""
+    def _deepest(self, rows: Iterable[Row] | None) -> list[Row]:
         some = self.rows.values() if rows is None else rows
-        return nlargest(most, (row for row in some if row.messages or row.publish_rate), key=_depth)
+        return nlargest(TOP_MOST, (row for row in some if row.messages or row.publish_rate), key=_depth)
 
 
 _depth = attrgetter("messages", "publish_rate")

@@ -97,7 +97,7 @@ class Work:
 
     def _answer(self, line: Line, asked: dict[str, Any], values: dict[str, Any]) -> None:
         from penstock.history.view import Listing
-        from penstock.server.bulk.requests import HOW_FAR, GivenUp, Request, do, packed, read
+        from penstock.server.bulk.requests import HOW_FAR, MOST, GivenUp, Request, do, packed, read
         from penstock.server.doors.line import Ended, Kind
 
         listed = values.pop("log", None)
@@ -115,16 +115,19 @@ class Work:
                 except Ended:
                     raise GivenUp from None
 
-        request = Request(self.disk, view, line.gone, progress)
+        request = Request(self.disk, view, line.gone, progress, most=int(asked.get("most", MOST)))
         if "job" in asked:
             line.send(Kind.DONE, 0, *packed({}, do(request, asked["job"], values)))
             return
+        from penstock.history.history import cut  # no job needs what comes with it
+
         schema, batches = read(request, asked["read"], values)
         line.send(Kind.SCHEMA, 0, schema.serialize())
         rows = 0
         for batch in batches:
             rows += batch.num_rows
-            line.send(Kind.BATCH, 0, batch.serialize())
+            for piece in cut(batch, request.most):
+                line.send(Kind.BATCH, 0, piece.serialize())
         if not request.gone():
             line.send(Kind.DONE, 0, *packed({}, {"rows": rows, **request.notes}))
 

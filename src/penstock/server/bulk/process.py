@@ -48,6 +48,9 @@ IDLE_S = 60.0
 MEMORY = 2 << 30
 """Bytes that the child may allocate: a request beyond that fails, and nothing else does."""
 
+PIECE_LEAST, PIECE_MOST, PIECE_PART = 64 << 10, 8 << 20, 16
+"""Bytes of a frame with rows: all answers together have a sixteenth of the budget, as long as each has enough."""
+
 NICENESS = 5
 JOBS_AT_ONCE = 4
 
@@ -172,12 +175,16 @@ class Bulk:
 
     def ask(self, kind: str, name: str, values: dict[str, object], wanted: Callable[[], bool] = _always) -> Exchange:
         """Begin a request: kind "read" or "job".  Unavailable when no child can be started."""
-        what, payload = f"{kind} {name!r}", requests.packed({kind: name}, values)
+        what, payload = f"{kind} {name!r}", requests.packed({kind: name, "most": self._piece_most()}, values)
         for attempt in range(2):
             exchange = self._exchange(what, wanted, fresh=attempt > 0)
             if exchange.begin(payload):
                 return exchange
         raise Unavailable(f"the bulk process ends before it takes up {what}")
+
+    def _piece_most(self) -> int:
+        """Bytes of rows that an answer's frames have: some are here and some in a door for each reader that stands."""
+        return max(PIECE_LEAST, min(PIECE_MOST, self._budget // PIECE_PART // (self.running + 1)))
 
     def read(
         self,

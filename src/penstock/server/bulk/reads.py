@@ -29,7 +29,7 @@ ROWS_AT_ONCE = 16_384
 
 def records(request: Request, command: dict[str, Any]) -> tuple[pa.Schema, Batches]:
     """A range of the log."""
-    return History(request.view, request.gone).records(LogRange(**command))
+    return History(request.view, request.gone, request.most).records(LogRange(**command))
 
 
 def archived(
@@ -61,20 +61,20 @@ def archived(
 
 def replay(request: Request, command: dict[str, Any], start: int, end: int) -> tuple[pa.Schema, Batches]:
     """Messages of topics with LSNs in [start, end)."""
-    return History(request.view, request.gone).replay_between(Replay(**command), start, end)
+    return History(request.view, request.gone, request.most).replay_between(Replay(**command), start, end)
 
 
 def content(
     request: Request, command: dict[str, Any], parts: Sequence[Any], **packed: Any
 ) -> tuple[pa.Schema, Batches]:
     """The messages of a snapshot of a queue."""
-    history = History(request.view, request.gone)
+    history = History(request.view, request.gone, request.most)
     return content_rows(QueueContent(**command), unpack(parts, packed), request.view, history)
 
 
 def plan(request: Request, command: dict[str, Any], parts: Sequence[Any], **packed: Any) -> tuple[pa.Schema, Batches]:
     """One part of a planned batch of a stream."""
-    history = History(request.view, request.gone)
+    history = History(request.view, request.gone, request.most)
     chunks = [part.chunk for part in unpack(parts, packed)]
     return planned(Plan(**command), chunks, request.view, history)
 
@@ -86,7 +86,7 @@ def matching(
 
     Result: `lsns`, packed signed 64-bit; `walked`: all below it was looked at; `scanned`: messages looked at.
     """
-    history = History(request.view, request.gone)
+    history = History(request.view, request.gone, request.most)
     found = list[np.ndarray[Any, np.dtype[np.int64]]]()
     count = scanned = 0
     walked = end
@@ -106,7 +106,7 @@ def measured(
     request: Request, command: dict[str, Any], start: int, end: int, rows: int, bytes: int, parts: int
 ) -> dict[str, object]:
     """How far so many messages or bytes of a replay reach."""
-    history = History(request.view, request.gone)
+    history = History(request.view, request.gone, request.most)
     return asdict(history.measure(Replay(**command), start, end, Limits(rows, bytes, parts)))
 
 
@@ -147,7 +147,9 @@ def sow(
     values: dict[str, Any] = {**command, "order_by": tuple(command["order_by"])}
     counts = Counts()
     held = Held(np.frombuffer(numbers, np.uint64), np.frombuffer(lsns, np.int64), keyed, given)
-    schema, rows = records_of(Sow(**values), held, request.view, History(request.view, request.gone), counts)
+    schema, rows = records_of(
+        Sow(**values), held, request.view, History(request.view, request.gone, request.most), counts
+    )
 
     def noted() -> Batches:
         yield from rows

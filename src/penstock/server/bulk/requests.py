@@ -113,6 +113,7 @@ class Request:
     gone: Callable[[], bool]  # nobody waits for the answer any more
     progress: Callable[[int, int], None]
     notes: dict[str, int] = field(default_factory=dict[str, int])  # what a read says of its rows, at their end
+    most: int = MOST  # bytes of rows that wait for who reads them at a time
 
     @property
     def view(self) -> View:

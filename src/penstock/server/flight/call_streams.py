@@ -15,6 +15,7 @@ import orjson
 import pyarrow as pa
 
 from penstock.errors import InvalidArgument, PenstockError
+from penstock.history.history import cut
 from penstock.server.doors.columns import batch_down, batch_there, schema_there
 from penstock.server.doors.line import BEGUN, FOLLOWED, Broken, Ended, Frame, Kind, Line, failure_of
 from penstock.server.flight.arriving import Arriving
@@ -29,6 +30,9 @@ CALL_MOST = COMMAND_LIMIT + (64 << 10)
 
 CAST_MOST = 64 << 20
 """Bytes by which a batch may grow in the door, where columns come to have the types of the table."""
+
+SENT_MOST = 8 << 20
+"""Bytes of rows that the door gets at once, unless one has more: it has them until its client reads."""
 
 
 class Chunk(NamedTuple):
@@ -137,5 +141,11 @@ class Answers:
     def send(self, piece: Piece) -> None:
         """Rows, perhaps with words beside them."""
         batch, words = piece if isinstance(piece, tuple) else (piece, None)
+        *first, last = cut(batch, SENT_MOST)
+        for some in first:
+            self._send(some, None)
+        self._send(last, words)
+
+    def _send(self, batch: pa.RecordBatch, words: bytes | None) -> None:
         pieces, flags = batch_down(batch, words)
         self._line.send(Kind.BATCH, self._call, *pieces, flags=flags, rows=batch.num_rows)

@@ -19,7 +19,7 @@ from penstock.server.http.routes import Row as Path
 from penstock.server.notices import Missed, RingSource
 from penstock.server.watch import Watch
 from penstock.wire.http.events import QUERY, TYPE, EventStream, Told, Wanted, read_wanted
-from penstock.wire.http.lists import HEADERS
+from penstock.wire.http.lists import HEADERS, turn
 
 if TYPE_CHECKING:
     from penstock.server.http.facts import Facts
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from penstock.server.people.access import Who
     from penstock.server.people.entitlements import Rights
     from penstock.server.services import Server
-    from penstock.server.watch import Row
+    from penstock.server.watch import Row, Sight
 
 LOOK_S = 1.0
 """How often the server is looked at for what no record tells of, while it serves."""
@@ -249,12 +249,12 @@ class Place:
     async def stats(self) -> Told:
         census = self._watch.census
         await census.count()
-        rows = self._visible()
-        top = census.top(self._wanted.top, rows)
-        queues = [row.plain() for row in top]
-        queues += [row.plain() for row in self._named() if not any(row.queue is one.queue for one in top)]
-        count = len(census.rows if rows is None else rows)
-        return Told("stats", {**self._server_facts(), "totals": self._totals(rows, count), "queues": queues})
+        async with turn():
+            seen = census.sight(self._server.users.rights(self.user), self._visible)
+            top = seen.deepest[: self._wanted.top]
+            there = {row.queue.id for row in top}
+            queues = [row.plain() for row in (*top, *(row for row in self._named() if row.queue.id not in there))]
+            return Told("stats", {**self._server_facts(), "totals": self._totals(seen), "queues": queues})
 
     def _named(self) -> Iterator[Row]:
         core, rights, vhost = self._server.engine.core, self._server.users.rights(self.user), self._wanted.vhost
@@ -264,11 +264,11 @@ class Place:
             if row is not None and (rights is None or rights.sees_queue(vhost, name)):
                 yield row
 
-    def _totals(self, rows: Sequence[Row] | None, count: int) -> Mapping[str, object]:
-        totals = self._watch.census.totals(rows)
+    def _totals(self, seen: Sight) -> Mapping[str, object]:
+        totals = seen.totals
         connections, channels = Seen(self._server, self._server.users.who(self.user)).connections()
         return {
-            "queues": count,
+            "queues": seen.queues,
             "messages": totals["messages"],
             "messages_ready": totals["ready"],
             "messages_unacknowledged": totals["leased"],

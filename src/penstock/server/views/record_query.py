@@ -424,6 +424,10 @@ def keys_of(batch: pa.RecordBatch, numbers: Numbers, lsns: Ints, *, given: bool)
     return [str(number) for number in _numbers_of(batch, numbers, lsns)]
 
 
+PORTION_BYTES = 256 << 10
+"""Of records that are told together, unless one has more: they wait in memory for a client that may not read."""
+
+
 def portions(
     taken: object,
     sow: Sow,
@@ -437,7 +441,7 @@ def portions(
     """Records that match, or those on the page, which is filled then; in the order that `terms` say."""
     assert isinstance(taken, Snapshot)
     numbers, lsns = by_lsn(*taken.arrays())
-    history = History(log, gone)
+    history = History(log, gone, PORTION_BYTES)
     order = tuple(f"{term.value.text} {'DESC' if term.descending else 'ASC'}" for term in terms)
     if window is None:
         rows = run(Query(filter, order, batch_size=size), numbers, lsns, history, sow.vhost, Counts())
