@@ -254,7 +254,9 @@ class Place:
             top = seen.deepest[: self._wanted.top]
             there = {row.queue.id for row in top}
             queues = [row.plain() for row in (*top, *(row for row in self._named() if row.queue.id not in there))]
-            return Told("stats", {**self._server_facts(), "totals": self._totals(seen), "queues": queues})
+            told = Told("stats", {**self._server_facts(), "totals": self._totals(seen), "queues": queues})
+            await asyncio.sleep(0)
+        return told
 
     def _named(self) -> Iterator[Row]:
         core, rights, vhost = self._server.engine.core, self._server.users.rights(self.user), self._wanted.vhost
