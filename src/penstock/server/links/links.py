@@ -209,17 +209,17 @@ class Links:
     def joins(self, link: Incoming, site: Site, sites: Sequence[Site], offers: Sequence[object]) -> int:
         """A site begins to tell; how far its log is known here.  PreconditionFailed as `agrees`.
 
-        Unavailable while another stream of that name and log speaks: of two servers that are one site by a copied
-        folder the one that is here goes on, else each would end the other's, and what both told would be one log.
+        Unavailable while another stream of that name and log speaks from another host: of two servers that are one site
+        by a copied folder the one that is here goes on, else each would end the other's, and what both told would be
+        one log.  From the same host it is the same server, which has begun anew before the end of the first was heard.
         """
         if site.origin == self.site.origin:
             raise PreconditionFailed(f"site {site.name!r} has this site's own log: a folder was copied")
         self.meet(site, *sites)
         core = self.engine.core
         before = self.incoming.get(site.name)
-        if before is not None and before.speaks():
-            where = "from there, too" if link.host == before.host else f"from {link.host}, too"
-            what = f"site {site.name!r} speaks here, from {before.host}, and was called {where}"
+        if before is not None and before.host != link.host and before.speaks():
+            what = f"site {site.name!r} speaks here, from {before.host}, and was called from {link.host}, too"
             self.warn(f"{what}: if that lasts, two servers have the folder of one")
             raise Unavailable(f"{what}: if this lasts, another server has a copy of this one's folder")
         self.incoming.pop(site.name, None)
