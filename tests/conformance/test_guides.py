@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -121,10 +122,13 @@ def test_the_guides_do_what_they_say_one_after_another(
             assert part in line, name
     with connect(server.flight_url) as client:
         lsn = client.details("to-ship")["messages"][0]["lsn"]
+        client.cancel(client.publish("orders", {"id": 9, "region": "west", "total": 1.5}).lsn, queue="to-ship")
+    taken = command(f"penstock queue recover to-ship --data {server.data} --json", server.flight_url)
+    removal = json.loads(taken.stdout)[-1]["lsn"]
     (tmp_path / "amps.xml").write_text(AMPS)
     places = {
         "./data": str(server.data), "/backup/2026-11-20": f"{tmp_path}/backup", " 1042": f" {lsn}",
-        "/var/lib/penstock": f"{tmp_path}/restored", "| jq .body": "",
+        " 2077": f" {removal}", "/var/lib/penstock": f"{tmp_path}/restored", "| jq .body": "",
         "http://old:15672": server.http_url, "http://127.0.0.1:15672": server.http_url,
     }  # fmt: skip
     for name, least in COMMANDS.items():

@@ -27,6 +27,9 @@ READS = (
     {"subscribe": {"topic": "records"}},
 )
 
+RISES_MOST = 200 * MIB
+"""Before, each kind but two took 282 MiB and more; now it is 80 to 145, as the arenas of the C library come to be."""
+
 
 @pytest.fixture(scope="module")
 def pressed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pressed]:
@@ -43,7 +46,7 @@ def pressed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pressed]:
 @pytest.mark.parametrize("read", READS, ids=lambda read: "-".join(map(str, read)) + str(len(str(read))))
 def test_who_reads_nothing_takes_little_of_the_server(pressed: Pressed, read: dict[str, object]) -> None:
     """Each had a batch of 16 MiB or more, two or three times: 56 subscriptions took 2.7 GB with a budget of 64 MiB."""
-    bounds = Bounds(memory=120 * MIB)
+    bounds = Bounds(memory=RISES_MOST)
     with FlightWire(pressed.server.ready["flight"]) as wire:
         assert pressed.server.process is not None
         with Watched(pressed.server.process.pid) as seen:

@@ -294,7 +294,9 @@ class _Found:
             table: Any = pa.Table.from_batches(held).combine_chunks()
             there = cast("Ints", table.column("lsn").to_numpy())
             place = np.minimum(np.searchsorted(there, wanted), len(there) - 1)
-            yield from table.take(pa.array(place[there[place] == wanted])).to_batches()
+            found = table.take(pa.array(place[there[place] == wanted]))
+            del held, table, there  # a reader may take his time
+            yield from found.to_batches()
 
 
 @dataclass(frozen=True, slots=True)
@@ -424,7 +426,7 @@ def keys_of(batch: pa.RecordBatch, numbers: Numbers, lsns: Ints, *, given: bool)
     return [str(number) for number in _numbers_of(batch, numbers, lsns)]
 
 
-PORTION_BYTES = 256 << 10
+TOLD_BYTES = 256 << 10
 """Of records that are told together, unless one has more: they wait in memory for a client that may not read."""
 
 
@@ -441,7 +443,7 @@ def portions(
     """Records that match, or those on the page, which is filled then; in the order that `terms` say."""
     assert isinstance(taken, Snapshot)
     numbers, lsns = by_lsn(*taken.arrays())
-    history = History(log, gone, PORTION_BYTES)
+    history = History(log, gone, TOLD_BYTES)
     order = tuple(f"{term.value.text} {'DESC' if term.descending else 'ASC'}" for term in terms)
     if window is None:
         rows = run(Query(filter, order, batch_size=size), numbers, lsns, history, sow.vhost, Counts())
