@@ -117,23 +117,27 @@ def test_a_folder_that_cannot_be_written_at_a_start_is_said_as_it_is_later(
         )
 
 
-async def test_a_member_with_another_secret_than_the_leaders_says_so_itself() -> None:
-    """The leader's output alone told it, and it joined for ever."""
+async def trouble_of(secret: bytes, tls: Tls | None, leaders: Tls | None) -> tuple[str, str]:
+    """What a member says of itself once its leader has ended the call, and where the leader is."""
     loop, over = asyncio.get_running_loop(), asyncio.Event()
     leader = await loop.create_server(
         lambda: Peer(b"one", SimpleNamespace(), lambda _: None, lambda: None, calls=False),  # type: ignore[arg-type]
-        "127.0.0.1", 0,
+        "127.0.0.1", 0, ssl=None if leaders is None else leaders.server(),
     )  # fmt: skip
     address = f"127.0.0.1:{leader.sockets[0].getsockname()[1]}"
     world: Any = object.__new__(Process)
-    world._secret, world._tls, world._member = b"another", None, SimpleNamespace(trouble="")
+    world._secret, world._tls, world._member = secret, tls, SimpleNamespace(trouble="")
     await world._call(address, lambda _: None, over.set, leads=True)
     async with asyncio.timeout(30):
         await over.wait()
     leader.close()
-    assert world._member.trouble == (
-        f"the leader at {address} ended the call: it has another secret, or is of an older version"
-    )
+    return world._member.trouble, address
+
+
+async def test_a_member_with_another_secret_than_the_leaders_says_so_itself() -> None:
+    """The leader's output alone told it, and it joined for ever."""
+    trouble, address = await trouble_of(b"another", None, None)
+    assert trouble == f"the leader at {address} ended the call: it has another secret, or is of an older version"
 
 
 def two_houses(folder: Path) -> tuple[Files, Files, str]:
@@ -147,20 +151,9 @@ def two_houses(folder: Path) -> tuple[Files, Files, str]:
 async def test_a_member_whose_certificate_the_leader_does_not_take_says_so_itself(tmp_path: Path) -> None:
     """TLS's own handshake ends well on its side, and the leader's output alone told it: it joined for ever."""
     ours, theirs, both = two_houses(tmp_path)
-    loop, over = asyncio.get_running_loop(), asyncio.Event()
-    leader = await loop.create_server(
-        lambda: Peer(b"one", SimpleNamespace(), lambda _: None, lambda: None, calls=False),  # type: ignore[arg-type]
-        "127.0.0.1", 0, ssl=Tls(theirs.certificate, theirs.key, theirs.ca).server(),
-    )  # fmt: skip
-    address = f"127.0.0.1:{leader.sockets[0].getsockname()[1]}"
-    world: Any = object.__new__(Process)
-    world._secret, world._member = b"one", SimpleNamespace(trouble="")
-    world._tls = Tls(ours.certificate, ours.key, both)
-    await world._call(address, lambda _: None, over.set, leads=True)
-    async with asyncio.timeout(30):
-        await over.wait()
-    leader.close()
-    assert world._member.trouble == (
+    leaders, own = Tls(theirs.certificate, theirs.key, theirs.ca), Tls(ours.certificate, ours.key, both)
+    trouble, address = await trouble_of(b"one", own, leaders)
+    assert trouble == (
         f"the leader at {address} ended the call and said nothing: it does not take this member's certificate, and its "
         "output says why, or has just ended"
     )
