@@ -68,7 +68,7 @@ def recover(
     url, vhost = _with_vhost(url, vhost)
     with closing(Evidence(data, archive, backup)) as evidence, bar("LSNs") as show:
         found = removals(evidence.stretches(), vhost, name, show, lsn)
-        if not found.known:
+        if not found.known and lsn is None:  # with an LSN nothing behind that is looked at
             raise NotFound(f"the log in {data} knows no queue '{name}' in vhost '{vhost}'{_since(found)}")
         bodies = Bodies(evidence)
         if lsn is None:

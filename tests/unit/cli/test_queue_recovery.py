@@ -273,6 +273,7 @@ def test_what_is_refused(house: House, tmp_path: Path) -> None:
         assert "knows no queue 'none' in vhost '/'" in house.recover("none", code=1)
         assert "there is no record with LSN 99999999" in house.recover("q", "--lsn", "99999999", code=1)
         assert "is a record PUBLISH of 'q'" in house.recover("q", "--lsn", str(receipt.lsn), code=2)
+        assert "LSN 1 took nothing from queue 'q': it is a record" in house.recover("q", "--lsn", "1", code=2)
         assert "--yes and --to go with --lsn" in house.recover("q", "--yes", code=2)
         assert "is no data folder" in house.recover("q", "--data", str(tmp_path / "none"), code=2)
         assert "is no folder" in house.recover("q", "--backup", str(tmp_path / "none"), code=2)
