@@ -31,7 +31,7 @@ def told(port: int, context: ssl.SSLContext) -> bytes:
 
 def test_members_copy_over_tls_and_nobody_else_is_spoken_to(tmp_path: Path) -> None:
     files = Files(tmp_path / "tls")
-    certificate, key = files.authority.member(["127.0.0.1"])
+    certificate, key = files.authority.member(["127.0.0.1"], days=1)
     files.put(files.certificate, certificate)
     files.put(files.key, key)
     section = f"""
@@ -45,6 +45,9 @@ ca = "{files.ca}"
     with Cluster(tmp_path / "cluster", 2, section=section) as cluster:
         leader = cluster.leader()
         cluster.level()
+        ends = f"cluster: the certificate {files.certificate} ends on "
+        for server in cluster.servers:  # in whichever role
+            eventually(lambda server=server: ends in server.output.read_text(), "that it ends was not told")
         publisher = Publisher(cluster)
         publisher.more(20)
         with socket.create_connection(("127.0.0.1", leader.stream), 30) as stranger:

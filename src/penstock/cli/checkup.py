@@ -77,9 +77,7 @@ def examine(settings: Settings) -> list[Finding]:
         findings.append(Finding("data folder", "good", f"{folder}, which process {server} {does} at present"))
     findings += [port(name, address, server) for name, address in doors.items()]
     findings += _door_processes(settings, server)
-    if settings.tls.certificate is not None:
-        findings.append(certificate(settings))
-    findings += [files(), memory(settings.server.memory)]
+    findings += [*certificates(settings), files(), memory(settings.server.memory)]
     if server is not None:
         findings += taking_over(settings) if follows else _leading(settings)
     findings += examine_links(settings)
@@ -218,21 +216,23 @@ def port(name: str, address: Address, server: int | None = None) -> Finding:
     return Finding(what, "good", f"{address} is free")
 
 
-def certificate(settings: Settings) -> Finding:
-    """The files of `[tls]`: whether they can be used, and how long."""
-    from penstock.server.sockets.tls import load
+def certificates(settings: Settings) -> Iterator[Finding]:
+    """Of the doors, of the cluster and of each link: whether the files can be used, and how long."""
+    from penstock.server.sockets.certificates import DOORS, of_settings
 
-    name = str(settings.tls.certificate)
-    try:
-        found = load(settings.tls).certificate
-    except SettingsError as error:
-        return Finding("TLS certificate", "bad", name, str(error))
-    now = datetime.now(UTC)
-    told = f"{name}: {found.subject}, for {', '.join(found.names) or 'no host'}, {found.days_left(now):g} days left"
-    why = found.complaint(now)
-    if why is None and not found.names:
-        why = "names no host or address of the server (subjectAltName): clients that verify it refuse it"
-    return Finding("TLS certificate", "poor" if why else "good", told, f"{name} {why}" if why else "")
+    for whose, files in of_settings(settings):
+        what = "TLS certificate" if whose == DOORS else f"TLS certificate, {whose}"
+        try:
+            found = files.look()
+        except SettingsError as error:
+            yield Finding(what, "bad", files.certificate, str(error))
+            continue
+        now, hosts = datetime.now(UTC), ", ".join(found.names) or "no host"
+        told = f"{files.certificate}: {found.subject}, for {hosts}, {found.days_left(now):g} days left"
+        why = found.complaint(now)
+        if why is None and not found.names and not whose.startswith("link"):
+            why = "names no host or address of the server (subjectAltName): clients that verify it refuse it"
+        yield Finding(what, "poor" if why else "good", told, f"{files.certificate} {why}" if why else "")
 
 
 def files() -> Finding:
@@ -356,7 +356,7 @@ def examine_links(settings: Settings) -> Iterator[Finding]:
     paced = any(step.downgrade_replication is not None for action in settings.action for step in action.do)
     for link in settings.link:
         what = f"link {link.name}"
-        for key in ("password_file", "ca", "certificate", "key"):
+        for key in ("password_file", *(("ca",) if link.certificate is None else ())):
             if (file := getattr(link, key)) is not None and not os.access(file, os.R_OK):
                 yield Finding(what, "bad", f"{key} = {file}", "it cannot be read")
         yield from (_called(what, str(one), one.host, one.port, tls=one.tls) for one in link.targets)

@@ -45,8 +45,9 @@ from penstock.errors import (
 from penstock.log.disk import OsDisk
 from penstock.replication.register import TERM_LSNS, ClusterState, Member, Tenure, decode
 from penstock.server.cluster.registers import MANUAL, changed, register_at, rival_of, state_of, told_to_lead
-from penstock.server.cluster.speech import Tls, ask
+from penstock.server.cluster.speech import ask
 from penstock.server.cluster.troubles import ADVICE, APART_S
+from penstock.server.sockets.certificates import Files
 from penstock.version import __version__
 
 if TYPE_CHECKING:
@@ -205,7 +206,7 @@ def _reached(section: ClusterSection, name: str, address: str, *, leads: bool) -
     """Whether a member's stream can be called from here with the cluster's secret, and what its clock says."""
     what, told = f"member {name}", f"{address}{', which leads' if leads else ''}"
     try:
-        tls = None if section.tls is None else Tls(*section.tls)
+        tls = None if section.tls is None else Files("cluster", *section.tls)
         there, ahead, within = ask(address, section.secret.get_secret_value().encode(), tls, REACH_S)
     except (OSError, ValueError) as error:
         return Finding(what, "poor", f"{told}: {error}", "it is down, or what lies between keeps us apart")

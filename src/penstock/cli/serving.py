@@ -160,14 +160,17 @@ def _in_links(settings: Settings) -> Iterator[Problem]:
 
 
 def _in_certificates(settings: Settings) -> Iterator[Problem]:
-    if settings.tls.certificate is None:
+    """Those without which nothing works; a link without its own is down, and says so."""
+    if settings.tls.certificate is None and (settings.cluster is None or settings.cluster.tls is None):
         return
-    from penstock.server.sockets.tls import load
+    from penstock.server.sockets.certificates import LINK, of_settings
 
-    try:
-        load(settings.tls)
-    except SettingsError as error:
-        yield _told((), error)
+    for _, files in of_settings(settings):
+        try:
+            if files.section != LINK:
+                files.look()
+        except SettingsError as error:
+            yield _told((), error)
 
 
 def _in_password_files(settings: Settings) -> Iterator[Problem]:

@@ -157,6 +157,19 @@ class Starting:
             from penstock.server.sockets.tls import Keeper
 
             self.tls = Keeper(self._server.settings.tls)
+        self._look_at_others()
+
+    def _look_at_others(self) -> None:
+        """At the certificates that other servers are shown: a member may follow for longer than one lasts."""
+        server, cluster = self._server, self._server.settings.cluster
+        shown = (cluster is not None and cluster.tls is not None) or any(
+            one.certificate for one in server.settings.link
+        )
+        if shown and server.ends is None:
+            from penstock.server.sockets.certificates import Ends  # for those who have one
+
+            server.ends = Ends(server.settings)
+            server.ends.start(asyncio.get_running_loop(), server.pools.reading)
 
     def _at(self, *names: str) -> Iterator[tuple[str, Address, Keeper | None]]:
         """Where a door listens: without TLS and with, by these names of settings; with the keeper where it has TLS."""
@@ -268,8 +281,9 @@ class Starting:
         """Close what is open, and wait until the thread has ended."""
         self._server.progress.stop()
         self.end()
-        if self.tls is not None:
-            self.tls.stop()
+        for watch in (self.tls, self._server.ends):
+            if watch is not None:
+                watch.stop()
         for sock in chain(*self._amqp.values()):
             sock.close()
         loop = asyncio.get_running_loop()
@@ -360,8 +374,9 @@ class Stopping:
         if server.links is not None:
             server.links.stop()
         server.keeper.stop()
-        if server.tls is not None:
-            server.tls.stop()
+        for watch in (server.tls, server.ends):
+            if watch is not None:
+                watch.stop()
         if server.engine.archive is not None:
             server.engine.archive.stop()
         self._end_timers()

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from penstock.server.links.links import Links
     from penstock.server.people.logins import Logins
     from penstock.server.scratch_pages import Pager, Scratch
+    from penstock.server.sockets.certificates import Ends
     from penstock.server.sockets.listening import Entry
     from penstock.server.sockets.tls import Keeper as TlsKeeper
     from penstock.server.upkeep.keeper import Keeper, Pace
@@ -175,6 +176,7 @@ class Server:
         self.recovered_records = 0
         self.recovered_seconds = 0.0
         self.tls: TlsKeeper | None = None  # where a door has TLS
+        self.ends: Ends | None = None  # where other servers are shown a certificate
         self.addresses = dict[str, str]()  # of the open doors, by name
         self.progress = Progress(self.clock.mono)
         self.pools = pools or Pools()

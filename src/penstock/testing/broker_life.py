@@ -256,7 +256,7 @@ class Doors:
         self.alarms = Alarms(self.engine, lambda: 0)
         self.serving = True
         self.doors = self.http_doors = None  # clients come to this process
-        self.tls = None  # no door of a broker has TLS
+        self.tls = self.ends = None  # a broker shows no certificate
         self.recovered_records = instance.recovered_records
         self.recovered_seconds = instance.recovered_seconds
         self.failure: BaseException | None = None  # a bug that the loop met

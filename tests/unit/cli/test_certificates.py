@@ -71,6 +71,32 @@ def test_check_and_doctor_look_at_the_files(run: Run) -> None:
     assert [one["verdict"] for one in json.loads(out)["findings"] if one["name"] == "TLS certificate"] == ["bad"]
 
 
+def test_check_and_doctor_look_at_what_other_servers_are_shown(run: Run) -> None:
+    run("tls", "make", "c", "--days", "3", "--client", "east")
+    cluster = (
+        '[cluster]\nname = "home"\nregistry = "etcd://127.0.0.1:1"\nsecret = "sixteen letters!"\nca = "c/ca.pem"\n'
+    )
+    link = '[[link]]\nname = "east"\nto = ["penstocks://127.0.0.1:1"]\ntopic = [{ pattern = "a" }]\n'
+    Path("p.toml").write_text(
+        f'{cluster}certificate = "c/server.pem"\nkey = "c/server.key"\n'
+        f'[server]\nname = "here"\n{link}certificate = "c/east.pem"\nkey = "c/east.key"\n'
+    )
+
+    def found() -> dict[str, str]:
+        told = json.loads(run("doctor", "p.toml", "--json")[1])["findings"]
+        return {one["name"]: one["verdict"] for one in told if one["name"].startswith("TLS")}
+
+    assert run("check", "p.toml")[0] == 0
+    assert found() == {"TLS certificate, cluster": "poor", "TLS certificate, link east": "poor"}  # three days
+    Path("c/server.key").write_bytes(Path("c/east.key").read_bytes())
+    Path("c/east.key").unlink()
+    status, _, err = run("check", "p.toml")
+    assert status == 2
+    assert err.startswith("penstock: p.toml:7: [cluster] key: c/server.key is not the key of the certificate in c/serv")
+    assert err.count("p.toml:") == 1  # a link alone is down: the server serves
+    assert found() == {"TLS certificate, cluster": "bad", "TLS certificate, link east": "bad"}
+
+
 def test_a_password_file_that_is_not_there_is_told_with_its_line(run: Run, tmp_path: Path) -> None:
     config = tmp_path / "p.toml"
     for lines, why in ((None, "cannot be read: No such file or directory"), ("", "has no password in its first line")):

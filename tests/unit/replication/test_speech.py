@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from penstock.replication.messages import PIECE_MOST, Ack, Bye, Bytes, Message
-from penstock.server.cluster.speech import ROOM, Peer, Shown, Tls
+from penstock.server.cluster.speech import ROOM, Peer, Shown
+from penstock.server.sockets import certificates
 from tls_lab import Files
 
 
@@ -221,7 +222,7 @@ def test_a_disk_that_fails_is_not_taken_for_a_connection_that_ended(at: str) -> 
 
 def test_renewed_files_hold_from_the_next_handshake_on_and_bad_ones_do_not(tmp_path: Path) -> None:
     files = Files(tmp_path)
-    tls = Tls(files.certificate, files.key, files.ca)
+    tls = certificates.Files("cluster", files.certificate, files.key, files.ca)
     shown = Shown(tls)
     first = shown.current().context
     assert shown.current().context is first

@@ -18,7 +18,8 @@ from penstock.replication.register import ClusterState, Member
 from penstock.replication.terms import LANES, first_base
 from penstock.server.cluster.folder import Known
 from penstock.server.cluster.membership import listing, no_longer, not_ours
-from penstock.server.cluster.speech import Peer, Tls, reach
+from penstock.server.cluster.speech import Peer, reach
+from penstock.server.sockets import certificates
 from tls_lab import Files
 
 STATE = (
@@ -114,11 +115,11 @@ def test_files_that_do_not_go_together_are_told_and_looked_at_again_with_the_nex
     half.write_bytes(Path(files.key).read_bytes()[:100])  # somebody writes it just now
     none = str(tmp_path / "none.pem")
     for key, why in (
-        (str(half), f"cluster.certificate = {files.certificate} cannot be used with key = {half}: "),
-        (none, f"cluster.key = {none} cannot be read: No such file or directory"),
+        (str(half), f"cluster.certificate: {files.certificate} cannot be used with the key in {half}: "),
+        (none, f"cluster.key: {none} cannot be read: No such file or directory"),
     ):
         with pytest.raises(Unavailable, match=re.escape(why)):
-            asyncio.run(reach(nobody, "127.0.0.1:1", Tls(files.certificate, key, files.ca)))
+            asyncio.run(reach(nobody, "127.0.0.1:1", certificates.Files("cluster", files.certificate, key, files.ca)))
 
 
 def test_a_folder_that_is_not_the_members_says_what_helps() -> None:

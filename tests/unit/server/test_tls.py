@@ -22,7 +22,7 @@ from penstock.config.sections import TlsSection
 from penstock.errors import SettingsError
 from penstock.server.amqp.links import FIRST
 from penstock.server.base.faults import reports
-from penstock.server.sockets import tls
+from penstock.server.sockets import certificates, tls
 from penstock.server.sockets.listening import Entry, Listener, bind
 from penstock.server.sockets.strangers import Complaints, Guards, Stranger, Terms
 from penstock.server.sockets.tls import Keeper, Peer, load, peer_of
@@ -175,7 +175,7 @@ def test_odd_names_beside_the_subject_hide_nothing_else_of_a_certificate(files: 
     shown = odd(files, b"", *ALTERNATIVES[name])
     peer = Peer("TLSv1.3", "", shown)
     assert (peer.user(), peer.plain()["peer_cert_subject"]) == ("shop", "CN=shop")
-    found = tls.read(ssl.DER_cert_to_PEM_cert(shown).encode())  # the server's own is read so, too
+    found = certificates.read(ssl.DER_cert_to_PEM_cert(shown).encode())  # the server's own is read so, too
     assert (found.subject, found.names) == ("CN=shop", ())
 
 

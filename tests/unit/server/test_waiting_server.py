@@ -24,7 +24,8 @@ from penstock.server.cluster import process, troubles
 from penstock.server.cluster.leading import Cluster
 from penstock.server.cluster.process import Process
 from penstock.server.cluster.registers import Kept
-from penstock.server.cluster.speech import Peer, Tls
+from penstock.server.cluster.speech import Peer, called
+from penstock.server.sockets.certificates import Files as Shown
 from tls_lab import Files
 
 HEARD = {"b": {"name": "two", "address": "10.0.0.2:5681", "reads": 1}}
@@ -117,12 +118,12 @@ def test_a_folder_that_cannot_be_written_at_a_start_is_said_as_it_is_later(
         )
 
 
-async def trouble_of(secret: bytes, tls: Tls | None, leaders: Tls | None) -> tuple[str, str]:
+async def trouble_of(secret: bytes, tls: Shown | None, leaders: Shown | None) -> tuple[str, str]:
     """What a member says of itself once its leader has ended the call, and where the leader is."""
     loop, over = asyncio.get_running_loop(), asyncio.Event()
     leader = await loop.create_server(
         lambda: Peer(b"one", SimpleNamespace(), lambda _: None, lambda: None, calls=False),  # type: ignore[arg-type]
-        "127.0.0.1", 0, ssl=None if leaders is None else leaders.server(),
+        "127.0.0.1", 0, ssl=None if leaders is None else called(leaders),
     )  # fmt: skip
     address = f"127.0.0.1:{leader.sockets[0].getsockname()[1]}"
     world: Any = object.__new__(Process)
@@ -151,7 +152,8 @@ def two_houses(folder: Path) -> tuple[Files, Files, str]:
 async def test_a_member_whose_certificate_the_leader_does_not_take_says_so_itself(tmp_path: Path) -> None:
     """TLS's own handshake ends well on its side, and the leader's output alone told it: it joined for ever."""
     ours, theirs, both = two_houses(tmp_path)
-    leaders, own = Tls(theirs.certificate, theirs.key, theirs.ca), Tls(ours.certificate, ours.key, both)
+    leaders = Shown("cluster", theirs.certificate, theirs.key, theirs.ca)
+    own = Shown("cluster", ours.certificate, ours.key, both)
     trouble, address = await trouble_of(b"one", own, leaders)
     assert trouble == (
         f"the leader at {address} ended the call and said nothing: it does not take this member's certificate, and its "

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import cast
 
 import httpx
@@ -78,7 +78,7 @@ class Facts(real.Facts):
             {"name": "jobs", "vhost": "shop", "settings": {"lease_period": "30s"}},
         ]
 
-    left: float | None = None  # seconds of the certificate
+    left: Mapping[str, float] = MappingProxyType({})  # seconds of each certificate
     standing = "administrator"  # the tag of everybody
     opened = False  # metrics of each object are for all
 
@@ -207,7 +207,7 @@ class Facts(real.Facts):
     def listeners(self) -> Sequence[Mapping[str, object]]:
         return []
 
-    def certificate_left(self) -> float | None:
+    def certificates_left(self) -> Mapping[str, float]:
         return self.left
 
     def exchange_types(self) -> Sequence[str]:

@@ -38,7 +38,7 @@ from penstock.server.cluster.member import Member
 from penstock.server.cluster.membership import Terms
 from penstock.server.cluster.packets import LOST, ONE, THREE, TWO, boottime, packets
 from penstock.server.cluster.registers import MANUAL, Kept, Register, register_at
-from penstock.server.cluster.speech import PATIENCE_S, Peer, Shown, Tls, reach
+from penstock.server.cluster.speech import PATIENCE_S, Peer, Shown, reach
 from penstock.server.sockets.listening import bind, entry_for
 from penstock.server.sockets.strangers import Stranger
 from penstock.server.sockets.strangers import Terms as Bounds
@@ -46,6 +46,7 @@ from penstock.units import format_address
 
 if TYPE_CHECKING:
     from penstock.replication.register import Member as Listed
+    from penstock.server.sockets.certificates import Files
 
 T = TypeVar("T")
 
@@ -173,7 +174,11 @@ class Process:
         self._sock, self._server = sock, server
         self._asked = asked
         self._secret = asked["secret"].encode()
-        self._tls = None if asked["tls"] is None else Tls(*asked["tls"])
+        self._tls: Files | None = None
+        if asked["tls"] is not None:
+            from penstock.server.sockets.certificates import Files  # heavy, and of no use without TLS
+
+            self._tls = Files("cluster", *asked["tls"])
         self._late = dict[bytes, bytes]()  # packets that the server did not take, the newest of each kind
         self._pool = ThreadPoolExecutor(1, "penstock-register")
         self._register: Register = register_at(asked["register"], asked["data"], asked["lease"])

@@ -23,12 +23,15 @@ import struct
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from pathlib import Path
-from typing import NamedTuple, Protocol, cast
+from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
 
 from penstock.errors import ProtocolError, SettingsError, Unavailable
 from penstock.replication.messages import PIECE_MOST, Here, Look, Message, decode, encode
 from penstock.units import parted_address
+
+if TYPE_CHECKING:
+    from penstock.server.sockets.certificates import Files
+
 
 logger = logging.getLogger("penstock.cluster")
 
@@ -45,52 +48,30 @@ PATIENCE_S = 5.0
 _LENGTHS = struct.Struct("<II")
 
 
-class Tls(NamedTuple):
-    """Files, PEM, read for each call that is made."""
+def called(tls: Files) -> ssl.SSLContext:
+    """For who is called.  SettingsError names what cannot be used."""
+    return _filled(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), tls)
 
-    certificate: str
-    key: str
-    ca: str
 
-    def server(self) -> ssl.SSLContext:
-        """For who is called.  SettingsError names what cannot be used."""
-        return self._filled(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
+def calling(tls: Files) -> ssl.SSLContext:
+    """For who calls, read for each call: the certificate there must be for the address.  SettingsError."""
+    return _filled(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), tls)
 
-    def client(self) -> ssl.SSLContext:
-        """For who calls: the certificate must be for the address that is called."""
-        return self._filled(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
 
-    def stamp(self) -> tuple[object, ...]:
-        """Another one: the files are others."""
-        try:
-            return tuple((found.st_mtime_ns, found.st_ino, found.st_size) for found in map(os.stat, self))
-        except OSError as error:
-            return (error.filename,)
-
-    def _filled(self, context: ssl.SSLContext) -> ssl.SSLContext:
-        context.minimum_version = ssl.TLSVersion.TLSv1_3
-        context.verify_mode = ssl.CERT_REQUIRED
-        what = ""
-        try:
-            for name, file in zip(self._fields, self, strict=True):
-                what = f"cluster.{name} = {file} cannot be read"
-                Path(file).read_bytes()
-            what = f"cluster.certificate = {self.certificate} cannot be used with key = {self.key}"
-            context.load_cert_chain(self.certificate, self.key, password=lambda: b"")
-            what = f"cluster.ca = {self.ca} cannot be used"
-            context.load_verify_locations(self.ca)
-        except OSError as error:
-            raise SettingsError(f"{what}: {error.strerror or error}") from error
-        return context
+def _filled(context: ssl.SSLContext, tls: Files) -> ssl.SSLContext:
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.verify_mode = ssl.CERT_REQUIRED
+    tls.fill(context)
+    return context
 
 
 class Shown:
     """What the side that is called shows: new files from the next call on, if they can be used."""
 
-    def __init__(self, tls: Tls) -> None:
+    def __init__(self, tls: Files) -> None:
         """SettingsError."""
         self.tls = tls
-        self.context = tls.server()
+        self.context = called(tls)
         self._stamp = tls.stamp()
 
     def current(self) -> Shown:
@@ -98,7 +79,7 @@ class Shown:
         if (stamp := self.tls.stamp()) != self._stamp:
             self._stamp = stamp
             try:
-                self.context = self.tls.server()
+                self.context = called(self.tls)
             except SettingsError as error:
                 logger.warning("%s; the old ones go on", error)
         return self
@@ -322,12 +303,12 @@ class Peer(asyncio.BufferedProtocol):
 CALL_S = 2.0
 
 
-async def reach(made: Callable[[], Peer], address: str, tls: Tls | None) -> None:
+async def reach(made: Callable[[], Peer], address: str, tls: Files | None) -> None:
     """Connect to a member.  Unavailable says why not: an address is what others have told, files are what is there."""
     host, port = parted_address(address)
     loop = asyncio.get_running_loop()
     try:
-        context = None if tls is None else tls.client()
+        context = None if tls is None else calling(tls)
         await asyncio.wait_for(loop.create_connection(made, host, int(port), ssl=context), CALL_S)
     except (OSError, TimeoutError, ValueError, OverflowError, SettingsError) as error:
         raise Unavailable(f"{address} cannot be reached: {error}") from error
@@ -341,14 +322,14 @@ class Answer(NamedTuple):
     within_s: float  # give or take
 
 
-def ask(address: str, secret: bytes, tls: Tls | None, patience_s: float) -> Answer:
+def ask(address: str, secret: bytes, tls: Files | None, patience_s: float) -> Answer:
     """Who is at a member's address, and what its clock says.  It blocks.
 
     OSError where nobody can be reached, ProtocolError for one that has another secret or says something else.
     """
     host, port = parted_address(address)
     with ExitStack() as open_, socket.create_connection((host, int(port)), patience_s) as plain:
-        sock = plain if tls is None else open_.enter_context(tls.client().wrap_socket(plain, server_hostname=host))
+        sock = plain if tls is None else open_.enter_context(calling(tls).wrap_socket(plain, server_hostname=host))
         ours, theirs = secrets.token_bytes(NONCE), _exactly(sock, NONCE)
         sock.sendall(ours + _proof(secret, "follower", theirs, ours))
         if not hmac.compare_digest(_exactly(sock, NONCE), _proof(secret, "leader", ours, theirs)):

@@ -139,9 +139,9 @@ def _families(metrics: Metrics, *, per_object: bool) -> Iterator[Family]:
         yield Family(name, text, ["protocol"], [(["amqp091"], metrics[name])], counter=True)
     yield from _as_older_dashboards_ask(metrics)
     yield from _dead_letters(metrics.dead_lettered)
-    if (left := metrics.certificate_seconds_left) is not None:
-        text = "Time until the certificate of the doors with TLS ends; negative when it has"
-        yield Family("penstock_tls_certificate_seconds_left", text, (), [((), left)])
+    if metrics.certificates:
+        text = "Time until a certificate ends that this server shows: at its doors, to its cluster, by a link"
+        yield _of_each("penstock_tls_certificate_seconds_left", text, "of", metrics.certificates)
     yield _of_each("penstock_memory_bytes", "What server.memory is used for", "account", metrics.memory)
     text = "Holders of memory that were cut while it was short"
     yield _of_each("penstock_memory_gave_way", text, "account", metrics.gave_way, counter=True)

@@ -139,7 +139,7 @@ def metrics_of(server: Server, version: str, progress: Progress | None) -> Metri
         logins_refused=dict(server.logins.refused),
         memory=engine.bodies.budget.by_name(),
         gave_way=engine.relief.counts(),
-        certificate_seconds_left=None if server.tls is None else server.tls.seconds_left(),
+        certificates=certificates_left(server),
         alarms=dict.fromkeys(engine.alarms, 1),
         strangers=strangers,
         strangers_closed=closed,
@@ -180,6 +180,12 @@ PROTOCOLS = {"amqps": "amqp/ssl"}
 """Doors that RabbitMQ calls by another name than our settings."""
 DAMAGE_SHOWN = 10
 """Sentences about damage in one answer."""
+
+
+def certificates_left(server: Server) -> dict[str, float]:
+    """Seconds until each certificate ends that this server shows: `doors`, `cluster`, `link NAME`."""
+    doors = {} if server.tls is None else {"doors": server.tls.seconds_left()}
+    return doors if server.ends is None else doors | server.ends.seconds_left()
 
 
 class Facts:
@@ -424,10 +430,9 @@ class Facts:
             for name, (host, port) in ((name, parted_address(one)) for name, one in self._server.addresses.items())
         ]
 
-    def certificate_left(self) -> float | None:
-        """Seconds until the certificate ends; None where no door has TLS."""
-        tls = self._server.tls
-        return None if tls is None else tls.seconds_left()
+    def certificates_left(self) -> Mapping[str, float]:
+        """Seconds until each certificate ends that the server shows, by whose it is."""
+        return certificates_left(self._server)
 
     def exchange_types(self) -> Sequence[str]:
         """Types that an exchange may have."""

@@ -463,7 +463,7 @@ class Metrics:
     logins_refused: Mapping[str, int] = field(default_factory=dict[str, int])  # by door
     memory: Mapping[str, int] = field(default_factory=dict[str, int])  # bytes of `server.memory` by account
     gave_way: Mapping[str, int] = field(default_factory=dict[str, int])  # who was cut while memory was short
-    certificate_seconds_left: float | None = None  # None: no door has TLS
+    certificates: Mapping[str, float] = field(default_factory=dict[str, float])  # seconds left, by whose it is
     alarms: Mapping[str, int] = field(default_factory=dict[str, int])  # those that are set
     strangers: Mapping[str, int] = field(default_factory=dict[str, int])  # connections without a login, by door
     strangers_closed: Mapping[tuple[str, str], int] = field(default_factory=dict[tuple[str, str], int])

@@ -7,6 +7,7 @@ Health checks (`/api/health/checks/...`, `/api/aliveness-test/{vhost}`): one tha
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import inf
 from typing import TYPE_CHECKING
 
 from starlette.responses import Response
@@ -246,11 +247,11 @@ class _Checks:
             raise InvalidArgument(f"unit is {unit[:60]!r}, not one of {', '.join(UNITS_S)}")
         if not (within.isascii() and within.isdecimal() and 0 < len(within) < 6):
             raise InvalidArgument(f"within is {within[:60]!r}, not a number from 0 to 99999")
-        left = self._facts.certificate_left()
-        if left is None or left > int(within) * UNITS_S[unit]:
+        left, whose = min(((left, whose) for whose, left in self._facts.certificates_left().items()), default=(inf, ""))
+        if left > int(within) * UNITS_S[unit]:
             return json_response({"status": "ok"})
         what = "has ended" if left <= 0 else f"ends in {left / 86400:.1f} days"
-        return _failed(f"the server's certificate {what}", seconds_left=round(left))
+        return _failed(f"the server's certificate ({whose}) {what}", seconds_left=round(left))
 
     async def protocol(self, ask: Ask) -> Response:
         """By name; `amqp091` and `http/prometheus` too."""

@@ -1,8 +1,5 @@
 """TLS at the doors: the certificate, who looks after it, what a client has shown.
 
-Every mistake is a SettingsError of one sentence that names the key, the file and the reason.  Reads files: not for the
-loop once the server runs.
-
 `Keeper` holds the identity of a server. Every `LOOK_S` a thread looks whether a file is another than the one that was
 loaded. A new one that can be used holds for the next handshake; one that cannot is told of once, at the second look
 that finds it so (certificate and key are two files, and may be written one after the other), and the old one goes on.
@@ -11,124 +8,30 @@ that finds it so (certificate and key are two files, and may be written one afte
 from __future__ import annotations
 
 import logging
-import os
 import ssl
 from collections.abc import Callable
-from concurrent.futures import Executor, Future
-from datetime import UTC, datetime, timedelta
-from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn, TypeVar, cast
-from warnings import catch_warnings
-
-from cryptography import x509
-from cryptography.x509.oid import NameOID
+from concurrent.futures import Executor
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, cast
 
 from penstock.errors import SettingsError
 from penstock.records.dataclass import dataclass
 from penstock.server.base.faults import reports
+from penstock.server.sockets.certificates import (
+    NAGGING_S,
+    UNKNOWN,
+    Certificate,
+    Files,
+    Stamp,
+    common_name,
+    read_der,
+    told_of,
+)  # fmt: skip
 
 if TYPE_CHECKING:
     import asyncio
 
     from penstock.config.sections import TlsSection
-
-
-Part = TypeVar("Part")
-
-NEAR = timedelta(days=30)
-"""A certificate that ends sooner is told of."""
-
-
-@dataclass(frozen=True, slots=True)
-class Certificate:
-    """The first certificate of a file."""
-
-    subject: str  # as RFC 4514 writes names
-    issuer: str
-    names: tuple[str, ...]  # host names and addresses it is for
-    begins: datetime
-    ends: datetime
-
-    def left(self, now: datetime) -> timedelta:
-        """How long it is still good; negative when it has ended."""
-        return self.ends - now
-
-    def days_left(self, now: datetime) -> float:
-        """The same in days, to a tenth."""
-        return round(self.left(now) / timedelta(days=1), 1)
-
-    def complaint(self, now: datetime) -> str | None:
-        """A sentence where it is not good now, or not for much longer."""
-        if now < self.begins:
-            return f"is not good before {_day(self.begins)}: clients refuse it"
-        if now >= self.ends:
-            return f"ended on {_day(self.ends)}: clients refuse it"
-        if self.left(now) < NEAR:
-            return f"ends on {_day(self.ends)}, in {self.days_left(now):g} days"
-        return None
-
-
-UNREADABLE = (ValueError, TypeError, x509.InvalidVersion, x509.UnsupportedGeneralNameType, x509.DuplicateExtension)
-"""What the parts of a certificate raise that OpenSSL has taken and that say what no standard knows."""
-
-UNKNOWN = "(cannot be read)"
-"""In the place of a name that says such a thing."""
-
-
-def read(pem: bytes) -> Certificate:
-    """The first certificate of a PEM text.  Raises ValueError where there is none."""
-    return _told(x509.load_pem_x509_certificate, pem)
-
-
-def read_der(der: bytes) -> Certificate:
-    """A certificate as a client has shown it.  Raises ValueError."""
-    return _told(x509.load_der_x509_certificate, der)
-
-
-def _told(load: Callable[[bytes], x509.Certificate], data: bytes) -> Certificate:
-    """What cannot be read of it is missing alone: a client's CA signs what it likes."""
-    with catch_warnings(action="ignore", category=UserWarning):  # of names that are longer than a standard has them
-        try:
-            found = load(data)
-            begins, ends = found.not_valid_before_utc, found.not_valid_after_utc
-        except x509.InvalidVersion as error:
-            raise ValueError(str(error)) from error
-        return Certificate(
-            _read_of(lambda: found.subject.rfc4514_string(), UNKNOWN),
-            _read_of(lambda: found.issuer.rfc4514_string(), UNKNOWN),
-            _read_of(lambda: _hosts(found), ()),
-            begins,
-            ends,
-        )
-
-
-def _hosts(found: x509.Certificate) -> tuple[str, ...]:
-    try:
-        names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    except x509.ExtensionNotFound:
-        return ()
-    return (*names.get_values_for_type(x509.DNSName), *map(str, names.get_values_for_type(x509.IPAddress)))
-
-
-def _read_of(part: Callable[[], Part], otherwise: Part) -> Part:
-    try:
-        return part()
-    except UNREADABLE:
-        return otherwise
-
-
-def common_name(der: bytes) -> str | None:
-    """The common name of a client's certificate; None where it has none, several, or one that cannot be read."""
-    with catch_warnings(action="ignore", category=UserWarning):
-        try:
-            found = x509.load_der_x509_certificate(der).subject.get_attributes_for_oid(NameOID.COMMON_NAME)
-        except UNREADABLE:
-            return None
-    return str(found[0].value) if len(found) == 1 else None
-
-
-def _day(moment: datetime) -> str:
-    return moment.astimezone(UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,13 +70,7 @@ def peer_of(transport: asyncio.BaseTransport) -> Peer | None:
     return Peer(tls.version() or "", cipher[0] if cipher else "", tls.getpeercert(binary_form=True))
 
 
-LARGEST = 1 << 20
-"""Bytes of a file that may hold certificates."""
-
 VERSIONS = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
-
-Stamp = tuple[tuple[int, int, int], ...]
-"""Of each file: its inode, size and time of change in ns; another one when any was written or replaced."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -186,6 +83,7 @@ class Identity:
     key_pem: bytes
     ca_pem: bytes | None
     insists: bool  # on a certificate of the client
+    files: Files
     stamp: Stamp
 
 
@@ -193,87 +91,21 @@ def load(section: TlsSection) -> Identity:
     """The identity that the files hold now.  Raises SettingsError."""
     if section.certificate is None or section.key is None:
         raise SettingsError("tls.certificate: is missing")
-    stamp = stamp_of(section)
-    chain, key = _read("certificate", section.certificate), _read("key", section.key)
-    ca = None if section.ca is None else _read("ca", section.ca)
-    if b"PRIVATE KEY-----" not in key:
-        _wrong("key", section.key, "holds no private key in PEM")
-    try:
-        certificate = read(chain)
-    except ValueError:
-        _wrong("certificate", section.certificate, "holds no certificate in PEM")
-    context = _context(section, section.certificate, section.key)
-    insists = section.verify == "peer" and section.fail_if_no_peer_cert
-    return Identity(certificate, context, chain, key, ca, insists, stamp)
-
-
-def _context(section: TlsSection, certificate: str, key: str) -> ssl.SSLContext:
-    """What handshakes are made with."""
+    files = Files("tls", section.certificate, section.key, section.ca)
+    stamp = files.stamp()
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = VERSIONS[section.min_version]
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
-    try:
-        context.load_cert_chain(certificate, key, password=_no_password)
-    except _EncryptedKey:
-        _wrong("key", key, "is encrypted: write it without a password, readable by the server alone")
-    except ssl.SSLError as error:
-        if error.reason == "KEY_VALUES_MISMATCH":
-            _wrong("key", key, f"is not the key of the certificate in {certificate}")
-        _wrong("certificate", certificate, f"cannot be used with the key in {key}: {_reason(error)}")
-    if section.ca is not None:
-        try:
-            context.load_verify_locations(section.ca)
-        except ssl.SSLError as error:
-            _wrong("ca", section.ca, f"holds no CA certificates in PEM ({_reason(error)})")
+    pems = files.fill(context)
     if section.verify == "peer":
         context.verify_mode = ssl.CERT_REQUIRED if section.fail_if_no_peer_cert else ssl.CERT_OPTIONAL
-    return context
-
-
-def stamp_of(section: TlsSection) -> Stamp:
-    """What tells that a file was changed; a file that is not there has zeros."""
-    found = list[tuple[int, int, int]]()
-    for name in (section.certificate, section.key, section.ca):
-        try:
-            told = os.stat(name) if name is not None else None
-        except OSError:
-            told = None
-        found.append((0, 0, 0) if told is None else (told.st_ino, told.st_size, told.st_mtime_ns))
-    return tuple(found)
-
-
-class _EncryptedKey(Exception):
-    """OpenSSL asked for a password; without this it would ask at the terminal."""
-
-
-def _no_password() -> str:
-    raise _EncryptedKey
-
-
-def _read(key: str, name: str) -> bytes:
-    try:
-        with Path(name).open("rb") as file:
-            data = file.read(LARGEST + 1)
-    except OSError as error:
-        _wrong(key, name, f"cannot be read: {error.strerror or error}")
-    if len(data) > LARGEST:
-        _wrong(key, name, f"has more than {LARGEST} bytes, and so is no file of certificates")
-    return data
-
-
-def _reason(error: ssl.SSLError) -> str:
-    return (error.reason or str(error)).lower().replace("_", " ")
-
-
-def _wrong(key: str, name: str, why: str) -> NoReturn:
-    raise SettingsError(f"tls.{key}: {name} {why}")
+    insists = section.verify == "peer" and section.fail_if_no_peer_cert
+    return Identity(pems.first, context, pems.chain, pems.key, pems.ca, insists, files, stamp)
 
 
 logger = logging.getLogger("penstock.server.tls")
 
 LOOK_S = 10.0
-NAGGING_S = 86_400.0
-"""A certificate that ends soon is told of once a day."""
 
 
 class Keeper:
@@ -368,7 +200,7 @@ class Keeper:
         if self._timer is None or self._looking:
             return
         self._looking = True
-        self._pool.submit(self._look).add_done_callback(_raised)
+        self._pool.submit(self._look).add_done_callback(told_of)
 
     def _took_up(self, fresh: Identity | None) -> None:
         self._looking = False
@@ -408,7 +240,7 @@ class Keeper:
             self._loop.call_soon_threadsafe(self._took_up, fresh)
 
     def _changed(self) -> Identity | None:
-        stamp = stamp_of(self._section)
+        stamp = self.identity.files.stamp()
         if stamp == self.identity.stamp:
             self._bad = None
             return None
@@ -422,11 +254,6 @@ class Keeper:
                 logger.warning("%s; the certificate that was loaded before goes on", error)
             self._bad = stamp
             return None
-
-
-def _raised(look: Future[None]) -> None:
-    if not look.cancelled() and (error := look.exception()) is not None:
-        reports.tell(error, "upkeep")  # the next look comes all the same
 
 
 def _in_words(identity: Identity) -> str:

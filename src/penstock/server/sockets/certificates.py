@@ -1,0 +1,306 @@
+"""Certificates: what one says, and the files that a side of TLS shows and checks by, wherever the settings name them.
+
+Every mistake in a file is a SettingsError of one sentence that names the key, the file and the reason.  Reads files:
+not for the loop once the server runs.
+
+`Ends` tells of those that a server shows elsewhere than at its doors: to members of its cluster and to other sites.
+Each is read anew for every call, so nothing is to be taken up here; that one ends is to be known before it has.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import ssl
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, NoReturn, TypeVar
+from warnings import catch_warnings
+
+from cryptography import x509
+from cryptography.x509.oid import NameOID
+
+from penstock.errors import SettingsError
+from penstock.records.dataclass import dataclass
+from penstock.server.base.faults import reports
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from penstock.config.settings import Settings
+
+
+logger = logging.getLogger("penstock.server.tls")
+
+Part = TypeVar("Part")
+
+NEAR = timedelta(days=30)
+"""A certificate that ends sooner is told of."""
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """The first certificate of a file."""
+
+    subject: str  # as RFC 4514 writes names
+    issuer: str
+    names: tuple[str, ...]  # host names and addresses it is for
+    begins: datetime
+    ends: datetime
+
+    def left(self, now: datetime) -> timedelta:
+        """How long it is still good; negative when it has ended."""
+        return self.ends - now
+
+    def days_left(self, now: datetime) -> float:
+        """The same in days, to a tenth."""
+        return round(self.left(now) / timedelta(days=1), 1)
+
+    def complaint(self, now: datetime, then: str = "clients refuse it") -> str | None:
+        """A sentence where it is not good now, or not for much longer.  then: what comes of that."""
+        if now < self.begins:
+            return f"is not good before {_day(self.begins)}: {then}"
+        if now >= self.ends:
+            return f"ended on {_day(self.ends)}: {then}"
+        if self.left(now) < NEAR:
+            return f"ends on {_day(self.ends)}, in {self.days_left(now):g} days"
+        return None
+
+
+UNREADABLE = (ValueError, TypeError, x509.InvalidVersion, x509.UnsupportedGeneralNameType, x509.DuplicateExtension)
+"""What the parts of a certificate raise that OpenSSL has taken and that say what no standard knows."""
+
+UNKNOWN = "(cannot be read)"
+"""In the place of a name that says such a thing."""
+
+
+def read(pem: bytes) -> Certificate:
+    """The first certificate of a PEM text.  Raises ValueError where there is none."""
+    return _told(x509.load_pem_x509_certificate, pem)
+
+
+def read_der(der: bytes) -> Certificate:
+    """A certificate as a client has shown it.  Raises ValueError."""
+    return _told(x509.load_der_x509_certificate, der)
+
+
+def _told(load: Callable[[bytes], x509.Certificate], data: bytes) -> Certificate:
+    """What cannot be read of it is missing alone: a client's CA signs what it likes."""
+    with catch_warnings(action="ignore", category=UserWarning):  # of names that are longer than a standard has them
+        try:
+            found = load(data)
+            begins, ends = found.not_valid_before_utc, found.not_valid_after_utc
+        except x509.InvalidVersion as error:
+            raise ValueError(str(error)) from error
+        return Certificate(
+            _read_of(lambda: found.subject.rfc4514_string(), UNKNOWN),
+            _read_of(lambda: found.issuer.rfc4514_string(), UNKNOWN),
+            _read_of(lambda: _hosts(found), ()),
+            begins,
+            ends,
+        )
+
+
+def _hosts(found: x509.Certificate) -> tuple[str, ...]:
+    try:
+        names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return ()
+    return (*names.get_values_for_type(x509.DNSName), *map(str, names.get_values_for_type(x509.IPAddress)))
+
+
+def _read_of(part: Callable[[], Part], otherwise: Part) -> Part:
+    try:
+        return part()
+    except UNREADABLE:
+        return otherwise
+
+
+def common_name(der: bytes) -> str | None:
+    """The common name of a client's certificate; None where it has none, several, or one that cannot be read."""
+    with catch_warnings(action="ignore", category=UserWarning):
+        try:
+            found = x509.load_der_x509_certificate(der).subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+        except UNREADABLE:
+            return None
+    return str(found[0].value) if len(found) == 1 else None
+
+
+def _day(moment: datetime) -> str:
+    return moment.astimezone(UTC).strftime("%Y-%m-%d %H:%M UTC")
+
+
+LARGEST = 1 << 20
+"""Bytes of a file that may hold certificates."""
+
+Stamp = tuple[tuple[int, int, int], ...]
+"""Of each file: its inode, size and time of change in ns; another one when any was written or replaced."""
+
+
+class Pems(NamedTuple):
+    """What the files hold."""
+
+    first: Certificate
+    chain: bytes
+    key: bytes
+    ca: bytes | None
+
+
+class Files(NamedTuple):
+    """What one side of TLS shows, and what it checks the other by: PEM."""
+
+    section: str  # of the settings that names them, as errors begin with
+    certificate: str
+    key: str
+    ca: str | None
+
+    def read(self) -> Pems:
+        """Raises SettingsError."""
+        chain, key = self._read("certificate", self.certificate), self._read("key", self.key)
+        ca = None if self.ca is None else self._read("ca", self.ca)
+        if b"PRIVATE KEY-----" not in key:
+            self._wrong("key", self.key, "holds no private key in PEM")
+        try:
+            return Pems(read(chain), chain, key, ca)
+        except ValueError:
+            self._wrong("certificate", self.certificate, "holds no certificate in PEM")
+
+    def fill(self, context: ssl.SSLContext) -> Pems:
+        """Have handshakes made with them.  Raises SettingsError."""
+        pems = self.read()
+        try:
+            context.load_cert_chain(self.certificate, self.key, password=_no_password)
+        except _EncryptedKey:
+            self._wrong("key", self.key, "is encrypted: write it without a password, readable by the server alone")
+        except ssl.SSLError as error:
+            if error.reason == "KEY_VALUES_MISMATCH":
+                self._wrong("key", self.key, f"is not the key of the certificate in {self.certificate}")
+            self._wrong("certificate", self.certificate, f"cannot be used with the key in {self.key}: {_reason(error)}")
+        if self.ca is not None:
+            try:
+                context.load_verify_locations(self.ca)
+            except ssl.SSLError as error:
+                self._wrong("ca", self.ca, f"holds no CA certificates in PEM ({_reason(error)})")
+        return pems
+
+    def look(self) -> Certificate:
+        """The certificate, where all of it can be used.  Raises SettingsError."""
+        return self.fill(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)).first
+
+    def stamp(self) -> Stamp:
+        """What tells that a file was changed; a file that is not there has zeros."""
+        found = list[tuple[int, int, int]]()
+        for name in (self.certificate, self.key, self.ca):
+            try:
+                told = os.stat(name) if name is not None else None
+            except OSError:
+                told = None
+            found.append((0, 0, 0) if told is None else (told.st_ino, told.st_size, told.st_mtime_ns))
+        return tuple(found)
+
+    def _read(self, key: str, name: str) -> bytes:
+        try:
+            with Path(name).open("rb") as file:
+                data = file.read(LARGEST + 1)
+        except OSError as error:
+            self._wrong(key, name, f"cannot be read: {error.strerror or error}")
+        if len(data) > LARGEST:
+            self._wrong(key, name, f"has more than {LARGEST} bytes, and so is no file of certificates")
+        return data
+
+    def _wrong(self, key: str, name: str, why: str) -> NoReturn:
+        raise SettingsError(f"{self.section}.{key}: {name} {why}")
+
+
+class _EncryptedKey(Exception):
+    """OpenSSL asked for a password; without this it would ask at the terminal."""
+
+
+def _no_password() -> str:
+    raise _EncryptedKey
+
+
+def _reason(error: ssl.SSLError) -> str:
+    return (error.reason or str(error)).lower().replace("_", " ")
+
+
+LINK, DOORS = "link", "doors"
+"""The section of another site, and whose the certificate of `[tls]` is."""
+
+
+def of_settings(settings: Settings) -> Iterator[tuple[str, Files]]:
+    """Whose each certificate is that the settings name, and its files."""
+    tls, cluster = settings.tls, settings.cluster
+    if tls.certificate is not None and tls.key is not None:
+        yield DOORS, Files("tls", tls.certificate, tls.key, tls.ca)
+    if cluster is not None and cluster.tls is not None:
+        yield "cluster", Files("cluster", *cluster.tls)
+    for link in settings.link:
+        if link.certificate is not None and link.key is not None:
+            yield f"link {link.name}", Files(LINK, link.certificate, link.key, link.ca)
+
+
+LOOK_S = 600.0
+NAGGING_S = 86_400.0
+"""A certificate that ends soon is told of once a day."""
+
+
+class Ends:
+    """Of one server: when the certificates end that it shows to other servers.  For the loop's thread."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._files = [(whose, files) for whose, files in of_settings(settings) if whose != DOORS]
+        self._found = dict[str, Certificate]()
+        self._nagged: float | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._loop: asyncio.AbstractEventLoop
+        self._pool: Executor
+
+    def seconds_left(self) -> dict[str, float]:
+        """Of each that can be read, by whose it is: `cluster`, `link NAME`; negative when it has ended."""
+        now = datetime.now(UTC)
+        return {whose: one.left(now).total_seconds() for whose, one in self._found.items()}
+
+    def start(self, loop: asyncio.AbstractEventLoop, pool: Executor) -> None:
+        """Look now and from now on, in threads of this pool; where there are none this does nothing."""
+        self._loop, self._pool = loop, pool
+        if self._files:
+            self._beat()
+
+    def stop(self) -> None:
+        """Look no more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _beat(self) -> None:
+        self._timer = self._loop.call_later(LOOK_S, self._beat)
+        self._pool.submit(self._look).add_done_callback(told_of)
+
+    def _look(self) -> None:
+        found, wrong = dict[str, Certificate](), list[str]()
+        for whose, files in self._files:
+            try:
+                found[whose] = files.look()
+            except SettingsError as error:
+                wrong.append(str(error))
+        self._loop.call_soon_threadsafe(self._know, found, wrong)
+
+    def _know(self, found: dict[str, Certificate], wrong: list[str]) -> None:
+        self._found, now = found, self._loop.time()
+        if self._timer is None or (self._nagged is not None and now - self._nagged < NAGGING_S):
+            return
+        self._nagged = now
+        for whose, files in self._files:
+            if whose in found and (why := found[whose].complaint(datetime.now(UTC), "the others refuse it")):
+                logger.warning("%s: the certificate %s %s", whose, files.certificate, why)
+        for told in wrong:
+            logger.warning("%s", told)
+
+
+def told_of(look: Future[None]) -> None:
+    """A mistake of a look is reported; the next one comes all the same."""
+    if not look.cancelled() and (error := look.exception()) is not None:
+        reports.tell(error, "upkeep")
