@@ -302,6 +302,27 @@ def test_more_routes_than_their_column_has_numbers(world: World) -> None:
         world.restart(clean=False)
 
 
+def test_a_combination_of_many_queues_is_hashed_as_often_as_one_of_few(world: World) -> None:
+    class Told(tuple[int, ...]):
+        __slots__ = ()
+        hashed = 0
+
+        def __hash__(self) -> int:
+            Told.hashed += 1
+            return super().__hash__()
+
+    table, taken = world.core._interning, list[int]()
+    for count in (2, 2000):
+        ids = Told([world.declare(f"{count} {i}").id for i in range(count)])
+        number = table.route(ids)
+        assert table.queues_of(number) == ids
+        table.forget_queue(ids[0])
+        assert table.queues_of(number) == ()
+        assert all(number not in some for some in table._by_queue.values())
+        taken.append(Told.hashed - sum(taken))
+    assert taken[0] == taken[1]
+
+
 def test_an_lsn_is_never_given_twice(world: World) -> None:
     with pytest.raises(InvalidArgument, match="was given before"):
         world.core.boot(world.now, clean=True, next_lsn=1)

@@ -69,7 +69,7 @@ class Interning:
         self._vias: dict[tuple[str, str, tuple[str, ...]], int] = {}
         self._named: dict[int, tuple[str, str, tuple[str, ...]]] = {}  # the same the other way round
         self._blind_room = BLIND_BYTES
-        self._by_queue: dict[int, set[tuple[int, ...]]] = {}
+        self._by_queue: dict[int, set[int]] = {}  # numbers: the hash of a combination of thousands is worked out anew
         self._next_route = 0
         self.beside = 0  # up to this LSN it may be said beside a row without a route who took it
         self._next_via = 0
@@ -105,15 +105,16 @@ class Interning:
         self._queues[number] = queues
         self._next_route = max(self._next_route, number + 1)
         for queue in queues:
-            self._by_queue.setdefault(queue, set()).add(queues)
+            self._by_queue.setdefault(queue, set()).add(number)
 
     def forget_queue(self, queue: int) -> None:
         """A queue is gone: combinations with it will not be used again."""
-        for queues in self._by_queue.pop(queue, ()):
-            self._queues.pop(self._routes.pop(queues, NO_ROUTE), None)
+        for number in self._by_queue.pop(queue, ()):
+            queues = self._queues.pop(number)
+            del self._routes[queues]
             for other in queues:
                 if other != queue:
-                    self._by_queue[other].discard(queues)
+                    self._by_queue[other].discard(number)
 
     def took(self, queue: Queue, chunk: Chunk) -> None:
         """Say beside the rows that a queue took them."""
