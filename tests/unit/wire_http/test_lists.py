@@ -8,14 +8,21 @@ import asyncio
 import json
 import weakref
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
-from starlette.responses import StreamingResponse
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.types import Message
 
+from penstock.errors import Unavailable
+from penstock.records.rights import LOGIN
 from penstock.server.doors.line import Ended
-from penstock.server.http import door
+from penstock.server.http import door, routes
 from penstock.server.http.connections import HttpServer
+from penstock.server.http.routes import Ask, Row, Table
+from penstock.server.people.access import Who
 from penstock.wire.http.lists import SLICE, encoded, gathered, listed
 
 
@@ -72,6 +79,52 @@ async def test_many_lists_have_one_step_in_a_round_of_the_loop() -> None:
     await many
     assert sorted(steps) == sorted(5 * list(range(10)))
     assert steps[:10] != [steps[0]] * 10, "they take turns"
+
+
+class Lists:
+    """A table with one list, of three items, asked as some user."""
+
+    def __init__(self) -> None:
+        self.begun = list[str]()
+        self.table = Table({"/"}, [Row("GET", "/api/things", self._list, "things", LOGIN, many=True)])
+
+    async def _list(self, ask: Ask) -> Response:
+        self.begun.append(ask.user)
+        return await ask.listed({"name": number} for number in (2, 1, 3))
+
+    async def ask(self, user: str, stack: ExitStack, query: str = "sort=name", *, gone: bool = False) -> list[object]:
+        async def receive() -> Message:
+            if not gone:
+                await asyncio.Event().wait()
+            return {"type": "http.disconnect"}
+
+        scope = {"type": "http", "method": "GET", "path": "/api/things", "query_string": query.encode(), "headers": []}
+
+        async def reader(*_: object) -> None: ...
+
+        response = await self.table.answer(Request(scope, receive), user, Who(user, ("management",)), reader, stack)
+        return [one["name"] for one in json.loads(bytes(response.body))]
+
+
+async def test_a_user_has_one_sorted_list_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is there as a whole until it is sent: 128 of 10,000 queues took 3 GB."""
+    monkeypatch.setattr(routes, "LOOK_S", 0.01)
+    lists = Lists()
+    with ExitStack() as first, ExitStack() as second, ExitStack() as other:
+        assert await lists.ask("ann", first) == [1, 2, 3]
+        waits = asyncio.ensure_future(lists.ask("ann", second))
+        left = asyncio.ensure_future(lists.ask("ann", other, gone=True))
+        assert await lists.ask("bob", other) == [1, 2, 3], "another user's does not wait"
+        assert await lists.ask("ann", other, "sort=") == [2, 1, 3], "nor one that is not sorted"
+        with pytest.raises(Unavailable, match="the client is gone"):
+            await left
+        assert not waits.done()
+        assert lists.begun == ["ann", "bob", "ann"]
+        first.close()  # its answer is out
+        assert await waits == [1, 2, 3]
+    with ExitStack() as again:
+        assert await lists.ask("cid", again) == [1, 2, 3]
+    assert "cid" not in lists.table._sorting, "nothing is kept of who asks for nothing"
 
 
 async def test_an_answer_that_nobody_reads_ends_its_request(monkeypatch: pytest.MonkeyPatch) -> None:

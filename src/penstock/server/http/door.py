@@ -139,7 +139,7 @@ class Application:
         allowed: Sequence[str] = METHODS
         if path.startswith("/api/"):
             if request.method in METHODS:
-                return await self.table.answer(request, user, who, self._read)
+                return await self.table.answer(request, user, who, self._read, stack)
         elif (probe := self.probes.get(bare(path))) is None:
             return not_found()
         elif request.method in (allowed := ("GET", "HEAD")):

@@ -15,16 +15,19 @@ name where RabbitMQ has one, or chooses among the items of a list.  What is not 
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Awaitable, Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Container, Coroutine, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 from urllib.parse import unquote
+from weakref import WeakValueDictionary
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from penstock.errors import InvalidArgument, NotFound, shown
+from penstock.errors import InvalidArgument, NotFound, Unavailable, shown
 from penstock.records.dataclass import dataclass
 from penstock.records.rights import LISTS, LISTS_RULES, MANAGEMENT, RULES, SEES, Level, Right
 from penstock.server.people.access import Who, hinted, judge
@@ -156,6 +159,7 @@ class Table:
         self.rows = list[Row]()
         self._vhosts = vhosts
         self._root = _Place()
+        self._sorting = WeakValueDictionary[str, asyncio.Lock]()  # by user, who has one sorted list at a time
         for row in rows:
             self.add(row)
 
@@ -184,8 +188,8 @@ class Table:
                 return place.methods, {name: parts[at] for at, name in place.variables}
         return None
 
-    async def answer(self, request: Request, user: str, who: Who, reader: Reader) -> Response:
-        """Find the row, judge its right, and carry it out."""
+    async def answer(self, request: Request, user: str, who: Who, reader: Reader, stack: ExitStack) -> Response:
+        """Find the row, judge its right, and carry it out.  stack: what is the request's until its answer is out."""
         if not MANAGEMENT.holds(who.tags):
             return refusal(401, "not_authorized", "Not management user")
         found = self.find(raw_parts(request))
@@ -204,11 +208,24 @@ class Table:
             judge(who, row.right, judged, self._vhosts, row.summary)
             tells = row.tells
             query = row.asked(request.query_params)
-            return await row.handler(Ask(request, user, who, row.right, names, query, reader))
+            ask = Ask(request, user, who, row.right, names, query, reader)
+            if row.many and query.get("sort"):
+                return await while_asked(request, self._alone(row, ask, stack))
+            return await row.handler(ask)
         except NotFound as error:
             if tells:
                 raise hinted(error, who.rights) from None
             return not_found()
+
+    async def _alone(self, row: Row, ask: Ask, stack: ExitStack) -> Response:
+        """A list that is sorted is there as a whole, as objects, until it is sent: a user's next one begins then.
+
+        128 of 10,000 queues, of one user, took 3 GB.
+        """
+        lock = self._sorting.setdefault(ask.who.user, asyncio.Lock())
+        await lock.acquire()
+        stack.callback(lock.release)
+        return await row.handler(ask)
 
 
 def exchange_name(part: str) -> str:
@@ -390,3 +407,21 @@ class Deriving:
         return Row(
             method, path, handler, summary, right, body, many, query, own, names or {}, operation.name, self._tells
         )
+
+
+T = TypeVar("T")
+
+LOOK_S = 0.25
+"""How often a wait looks whether the client still waits."""
+
+
+async def while_asked(request: Request, work: Coroutine[object, object, T]) -> T:
+    """The result of a work that may be long; it is cancelled when the client goes, which a handler is not told."""
+    task = asyncio.ensure_future(work)
+    try:
+        while not (await asyncio.wait({task}, timeout=LOOK_S))[0]:
+            if await request.is_disconnected() and not task.done():
+                raise Unavailable("the client is gone")
+        return task.result()
+    finally:
+        task.cancel()

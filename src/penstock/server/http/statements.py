@@ -13,23 +13,22 @@ import asyncio
 import io
 import logging
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from starlette.responses import Response, StreamingResponse
 
-from penstock.errors import InvalidArgument, PenstockError, Unavailable
+from penstock.errors import InvalidArgument, PenstockError
 from penstock.records.rights import LOGIN
 from penstock.server.doors.line import Ended
 from penstock.server.http.messages import Commands
-from penstock.server.http.routes import Ask, Row
+from penstock.server.http.routes import Ask, Row, while_asked
 from penstock.server.people.access import open_vhost
 from penstock.wire.http.lists import HEADERS, json_bytes
 
 if TYPE_CHECKING:
-    from starlette.requests import Request
     from starlette.types import Receive, Scope, Send
 
     from penstock.server.sql.queries import Rows as Result
@@ -47,8 +46,6 @@ Aside = Callable[[Callable[[], Any]], "asyncio.Future[Any]"]
 
 ARROW = "application/vnd.apache.arrow.stream"
 
-LOOK_S = 0.25
-"""How often a wait looks whether the client still waits."""
 
 ROWS_MOST = 100_000
 BYTES_MOST = 64 << 20
@@ -218,15 +215,3 @@ class _Sink(io.BytesIO):
         self.seek(0)
         self.truncate()
         return data
-
-
-async def while_asked(request: Request, work: Coroutine[object, object, T]) -> T:
-    """The result of a work that may be long; it is cancelled when the client goes, which a handler is not told."""
-    task = asyncio.ensure_future(work)
-    try:
-        while not (await asyncio.wait({task}, timeout=LOOK_S))[0]:
-            if await request.is_disconnected() and not task.done():
-                raise Unavailable("the client is gone")
-        return task.result()
-    finally:
-        task.cancel()
