@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import grpc
@@ -11,7 +12,10 @@ import pyarrow as pa
 import pytest
 
 from hostile.arrow_streams import CONSUMED, QUEUE, Message, Stream, command, messages_of, valid_streams
+from hostile.flight_wire import FlightWire, action, path
 from hostile.pressing import Pressed
+from penstock.server.doors.line import ABOUT_MOST
+from penstock.wire.fields import COMMAND_LIMIT
 
 END = Message(metadata=b'{"end": {"rows": 2}}')
 PUBLISH = command("publish", topic=QUEUE)
@@ -126,3 +130,26 @@ def test_a_settle_whose_text_lies_is_refused(pressed: Pressed) -> None:
     sent = Stream("exchange", command("consume", queue=CONSUMED), lying(batch, "verb", FAR))
     assert "[PS105]" in pressed.wire.exchange(sent.frames()).details
     pressed.judge()
+
+
+MUCH = b"x" * (COMMAND_LIMIT + ABOUT_MOST)
+"""More than the server takes of a call: its door is cut off, with everybody's calls, where that comes there."""
+
+
+@pytest.mark.parametrize("password", ["guest", "wrong"])
+@pytest.mark.parametrize(
+    ("method", "said"),
+    [("DoAction", action(MUCH, b"{}")), ("GetFlightInfo", path(MUCH)), ("GetSchema", path(b"queue", MUCH, b"\1" * 10))],
+    ids=["an action", "a path", "a schema's path"],
+)
+def test_who_says_much_of_a_call_is_refused_and_nobody_else_notices(
+    pressed: Pressed, method: str, said: bytes, password: str
+) -> None:
+    with FlightWire(pressed.server.ready["flight"], "guest", password) as wire:
+        outcome = wire.one(method, said)
+    stranger = password == "wrong" and outcome.code is grpc.StatusCode.UNAUTHENTICATED  # whom the door knows by now
+    assert stranger or f"bytes as JSON; at most {ABOUT_MOST} are read" in outcome.details, outcome
+    assert MUCH[:100].decode() not in outcome.details
+    assert pressed.wire.one("DoAction", action(b"health", b"{}")).code is grpc.StatusCode.OK, "on the same connection"
+    pressed.watched.judge(replace(pressed.bounds, lines=3))  # wrong logins may be told
+    assert "another one begins" not in pressed.server.output()

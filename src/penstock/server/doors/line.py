@@ -48,6 +48,9 @@ BUFFER = 64 << 10
 JOINED = 32 << 10
 """Pieces up to so many bytes in all are sent as one."""
 
+ABOUT_MOST = 64 << 10
+"""Bytes of who asks and for what, as JSON, beside a command of his."""
+
 PIECES = 512
 """Buffers that one system call takes; Linux takes 1024."""
 

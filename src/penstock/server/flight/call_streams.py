@@ -17,7 +17,7 @@ import pyarrow as pa
 from penstock.errors import InvalidArgument, PenstockError
 from penstock.history.history import cut
 from penstock.server.doors.columns import batch_down, batch_there, schema_there
-from penstock.server.doors.line import BEGUN, FOLLOWED, Broken, Ended, Frame, Kind, Line, failure_of
+from penstock.server.doors.line import ABOUT_MOST, BEGUN, FOLLOWED, Broken, Ended, Frame, Kind, Line, failure_of
 from penstock.server.flight.arriving import Arriving
 from penstock.server.flight.calls import Slot
 from penstock.server.flight.handover import Piece
@@ -25,7 +25,7 @@ from penstock.wire.fields import COMMAND_LIMIT
 from penstock.wire.flight.failures import error_from
 from penstock.wire.flight.received import Bounds, Layout, Received
 
-CALL_MOST = COMMAND_LIMIT + (64 << 10)
+CALL_MOST = COMMAND_LIMIT + ABOUT_MOST
 """Bytes of a call: a command, and who gives it."""
 
 CAST_MOST = 64 << 20

@@ -26,7 +26,7 @@ from pyarrow import flight
 
 from penstock.errors import InvalidArgument, PenstockError, Unavailable
 from penstock.server.doors.columns import batch_here
-from penstock.server.doors.line import BEGUN, Ended, Frame, Kind
+from penstock.server.doors.line import ABOUT_MOST, BEGUN, Ended, Frame, Kind, with_head
 from penstock.server.flight.connections import Connections, Strangers, host_and_port
 from penstock.server.flight.crowding import Crowding
 from penstock.server.flight.remote_call import (
@@ -53,6 +53,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger("penstock.flight")
 
 NOTHING: Mapping[str, object] = {}
+
+NAMED_MOST = 60
+"""Letters of the name of what is asked for that a refusal says again."""
 
 ENDED = b'{"ended":'
 """How the words begin that are an exchange's last: its client ends his half at them."""
@@ -227,15 +230,19 @@ class Server:
         more: Mapping[str, object],
         ahead: Callable[[Call], None] | None = None,
     ) -> Call:
+        name = str(more.get("name", what))[:NAMED_MOST]
         if len(blob) > COMMAND_LIMIT:
-            name = more.get("name", what)
             raise InvalidArgument(f"{name} has {len(blob)} bytes of JSON; at most {COMMAND_LIMIT} are read")
         credentials = cast("Credentials", context.get_middleware("login"))
         host, port = credentials.place.peer = _peer(context)
-        told = {"call": what, "user": credentials.user, "password": credentials.password}
+        about = {"call": what, "user": credentials.user, "password": credentials.password, **more}
+        about |= {"peer": format_address(host, port), "host": host, "port": port}
+        if (size := sum(map(len, with_head(about)))) > ABOUT_MOST:  # else the server cuts off the whole door
+            said = f"{name}: its name or path, user and password have {size} bytes as JSON"
+            raise InvalidArgument(f"{said}; at most {ABOUT_MOST} are read")
         call = Call(self.lines, context, credentials.place)
         try:
-            call.begin({**told, "peer": format_address(host, port), "host": host, "port": port, **more}, blob, ahead)
+            call.begin(about, blob, ahead)
         except BaseException as error:
             call.close()
             if isinstance(error, Failed) and error.told[0] == "unauthenticated":
