@@ -12,6 +12,7 @@ import socket
 import threading
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
 from typing import Any, NamedTuple, Self, TypeVar
 from unittest.mock import patch
@@ -59,10 +60,10 @@ name = "shop"
 
 @dataclass(frozen=True)
 class User:
-    """One kind of user.  has: what it may do in `/`: all, nothing but open it, or not even that."""
+    """One kind of user.  has: what it may do in `/`: all, nothing but open it, not even that, or some of the three."""
 
     tag: str
-    has: str  # all, nothing, other, none
+    has: str  # all, nothing, other, none; or of PARTS
 
     @property
     def name(self) -> str:
@@ -71,13 +72,17 @@ class User:
     @property
     def opens(self) -> bool:
         """Whether it has the vhost."""
-        return self.has in {"all", "nothing"}
+        return self.has not in {"other", "none"}
 
 
 TAGS = ("", "management", "policymaker", "monitoring", "administrator")
 USERS = [User(tag, has) for tag in TAGS for has in ("all", "nothing", "other")]
 USERS += [User("", "none"), User("monitoring", "none")]
 _PERMISSIONS = {"all": ("/", ".*"), "nothing": ("/", ""), "other": ("shop", ".*")}
+
+THREE = ("configure", "write", "read")
+PARTS = [User("management", "+".join(some)) for size in (1, 2) for some in combinations(THREE, size)]
+"""Who may do one or two of the three, with all names."""
 
 
 class Answer(NamedTuple):
@@ -193,6 +198,10 @@ class House:
             if user.has in _PERMISSIONS:
                 vhost, text = _PERMISSIONS[user.has]
                 accounts.permissions[user.name, vhost] = Permission(user.name, vhost, text, text, text)
+        for user in PARTS:
+            accounts.users[user.name] = Account(user.name, hashed, (user.tag,))
+            texts = [".*" if one in user.has.split("+") else "" for one in THREE]
+            accounts.permissions[user.name, "/"] = Permission(user.name, "/", *texts)
         accounts.vhosts["held-vhost"] = {}
         accounts.users["held-user"] = Account("held-user", hashed, ())
         accounts.permissions["held-user", "/"] = Permission("held-user", "/", ".*", ".*", ".*")
@@ -251,6 +260,8 @@ class House:
         if accounts.state() != self._accounts:
             accounts.restore(self._accounts)
             accounts.tell()
+        if core.find_queue("/", "aliveness-test") is None:  # which its path declares
+            core.declare_queue(now, "/", "aliveness-test", QueueSettings(), durable=False)
         for name in ("held", "held-too"):
             if core.find_queue("/", name) is None:
                 core.declare_queue(now, "/", name, QueueSettings())

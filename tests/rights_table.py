@@ -83,6 +83,23 @@ OPERATIONS: Mapping[str, str] = {
     "report": "administrators",  # and whom pipelines act as
 }
 
+THREE_OF: Mapping[str, frozenset[str]] = {
+    "declare a queue": frozenset(),  # that is there: any of the three
+    "delete a queue": frozenset({"configure"}),
+    "read a queue": frozenset({"read"}),
+    "purge a queue": frozenset({"read"}),
+    "exchange": frozenset({"configure"}),
+    "bind": frozenset({"write", "read"}),
+    "publish": frozenset({"write"}),
+    "read a topic": frozenset({"read"}),
+    "look at a topic": frozenset({"read"}),
+    "records": frozenset({"write"}),
+    "stream": frozenset({"read"}),
+    "alive": frozenset({"write", "read"}),  # its queue is there
+    **{name: frozenset({"configure", "write", "read"}) for name, rule in OPERATIONS.items() if rule == "all of it"},
+}
+"""Which of the three words of a permission an operation takes, if it takes some; none here: any of them will do."""
+
 
 class Way(NamedTuple):
     """One request.  other: kinds of answers that say that it was allowed, beside success."""

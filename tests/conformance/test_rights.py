@@ -16,7 +16,7 @@ import pytest
 from penstock.client.admin import OF_A_VHOST
 from penstock.wire.amqp import methods as m
 from penstock.wire.flight import tickets
-from rights_house import GONE, HELD, USERS, Answer, House, Link, User
+from rights_house import GONE, HELD, PARTS, USERS, Answer, House, Link, User
 from rights_table import (
     ACTIONS,
     EXCHANGES,
@@ -27,6 +27,7 @@ from rights_table import (
     OPERATIONS,
     PASSIVE,
     PUTS,
+    THREE_OF,
     Method,
     Way,
     allowed,
@@ -38,6 +39,9 @@ from rights_table import (
 pytestmark = pytest.mark.conformance
 
 GONE_VHOST = "gone-vhost"
+
+REFUSED = {"refused", "404", "NotFound"}
+"""Kinds of answers to who may not; a stream that he may not read is as one that is not there."""
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +105,7 @@ class Findings:
             if changes(way.operation):
                 self.house.mend()
             return
-        if answer.kind not in {"refused", "404", "NotFound"}:
+        if answer.kind not in REFUSED:
             self.wrong.append(f"{what} as {user.name}: not allowed, and it is {answer.kind}: {answer.text[:150]}")
             self.house.mend()
             return
@@ -281,3 +285,54 @@ def test_methods(house: House, method: type[m.Method] | str) -> None:
         if user.opens:
             found.judge(str(method), user, allowed(row.operation, user), row, partial(ask, user), vhost=False)
     found.end()
+
+
+def _asking(house: House, door: str, row: str, user: User) -> tuple[Way | Method, Callable[[], Answer]]:
+    """What a row of some door is, and what asks it as a user."""
+    if door == "http":
+        way = HTTP[row]
+        return way, lambda: house.http(user.name, row.split(" ")[0], filled(row, house, HELD, "/"), way.body)
+    if door == "action":
+        way = ACTIONS[row]
+        return way, lambda: house.act(user.name, row, dict(way.body))  # type: ignore[call-overload]
+    if door == "amqp":
+        method = BY_NAME[row]
+        assert method.make is not None
+        last = method.make(HELD)
+        return method, lambda: house.amqp(user.name).ask(*method.before, last, body=row == "BasicPublish")
+    way = {**GETS, **PUTS, **EXCHANGES}[row]
+    call = house.get if row in GETS else house.put if row in PUTS else house.exchange
+    return way, lambda: call(user.name, {row: dict(way.body)})  # type: ignore[call-overload]
+
+
+BY_NAME: Mapping[str, Method] = {getattr(one, "__name__", str(one)): METHODS[one] for one in METHODS}  # type: ignore[index]
+SOME = [
+    (door, row)
+    for door, rows in (
+        ("http", HTTP), ("action", ACTIONS), ("stream", {**GETS, **PUTS, **EXCHANGES}), ("amqp", BY_NAME),
+    )
+    for row, way in rows.items()
+    if way.operation in THREE_OF
+]  # fmt: skip
+
+
+def test_each_operation_that_takes_some_of_a_permission_says_which() -> None:
+    takes = {name for name, rule in OPERATIONS.items() if rule in {"uses", "all of it", "reads or monitors"}}
+    assert takes == set(THREE_OF)
+
+
+@pytest.mark.parametrize(("door", "row"), SOME, ids=str)
+def test_which_of_the_three_it_takes(house: House, door: str, row: str) -> None:
+    """Who may do one or two of them with every name: as much as it takes is allowed, and no less."""
+    wrong = list[str]()
+    for user in PARTS:
+        way, ask = _asking(house, door, row, user)
+        takes = THREE_OF[way.operation]
+        may, answer = takes <= set(user.has.split("+")), ask()
+        if may and answer.kind not in {"ok", *way.other.split()}:
+            wrong.append(f"as {user.name}: allowed, and it is {answer.kind}: {answer.text[:150]}")
+        if not may and answer.kind not in REFUSED:
+            wrong.append(f"as {user.name}: not allowed, and it is {answer.kind}: {answer.text[:150]}")
+        if answer.kind not in REFUSED and changes(way.operation):
+            house.mend()
+    assert not wrong, "\n".join(wrong)
