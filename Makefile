@@ -13,7 +13,7 @@ STAMP := $(VENV)/.installed
 unexport PYTHONDONTWRITEBYTECODE
 
 help:
-	@echo "make install      a .venv with everything; also python3-venv and Java 17 where absent and you are root"
+	@echo "make install      a .venv with everything, and what tests load; also Java 17 and python3-venv if you are root"
 	@echo "make demo         hundreds of thousands of messages through AMQP, Flight and Spark, a kill -9, and the proof"
 	@echo "make demo-cluster three servers of one log: who leads is killed, cut off, paused and stopped, and the proof"
 	@echo "make demo-sites   two sites that share a queue: one is cut off, killed and healed, and the proof"
@@ -31,7 +31,10 @@ help:
 	@echo "make audit        known faults of what the locks name, where the index of the packages tells them"
 	@echo "make sbom         what the wheel brings with it, as CycloneDX, in dist/"
 
+# With the archive of Spark's classes and the bytecode of the tests, which `make test` would else make first; what keeps
+# them from being made is told, and is a mistake for `make test` alone.
 install: $(STAMP)
+	-@$(MAKE) --no-print-directory -j $(CLASSES) $(BYTECODE)
 
 $(STAMP): pyproject.toml tools/install tools/requirements.lock
 	@tools/install
@@ -71,8 +74,8 @@ CLASSES := $(VENV)/spark-of-tests/classes.jsa
 $(CLASSES): | $(STAMP)
 	@PYTHONPATH=tests nice -n 19 $(PYTHON_IN) -W ignore -m spark_java
 
-# Once: the bytecode of all tests and of what they load, made while the soak leaves a core free, and so before what else
-# takes what it leaves: each of the three processes that come after it would make it anew before its first test.
+# Once, too: the bytecode of all tests and of what they load.  Without `make install` it is made while the soak leaves a core
+# free: each of the three processes that come after it would make it anew before its first test.
 BYTECODE := $(VENV)/bytecode-of-tests
 $(BYTECODE): | $(STAMP)
 	@said=$$(nice -n 10 $(PYTHON_IN) -m pytest --collect-only -qq 2>&1) || { echo "$$said" | tail -n 50; exit 1; }; touch $@
