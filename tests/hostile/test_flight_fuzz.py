@@ -1,6 +1,6 @@
 """Whatever is sent through the Flight door, the server lives, answers in its own words, and nothing of it grows.
 
-A sample of 1,000 streams and 700 commands; with more effort 100,000 and 50,000, each server pressed by 10,000.
+A sample of 500 streams and 350 commands; with more effort 100,000 and 50,000, each server pressed by 10,000.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def lives(sample: int, all_of_them: int, effort: int) -> Iterator[range]:
 
 
 def test_broken_streams_of_every_command_and_shape(tmp_path: Path, effort: int) -> None:
-    for seeds in lives(1_000, 100_000, effort):
+    for seeds in lives(500, 100_000, effort):
         with Pressed(tmp_path / str(seeds.start)) as pressed:
             for seed in seeds:
                 pressed.stream(seed)
@@ -34,7 +34,7 @@ def test_broken_streams_of_every_command_and_shape(tmp_path: Path, effort: int) 
 
 
 def test_made_up_commands(tmp_path: Path, effort: int) -> None:
-    for seeds in lives(700, 50_000, effort):
+    for seeds in lives(350, 50_000, effort):
         with Pressed(tmp_path / str(seeds.start)) as pressed:
             described = pressed.described()
             for seed in seeds:

@@ -72,7 +72,7 @@ def judged_by_spark(texts: Sequence[str]) -> list[str]:
 def test_spark_says_what_python_says(spark: Any) -> None:
     """Few pairs of operands but those that Spark judges itself: each other one is a function of its own to Spark, which
     runs what Python runs, and `unit/expr/test_cases.py` has all of them."""
-    of_spark = judged_by_spark(PAIRS)[:: 1 if EFFORT > 1 else 3]
+    of_spark = judged_by_spark(PAIRS)[:: 1 if EFFORT > 1 else 7]
     pairs = PAIRS[:: 7 if EFFORT > 1 else 70]
     texts = list(dict.fromkeys([*(text for text, _, _ in CASES), *SINGLES, *pairs, *of_spark]))
     texts += ["MESSAGE_SIZE() = NULL OR TOPIC_NAME() BETWEEN 'e' AND 'f'", "NOT (TOPIC_NAME() = 'x' AND /a = 8)"]

@@ -134,15 +134,15 @@ def both(request: pytest.FixtureRequest) -> Both:
 
 def test_whatever_is_read_at_once_is_what_the_reader_of_each_body_says(both: Both, effort: int) -> None:
     made, taken = Bodies(SEED), 0
-    for _ in range(1_000 * effort):
+    for _ in range(400 * effort):
         taken += both.check(*[made.body()] * made.random.choice([1, 1, 3]))
-    assert taken > 70 * effort
+    assert taken > 28 * effort
 
 
 def test_values_in_the_places_of_a_shape_are_what_the_reader_of_each_body_says(effort: int) -> None:
     both, random, taken = Both(LikeBodies), Random(SEED), 0
     odd = (*NUMBERS, "null", "true", "false", "nulL", "falsy", "true ", "", "{}", '"x"', "1,2", '1,"id":2', "]", "1]")
-    for _ in range(1_000 * effort):
+    for _ in range(400 * effort):
         rows = list[bytes]()
         likely = random.choice([0.02, 0.2])
         for _ in range(random.randrange(1, 5)):
@@ -163,7 +163,7 @@ def test_values_in_the_places_of_a_shape_are_what_the_reader_of_each_body_says(e
                 one.encode() for one in (*values[:3], text, values[3], exact, day)
             ))  # fmt: skip
         taken += both.check(*rows)
-    assert taken > 250 * effort
+    assert taken > 100 * effort
 
 
 def test_bodies_are_never_taken_for_parts_of_each_other(both: Both, effort: int) -> None:

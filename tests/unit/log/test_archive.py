@@ -26,11 +26,15 @@ DAY = 86_400_000_000
 VIAS = {3: ("/", "events"), 4: ("other", "")}
 
 
-def history(seed: int, rows: int, first: int = 1) -> pa.Table:
+TOPICS = ("orders", "eu/orders = 1", "", "_others", *(f"t{i}" for i in range(6)))
+FEW = TOPICS[:3]
+"""Where the same is asked after each step: each topic is a file more a day, which is read again each time."""
+
+
+def history(seed: int, rows: int, first: int = 1, topics: Sequence[str] = TOPICS) -> pa.Table:
     """Rows of a log: messages of a few topics, and other records between them; LSNs with holes; two days and more."""
     random_ = random.Random(seed)
     lsn, time, out = first, 20_000 * DAY - 5_000_000, list[Sequence[object]]()
-    topics = ["orders", "eu/orders = 1", "", "_others", *(f"t{i}" for i in range(6))]
     for _ in range(rows):
         lsn += 1 if random_.random() < 0.98 else random_.randrange(2, 1 << 33)
         time += random_.randrange(0, 4 * 5_000_000)
@@ -149,7 +153,7 @@ def test_a_topic_is_read_from_its_own_files_and_from_those_that_are_shared() -> 
 
 @pytest.mark.parametrize("kind", ["write", "sync", "folder"])
 def test_a_crash_at_any_step_leaves_every_row_once_and_no_file_that_nobody_names(kind: str) -> None:
-    table = history(5, 120)
+    table = history(5, 120, topics=FEW)
     ready = Run(SimDisk(), table, 5)
     for _ in range(4):
         ready.step()  # four small files a folder: the next steps archive once more, and merge

@@ -18,7 +18,7 @@ from penstock.log.archive.repairing import check, rebuilt
 from penstock.log.archive.row_groups import Archive
 from penstock.log.simdisk import SimDisk
 from penstock.records.schema import COLUMNS
-from unit.log.test_archive import DAY, Run, between, history, read_back, same
+from unit.log.test_archive import DAY, FEW, Run, between, history, read_back, same
 
 NOW = 20_010 * DAY
 FAR = 1 << 60
@@ -150,7 +150,7 @@ def test_a_damaged_manifest_is_named_and_made_anew_as_it_was(what: str, merged: 
 
 def test_a_manifest_is_made_anew_at_any_step_of_a_crash() -> None:
     """Files on their way and files that were replaced: each row counts once."""
-    table = history(15, 200)
+    table = history(15, 200, topics=FEW)
     ready = Run(SimDisk(), table, 5)
     for _ in range(4):
         ready.step()
