@@ -22,6 +22,11 @@ from penstock.units import format_duration, parse_duration
 COMMAND_LIMIT = 1 << 20
 """Bytes of JSON in one command, ticket or action."""
 
+PROPERTIES_MOST = 128 << 10
+"""Bytes of a message's properties, encoded, as a frame of AMQP has by default: each value of them is looked at on the
+loop, and three million kept it for five seconds.
+"""
+
 NAME_LIMIT = 255
 """Bytes of a name: what an AMQP short string holds, so that every door can say it."""
 
@@ -397,6 +402,13 @@ def short(text: str, what: str) -> str:
     if size > NAME_LIMIT:
         raise InvalidArgument(f"{what} has {size} bytes, {NAME_LIMIT} are allowed")
     return text
+
+
+def bounded(properties: bytes) -> bytes:
+    """A message's properties.  InvalidArgument for more than `PROPERTIES_MOST` bytes."""
+    if len(properties) > PROPERTIES_MOST:
+        raise InvalidArgument(f"the message's properties have {len(properties)} bytes, {PROPERTIES_MOST} are allowed")
+    return properties
 
 
 def write_json(value: object, where: str) -> bytes:

@@ -15,6 +15,7 @@ from penstock.errors import InvalidArgument
 from penstock.records.message_bodies import PackedBodies, held_by
 from penstock.records.properties import Properties, decode, encode
 from penstock.records.schema import COLUMNS, TIMESTAMP
+from penstock.wire.fields import PROPERTIES_MOST
 from penstock.wire.flight.codec import (
     LATEST,
     PLAIN,
@@ -120,6 +121,28 @@ def test_header_columns_become_properties_of_each_row() -> None:
         content_type="text/plain", headers={"k": "v"}, delivery_mode=2, priority=1, message_id="m"
     )
     assert decode(got.properties[1]) == Properties(delivery_mode=2)
+
+
+def test_headers_of_more_than_a_frame_of_amqp_are_refused() -> None:
+    """Each value is looked at on the loop: half a million of one message kept it for 0.7 s."""
+
+    def of(size: int) -> int:
+        headers = pa.array([[("k", "v" * size)]], HEADERS)
+        made = upload({"body": [b"x"], "headers": headers}).properties
+        assert isinstance(made, bytes)
+        return len(made)
+
+    def many(count: int) -> None:
+        columns = {"body": [b"x"] * 3, "headers": pa.array([[("k", "v")], [("", None)] * count, None], HEADERS)}
+        upload({name: pa.array(values)[1:] for name, values in columns.items()})
+
+    many(PROPERTIES_MOST // 2)  # all of one name
+    with pytest.raises(InvalidArgument, match=f"have {PROPERTIES_MOST + 2} bytes, {PROPERTIES_MOST} are allowed"):
+        many(PROPERTIES_MOST // 2 + 1)
+    beside = of(0)
+    assert of(PROPERTIES_MOST - beside) == PROPERTIES_MOST
+    with pytest.raises(InvalidArgument, match=f"have {PROPERTIES_MOST + 1} bytes, {PROPERTIES_MOST} are allowed"):
+        of(PROPERTIES_MOST - beside + 1)
 
 
 def test_a_header_without_a_value_stays_one() -> None:

@@ -66,6 +66,7 @@ def test_bytes_go_as_base64(http: Http) -> None:
         ({"properties": {"user_id": "eve"}}, "user_id property set to 'eve' but authenticated user was 'guest'"),
         ({"properties": {"expiration": "soon"}}, "expiration"),
         ({"routing_key": "k" * 256}, "255"),
+        ({"properties": {"headers": {"a": [True] * 70_000}}}, " bytes, 131072 are allowed"),
     ],
 )
 def test_what_cannot_be_published_is_400(http: Http, change: dict[str, object], reason: str) -> None:

@@ -44,7 +44,7 @@ from penstock.server.doors.line import (
     text,
     with_head,
 )
-from penstock.wire.fields import NAME_LIMIT
+from penstock.wire.fields import NAME_LIMIT, PROPERTIES_MOST
 from penstock.wire.http.bodies import Brought, Reading
 
 BUFFER = 64 << 10
@@ -196,6 +196,8 @@ def found_of(wanted: Reading, whole: bytes) -> Any:
     header = bytes(rest[:size])
     if len(key.encode(errors="replace")) > NAME_LIMIT:
         raise Broken("a key that is too long")
+    if len(header) > PROPERTIES_MOST:
+        raise Broken("properties that are too long")
     try:
         peeked(header)
     except ProtocolError as error:

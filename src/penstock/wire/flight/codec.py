@@ -29,7 +29,7 @@ from penstock.records.one_or_each import bytes_of
 from penstock.records.properties import PERSISTENT, Properties, decode, encode
 from penstock.records.remembered import Remembered
 from penstock.units import LATEST, LONGEST
-from penstock.wire.fields import NAME_LIMIT
+from penstock.wire.fields import NAME_LIMIT, PROPERTIES_MOST, bounded
 from penstock.wire.flight.commands import MESSAGES, TEXT_COLUMNS
 from penstock.wire.flight.received import Bounds, Received, check_bodies, columns_of
 
@@ -40,6 +40,9 @@ from penstock.wire.flight.received import Bounds, Received, check_bodies, column
 
 PLAIN = encode(Properties(delivery_mode=PERSISTENT))
 """The header of a message without any header column."""
+
+ENTRY_LEAST = 2
+"""Bytes of a header that has neither name nor value."""
 
 _HEADER_COLUMNS = ("headers", "priority", *TEXT_COLUMNS)
 
@@ -112,6 +115,8 @@ def properties_of(columns: Mapping[str, pa.Array[Any]], rows: int, what: str) ->
     present = [name for name in _HEADER_COLUMNS if name in columns and columns[name].null_count < rows]
     if not present or not rows:
         return PLAIN
+    if "headers" in present and columns["headers"].nbytes > PROPERTIES_MOST:
+        _refuse_long(columns["headers"], what)
     codes: Any = None
     values: list[list[object]] = []
     spread = 1
@@ -133,6 +138,16 @@ def properties_of(columns: Mapping[str, pa.Array[Any]], rows: int, what: str) ->
             picked.append(some[place])
         written.append(_write(present, picked[::-1], what))
     return [written[place] for place in cast("list[int]", inverse.tolist())]
+
+
+def _refuse_long(headers: pa.Array[Any], what: str) -> None:
+    """InvalidArgument for a row of more than properties may have, before it is objects: millions hold everybody up."""
+    column = cast("Any", headers)
+    lengths = [compute.fill_null(compute.binary_length(one), 0).to_numpy() for one in (column.keys, column.items)]
+    ends = np.concatenate(([0], np.cumsum(lengths[0] + lengths[1] + ENTRY_LEAST, dtype=np.int64)))
+    sizes = np.diff(ends[column.offsets.to_numpy()])[column.is_valid().to_numpy(zero_copy_only=False)]
+    if (longest := int(sizes.max(initial=0))) > PROPERTIES_MOST:
+        raise InvalidArgument(f"{what}: the headers of a message have {longest} bytes, {PROPERTIES_MOST} are allowed")
 
 
 def _distinct(name: str, column: pa.Array[Any]) -> tuple[list[object], Any]:
@@ -161,7 +176,9 @@ def _write(names: Sequence[str], values: Sequence[object], what: str) -> bytes:
         raise InvalidArgument(f"{what}: priority is {priority}, not in 0..255")
     headers = found.pop("headers", None)
     try:
-        return encode(Properties(headers=dict(headers) if headers else None, delivery_mode=PERSISTENT, **found))
+        return bounded(
+            encode(Properties(headers=dict(headers) if headers else None, delivery_mode=PERSISTENT, **found))
+        )
     except InvalidArgument as error:
         raise InvalidArgument(f"{what}: {error}") from error
 

@@ -20,7 +20,7 @@ import orjson
 from penstock.errors import InvalidArgument, Unavailable, shown
 from penstock.records.properties import Properties, encode
 from penstock.units import format_size
-from penstock.wire.fields import kind_of, short, too_long_a_number
+from penstock.wire.fields import bounded, kind_of, short, too_long_a_number
 from penstock.wire.http.lenient import Lenient
 
 BODY_MOST = 1 << 20
@@ -145,7 +145,7 @@ def message_of(fields: Lenient) -> Brought:
     """What RabbitMQ's publish has in its body.  Raises InvalidArgument."""
     key = short(fields.text("routing_key"), "routing_key")
     body = payload(fields)
-    return Brought(key, encode(properties(fields)), body)
+    return Brought(key, bounded(encode(properties(fields))), body)
 
 
 def payload(fields: Lenient) -> bytes:
