@@ -23,8 +23,10 @@ from property.test_ordered_queue_walks import walk
 from property.whole_machine import WholeMachine
 
 PARTS = 4
-WALKS = 40
-ORDERED = 16
+WALKS, ORDERED = 24, 10
+"""In each part; with more effort more for each step of it, as `BULK` has them."""
+
+BULK = 40, 16
 
 CAPACITIES = (1 << 30, 1 << 30, 1 << 17, 0)
 """Of the arenas of one walk after the other."""
@@ -81,7 +83,7 @@ def named(error: BaseException, seed: Any) -> None:
 def test_walks_agree_with_the_definition(part: int, effort: int) -> None:
     PagedWhole.kept = 0
     with patch.object(Walk, "MACHINE", PagedWhole):
-        for number in range(WALKS * effort):
+        for number in range(WALKS if effort == 1 else BULK[0] * effort):
             seed = 700_000 + number * PARTS + part
             PagedWhole.capacity = CAPACITIES[number % len(CAPACITIES)]
             try:
@@ -96,7 +98,7 @@ def test_walks_agree_with_the_definition(part: int, effort: int) -> None:
 def test_ordered_walks_agree_with_the_definition(part: int, effort: int) -> None:
     PagedOrdered.kept = 0
     with patch.object(test_ordered_queue_walks, "OrderedMachine", PagedOrdered):
-        for number in range(ORDERED * effort):
+        for number in range(ORDERED if effort == 1 else BULK[1] * effort):
             seed = 800_000 + number * PARTS + part
             PagedOrdered.capacity = CAPACITIES[number % len(CAPACITIES)]
             try:

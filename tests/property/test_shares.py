@@ -7,7 +7,7 @@ import pytest
 from choices import seeds
 from property.shares_machine import RankedSharesWalk, SharesWalk
 
-WALKS, BULK = 90, 300
+WALKS, BULK = 45, 300
 """In all parts, and where more than a sample is asked for, for each step of effort.  Seven find what is planted."""
 
 

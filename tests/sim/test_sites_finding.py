@@ -24,7 +24,7 @@ from sim.sites_finding import Finding, KeepingWorld, finding
 from sim.sites_house import SiteWorld
 from unit.core.walking import walk
 
-SCHEDULES = {"ab": 30, "abc": 16, "row": 10}
+SCHEDULES = {"ab": 18, "abc": 10, "row": 6}
 
 
 @pytest.mark.parametrize("how", SCHEDULES)
