@@ -30,7 +30,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 AROUND = 60
 """Characters on either side of the caret that are shown of a long expression."""
@@ -56,13 +56,21 @@ class Refused(PenstockError):
         self.reason = reason or self.code
 
 
+class Sees(Protocol):
+    """What somebody sees of what has a name."""
+
+    def sees_queue(self, vhost: str, name: str, /) -> bool: ...
+
+    def sees_topic(self, vhost: str, exchange: str, name: str, /) -> bool: ...
+
+
 class NotFound(Refused):
     """The named object does not exist."""
 
     code = "PS101"
     to_do = "Check its name or number and its vhost; what is not there yet, declare first."
-    near: Callable[[Callable[[str, str], bool]], str | None] | None = None
-    """Of a missing queue: told who sees what (vhost, name), the name of one that may have been meant."""
+    near: Callable[[Sees], str | None] | None = None
+    """Of a missing queue or topic: told who sees what, the name of one that may have been meant."""
 
 
 class Unroutable(NotFound):

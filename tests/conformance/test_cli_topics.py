@@ -64,6 +64,8 @@ def test_a_replay_of_nothing_says_so(server: ServerProcess) -> None:
     status, out, err = penstock(server, "replay", "TYPO")
     assert (status, out) == (1, "")
     assert "no records for topic 'TYPO' in the log, and no queue or declared topic has that name" in err
+    for slip, meant in (("order", "orders"), ("total", "totals")):
+        assert f"topic has that name; did you mean '{meant}'?" in penstock(server, "replay", slip)[2]
     for known in ("q", "shop/kept"):
         status, out, err = penstock(server, "replay", known)
         assert (status, out, err) == (0, "", f"no records for topic {known!r}\n")

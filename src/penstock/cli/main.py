@@ -133,7 +133,17 @@ def command(name: str | None) -> TyperGroup:
     """What answers a command line that begins so: the whole tree where no command or family has that name."""
     found = typer.main.get_command(_tree([name]) if name is not None and name in _names() else whole())
     assert isinstance(found, TyperGroup)
+    _name_arguments(found)
     return found
+
+
+def _name_arguments(found: Any) -> None:
+    """Arguments stand in capitals in every help and every mistake, as in the documents."""
+    for one in found.params:
+        if one.param_type_name == "argument":
+            one.metavar = one.metavar or one.name.upper()
+    for one in getattr(found, "commands", {}).values():
+        _name_arguments(one)
 
 
 def _names() -> list[str]:

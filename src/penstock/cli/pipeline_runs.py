@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 WHAT = "Names of pipelines, and the settings file (default: --config)."
 DEFAULT_CONFIG = "penstock.toml"
 
-What = Annotated[list[str] | None, typer.Argument(metavar="[NAME]... [CONFIG]", help=WHAT)]
+What = Annotated[list[str] | None, typer.Argument(metavar="NAME|CONFIG", help=WHAT)]
 Config = Annotated[str, typer.Option("--config", "-c", envvar="PENSTOCK_CONFIG", help="The settings file.")]
 SparkLog = Annotated[bool, typer.Option("--spark-log", help="Spark's own log, on standard error.")]
 Server = Annotated[
@@ -375,7 +375,7 @@ def where_of(settings: Settings, url: str | None) -> Where:
 @app.command()
 def reset(
     name: Annotated[str, typer.Argument(metavar="NAME", help="The pipeline, or view.NAME for a view on Spark.")],
-    config: Annotated[str, typer.Argument(metavar="[CONFIG]", help="The settings file that has it.")] = "penstock.toml",
+    config: Annotated[str, typer.Argument(metavar="CONFIG", help="The settings file that has it.")] = "penstock.toml",
     keep_place: Annotated[
         bool, typer.Option("--keep-place", help="Topics go on where they are; only what it remembers is forgotten.")
     ] = False,

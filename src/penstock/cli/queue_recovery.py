@@ -311,7 +311,7 @@ def _published(recovery: Recovery, client: Client, amqp: str | None, now: int, m
 
     publisher = f"recover {recovery.origin:x} {recovery.removal.lsn}"
     before = client.last_sequence(publisher)
-    _check_target(recovery, client, max(most - before, 0))
+    _check_target(recovery, client, max(most - before, 0), recovery.messages(before, now))
     published = unroutable = 0
     with suppress(NotFound):
         client.delete_exchange(recovery.exchange)  # of a run that was killed, perhaps bound to another queue
@@ -327,8 +327,11 @@ def _published(recovery: Recovery, client: Client, amqp: str | None, now: int, m
     return published, unroutable
 
 
-def _check_target(recovery: Recovery, client: Client, count: int) -> None:
-    """NotFound or PreconditionFailed for a queue that cannot take them all."""
+def _check_target(recovery: Recovery, client: Client, count: int, messages: Iterator[tuple[Message, object]]) -> None:
+    """NotFound or PreconditionFailed for a queue that cannot take them all.
+
+    messages: the same, whose bodies are read where the queue has a limit of bytes.
+    """
     try:
         told = client.queue(recovery.to)
     except NotFound as error:
@@ -342,8 +345,16 @@ def _check_target(recovery: Recovery, client: Client, count: int) -> None:
     limits = limits_after(settings, {})
     ring = cast("int", settings["ring_size"]["value"]) if "ring_size" in settings else NEVER
     room = min(ring, limits.length if limits.mode.drops_head else NEVER)
+    head, tail = f"queue '{recovery.to}' keeps ", ": let it have more, or name another queue with --to"
+    if limits.mode.drops_head and limits.size < NEVER:
+        size = sum(len(message.body) for message, _ in messages)
+        if size and told["ready_bytes"] + size > limits.size:
+            raise PreconditionFailed(
+                f"{head}{limits.size:,} bytes of ready messages and has {told['ready_bytes']:,}: with {size:,} bytes "
+                f"more it would drop the oldest{tail}"
+            )
     if count and (over := told["ready"] + count - room) > 0:
         raise PreconditionFailed(
-            f"queue '{recovery.to}' keeps {room:,} ready messages and has {told['ready']:,}: with {count:,} more it "
-            f"would drop the oldest {over:,}: let it have more, or name another queue with --to"
+            f"{head}{room:,} ready messages and has {told['ready']:,}: with {count:,} more it would drop the oldest "
+            f"{over:,}{tail}"
         )

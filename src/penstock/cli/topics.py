@@ -424,17 +424,20 @@ def _tell_nothing(client: _Named, topic: str | None, pattern: str | None, *, loo
         note(f"no records for topics that match {pattern!r}")
         return
     said = f"no records for topic {topic!r}"
-    if looked_at_all and not _is_known(client, topic):
-        raise NotFound(f"{said} in the log, and no queue or declared topic has that name")
+    if looked_at_all and (hint := _unknown(client, topic)) is not None:
+        raise NotFound(f"{said} in the log, and no queue or declared topic has that name{hint}")
     note(said if looked_at_all else f"{said} from there on that match")
 
 
-def _is_known(client: _Named, topic: str) -> bool:
+def _unknown(client: _Named, topic: str) -> str | None:
+    """Of a name that nothing has, what the server says beside: `; did you mean 'x'?`, or nothing; None: one that is."""
     exchange, _, key = topic.rpartition("/")
+    hint = ""
     for ask in (partial(client.queue, topic), partial(client.topic, topic), partial(client.topic, key, exchange)):
         try:
             ask()
-        except NotFound:
+        except NotFound as error:
+            hint = hint or "".join(str(error).partition("; did you mean ")[1:])
             continue
-        return True
-    return False
+        return None
+    return hint

@@ -7,7 +7,7 @@ from urllib.parse import unquote, urlsplit
 
 from pydantic import Field, SecretStr, StrictBool, field_validator, model_validator
 
-from penstock.config.sections import Duration, Name, Section, refuse_half
+from penstock.config.sections import Duration, File, Name, Section, refuse_half
 from penstock.errors import InvalidArgument
 from penstock.records.message_types import JSON, MESSAGE_TYPES, typed, wrong_type
 from penstock.records.regular_expressions import topic_pattern
@@ -118,12 +118,12 @@ class LinkSection(Section):
         default=None, description="Who logs in there: an administrator.  Unset: the user of the address, else guest."
     )
     password: SecretStr | None = Field(default=None, description="The password, or use password_file.")
-    password_file: str | None = Field(default=None, description="File whose first line is the password.")
-    ca: Name | None = Field(
+    password_file: File | None = Field(default=None, description="File whose first line is the password.")
+    ca: File | None = Field(
         default=None, description="With penstocks://: file of the CA of that site's certificate.  Unset: the system's."
     )
-    certificate: Name | None = Field(default=None, description="File of a certificate to show there, PEM.")
-    key: Name | None = Field(default=None, description="File of its private key, PEM, without a password.")
+    certificate: File | None = Field(default=None, description="File of a certificate to show there, PEM.")
+    key: File | None = Field(default=None, description="File of its private key, PEM, without a password.")
 
     @field_validator("to")
     @classmethod

@@ -472,4 +472,4 @@ def in_file(value: object, unit: object) -> str:
         return format_duration(value)
     if unit == "size" and isinstance(value, int):
         return format_size(value)
-    return in_line(value)
+    return "off" if unit == "listener" and value is None else in_line(value)

@@ -354,6 +354,10 @@ def _leave_out_items(data: dict[str, object], paths: Iterable[Path_], numbers: d
             del items[index], known[index]
 
 
+_TYPE = re.compile(r"(bool|int|float|str|dict|list|tuple)\Z|(constrained-|literal\[|function-|dict\[|list\[|tuple\[)")
+"""How pydantic calls a type that a value may be, in the path of what is wrong with it."""
+
+
 def as_written(path: Path_, data: object) -> Path_:
     """Without the number 0 where a table stands for a list of one, and names of the types that a value is none of."""
     out: list[str | int] = []
@@ -361,6 +365,10 @@ def as_written(path: Path_, data: object) -> Path_:
         table = table_of(data)
         if _is_value(data):
             break
+        if isinstance(part, str) and (
+            isinstance(data, list) or (table is not None and part not in table and _TYPE.match(part))
+        ):
+            continue
         if table is not None and isinstance(part, int):
             if out[-1:] != ["expect"]:
                 continue

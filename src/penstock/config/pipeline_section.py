@@ -14,6 +14,7 @@ from pydantic import (
     AfterValidator,
     BeforeValidator,
     Field,
+    StrictBool,
     StrictInt,
     field_validator,
     model_validator,
@@ -256,7 +257,7 @@ class Spark(Section):
     )
     memory: Size = Field(default=1024 * MIB, ge=256 * MIB, description="Heap of a pipeline's driver.")
     conf: Conf = Field(default_factory=dict[str, str], description="More settings of Spark.")
-    class_archive: bool = Field(
+    class_archive: StrictBool = Field(
         default=True, description="Whether penstock up makes the archive of Spark's classes, after ten minutes."
     )
     openlineage: Name | None = Field(

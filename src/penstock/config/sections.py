@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from ipaddress import ip_network
+from math import inf
 from typing import Annotated, Literal, NamedTuple, Self, TypeAlias, TypeVar
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -30,6 +32,16 @@ MIB = 1 << 20
 Name: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=255)]
 
 
+def _file(value: str) -> str:
+    if "\0" in value:
+        raise ValueError(f"{value!r} is no name of a file: it has a zero byte")
+    return value
+
+
+File: TypeAlias = Annotated[Name, AfterValidator(_file)]
+"""The name of a file or of a folder."""
+
+
 def _duration(value: object) -> int:
     return parse_duration(_with_unit(value, "s"))
 
@@ -39,7 +51,7 @@ def _size(value: object) -> int:
 
 
 def _with_unit(value: object, unit: str) -> str:
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < inf:
         raise ValueError(f"{value} needs a unit: write '{value}{unit}' if that is meant")
     if not isinstance(value, str):
         raise ValueError(f"{value!r} is not text with a unit")
@@ -115,7 +127,7 @@ def _address(value: object) -> object:
     return Address(bare, int(port))
 
 
-Listen: TypeAlias = Annotated[Address | None, BeforeValidator(_address)]
+Listen: TypeAlias = Annotated[Address | None, BeforeValidator(_address), Field(json_schema_extra={"unit": "listener"})]
 
 
 def _network(value: object) -> object:
@@ -174,11 +186,11 @@ def refuse_half(certificate: str | None, key: str | None) -> None:
 class TlsSection(Section):
     """`[tls]`"""
 
-    certificate: Name | None = Field(
+    certificate: File | None = Field(
         default=None, description="File of the server's certificate, PEM, with those between it and its CA behind it."
     )
-    key: Name | None = Field(default=None, description="File of its private key, PEM, without a password.")
-    ca: Name | None = Field(default=None, description="File of the CA certificates that clients' own are checked by.")
+    key: File | None = Field(default=None, description="File of its private key, PEM, without a password.")
+    ca: File | None = Field(default=None, description="File of the CA certificates that clients' own are checked by.")
     verify: Literal["none", "peer"] = Field(
         default="none", description='Whether clients are asked for a certificate: "peer" does, and checks what it gets.'
     )
@@ -296,11 +308,11 @@ class ClusterSection(Section):
         description="What a confirm waits for: every disk that could take over, or the leader's own alone, which loses "
         "what was not copied yet when another takes over.",
     )
-    certificate: Name | None = Field(
+    certificate: File | None = Field(
         default=None, description="TLS between members: file of this member's certificate, PEM, for its address."
     )
-    key: Name | None = Field(default=None, description="File of its private key, PEM, without a password.")
-    ca: Name | None = Field(default=None, description="File of the CA that the certificates of all members are of.")
+    key: File | None = Field(default=None, description="File of its private key, PEM, without a password.")
+    ca: File | None = Field(default=None, description="File of the CA that the certificates of all members are of.")
     lease: Duration = Field(
         default=5_000_000, ge=500_000, le=300_000_000, description="Silence of the leader after which another leads."
     )

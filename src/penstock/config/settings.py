@@ -28,6 +28,7 @@ from penstock.config.sections import (
     BeforeLogin,
     ClusterSection,
     Duration,
+    File,
     Listeners,
     Name,
     Network,
@@ -65,7 +66,7 @@ class Server(Section):
 
     name: Name = Field(default="penstock-1", description="Name of this instance, unique in its group.")
     group: Name = Field(default="main", description="Name of the group of sites it belongs to: links name groups.")
-    data: Name = Field(default="./data", description="Folder of the log and of everything that must survive.")
+    data: File = Field(default="./data", description="Folder of the log and of everything that must survive.")
     sync: Literal["commit", "interval", "off"] = Field(
         default="commit",
         description="When a publish is confirmed: after its bytes are on disk, or earlier and at your risk: a power "
@@ -156,9 +157,7 @@ class Retention(ArchiveRetention):
 class ArchiveSection(Section):
     """`archive` of `[log]`: closed segments as Parquet, and retention waits for it.  Unset: there is none."""
 
-    folder: str = Field(
-        default="archive", min_length=1, description="Where the files go: below the data folder, or a whole path."
-    )
+    folder: File = Field(default="archive", description="Where the files go: below the data folder, or a whole path.")
     shared: StrictBool = Field(
         default=False, description="With `[cluster]`: all members see the same folder, as a whole path that they share."
     )
@@ -232,7 +231,7 @@ class User(Section):
 
     name: Name = Field(description="Name to log in with.")
     password: SecretStr | None = Field(default=None, description="The password, or use password_file.")
-    password_file: str | None = Field(default=None, description="File whose first line is the password.")
+    password_file: File | None = Field(default=None, description="File whose first line is the password.")
     password_hash: SecretStr | None = Field(
         default=None,
         description="Or its hash: of Argon2id as text that begins with $argon2id$, or as RabbitMQ keeps it, base64 "
@@ -261,6 +260,8 @@ class User(Section):
     def _one_password(self) -> User:
         if sum(one is not None for one in (self.password, self.password_file, self.password_hash)) != 1:
             raise ValueError("a user has either a password or a password_file, or a password_hash")
+        if self.password is not None and not self.password.get_secret_value():
+            raise ValueError("the password is empty, and nobody logs in with one that is")
         if self.password_hash is not None:
             try:
                 check_hash(self.password_hash.get_secret_value(), IN_SETTINGS[self.hashing], IN_SETTINGS.values())

@@ -306,11 +306,11 @@ def topic(house: House, who: Who, topic: str, exchange: str, vhost: str) -> Answ
     """One declared topic or view as facts.  NotFound."""
     if (vhost, exchange, topic) in house.core.topology.topics:
         return facts(house.core, (vhost, exchange, topic))
-    views = () if exchange else house.views(vhost)
-    found = next((one for one in views if one["topic"] == topic), None)
-    if found is None:
-        raise NotFound(f"no declared topic '{topic}' in vhost '{vhost}'")
-    return found
+    views = {} if exchange else {str(one["topic"]): one for one in house.views(vhost)}
+    if topic not in views:
+        why = f"no declared topic '{topic}' in vhost '{vhost}'"
+        raise house.core.missing_topic(vhost, exchange, topic, why, lambda _, name: name in views)
+    return views[topic]
 
 
 def facts(core: Core, name: tuple[str, str, str]) -> dict[str, object]:

@@ -753,3 +753,18 @@ def test_a_limit_of_compaction_that_cannot_be_read_is_named(
 ) -> None:
     with pytest.raises(InvalidArgument, match=said):
         logfiles.compacted(str(tmp_path), age, size, compress=False, dry_run=True)
+
+
+def arguments(command: Any, words: tuple[str, ...] = ()) -> Iterator[tuple[str, str]]:
+    """Each command that takes arguments, and its line of usage."""
+    for name, one in getattr(command, "commands", {}).items():
+        yield from arguments(one, (*words, name))
+    if any(one.param_type_name == "argument" for one in command.params):
+        yield " ".join(words), command.get_usage(command.make_context(words[-1], [], resilient_parsing=True))
+
+
+def test_arguments_stand_in_capitals_in_every_usage_as_in_the_documents() -> None:
+    found = dict(arguments(built(None)))
+    small = {words: usage for words, usage in found.items() if re.search(r"[\[{][a-z]+[\]}]|\[\[", usage)}
+    assert len(found) > 60
+    assert not small

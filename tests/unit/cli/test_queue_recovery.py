@@ -288,6 +288,9 @@ def test_what_is_refused(house: House, tmp_path: Path) -> None:
             client.alter("short", **limit)
             said = house.recover("q", "--lsn", lsn, "--to", "short", "--yes", code=1)
             assert "keeps 1 ready messages and has 1: with 1 more it would drop the oldest 1" in said
+        client.alter("short", ring_size=None, max_length_bytes=12)
+        said = house.recover("q", "--lsn", lsn, "--to", "short", "--yes", code=1)
+        assert "keeps 12 bytes of ready messages and has 4: with 9 bytes more it would drop the oldest" in said
         assert bodies(client, "short") == [b"kept"]
         client.declare("picky", filter="/id = 2")
         assert house.recover("q", "--lsn", lsn, "--to", "picky", "--yes", code=1)["unroutable"] == 1

@@ -117,6 +117,11 @@ def test_everything_that_may_be_said() -> None:
     assert "secret" not in repr(settings)
 
 
+def test_an_address_that_is_off_is_told_as_the_file_writes_it() -> None:
+    told = {name: value for name, value, _ in in_force(load_text('[listen]\namqp = "off"'))}
+    assert [told[f"listen.{door}"] for door in ("amqp", "amqps", "http")] == ["off", "off", "127.0.0.1:15672"]
+
+
 def test_settings_are_frozen() -> None:
     with pytest.raises(ValidationError, match="frozen"):
         Settings().server.name = "other"  # type: ignore[misc]
@@ -128,6 +133,20 @@ def test_settings_are_frozen() -> None:
         ('[server]\nsync = "comit"', "settings:2: [server] sync: 'comit' is not one of 'commit', 'interval' or 'off'"),
         ('[server]\nsync = "comit"', "; did you mean 'commit'?"),
         ("[server]\nmemory = 512", "settings:2: [server] memory: 512 needs a unit: write '512B' if that is meant"),
+        ("[server]\nmemory = -1", "settings:2: [server] memory: -1 is not text with a unit"),
+        ("[log]\nack_sync = inf", "settings:2: [log] ack_sync: inf is not text with a unit"),
+        ("[server]\ndoors = []", "settings:2: [server] doors: must be 'auto' or a valid integer, not []"),
+        ("[server]\ndoors = { a = 1 }", "[server] doors: must be 'auto' or a valid integer, not {'a': 1}"),
+        (
+            "[[entitlement]]\nread = ['a']",
+            "settings:2: [[entitlement]] number 1 read: must be a valid boolean or a valid string, not ['a']",
+        ),
+        ("[spark]\nclass_archive = 0", "settings:2: [spark] class_archive: must be a valid boolean, not 0"),
+        ('[server]\ndata = "a\\u0000b"', "settings:2: [server] data: 'a\\x00b' is no name of a file: it has a zero"),
+        ('[tls]\nca = "a\\u0000b"', "settings:2: [tls] ca: 'a\\x00b' is no name of a file: it has a zero"),
+        ('[log]\narchive = { folder = "\\u0000" }', "[log] archive.folder: '\\x00' is no name of a file"),
+        ('[[user]]\nname = "u"\npassword_file = ""', 'settings:3: [[user]] "u" password_file: is empty'),
+        ('[[user]]\nname = "u"\npassword = ""', "the password is empty, and nobody logs in with one that is"),
         ('[server]\nmemory = "1MiB"', "settings:2: [server] memory: must be at least 8 MiB, not 1 MiB"),
         ("[server]\nnmae = 1", "settings:2: [server] nmae: unknown key; did you mean 'name'?"),
         ("[sever]\nname = 1", "settings:1: [sever]: unknown section; did you mean 'server'?"),

@@ -1,11 +1,12 @@
-"""Who names a queue that is not there is told which one he may have meant, at every door, and never of one that he
-does not see.
+"""Who names a queue or a topic that is not there is told which one he may have meant, at every door, and never of one
+that he does not see.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from unittest.mock import Mock
 
 import httpx
 import pika
@@ -19,6 +20,10 @@ from penstock.testing import Broker
 
 CONFIG = {
     "queue": [{"name": "to-ship"}, {"name": "secret-1"}],
+    "topic": [{"name": "orders", "key": ["/id"]}, {"name": "prices", "exchange": "amq.topic"}, {"name": "hidden-1"}],
+    "view": [
+        {"name": "revenue", "source": "orders", "select": "/region, SUM(/total) AS /total", "group_by": ["/region"]}
+    ],
     "user": [
         {"name": "guest", "password": "guest", "tags": ["administrator"]},
         {"name": "plain", "password": "p", "tags": ["management"]},
@@ -26,6 +31,7 @@ CONFIG = {
     "entitlement": [
         {"tag": "administrator", "read": True, "write": True},
         {"user": "plain", "queue": "^(to-ship|secret-[2-9])$", "read": True},
+        {"user": "plain", "topic": "^(orders|hidden-[2-9])$", "read": True},
     ],
 }
 
@@ -93,6 +99,45 @@ def test_what_somebody_does_not_see_is_told_to_nobody(broker: Broker, ask: objec
     assert ask(broker, "secret-2", "guest:guest").endswith("did you mean 'secret-1'?")
 
 
+ASKED: dict[str, Callable[[penstock.Client, str], object]] = {
+    "topic": lambda client, name: client.topic(name),
+    "sow": lambda client, name: list(client.sow(name)),
+    "sow_and_subscribe": lambda client, name: next(iter(client.sow_and_subscribe(name))),
+}
+
+
+def of_a_topic(broker: Broker, name: str, way: str, user: str = "guest:guest") -> str:
+    """What is said of a topic that is asked for in that way."""
+    with penstock.connect(of(broker.flight_url, user)) as client:
+        with pytest.raises(NotFound) as refused:
+            ASKED[way](client, name)
+        return str(refused.value)
+
+
+@pytest.mark.parametrize("way", ASKED)
+def test_one_slip_in_the_name_of_a_topic_is_seen(broker: Broker, way: str) -> None:
+    assert of_a_topic(broker, "order", way).endswith("; did you mean 'orders'?")
+    assert "did you mean" not in of_a_topic(broker, "price", way), "that is a topic of another exchange"
+    assert "did you mean" not in of_a_topic(broker, "somewhere", way)
+
+
+@pytest.mark.parametrize("way", ["topic", "sow", "sow_and_subscribe"])
+def test_one_slip_in_the_name_of_a_view_is_seen(broker: Broker, way: str) -> None:
+    assert of_a_topic(broker, "revenu", way).endswith("; did you mean 'revenue'?")
+
+
+@pytest.mark.parametrize("way", ["topic", "sow", "sow_and_subscribe"])
+def test_one_slip_in_the_name_of_a_queue_that_is_read_is_seen(broker: Broker, way: str) -> None:
+    assert of_a_topic(broker, "to-shp", way).endswith("; did you mean 'to-ship'?")
+
+
+@pytest.mark.parametrize("way", ["topic", "sow"])
+def test_a_topic_that_somebody_does_not_see_is_told_to_nobody(broker: Broker, way: str) -> None:
+    assert "did you mean" not in of_a_topic(broker, "hidden-2", way, "plain:p")
+    assert of_a_topic(broker, "hidden-2", way).endswith("did you mean 'hidden-1'?")
+    assert of_a_topic(broker, "order", "sow", "guest:guest").endswith("did you mean 'orders'?")
+
+
 def test_an_exclusive_queue_is_nobodys_but_its_connections(broker: Broker) -> None:
     connection = pika.BlockingConnection(pika.URLParameters(f"{broker.amqp_url}?heartbeat=0"))
     connection.channel().queue_declare("mine-1", exclusive=True)
@@ -107,6 +152,7 @@ def test_of_very_many_it_takes_no_longer() -> None:
     near = refused.value.near
     assert near is not None
     looked = list[str]()
-    assert near(lambda _, name: bool(looked.append(name))) is None
+    sees = Mock(sees_queue=lambda _, name: looked.append(name))
+    assert near(sees) is None
     assert looked
     assert set(looked) == {"queue-2999"}

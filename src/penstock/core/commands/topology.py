@@ -11,7 +11,7 @@ was read (`config.queue_arguments`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from typing import Any, Unpack, cast
@@ -31,7 +31,7 @@ from penstock.core.topology.register import check_expressions
 from penstock.core.topology.routing import Taker
 from penstock.core.topology.ruling import ADDRESS, POLICY, combined, dump_exchanges
 from penstock.core.topology.topology import Topology
-from penstock.errors import InvalidArgument, NotFound
+from penstock.errors import InvalidArgument, NotFound, Sees
 from penstock.expr.bodies import body_type
 from penstock.expr.json_schema import compile_check
 from penstock.records.chunks import Now
@@ -42,6 +42,10 @@ from penstock.records.queue_settings import NAMES, AddressSetting, ExchangeRule,
 from penstock.records.sow_settings import JSON_SCHEMA, SCHEMA, with_versions, wrong
 
 
+def _nothing_is_shown(vhost: str, name: str) -> bool:
+    return False
+
+
 class SowCommands(CoreParts):
     """Topics that keep the present record of each key: asked, prepared for, deleted from."""
 
@@ -50,14 +54,30 @@ class SowCommands(CoreParts):
         """All SOW topics; to be read."""
         return self._keyed.sows
 
-    def sow(self, vhost: str, exchange: str, name: str) -> Sow:
-        """One SOW topic.  NotFound, or InvalidArgument for a topic without a key."""
+    def sow(self, vhost: str, exchange: str, name: str, shown: Callable[[str, str], object] = _nothing_is_shown) -> Sow:
+        """One SOW topic.  NotFound, or InvalidArgument for a topic without a key.  shown: as `missing_topic` has it."""
         found = self._keyed.sows.by_name.get((vhost, exchange, name))
         if found is not None:
             return found
         if (vhost, exchange, name) in self._topology.topics:
             raise InvalidArgument(f"topic '{name}' in vhost '{vhost}' has no key, so it has no records")
-        raise NotFound(f"no SOW topic '{name}' in vhost '{vhost}'")
+        raise self.missing_topic(vhost, exchange, name, f"no SOW topic '{name}' in vhost '{vhost}'", shown)
+
+    def missing_topic(
+        self, vhost: str, exchange: str, name: str, why: str, shown: Callable[[str, str], object] = _nothing_is_shown
+    ) -> NotFound:
+        """The refusal for what is not there to be read, neither a topic nor a queue.
+
+        shown: what else has a name (vhost, name), as a view has.
+        """
+        error, queues = NotFound(why), self.missing_queue(vhost, name).near
+
+        def near(sees: Sees) -> str | None:
+            found = self._topology.near_topic(vhost, exchange, name, shown, sees)
+            return queues(sees) if found is None and not exchange and queues is not None else found
+
+        error.near = near
+        return error
 
     def lacking(self, batch: Publishes) -> list[int]:
         """LSNs of the messages whose bodies must be at hand (`bodies_from`) before this batch is published."""

@@ -17,7 +17,7 @@ from penstock.core.queue.queue import Queue
 from penstock.core.topology.exchange_types import Index, index_of
 from penstock.core.topology.searching import Headers
 from penstock.core.topology.topology import DEFAULT, Topology
-from penstock.errors import NotFound, slips
+from penstock.errors import NotFound, Sees, slips
 from penstock.expr import Filter, FilterSet, TopicPattern, compile_filter
 from penstock.records.dataclass import dataclass
 from penstock.records.message_types import JSON, MESSAGE_TYPE, MessageType
@@ -55,12 +55,12 @@ class Names:
         error.near = partial(self._near, vhost, name)
         return error
 
-    def _near(self, vhost: str, name: str, sees: Callable[[str, str], bool]) -> str | None:
+    def _near(self, vhost: str, name: str, sees: Sees) -> str | None:
         """The name of a queue that is one slip away, if there is one; as quick among a million as among ten."""
         queues = self._by_vhost.get(vhost, {})
         there = ((one, queues.get(one)) for one in slips(name))
-        seen = (one for one, queue in there if queue is not None and queue.exclusive_to is None and sees(vhost, one))
-        return next(seen, None)
+        found = (one for one, queue in there if queue is not None and queue.exclusive_to is None)
+        return next((one for one in found if sees.sees_queue(vhost, one)), None)
 
     def count(self, vhost: str) -> int:
         """How many there are in a vhost."""

@@ -23,7 +23,7 @@ import orjson
 from penstock.core.state.durable import Binding, DurableState, ExchangeState
 from penstock.core.state.encoding import Shape, as_table, wrap
 from penstock.core.topology.ruling import Policies
-from penstock.errors import InvalidArgument
+from penstock.errors import InvalidArgument, Sees, slips
 from penstock.records.field_tables import FieldValue, encode_table
 from penstock.records.message_types import JSON, MESSAGE_TYPE
 from penstock.records.queue_settings import QueueSettings
@@ -197,6 +197,14 @@ class Topology:
         self.topics.pop((vhost, exchange, key), None)
         self._note_pattern((vhost, exchange, key))
         self._note_type((vhost, exchange, key))
+
+    def near_topic(
+        self, vhost: str, exchange: str, name: str, shown: Callable[[str, str], object], sees: Sees
+    ) -> str | None:
+        """The name of a declared topic that is one slip away, or of what is shown as one, if there is one."""
+        there = ((vhost, exchange, one) in self.topics or (not exchange and shown(vhost, one)) for one in slips(name))
+        found = (one for one, is_there in zip(slips(name), there, strict=True) if is_there)
+        return next((one for one in found if sees.sees_topic(vhost, exchange, one)), None)
 
     def _note_pattern(self, topic: tuple[str, str, str]) -> None:
         """A topic was declared or deleted: of one without a key whose name is a pattern all that match are kept."""

@@ -51,7 +51,7 @@ def hold(engine: Engine, command: Sow) -> Callable[[], Held]:
     engine.usable()
     name = command.vhost, command.exchange, command.topic
     if not isinstance(read_by(core, *name, gathers=False), Queue):
-        sow = core.sow(*name)
+        sow = core.sow(*name, engine.views.shown)
         given, taken = sow.rule.given, sow.index.snapshot()
         return lambda: Held(*taken.arrays(), given=given)
     available = list(core.queue(command.vhost, command.topic).chunks(*AVAILABLE))

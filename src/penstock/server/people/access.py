@@ -52,14 +52,20 @@ class Who:
 
 
 def hinted(error: PenstockError, rights: Rights | None) -> PenstockError:
-    """What somebody is told: of a queue that is not there also the name that he may have meant, if he sees that one."""
+    """What somebody is told: of what is not there also the name that he may have meant, if he sees that one."""
     near = error.near if isinstance(error, NotFound) else None
-    name = near(_anything if rights is None else rights.sees_queue) if near is not None else None
+    name = near(_Everything() if rights is None else rights) if near is not None else None
     return error if name is None else NotFound(f"{error}; did you mean '{name}'?")
 
 
-def _anything(vhost: str, name: str) -> bool:
-    return True
+class _Everything:
+    """What somebody sees for whom nothing is limited."""
+
+    def sees_queue(self, vhost: str, name: str, /) -> bool:
+        return True
+
+    def sees_topic(self, vhost: str, exchange: str, name: str, /) -> bool:
+        return True
 
 
 NOBODY = Who("")

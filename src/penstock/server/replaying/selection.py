@@ -298,7 +298,8 @@ def selection_of(core: Core, vhost: str, exchange: str, name: str | None, patter
             return Selection.of_queue(queue, core.topology)
     if not core.keeps(vhost, exchange, name):
         where = f"{exchange}/{name}" if exchange else name
-        raise NotFound(f"no queue and no declared topic keeps the messages of topic {where!r} in vhost {vhost!r}")
+        why = f"no queue and no declared topic keeps the messages of topic {where!r} in vhost {vhost!r}"
+        raise core.missing_topic(vhost, exchange, name, why)
     return replace(Selection.topic(vhost, exchange, name), message_type=core.message_type(vhost, exchange, name))
 
 

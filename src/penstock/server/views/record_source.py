@@ -14,7 +14,7 @@ A topic without a key has no records: subscribing to it begins with what is publ
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -380,12 +380,16 @@ class RecordSource(Source[list[Event]]):
         self._look()
 
 
-def unkeyed(core: Core, replays: Replays, vhost: str, exchange: str, name: str, wish: Wish) -> Source[list[Event]]:
+def unkeyed(
+    core: Core, replays: Replays, topic: tuple[str, str, str], wish: Wish, shown: Callable[[str, str], object]
+) -> Source[list[Event]]:
     """What is published to a topic without a key: deltas are whole messages, and nothing goes out of focus.
 
+    topic: its vhost, exchange and name.  shown: whether a view has a name.
     Errors: NotFound for a topic that nobody keeps; InvalidArgument for a queue, for a page, and for conflation that
     names no key.
     """
+    vhost, exchange, name = topic
     where = f"'{name}' in vhost '{vhost}'"
     if not exchange and (vhost, "", name) not in core.topology.topics and core.find_queue(vhost, name) is not None:
         raise InvalidArgument(f"{where} is a queue: look at it with sow, and consume its messages")
@@ -394,7 +398,8 @@ def unkeyed(core: Core, replays: Replays, vhost: str, exchange: str, name: str, 
     if wish.conflation is not None and not wish.conflation_key:
         raise InvalidArgument(f"topic {where} has no key: name a conflation_key that tells its messages apart")
     if not core.keeps(vhost, exchange, name):
-        raise NotFound(f"no SOW topic {where}, and no queue and no declared topic keeps its messages")
+        why = f"no SOW topic {where}, and no queue and no declared topic keeps its messages"
+        raise core.missing_topic(vhost, exchange, name, why, shown)
     asked = Asked(selection_of(core, vhost, exchange, name), "NOW", wish.filter, name=name)
     return Mapped(replays.source_of(asked), _as_events, most=PORTION, levels=wish.sow)
 

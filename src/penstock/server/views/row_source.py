@@ -24,7 +24,7 @@ from penstock.core.sow.holding import Sow
 from penstock.core.sow.select import Ordered, parse_order
 from penstock.core.view_feed import DEFAULT_US, LEAST_US, Conflation
 from penstock.core.view_groups import Elements, View, body_of
-from penstock.errors import InvalidArgument, NotFound, PenstockError
+from penstock.errors import InvalidArgument, PenstockError
 from penstock.expr import compile_filter, compile_value
 from penstock.expr.batches import BodyReader, parsed
 from penstock.expr.bodies import body_type
@@ -119,8 +119,7 @@ def positions(core: Core, vhost: str, exchange: str, name: str) -> tuple[Ints, M
     """
     found = read_by(core, vhost, exchange, name)
     if found is None:
-        core.sow(vhost, exchange, name)  # says what is wrong with the name
-        raise NotFound(f"no queue or topic '{name}' in vhost '{vhost}'")
+        found = core.sow(vhost, exchange, name)  # says what is wrong with the name
     if isinstance(found, Sow):
         return np.sort(found.index.snapshot().arrays()[1]), found.rule.message_type
     chunks = [view(chunk) for chunk in core.queue(vhost, name).chunks(*AVAILABLE)]

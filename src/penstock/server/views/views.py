@@ -15,7 +15,7 @@ from penstock.core.queue.order.runs import NEVER
 from penstock.core.view_contributions import Join
 from penstock.core.view_feed import Noted
 from penstock.core.view_groups import Changed, Side
-from penstock.errors import InvalidArgument, NotFound, PenstockError
+from penstock.errors import InvalidArgument, PenstockError
 from penstock.expr.view_definition import Definition
 from penstock.server.base.faults import TOLD, Told
 from penstock.server.views.builder import Builder
@@ -187,7 +187,8 @@ class Views:
         sow = core.sows.by_name.get((vhost, exchange, topic))
         wish = wish.reading(core.message_type(vhost, exchange, topic) if sow is None else sow.rule.message_type)
         if sow is None:
-            return conflated(self.alarms, wish, unkeyed(core, replays, vhost, exchange, topic, wish), charge)
+            live = unkeyed(core, replays, (vhost, exchange, topic), wish, self.shown)
+            return conflated(self.alarms, wish, live, charge)
         return conflated(self.alarms, wish, RecordSource(self._runtime, replays, sow, wish), charge)
 
     def _rows(self, vhost: str, topic: str, wish: Wish, charge: Charge | None) -> Source[list[Event]] | None:
@@ -202,7 +203,8 @@ class Views:
         if not wish.projection or wish.grouping is None:
             raise InvalidArgument("projection and grouping go together: an aggregated subscription needs both")
         if not self.known(vhost, topic):
-            raise NotFound(f"no queue, topic with a key or view '{topic}' in vhost '{vhost}'")
+            why = f"no queue, topic with a key or view '{topic}' in vhost '{vhost}'"
+            raise self._runtime.core.missing_topic(vhost, "", topic, why, self.shown)
         live = self.add_unnamed(Definition("", topic, wish.projection, wish.grouping, wish.filter, vhost), charge)
         if (found := self._builder.source(vhost, topic)) is not None:
             live.only = name_of(found)  # its subscriber may read this, and perhaps not what comes to have the name
